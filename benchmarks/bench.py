@@ -1,0 +1,320 @@
+"""Measure the proxy's CPU time per request, latency and memory, beside HAProxy and Kafka.
+
+Reproduce the tables of the README with
+
+    make bench
+
+which is `python -m benchmarks.bench`, about seven minutes. Parts of it:
+
+    python -m benchmarks.bench --quick                             # a minute or two, rougher
+    python -m benchmarks.bench --figures relay --shapes 16x1x100B
+    python -m benchmarks.bench --rows haproxy,session-check --rounds 15
+    python -m benchmarks.bench --json after.json                   # every round, for comparisons
+
+To compare two versions, run both with --json on the same quiet machine and compare ratios to
+HAProxy, not microseconds. Needs a C compiler and OpenSSL's headers, and for their rows HAProxy and
+Java 17 with Kafka's jars (Debian: gcc libc6-dev libssl-dev haproxy openjdk-17-jdk-headless maven).
+Everything runs on loopback, and what was started is ended.
+"""
+
+import argparse
+import json
+import resource
+import secrets
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks import figures, machine, report
+from benchmarks.kafka_listener import kafka
+from benchmarks.load import Generator
+from benchmarks.programs import (
+    MeasurementFailed,
+    Unavailable,
+    compile_all,
+    free_address,
+    on_cpus,
+    running,
+)
+from benchmarks.targets import (
+    OAUTHBEARER,
+    ROWS,
+    SCRAM,
+    USER,
+    Credentials,
+    Lab,
+    Row,
+    Target,
+    proxy,
+)
+
+#: A lifetime short enough to wait for: connections re-authenticate at 90 % of it.
+_REAUTH_LIFETIME_SECONDS = 20
+_METADATA_TOPICS, _METADATA_PARTITIONS = 1_000, 6
+_PROXY_ROW = "session-check"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How much to measure."""
+
+    rows: Sequence[Row]
+    shapes: Sequence[figures.Shape]
+    figures: Sequence[str]
+    rounds: int
+    seconds: float
+    """Of one round of one row."""
+    auth_warm_up_seconds: float
+    idle_connections: int
+    reauth_connections: int
+    reauth_seconds: float
+
+
+class Bench:
+    """A run: the programs it measures with, and what it found so far."""
+
+    def __init__(self, plan: Plan, lab: Lab, programs: dict[str, Path], console: Console) -> None:
+        self._plan = plan
+        self._lab = lab
+        self._programs = programs
+        self._generator = Generator(program=programs["load"], credentials=lab.credentials)
+        self._console = console
+        self.results: dict[str, Any] = {}
+        self._failures: list[str] = []
+
+    def run(self) -> bool:
+        """Measure all that was asked for; return False if anything failed.
+
+        That a program is not installed is no failure.
+        """
+        for name in self._plan.figures:
+            try:
+                FIGURES[name](self)
+            except (MeasurementFailed, Unavailable) as problem:
+                self._leave_out(name, problem)
+        self.results["failures"] = self._failures
+        return not self._failures
+
+    def relay(self) -> None:
+        with self._rows(self._plan.rows) as targets:
+            baselines = {row.name: row.baseline for row in self._plan.rows if row.baseline}
+            found = {}
+            for shape in self._plan.shapes:
+                self._console.print(f"relay {shape.name} …", style="dim")
+                found[shape.name] = figures.relay(
+                    self._generator,
+                    targets,
+                    shape,
+                    baselines=baselines,
+                    rounds=self._plan.rounds,
+                    seconds=self._plan.seconds,
+                )
+        self.results["relay"] = {
+            shape: {row: asdict(each) | {"median": each.medians()} for row, each in rows.items()}
+            for shape, rows in found.items()
+        }
+        self._console.print(report.relay(found, self._plan.shapes))
+
+    def auth(self) -> None:
+        rows = [
+            Row(name="kafka", start=kafka),
+            *(row for row in self._plan.rows if row.name == _PROXY_ROW),
+        ]
+        with self._rows(rows) as targets:
+            found = {}
+            for mechanism in (SCRAM, OAUTHBEARER):
+                self._console.print(f"authentication by {mechanism} …", style="dim")
+                found[mechanism] = figures.authentication(
+                    self._generator,
+                    targets,
+                    mechanism,
+                    rounds=self._plan.rounds,
+                    seconds=self._plan.seconds,
+                    warm_up_seconds=self._plan.auth_warm_up_seconds,
+                )
+        self.results["auth"] = {
+            mechanism: {row: asdict(each) for row, each in rows.items()}
+            for mechanism, rows in found.items()
+        }
+        self._console.print(report.auth(found))
+
+    def idle(self) -> None:
+        found = {}
+        for row in self._plan.rows:
+            self._console.print(f"memory of {row.name} …", style="dim")
+            # A fresh process each: what earlier figures left on its heap would be reused.
+            with self._rows([row]) as targets:
+                for target in targets.values():
+                    if target.pid is not None:
+                        found[row.name] = figures.held(
+                            self._generator, target, connections=self._plan.idle_connections
+                        )
+        self.results["idle"] = {row: asdict(each) for row, each in found.items()}
+        self._console.print(report.idle(found))
+
+    def reauth(self) -> None:
+        count = self._plan.reauth_connections
+        self._console.print(f"re-authentication of {count} connections …", style="dim")
+        lifetime = {"connections.max.reauth.ms": _REAUTH_LIFETIME_SECONDS * 1_000}
+        found = {}
+        for mechanism in (SCRAM, OAUTHBEARER):
+            with proxy("reauth", mechanism=mechanism, listener=lifetime)(self._lab) as target:
+                found[mechanism] = figures.reauthentication(
+                    self._generator, target, connections=count, seconds=self._plan.reauth_seconds
+                )
+        self.results["reauth"] = {mechanism: asdict(each) for mechanism, each in found.items()}
+        self._console.print(report.reauth(found))
+
+    def metadata(self) -> None:
+        sizes = ["--topics", str(_METADATA_TOPICS), "--partitions", str(_METADATA_PARTITIONS)]
+        with fake_broker(self._programs, self._lab, *sizes) as lab:
+            found = figures.metadata_rewrite(lab.broker)
+        self.results["metadata"] = asdict(found)
+        self._console.print(report.metadata(found, _METADATA_TOPICS, _METADATA_PARTITIONS))
+
+    @contextmanager
+    def _rows(self, rows: Sequence[Row]) -> Iterator[dict[str, Target]]:
+        """Start these rows; one that cannot run here is left out, with a line that says why."""
+        targets = {}
+        with ExitStack() as stack:
+            for row in rows:
+                try:
+                    targets[row.name] = stack.enter_context(row.start(self._lab))
+                except (MeasurementFailed, Unavailable) as problem:
+                    self._leave_out(row.name, problem)
+            yield targets
+
+    def _leave_out(self, name: str, problem: Exception) -> None:
+        if isinstance(problem, MeasurementFailed):
+            self._failures.append(f"{name}: {problem}")
+        self._console.print(f"{name} left out: {problem}", style="red", markup=False)
+
+
+FIGURES: dict[str, Callable[[Bench], None]] = {
+    "relay": Bench.relay,
+    "auth": Bench.auth,
+    "idle": Bench.idle,
+    "reauth": Bench.reauth,
+    "metadata": Bench.metadata,
+}
+
+
+@contextmanager
+def fake_broker(programs: dict[str, Path], lab: Lab, *options: str) -> Iterator[Lab]:
+    """Start a fake broker; yield the lab with it as its broker."""
+    address = free_address()
+    command = [str(programs["fake_broker"]), "--port", str(address.port), *options]
+    with running(command, log=lab.directory / "fake_broker.log", address=address):
+        yield Lab(
+            directory=lab.directory, broker=address, credentials=lab.credentials, cpus=lab.cpus
+        )
+
+
+def make_credentials(directory: Path) -> Credentials:
+    """Make a password, a signing key and a token that live as long as the run."""
+    from tests.kafka.tokens import AUDIENCE, ISSUER, Issuer
+
+    issuer = Issuer()
+    password_file, token_file = directory / "password", directory / "token"
+    password_file.write_text(secrets.token_hex(16) + "\n")
+    token_file.write_text(issuer.mint(USER, lifetime=86_400) + "\n")
+    return Credentials(
+        password_file=password_file,
+        token_file=token_file,
+        jwks_file=issuer.write_jwks(directory / "jwks.json"),
+        issuer=ISSUER,
+        audience=AUDIENCE,
+    )
+
+
+def arg_parser() -> argparse.ArgumentParser:
+    """Return the command's options."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    rows, shapes = [row.name for row in ROWS], [shape.name for shape in figures.SHAPES]
+    for option, known in (("rows", rows), ("shapes", shapes), ("figures", list(FIGURES))):
+        parser.add_argument(
+            f"--{option}",
+            type=_some_of(known),
+            default=known,
+            metavar="A,B",
+            help=f"some of: {', '.join(known)} (default: all)",
+        )
+    parser.add_argument("--rounds", type=int, help="of each row (default 7; with --quick 3)")
+    parser.add_argument("--seconds", type=float, help="of a round (default 1.5; with --quick 0.5)")
+    parser.add_argument("--quick", action="store_true", help="shorter and rougher")
+    parser.add_argument(
+        "--pin", action="store_true", help="measured programs on a CPU of their own"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all values there")
+    return parser
+
+
+def _some_of(known: Sequence[str]) -> Callable[[str], list[str]]:
+    def parse(text: str) -> list[str]:
+        unknown = set(text.split(",")) - set(known)
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: not one of {known}")
+        return [name for name in known if name in text.split(",")]
+
+    return parse
+
+
+def make_plan(options: argparse.Namespace) -> Plan:
+    """Return what the options ask for."""
+    quick = options.quick
+    return Plan(
+        rows=[row for row in ROWS if row.name in options.rows],
+        shapes=[shape for shape in figures.SHAPES if shape.name in options.shapes],
+        figures=options.figures,
+        rounds=options.rounds or (3 if quick else 7),
+        seconds=options.seconds or (0.5 if quick else 1.5),
+        auth_warm_up_seconds=4.0 if quick else 12.0,
+        idle_connections=500 if quick else 2_000,
+        reauth_connections=500 if quick else 5_000,
+        reauth_seconds=1.0 if quick else 10.0,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmarks; return 0, or 1 if one failed."""
+    options = arg_parser().parse_args(arguments)
+    # A file or pipe has no width; tables of 80 columns would lose their headings.
+    console = Console() if sys.stdout.isatty() else Console(width=120)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # for the programs started here
+    generators, measured = machine.split_cpus() if options.pin else (None, None)
+    try:
+        with tempfile.TemporaryDirectory(prefix="benchmarks-") as name, on_cpus(generators):
+            directory = Path(name)
+            programs = compile_all(directory)
+            bare = Lab(
+                directory=directory,
+                broker=free_address(),
+                credentials=make_credentials(directory),
+                cpus=measured,
+            )
+            with fake_broker(programs, bare) as lab:
+                description = machine.describe(pinned=options.pin)
+                console.print(report.machine(description))
+                bench = Bench(make_plan(options), lab, programs, console)
+                done = bench.run()
+    except Unavailable as missing:
+        console.print(f"{missing}", style="red", markup=False)
+        return 1
+    if options.json:
+        options.json.write_text(json.dumps({"machine": description} | bench.results, indent=2))
+    return 0 if done else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,287 @@
+"""The measurements: each takes targets and returns plain values, and prints nothing."""
+
+import socket
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from benchmarks.load import Generator, Measured
+from benchmarks.programs import Address, MeasurementFailed, ProcessMemory, cpu_seconds, memory
+from benchmarks.targets import Target
+
+_METADATA, _METADATA_VERSION = 3, 12
+_CLIENT_ID = b"bench"
+_AUTHENTICATIONS_AT_ONCE = 8
+_IDLE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Connections x requests in flight on each x payload of each Produce request."""
+
+    name: str
+    connections: int
+    in_flight: int
+    payload_bytes: int
+    limit: float
+    """The CPU per request to reach, as a multiple of the baseline's in the same run."""
+
+
+SHAPES: Sequence[Shape] = (
+    Shape(name="1x1x100B", connections=1, in_flight=1, payload_bytes=100, limit=1.4),
+    Shape(name="16x1x100B", connections=16, in_flight=1, payload_bytes=100, limit=1.4),
+    Shape(name="16x8x100B", connections=16, in_flight=8, payload_bytes=100, limit=1.2),
+    Shape(name="16x1x16KiB", connections=16, in_flight=1, payload_bytes=16_384, limit=1.0),
+    Shape(name="4x2x1MB", connections=4, in_flight=2, payload_bytes=1_000_000, limit=0.6),
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Relayed:
+    """One row at one shape, a value per round."""
+
+    cpu_us: list[float] = field(default_factory=list)
+    """Microseconds of CPU time per request."""
+    ratios: list[float] = field(default_factory=list)
+    """`cpu_us` over the baseline's of the same round."""
+    per_second: list[float] = field(default_factory=list)
+    p50_us: list[float] = field(default_factory=list)
+    p99_us: list[float] = field(default_factory=list)
+
+    def add(self, measured: Measured) -> None:
+        report = measured.report
+        self.cpu_us.append(measured.cpu_seconds * 1e6 / report["count"])
+        self.per_second.append(report["count"] / report["seconds"])
+        self.p50_us.append(report["p50_us"])
+        self.p99_us.append(report["p99_us"])
+
+    def medians(self) -> dict[str, float | None]:
+        """Return the median of every series; None: nothing was measured."""
+        series = {name: getattr(self, name) for name in self.__slots__}
+        return {name: median(values) if values else None for name, values in series.items()}
+
+
+def relay(
+    generator: Generator,
+    targets: Mapping[str, Target],
+    shape: Shape,
+    *,
+    baselines: Mapping[str, str],
+    rounds: int,
+    seconds: float,
+) -> dict[str, Relayed]:
+    """Measure all targets in turn, `rounds` times.
+
+    The machine's own noise comes and goes over seconds. A ratio is therefore taken within a
+    round, between neighbours, and the median of the ratios is what counts; the order is reversed
+    every other round, so that a drift favours nobody.
+    """
+    results = {name: Relayed() for name in targets}
+    options = ("--in-flight", str(shape.in_flight), "--payload", str(shape.payload_bytes))
+    for number in range(rounds):
+        for name in sorted(targets, reverse=number % 2 == 1):
+            results[name].add(
+                generator.measure(
+                    targets[name],
+                    "relay",
+                    connections=shape.connections,
+                    seconds=seconds,
+                    options=options,
+                )
+            )
+        for name, baseline in baselines.items():
+            if name in results and baseline in results:
+                ratio = results[name].cpu_us[-1] / results[baseline].cpu_us[-1]
+                results[name].ratios.append(ratio)
+    return results
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authenticated:
+    """The cost of one authentication, from connect to close."""
+
+    cpu_us: float
+    """Microseconds of CPU time, less what the idle process takes."""
+    per_second: float
+    p50_us: float
+    p99_us: float
+
+
+def authentication(
+    generator: Generator,
+    targets: Mapping[str, Target],
+    mechanism: str,
+    *,
+    rounds: int,
+    seconds: float,
+    warm_up_seconds: float,
+) -> dict[str, Authenticated]:
+    """Measure in turn, as `relay` does, once every target is warm (a JVM compiles as it goes)."""
+
+    def measure(target: Target, duration: float) -> Measured:
+        return generator.measure(
+            target,
+            "auth",
+            connections=_AUTHENTICATIONS_AT_ONCE,
+            seconds=duration,
+            mechanism=mechanism,
+        )
+
+    for target in targets.values():
+        _check_no_errors(measure(target, warm_up_seconds))
+    idle = {name: _idle_cpu_per_second(target) for name, target in targets.items()}
+    found: dict[str, list[Measured]] = {name: [] for name in targets}
+    for _ in range(rounds):
+        for name, target in targets.items():
+            found[name].append(_check_no_errors(measure(target, seconds)))
+    return {name: _authenticated(each, idle[name]) for name, each in found.items()}
+
+
+def _authenticated(rounds: Sequence[Measured], idle: float) -> Authenticated:
+    def middle(key: str) -> float:
+        return median([float(each.report[key]) for each in rounds])
+
+    return Authenticated(
+        cpu_us=median(
+            (each.cpu_seconds - idle * each.report["seconds"]) * 1e6 / each.report["count"]
+            for each in rounds
+        ),
+        per_second=median(each.report["count"] / each.report["seconds"] for each in rounds),
+        p50_us=middle("p50_us"),
+        p99_us=middle("p99_us"),
+    )
+
+
+def _check_no_errors(measured: Measured) -> Measured:
+    if measured.report["errors"]:
+        raise MeasurementFailed(f"authentications failed: {measured.report}")
+    return measured
+
+
+def _idle_cpu_per_second(target: Target) -> float:
+    if target.pid is None:
+        return 0.0
+    before = cpu_seconds(target.pid)
+    time.sleep(_IDLE_SECONDS)
+    return (cpu_seconds(target.pid) - before) / _IDLE_SECONDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a target's processes hold, without and with idle connections."""
+
+    base: dict[str, ProcessMemory]
+    """By role: `main` is the first process of the tree; of its children, one that grew with the
+    connections is a `worker`, any other a `helper`."""
+    connections: int
+    kib_per_connection: float
+    """Growth of the tree's PSS; buffers in the kernel are not in it."""
+
+
+def held(generator: Generator, target: Target, *, connections: int) -> Held:
+    """Measure base memory and the cost of an idle, authenticated connection."""
+    assert target.pid is not None
+    # What the first connections make the process load or allocate once is not theirs alone.
+    with generator.idle(target, 50, None):
+        pass
+    time.sleep(1.0)
+    base = memory(target.pid)
+    with generator.idle(target, connections, None):
+        time.sleep(1.0)
+        after = memory(target.pid)
+    growth = sum(one.pss_kib for one in after) - sum(one.pss_kib for one in base)
+    return Held(
+        base=_by_role(base, after),
+        connections=connections,
+        kib_per_connection=growth / connections,
+    )
+
+
+def _by_role(
+    base: Sequence[ProcessMemory], after: Sequence[ProcessMemory]
+) -> dict[str, ProcessMemory]:
+    grown = {one.pid: one.pss_kib for one in after}
+    growth = [grown.get(one.pid, 0) - one.pss_kib for one in base]
+    roles = {"main": base[0]}
+    for number, one in enumerate(base[1:], start=1):
+        kind = "worker" if growth[number] > max(growth) / 2 else "helper"
+        roles[f"{kind} {number}"] = one
+    return roles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reauthenticated:
+    """Many connections re-authenticating within a short time."""
+
+    connections: int
+    within_seconds: float
+    late: int
+    """Re-authenticated after their session's end."""
+    failed: int
+    """Refused or closed, at login or later."""
+    answered_after: int
+    """Had a Produce request answered after re-authentication."""
+    p50_us: float
+    p99_us: float
+    max_us: float
+    cpu_us: float
+    """Per re-authentication."""
+
+
+def reauthentication(
+    generator: Generator, target: Target, *, connections: int, seconds: float
+) -> Reauthenticated:
+    """Let connections that logged in over `seconds` re-authenticate over as long."""
+    measured = generator.measure(target, "reauth", connections=connections, seconds=seconds)
+    report = measured.report
+    return Reauthenticated(
+        connections=connections,
+        within_seconds=report["seconds"],
+        late=report["late"],
+        failed=report["errors"],
+        answered_after=report["answered_after"],
+        p50_us=report["p50_us"],
+        p99_us=report["p99_us"],
+        max_us=report["max_us"],
+        cpu_us=measured.cpu_seconds * 1e6 / report["count"],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewritten:
+    """The addresses of one large Metadata response, replaced."""
+
+    size_bytes: int
+    milliseconds: float
+
+
+def metadata_rewrite(broker: Address, *, repetitions: int = 50) -> Rewritten:
+    """Time the rewriting of what a broker answers to Metadata for all topics."""
+    from proxy.wire.addresses import rewrite
+
+    response = _ask_for_metadata(broker)
+    durations = []
+    for _ in range(repetitions):
+        begin = time.perf_counter()
+        rewritten = rewrite(
+            _METADATA, _METADATA_VERSION, response, lambda _id, _host, port: ("proxy.test", port)
+        )
+        durations.append(time.perf_counter() - begin)
+    if b"proxy.test" not in rewritten:
+        raise MeasurementFailed("no address was rewritten")
+    return Rewritten(size_bytes=len(response), milliseconds=median(durations) * 1e3)
+
+
+def _ask_for_metadata(broker: Address) -> bytes:
+    """Return the response, which begins with the correlation id."""
+    client_id = struct.pack(">h", len(_CLIENT_ID)) + _CLIENT_ID
+    # No tags; all topics (null); neither auto-creation nor authorized operations; no tags.
+    fields = b"\0" + b"\0" + b"\0\0" + b"\0"
+    body = struct.pack(">hhi", _METADATA, _METADATA_VERSION, 1) + client_id + fields
+    with socket.create_connection((broker.host, broker.port), timeout=10) as connection:
+        connection.sendall(struct.pack(">i", len(body)) + body)
+        stream = connection.makefile("rb")
+        (size,) = struct.unpack(">i", stream.read(4))
+        return stream.read(size)

@@ -1,0 +1,108 @@
+"""The load generator, started and read: its lines of JSON bracket what is measured."""
+
+import json
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.programs import MeasurementFailed, cpu_seconds
+from benchmarks.targets import Credentials, Target
+
+#: The generator gives up this long after it should have been done.
+_GRACE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One run of the generator against one target."""
+
+    report: dict[str, Any]
+    """The generator's last line."""
+    cpu_seconds: float
+    """Of the target's process tree between the generator's "start" and "end"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generator:
+    """How to run load.c."""
+
+    program: Path
+    credentials: Credentials
+
+    def measure(
+        self,
+        target: Target,
+        mode: str,
+        *,
+        connections: int,
+        seconds: float,
+        mechanism: str | None = None,
+        options: Sequence[str] = (),
+    ) -> Measured:
+        """Run one mode to its end."""
+        wanted = ["--connections", str(connections), "--seconds", f"{seconds}", *options]
+        with self._started(target, mode, mechanism, wanted, seconds) as process:
+            self._expect(process, "start")
+            before = _cpu(target)
+            report = self._expect(process, "end")
+            used = _cpu(target) - before
+        if not report["finished"] or report["count"] == 0:
+            raise MeasurementFailed(f"load {mode} on {target.address}: {report}")
+        return Measured(report=report, cpu_seconds=used)
+
+    @contextmanager
+    def idle(self, target: Target, connections: int, mechanism: str | None) -> Iterator[None]:
+        """Hold authenticated connections open until the end of the block."""
+        wanted = ["--connections", str(connections)]
+        with self._started(target, "idle", mechanism, wanted, 0.0) as process:
+            ready = self._expect(process, "ready")
+            if ready["connections"] != connections:
+                raise MeasurementFailed(f"only {ready['connections']} of {connections} connected")
+            yield
+            assert process.stdin is not None
+            process.stdin.close()
+            report = self._expect(process, "end")
+            if report["errors"]:
+                raise MeasurementFailed(f"{report['errors']} idle connections were closed")
+
+    @contextmanager
+    def _started(
+        self,
+        target: Target,
+        mode: str,
+        mechanism: str | None,
+        options: Sequence[str],
+        seconds: float,
+    ) -> Iterator["subprocess.Popen[str]"]:
+        command = [str(self.program), mode, "--target", str(target.address), *options]
+        login = self.credentials.login(mechanism or target.mechanism)
+        process = subprocess.Popen(
+            [*command, *login, "--timeout", f"{seconds + _GRACE_SECONDS}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    @staticmethod
+    def _expect(process: "subprocess.Popen[str]", event: str) -> dict[str, Any]:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        line = process.stdout.readline()
+        found: dict[str, Any] = json.loads(line) if line else {}
+        if found.get("event") != event:
+            process.kill()
+            raise MeasurementFailed(f"{process.args!r}: {line}{process.stderr.read()}")
+        return found
+
+
+def _cpu(target: Target) -> float:
+    return 0.0 if target.pid is None else cpu_seconds(target.pid)

@@ -1,0 +1,176 @@
+"""Programs under measurement: compiled, started, ended, and what they used of the machine."""
+
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+START_DEADLINE_SECONDS = 60.0
+STOP_DEADLINE_SECONDS = 10.0
+
+_COMPILED: Mapping[str, Sequence[str]] = {"fake_broker": (), "load": ("-lcrypto",)}
+_COMPILE_FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra")
+
+
+class Unavailable(Exception):
+    """Something is not installed; the text says what and how to install it."""
+
+
+class MeasurementFailed(Exception):
+    """A program ended, refused or stalled in the middle; there is no figure to report."""
+
+
+def compile_all(directory: Path) -> dict[str, Path]:
+    """Compile the C programs into `directory`; return where each is."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        raise Unavailable("no C compiler (Debian: apt install gcc libc6-dev)")
+    programs = {}
+    for name, libraries in _COMPILED.items():
+        programs[name] = directory / name
+        files = ["-o", str(programs[name]), str(HERE / f"{name}.c")]
+        command = [compiler, *_COMPILE_FLAGS, *files, *libraries]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        if "openssl/" in done.stderr and "No such file" in done.stderr:
+            raise Unavailable("OpenSSL's headers are missing (Debian: apt install libssl-dev)")
+        if done.returncode != 0:
+            raise MeasurementFailed(f"{name}.c does not compile:\n{done.stderr}")
+    return programs
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a program listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def free_address() -> Address:
+    """Return a loopback address that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return Address("127.0.0.1", probe.getsockname()[1])
+
+
+@contextmanager
+def on_cpus(cpus: set[int] | None) -> Iterator[None]:
+    """Pin what is started inside to these CPUs; None: do not pin."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus or before)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextmanager
+def running(
+    command: Sequence[str], *, log: Path, address: Address, cpus: set[int] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server until the end of the block; it has been seen to answer on `address`."""
+    with log.open("wb") as output, on_cpus(cpus):
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=HERE.parent,
+        )
+    try:
+        _wait_until_answering(process, address, log)
+        yield process
+    finally:
+        _stop(process)
+
+
+def _wait_until_answering(process: subprocess.Popen[bytes], address: Address, log: Path) -> None:
+    deadline = time.monotonic() + START_DEADLINE_SECONDS
+    while True:
+        if process.poll() is not None:
+            what = f"ended with status {process.returncode}"
+        elif time.monotonic() > deadline:
+            what = f"did not answer on {address} within {START_DEADLINE_SECONDS:.0f} s"
+        elif _answers(address):
+            return
+        else:
+            time.sleep(0.05)
+            continue
+        tail = log.read_text(errors="replace")[-2000:]
+        raise MeasurementFailed(f"{process.args!r} {what}:\n{tail}")
+
+
+def _answers(address: Address) -> bool:
+    """Whether ApiVersions v0 is answered: a port may be open long before anybody reads from it."""
+    request = struct.pack(">ihhih", 10, 18, 0, 1, -1)  # size, key, version, correlation id, no name
+    try:
+        with socket.create_connection((address.host, address.port), timeout=1) as connection:
+            connection.sendall(request)
+            return bool(connection.recv(4))
+    except OSError:
+        return False
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_DEADLINE_SECONDS)
+    except subprocess.TimeoutExpired:
+        for pid in reversed(process_tree(process.pid)):
+            os.kill(pid, 9)
+        process.wait()
+
+
+def process_tree(pid: int) -> list[int]:
+    """Return a process and all its descendants, parents first."""
+    found = [pid]
+    for parent in found:
+        for children in Path(f"/proc/{parent}/task").glob("*/children"):
+            with suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended just now
+                found += [int(child) for child in children.read_text().split()]
+    return found
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return user and system time of a process tree so far, all threads, ended ones too.
+
+    The kernel's CPU-time clock of a process is exact to the nanosecond, where the same time in
+    /proc/PID/stat is rounded to 10 ms. The number of that clock is what clock_getcpuclockid(3)
+    computes on Linux: the complement of the pid above the three bits of CPUCLOCK_SCHED.
+    """
+    try:
+        return sum(time.clock_gettime((~one << 3) | 2) for one in process_tree(pid))
+    except OSError:
+        raise MeasurementFailed(f"a process of {pid}'s tree ended while it was measured") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessMemory:
+    """What one process holds."""
+
+    pid: int
+    pss_kib: int
+    """Its own pages and its share of shared ones: these add up over a tree."""
+    rss_kib: int
+    """All pages that it has mapped, shared ones in full."""
+
+
+def memory(pid: int) -> list[ProcessMemory]:
+    """Return the memory of every process of a tree, parents first."""
+    return [_memory_of(one) for one in process_tree(pid)]
+
+
+def _memory_of(pid: int) -> ProcessMemory:
+    _, *lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    fields = {name: int(value) for name, value, *_ in map(str.split, lines)}
+    return ProcessMemory(pid=pid, pss_kib=fields["Pss:"], rss_kib=fields["Rss:"])

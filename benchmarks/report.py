@@ -1,0 +1,172 @@
+"""The tables that people read; every one says what is wanted beside what was found."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.table import Table
+
+from benchmarks.figures import Authenticated, Held, Reauthenticated, Relayed, Rewritten, Shape
+from benchmarks.targets import OAUTHBEARER, SCRAM
+
+#: CPU per authentication to reach, as a share of what Kafka's own listener takes.
+_AUTH_LIMITS = {SCRAM: 1 / 3, OAUTHBEARER: 1 / 2}
+_KIB_PER_CONNECTION_LIMIT = 8
+_WORKER_MIB_LIMIT = 60
+_REWRITE_MS_LIMIT = 3
+
+
+def machine(description: Mapping[str, str]) -> Table:
+    """What it ran on."""
+    table = Table("machine", "", show_header=False, title="Machine")
+    for name, value in description.items():
+        table.add_row(name, value)
+    return table
+
+
+def relay(found: Mapping[str, Mapping[str, Relayed]], shapes: Sequence[Shape]) -> Table:
+    """One line per shape and row."""
+    table = _table(
+        "Relaying Produce requests (medians)",
+        ("shape", "row"),
+        ("CPU µs/request", "x HAProxy", "to reach", "requests/s", "p50 µs", "p99 µs"),
+    )
+    for shape in shapes:
+        for row, each in found[shape.name].items():
+            values = each.medians()
+            ratio = values["ratios"]
+            table.add_row(
+                shape.name,
+                row,
+                _number(values["cpu_us"] or None, 1),
+                _judged(ratio, shape.limit, 2),
+                f"≤ {shape.limit}" if ratio is not None else "",
+                _number(values["per_second"], 0),
+                _number(values["p50_us"], 0),
+                _number(values["p99_us"], 0),
+            )
+        table.add_section()
+    return table
+
+
+def auth(found: Mapping[str, Mapping[str, Authenticated]]) -> Table:
+    """One line per mechanism and listener."""
+    table = _table(
+        "Authentication, connect to close (medians)",
+        ("mechanism", "row"),
+        ("CPU µs", "x Kafka", "to reach", "per second", "p50 µs", "p99 µs"),
+    )
+    for mechanism, rows in found.items():
+        base = rows["kafka"].cpu_us if "kafka" in rows else None
+        limit = _AUTH_LIMITS[mechanism]
+        for row, each in rows.items():
+            judged = base is not None and row != "kafka"
+            table.add_row(
+                mechanism,
+                row,
+                _number(each.cpu_us, 0),
+                _judged(each.cpu_us / base, limit, 2) if base is not None and judged else "",
+                f"≤ {limit:.2f}" if judged else "",
+                _number(each.per_second, 0),
+                _number(each.p50_us, 0),
+                _number(each.p99_us, 0),
+            )
+        table.add_section()
+    return table
+
+
+def idle(found: Mapping[str, Held]) -> Table:
+    """One line per process."""
+    table = _table(
+        "Memory",
+        ("row", "process"),
+        ("base PSS MiB", "base RSS MiB", "to reach", "KiB per idle connection", "to reach "),
+    )
+    for row, each in found.items():
+        ours = row != "haproxy"
+        for number, (role, process) in enumerate(each.base.items()):
+            bounded = ours and role.startswith("worker")
+            pss_mib = process.pss_kib / 1024
+            growth = _judged(
+                each.kib_per_connection, _KIB_PER_CONNECTION_LIMIT if ours else None, 1
+            )
+            table.add_row(
+                row if number == 0 else "",
+                role,
+                _judged(pss_mib, _WORKER_MIB_LIMIT if bounded else None, 1),
+                _number(process.rss_kib / 1024, 1),
+                f"< {_WORKER_MIB_LIMIT}" if bounded else "",
+                f"{growth} (over {each.connections:,})" if number == 0 else "",
+                f"≤ {_KIB_PER_CONNECTION_LIMIT}" if ours and number == 0 else "",
+            )
+        table.add_section()
+    return table
+
+
+def reauth(found: Mapping[str, Reauthenticated]) -> Table:
+    """One line per mechanism."""
+    table = _table(
+        "Re-authentication of many connections at once",
+        ("mechanism",),
+        (
+            "connections",
+            "within s",
+            "late (to reach: 0)",
+            "failed",
+            "answered after",
+            "p50 µs",
+            "p99 µs",
+            "max µs",
+            "CPU µs each",
+        ),
+    )
+    for mechanism, each in found.items():
+        table.add_row(
+            mechanism,
+            f"{each.connections:,}",
+            _number(each.within_seconds, 1),
+            _judged(each.late, 0, 0),
+            _judged(each.failed, 0, 0),
+            f"{each.answered_after:,}",
+            _number(each.p50_us, 0),
+            _number(each.p99_us, 0),
+            _number(each.max_us, 0),
+            _number(each.cpu_us, 0),
+        )
+    return table
+
+
+def metadata(found: Rewritten, topics: int, partitions: int) -> Table:
+    """One line."""
+    table = _table(
+        "Rewriting the addresses of a Metadata response (median)",
+        ("topics x partitions",),
+        ("bytes", "ms", "to reach"),
+    )
+    table.add_row(
+        f"{topics:,} x {partitions}",
+        f"{found.size_bytes:,}",
+        _judged(found.milliseconds, _REWRITE_MS_LIMIT, 3),
+        f"≤ {_REWRITE_MS_LIMIT}",
+    )
+    return table
+
+
+def _table(title: str, names: Iterable[str], values: Iterable[str]) -> Table:
+    table = Table(title=title)
+    for name in names:
+        table.add_column(name)
+    for value in values:
+        table.add_column(value, justify="right")
+    return table
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:,.{digits}f}"
+
+
+def _judged(value: float | None, limit: float | None, digits: int) -> str:
+    """Green when the limit is kept, red when not, plain without one."""
+    text = _number(value, digits)
+    if value is None or limit is None:
+        return text
+    colour = "green" if value <= limit else "red"
+    return f"[{colour}]{text}[/{colour}]"

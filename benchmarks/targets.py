@@ -1,0 +1,197 @@
+"""What the load generator can be pointed at: one row of the tables each.
+
+A target is a context manager that yields where to connect, whose CPU time and memory count, and
+how to log in. A new row is one more entry in `ROWS`.
+"""
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.programs import Address, MeasurementFailed, Unavailable, free_address, running
+
+USER = "bench"
+SCRAM = "SCRAM-SHA-256"
+OAUTHBEARER = "OAUTHBEARER"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """How `USER` logs in everywhere."""
+
+    password_file: Path
+    token_file: Path
+    jwks_file: Path
+    issuer: str
+    audience: str
+
+    def login(self, mechanism: str | None) -> tuple[str, ...]:
+        """Return the load generator's options for a mechanism; None: no authentication."""
+        if mechanism is None:
+            return ()
+        secret = (
+            ("--token-file", str(self.token_file))
+            if mechanism == OAUTHBEARER
+            else ("--password-file", str(self.password_file))
+        )
+        return ("--mechanism", mechanism, "--user", USER, *secret)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lab:
+    """What all targets of a run share."""
+
+    directory: Path
+    broker: Address
+    credentials: Credentials
+    cpus: set[int] | None
+    """Where the programs under measurement run; None: anywhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A program that accepts connections."""
+
+    address: Address
+    pid: int | None
+    """The process tree that is measured; None: nothing stands between load and broker."""
+    mechanism: str | None = None
+    """How the load generator authenticates; None: not at all."""
+
+
+Start = Callable[[Lab], AbstractContextManager[Target]]
+Prepare = Callable[[Path], None]
+"""Is given the proxy's configuration file after the user was added, before it starts."""
+
+
+@contextmanager
+def direct(lab: Lab) -> Iterator[Target]:
+    """Straight to the fake broker: what the instruments themselves can do."""
+    yield Target(address=lab.broker, pid=None)
+
+
+_HAPROXY = """\
+global
+    nbthread 1
+    maxconn 6000
+defaults
+    mode tcp
+    timeout connect 5s
+    timeout client 1h
+    timeout server 1h
+frontend clients
+    bind {address}
+    default_backend brokers
+backend brokers
+    server broker {broker}
+"""
+
+
+@contextmanager
+def haproxy(lab: Lab) -> Iterator[Target]:
+    """HAProxy as a plain TCP relay with one thread, everything else as it comes."""
+    program = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
+    if program is None:
+        raise Unavailable("no haproxy (Debian: apt install haproxy)")
+    address = free_address()
+    config = lab.directory / "haproxy.cfg"
+    config.write_text(_HAPROXY.format(address=address, broker=lab.broker))
+    log = lab.directory / "haproxy.log"
+    with running(
+        [program, "-db", "-f", str(config)], log=log, address=address, cpus=lab.cpus
+    ) as process:
+        yield Target(address=address, pid=process.pid)
+
+
+def proxy(
+    name: str,
+    *,
+    mechanism: str = SCRAM,
+    listener: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    prepare: Prepare | None = None,
+) -> Start:
+    """Return how to start this project's proxy, `listener` and `settings` over the usual ones."""
+
+    @contextmanager
+    def start(lab: Lab) -> Iterator[Target]:
+        if importlib.util.find_spec("proxy.__main__") is None:
+            raise Unavailable("no command line to start the proxy with (proxy/__main__.py)")
+        directory = lab.directory / name
+        directory.mkdir(exist_ok=True)
+        address = free_address()
+        config = directory / "proxy.yaml"
+        document = _proxy_config(lab, address, listener or {}) | dict(settings or {})
+        config.write_text(yaml.safe_dump(document))
+        if not (directory / "state.db").exists():
+            _add_user(lab, config)
+        if prepare is not None:
+            prepare(config)
+        command = [sys.executable, "-m", "proxy", "serve", "--config", str(config)]
+        log = directory / "proxy.log"
+        with running(command, log=log, address=address, cpus=lab.cpus) as process:
+            yield Target(address=address, pid=process.pid, mechanism=mechanism)
+
+    return start
+
+
+def _proxy_config(lab: Lab, address: Address, listener: Mapping[str, Any]) -> dict[str, Any]:
+    clients = {
+        "name": "clients",
+        "address": str(address),
+        "routing": "sidecar",
+        "sasl.enabled.mechanisms": [SCRAM, OAUTHBEARER],
+        "connections.max.reauth.ms": 3_600_000,
+        "reauth.enforcement": "enforce",
+        "sasl.oauthbearer.jwks.endpoint.url": lab.credentials.jwks_file.as_uri(),
+        "sasl.oauthbearer.expected.audience": [lab.credentials.audience],
+        "sasl.oauthbearer.expected.issuer": lab.credentials.issuer,
+    }
+    return {
+        "upstream": {"bootstrap.servers": str(lab.broker)},
+        "listeners": [clients | dict(listener)],
+        "store": {"url": "sqlite:state.db"},
+        "events": {"directory": "events"},
+        "http": {"address": str(free_address())},
+        "shutdown.drain.ms": 1_000,
+        "workers": 1,
+    }
+
+
+def _add_user(lab: Lab, config: Path) -> None:
+    command = [sys.executable, "-m", "proxy", "users", "add", USER, "--mechanism", SCRAM]
+    files = ["--password-file", str(lab.credentials.password_file), "--config", str(config)]
+    done = subprocess.run(
+        [*command, *files],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=Path(__file__).parents[1],
+    )
+    if done.returncode != 0:
+        raise MeasurementFailed(f"users add: {done.stdout}{done.stderr}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the tables."""
+
+    name: str
+    start: Start
+    baseline: str | None = None
+    """The row to whose CPU per request this one's is compared, within each round."""
+
+
+ROWS: Sequence[Row] = (
+    Row(name="direct", start=direct),
+    Row(name="haproxy", start=haproxy),
+    Row(name="session-check", start=proxy("session-check"), baseline="haproxy"),
+)

@@ -1,0 +1,172 @@
+"""The files of the event log in their directory: begun, closed, recovered, aged out.
+
+The laws of a file:
+
+- While it grows its name ends in `.open`; it loses that name in one step, after fsync, and never
+  changes again. Who reads only closed files reads whole lines.
+- Its writer holds a lock (flock) for as long as it is open. An `.open` file without a lock has lost
+  its writer: whoever starts next in the directory cuts its half-written last line and closes it.
+- Nothing is followed or overwritten: names are created anew, symbolic links and pipes refused.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+
+OPEN_SUFFIX = ".open"
+FILE_PATTERN = "events-*.jsonl"
+
+_FILE_MODE = 0o640
+_READ_BACK_BYTES = 64 * 1024
+_MAX_NAME_ATTEMPTS = 1000
+
+
+def file_stem(proxy_id: str, worker: int, wall: float) -> str:
+    """Name the files that begin at `wall` (Unix time): `events-<proxy>-<worker>-<utc time>`."""
+    safe = re.sub(r"[^A-Za-z0-9._]", "_", proxy_id)[:64]
+    begun = datetime.fromtimestamp(wall, UTC)
+    return f"events-{safe}-{worker}-{begun:%Y%m%dT%H%M%SZ}"
+
+
+class EventFile:
+    """One file that grows. A failed write leaves whole lines behind."""
+
+    def __init__(self, directory: Path, stem: str) -> None:
+        """Create it under the first free sequence number; raises OSError."""
+        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self._fd, self._path = _create(directory, stem)
+        self.size = 0
+
+    @property
+    def path(self) -> Path:
+        """Where it is now, under its temporary name."""
+        return self._path
+
+    def write(self, data: bytes) -> None:
+        """Append whole lines; raises OSError, and then nothing of them is in the file."""
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._fd, data[written:])
+        except OSError:
+            if written:
+                os.ftruncate(self._fd, self.size)
+                os.lseek(self._fd, self.size, os.SEEK_SET)
+            raise
+        self.size += written
+
+    def close(self) -> None:
+        """Give it its lasting name; raises OSError if the disk or the directory refuses."""
+        try:
+            _settle(self._fd, self._path)
+        finally:
+            os.close(self._fd)
+
+
+def _create(directory: Path, stem: str) -> tuple[int, Path]:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    for sequence in range(_MAX_NAME_ATTEMPTS):
+        path = directory / f"{stem}-{sequence}.jsonl{OPEN_SUFFIX}"
+        if path.with_suffix("").exists():
+            continue
+        try:
+            fd = os.open(path, flags, _FILE_MODE)
+        except FileExistsError:
+            continue
+        if _lock(fd) and _still_names(path, fd):
+            return fd, path
+        os.close(fd)  # another process took it for an orphan before it was locked
+    raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), str(directory / stem))
+
+
+def _lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _still_names(path: Path, fd: int) -> bool:
+    try:
+        named = path.lstat()
+    except FileNotFoundError:
+        return False
+    opened = os.fstat(fd)
+    return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
+
+
+def _settle(fd: int, path: Path) -> None:
+    """Make the content and then the name last; an empty file just goes."""
+    if os.fstat(fd).st_size == 0:
+        path.unlink()
+        return
+    os.fsync(fd)
+    path.rename(path.with_suffix(""))
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def recover_orphans(directory: Path) -> list[Path]:
+    """Close the files that lost their writer, of whatever proxy; return their lasting names.
+
+    A file that cannot be recovered is left as it is.
+    """
+    recovered = []
+    for path in sorted(directory.glob(FILE_PATTERN + OPEN_SUFFIX)):
+        with contextlib.suppress(OSError):
+            if _recover(path):
+                recovered.append(path.with_suffix(""))
+    return recovered
+
+
+def _recover(path: Path) -> bool:
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        orphan = stat.S_ISREG(os.fstat(fd).st_mode) and _lock(fd) and _still_names(path, fd)
+        if not orphan:
+            return False
+        whole = _whole_lines_bytes(fd)
+        os.ftruncate(fd, whole)
+        _settle(fd, path)
+        return whole > 0
+    finally:
+        os.close(fd)
+
+
+def _whole_lines_bytes(fd: int) -> int:
+    """Find the end of the last whole line, reading backwards."""
+    end = os.fstat(fd).st_size
+    while end > 0:
+        begin = max(0, end - _READ_BACK_BYTES)
+        newline = os.pread(fd, end - begin, begin).rfind(b"\n")
+        if newline >= 0:
+            return begin + newline + 1
+        end = begin
+    return 0
+
+
+def enforce_retention(directory: Path, retention_bytes: int) -> int:
+    """Remove the oldest closed files until the rest fits; return how many. Raises OSError."""
+    held = sorted(
+        (status.st_mtime_ns, path, status.st_size)
+        for path in directory.glob(FILE_PATTERN)
+        if stat.S_ISREG((status := path.lstat()).st_mode)
+    )
+    excess = sum(size for _, _, size in held) - retention_bytes
+    removed = 0
+    for _, path, size in held:
+        if excess <= 0:
+            break
+        path.unlink(missing_ok=True)  # another worker may have been faster
+        excess -= size
+        removed += 1
+    return removed

@@ -1,0 +1,118 @@
+"""When a file of the event log is begun, rotated and closed, and what happens if the disk refuses.
+
+No thread and no clock here: `now` is monotonic seconds, `wall` Unix time, both arguments.
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from metrics.event_files import EventFile, enforce_retention, file_stem, recover_orphans
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 5.0
+"""After a refusal events are dropped unseen for so long, rather than hammering a full disk."""
+
+COMPLAINT_SECONDS = 60.0
+"""At most one line of log in this time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLogSettings:
+    """Where events go, and how a file ends."""
+
+    directory: Path
+    proxy_id: str
+    worker: int
+    rotate_bytes: int = 64 * 1024 * 1024
+    """A file is closed once it is this large; it may be larger by one write."""
+    rotate_seconds: float = 300.0
+    """A file is closed at this age at the latest: the age of what a reader of closed files sees."""
+    retention_bytes: int | None = None
+    """The oldest closed files in the directory go when all of them exceed this; None: never."""
+
+
+class EventLog:
+    """The growing end of the log. It never raises for what the disk does."""
+
+    def __init__(self, settings: EventLogSettings) -> None:
+        self._settings = settings
+        self._file: EventFile | None = None
+        self._file_begun = 0.0
+        self._retry_at: float | None = None
+        self._complain_at: float | None = None
+        self.written = 0
+        """Events written."""
+        self.written_bytes = 0
+        self.dropped = 0
+        """Events lost because the disk refused."""
+
+    def recover(self) -> None:
+        """Close what a run before left open."""
+        for path in recover_orphans(self._settings.directory):
+            logger.info("recovered the event file %s of an earlier run", path.name)
+
+    def append(self, lines: list[str], now: float, wall: float) -> None:
+        """Write lines, in a file that is begun if there is none."""
+        if self._retry_at is not None and now < self._retry_at:
+            self.dropped += len(lines)
+            return
+        data = "".join(f"{line}\n" for line in lines).encode("ascii")
+        try:
+            if self._file is None:
+                self._begin(now, wall)
+            if self._file is not None:
+                self._file.write(data)
+        except OSError as error:
+            self.dropped += len(lines)
+            self._refused(error, now)
+            return
+        self._retry_at = None
+        self.written += len(lines)
+        self.written_bytes += len(data)
+        self.tick(now)
+
+    def tick(self, now: float) -> None:
+        """Close the file if it is large or old enough; call it about once a second."""
+        settings = self._settings
+        if self._file is not None and (
+            self._file.size >= settings.rotate_bytes
+            or now - self._file_begun >= settings.rotate_seconds
+        ):
+            self.close(now)
+
+    def close(self, now: float) -> None:
+        """Close the file, and let the oldest ones go."""
+        if self._file is None:
+            return
+        file, self._file = self._file, None
+        try:
+            file.close()
+            if self._settings.retention_bytes is not None:
+                enforce_retention(self._settings.directory, self._settings.retention_bytes)
+        except OSError as error:
+            self._complain(error, now)
+
+    def _begin(self, now: float, wall: float) -> None:
+        settings = self._settings
+        stem = file_stem(settings.proxy_id, settings.worker, wall)
+        self._file = EventFile(settings.directory, stem)
+        self._file_begun = now
+
+    def _refused(self, error: OSError, now: float) -> None:
+        """Give the file up: on a disk that is sick, another one may have to be begun elsewhere."""
+        self._complain(error, now)
+        self.close(now)
+        self._retry_at = now + RETRY_SECONDS
+
+    def _complain(self, error: OSError, now: float) -> None:
+        if self._complain_at is not None and now < self._complain_at:
+            return
+        self._complain_at = now + COMPLAINT_SECONDS
+        logger.warning(
+            "the event log in %s does not take events (%s); %d lost so far",
+            self._settings.directory,
+            error.strerror,
+            self.dropped,
+        )

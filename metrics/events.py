@@ -1,0 +1,347 @@
+"""The session event log: what one line says, defined once.
+
+The laws of the log:
+
+- A line is one JSON object in ASCII, ended by a newline; a field that is null is left out.
+- Whole numbers only, each within a signed 64-bit integer; times are epoch milliseconds (UTC),
+  durations carry their unit in the name.
+- Readers ignore kinds and fields that they do not know. A new kind or field does not raise
+  `SCHEMA_VERSION`; a change of an old one's meaning does.
+- `connection_id` and `sequence` together name an event: who reads it twice can tell.
+- Nothing secret: no token, no password, no authentication bytes.
+
+`EVENT_SCHEMA` is read off the dataclass that is written, so the two cannot differ.
+"""
+
+# ruff: noqa: RUF009 - `_column` and `_optional` return `field()`, which is what dataclasses want
+
+import json
+import secrets
+import types
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, field, fields
+from enum import StrEnum
+from itertools import count
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+SCHEMA_VERSION = 1
+
+MAX_TEXT_CHARS = 256
+"""Longest text of a line; what a client sends beyond it is cut, and the cut shown by `…`."""
+
+MAX_INT64 = 2**63 - 1
+
+MAX_INTERVALS = 64
+"""Intervals in one summary row. A row covers about an hour, so what is left out beyond them,
+the least used first, was used for less than a minute: see docs/events.md."""
+
+
+class EventKind(StrEnum):
+    """What happened. Later kinds (denied, would-be-denied, throttled) join this list."""
+
+    AUTHENTICATED = "authenticated"
+    """The first authentication of a connection succeeded."""
+    REAUTHENTICATED = "reauthenticated"
+    """A later one succeeded."""
+    FAILED = "failed"
+    """An authentication failed; a re-authentication did if `authentications` is above 0."""
+    EXPIRED_KILLED = "expired-killed"
+    """`enforce`: the connection was used past its session's end and is closed (KIP-368)."""
+    WOULD_BE_KILLED = "would-be-killed"
+    """`probe`: the same, but the connection lives on; once for each session that expired."""
+    NO_REAUTH = "no-reauth"
+    """Follows `authenticated` if the client used SaslAuthenticate v0 or raw tokens, so that no
+    lifetime can be announced to it (KIP-368, successful-authentication-no-reauth)."""
+    CLOSED = "closed"
+    """The connection is gone, whoever ended it."""
+    CHECKPOINT = "checkpoint"
+    """A long session is still there; written now and then, nothing happened."""
+    SUMMARY = "summary"
+    """All of a connection's period in one row: every hour, and at its close."""
+
+
+class IntervalEnd(StrEnum):
+    """What ended the time between two authentications."""
+
+    REAUTHENTICATED = "reauthenticated"
+    FAILED = "failed"
+    """A re-authentication failed, which closes the connection."""
+    EXPIRED_KILLED = "expired-killed"
+    CLOSED = "closed"
+
+
+ALL_KINDS = frozenset(EventKind)
+
+
+def _column(meaning: str, *kinds: EventKind, default: Any = MISSING) -> Any:
+    """Describe a field where it is declared. `kinds`: the only events that carry it."""
+    metadata = {"meaning": " ".join(meaning.split()), "kinds": frozenset(kinds) or ALL_KINDS}
+    return field(default=default, metadata=metadata)
+
+
+def _optional(meaning: str, *kinds: EventKind) -> Any:
+    """Describe a field that may be null."""
+    return _column(meaning, *kinds, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyBucket:
+    """A part of a latency histogram whose buckets grow by `LATENCY_GAMMA`."""
+
+    bucket: int = _column("Number of the bucket: it ends at gamma^bucket microseconds.")
+    count: int = _column("Re-authentications in it.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthInterval:
+    """The time from one successful authentication of a connection to whatever ended it."""
+
+    number: int = _column("Number of the authentication that began it; the login is 1.")
+    authenticated_ms: int = _column("When it began, epoch ms.")
+    session_lifetime_ms: int = _column(
+        "The lifetime that the proxy held this session to; 0: none (`observe`, or not set)."
+    )
+    announced_lifetime_ms: int = _column(
+        "The lifetime that the client was told; 0: none, or it could not be told."
+    )
+    requests: int = _column("Requests since it began, in all rows: not only in this period.")
+    last_request_since_auth_ms: int | None = _optional(
+        """Age of the session at its last request so far. A lifetime L would have killed this
+        connection exactly if this is above L. Null: not used since it began."""
+    )
+    ended_since_auth_ms: int | None = _optional("Age at its end. Null: it goes on.")
+    ended_by: IntervalEnd | None = _optional(
+        "reauthenticated, failed, expired-killed or closed. Null: it goes on."
+    )
+
+
+_AUTHENTICATIONS = (EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED, EventKind.NO_REAUTH)
+_EXPIRIES = (EventKind.EXPIRED_KILLED, EventKind.WOULD_BE_KILLED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionEvent:
+    """One line of the log. The meaning of each field stands in its description."""
+
+    schema_version: int = _column("Version of this schema.", default=SCHEMA_VERSION)
+    kind: EventKind = _column("What happened; see the kinds.")
+    timestamp_ms: int = _column("When, epoch ms by the clock of the proxy.")
+    proxy_id: str = _column("The proxy instance, as it is configured (by default the host name).")
+    worker: int = _column("Number of the worker process, from 0.")
+    connection_id: str = _column("Unique across proxies, workers and restarts.")
+    sequence: int = _column(
+        """Number of this event within its connection, from 0. A number that comes twice is a
+        duplicate; one that is missing was dropped."""
+    )
+    connected_ms: int = _column("When the connection was accepted, epoch ms.")
+    listener: str = _column("Name of the listener.")
+    enforcement: str = _column("observe, probe or enforce, as it applies to this connection.")
+    client_host: str = _column("The client's address, without its port.")
+    client_id: str | None = _optional("client.id of the last request that had one.")
+    client_software_name: str | None = _optional("From ApiVersions v3 and later (KIP-511).")
+    client_software_version: str | None = _optional("From ApiVersions v3 and later (KIP-511).")
+    mechanism: str | None = _optional("SASL mechanism that the client chose. Null: none yet.")
+    principal: str | None = _optional(
+        "Authenticated principal, e.g. `User:alice`. Null: none yet; a mere claim is not written."
+    )
+    handshake_version: int | None = _optional("Version of SaslHandshake. Null: none came.")
+    authenticate_version: int | None = _optional(
+        "Version of SaslAuthenticate. Null: raw tokens (handshake v0), or none came."
+    )
+    authentications: int = _column("Successful authentications of this connection so far.")
+    authenticated_ms: int | None = _optional(
+        "When the last successful authentication was, epoch ms. Null: none yet."
+    )
+    since_auth_ms: int | None = _optional(
+        """Time since the last successful authentication before this event (a failed one does not
+        reset it); on `reauthenticated` the age that the previous session reached; 0 on
+        `authenticated`. Null: none yet."""
+    )
+    session_lifetime_ms: int | None = _optional(
+        """The lifetime that the proxy holds the session to; 0: none. On `reauthenticated` that
+        of the new session. Null: not authenticated."""
+    )
+    announced_lifetime_ms: int | None = _optional(
+        """What the client was told as session_lifetime_ms; 0: none, or, with SaslAuthenticate
+        v0 and raw tokens, it could not be told. Null: not authenticated."""
+    )
+    credential_lifetime_ms: int | None = _optional(
+        """What remained of the token when it was accepted. Null: the credential does not expire
+        (SCRAM), or not authenticated."""
+    )
+    auth_latency_us: int | None = _optional(
+        """From the arrival of the SaslHandshake to success, microseconds; KIP-368 counts the
+        re-authentications alone.""",
+        *_AUTHENTICATIONS,
+    )
+    requests: int = _column(
+        """Requests, without those of SASL, since the previous event of this connection that is no
+        summary; in a summary since the previous summary. The sum over either is the total."""
+    )
+    request_bytes: int = _column("Bytes of those requests.")
+    response_bytes: int = _column("Bytes of the responses in the same time.")
+    last_request_ms: int | None = _optional(
+        "When the last request came, without those of SASL, epoch ms. Null: none yet."
+    )
+    failure_reason: str | None = _optional(
+        "Why the authentication failed, e.g. bad_credentials, expired.", EventKind.FAILED
+    )
+    api_key: int | None = _optional("The request that met the expired session.", *_EXPIRIES)
+    close_reason: str | None = _optional(
+        "Why the connection ended, e.g. client_closed, expired.",
+        EventKind.CLOSED,
+        EventKind.SUMMARY,
+    )
+    period_start_ms: int | None = _optional(
+        "When the row's period began, epoch ms; it ends at timestamp_ms.", EventKind.SUMMARY
+    )
+    final: bool | None = _optional(
+        "True: the connection has ended, no further row follows.", EventKind.SUMMARY
+    )
+    reauthentications: int | None = _optional(
+        "Successful re-authentications in the period.", EventKind.SUMMARY
+    )
+    would_be_kills: int | None = _optional(
+        "Sessions of the period that were used past their end in `probe`.", EventKind.SUMMARY
+    )
+    reauth_latencies: tuple[LatencyBucket, ...] | None = _optional(
+        "Latencies of the period's re-authentications, as a histogram.", EventKind.SUMMARY
+    )
+    intervals: tuple[AuthInterval, ...] | None = _optional(
+        f"""The intervals that the period touches, oldest first, at most {MAX_INTERVALS}. One that
+        spans rows stands in each of them: the row with the latest timestamp_ms is the valid
+        one.""",
+        EventKind.SUMMARY,
+    )
+    intervals_omitted: int | None = _optional(
+        "Intervals left out for lack of room, the least used first.", EventKind.SUMMARY
+    )
+    intervals_omitted_used_ms: int | None = _optional(
+        """Largest last_request_since_auth_ms of those left out; the row is exact for any lifetime
+        from here on. Null: none was left out, or none of them was used.""",
+        EventKind.SUMMARY,
+    )
+    active_from_ms: int | None = _optional(
+        "Begin of the minute that bit 0 of active_minutes stands for, epoch ms.",
+        EventKind.SUMMARY,
+    )
+    active_minutes: int | None = _optional(
+        """Bit i (0 to 62) is set if a request came in the minute that begins at
+        active_from_ms + 60000 * i; bit 62 stands for all later minutes too.""",
+        EventKind.SUMMARY,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventField:
+    """A field of a line, as a reader has to declare it."""
+
+    name: str
+    type: str
+    """`long`, `string`, `boolean`, or an array of structs in Spark's DDL, e.g.
+    `array<struct<bucket:bigint,count:bigint>>`."""
+    nullable: bool
+    kinds: frozenset[EventKind]
+    """Only events of these kinds carry it."""
+    meaning: str
+
+
+def event_fields(row: type) -> tuple[EventField, ...]:
+    """Read the fields of one of this module's rows off its dataclass."""
+    hints = get_type_hints(row)
+    return tuple(
+        EventField(
+            name=column.name,
+            type=_type_name(hints[column.name], nested=False),
+            nullable=_is_optional(hints[column.name]),
+            kinds=column.metadata["kinds"],
+            meaning=column.metadata["meaning"],
+        )
+        for column in fields(row)
+    )
+
+
+def schema_ddl() -> str:
+    """Give the schema as Spark (`DataFrameReader.schema`) takes it."""
+    names = {"long": "BIGINT", "string": "STRING", "boolean": "BOOLEAN"}
+    return ", ".join(
+        f"{column.name} {names.get(column.type, column.type)}" for column in EVENT_SCHEMA
+    )
+
+
+def _is_optional(hint: Any) -> bool:
+    return get_origin(hint) in (Union, types.UnionType)
+
+
+def _type_name(hint: Any, *, nested: bool) -> str:
+    if _is_optional(hint):
+        hint = next(part for part in get_args(hint) if part is not type(None))
+    if get_origin(hint) is tuple:
+        row = get_args(hint)[0]
+        hints = get_type_hints(row)
+        members = (
+            f"{column.name}:{_type_name(hints[column.name], nested=True)}" for column in fields(row)
+        )
+        return f"array<struct<{','.join(members)}>>"
+    if hint is bool:
+        return "boolean"
+    if hint is int:
+        return "bigint" if nested else "long"
+    if issubclass(hint, str):
+        return "string"
+    raise AssertionError(f"no type of the log: {hint}")
+
+
+EVENT_SCHEMA = event_fields(SessionEvent)
+
+
+def to_json_line(event: SessionEvent) -> str:
+    """Write an event as one line, without its newline.
+
+    Whatever a client sent stands inside a JSON string in ASCII: no line can be forged, no
+    terminal be reached. Text and numbers are bounded.
+    """
+    return _encode(_row(event))
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+def _row(value: SessionEvent | AuthInterval | LatencyBucket) -> dict[str, object]:
+    return {
+        name: _cell(cell) for name in value.__slots__ if (cell := getattr(value, name)) is not None
+    }
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return bounded_text(value)
+    if isinstance(value, int):
+        return bounded_int(value)
+    if isinstance(value, tuple):
+        return [_row(part) for part in value]
+    raise AssertionError(f"no value of the log: {type(value)}")
+
+
+def bounded_text(text: str) -> str:
+    """Cut what a client sent to `MAX_TEXT_CHARS`, and replace what no reader could decode."""
+    if len(text) > MAX_TEXT_CHARS:
+        text = text[: MAX_TEXT_CHARS - 1] + "…"
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def bounded_int(number: int) -> int:
+    """Keep a number within a signed 64-bit integer: a token may claim to live for ever."""
+    return max(-MAX_INT64 - 1, min(MAX_INT64, number))
+
+
+def connection_ids() -> Iterator[str]:
+    """Number the connections of one worker process, uniquely in the world.
+
+    The 64 random bits are drawn once for each start of a worker: no clock that is set back and no
+    two proxies of one name can make an id come twice.
+    """
+    run = secrets.token_hex(8)
+    return (f"{run}-{number}" for number in count(1))

@@ -1,0 +1,69 @@
+"""From merged values to what Prometheus reads."""
+
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeHistogramMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from metrics.metric import Metric, MetricType
+from metrics.registry import METRICS
+from metrics.snapshot import Histogram, Snapshot
+
+
+class SnapshotCollector(Collector):
+    """Shows one snapshot to prometheus_client, in the order of the registry."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def describe(self) -> Iterable[Family]:
+        """Promise nothing, so that registering reads no values."""
+        return ()
+
+    def collect(self) -> Iterator[Family]:
+        """Give every metric that has a value."""
+        for metric in METRICS:
+            if metric.type in (MetricType.COUNTER, MetricType.GAUGE):
+                if series := self._snapshot.values.get(metric.name):
+                    yield _simple(metric, series)
+            elif histograms := self._snapshot.histograms.get(metric.name):
+                yield _histogram(metric, histograms)
+
+
+def expose(snapshot: Snapshot, accept: str) -> tuple[bytes, str]:
+    """Encode a snapshot as the `Accept` header asks; return the body and its content type."""
+    registry = CollectorRegistry()
+    registry.register(SnapshotCollector(snapshot))
+    try:
+        encode, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # it trips over a version that is no number
+        encode, content_type = choose_encoder("")
+    return encode(registry), content_type
+
+
+def _simple(metric: Metric, series: dict[tuple[str, ...], float]) -> Family:
+    make = CounterMetricFamily if metric.type is MetricType.COUNTER else GaugeMetricFamily
+    family = make(metric.name, metric.help, labels=metric.labels, unit=metric.unit)
+    for labels, value in series.items():
+        family.add_metric(labels, value)
+    return family
+
+
+def _histogram(metric: Metric, series: dict[tuple[str, ...], Histogram]) -> Family:
+    bounds = [*(str(float(bound)) for bound in metric.buckets), "+Inf"]
+    lasting = metric.type is MetricType.HISTOGRAM
+    make = HistogramMetricFamily if lasting else GaugeHistogramMetricFamily
+    family = make(metric.name, metric.help, labels=metric.labels, unit=metric.unit)
+    for labels, data in series.items():
+        buckets = list(zip(bounds, accumulate(data.counts), strict=True))
+        family.add_metric(labels, buckets, data.sum)
+    return family

@@ -1,0 +1,31 @@
+"""What a worker process costs, read from /proc (Linux), and what it runs."""
+
+import os
+import platform
+import resource
+from pathlib import Path
+
+from metrics.registry import (
+    BUILD_INFO,
+    START_TIME,
+    WORKER_CPU,
+    WORKER_MEMORY,
+    WORKER_OPEN_FDS,
+)
+from metrics.snapshot import Snapshot
+
+_STATM = Path("/proc/self/statm")
+_FDS = Path("/proc/self/fd")
+_PAGE_BYTES = resource.getpagesize()
+
+
+def report_process(snapshot: Snapshot, *, worker: int, version: str, started: float) -> None:
+    """Add the figures of this process. `version`: of the proxy; `started`: Unix time, seconds."""
+    label = str(worker)
+    times = os.times()
+    snapshot.count(WORKER_CPU, times.user + times.system, label)
+    resident_pages = int(_STATM.read_bytes().split()[1])  # proc(5), statm: size resident …
+    snapshot.gauge(WORKER_MEMORY, resident_pages * _PAGE_BYTES, label)
+    snapshot.gauge(WORKER_OPEN_FDS, sum(1 for _ in _FDS.iterdir()), label)
+    snapshot.gauge(BUILD_INFO, 1, version, platform.python_version())
+    snapshot.gauge(START_TIME, started)

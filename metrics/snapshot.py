@@ -1,0 +1,143 @@
+"""The values of one worker at one moment, or of all workers merged.
+
+A worker fills a `Snapshot` when it is asked for one and sends it as JSON; what scrapes reads it
+back. Values are kept by metric name, then by label values in the metric's order.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from metrics.metric import Merge, Metric, MetricType
+from metrics.registry import BY_NAME
+
+Labels = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Counts of a histogram, each bucket for itself (not cumulative)."""
+
+    counts: list[int]
+    """One per declared bucket, and one for what is above the last."""
+    sum: float = 0.0
+
+    @classmethod
+    def empty(cls, metric: Metric) -> "Histogram":
+        """Begin with nothing observed."""
+        return cls([0] * (len(metric.buckets) + 1))
+
+    def observe(self, metric: Metric, value: float) -> None:
+        """Count a value; a bucket holds what is at or below its bound."""
+        self.counts[bisect_left(metric.buckets, value)] += 1
+        self.sum += value
+
+    def add(self, other: "Histogram") -> None:
+        """Add another histogram of the same metric."""
+        self.counts = [
+            mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)
+        ]
+        self.sum += other.sum
+
+    def copy(self) -> "Histogram":
+        """Copy it, so that neither changes with the other."""
+        return Histogram(list(self.counts), self.sum)
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """All values of one moment. Counters count up for the whole life of a worker."""
+
+    run: str = ""
+    """Names this life of the worker: another value means that its counters began anew."""
+    values: dict[str, dict[Labels, float]] = field(default_factory=dict)
+    """Counters and gauges."""
+    histograms: dict[str, dict[Labels, Histogram]] = field(default_factory=dict)
+
+    def count(self, metric: Metric, value: float, *labels: str) -> None:
+        """Add to a counter."""
+        _expect(metric, labels, MetricType.COUNTER)
+        series = self.values.setdefault(metric.name, {})
+        series[labels] = series.get(labels, 0) + value
+
+    def gauge(self, metric: Metric, value: float, *labels: str) -> None:
+        """Set a gauge."""
+        _expect(metric, labels, MetricType.GAUGE)
+        self.values.setdefault(metric.name, {})[labels] = value
+
+    def observe(self, metric: Metric, value: float, *labels: str) -> None:
+        """Count a value in a histogram."""
+        _expect(metric, labels, MetricType.HISTOGRAM, MetricType.GAUGE_HISTOGRAM)
+        series = self.histograms.setdefault(metric.name, {})
+        if labels not in series:
+            series[labels] = Histogram.empty(metric)
+        series[labels].observe(metric, value)
+
+    def merge(self, other: "Snapshot") -> None:
+        """Add another worker's values by the rule of each metric."""
+        for name, theirs in other.values.items():
+            mine = self.values.setdefault(name, {})
+            rule = BY_NAME[name].merge
+            for labels, value in theirs.items():
+                mine[labels] = _merged(rule, mine[labels], value) if labels in mine else value
+        for name, histograms in other.histograms.items():
+            held = self.histograms.setdefault(name, {})
+            for labels, histogram in histograms.items():
+                if labels in held:
+                    held[labels].add(histogram)
+                else:
+                    held[labels] = histogram.copy()
+
+    def counted(self) -> "Snapshot":
+        """Copy what counts up; leave out what says how things stand now."""
+        lasting = (MetricType.COUNTER, MetricType.HISTOGRAM)
+        kept = Snapshot(run=self.run)
+        kept.merge(
+            Snapshot(
+                values={k: v for k, v in self.values.items() if BY_NAME[k].type in lasting},
+                histograms={k: v for k, v in self.histograms.items() if BY_NAME[k].type in lasting},
+            )
+        )
+        return kept
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as plain lists and dicts, for a message between processes."""
+        return {
+            "run": self.run,
+            "values": {
+                name: [[*labels, value] for labels, value in series.items()]
+                for name, series in self.values.items()
+            },
+            "histograms": {
+                name: [[*labels, data.counts, data.sum] for labels, data in series.items()]
+                for name, series in self.histograms.items()
+            },
+        }
+
+    @classmethod
+    def from_json(cls, message: Mapping[str, Any]) -> "Snapshot":
+        """Read what `to_json` gave."""
+        return cls(
+            run=message["run"],
+            values={
+                name: {tuple(row[:-1]): row[-1] for row in rows}
+                for name, rows in message["values"].items()
+            },
+            histograms={
+                name: {tuple(row[:-2]): Histogram(row[-2], row[-1]) for row in rows}
+                for name, rows in message["histograms"].items()
+            },
+        )
+
+
+def _merged(rule: Merge, mine: float, theirs: float) -> float:
+    if rule is Merge.SUM:
+        return mine + theirs
+    return max(mine, theirs) if rule is Merge.MAX else min(mine, theirs)
+
+
+def _expect(metric: Metric, labels: Labels, *types: MetricType) -> None:
+    """Refuse a mistake of ours where it is made, not at the next scrape."""
+    if metric.type not in types or len(labels) != len(metric.labels):
+        raise AssertionError(f"{metric.name} is a {metric.type} with labels {metric.labels}")

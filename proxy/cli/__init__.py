@@ -1,0 +1,44 @@
+"""The command line: a thin layer. Each command imports what it needs when it runs.
+
+Exit status: 0 done, 1 refused or not found, 2 usage or configuration. Errors are one line on
+stderr.
+"""
+
+import typer
+
+from proxy.cli import config, users
+from proxy.cli.common import ConfigFile, explained
+
+app = typer.Typer(
+    name="reauth-proxy",
+    help="A SASL re-authentication proxy for Apache Kafka.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(config.app, name="config")
+app.add_typer(users.app, name="users")
+
+
+@app.command()
+def serve(config: ConfigFile) -> None:
+    """Run the proxy in the foreground until SIGTERM; SIGHUP reloads."""
+    with explained(config):
+        from proxy.server import serve as run
+
+        status = run(config)
+    raise typer.Exit(status)
+
+
+@app.command()
+def demo() -> None:
+    """Show re-authentication on real traffic, with nothing else to install; takes a minute."""
+    from proxy.demo import main as run
+
+    raise typer.Exit(run())
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

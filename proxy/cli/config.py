@@ -1,0 +1,40 @@
+"""`reauth-proxy config`: check a configuration file, print its schema."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from proxy.cli.common import explained
+
+app = typer.Typer(help="Check the configuration.", no_args_is_help=True)
+
+
+@app.command()
+def check(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="The configuration file.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="The same.")
+    ] = None,
+) -> None:
+    """Say whether a configuration file, and the files it names, can be used."""
+    if (file is None) == (config is None):
+        raise typer.BadParameter("give one file, either FILE or --config FILE")
+    path = file or config
+    assert path is not None
+    with explained(path):
+        from proxy.config import load
+
+        load(path)
+    typer.echo(f"{path}: ok")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of the configuration file."""
+    from proxy.config import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=2))

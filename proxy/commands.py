@@ -1,0 +1,95 @@
+"""What a connection asks of its shell on the control path. Relayed bytes need no command."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from proxy.wire.request import Request
+
+
+class CloseReason(StrEnum):
+    """Why a connection ended: a label of metrics and events."""
+
+    CLIENT_CLOSED = "client_closed"
+    BROKER_CLOSED = "broker_closed"
+    BROKER_UNREACHABLE = "broker_unreachable"
+    BROKER_FAULT = "broker_fault"
+    """The broker's answer broke the protocol: wrong correlation id, impossible size."""
+    EXPIRED = "expired"
+    """Used past the end of its session (KIP-368)."""
+    AUTHENTICATION_FAILED = "authentication_failed"
+    AUTHENTICATION_TIMEOUT = "authentication_timeout"
+    ILLEGAL_STATE = "illegal_state"
+    """A request that is not legal before authentication."""
+    IDLE = "idle"
+    """Silent for `connections.max.idle.ms`."""
+    MALFORMED_FRAME = "malformed_frame"
+    OVERSIZE_FRAME = "oversize_frame"
+    UNSUPPORTED_API = "unsupported_api"
+    """An API key or version that is not offered."""
+    DRAINED = "drained"
+    """The proxy is shutting down."""
+    TOO_MANY_CONNECTIONS = "too_many_connections"
+    INTERNAL_ERROR = "internal_error"
+    """A mistake in the proxy; the log has the place."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectToBroker:
+    """Open the upstream connection, then call `broker_connected`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseClient:
+    """Stop reading from the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeClient:
+    """Read from the client again."""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseBroker:
+    """Stop reading from the broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeBroker:
+    """Read from the broker again."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeekKeys:
+    """Look for newer signing keys, then call `keys_sought`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consult:
+    """Answer a request that needs the store, off the event loop; then call `consulted`."""
+
+    request: Request
+    principal: str
+    """Who asks, as `User:alice`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Close:
+    """Close both sides once what was written has left; nothing is called afterwards."""
+
+    reason: CloseReason
+    delay: float = 0.0
+    """Seconds to wait first (`connection.failed.authentication.delay.ms`)."""
+    farewell: bytes | None = None
+    """Frame for the client, sent when the delay is over."""
+
+
+Command = (
+    ConnectToBroker
+    | PauseClient
+    | ResumeClient
+    | PauseBroker
+    | ResumeBroker
+    | SeekKeys
+    | Consult
+    | Close
+)

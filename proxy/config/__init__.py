@@ -1,0 +1,30 @@
+"""The configuration file: what can be set, read and checked, and what a reload may change.
+
+Laws: one YAML file; anything that Kafka has a name for keeps Kafka's name, unit and meaning; a
+mistake is one line with the key's path. Attributes are the keys with underscores for dots.
+"""
+
+from proxy.config.changes import Changes, compare
+from proxy.config.listener import Listener, MechanismName, Routing
+from proxy.config.load import from_mapping, json_schema, load
+from proxy.config.model import Authorizer, Config, Events, Http, Store, Upstream
+from proxy.config.values import Address, PortRange
+
+__all__ = (
+    "Address",
+    "Authorizer",
+    "Changes",
+    "Config",
+    "Events",
+    "Http",
+    "Listener",
+    "MechanismName",
+    "PortRange",
+    "Routing",
+    "Store",
+    "Upstream",
+    "compare",
+    "from_mapping",
+    "json_schema",
+    "load",
+)

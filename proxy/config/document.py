@@ -1,0 +1,93 @@
+"""YAML text to plain values, with YAML's traps taken out.
+
+Refused: duplicate keys (the last would win in silence), aliases (a short file could become a huge
+value), tags, deep nesting. Booleans and numbers are those of YAML 1.2, so `mode: off` is a word and
+`10:30` is not a number of seconds.
+"""
+
+import re
+from collections.abc import Hashable
+from typing import Any
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode
+
+from proxy.config.values import shown
+from proxy.errors import ConfigError
+
+MAX_BYTES = 1_048_576
+"""Room for ten thousand overrides; far more than a person reads, and soon parsed."""
+_MAX_DEPTH = 16
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+    _depth = 0
+
+    def compose_node(self, parent: Node | None, index: int) -> Node | None:
+        event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent):
+            raise _refused("aliases (*) are not supported", event.start_mark)
+        if getattr(event, "tag", None) not in (None, "!"):
+            raise _refused("tags (!) are not supported", event.start_mark)
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise _refused("is nested too deeply", event.start_mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, ScalarNode) or key.tag != "tag:yaml.org,2002:str":
+                raise _refused("a key must be text", key.start_mark)
+            if key.value in seen:
+                raise _refused(f"the key {shown(key.value)} is given twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]{1,18}", list("-+0123456789")),
+    ("float", r"[-+]?(?:\.[0-9]{1,18}|[0-9]{1,18}\.[0-9]{0,18})", list("-+.0123456789")),
+):
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern})$"), _first
+    )
+
+
+def _whole_number(_loader: _Loader, node: ScalarNode) -> int:
+    # PyYAML's own reads 010 as eight
+    return int(node.value)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
+
+
+def _refused(problem: str, mark: Any) -> ConfigError:
+    return ConfigError(f"line {mark.line + 1}" if mark else "", problem)
+
+
+def parse(text: bytes) -> dict[str, Any]:
+    """Return the mapping that the file holds, or raise `ConfigError` with the line."""
+    if len(text) > MAX_BYTES:
+        raise ConfigError("", f"is larger than {MAX_BYTES} bytes")
+    try:
+        document = yaml.load(text.decode(), _Loader)  # noqa: S506 - a SafeLoader, made stricter
+    except UnicodeDecodeError:
+        raise ConfigError("", "is not UTF-8 text") from None
+    except yaml.MarkedYAMLError as error:
+        problem = error.problem or error.context or "cannot be understood"
+        raise _refused(f"is not YAML: {problem}", error.problem_mark) from None
+    except yaml.YAMLError:
+        raise ConfigError(
+            "", "is not YAML: it holds a character that YAML does not allow"
+        ) from None
+    if document is None:
+        raise ConfigError("", "is empty")
+    if not isinstance(document, dict):
+        raise ConfigError("", f"must be a mapping of settings, got {shown(document)}")
+    return document

@@ -1,0 +1,293 @@
+"""The settings of one listener: where it listens, who may enter, and for how long."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal, Self
+from urllib.parse import unquote, urlsplit
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from proxy.config.section import KAFKA_BROKER, OWN, KeyProblemError, Section, setting
+from proxy.config.values import (
+    AddressValue,
+    Count,
+    FrameBytes,
+    HostName,
+    JwksUrl,
+    Milliseconds,
+    PortRangeValue,
+    PositiveMilliseconds,
+    Principal,
+    PrincipalPrefix,
+    Seconds,
+    Text,
+    available,
+    one_or_list,
+    shown,
+)
+from proxy.enforcement import EnforcementPolicy, Override
+from sasl.session import Enforcement
+
+MechanismName = Literal["OAUTHBEARER", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+
+
+class Routing(StrEnum):
+    """How a client finds the broker it wants behind this listener."""
+
+    SIDECAR = "sidecar"
+    """One broker; the addresses it tells are left as they are."""
+    GATEWAY = "gateway"
+    """Every broker of the cluster has a port here; addresses are rewritten."""
+
+
+class ReauthOverride(Section):
+    """An exception for one principal, or for all that begin alike.
+
+    The most specific exception that says something about a setting decides it: an exact principal
+    beats a prefix, a longer prefix beats a shorter one.
+    """
+
+    principal: Principal | None = setting(None, source=OWN, reloadable=True)
+    """The principal meant, such as `User:alice`. Either this or `principal.prefix`."""
+    principal_prefix: PrincipalPrefix | None = setting(None, source=OWN, reloadable=True)
+    """How the principals meant begin, such as `User:batch-`."""
+    reauth_enforcement: Enforcement | None = setting(None, source=OWN, reloadable=True)
+    """As the listener's `reauth.enforcement`; null: as the next less specific rule says."""
+    connections_max_reauth_ms: Milliseconds | None = setting(
+        None, source=KAFKA_BROKER, reloadable=True, unit="ms"
+    )
+    """As the listener's, whatever the mechanism; null: as the next less specific rule says."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.principal is None) == (self.principal_prefix is None):
+            raise KeyProblemError("principal", "give either principal or principal.prefix")
+        if self.reauth_enforcement is None and self.connections_max_reauth_ms is None:
+            raise KeyProblemError(
+                "reauth.enforcement", "give it or connections.max.reauth.ms: nothing is overridden"
+            )
+        return self
+
+    def rule(self) -> Override:
+        """Return the exception as `proxy.enforcement` takes it."""
+        return Override(
+            principal=self.principal or self.principal_prefix or "",
+            prefixed=self.principal is None,
+            enforcement=self.reauth_enforcement,
+            max_reauth_ms=self.connections_max_reauth_ms,
+        )
+
+
+class SessionSettings(Section):
+    """How long a session lasts, and what happens when it is over (KIP-368)."""
+
+    connections_max_reauth_ms: Milliseconds = setting(
+        0, source=KAFKA_BROKER, reloadable=True, unit="ms"
+    )
+    """Longest session without re-authentication. 0: only a token's own expiry bounds it.
+    A reload changes it for authentications that come after."""
+    oauthbearer_connections_max_reauth_ms: Milliseconds | None = setting(
+        None, source=KAFKA_BROKER, reloadable=True, unit="ms"
+    )
+    """The same for OAUTHBEARER alone; null: as `connections.max.reauth.ms`."""
+    scram_sha_256_connections_max_reauth_ms: Milliseconds | None = setting(
+        None,
+        source=KAFKA_BROKER,
+        reloadable=True,
+        unit="ms",
+        alias="scram-sha-256.connections.max.reauth.ms",
+    )
+    """The same for SCRAM-SHA-256 alone; null: as `connections.max.reauth.ms`."""
+    scram_sha_512_connections_max_reauth_ms: Milliseconds | None = setting(
+        None,
+        source=KAFKA_BROKER,
+        reloadable=True,
+        unit="ms",
+        alias="scram-sha-512.connections.max.reauth.ms",
+    )
+    """The same for SCRAM-SHA-512 alone; null: as `connections.max.reauth.ms`."""
+    reauth_enforcement: Enforcement = setting(Enforcement.ENFORCE, source=OWN, reloadable=True)
+    """What happens when a session is over. `observe`: lifetime 0 is announced, nobody is killed.
+    `probe`: the lifetime is announced, those who would be killed are counted and logged.
+    `enforce`: they are killed when they send anything but a SaslHandshake, as by Kafka."""
+    reauth_overrides: tuple[ReauthOverride, ...] = setting((), source=OWN, reloadable=True)
+    """Exceptions for principals; see below."""
+
+    @model_validator(mode="after")
+    def _check_overrides(self) -> Self:
+        seen = set()
+        for index, override in enumerate(self.reauth_overrides):
+            meant = (override.principal, override.principal_prefix)
+            if meant in seen:
+                raise KeyProblemError(
+                    f"reauth.overrides[{index}]",
+                    f"{shown(meant[0] or meant[1])} has an override already",
+                )
+            seen.add(meant)
+        return self
+
+    def enforcement_policy(self) -> EnforcementPolicy:
+        """Return the rules that authentications on this listener are held to."""
+        by_mechanism = {
+            "OAUTHBEARER": self.oauthbearer_connections_max_reauth_ms,
+            "SCRAM-SHA-256": self.scram_sha_256_connections_max_reauth_ms,
+            "SCRAM-SHA-512": self.scram_sha_512_connections_max_reauth_ms,
+        }
+        return EnforcementPolicy(
+            enforcement=self.reauth_enforcement,
+            max_reauth_ms=self.connections_max_reauth_ms,
+            mechanism_max_reauth_ms={k: ms for k, ms in by_mechanism.items() if ms is not None},
+            overrides=(override.rule() for override in self.reauth_overrides),
+        )
+
+
+class OauthbearerSettings(Section):
+    """Which tokens are believed (RFC 7628, KIP-768)."""
+
+    sasl_oauthbearer_jwks_endpoint_url: JwksUrl | None = setting(None, source=KAFKA_BROKER)
+    """Where the signing keys are: a `file:`, `http:` or `https:` URL of a JWKS (RFC 7517).
+    Needed for OAUTHBEARER. A relative `file:` is relative to this file."""
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: PositiveMilliseconds = setting(
+        3_600_000, source=KAFKA_BROKER, unit="ms"
+    )
+    """How often the keys are read anew."""
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: PositiveMilliseconds = setting(
+        100, source=KAFKA_BROKER, unit="ms"
+    )
+    """First wait after the keys could not be read; it doubles with each further failure."""
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: PositiveMilliseconds = setting(
+        10_000, source=KAFKA_BROKER, unit="ms"
+    )
+    """Longest wait between two attempts to read the keys."""
+    sasl_oauthbearer_jwks_max_stale_ms: PositiveMilliseconds = setting(
+        86_400_000, source=OWN, unit="ms"
+    )
+    """How long keys are used after they were last read, so that logins survive an outage of the
+    identity provider. Past it every token is refused. Kafka keeps them without end."""
+    sasl_oauthbearer_expected_audience: Annotated[
+        tuple[Text, ...], BeforeValidator(one_or_list)
+    ] = setting((), source=KAFKA_BROKER, reloadable=True, repeated_or_one=True)
+    """A token must name one of these in `aud`. Empty: the audience is not looked at."""
+    sasl_oauthbearer_expected_issuer: Text | None = setting(
+        None, source=KAFKA_BROKER, reloadable=True
+    )
+    """A token's `iss` must be this. null: the issuer is not looked at."""
+    sasl_oauthbearer_clock_skew_seconds: Seconds = setting(
+        30, source=KAFKA_BROKER, reloadable=True, unit="s"
+    )
+    """By how much the clocks of the identity provider and of this machine may differ."""
+    sasl_oauthbearer_scope_claim_name: Text = setting("scope", source=KAFKA_BROKER, reloadable=True)
+    """The claim that holds the token's scope."""
+    sasl_oauthbearer_sub_claim_name: Text = setting("sub", source=KAFKA_BROKER, reloadable=True)
+    """The claim that holds the principal's name."""
+
+    @model_validator(mode="after")
+    def _check_times(self) -> Self:
+        first = self.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms
+        if first > self.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms:
+            raise KeyProblemError(
+                "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+                f"must be at least the first wait, {first}",
+            )
+        refresh = self.sasl_oauthbearer_jwks_endpoint_refresh_ms
+        if refresh > self.sasl_oauthbearer_jwks_max_stale_ms:
+            raise KeyProblemError(
+                "sasl.oauthbearer.jwks.max.stale.ms",
+                f"must be at least sasl.oauthbearer.jwks.endpoint.refresh.ms, {refresh}",
+            )
+        return self
+
+    def jwks_file(self) -> Path | None:
+        """Return the file that the keys are read from; None: they come from a web server."""
+        parts = urlsplit(self.sasl_oauthbearer_jwks_endpoint_url or "")
+        return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+class LimitSettings(Section):
+    """What a stranger or a broken client can cost."""
+
+    sasl_server_max_receive_size: FrameBytes = setting(
+        524_288, source=KAFKA_BROKER, reloadable=True, unit="bytes"
+    )
+    """Largest request before the authentication is complete."""
+    socket_request_max_bytes: FrameBytes = setting(
+        104_857_600, source=KAFKA_BROKER, reloadable=True, unit="bytes"
+    )
+    """Largest request."""
+    connections_max_idle_ms: PositiveMilliseconds = setting(
+        600_000, source=KAFKA_BROKER, reloadable=True, unit="ms"
+    )
+    """A connection that is silent for this long is closed, whatever its session says."""
+    sasl_authentication_timeout_ms: PositiveMilliseconds = setting(
+        30_000, source=OWN, reloadable=True, unit="ms"
+    )
+    """How long a connection may take to authenticate. Kafka only has the idle time for it, which
+    a stranger can stretch by sending a byte now and then."""
+    connection_failed_authentication_delay_ms: Milliseconds = setting(
+        100, source=KAFKA_BROKER, reloadable=True, unit="ms"
+    )
+    """How long the answer to a failed authentication is held back, against guessing."""
+    max_connections: Count = setting(10_000, source=KAFKA_BROKER)
+    """Most connections at a time, divided evenly among the workers. Kafka's default is no limit;
+    here it is finite because a connection takes a file descriptor, two once authenticated."""
+
+    @model_validator(mode="after")
+    def _check_delay(self) -> Self:
+        idle = self.connections_max_idle_ms
+        if self.connection_failed_authentication_delay_ms >= idle:
+            raise KeyProblemError(
+                "connection.failed.authentication.delay.ms",
+                f"must be less than connections.max.idle.ms, {idle}",
+            )
+        return self
+
+
+class Listener(SessionSettings, OauthbearerSettings, LimitSettings):
+    """One address where clients connect."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = setting(source=OWN)
+    """Letters, digits, `_` and `-`; the `listener` label of metrics and events."""
+    address: AddressValue = setting(source=OWN)
+    """Where to listen: `HOST:PORT`. In `gateway` it is the bootstrap address of clients."""
+    routing: Annotated[Routing, BeforeValidator(available(*Routing, later=("transparent",)))] = (
+        setting(source=OWN)
+    )
+    """`sidecar`: one broker, addresses untouched. `gateway`: every broker has a port here, and
+    the addresses in responses are rewritten."""
+    advertised_host: HostName | None = setting(None, source=OWN)
+    """`gateway` only, and needed there: the host that clients are told to connect to."""
+    broker_ports: PortRangeValue | None = setting(None, source=OWN)
+    """`gateway` only, and needed there: the broker with id N is at the first port + N."""
+    sasl_enabled_mechanisms: Annotated[tuple[MechanismName, ...], Field(min_length=1)] = setting(
+        source=KAFKA_BROKER
+    )
+    """What clients may authenticate with, in the order in which it is told to them:
+    OAUTHBEARER, SCRAM-SHA-256, SCRAM-SHA-512."""
+
+    @model_validator(mode="after")
+    def _check_mechanisms(self) -> Self:
+        mechanisms = self.sasl_enabled_mechanisms
+        if len(set(mechanisms)) < len(mechanisms):
+            raise KeyProblemError("sasl.enabled.mechanisms", "names a mechanism twice")
+        if "OAUTHBEARER" in mechanisms and self.sasl_oauthbearer_jwks_endpoint_url is None:
+            raise KeyProblemError(
+                "sasl.oauthbearer.jwks.endpoint.url", "is required for OAUTHBEARER"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_routing(self) -> Self:
+        gateway_only = {
+            "advertised.host": self.advertised_host,
+            "broker.ports": self.broker_ports,
+        }
+        for key, value in gateway_only.items():
+            if self.routing is Routing.GATEWAY and value is None:
+                raise KeyProblemError(key, "is required with routing: gateway")
+            if self.routing is not Routing.GATEWAY and value is not None:
+                raise KeyProblemError(key, f"has no meaning with routing: {self.routing}")
+        if self.broker_ports is not None and self.address.port in self.broker_ports:
+            raise KeyProblemError(
+                "broker.ports", f"must not contain the port of the address, {self.address.port}"
+            )
+        return self

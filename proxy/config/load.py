@@ -1,0 +1,128 @@
+"""The file, read and checked; every problem becomes one sentence with the key's path."""
+
+import difflib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from proxy.config import document
+from proxy.config.model import Config
+from proxy.config.section import KeyProblemError, Section, keys, nested_section
+from proxy.config.values import shown
+from proxy.errors import ConfigError
+
+_MAX_KEY = 120
+"""Longer than any path of ours; a longer key is shown shortened."""
+
+
+def load(path: Path) -> Config:
+    """Read and check a configuration file, and the files that it names.
+
+    Raise `ConfigError` with the first problem. Paths in the result are absolute.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(document.MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError("", f"cannot be read: {error.strerror}") from None
+    config = from_mapping(document.parse(text), base_dir=path.absolute().parent)
+    _check_files(config)
+    return config
+
+
+def from_mapping(mapping: dict[str, Any], *, base_dir: Path) -> Config:
+    """Check what a file held; relative paths in it are relative to `base_dir`."""
+    try:
+        return Config.model_validate(mapping, context={"base_dir": base_dir})
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+        # a misspelt key is the cause, that the right one is missing its effect
+        misspelt = (one for one in problems if one["type"] == "extra_forbidden")
+        raise _config_error(next(misspelt, problems[0])) from None
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the file."""
+    schema = Config.model_json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _check_files(config: Config) -> None:
+    for index, listener in enumerate(config.listeners):
+        jwks = listener.jwks_file()
+        if jwks and "OAUTHBEARER" in listener.sasl_enabled_mechanisms:
+            key = f"listeners[{index}].sasl.oauthbearer.jwks.endpoint.url"
+            _check_readable(key, jwks)
+    if not config.store.path().parent.is_dir():
+        raise ConfigError("store.url", f"{config.store.path().parent} is not a directory")
+
+
+def _check_readable(key: str, path: Path) -> None:
+    try:
+        if path.is_file() and os.access(path, os.R_OK):
+            return
+        path.stat()
+    except OSError as error:
+        raise ConfigError(key, f"{path} cannot be read: {error.strerror}") from None
+    raise ConfigError(key, f"{path} cannot be read: no permission, or not a file")
+
+
+def _config_error(error: ErrorDetails) -> ConfigError:
+    cause = error.get("ctx", {}).get("error")
+    location = error["loc"]
+    if isinstance(cause, KeyProblemError):
+        location = (*location, cause.key)
+    return ConfigError(_key_path(location), _problem(error, cause))
+
+
+def _key_path(location: Sequence[int | str]) -> str:
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        else:
+            key = part if part.isprintable() and len(part) <= _MAX_KEY else shown(part)
+            path += f".{key}" if path else key
+    return path
+
+
+_SENTENCES = {
+    "missing": "is required",
+    "greater_than_equal": "must be at least {ge}, got {given}",
+    "less_than_equal": "must be at most {le}, got {given}",
+    "literal_error": "must be {expected}, got {given}",
+    "enum": "must be {expected}, got {given}",
+    "model_type": "must be a mapping, got {given}",
+    "tuple_type": "must be a list, got {given}",
+    "too_short": "must not be empty",
+    "string_type": "must be text, got {given}",
+    "string_pattern_mismatch": "must match {pattern}, got {given}",
+}
+"""By pydantic's type of error: what an operator can act on."""
+
+
+def _problem(error: ErrorDetails, cause: object) -> str:
+    match error["type"]:
+        case "value_error":
+            return str(cause)
+        case "extra_forbidden":
+            return _unknown_key(error["loc"])
+        case kind:
+            sentence = _SENTENCES.get(kind, error["msg"] + ", got {given}")
+            return sentence.format_map({**error.get("ctx", {}), "given": shown(error["input"])})
+
+
+def _unknown_key(location: Sequence[int | str]) -> str:
+    section: type[Section] | None = Config
+    for part in location[:-1]:
+        if section and isinstance(part, str):
+            fields = {key: field for key, _, field in keys(section)}
+            section = nested_section(fields[part].annotation) if part in fields else None
+    known = [key for key, _, _ in keys(section)] if section else []
+    wanted = str(location[-1]).replace("_", ".")
+    nearest = difflib.get_close_matches(wanted, known, n=1)
+    return "unknown key" + (f", did you mean {nearest[0]}?" if nearest else "")

@@ -1,0 +1,147 @@
+"""The whole configuration file, and what must fit together in it."""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from proxy.config.listener import Listener, Routing
+from proxy.config.section import KAFKA_BROKER, KAFKA_CLIENT, OWN, KeyProblemError, Section, setting
+from proxy.config.values import (
+    Address,
+    AddressValue,
+    BrokerAddress,
+    Bytes,
+    Milliseconds,
+    PathValue,
+    PositiveMilliseconds,
+    Principal,
+    StoreUrl,
+    WorkerCount,
+    available,
+    one_or_list,
+)
+
+
+class Upstream(Section):
+    """The Kafka cluster behind the proxy."""
+
+    bootstrap_servers: Annotated[
+        tuple[BrokerAddress, ...], Field(min_length=1), BeforeValidator(one_or_list)
+    ] = setting(source=KAFKA_CLIENT, repeated_or_one=True)
+    """Brokers to begin with, one `HOST:PORT` or a list. `sidecar`: exactly one, the broker."""
+    security_protocol: Annotated[
+        Literal["PLAINTEXT"],
+        BeforeValidator(available("PLAINTEXT", later=("SSL", "SASL_PLAINTEXT", "SASL_SSL"))),
+    ] = setting("PLAINTEXT", source=KAFKA_CLIENT)
+    """How the proxy talks to the brokers. Only PLAINTEXT so far."""
+    socket_connection_setup_timeout_ms: PositiveMilliseconds = setting(
+        10_000, source=KAFKA_CLIENT, unit="ms"
+    )
+    """How long a connection to a broker may take to be set up."""
+    metadata_max_age_ms: PositiveMilliseconds = setting(5_000, source=KAFKA_CLIENT, unit="ms")
+    """How often the proxy asks which brokers there are, `gateway` only. Kafka's clients ask every
+    five minutes; a gateway must have a broker's port open before clients are told of it."""
+
+
+class Authorizer(Section):
+    """Who may do what."""
+
+    mode: Annotated[
+        Literal["off"], BeforeValidator(available("off", later=("audit", "enforce")))
+    ] = setting("off", source=OWN)
+    """`off`: every principal may do everything. Nothing else so far."""
+    super_users: tuple[Principal, ...] = setting((), source=KAFKA_BROKER, reloadable=True)
+    """Principals that may do everything, such as `User:admin`."""
+
+
+class Store(Section):
+    """Where SCRAM verifiers are kept."""
+
+    url: StoreUrl = setting("sqlite:state.db", source=OWN)
+    """`sqlite:PATH`; a relative path is relative to this file. Made if it does not exist."""
+
+    def path(self) -> Path:
+        """Return the file of the database."""
+        return Path(self.url.removeprefix("sqlite:"))
+
+
+class Events(Section):
+    """The session event log."""
+
+    directory: PathValue | None = setting(None, source=OWN)
+    """Where event files are written; null: no event log. A relative path is relative to this
+    file."""
+    rotate_bytes: Bytes = setting(134_217_728, source=OWN, unit="bytes")
+    """A file that has grown to this size is closed and another begun."""
+    rotate_ms: PositiveMilliseconds = setting(3_600_000, source=OWN, unit="ms")
+    """A file that has been written to for this long is closed and another begun."""
+    checkpoint_ms: PositiveMilliseconds = setting(3_600_000, source=OWN, unit="ms")
+    """How often a summary of each open connection is written."""
+    retention_bytes: Bytes | None = setting(10_737_418_240, source=OWN, unit="bytes")
+    """The oldest closed files are deleted when all together are larger; null: never."""
+
+
+class Http(Section):
+    """The end point for Prometheus and for health checks."""
+
+    address: AddressValue | None = setting(None, source=OWN)
+    """Where `/metrics`, `/healthz` and `/readyz` are served; null: nowhere."""
+
+
+class Config(Section):
+    """The configuration file of reauth-proxy."""
+
+    upstream: Upstream = setting(source=OWN)
+    listeners: Annotated[tuple[Listener, ...], Field(min_length=1)] = setting(source=OWN)
+    authorizer: Authorizer = setting({}, source=OWN)
+    store: Store = setting({}, source=OWN)
+    events: Events = setting({}, source=OWN)
+    http: Http = setting({}, source=OWN)
+    workers: WorkerCount = setting(1, source=OWN)
+    """Processes that share the listeners, at most one per core."""
+    shutdown_drain_ms: Milliseconds = setting(30_000, source=OWN, unit="ms")
+    """How long requests in flight may take to finish after SIGTERM."""
+
+    @model_validator(mode="after")
+    def _check_sidecars(self) -> Self:
+        several = len(self.upstream.bootstrap_servers) > 1
+        if several and any(one.routing is Routing.SIDECAR for one in self.listeners):
+            raise KeyProblemError(
+                "upstream.bootstrap.servers", "must be one broker: a listener is its sidecar"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        names = [listener.name for listener in self.listeners]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                raise KeyProblemError(
+                    f"listeners[{index}].name", f"{name} is the name of another listener"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _check_addresses(self) -> Self:
+        taken: dict[int, list[tuple[Address, str]]] = {}
+        for key, owner, address in self._addresses():
+            for other, other_owner in taken.get(address.port, ()):
+                if address.overlaps(other):
+                    raise KeyProblemError(key, f"{address} is taken by {other_owner}")
+            taken.setdefault(address.port, []).append((address, owner))
+        return self
+
+    def _addresses(self) -> list[tuple[str, str, Address]]:
+        """Return each address listened on: the key that says so, its owner, the address."""
+        found = []
+        for index, listener in enumerate(self.listeners):
+            owner = f"listener {listener.name}"
+            found.append((f"listeners[{index}].address", owner, listener.address))
+            found += [
+                (f"listeners[{index}].broker.ports", owner, Address(listener.address.host, port))
+                for port in listener.broker_ports or ()
+            ]
+        if self.http.address:
+            found.append(("http.address", "http", self.http.address))
+        return found

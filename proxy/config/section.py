@@ -1,0 +1,88 @@
+"""What all sections of the configuration share: frozen, strict about keys, documented."""
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+KAFKA_BROKER = "Kafka (broker)"
+KAFKA_CLIENT = "Kafka (client)"
+OWN = "reauth-proxy"
+
+
+class KeyProblemError(ValueError):
+    """A cross check failed: `key` of the section being checked is the one to mend."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(problem)
+        self.key = key
+
+
+class Section(BaseModel):
+    """A mapping of the file. Keys are the attributes' names with dots: Kafka's own names."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        alias_generator=lambda name: name.replace("_", "."),
+        use_attribute_docstrings=True,
+    )
+
+
+def setting(
+    default: Any = ...,
+    *,
+    source: str,
+    reloadable: bool = False,
+    unit: str | None = None,
+    alias: str | None = None,
+    repeated_or_one: bool = False,
+) -> Any:
+    """Declare a setting; the string below it is its documentation.
+
+    `source` says whose name, default and meaning it is; `reloadable` that SIGHUP may change it.
+    """
+    extra: dict[str, Any] = {"reloadable": reloadable, "source": source}
+    if unit:
+        extra["unit"] = unit
+
+    def amend(schema: dict[str, Any]) -> None:
+        if repeated_or_one:
+            schema["anyOf"] = [dict(schema["items"]), {"type": "array", "items": schema["items"]}]
+            for moved in ("type", "items", "minItems"):
+                schema.pop(moved, None)
+        schema.update({f"x-{key}": value for key, value in extra.items()})
+
+    field: FieldInfo = Field(default, alias=alias, json_schema_extra=amend)
+    field.metadata.append(Described(**extra))
+    return field
+
+
+class Described:
+    """What is known of a setting beside its type, default and documentation."""
+
+    def __init__(self, *, source: str, reloadable: bool, unit: str | None = None) -> None:
+        self.source = source
+        self.reloadable = reloadable
+        self.unit = unit
+
+
+def described(field: FieldInfo) -> Described | None:
+    """Return what `setting` said of a field; None for a section."""
+    return next((item for item in field.metadata if isinstance(item, Described)), None)
+
+
+def keys(section: type[Section]) -> Iterator[tuple[str, str, FieldInfo]]:
+    """Yield each key of a section, with the attribute's name and its field."""
+    for name, field in section.model_fields.items():
+        assert field.alias is not None
+        yield field.alias, name, field
+
+
+def nested_section(annotation: Any) -> type[Section] | None:
+    """Return the section that a field holds, alone or as a list."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := nested_section(part))), None)

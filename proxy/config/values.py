@@ -1,0 +1,275 @@
+"""The kinds of values a setting can have: each parses what YAML gave, or says what is wrong.
+
+A parser raises `ValueError` with the second half of a sentence, such as "must be a host and a
+port, got 'x'"; the loader puts the key's path in front of it.
+"""
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Self
+from urllib.parse import unquote, urlsplit
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationInfo,
+    WithJsonSchema,
+)
+
+_MAX_SHOWN = 60
+_MAX_PORT = 65_535
+_MAX_INT32 = 2**31 - 1
+_MAX_INT64 = 2**63 - 1
+_WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
+_RANGE = re.compile(r"([0-9]{1,5})-([0-9]{1,5})")
+_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?")
+
+
+def shown(value: object) -> str:
+    """Return what was given as it may stand in a one-line message: short and printable."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return str(value).lower()
+        case dict():
+            return "a mapping"
+        case list():
+            return "a list"
+        case _:
+            text = ascii(value) if isinstance(value, str) else str(value)
+            return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host and a port, as one writes them: `127.0.0.1:9092`, `[::1]:9092`."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """Read `HOST:PORT`; an IPv6 address stands in brackets."""
+        if isinstance(value, cls):
+            return value
+        host, colon, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+        bracketed = host.startswith("[") and host.endswith("]")
+        host = host[1:-1] if bracketed else host
+        if not colon or bracketed != (":" in host) or not _is_host(host):
+            raise ValueError(f"must be a host and a port such as 0.0.0.0:9094, got {shown(value)}")
+        if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= _MAX_PORT):
+            raise ValueError(f"must end in a port from 0 to {_MAX_PORT}, got {shown(value)}")
+        return cls(host, int(port))
+
+    def overlaps(self, other: "Address") -> bool:
+        """Whether both cannot be listened on at once; port 0 is any free port."""
+        same_host = self.host.lower() == other.host.lower()
+        wildcard = self.host in _WILDCARDS or other.host in _WILDCARDS
+        return self.port == other.port != 0 and (same_host or wildcard)
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class PortRange:
+    """Ports from `first` to `last`, both included; broker id N is at `first` + N."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """Read `FIRST-LAST`."""
+        if isinstance(value, cls):
+            return value
+        found = (
+            re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", value) if isinstance(value, str) else None
+        )
+        if not found:
+            raise ValueError(f"must be a range of ports such as 9100-9199, got {shown(value)}")
+        first, last = int(found[1]), int(found[2])
+        if not 1 <= first <= last <= _MAX_PORT:
+            raise ValueError(
+                f"must rise from at least 1 to at most {_MAX_PORT}, got {shown(value)}"
+            )
+        return cls(first, last)
+
+    def port_of(self, broker_id: int) -> int | None:
+        """Return the port of a broker, or None if the range is too short for its id."""
+        port = self.first + broker_id
+        return port if broker_id >= 0 and port <= self.last else None
+
+    def __contains__(self, port: object) -> bool:
+        return isinstance(port, int) and self.first <= port <= self.last
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.first, self.last + 1))
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}"
+
+
+def _is_host(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return _HOST_NAME.fullmatch(host) is not None
+    return True
+
+
+def _advertised_host(value: object) -> object:
+    if not isinstance(value, str) or not _is_host(value):
+        raise ValueError(f"must be a host name or an IP address, got {shown(value)}")
+    if value in _WILDCARDS:
+        raise ValueError(f"must be an address that clients can connect to, got {shown(value)}")
+    return value
+
+
+def _whole_number(of: str) -> Callable[[object], object]:
+    def check(value: object) -> object:
+        # bool is an int to Python, and a mistake to an operator
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"must be a whole number{of}, got {shown(value)}")
+        return value
+
+    return check
+
+
+def _text(value: object) -> object:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"must be text, got {shown(value)}")
+    return value
+
+
+def _principal(value: object) -> object:
+    kind, colon, name = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if not (kind and colon and name):
+        raise ValueError(f"must be a principal such as User:alice, got {shown(value)}")
+    return value
+
+
+def _principal_prefix(value: object) -> object:
+    if not isinstance(value, str) or ":" not in value[1:]:
+        raise ValueError(f"must begin like a principal, such as User:batch-, got {shown(value)}")
+    return value
+
+
+def one_or_list(value: object) -> object:
+    """Take a single value for a list of one."""
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def available(*now: str, later: tuple[str, ...]) -> Callable[[object], object]:
+    """Accept the values in `now`; name those in `later` as announced but not there yet."""
+
+    def check(value: object) -> object:
+        if value in now:
+            return value
+        if isinstance(value, str) and value in later:
+            raise ValueError(f"{value} is not available yet, use {' or '.join(now)}")
+        raise ValueError(f"must be {' or '.join(now)}, got {shown(value)}")
+
+    return check
+
+
+def _path(value: object, info: ValidationInfo) -> Path:
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+        raise ValueError(f"must be the path of a file or directory, got {shown(value)}")
+    return _base_dir(info) / value
+
+
+def _base_dir(info: ValidationInfo) -> Path:
+    context: dict[str, Any] = info.context or {}
+    base_dir = context.get("base_dir", Path())
+    assert isinstance(base_dir, Path)
+    return base_dir
+
+
+def _store_url(value: object, info: ValidationInfo) -> str:
+    scheme, colon, path = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if scheme in ("zookeeper", "broker") and colon:
+        raise ValueError(f"{scheme}: is not available yet, use sqlite:PATH")
+    if scheme != "sqlite" or not path or path.startswith("//") or "\0" in path:
+        raise ValueError(f"must be sqlite:PATH, got {shown(value)}")
+    return f"sqlite:{_base_dir(info) / path}"
+
+
+def _jwks_url(value: object, info: ValidationInfo) -> str:
+    # the value is not shown: it may hold a password where none can be found
+    problem = "must be a file:, http: or https: URL"
+    if not isinstance(value, str):
+        raise ValueError(problem)
+    try:
+        parts = urlsplit(value)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise ValueError(problem) from None
+    if parts.username is not None:
+        raise ValueError("must not hold a user name or password")
+    if parts.scheme == "file" and not host and parts.path and "\0" not in unquote(parts.path):
+        return (_base_dir(info) / unquote(parts.path)).absolute().as_uri()
+    if parts.scheme in ("http", "https") and host:
+        return value
+    raise ValueError(problem)
+
+
+# The bounds stand before the check of the type: only so they reach the JSON Schema.
+Milliseconds = Annotated[
+    int, Field(ge=0, le=_MAX_INT64), BeforeValidator(_whole_number(" of milliseconds"))
+]
+PositiveMilliseconds = Annotated[
+    int, Field(ge=1, le=_MAX_INT64), BeforeValidator(_whole_number(" of milliseconds"))
+]
+Seconds = Annotated[int, Field(ge=0, le=_MAX_INT32), BeforeValidator(_whole_number(" of seconds"))]
+Bytes = Annotated[int, Field(ge=1, le=_MAX_INT64), BeforeValidator(_whole_number(" of bytes"))]
+FrameBytes = Annotated[int, Field(ge=1, le=_MAX_INT32), BeforeValidator(_whole_number(" of bytes"))]
+Count = Annotated[int, Field(ge=1, le=_MAX_INT32), BeforeValidator(_whole_number(""))]
+WorkerCount = Annotated[int, Field(ge=1, le=1_024), BeforeValidator(_whole_number(""))]
+Text = Annotated[str, BeforeValidator(_text)]
+Principal = Annotated[str, BeforeValidator(_principal)]
+PrincipalPrefix = Annotated[str, BeforeValidator(_principal_prefix)]
+HostName = Annotated[str, BeforeValidator(_advertised_host)]
+
+
+def _broker_address(value: object) -> Address:
+    address = Address.parse(value)
+    if address.port == 0 or address.host in _WILDCARDS:
+        raise ValueError(f"must be an address that can be connected to, got {shown(value)}")
+    return address
+
+
+AddressValue = Annotated[
+    Address,
+    PlainValidator(Address.parse),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "title": "HOST:PORT"}),
+]
+BrokerAddress = Annotated[
+    Address,
+    PlainValidator(_broker_address),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "title": "HOST:PORT"}),
+]
+PortRangeValue = Annotated[
+    PortRange,
+    PlainValidator(PortRange.parse),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "pattern": "^[0-9]{1,5}-[0-9]{1,5}$"}),
+]
+PathValue = Annotated[Path, PlainValidator(_path), WithJsonSchema({"type": "string"})]
+StoreUrl = Annotated[
+    str, PlainValidator(_store_url), WithJsonSchema({"type": "string", "pattern": "^sqlite:"})
+]
+JwksUrl = Annotated[
+    str, PlainValidator(_jwks_url), WithJsonSchema({"type": "string", "format": "uri"})
+]

@@ -1,0 +1,35 @@
+"""Whose fault it was: one root, and one class for each party that can be at fault.
+
+Our own faults are plain `AssertionError`s and are not caught by anybody.
+"""
+
+
+class ProxyError(Exception):
+    """Root of every error this program raises on purpose."""
+
+
+class ClientFault(ProxyError):
+    """The client broke the protocol: it is answered if it can be, then disconnected."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class BrokerFault(ProxyError):
+    """The broker broke the protocol, or went away."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class ConfigError(ProxyError):
+    """The operator's configuration cannot be used."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}" if path else problem)
+        self.path = path
+        """Where: a dotted key path below the file, such as `listeners[0].address`."""
+        self.problem = problem
+        """What is wrong, and what would be right, in one sentence."""

@@ -1,0 +1,99 @@
+"""What Prometheus and the kubelet ask: `/metrics`, `/healthz`, `/readyz`.
+
+Served by a process of its own, so that a scrape takes no time of the data path but the worker's
+answer. It reads no request body, logs no request and tells nothing about its software.
+"""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+
+from aiohttp import web
+
+from metrics.exposition import expose
+from metrics.merger import Merger
+from metrics.snapshot import Snapshot
+
+Snapshots = Callable[[], Awaitable[Mapping[int, Snapshot | None]]]
+"""Gives each worker's values; None: it did not answer."""
+
+Readiness = Callable[[], Awaitable[Mapping[int, list[str]]]]
+"""Gives for each worker the reasons why it is not ready."""
+
+MAX_HEADER_BYTES = 4096
+"""For the request line and for each header."""
+MAX_HEADERS = 64
+KEEPALIVE_SECONDS = 75.0
+"""Longer than Prometheus' usual scrape interval of a minute."""
+
+MIN_SCRAPE_SECONDS = 0.1
+"""Scrapes closer than this share an answer: nobody can keep the workers busy by scraping."""
+
+
+class _Scraper:
+    """Answers scrapes from the workers' snapshots, one round at a time."""
+
+    def __init__(self, snapshots: Snapshots) -> None:
+        self._snapshots = snapshots
+        self._merger = Merger()
+        self._round = asyncio.Lock()
+        self._merged = Snapshot()
+        self._merged_at: float | None = None
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Serve `/metrics`, as text or OpenMetrics."""
+        async with self._round:
+            now = asyncio.get_running_loop().time()
+            if self._merged_at is None or now - self._merged_at >= MIN_SCRAPE_SECONDS:
+                self._merged = self._merger.merge(await self._snapshots())
+                self._merged_at = asyncio.get_running_loop().time()
+            body, content_type = expose(self._merged, request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+
+async def _healthz(_request: web.Request) -> web.Response:
+    """Say that this process lives; whether the workers serve is `/readyz`'s question."""
+    return web.Response(text="ok\n")
+
+
+def make_app(snapshots: Snapshots, readiness: Readiness) -> web.Application:
+    """Build the application; everything but the three paths is 404."""
+
+    async def readyz(_request: web.Request) -> web.Response:
+        workers = await readiness()
+        ready = bool(workers) and not any(workers.values())
+        body = {
+            "ready": ready,
+            "workers": [
+                {"worker": worker, "ready": not reasons, "reasons": reasons}
+                for worker, reasons in sorted(workers.items())
+            ],
+        }
+        return web.json_response(body, status=200 if ready else 503)
+
+    app = web.Application(client_max_size=1)
+    app.on_response_prepare.append(_hide_software)
+    app.router.add_get("/metrics", _Scraper(snapshots).metrics)
+    app.router.add_get("/healthz", _healthz)
+    app.router.add_get("/readyz", readyz)
+    return app
+
+
+async def _hide_software(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.pop("Server", None)
+
+
+async def start_http(app: web.Application, listening: socket.socket) -> web.AppRunner:
+    """Serve `app` on a listening socket. End with `runner.cleanup()`."""
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        handle_signals=False,
+        max_line_size=MAX_HEADER_BYTES,
+        max_field_size=MAX_HEADER_BYTES,
+        max_headers=MAX_HEADERS,
+        keepalive_timeout=KEEPALIVE_SECONDS,
+    )
+    await runner.setup()
+    await web.SockSite(runner, listening).start()
+    return runner

@@ -1,0 +1,248 @@
+"""One listener of one worker: who may enter, by which rules, and the doors it has."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from proxy import config
+from proxy.commands import CloseReason, Consult
+from proxy.connection import Connection
+from proxy.errors import ClientFault
+from proxy.keys import KeyService
+from proxy.observer import SessionObserver
+from proxy.relay import BrokerSide, ClientSide, ReadBuffer
+from proxy.routing.brokers import Gateway
+from proxy.routing.discovery import Target
+from proxy.rules import Rules
+from proxy.target import BrokerView
+from sasl.credentials import CredentialSource, ScramMechanism
+from sasl.jwks import KeyCache, KeyCacheSettings
+from sasl.jwt_claims import OAuthBearerSettings
+from sasl.mechanism import Mechanism
+from sasl.oauthbearer import OAuthBearerServer
+from sasl.scram import ScramServer
+from sasl.session import Enforcement
+
+log = logging.getLogger(__name__)
+
+
+class Office(Protocol):
+    """What a listener needs of its worker."""
+
+    loop: asyncio.AbstractEventLoop
+    buffer: ReadBuffer
+    connect_timeout: float
+
+    def next_connection_id(self) -> str:
+        """A name for a connection, unique in the world."""
+        ...
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the data path."""
+        ...
+
+    async def consult(self, question: Consult, super_users: frozenset[str]) -> bytes:
+        """Body of the answer to a request that needs the store."""
+        ...
+
+    def upstream_failed(self, listener: str, broker: Target) -> None:
+        """A connection to a broker could not be opened."""
+        ...
+
+
+class Listener:
+    """The state that the connections of one listener share."""
+
+    def __init__(
+        self,
+        settings: config.Listener,
+        *,
+        office: Office,
+        credentials: CredentialSource,
+        fake_secret: bytes,
+        super_users: frozenset[str],
+        most_connections: int,
+    ) -> None:
+        self.settings = settings
+        self.office = office
+        self.clients: set[ClientSide] = set()
+        self.draining = False
+        self.most_connections = most_connections
+        self.keys = _key_service(settings)
+        self.views: dict[int | None, BrokerView] = {}
+        """What its connections see of each broker, by broker id; None: the only one."""
+        self.gateway: Gateway | None = None
+        """The addresses that clients are told; None: addresses are left as they are."""
+        self.observer: SessionObserver
+        self.rules: Rules
+        self._credentials = credentials
+        self._fake_secret = fake_secret
+        self.apply(settings, super_users)
+
+    @property
+    def name(self) -> str:
+        """As the configuration names it."""
+        return self.settings.name
+
+    def enforcement(self) -> Enforcement:
+        """What holds for a principal that no override names."""
+        return self.settings.reauth_enforcement
+
+    def apply(self, settings: config.Listener, super_users: frozenset[str]) -> None:
+        """Take settings into effect for authentications and connections that come after."""
+        self.settings = settings
+        self.rules = Rules(
+            listener=settings.name,
+            mechanisms={
+                name: self._mechanism(name, settings) for name in settings.sasl_enabled_mechanisms
+            },
+            terms=settings.enforcement_policy().terms_for,
+            super_users=super_users,
+            sasl_max_receive_size=settings.sasl_server_max_receive_size,
+            request_max_bytes=settings.socket_request_max_bytes,
+            authentication_timeout=settings.sasl_authentication_timeout_ms / 1000,
+            max_idle=settings.connections_max_idle_ms / 1000,
+            failed_authentication_delay=settings.connection_failed_authentication_delay_ms / 1000,
+        )
+
+    def _mechanism(self, name: str, settings: config.Listener) -> Mechanism:
+        if name == "OAUTHBEARER":
+            assert self.keys is not None
+            return OAuthBearerServer(settings=_token_settings(settings), keys=self.keys.cache)
+        return ScramServer(
+            mechanism=ScramMechanism(name),
+            credentials=self._credentials,
+            fake_secret=self._fake_secret,
+        )
+
+    def view(self, broker: Target) -> BrokerView:
+        """What this listener's connections see of a broker."""
+        view = self.views.get(broker.broker_id)
+        if view is None or view.broker is not broker:
+            resolve = None if self.gateway is None else self.gateway.resolve
+            view = self.views[broker.broker_id] = BrokerView(broker, resolve)
+        return view
+
+    def not_ready(self) -> list[str]:
+        """Why clients cannot be served by this listener now; empty: they can."""
+        if self.keys is not None and self.keys.cache.age_seconds(self.office.loop.time()) is None:
+            return [f"listener {self.name}: signing keys were never read"]
+        return []
+
+
+def _token_settings(settings: config.Listener) -> OAuthBearerSettings:
+    return OAuthBearerSettings(
+        expected_audience=frozenset(settings.sasl_oauthbearer_expected_audience),
+        expected_issuer=settings.sasl_oauthbearer_expected_issuer,
+        clock_skew_seconds=settings.sasl_oauthbearer_clock_skew_seconds,
+        scope_claim_name=settings.sasl_oauthbearer_scope_claim_name,
+        sub_claim_name=settings.sasl_oauthbearer_sub_claim_name,
+    )
+
+
+def _key_service(settings: config.Listener) -> KeyService | None:
+    url = settings.sasl_oauthbearer_jwks_endpoint_url
+    if url is None:
+        return None
+    cache = KeyCache(
+        KeyCacheSettings(
+            refresh_ms=settings.sasl_oauthbearer_jwks_endpoint_refresh_ms,
+            retry_backoff_ms=settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms,
+            retry_backoff_max_ms=settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms,
+            max_age_ms=settings.sasl_oauthbearer_jwks_max_stale_ms,
+        )
+    )
+    source: Path | str = settings.jwks_file() or url
+    return KeyService(cache, source)
+
+
+class Door:
+    """A listener's address in front of one broker, or of any: what the relay calls a shell."""
+
+    def __init__(self, listener: Listener, broker: Callable[[], Target | None]) -> None:
+        """Bring clients to the broker that `broker()` names when they connect."""
+        self._listener = listener
+        self._office = listener.office
+        self._broker = broker
+        self.loop = listener.office.loop
+        self.buffer = listener.office.buffer
+
+    def client(self) -> ClientSide:
+        """Make the protocol of a client that connects."""
+        return ClientSide(self)
+
+    def opened(self, client: ClientSide) -> Connection | None:
+        """A client connected; None refuses it."""
+        listener = self._listener
+        if len(listener.clients) >= listener.most_connections:
+            listener.observer.refused(CloseReason.TOO_MANY_CONNECTIONS)
+            return None
+        broker = self._broker()
+        if broker is None:
+            listener.observer.refused(CloseReason.BROKER_UNREACHABLE)
+            return None
+        now = self.loop.time()
+        connection = Connection(
+            connection_id=self._office.next_connection_id(),
+            peer_host=client.peer_host,
+            rules=listener.rules,
+            target=listener.view(broker),
+            observer=listener.observer,
+            to_client=client.write,
+            now=now,
+        )
+        listener.observer.opened(connection, now)
+        listener.clients.add(client)
+        return connection
+
+    def closed(self, client: ClientSide) -> None:
+        """A client's connection is over."""
+        self._listener.clients.discard(client)
+
+    def connect(self, client: ClientSide) -> None:
+        """Open the upstream connection of a client."""
+        self._office.spawn(self._connect(client))
+
+    async def _connect(self, client: ClientSide) -> None:
+        assert client.connection is not None
+        broker = cast(BrokerView, client.connection.target).broker
+        try:
+            async with asyncio.timeout(self._office.connect_timeout):
+                await self.loop.create_connection(
+                    lambda: BrokerSide(client, self), broker.host, broker.port
+                )
+        except OSError as error:  # TimeoutError is one
+            log.warning("broker %s:%s: %s", broker.host, broker.port, error.strerror or "timeout")
+            self._office.upstream_failed(self._listener.name, broker)
+            client.tell(Connection.broker_unreachable)
+
+    def seek_keys(self, client: ClientSide) -> None:
+        """Look for newer signing keys on behalf of a client."""
+        self._office.spawn(self._seek_keys(client))
+
+    async def _seek_keys(self, client: ClientSide) -> None:
+        if self._listener.keys is not None:
+            await self._listener.keys.refresh()
+        client.tell(Connection.keys_sought)
+
+    def consult(self, client: ClientSide, question: Consult) -> None:
+        """Have a request answered that needs the store."""
+        self._office.spawn(self._consult(client, question))
+
+    async def _consult(self, client: ClientSide, question: Consult) -> None:
+        try:
+            body = await self._office.consult(question, self._listener.rules.super_users)
+        except ClientFault:
+            client.tell(Connection.misunderstood)
+            return
+        except Exception:
+            log.exception("a request to the store failed")
+            client.tell(Connection.broke)
+            return
+        client.tell(_answered(body))
+
+
+def _answered(body: bytes) -> Callable[[Connection, float], None]:
+    return lambda connection, now: connection.consulted(body, now)

@@ -1,0 +1,152 @@
+"""What happens on connections, told to metrics and to the event log.
+
+The only module that knows both `proxy` and `metrics` by heart: counters are named here, and the
+facts of a session become the fields of its events.
+"""
+
+from collections.abc import Callable
+from typing import cast
+
+from metrics import registry
+from metrics.events import SessionEvent
+from metrics.history import Cadence, Client, Grant, Origin, SessionHistory, Timeline
+from metrics.period import Usage
+from metrics.tally import Tally
+from proxy.commands import CloseReason
+from proxy.connection import Connection
+from sasl.session import Authenticated, Authenticating, Enforcement, Failed
+
+NO_MECHANISM = "none"
+"""Label of a failure that came before a mechanism was chosen."""
+
+
+class SessionObserver:
+    """Counts and tells what happens on the connections of one listener of one worker."""
+
+    def __init__(
+        self,
+        *,
+        proxy_id: str,
+        worker: int,
+        listener: str,
+        enforcement: Callable[[], Enforcement],
+        timeline: Timeline,
+        cadence: Cadence,
+        tally: Tally,
+        emit: Callable[[SessionEvent], None],
+    ) -> None:
+        """`enforcement` says what the listener holds to before a principal is known."""
+        self._proxy_id = proxy_id
+        self._worker = worker
+        self._listener = listener
+        self._enforcement = enforcement
+        self._timeline = timeline
+        self._cadence = cadence
+        self._tally = tally
+        self._emit = emit
+
+    def opened(self, connection: Connection, now: float) -> None:
+        """A client connected."""
+        self._tally.count(registry.CONNECTIONS_OPENED, self._listener)
+        origin = Origin(
+            proxy_id=self._proxy_id,
+            worker=self._worker,
+            listener=self._listener,
+            connection_id=connection.connection_id,
+            client_host=connection.peer_host,
+            connected_at=now,
+        )
+        client = Client(enforcement=self._enforcement())
+        connection.telemetry = SessionHistory(origin, client, self._timeline, self._cadence)
+
+    def refused(self, reason: CloseReason) -> None:
+        """A client was turned away before it became a connection."""
+        self._tally.count(registry.CONNECTIONS_OPENED, self._listener)
+        self._tally.count(registry.CONNECTIONS_CLOSED, self._listener, reason)
+
+    def authenticated(self, connection: Connection, session: Authenticated, now: float) -> None:
+        """An authentication or re-authentication succeeded."""
+        labels = (self._listener, session.mechanism)
+        if session.reauthentications:
+            self._tally.count(registry.SUCCESSFUL_REAUTHENTICATION, *labels)
+            self._tally.observe(registry.REAUTHENTICATION_LATENCY, session.latency, *labels)
+        else:
+            self._tally.count(registry.SUCCESSFUL_AUTHENTICATION, *labels)
+            if not session.told_of_lifetime:
+                self._tally.count(registry.SUCCESSFUL_AUTHENTICATION_NO_REAUTH, *labels)
+        history = self._introduce(connection)
+        history.client.enforcement = session.enforcement
+        history.client.mechanism = session.mechanism
+        history.client.handshake_version = session.handshake_version
+        history.client.authenticate_version = session.authenticate_version
+        grant = Grant(
+            principal=session.principal,
+            session_lifetime_ms=session.session_lifetime_ms,
+            announced_lifetime_ms=session.session_lifetime_ms if session.told_of_lifetime else 0,
+            credential_lifetime_ms=session.credential_lifetime_ms,
+            latency=session.latency,
+        )
+        for event in history.authenticated(grant, usage(connection), now):
+            self._emit(event)
+
+    def authentication_failed(self, connection: Connection, failed: Failed, now: float) -> None:
+        """An authentication or re-authentication failed, or was not finished in time."""
+        mechanism = failed.mechanism or NO_MECHANISM
+        metric = (
+            registry.FAILED_AUTHENTICATION
+            if failed.previous is None
+            else registry.FAILED_REAUTHENTICATION
+        )
+        self._tally.count(metric, self._listener, mechanism)
+        self._tally.count(
+            registry.AUTHENTICATION_FAILURES, self._listener, mechanism, failed.reason
+        )
+        history = self._introduce(connection)
+        if failed.previous is None:
+            history.client.mechanism = failed.mechanism
+            history.client.handshake_version = failed.handshake_version
+        self._emit(history.failed(failed.reason, usage(connection), now))
+
+    def expired(
+        self, connection: Connection, session: Authenticated, api_key: int, now: float
+    ) -> None:
+        """An expired session was used: killed if its terms enforce, else it would have been."""
+        labels = (self._listener, session.mechanism)
+        history = self._introduce(connection)
+        if session.enforcement is Enforcement.ENFORCE:
+            self._tally.count(registry.EXPIRED_CONNECTIONS_KILLED, *labels)
+            self._emit(history.expired_killed(api_key, usage(connection), now))
+            return
+        self._tally.count(registry.EXPIRED_CONNECTIONS_WOULD_BE_KILLED, *labels)
+        if event := history.would_be_killed(api_key, usage(connection), now):
+            self._emit(event)
+
+    def closed(self, connection: Connection, reason: CloseReason, now: float) -> None:
+        """The connection is over."""
+        self._tally.count(registry.CONNECTIONS_CLOSED, self._listener, reason)
+        for event in self._introduce(connection).closed(reason, usage(connection), now):
+            self._emit(event)
+
+    def sweep(self, connection: Connection, now: float) -> None:
+        """Write the checkpoint or summary that is due; called once a minute."""
+        for event in self._introduce(connection).sweep(usage(connection), now):
+            self._emit(event)
+
+    def _introduce(self, connection: Connection) -> SessionHistory:
+        """The connection's history, which knows by now what the client said of itself."""
+        history = cast(SessionHistory, connection.telemetry)
+        client = history.client
+        client.client_id = connection.client_id
+        client.client_software_name = connection.client_software_name
+        client.client_software_version = connection.client_software_version
+        state = connection.session.state
+        if isinstance(state, Authenticating) and state.previous is None:
+            client.mechanism = state.mechanism
+            client.handshake_version = state.handshake_version
+        return history
+
+
+def usage(connection: Connection) -> Usage:
+    """What the connection has carried so far."""
+    requests = connection.requests
+    return Usage(requests.count, requests.bytes, connection.responses.bytes, requests.last_at)

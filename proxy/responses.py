@@ -1,0 +1,174 @@
+"""Responses leave in the order of their requests: the in-flight queue of one connection.
+
+Laws:
+
+- Per unanswered request the queue holds either `(correlation_id, route)`, for a response that the
+  broker owes, or `(None, frame)`, an answer of the proxy's own that waits for its turn.
+- An own answer is never at the head while nothing is half-sent: it leaves at once.
+- A response without a transform is written from the read buffer, in one piece with its
+  neighbours; its body is never gathered.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from proxy.errors import BrokerFault
+from proxy.frames import RESPONSE_HEAD, SIZE, LongTransform, Route
+
+LARGEST_RESPONSE: Final = 0x7FFF_FFFF
+MOST_GATHERED_BYTES: Final = 104_857_600
+"""Of a response that must be rewritten whole (Metadata, say): Kafka's own bound of a frame."""
+LONG_RESPONSE: Final = 65_536
+"""From this size on a response with a long transform is not gathered but changed in passing."""
+
+Owed = tuple[int, Route] | tuple[None, bytes]
+
+
+class Responses:
+    """What a connection still owes its client, and how the broker's bytes pay for it."""
+
+    __slots__ = (
+        "_gathered",
+        "_left",
+        "_long",
+        "_own_waiting",
+        "_to_client",
+        "bytes",
+        "inflight",
+        "rest",
+    )
+
+    def __init__(self, to_client: Callable[[bytes | memoryview], None]) -> None:
+        self._to_client = to_client
+        self.inflight: deque[Owed] = deque()
+        self.rest = b""
+        """The head of a response of which too little came; put it before the next read."""
+        self.bytes = 0
+        """Bytes sent to the client, own answers included."""
+        self._left = 0
+        self._gathered: tuple[bytearray, int, Route] | None = None
+        self._long: LongTransform | None = None
+        self._own_waiting = 0
+
+    @property
+    def settled(self) -> bool:
+        """Whether every request was answered, to the last byte."""
+        return not self.inflight and not self._left and self._gathered is None
+
+    def answer(self, frame: bytes) -> None:
+        """Send an answer of the proxy's own, when its turn comes."""
+        if self.settled:
+            self._send(frame)
+        else:
+            self.inflight.append((None, frame))
+            self._own_waiting += 1
+
+    def broker_bytes(self, view: memoryview, end: int) -> None:
+        """Take `view[:end]`: `rest` as it was left, and what was read behind it.
+
+        Raises BrokerFault when it is no answer to what was asked.
+        """
+        self.rest = b""
+        pos = 0
+        while pos < end:
+            at = pos
+            if self._left:
+                pos = self._cut_through(view, at, end)
+            elif self._gathered is not None:
+                pos = self._gather(self._gathered, view, at, end)
+            else:
+                pos = self._relay(view, at, end)
+                if pos == at and (pos := self._rewrite(view, at, end)) == at:
+                    self.rest = bytes(view[at:end])
+                    return
+            if self._own_waiting:
+                self._send_own()
+
+    def _relay(self, view: memoryview, start: int, end: int) -> int:
+        """Forward whole responses and the beginning of one; return where a look is needed."""
+        pos = start
+        inflight = self.inflight
+        unpack = RESPONSE_HEAD.unpack_from
+        while end - pos >= 8 and inflight:
+            size, correlation_id = unpack(view, pos)
+            expected, route = inflight[0]
+            if (
+                expected != correlation_id
+                or route.transform is not None  # type: ignore[union-attr] # bytes have no id
+                or size < 4
+            ):
+                break
+            inflight.popleft()
+            route.response_bytes += size + 4  # type: ignore[union-attr]
+            pos += 4 + size
+            if pos >= end or self._own_waiting:
+                break
+        if pos > end:
+            self._left = pos - end
+            pos = end
+        if pos > start:
+            self._send(view[start:pos])
+        return pos
+
+    def _rewrite(self, view: memoryview, pos: int, end: int) -> int:
+        """Take the response at `pos`, which `_relay` left; return `pos` for want of bytes."""
+        if end - pos < RESPONSE_HEAD.size:
+            return pos
+        size, correlation_id = RESPONSE_HEAD.unpack_from(view, pos)
+        if not self.inflight:
+            raise BrokerFault("a response that nobody asked for")
+        expected, route = self.inflight[0]
+        if expected != correlation_id or size < 4:
+            raise BrokerFault("a response out of turn, or of an impossible size")
+        assert isinstance(route, Route)
+        self.inflight.popleft()
+        route.response_bytes += size + 4
+        begin = pos + SIZE.size
+        if size >= LONG_RESPONSE and route.long_transform is not None:
+            self._long, self._left = route.long_transform(size), size
+            self._send(bytes(view[pos:begin]))
+            return begin
+        if size > MOST_GATHERED_BYTES:
+            raise BrokerFault("a response too large to be rewritten")
+        after = min(begin + size, end)
+        self._gathered = bytearray(), size, route
+        return self._gather(self._gathered, view, begin, after)
+
+    def _gather(
+        self, gathered: tuple[bytearray, int, Route], view: memoryview, pos: int, end: int
+    ) -> int:
+        content, size, route = gathered
+        after = min(pos + size - len(content), end)
+        content += view[pos:after]
+        if len(content) == size:
+            self._gathered = None
+            assert route.transform is not None
+            changed = route.transform(bytes(content))
+            self._send(SIZE.pack(len(changed)) + changed)
+        return after
+
+    def _cut_through(self, view: memoryview, pos: int, end: int) -> int:
+        after = min(pos + self._left, end)
+        self._left -= after - pos
+        piece = view[pos:after]
+        if self._long is not None:
+            self._long.feed(piece)
+            if not self._left:
+                self._long = None
+        self._send(piece)
+        return after
+
+    def _send_own(self) -> None:
+        """Send own answers whose turn has come."""
+        if self._left or self._gathered is not None:
+            return
+        while self.inflight and self.inflight[0][0] is None:
+            _, frame = self.inflight.popleft()
+            self._own_waiting -= 1
+            assert isinstance(frame, bytes)
+            self._send(frame)
+
+    def _send(self, piece: bytes | memoryview) -> None:
+        self.bytes += len(piece)
+        self._to_client(piece)

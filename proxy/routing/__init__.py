@@ -1,0 +1,1 @@
+"""Which broker a client means, and where it is: sidecar and gateway."""

@@ -1,0 +1,246 @@
+"""Keeps up with the brokers: which there are, where, and what they offer.
+
+Laws:
+
+- `on_broker_joined` comes before the target is ready: its port can be open before clients know it.
+- A target object lives as long as its broker; host, port and versions change in place, so a
+  connection reads them when it begins.
+- `on_versions` comes exactly when what a broker offers is first known or has changed.
+- The broker's silence changes nothing: what was known stays until something else is known.
+"""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final
+
+from proxy.errors import BrokerFault
+from proxy.routing.brokers import BrokerTable, Gateway, Ports
+from proxy.service_connection import fetch_api_versions, fetch_metadata
+from proxy.wire.api_versions import UpstreamVersions
+from proxy.wire.metadata import ClusterView
+
+log = logging.getLogger(__name__)
+
+FIRST_BACKOFF: Final = 0.1
+"""Seconds; Kafka's `retry.backoff.ms`. Also the least time between two rounds."""
+LONGEST_BACKOFF: Final = 1.0
+"""Seconds; Kafka's `retry.backoff.max.ms`."""
+VERSIONS_MAX_AGE: Final = 60.0
+"""Seconds after which a broker is asked again what it offers: it may have been upgraded without
+a client's connection failing in between."""
+
+
+@dataclass(slots=True, eq=False)
+class Target:
+    """A broker that clients are connected to."""
+
+    broker_id: int | None
+    """None: `sidecar`, where nobody needs to know it."""
+    host: str
+    port: int
+    versions: UpstreamVersions | None = field(default=None, repr=False)
+    """What it offers; None until it was asked."""
+    _asked_at: float | None = field(default=None, repr=False)
+    """Monotonic seconds of the last answer; None: to be asked in the next round."""
+    _fault: str | None = field(default=None, repr=False)
+    """Why it did not answer, so that the log says it once."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether ApiVersions can be answered for it."""
+        return self.versions is not None
+
+    def suspect(self) -> None:
+        """Have it asked anew in the next round: it may come back as another version."""
+        self._asked_at = None
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is time to ask what it offers."""
+        return self._asked_at is None or now - self._asked_at >= VERSIONS_MAX_AGE
+
+    async def refresh(self, now: float, timeout_s: float) -> UpstreamVersions | None:
+        """Ask what it offers; None: it did not answer."""
+        self._asked_at = now  # first, so that a `suspect` in the meantime is not forgotten
+        try:
+            upstream = await fetch_api_versions(self.host, self.port, timeout_s=timeout_s)
+        except BrokerFault as fault:
+            self._asked_at = None
+            if self._fault != fault.reason:
+                log.warning("API versions unknown: %s", fault.reason)
+            self._fault = fault.reason
+            return None
+        self._fault = None
+        return upstream
+
+
+class _Discovery(ABC):
+    """Rounds of questions: at an interval, sooner when woken or after a failure."""
+
+    def __init__(
+        self, interval: float, timeout_s: float, on_versions: Callable[[Target], None]
+    ) -> None:
+        self._interval = interval
+        self._timeout_s = timeout_s
+        self._on_versions = on_versions
+        self._woken = asyncio.Event()
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        failures = 0
+        now = asyncio.get_running_loop().time
+        while True:
+            self._woken.clear()
+            failures = 0 if await self.round(now()) else failures + 1
+            await asyncio.sleep(FIRST_BACKOFF)
+            pause = self._interval
+            if failures:
+                pause = min(FIRST_BACKOFF * 2 ** min(failures, 10), LONGEST_BACKOFF, pause)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._woken.wait()
+
+    @abstractmethod
+    async def round(self, now: float) -> bool:
+        """Ask once whatever is due at `now`; False: something did not answer."""
+
+    def wake(self, target: Target | None = None) -> None:
+        """Ask soon, because something is not as known: `target` could not be reached, say."""
+        if target is not None:
+            target.suspect()
+        self._woken.set()
+
+    async def _refresh(self, targets: Iterable[Target], now: float) -> bool:
+        due = [target for target in targets if target.is_due(now)]
+        answers = await asyncio.gather(*(one.refresh(now, self._timeout_s) for one in due))
+        for target, versions in zip(due, answers, strict=True):
+            if versions is not None and versions != target.versions:
+                target.versions = versions
+                self._on_versions(target)
+        return None not in answers
+
+
+class SidecarDiscovery(_Discovery):
+    """One broker, whose address is configured."""
+
+    def __init__(
+        self, host: str, port: int, *, timeout_s: float, on_versions: Callable[[Target], None]
+    ) -> None:
+        """`timeout_s`: seconds for a question and its answer."""
+        super().__init__(VERSIONS_MAX_AGE, timeout_s, on_versions)
+        self.target = Target(None, host, port)
+
+    async def round(self, now: float) -> bool:
+        """Ask the broker what it offers, if that is due."""
+        return await self._refresh((self.target,), now)
+
+
+class ClusterDiscovery(_Discovery):
+    """All brokers of a cluster, found from a few."""
+
+    def __init__(
+        self,
+        bootstrap_servers: Sequence[tuple[str, int]],
+        *,
+        metadata_max_age: float,
+        timeout_s: float,
+        on_broker_joined: Callable[[Target], None],
+        on_broker_left: Callable[[Target], None],
+        on_versions: Callable[[Target], None],
+        table: BrokerTable | None = None,
+    ) -> None:
+        """`metadata_max_age`: seconds between two looks at the cluster."""
+        super().__init__(metadata_max_age, timeout_s, on_versions)
+        self._bootstrap_servers = tuple(bootstrap_servers)
+        self._on_broker_joined = on_broker_joined
+        self._on_broker_left = on_broker_left
+        self._table = table or BrokerTable()
+        self._gateways: list[Gateway] = []
+        self._unmapped: set[int] = set()
+        self._faults: set[str] = set()
+        """Why brokers are unknown, so that the log says each once until they are known again."""
+        self._turns = count()
+        self.targets: dict[int, Target] = {}
+        """By broker id."""
+
+    def gateway(self, advertised_host: str, ports: Ports) -> Gateway:
+        """Return what one listener shows of this cluster."""
+        gateway = Gateway(self._table, advertised_host, ports, self._learn)
+        self._gateways.append(gateway)
+        return gateway
+
+    def bootstrap_target(self) -> Target | None:
+        """Return a broker for a client that asks for any, each in turn; None: none is ready."""
+        ready = [target for target in self.targets.values() if target.ready]
+        return ready[next(self._turns) % len(ready)] if ready else None
+
+    async def round(self, now: float) -> bool:
+        """Look at the cluster, and ask the brokers what they offer where that is due."""
+        view = await self._view()
+        if view is not None:
+            self._apply(view, now)
+        missing = self._table.missing  # down, most likely: not worth a round's time
+        present = [one for id_, one in self.targets.items() if id_ not in missing]
+        answered = await self._refresh(present, now)
+        self._warn_of_unmapped()
+        return answered and view is not None
+
+    async def _view(self) -> ClusterView | None:
+        """Ask the brokers one after the other, each round beginning with the next one."""
+        known = [(target.host, target.port) for target in self.targets.values()]
+        if known:
+            turn = next(self._turns) % len(known)
+            known = known[turn:] + known[:turn]
+        for host, port in dict.fromkeys((*known, *self._bootstrap_servers)):
+            try:
+                view = await fetch_metadata(host, port, timeout_s=self._timeout_s)
+            except BrokerFault as fault:
+                reason = fault.reason
+            else:
+                if view.brokers:
+                    self._faults.clear()
+                    return view
+                reason = f"broker {host}:{port} knows of none"
+            if reason not in self._faults:
+                log.warning("brokers unknown: %s", reason)
+                self._faults.add(reason)
+        return None
+
+    def _apply(self, view: ClusterView, now: float) -> None:
+        changes = self._table.apply(view, now)
+        for broker_id in changes.joined:
+            self._join(broker_id)
+        for broker_id in changes.moved:
+            broker, target = self._table.brokers[broker_id], self.targets[broker_id]
+            target.host, target.port = broker.host, broker.port
+            target.suspect()
+            log.info("broker %d moved to %s:%d", broker_id, broker.host, broker.port)
+        for broker_id in changes.left:
+            log.info("broker %d left", broker_id)
+            self._on_broker_left(self.targets.pop(broker_id))
+
+    def _join(self, broker_id: int) -> None:
+        broker = self._table.brokers[broker_id]
+        target = self.targets[broker_id] = Target(broker_id, broker.host, broker.port)
+        log.info("broker %d is at %s:%d", broker_id, broker.host, broker.port)
+        self._on_broker_joined(target)
+
+    def _learn(self, broker_id: int, host: str, port: int) -> None:
+        """Follow up what a client's response says of a broker."""
+        if self._table.learn(broker_id, host, port):
+            self._join(broker_id)
+        self.wake()
+
+    def _warn_of_unmapped(self) -> None:
+        """Say once of each broker that a listener's range of ports is too short for."""
+        for broker_id in self.targets:
+            for gateway in self._gateways:
+                gateway.port_of(broker_id)
+        seen = {broker_id for gateway in self._gateways for broker_id in gateway.unmapped}
+        for broker_id in sorted(seen - self._unmapped):
+            log.warning("broker %d has no port in broker.ports and is not shown", broker_id)
+        self._unmapped |= seen

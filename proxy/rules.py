@@ -1,0 +1,71 @@
+"""What a connection is held to, and the two it deals with: its target and its observer."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from proxy.commands import CloseReason
+from proxy.frames import Route
+from proxy.wire.api_versions import ApiVersionsAnswers
+from sasl.mechanism import Mechanism
+from sasl.session import Authenticated, Failed, Terms
+
+if TYPE_CHECKING:
+    from proxy.connection import Connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What holds for every connection of a listener; replaced as a whole on a reload."""
+
+    listener: str
+    mechanisms: Mapping[str, Mechanism]
+    terms: Callable[[str, str], Terms]
+    """`terms(principal, mechanism)`: what a session is held to."""
+    super_users: frozenset[str]
+    """Principals, as `User:admin`."""
+    sasl_max_receive_size: int
+    """Bytes of a frame before authentication, and of one the proxy answers itself."""
+    request_max_bytes: int
+    authentication_timeout: float
+    """Seconds from connect to the end of the first authentication."""
+    max_idle: float
+    """Seconds without a byte in either direction."""
+    failed_authentication_delay: float
+    """Seconds before the answer to a failed authentication, and the close."""
+
+
+class Target(Protocol):
+    """The broker behind a connection, as far as decisions need it."""
+
+    @property
+    def routes(self) -> Mapping[int, Route]:
+        """What is forwarded, by `route_key`; empty until the broker's versions are known."""
+        ...
+
+    @property
+    def api_versions(self) -> ApiVersionsAnswers | None:
+        """What clients are told of it; None: the broker has never been reached."""
+        ...
+
+
+class Observer(Protocol):
+    """Who is told what happens on a connection. Called on the control path only."""
+
+    def authenticated(self, connection: "Connection", session: Authenticated, now: float) -> None:
+        """An authentication or re-authentication succeeded."""
+        ...
+
+    def authentication_failed(self, connection: "Connection", failed: Failed, now: float) -> None:
+        """An authentication or re-authentication failed, or was not finished in time."""
+        ...
+
+    def expired(
+        self, connection: "Connection", session: Authenticated, api_key: int, now: float
+    ) -> None:
+        """An expired session was used: killed if its terms enforce, else it would have been."""
+        ...
+
+    def closed(self, connection: "Connection", reason: CloseReason, now: float) -> None:
+        """The connection is over; told exactly once."""
+        ...

@@ -1,0 +1,209 @@
+"""The parent process: starts the workers and the HTTP process, passes signals on, starts anew.
+
+It runs no event loop and no thread, so that forking is safe at any time. It binds the listeners'
+addresses itself, one socket per worker (SO_REUSEPORT): an address that is taken is one clear line
+before anything runs, and a worker that has to be started anew finds its queue of clients waiting.
+"""
+
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from proxy.config import Config, compare, load
+from proxy.errors import ConfigError, ProxyError
+from proxy.sockets import listen
+from proxy.store import open_store
+
+log = logging.getLogger(__name__)
+
+SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD})
+KILL_AFTER: Final = 5.0
+"""Seconds beyond `shutdown.drain.ms` after which a child that is still there is killed."""
+SHORTEST_LIFE: Final = 5.0
+"""Seconds; a child that lives shorter, and fails, several times in a row, ends the program."""
+MOST_EARLY_DEATHS: Final = 5
+
+
+@dataclass(slots=True)
+class _Child:
+    """A process of ours, and how to start it anew."""
+
+    name: str
+    main: Callable[[], int]
+    pid: int = 0
+    started_at: float = 0.0
+    early_deaths: int = 0
+
+
+@dataclass(slots=True)
+class Worker:
+    """What one worker process is given by its parent."""
+
+    number: int
+    listening: dict[str, socket.socket] = field(default_factory=dict)
+    """By listener name: the socket of its address."""
+    control: socket.socket = field(init=False)
+    """The worker's end of the line to the HTTP process."""
+    scrape: socket.socket = field(init=False)
+    """The HTTP process's end of that line."""
+
+    def __post_init__(self) -> None:
+        self.scrape, self.control = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+
+
+class Server:
+    """The parent's state."""
+
+    def __init__(self, path: Path, config: Config) -> None:
+        self._path = path
+        self._config = config
+        self._stopping = False
+        self._workers = [Worker(number) for number in range(config.workers)]
+        # Children read the one end; it ends when the parent does, however it does.
+        self._lifeline, self._alive = os.pipe()
+        self._http_socket: socket.socket | None = None
+        self._children: list[_Child] = []
+
+    def run(self) -> int:
+        """Serve until told to stop; return the exit status."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            self._bind()
+            open_store(self._config.store.url).close()
+        except ProxyError as error:
+            print(f"reauth-proxy: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
+            return 2
+        self._children = [
+            _Child(f"worker {worker.number}", self._worker_main(worker)) for worker in self._workers
+        ]
+        if self._http_socket is not None:
+            self._children.append(_Child("http", self._http_main))
+        for child in self._children:
+            self._start(child)
+        return self._watch()
+
+    def _bind(self) -> None:
+        config = self._config
+        for worker in self._workers:
+            for listener in config.listeners:
+                worker.listening[listener.name] = listen(
+                    listener.address.host, listener.address.port
+                )
+        if config.http.address is not None:
+            self._http_socket = listen(config.http.address.host, config.http.address.port)
+
+    # Children
+
+    def _start(self, child: _Child) -> None:
+        child.started_at = time.monotonic()
+        sys.stdout.flush()
+        child.pid = os.fork()
+        if child.pid:
+            return
+        status = 1
+        try:
+            os.close(self._alive)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            status = child.main()
+        except BaseException:
+            log.exception("%s: failed", child.name)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    def _worker_main(self, worker: Worker) -> Callable[[], int]:
+        def main() -> int:
+            from proxy.worker import run
+
+            return run(self._path, self._config, worker, self._lifeline)
+
+        return main
+
+    def _http_main(self) -> int:
+        from proxy.http_process import run
+
+        assert self._http_socket is not None
+        return run(self._http_socket, [worker.scrape for worker in self._workers], self._lifeline)
+
+    # Signals
+
+    def _watch(self) -> int:
+        while True:
+            match signal.sigwait(SIGNALS):
+                case signal.SIGCHLD:
+                    if (status := self._bury()) is not None:
+                        return status
+                case signal.SIGHUP:
+                    self._reload()
+                case _:
+                    return self._stop(0)
+
+    def _bury(self) -> int | None:
+        """Start those anew who died; return an exit status when that makes no sense."""
+        for child in self._dead():
+            lived = time.monotonic() - child.started_at
+            child.early_deaths = child.early_deaths + 1 if lived < SHORTEST_LIFE else 0
+            if child.early_deaths >= MOST_EARLY_DEATHS:
+                log.error("%s died %d times in a row, giving up", child.name, child.early_deaths)
+                return self._stop(1)
+            log.error("%s died, starting it anew", child.name)
+            self._start(child)
+        return None
+
+    def _dead(self) -> list[_Child]:
+        dead = []
+        for child in self._children:
+            if child.pid and os.waitpid(child.pid, os.WNOHANG)[0]:
+                child.pid = 0
+                dead.append(child)
+        return dead
+
+    def _reload(self) -> None:
+        try:
+            config = load(self._path)
+        except ConfigError as error:
+            log.error("not reloaded, the old configuration stays: %s", error)
+            return
+        changes = compare(self._config, config)
+        for key in changes.needs_restart:
+            log.warning("not reloaded, needs a restart: %s", key)
+        for key in changes.reloadable:
+            log.info("reloaded: %s", key)
+        self._signal(signal.SIGHUP)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for child in self._children:
+            if child.pid:
+                os.kill(child.pid, number)
+
+    def _stop(self, status: int) -> int:
+        """Let the workers drain, then end what is left."""
+        for worker in self._workers:
+            for listening in worker.listening.values():
+                listening.close()
+        self._signal(signal.SIGTERM)
+        patience = self._config.shutdown_drain_ms / 1000 + KILL_AFTER
+        deadline = time.monotonic() + patience
+        while any(child.pid for child in self._children) and time.monotonic() < deadline:
+            signal.sigtimedwait(SIGNALS, max(0.0, deadline - time.monotonic()))
+            self._dead()
+        self._signal(signal.SIGKILL)
+        return status
+
+
+def serve(path: Path) -> int:
+    """Run the proxy that the file describes; return the exit status."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s",
+    )
+    return Server(path, load(path)).run()

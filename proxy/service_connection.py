@@ -1,0 +1,125 @@
+"""The proxy's own questions to a broker: which API versions, which brokers.
+
+Each question is one short connection: they are rare (minutes apart), and a connection that is
+kept would have to be watched. Everything a broker may do wrong is a `BrokerFault`: refusing the
+connection, silence, closing, a frame too large or one that does not parse.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final, TypeVar
+
+from proxy.errors import BrokerFault
+from proxy.wire import api_versions, metadata
+from proxy.wire.api_versions import UNSUPPORTED_VERSION, UpstreamVersions
+from proxy.wire.apis import API_VERSIONS, METADATA, is_flexible
+from proxy.wire.metadata import ClusterView
+from proxy.wire.primitives import INT16, INT32, write_string
+
+CLIENT_ID: Final = "reauth-proxy"
+LARGEST_ANSWER: Final = 67_108_864
+"""Bytes; brokers alone, without topics, are far below it."""
+_CORRELATION_ID: Final = 1
+
+Answer = TypeVar("Answer")
+
+
+async def fetch_api_versions(host: str, port: int, *, timeout_s: float) -> UpstreamVersions:
+    """Ask a broker for its API versions. Raises BrokerFault."""
+    return await _ask(host, port, timeout_s, _api_versions)
+
+
+async def fetch_metadata(host: str, port: int, *, timeout_s: float) -> ClusterView:
+    """Ask a broker for the cluster's brokers. Raises BrokerFault."""
+    return await _ask(host, port, timeout_s, _metadata)
+
+
+async def _ask(
+    host: str, port: int, timeout_s: float, question: Callable[["_Connection"], Awaitable[Answer]]
+) -> Answer:
+    """Ask one question on a connection of its own, within a time that covers all of it."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                return await question(_Connection(reader, writer))
+            finally:
+                writer.transport.abort()
+                with suppress(OSError):
+                    await writer.wait_closed()
+    except TimeoutError:
+        reason = f"no answer within {timeout_s:g} s"
+    except asyncio.IncompleteReadError:
+        reason = "closed the connection instead of answering"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except UnicodeError:
+        reason = "a host name that cannot be looked up"
+    except BrokerFault as fault:
+        reason = fault.reason
+    raise BrokerFault(f"broker {host}:{port}: {reason}")
+
+
+class _Connection:
+    """One request at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def request(self, api_key: int, api_version: int, body: bytes) -> bytes:
+        """Send a request, and return the response from behind its correlation id."""
+        header = (
+            INT16.pack(api_key)
+            + INT16.pack(api_version)
+            + INT32.pack(_CORRELATION_ID)
+            + write_string(CLIENT_ID, flexible=False)
+            + (b"\x00" if is_flexible(api_key, api_version) else b"")
+        )
+        self._writer.write(INT32.pack(len(header) + len(body)) + header + body)
+        size = INT32.unpack(await self._reader.readexactly(4))[0]
+        if not INT32.size <= size <= LARGEST_ANSWER:
+            raise BrokerFault(f"an answer of {size} bytes")
+        answer = await self._reader.readexactly(size)
+        if INT32.unpack_from(answer)[0] != _CORRELATION_ID:
+            raise BrokerFault("an answer to another request")
+        return answer[INT32.size :]
+
+
+async def _api_versions(connection: _Connection) -> UpstreamVersions:
+    """Ask in our highest version, then in the one the broker names, at last in v0 (KIP-511)."""
+    api_version = api_versions.HIGHEST_VERSION
+    while True:
+        request = api_versions.write_request(api_version, CLIENT_ID, _software_version())
+        answer = await connection.request(API_VERSIONS, api_version, request)
+        error_code, upstream = api_versions.parse_response(api_version, answer)
+        if error_code == 0:
+            return upstream
+        if error_code != UNSUPPORTED_VERSION or api_version == 0:
+            raise BrokerFault(f"ApiVersions v{api_version} is answered with error {error_code}")
+        _, highest = upstream.apis.get(API_VERSIONS, (0, 0))
+        api_version = max(0, min(highest, api_version - 1))
+
+
+async def _metadata(connection: _Connection) -> ClusterView:
+    """Ask for no topics, in the highest version both sides know."""
+    upstream = await _api_versions(connection)
+    low, high = upstream.apis.get(METADATA, (0, 0))
+    api_version = min(high, metadata.HIGHEST_VERSION)
+    if api_version < max(low, metadata.LOWEST_VERSION):
+        raise BrokerFault(f"no common version of Metadata: it has v{low} to v{high}")
+    answer = await connection.request(METADATA, api_version, metadata.write_request(api_version))
+    return metadata.parse_response(api_version, answer)
+
+
+@cache
+def _software_version() -> str:
+    """Return the version to be told to brokers, in the letters they accept (KIP-511)."""
+    try:
+        return re.sub("[^a-zA-Z0-9.]", "-", version("kafka-reauth-proxy"))
+    except PackageNotFoundError:  # a tree that is not installed
+        return "unknown"

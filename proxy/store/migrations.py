@@ -1,0 +1,69 @@
+"""The database's schema, as the steps that lead to it.
+
+Laws: a step that was released is never edited; a change is another step at the end. All missing
+steps are done in one transaction, so a database is at one version or at another. A database of a
+newer program is refused, never guessed at.
+"""
+
+import secrets
+import sqlite3
+from collections.abc import Callable
+from typing import Final
+
+from proxy.store.interface import StoreError
+
+APPLICATION_ID: Final = 0x6B72_6170
+"""`krap`, in `PRAGMA application_id`: tells this program's databases from others'."""
+SCRAM_FAKE_SECRET: Final = "scram-fake"  # noqa: S105 - its name, not the secret
+_SECRET_BYTES: Final = 32
+
+
+def _credentials_and_secrets(connection: sqlite3.Connection) -> None:
+    connection.execute(
+        "CREATE TABLE change_counter ("
+        " id INTEGER PRIMARY KEY CHECK (id = 0), value INTEGER NOT NULL) STRICT"
+    )
+    connection.execute("INSERT INTO change_counter VALUES (0, 0)")
+    connection.execute(
+        "CREATE TABLE scram_credentials ("
+        " user TEXT NOT NULL, mechanism TEXT NOT NULL, salt BLOB NOT NULL,"
+        " stored_key BLOB NOT NULL, server_key BLOB NOT NULL, iterations INTEGER NOT NULL,"
+        " PRIMARY KEY (user, mechanism)) STRICT, WITHOUT ROWID"
+    )
+    connection.execute(
+        "CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID"
+    )
+    connection.execute(
+        "INSERT INTO secrets VALUES (?, ?)",
+        (SCRAM_FAKE_SECRET, secrets.token_bytes(_SECRET_BYTES)),
+    )
+
+
+STEPS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (_credentials_and_secrets,)
+"""Step N leads from version N to N + 1; the version is `PRAGMA user_version`."""
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring the database to the present version, inside the caller's write transaction."""
+    version = _pragma(connection, "user_version")
+    if _pragma(connection, "application_id") != APPLICATION_ID:
+        _refuse_if_used(connection)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    if version > len(STEPS):
+        raise StoreError(
+            f"was written by a newer reauth-proxy (schema {version}, this one knows {len(STEPS)})"
+        )
+    for step in STEPS[version:]:
+        step(connection)
+    connection.execute(f"PRAGMA user_version = {len(STEPS)}")
+
+
+def _refuse_if_used(connection: sqlite3.Connection) -> None:
+    if connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
+        raise StoreError("is the database of another program")
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    value = connection.execute(f"PRAGMA {name}").fetchone()[0]
+    assert isinstance(value, int)
+    return value

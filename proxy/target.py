@@ -1,0 +1,61 @@
+"""A broker as the connections of one listener see it: what it offers, and the routes to it."""
+
+from collections.abc import Mapping
+
+from proxy.frames import Check, Route, produce_check, route_key
+from proxy.routing.discovery import Target
+from proxy.wire.addresses import Resolve, rewrite
+from proxy.wire.api_versions import ApiVersionsAnswers, UpstreamVersions
+from proxy.wire.apis import APIS, PRODUCE, Kind, carries_addresses, understands
+from proxy.wire.long_frames import APIS_CUT_THROUGH, LongFrameEndpoints
+
+
+class BrokerView:
+    """Follows what its broker offers; its routes' counters live as long as it does."""
+
+    __slots__ = ("_resolve", "api_versions", "broker", "made", "routes")
+
+    def __init__(self, broker: Target, resolve: Resolve | None) -> None:
+        """Pass requests to `broker`; `resolve` rewrites addresses, None leaves them."""
+        self.broker = broker
+        self.api_versions: ApiVersionsAnswers | None = None
+        """What clients are told of it; None: the broker has never been reached."""
+        self.routes: Mapping[int, Route] = {}
+        """What is forwarded, by `route_key`; open connections follow at their next request."""
+        self.made: dict[int, Route] = {}
+        """Every route there ever was, by `route_key`."""
+        self._resolve = resolve
+        if broker.versions is not None:
+            self.offer(broker.versions)
+
+    def offer(self, versions: UpstreamVersions) -> None:
+        """Take what the broker says it can."""
+        answers = ApiVersionsAnswers(versions)
+        self.routes = {
+            route_key(api_key, version): self._route(api_key, version)
+            for api_key, (low, high) in answers.offers.items()
+            for version in range(low, high + 1)
+            if APIS[api_key].kind is Kind.FORWARDED and understands(api_key, version)
+        }
+        self.api_versions = answers
+
+    def _route(self, api_key: int, version: int) -> Route:
+        key = route_key(api_key, version)
+        if key not in self.made:
+            self.made[key] = self._make(api_key, version)
+        return self.made[key]
+
+    def _make(self, api_key: int, version: int) -> Route:
+        check: Check | None = produce_check(version) if api_key == PRODUCE else None
+        resolve = self._resolve
+        if resolve is None or not carries_addresses(api_key, version):
+            return Route(api_key, version, check)
+
+        def transform(content: bytes) -> bytes:
+            return rewrite(api_key, version, content, resolve)
+
+        def long_transform(size: int) -> LongFrameEndpoints:
+            return LongFrameEndpoints(api_key, version, size)
+
+        cut_through = api_key in APIS_CUT_THROUGH
+        return Route(api_key, version, check, transform, long_transform if cut_through else None)

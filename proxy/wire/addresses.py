@@ -1,0 +1,291 @@
+"""Broker addresses in responses, replaced by those that a gateway's clients shall use.
+
+Laws:
+
+- Only the bytes of addresses change; all others, unknown tagged fields too, pass as they came.
+- A broker that cannot be shown is left out; the partitions it leads then have no leader for the
+  client, which asks again, as it does while Kafka elects one.
+- No client is ever told an address that did not go through `resolve`.
+- Whatever a broker sends, the only error is `BrokerFault`.
+
+Metadata and DescribeCluster have their brokers in front, so that the rest, which may be
+megabytes, is one copy. Produce, Fetch, ShareFetch and ShareAcknowledge have leader end points
+(KIP-951, KIP-932) at their end; see `walks`. Responses too long to be gathered: `long_frames`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from proxy.errors import BrokerFault
+from proxy.wire.apis import (
+    DESCRIBE_CLUSTER,
+    DESCRIBE_QUORUM,
+    FETCH,
+    FIND_COORDINATOR,
+    METADATA,
+    PRODUCE,
+    SHARE_ACKNOWLEDGE,
+    SHARE_FETCH,
+)
+from proxy.wire.primitives import (
+    INT16,
+    INT32,
+    Malformed,
+    View,
+    array_length,
+    int8,
+    int16,
+    int32,
+    nullable_string,
+    skip_string,
+    skip_tags,
+    string,
+    uvarint,
+    write_array_length,
+    write_null_string,
+    write_string,
+    write_uvarint,
+)
+from proxy.wire.walks import TAGGED, Walk
+
+Resolve = Callable[[int, str, int], tuple[str, int] | None]
+"""`resolve(node_id, host, port)`: the address that clients shall use; None: do not show it."""
+
+COORDINATOR_NOT_AVAILABLE: Final = 15
+"""A retriable error: the client looks for its coordinator again."""
+BROKER_ENDPOINTS: Final = 1
+"""DescribeCluster's endpoint_type of brokers; 2 are controllers (KIP-919)."""
+
+
+class _Node(NamedTuple):
+    """What follows id, host and port in an array of nodes."""
+
+    flexible: bool
+    rack: bool = True
+    more: int = 0
+    """Bytes between the rack and the tagged fields."""
+
+
+_ENDPOINT: Final = _Node(flexible=True)
+
+
+def rewrite(api_key: int, api_version: int, body: bytes, resolve: Resolve) -> bytes:
+    """Return a response with its addresses resolved.
+
+    `body` begins with the correlation id, behind the frame's size. Only for what
+    `apis.carries_addresses` is true of. Raises BrokerFault if the response does not parse.
+    """
+    try:
+        return _REWRITES[api_key](body, api_version, resolve)
+    except Malformed as malformed:
+        raise BrokerFault(f"response of API {api_key} v{api_version}: {malformed}") from None
+
+
+def _metadata(body: bytes, version: int, resolve: Resolve) -> bytes:
+    flexible = version >= 9  # KIP-482
+    start = skip_tags(body, 4) if flexible else 4
+    if version >= 3:  # throttle_time_ms
+        start += 4
+    node = _Node(flexible=flexible, rack=version >= 1)
+    brokers, end = _nodes(body, start, resolve, node)
+    return b"".join((body[:start], brokers, memoryview(body)[end:]))
+
+
+def _describe_cluster(body: bytes, version: int, resolve: Resolve) -> bytes:
+    position = skip_tags(body, 4) + 4 + 2
+    position = skip_string(body, position, flexible=True)
+    endpoint_type = BROKER_ENDPOINTS
+    if version >= 1:
+        endpoint_type, position = int8(body, position)
+    start = skip_string(body, position, flexible=True) + 4
+    if endpoint_type != BROKER_ENDPOINTS:
+        resolve = _hide  # a controller's id is no broker's id
+    node = _Node(flexible=True, more=int(version >= 2))  # is_fenced
+    brokers, end = _nodes(body, start, resolve, node)
+    return b"".join((body[:start], brokers, body[end:]))
+
+
+def _hide(_node_id: int, _host: str, _port: int) -> None:
+    """Resolve nothing."""
+
+
+def _nodes(body: View, position: int, resolve: Resolve, node: _Node) -> tuple[bytes, int]:
+    """Rewrite the array of nodes at `position`; returns it, and where the old one ends."""
+    count, position = array_length(body, position, node.flexible)
+    written: list[View] = [b""]
+    shown = 0
+    for _ in range(count):
+        id_start = position
+        node_id, position = int32(body, position)
+        host, position = string(body, position, node.flexible)
+        port, rest = int32(body, position)
+        position = rest
+        if node.rack:
+            position = skip_string(body, position, node.flexible)
+        position += node.more
+        if node.flexible:
+            position = skip_tags(body, position)
+        _check_end(body, position)
+        address = resolve(node_id, host, port)
+        if address is None:
+            continue
+        shown += 1
+        written += (
+            body[id_start : id_start + 4],
+            write_string(address[0], node.flexible),
+            INT32.pack(address[1]),
+            body[rest:position],
+        )
+    written[0] = write_array_length(shown, node.flexible)
+    return b"".join(written), position
+
+
+def _check_end(body: View, position: int) -> None:
+    """Refuse a position that a skip brought behind the end."""
+    if position > len(body):
+        raise Malformed("ends too early")
+
+
+def _find_coordinator(body: bytes, version: int, resolve: Resolve) -> bytes:
+    if version >= 4:  # several keys in one request: KIP-699
+        return _find_coordinators(body, resolve)
+    flexible = version >= 3  # KIP-482
+    position = skip_tags(body, 4) if flexible else 4
+    if version >= 1:
+        position += 4  # throttle_time_ms
+    start = position
+    error_code, position = int16(body, position)
+    message_start = position
+    if version >= 1:
+        _, position = nullable_string(body, position, flexible)
+    message: View = body[message_start:position]
+    node, end = _coordinator(body, position, error_code, resolve, flexible)
+    if node is None:
+        node = _no_node(flexible)
+        if error_code == 0:
+            error_code = COORDINATOR_NOT_AVAILABLE
+            message = write_null_string(flexible) if version >= 1 else b""
+    return b"".join((body[:start], INT16.pack(error_code), message, node, body[end:]))
+
+
+def _find_coordinators(body: bytes, resolve: Resolve) -> bytes:
+    position = skip_tags(body, 4) + 4
+    count, position = array_length(body, position, flexible=True)
+    written: list[View] = [body[:position]]
+    for _ in range(count):
+        start = position
+        _, node_start = string(body, position, flexible=True)
+        position = skip_string(body, node_start + 4, flexible=True) + 4
+        error_code, position = int16(body, position)
+        message_start = position
+        _, position = nullable_string(body, position, flexible=True)
+        message: View = body[message_start:position]
+        tags_start = position
+        position = skip_tags(body, position)
+        _check_end(body, position)
+        node, _ = _coordinator(body, node_start, error_code, resolve, flexible=True)
+        if node is None:
+            node = _no_node(flexible=True)
+            if error_code == 0:
+                error_code = COORDINATOR_NOT_AVAILABLE
+                message = write_null_string(flexible=True)
+        written += (
+            body[start:node_start],
+            node,
+            INT16.pack(error_code),
+            message,
+            body[tags_start:position],
+        )
+    written.append(body[position:])
+    return b"".join(written)
+
+
+def _coordinator(
+    body: bytes, position: int, error_code: int, resolve: Resolve, flexible: bool
+) -> tuple[bytes | None, int]:
+    """Rewrite node id, host and port; None if there is no coordinator to show."""
+    node_id, position = int32(body, position)
+    host, position = string(body, position, flexible)
+    port, position = int32(body, position)
+    address = None if error_code else resolve(node_id, host, port)
+    if address is None:
+        return None, position
+    node = INT32.pack(node_id), write_string(address[0], flexible), INT32.pack(address[1])
+    return b"".join(node), position
+
+
+def _no_node(flexible: bool) -> bytes:
+    """Kafka's `Node.noNode()`, which stands beside an error."""
+    return INT32.pack(-1) + write_string("", flexible) + INT32.pack(-1)
+
+
+def _leader_endpoints(api_key: int, body: bytes, version: int, resolve: Resolve) -> bytes:
+    walk = Walk(api_key, version)
+    position = walk.advance(body, 0)
+    if walk.in_vain:
+        return body
+    if not walk.arrived:
+        raise Malformed("ends too early")
+    if api_key not in TAGGED:
+        endpoints, end = _nodes(body, position, resolve, _ENDPOINT)
+        return b"".join((body[:position], endpoints, body[end:]))
+    size, start = uvarint(body, position)
+    endpoints, end = _nodes(body, start, resolve, _ENDPOINT)
+    if end != start + size:
+        raise Malformed("a tagged field of another size than it says")
+    return b"".join((body[:position], write_uvarint(len(endpoints)), endpoints, body[end:]))
+
+
+def _produce(body: bytes, version: int, resolve: Resolve) -> bytes:
+    return _leader_endpoints(PRODUCE, body, version, resolve)
+
+
+def _fetch(body: bytes, version: int, resolve: Resolve) -> bytes:
+    return _leader_endpoints(FETCH, body, version, resolve)
+
+
+def _share_fetch(body: bytes, version: int, resolve: Resolve) -> bytes:
+    return _leader_endpoints(SHARE_FETCH, body, version, resolve)
+
+
+def _share_acknowledge(body: bytes, version: int, resolve: Resolve) -> bytes:
+    return _leader_endpoints(SHARE_ACKNOWLEDGE, body, version, resolve)
+
+
+def _describe_quorum(body: bytes, version: int, _resolve: Resolve) -> bytes:
+    """Empty the nodes' lists of listeners: they are controllers', which no gateway reaches."""
+    walk = Walk(DESCRIBE_QUORUM, version)
+    position = walk.advance(body, 0)
+    if not walk.arrived:
+        raise Malformed("ends too early")
+    count, end = array_length(body, position, flexible=True)
+    written: list[bytes] = [body[:end]]
+    for _ in range(count):
+        start = end
+        listeners, end = array_length(body, start + 4, flexible=True)
+        for _ in range(listeners):
+            end = skip_string(body, end, flexible=True)
+            end = skip_string(body, end, flexible=True) + 2
+            end = skip_tags(body, end)
+        tags_start = end
+        end = skip_tags(body, end)
+        _check_end(body, end)
+        written += (
+            body[start : start + 4],
+            write_array_length(0, flexible=True),
+            body[tags_start:end],
+        )
+    written.append(body[end:])
+    return b"".join(written)
+
+
+_REWRITES: Final[Mapping[int, Callable[[bytes, int, Resolve], bytes]]] = {
+    PRODUCE: _produce,
+    FETCH: _fetch,
+    METADATA: _metadata,
+    FIND_COORDINATOR: _find_coordinator,
+    DESCRIBE_QUORUM: _describe_quorum,
+    DESCRIBE_CLUSTER: _describe_cluster,
+    SHARE_FETCH: _share_fetch,
+    SHARE_ACKNOWLEDGE: _share_acknowledge,
+}

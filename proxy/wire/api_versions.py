@@ -1,0 +1,275 @@
+"""ApiVersions, which the proxy answers itself: what the broker offers, cut down to `apis.offers`.
+
+Laws:
+
+- Answers are built once per target and version; a request costs one copy.
+- A version that is too new is answered in v0 with UNSUPPORTED_VERSION and ApiVersions' own range,
+  so that the client knows what to ask next (KIP-511).
+- The broker's features are handed on: clients base the transaction protocol on them (KIP-890).
+
+Written by hand, and not with kio, because every worker needs it at start and kio costs 16 MiB of
+memory and a quarter of a second there; tests judge it by kio.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from proxy.errors import BrokerFault, ClientFault
+from proxy.wire.apis import API_VERSIONS, APIS, offers
+from proxy.wire.primitives import (
+    INT16,
+    INT32,
+    INT64,
+    Malformed,
+    View,
+    array_length,
+    int8,
+    int16,
+    int32,
+    int64,
+    skip_tags,
+    string,
+    uvarint,
+    write_array_length,
+    write_string,
+    write_uvarint,
+)
+
+FIRST_FLEXIBLE: Final = 3
+FIRST_WITH_ALL_FEATURES: Final = 4
+"""Older versions leave out features whose least version is 0 (KIP-1022): clients took it for a
+fault."""
+HIGHEST_VERSION: Final = APIS[API_VERSIONS].max_version
+
+UNSUPPORTED_VERSION: Final = 35
+INVALID_REQUEST: Final = 42
+
+_SUPPORTED_FEATURES, _FEATURES_EPOCH, _FINALIZED_FEATURES, _ZK_MIGRATION_READY = range(4)
+"""Numbers of the tagged fields (KIP-584, KIP-866)."""
+
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+"""What Kafka accepts as client software name and version (KIP-511)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSoftware:
+    """Who the client says it is (KIP-511); empty before ApiVersions v3."""
+
+    name: str
+    version: str
+
+    @property
+    def valid(self) -> bool:
+        """Whether Kafka takes both for valid; if not, the answer is INVALID_REQUEST."""
+        return bool(_SOFTWARE.fullmatch(self.name) and _SOFTWARE.fullmatch(self.version))
+
+
+NO_SOFTWARE: Final = ClientSoftware(name="", version="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamVersions:
+    """What a broker answered to ApiVersions."""
+
+    apis: Mapping[int, tuple[int, int]]
+    """Lowest and highest version by API key."""
+    supported_features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Lowest and highest version level by feature."""
+    finalized_features_epoch: int = -1
+    """-1: unknown."""
+    finalized_features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Lowest and highest finalized version level by feature."""
+    zk_migration_ready: bool = False
+
+
+class ApiVersionsAnswers:
+    """The answers for the clients of one target, as bytes."""
+
+    __slots__ = ("_bodies", "offers")
+
+    def __init__(self, upstream: UpstreamVersions) -> None:
+        self.offers: Mapping[int, tuple[int, int]] = offers(upstream.apis)
+        """What clients may use, by API key."""
+        self._bodies = tuple(
+            _body(self.offers, upstream, version) for version in range(HIGHEST_VERSION + 1)
+        )
+
+    def response(self, api_version: int, correlation_id: int) -> bytes:
+        """Return the response from its correlation id on, without the frame's size."""
+        return INT32.pack(correlation_id) + self._bodies[api_version]
+
+
+def unsupported_version(correlation_id: int) -> bytes:
+    """Answer a version that is too new, in v0, naming the range there is."""
+    own = INT16.pack(API_VERSIONS) + INT16.pack(0) + INT16.pack(HIGHEST_VERSION)
+    return (
+        INT32.pack(correlation_id)
+        + INT16.pack(UNSUPPORTED_VERSION)
+        + write_array_length(1, flexible=False)
+        + own
+    )
+
+
+def refusal(api_version: int, correlation_id: int, error_code: int) -> bytes:
+    """Answer with an error and no APIs; a version that is too new is answered in v0."""
+    if not 0 <= api_version <= HIGHEST_VERSION:
+        api_version = 0
+    head = INT32.pack(correlation_id) + INT16.pack(error_code)
+    flexible = api_version >= FIRST_FLEXIBLE
+    body = head + write_array_length(0, flexible)
+    if api_version >= 1:
+        body += INT32.pack(0)  # throttle_time_ms
+    return body + b"\x00" if flexible else body
+
+
+def parse_request(api_version: int, body: View) -> ClientSoftware:
+    """Read a request of v0 to v4 from behind its header. Raises ClientFault.
+
+    A name or version that is not valid is no fault of form: see `ClientSoftware.valid`.
+    Versions before v3 say nothing. Bytes behind the body are ignored, as Kafka does.
+    """
+    if api_version < FIRST_FLEXIBLE:
+        return NO_SOFTWARE
+    try:
+        name, position = string(body, 0, flexible=True)
+        version, position = string(body, position, flexible=True)
+        if skip_tags(body, position) > len(body):
+            raise Malformed("ends inside a tagged field")
+    except Malformed as malformed:
+        raise ClientFault(f"ApiVersions v{api_version}: {malformed}") from None
+    return ClientSoftware(name=name, version=version)
+
+
+def write_request(api_version: int, name: str, version: str) -> bytes:
+    """Write a request's body for the proxy's own connections."""
+    if api_version < FIRST_FLEXIBLE:
+        return b""
+    return write_string(name, flexible=True) + write_string(version, flexible=True) + b"\x00"
+
+
+def parse_response(api_version: int, body: View) -> tuple[int, UpstreamVersions]:
+    """Read a response from behind its correlation id, as error code and content.
+
+    With UNSUPPORTED_VERSION the response is v0, whatever was asked for; some brokers answer it in
+    a form of their own, which is then passed over. Raises BrokerFault.
+    """
+    try:
+        error_code, position = int16(body, 0)
+        if error_code == UNSUPPORTED_VERSION:
+            return error_code, _parse_unsupported(body, position)
+        return error_code, _parse_content(api_version, body, position)
+    except Malformed as malformed:
+        raise BrokerFault(f"ApiVersions v{api_version}: {malformed}") from None
+
+
+def _parse_unsupported(body: View, position: int) -> UpstreamVersions:
+    try:
+        return _parse_content(0, body, position)
+    except Malformed:
+        return UpstreamVersions(apis={})
+
+
+def _parse_content(api_version: int, body: View, position: int) -> UpstreamVersions:
+    flexible = api_version >= FIRST_FLEXIBLE
+    count, position = array_length(body, position, flexible)
+    ranges: dict[int, tuple[int, int]] = {}
+    for _ in range(count):
+        key, position = int16(body, position)
+        low, position = int16(body, position)
+        high, position = int16(body, position)
+        if flexible:
+            position = skip_tags(body, position)
+        ranges[key] = (low, high)
+    if not flexible:
+        return UpstreamVersions(apis=ranges)
+    _, position = int32(body, position)  # throttle_time_ms
+    tags = _tagged_fields(body, position)
+    epoch = tags.get(_FEATURES_EPOCH)
+    ready = tags.get(_ZK_MIGRATION_READY)
+    supported = _parse_features(tags.get(_SUPPORTED_FEATURES, b"\x01"))
+    finalized = _parse_features(tags.get(_FINALIZED_FEATURES, b"\x01"))
+    return UpstreamVersions(
+        apis=ranges,
+        supported_features=supported,
+        finalized_features_epoch=-1 if epoch is None else int64(epoch, 0)[0],
+        finalized_features={name: (low, high) for name, (high, low) in finalized.items()},
+        zk_migration_ready=ready is not None and int8(ready, 0)[0] != 0,
+    )
+
+
+def _tagged_fields(body: View, position: int) -> dict[int, View]:
+    count, position = uvarint(body, position)
+    tags: dict[int, View] = {}
+    for _ in range(count):
+        number, position = uvarint(body, position)
+        size, position = uvarint(body, position)
+        tags[number] = body[position : position + size]
+        position += size
+    return tags
+
+
+def _parse_features(array: View) -> dict[str, tuple[int, int]]:
+    """Read an array of features: a name and two version levels each."""
+    count, position = array_length(array, 0, flexible=True)
+    features: dict[str, tuple[int, int]] = {}
+    for _ in range(count):
+        name, position = string(array, position, flexible=True)
+        one, position = int16(array, position)
+        other, position = int16(array, position)
+        position = skip_tags(array, position)
+        features[name] = (one, other)
+    return features
+
+
+def _body(
+    offered: Mapping[int, tuple[int, int]], upstream: UpstreamVersions, api_version: int
+) -> bytes:
+    """Write a successful response from behind its correlation id."""
+    flexible = api_version >= FIRST_FLEXIBLE
+    written = [INT16.pack(0), write_array_length(len(offered), flexible)]
+    for key, (low, high) in offered.items():
+        written += (INT16.pack(key), INT16.pack(low), INT16.pack(high))
+        if flexible:
+            written.append(b"\x00")
+    if api_version >= 1:
+        written.append(INT32.pack(0))  # throttle_time_ms
+    if flexible:
+        tags = _write_tagged_fields(upstream, api_version)
+        written.append(write_uvarint(len(tags)))
+        for number, content in tags.items():
+            written += (write_uvarint(number), write_uvarint(len(content)), content)
+    return b"".join(written)
+
+
+def _write_tagged_fields(upstream: UpstreamVersions, api_version: int) -> dict[int, bytes]:
+    """Write the fields that differ from their defaults, in order of their numbers."""
+    supported = {
+        name: levels
+        for name, levels in upstream.supported_features.items()
+        if levels[0] > 0 or api_version >= FIRST_WITH_ALL_FEATURES
+    }
+    finalized = {name: (high, low) for name, (low, high) in upstream.finalized_features.items()}
+    tags: dict[int, bytes] = {}
+    if supported:
+        tags[_SUPPORTED_FEATURES] = _write_features(supported)
+    if upstream.finalized_features_epoch != -1:
+        tags[_FEATURES_EPOCH] = INT64.pack(upstream.finalized_features_epoch)
+    if finalized:
+        tags[_FINALIZED_FEATURES] = _write_features(finalized)
+    if upstream.zk_migration_ready:
+        tags[_ZK_MIGRATION_READY] = b"\x01"
+    return tags
+
+
+def _write_features(features: Mapping[str, tuple[int, int]]) -> bytes:
+    written = [write_array_length(len(features), flexible=True)]
+    for name, (one, other) in features.items():
+        written += (
+            write_string(name, flexible=True),
+            INT16.pack(one),
+            INT16.pack(other),
+            b"\x00",
+        )
+    return b"".join(written)

@@ -1,0 +1,92 @@
+"""Metadata as the proxy's own connections use it: which brokers there are, without topics.
+
+Written by hand for the reason given in `api_versions`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.errors import BrokerFault
+from proxy.wire.apis import APIS, METADATA, is_flexible
+from proxy.wire.primitives import (
+    Malformed,
+    View,
+    array_length,
+    int32,
+    nullable_string,
+    skip_tags,
+    string,
+    write_array_length,
+)
+
+LOWEST_VERSION: Final = 1
+"""v0 has neither racks nor a controller, and takes an empty list of topics for all topics."""
+HIGHEST_VERSION: Final = APIS[METADATA].max_version
+HIGHEST_PORT: Final = 65_535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerAddress:
+    """Where a broker is, as it says itself."""
+
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView:
+    """The cluster as one broker sees it."""
+
+    brokers: Mapping[int, BrokerAddress]
+    """By broker id."""
+    controller_id: int
+    """-1: unknown."""
+    cluster_id: str | None
+    """None before Metadata v2."""
+
+
+def write_request(api_version: int) -> bytes:
+    """Write the body of a request for no topics."""
+    flexible = is_flexible(METADATA, api_version)
+    body = write_array_length(0, flexible)
+    if api_version >= 4:
+        body += b"\x00"  # allow_auto_topic_creation
+    if 8 <= api_version <= 10:
+        body += b"\x00"  # include_cluster_authorized_operations
+    if api_version >= 8:
+        body += b"\x00"  # include_topic_authorized_operations
+    return body + b"\x00" if flexible else body
+
+
+def parse_response(api_version: int, body: View) -> ClusterView:
+    """Read a response from behind its correlation id. Raises BrokerFault."""
+    try:
+        return _parse(api_version, body)
+    except Malformed as malformed:
+        raise BrokerFault(f"Metadata v{api_version}: {malformed}") from None
+
+
+def _parse(api_version: int, body: View) -> ClusterView:
+    flexible = is_flexible(METADATA, api_version)
+    position = skip_tags(body, 0) if flexible else 0
+    if api_version >= 3:
+        position += 4  # throttle_time_ms
+    count, position = array_length(body, position, flexible)
+    brokers: dict[int, BrokerAddress] = {}
+    for _ in range(count):
+        broker_id, position = int32(body, position)
+        host, position = string(body, position, flexible)
+        port, position = int32(body, position)
+        rack, position = nullable_string(body, position, flexible)
+        if flexible:
+            position = skip_tags(body, position)
+        if not (broker_id >= 0 and host and 0 < port <= HIGHEST_PORT):
+            raise Malformed(f"broker {broker_id} at {host!r}, port {port}")
+        brokers[broker_id] = BrokerAddress(host=host, port=port, rack=rack)
+    cluster_id = None
+    if api_version >= 2:
+        cluster_id, position = nullable_string(body, position, flexible)
+    controller_id, _ = int32(body, position)
+    return ClusterView(brokers=brokers, controller_id=controller_id, cluster_id=cluster_id)

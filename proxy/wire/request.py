@@ -1,0 +1,70 @@
+"""Requests that the proxy answers itself, taken apart as far as their headers."""
+
+import struct
+from dataclasses import dataclass
+
+from proxy.errors import ClientFault
+from proxy.wire.apis import API_VERSIONS, APIS, is_flexible
+from proxy.wire.primitives import INT32, Malformed, skip_tags
+
+_HEADER = struct.Struct(">hhih")
+
+MOST_CHARACTERS_KEPT = 256
+"""Of a client id or software name: strangers choose them, and they are kept per connection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A whole request frame."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    content: bytes
+    """Everything behind the size field: header and body."""
+    body_at: int
+    """Where the body begins in `content`."""
+    flexible: bool
+    """Whether header and body carry tagged fields (KIP-482)."""
+
+    @property
+    def body(self) -> bytes:
+        """What stands behind the header."""
+        return self.content[self.body_at :]
+
+
+def parse_request(content: bytes) -> Request:
+    """Read the header of `content`; raises ClientFault where it does not parse."""
+    try:
+        api_key, api_version, correlation_id, length = _HEADER.unpack_from(content)
+        at = _HEADER.size + max(length, 0)
+        if at > len(content) or length < -1:
+            raise ClientFault("client id beyond the frame")
+        client_id = None if length < 0 else content[_HEADER.size : at].decode()
+        flexible = api_key in APIS and is_flexible(api_key, api_version)
+        body_at = skip_tags(content, at) if flexible else at
+    except (struct.error, Malformed, UnicodeDecodeError) as error:
+        raise ClientFault("request header does not parse") from error
+    if body_at > len(content):
+        raise ClientFault("request header beyond the frame")
+    return Request(
+        api_key=api_key,
+        api_version=api_version,
+        correlation_id=correlation_id,
+        client_id=client_id if client_id is None else client_id[:MOST_CHARACTERS_KEPT],
+        content=content,
+        body_at=body_at,
+        flexible=flexible,
+    )
+
+
+def response_frame(request: Request, body: bytes) -> bytes:
+    """The whole frame that answers `request`.
+
+    The header of an ApiVersions response is never flexible (KIP-511).
+    """
+    header = INT32.pack(request.correlation_id)
+    if request.flexible and request.api_key != API_VERSIONS:
+        header += b"\0"
+    return INT32.pack(len(header) + len(body)) + header + body

@@ -1,0 +1,298 @@
+"""A worker process: the data path of its share of the connections, and the little beside it."""
+
+import asyncio
+import logging
+import signal
+import socket
+import time
+from collections.abc import Coroutine
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import uvloop
+
+from metrics import registry
+from metrics.event_log import EventLogSettings
+from metrics.event_writer import EventWriter
+from metrics.events import SessionEvent, connection_ids
+from metrics.history import Cadence, Timeline
+from metrics.process import report_process
+from metrics.snapshot import Snapshot
+from metrics.tally import Tally
+from proxy import config
+from proxy.commands import Consult
+from proxy.connection import Connection
+from proxy.control import serve_control
+from proxy.doors import Routing
+from proxy.errors import ConfigError, ProxyError
+from proxy.listener import Listener
+from proxy.observer import SessionObserver
+from proxy.relay import ReadBuffer
+from proxy.routing.discovery import Target
+from proxy.store import CachedCredentials, Store, open_store
+from proxy.wire.apis import APIS
+from sasl.session import Authenticated
+
+if TYPE_CHECKING:
+    from proxy.server import Worker as Given
+
+log = logging.getLogger(__name__)
+
+TICK: Final = 1.0
+"""Seconds between two looks at deadlines and at the store's version."""
+DRAIN_LOOK: Final = 0.05
+"""Seconds between two looks whether all connections have ended."""
+COLLECTOR_THRESHOLD: Final = 50_000
+"""Allocations between two runs of the cycle collector: connections are few and live long."""
+
+
+class Worker:
+    """One worker's state."""
+
+    def __init__(self, path: Path, settings: config.Config, given: "Given") -> None:
+        self.loop = asyncio.get_running_loop()
+        self.buffer = ReadBuffer()
+        self.connect_timeout = settings.upstream.socket_connection_setup_timeout_ms / 1000
+        self._path = path
+        self._settings = settings
+        self._given = given
+        self._started = time.time()
+        self._names = connection_ids()
+        self._timeline = Timeline(wall=time.time(), now=self.loop.time())
+        self._store: Store = open_store(settings.store.url)
+        self._credentials = CachedCredentials(self._store)
+        self._store_error: str | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = asyncio.Event()
+        self._tally = Tally(
+            run=next(self._names),
+            sessions=[
+                (listener.name, mechanism)
+                for listener in settings.listeners
+                for mechanism in listener.sasl_enabled_mechanisms
+            ],
+            collect=self._collect,
+        )
+        self._events = self._event_writer()
+        self._listeners = [self._listener(one) for one in settings.listeners]
+        self._routing = Routing(self.spawn, settings, self._listeners)
+
+    # What it is made of
+
+    def _event_writer(self) -> EventWriter | None:
+        events = self._settings.events
+        if events.directory is None:
+            return None
+        return EventWriter(
+            EventLogSettings(
+                directory=events.directory,
+                proxy_id=socket.gethostname(),
+                worker=self._given.number,
+                rotate_bytes=events.rotate_bytes,
+                rotate_seconds=events.rotate_ms / 1000,
+                retention_bytes=events.retention_bytes,
+            )
+        )
+
+    def _listener(self, settings: config.Listener) -> Listener:
+        listener = Listener(
+            settings,
+            office=self,
+            credentials=self._credentials,
+            fake_secret=self._store.scram_fake_secret(),
+            super_users=frozenset(self._settings.authorizer.super_users),
+            most_connections=max(1, settings.max_connections // self._settings.workers),
+        )
+        listener.observer = SessionObserver(
+            proxy_id=socket.gethostname(),
+            worker=self._given.number,
+            listener=settings.name,
+            enforcement=listener.enforcement,
+            timeline=self._timeline,
+            cadence=Cadence(checkpoint=self._settings.events.checkpoint_ms / 1000),
+            tally=self._tally,
+            emit=self._emit,
+        )
+        return listener
+
+    def _emit(self, event: SessionEvent) -> None:
+        if self._events is not None:
+            self._events.emit(event)
+
+    # Running
+
+    async def run(self, lifeline: int) -> int:
+        """Serve until told to stop, then drain; return the exit status."""
+        self.loop.add_signal_handler(signal.SIGTERM, self._stopping.set)
+        self.loop.add_signal_handler(signal.SIGINT, lambda: None)  # the parent decides
+        self.loop.add_signal_handler(signal.SIGHUP, self._reload)
+        self.loop.add_reader(lifeline, self._stopping.set)
+        control = await serve_control(self._given.control, self._answer)
+        if self._events is not None:
+            self._events.start()
+        for listener in self._listeners:
+            if listener.keys is not None:
+                self.spawn(listener.keys.run())
+        await self._routing.open(self._given.listening)
+        self.spawn(self._tick())
+        if self._given.number == 0:
+            for listener in self._listeners:
+                line = f"listener {listener.name}: accepting on {listener.settings.address}"
+                print(line, flush=True)  # noqa: T201 - scripts wait for it
+        await self._stopping.wait()
+        await self._drain()
+        control.close()
+        if self._events is not None:
+            await asyncio.to_thread(self._events.close)
+        return 0
+
+    async def _drain(self) -> None:
+        """Accept nobody, let requests in flight finish, within `shutdown.drain.ms`."""
+        self._routing.close()
+        deadline = self.loop.time() + self._settings.shutdown_drain_ms / 1000
+        for client in self._clients():
+            client.tell(Connection.drain)
+        while self._clients() and self.loop.time() < deadline:
+            await asyncio.sleep(DRAIN_LOOK)
+        for client in self._clients():
+            client.tell(Connection.cut_short)
+
+    def _clients(self) -> list[Any]:
+        return [client for listener in self._listeners for client in listener.clients]
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the data path; what it raises is logged."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a background task failed", exc_info=task.exception())
+
+    def next_connection_id(self) -> str:
+        """A name for a connection, unique in the world."""
+        return next(self._names)
+
+    async def _tick(self) -> None:
+        while True:
+            due = self.loop.time() + TICK
+            await asyncio.sleep(TICK)
+            now = self.loop.time()
+            self._tally.observe(registry.EVENT_LOOP_LAG, max(0.0, now - due))
+            for client in self._clients():
+                client.tell(Connection.timer)
+            if time.time() // 60 > (time.time() - TICK) // 60:
+                self._minute(now)
+            await self._refresh_credentials()
+
+    def _minute(self, now: float) -> None:
+        self._timeline.adjust(wall=time.time(), now=now)
+        for listener in self._listeners:
+            for client in list(listener.clients):
+                if client.connection is not None and not client.connection.closed:
+                    listener.observer.sweep(client.connection, now)
+
+    async def _refresh_credentials(self) -> None:
+        try:
+            await asyncio.to_thread(self._credentials.refresh_if_changed)
+            self._store_error = None
+        except ProxyError as error:  # what was known goes on applying
+            if self._store_error is None:
+                log.error("%s", error)
+            self._store_error = str(error)
+
+    def _reload(self) -> None:
+        try:
+            settings = config.load(self._path)
+        except ConfigError:
+            return  # the parent has said so
+        by_name = {one.name: one for one in settings.listeners}
+        super_users = frozenset(settings.authorizer.super_users)
+        for listener in self._listeners:
+            if listener.name in by_name:
+                listener.apply(by_name[listener.name], super_users)
+
+    # Requests that need the store
+
+    async def consult(self, question: Consult, super_users: frozenset[str]) -> bytes:
+        """Answer Describe- and AlterUserScramCredentials: super users may, nobody else."""
+        authorized = question.principal in super_users
+        body = await asyncio.to_thread(self._ask_store, question, authorized)
+        await self._refresh_credentials()
+        return body
+
+    def _ask_store(self, question: Consult, authorized: bool) -> bytes:
+        from proxy import scram_api  # 16 MiB of schemas, which most workers never need
+
+        request = question.request
+        return scram_api.answer(request.api_key, request.body, self._store, authorized=authorized)
+
+    def upstream_failed(self, listener: str, broker: Target) -> None:
+        """A connection to a broker could not be opened."""
+        self._tally.count(registry.UPSTREAM_CONNECT_FAILURES, listener)
+        self._routing.suspect(broker)
+
+    # Questions of the HTTP process
+
+    def _answer(self, kind: str, _arguments: Any) -> dict[str, Any]:
+        match kind:
+            case "snapshot":
+                return self._tally.snapshot().to_json()
+            case "ready":
+                return {"reasons": self._not_ready()}
+        raise ProxyError(f"no such question: {kind}")
+
+    def _not_ready(self) -> list[str]:
+        reasons = [reason for one in self._listeners for reason in one.not_ready()]
+        if self._stopping.is_set():
+            reasons.append("draining")
+        if self._store_error is not None:
+            reasons.append(self._store_error)
+        return reasons + self._routing.not_ready()
+
+    def _collect(self, snapshot: Snapshot) -> None:
+        """Add what is counted outside the tally."""
+        report_process(
+            snapshot,
+            worker=self._given.number,
+            version=version("kafka-reauth-proxy"),
+            started=self._started,
+        )
+        if self._events is not None:
+            self._events.report(snapshot)
+        for listener in self._listeners:
+            self._collect_listener(snapshot, listener)
+
+    def _collect_listener(self, snapshot: Snapshot, listener: Listener) -> None:
+        now = self.loop.time()
+        snapshot.gauge(registry.CONNECTIONS, len(listener.clients), listener.name)
+        if listener.keys is not None:
+            cache = listener.keys.cache
+            snapshot.count(registry.JWKS_REFRESH_FAILURES, cache.refresh_failures, listener.name)
+            if (age := cache.age_seconds(now)) is not None:
+                snapshot.gauge(registry.JWKS_AGE, age, listener.name)
+        for view in listener.views.values():
+            for route in view.made.values():
+                labels = (listener.name, APIS[route.api_key].name)
+                snapshot.count(registry.REQUESTS, route.requests, *labels)
+                snapshot.count(registry.REQUEST_BYTES, route.request_bytes, *labels)
+                snapshot.count(registry.RESPONSE_BYTES, route.response_bytes, *labels)
+        for client in listener.clients:
+            session = client.connection.session.state if client.connection else None
+            if isinstance(session, Authenticated) and session.deadline is not None:
+                left = max(0.0, session.deadline - now)
+                labels = (listener.name, session.mechanism)
+                snapshot.observe(registry.SESSION_LIFETIME_LEFT, left, *labels)
+
+
+def run(path: Path, settings: config.Config, given: "Given", lifeline: int) -> int:
+    """Be a worker process until told to stop; return its exit status."""
+
+    async def main() -> int:
+        return await Worker(path, settings, given).run(lifeline)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main())

@@ -1,0 +1,1 @@
+"""Who is this, and until when? Pure state machines: bytes in, bytes out, time passed in."""

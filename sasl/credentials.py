@@ -1,0 +1,134 @@
+"""SCRAM verifiers: what is stored of a password, and how it is derived.
+
+A verifier (RFC 5802 section 3: salt, iteration count, StoredKey, ServerKey) proves a password
+without holding it. Passwords enter this module as arguments and leave it as verifiers.
+"""
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, Protocol, Self
+
+MIN_ITERATIONS: Final = 4096
+"""RFC 7677 section 4, and Kafka's `ScramMechanism.minIterations`."""
+MAX_ITERATIONS: Final = 16384
+"""Kafka's `ScramMechanism.maxIterations` (KIP-554): what AlterUserScramCredentials accepts."""
+DEFAULT_ITERATIONS: Final = 8192
+"""Kafka's documentation uses it in its examples; twice what RFC 7677 demands."""
+
+_SALT_BITS: Final = 130
+"""Kafka's `ScramFormatter.secureRandomString`: a random number of 130 bits, in base 36."""
+_BASE_36: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+class ScramMechanism(Enum):
+    """The two SCRAM mechanisms of Kafka; the value is the IANA name."""
+
+    SCRAM_SHA_256 = "SCRAM-SHA-256"
+    SCRAM_SHA_512 = "SCRAM-SHA-512"
+
+    @classmethod
+    def from_code(cls, code: int) -> "ScramMechanism | None":
+        """The mechanism with this number in Describe/AlterUserScramCredentials (KIP-554)."""
+        return next((mechanism for mechanism in cls if mechanism.code == code), None)
+
+    @property
+    def code(self) -> int:
+        """The number of Kafka's `ScramMechanism.type` (KIP-554): 1 or 2."""
+        return 1 if self is ScramMechanism.SCRAM_SHA_256 else 2
+
+    @property
+    def hash_name(self) -> str:
+        """The hash function's name for `hashlib` and `hmac`."""
+        return "sha256" if self is ScramMechanism.SCRAM_SHA_256 else "sha512"
+
+    @property
+    def key_bytes(self) -> int:
+        """The length of StoredKey, ServerKey and proofs in bytes."""
+        return 32 if self is ScramMechanism.SCRAM_SHA_256 else 64
+
+    def hmac(self, key: bytes, message: bytes) -> bytes:
+        """HMAC(key, str) of RFC 5802 section 2.2."""
+        return hmac.digest(key, message, self.hash_name)
+
+    def hash(self, message: bytes) -> bytes:
+        """H(str) of RFC 5802 section 2.2."""
+        return hashlib.new(self.hash_name, message).digest()
+
+    def salted_password(self, password: str, salt: bytes, iterations: int) -> bytes:
+        """Hi(password, salt, i) of RFC 5802 section 2.2.
+
+        The password is taken as plain UTF-8: Kafka's `ScramFormatter.normalize` does not apply
+        SASLprep (RFC 4013), and a verifier must fit the proofs of Kafka's clients. A password that
+        cannot be UTF-8 (a lone surrogate) raises ValueError.
+        """
+        return hashlib.pbkdf2_hmac(self.hash_name, password.encode(), salt, iterations)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScramCredential:
+    """A verifier of one user and one mechanism; with it nobody can log in, only guess offline."""
+
+    salt: bytes
+    stored_key: bytes = field(repr=False)
+    """H(ClientKey): the client's proof is checked against it."""
+    server_key: bytes = field(repr=False)
+    """Proves to the client that the server knows the verifier."""
+    iterations: int
+
+    def __post_init__(self) -> None:
+        if self.iterations < MIN_ITERATIONS:
+            raise ValueError(f"iterations must be at least {MIN_ITERATIONS}, not {self.iterations}")
+        if not self.salt:
+            raise ValueError("the salt must not be empty")
+        if not self.stored_key or len(self.stored_key) != len(self.server_key):
+            raise ValueError("the stored key and the server key must have the same length")
+
+    @classmethod
+    def from_password(
+        cls, mechanism: ScramMechanism, password: str, salt: bytes, iterations: int
+    ) -> Self:
+        """Derive the verifier of a password; costs `iterations` hashes, milliseconds."""
+        salted_password = mechanism.salted_password(password, salt, iterations)
+        return cls.from_salted_password(mechanism, salted_password, salt, iterations)
+
+    @classmethod
+    def from_salted_password(
+        cls, mechanism: ScramMechanism, salted_password: bytes, salt: bytes, iterations: int
+    ) -> Self:
+        """Derive the verifier of what AlterUserScramCredentials carries (KIP-554)."""
+        client_key = mechanism.hmac(salted_password, b"Client Key")
+        return cls(
+            salt=salt,
+            stored_key=mechanism.hash(client_key),
+            server_key=mechanism.hmac(salted_password, b"Server Key"),
+            iterations=iterations,
+        )
+
+
+class CredentialSource(Protocol):
+    """Where verifiers are looked up: in memory, at once, never on a disk or a network."""
+
+    def find(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
+        """The user's verifier for this mechanism; None: there is none."""
+        ...
+
+
+def new_salt() -> bytes:
+    """A random salt of the form that Kafka's own tools give to the users they make."""
+    return salt_of(secrets.randbits(_SALT_BITS))
+
+
+def salt_of(number: int) -> bytes:
+    """The salt that a number makes: its low 130 bits in base 36, as Kafka writes it.
+
+    All salts share this form, so that a salt never tells by which tool, or whether, a user exists.
+    """
+    number &= (1 << _SALT_BITS) - 1
+    digits = []
+    while number:
+        number, digit = divmod(number, 36)
+        digits.append(_BASE_36[digit])
+    return "".join(reversed(digits)).encode() or b"0"

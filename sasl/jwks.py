@@ -1,0 +1,238 @@
+"""The keys of an identity provider (RFC 7517): which are known, how old they are, when to fetch.
+
+Pure: the caller fetches the document from its file or URL and reports what happened. Laws:
+
+- Only a good document replaces the keys; a bad one counts as a failed fetch and changes nothing.
+- Keys outlive an outage of the identity provider for `max_age_ms`, then none is found: fail closed.
+- Tokens with unknown key ids leave nothing behind: no memory grows, and however many come, they
+  ask for one fetch per `UNKNOWN_KID_INTERVAL_SECONDS`. During an outage or an attack honest
+  clients with a new key wait no longer than that.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final, cast
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
+from jwt.exceptions import PyJWTError
+
+from sasl.signatures import ALGORITHMS, PublicKey
+from sasl.strict_json import read_object
+
+MAX_DOCUMENT_BYTES: Final = 1024 * 1024
+"""A hundred times what identity providers publish."""
+MAX_KEYS: Final = 256
+"""Parsing this many costs some ten milliseconds of the event loop."""
+MIN_RSA_BITS: Final = 2048
+"""RFC 7518 sections 3.3 and 3.5."""
+MAX_RSA_BITS: Final = 8192
+"""Verifying grows with the square of the size; nobody publishes longer keys."""
+UNKNOWN_KID_INTERVAL_SECONDS: Final = 10.0
+"""The least time between two fetches that unknown key ids may cause: Kafka's
+`sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyCacheSettings:
+    """How often keys are fetched; times in milliseconds as Kafka names them."""
+
+    refresh_ms: int = 3_600_000
+    """`sasl.oauthbearer.jwks.endpoint.refresh.ms`: from a good fetch to the next."""
+    retry_backoff_ms: int = 100
+    """`sasl.oauthbearer.jwks.endpoint.retry.backoff.ms`: after a failed fetch; doubles."""
+    retry_backoff_max_ms: int = 10_000
+    """`sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms`: where the doubling ends."""
+    max_age_ms: int = 86_400_000
+    """How long keys are believed after the last good fetch; Kafka has no such limit."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.retry_backoff_ms <= self.retry_backoff_max_ms:
+            raise ValueError("retry_backoff_ms must be positive, at most retry_backoff_max_ms")
+        if not 0 < self.refresh_ms <= self.max_age_ms:
+            raise ValueError("refresh_ms must be positive, at most max_age_ms")
+
+
+class KeyMissing(Enum):
+    """Why no key was found for a token."""
+
+    NO_KEYS = auto()
+    """None was ever loaded, or all are too old; a fetch may help."""
+    UNKNOWN_KID = auto()
+    """The key id is not in the document; a fetch may help."""
+    NO_FIT = auto()
+    """The named key is of another type, or the unnamed one cannot be told; no fetch helps."""
+
+
+class KeyCache:
+    """The keys of one JWKS; one per worker and listener."""
+
+    def __init__(self, settings: KeyCacheSettings | None = None) -> None:
+        self._settings = settings or KeyCacheSettings()
+        self._by_kid: Mapping[str, PublicKey] = {}
+        self._by_algorithm: Mapping[str, tuple[PublicKey, ...]] = {}
+        self._loaded_at: float | None = None
+        self._tried_at: float | None = None
+        self._failures_in_a_row = 0
+        self._next_refresh: float | None = None
+        self.refresh_failures = 0
+        """Fetches that failed or brought a bad document, since the start: a counter for metrics."""
+        self.last_error: str | None = None
+        """Why the last fetch failed; None: it was good, or there was none."""
+        self.ignored_keys: tuple[str, ...] = ()
+        """One line for each key of the last good document that is not used, and why."""
+
+    @property
+    def key_count(self) -> int:
+        """How many keys are held, believed or not."""
+        return len({id(key) for keys in self._by_algorithm.values() for key in keys})
+
+    def loaded(self, document: bytes, now: float) -> bool:
+        """Take a fetched document; False: it was bad and counts as `failed`."""
+        try:
+            keys, ignored = _read_document(document)
+        except _BadDocumentError as error:
+            self.failed(str(error), now)
+            return False
+        self._by_kid = {kid: key for kid, key in keys if kid is not None}
+        self._by_algorithm = {
+            name: tuple(key for _, key in keys if algorithm.fits(key))
+            for name, algorithm in ALGORITHMS.items()
+        }
+        self._loaded_at = self._tried_at = now
+        self._failures_in_a_row = 0
+        self._next_refresh = now + self._settings.refresh_ms / 1000
+        self.last_error = None
+        self.ignored_keys = ignored
+        return True
+
+    def failed(self, error: str, now: float) -> None:
+        """Note that a fetch failed; the old keys stay."""
+        settings = self._settings
+        doublings = min(self._failures_in_a_row, 32)  # no float overflow after a long outage
+        backoff_ms = min(settings.retry_backoff_ms * 2**doublings, settings.retry_backoff_max_ms)
+        self._tried_at = now
+        self._failures_in_a_row += 1
+        self._next_refresh = now + backoff_ms / 1000
+        self.refresh_failures += 1
+        self.last_error = error
+
+    def next_refresh(self, now: float) -> float:
+        """When the next fetch is due, in monotonic seconds; `now` if it is overdue."""
+        return now if self._next_refresh is None else max(now, self._next_refresh)
+
+    def wants_refresh(self, now: float) -> bool:
+        """Whether a fetch is due."""
+        return self.next_refresh(now) <= now
+
+    def unknown_kid(self, now: float) -> bool:
+        """Whether a token whose key is not known may wait for a fetch, out of turn.
+
+        True until a fetch ends: those who ask meanwhile share the one under way, so the caller
+        must never run two at a time.
+        """
+        return self._tried_at is None or now >= self._tried_at + UNKNOWN_KID_INTERVAL_SECONDS
+
+    def age_seconds(self, now: float) -> float | None:
+        """The time since the last good fetch; None: there was none."""
+        return None if self._loaded_at is None else now - self._loaded_at
+
+    def find(self, algorithm: str, kid: str | None, now: float) -> PublicKey | KeyMissing:
+        """The key for a token's `alg` (a name of `ALGORITHMS`) and `kid`.
+
+        A token without `kid` is accepted when exactly one key fits, as in Kafka.
+        """
+        age = self.age_seconds(now)
+        if age is None or age * 1000 > self._settings.max_age_ms:
+            return KeyMissing.NO_KEYS
+        if kid is None:
+            fitting = self._by_algorithm[algorithm]
+            return fitting[0] if len(fitting) == 1 else KeyMissing.NO_FIT
+        key = self._by_kid.get(kid)
+        if key is None:
+            return KeyMissing.UNKNOWN_KID
+        return key if ALGORITHMS[algorithm].fits(key) else KeyMissing.NO_FIT
+
+
+class _BadDocumentError(Exception):
+    """The document is not taken."""
+
+
+class _UnusableKeyError(Exception):
+    """This key is left out."""
+
+
+def _read_document(
+    document: bytes,
+) -> tuple[list[tuple[str | None, PublicKey]], tuple[str, ...]]:
+    """The usable keys with their ids, and one line for each that is left out."""
+    if len(document) > MAX_DOCUMENT_BYTES:
+        raise _BadDocumentError(f"the JWKS is larger than {MAX_DOCUMENT_BYTES} bytes")
+    members = read_object(document)
+    if members is None:
+        raise _BadDocumentError("the JWKS is not a JSON object")
+    entries = members.get("keys")
+    if not isinstance(entries, list) or len(entries) > MAX_KEYS:
+        raise _BadDocumentError(f"the JWKS has no list `keys` of at most {MAX_KEYS} entries")
+    keys: list[tuple[str | None, PublicKey]] = []
+    ignored: list[str] = []
+    for number, entry in enumerate(entries):
+        try:
+            keys.append(_read_key(entry))
+        except _UnusableKeyError as error:
+            ignored.append(f"key {number}: {error}")
+    if not keys:
+        raise _BadDocumentError("the JWKS has no usable key: " + "; ".join(ignored[:3]))
+    kids = [kid for kid, _ in keys if kid is not None]
+    if len(set(kids)) != len(kids):
+        raise _BadDocumentError("the JWKS has two keys with the same kid")
+    return keys, tuple(ignored)
+
+
+_PARAMETERS: Final = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
+"""The public members of each key type (RFC 7518 section 6, RFC 8037 section 2)."""
+_READERS: Final[Mapping[str, Callable[[dict[str, Any]], object]]] = {
+    "RSA": RSAAlgorithm.from_jwk,
+    "EC": ECAlgorithm.from_jwk,
+    "OKP": OKPAlgorithm.from_jwk,
+}
+
+
+def _read_key(entry: object) -> tuple[str | None, PublicKey]:
+    if not isinstance(entry, dict):
+        raise _UnusableKeyError("not an object")
+    kty, kid = entry.get("kty"), entry.get("kid")
+    if not isinstance(kty, str) or kty not in _PARAMETERS:
+        raise _UnusableKeyError("kty is none of RSA, EC, OKP")
+    if kid is not None and not isinstance(kid, str):
+        raise _UnusableKeyError("kid is not a string")
+    if not _is_for_signatures(entry):
+        raise _UnusableKeyError("not for signatures")
+    if "d" in entry:
+        raise _UnusableKeyError("it is a private key")
+    return kid, _public_key(kty, entry)
+
+
+def _is_for_signatures(entry: Mapping[str, Any]) -> bool:
+    """RFC 7517 sections 4.2 and 4.3; a key that says nothing may be used."""
+    operations = entry.get("key_ops")
+    if operations is not None and not (isinstance(operations, list) and "verify" in operations):
+        return False
+    return entry.get("use") in (None, "sig")
+
+
+def _public_key(kty: str, entry: Mapping[str, Any]) -> PublicKey:
+    public: dict[str, Any] = {"kty": kty} | {name: entry.get(name) for name in _PARAMETERS[kty]}
+    if not all(isinstance(value, str) for value in public.values()):
+        raise _UnusableKeyError("a member is missing or not a string")
+    key: PublicKey | None = None
+    with contextlib.suppress(PyJWTError, ValueError, UnsupportedAlgorithm):
+        key = cast(PublicKey, _READERS[kty](public))
+    if key is None or not any(algorithm.fits(key) for algorithm in ALGORITHMS.values()):
+        raise _UnusableKeyError("malformed, or of a curve that is not offered")
+    if isinstance(key, RSAPublicKey) and not MIN_RSA_BITS <= key.key_size <= MAX_RSA_BITS:
+        raise _UnusableKeyError(f"RSA with {key.key_size} bits")
+    return key

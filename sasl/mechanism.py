@@ -1,0 +1,102 @@
+"""The contract between a connection and a SASL mechanism.
+
+A mechanism is long-lived and shared; an exchange is one authentication of one connection.
+The laws of an exchange:
+
+- `step` is called with each message of the client, in order, and never after it returned
+  `Success` or `Failure`. A message is at most `sasl.server.max.receive.size` bytes.
+- It reads no clock, no socket and no file: `now` is monotonic seconds and always passed in.
+- It raises nothing for anything a client may send: a bad message is a `Failure`.
+- `KeysNeeded` consumes nothing: the same message is offered once more when keys were sought.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+
+class FailureReason(StrEnum):
+    """Why an authentication failed: a label of metrics and events, never sent to the client."""
+
+    BAD_MESSAGE = "bad_message"
+    """The message does not parse, or breaks the mechanism's grammar."""
+    BAD_CREDENTIALS = "bad_credentials"
+    """Unknown user or wrong password; not told apart, so that nobody can ask who exists."""
+    BAD_SIGNATURE = "bad_signature"
+    """The token's signature does not fit its key."""
+    UNKNOWN_KEY = "unknown_key"
+    """No key of the JWKS fits the token."""
+    FORBIDDEN_ALGORITHM = "forbidden_algorithm"
+    """`none`, HMAC, or an algorithm that is not offered."""
+    EXPIRED = "expired"
+    NOT_YET_VALID = "not_yet_valid"
+    BAD_CLAIMS = "bad_claims"
+    """Issuer, audience, subject or a required claim is missing or wrong."""
+    NO_KEYS = "no_keys"
+    """The JWKS was never loaded, or is older than it may be: fail closed."""
+    PRINCIPAL_CHANGED = "principal_changed"
+    """A re-authentication presented another principal (KIP-368)."""
+    MECHANISM_CHANGED = "mechanism_changed"
+    """A re-authentication chose another mechanism (KIP-368)."""
+    UNSUPPORTED_MECHANISM = "unsupported_mechanism"
+    ILLEGAL_STATE = "illegal_state"
+    """A request that is not legal at this point of the exchange."""
+    TIMEOUT = "timeout"
+    """The client did not finish in time, or went away in the middle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """The exchange goes on: send `data`, expect another message."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Success:
+    """The client is who it claims to be."""
+
+    data: bytes
+    """Last bytes of the mechanism, sent with the success; may be empty."""
+    name: str
+    """The principal's name, without its type: `alice` for `User:alice`."""
+    credential_deadline: float | None
+    """Monotonic seconds at which the credential (a token) expires; None: it does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The client is not authenticated; the connection answers `message` and closes."""
+
+    reason: FailureReason
+    message: str | None = None
+    """What the client is told; None: the session's neutral sentence (Kafka's own words)."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeysNeeded:
+    """The token names a key that is not known: look for newer keys, then offer it once more."""
+
+
+Step = Challenge | Success | Failure | KeysNeeded
+
+
+class Exchange(Protocol):
+    """One authentication under way; see the laws above."""
+
+    def step(self, message: bytes, now: float) -> Step:
+        """Take the client's next message and say what follows."""
+        ...
+
+
+class Mechanism(Protocol):
+    """A SASL mechanism on the server's side. A new one is a module with a class of this shape."""
+
+    @property
+    def name(self) -> str:
+        """The IANA name as clients send it in SaslHandshake, e.g. `SCRAM-SHA-256`."""
+        ...
+
+    def exchange(self) -> Exchange:
+        """Begin an authentication."""
+        ...

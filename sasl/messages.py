@@ -1,0 +1,118 @@
+"""SaslHandshake v0-v1 and SaslAuthenticate v0-v2, bodies only: what stands behind the headers.
+
+Written by hand because every connection of every stranger begins with them: they must be cheap,
+and the sidecar's workers then need no schema library in memory.
+"""
+
+import struct
+from collections.abc import Sequence
+
+SASL_HANDSHAKE = 17
+SASL_AUTHENTICATE = 36
+API_VERSIONS = 18
+
+SASL_HANDSHAKE_VERSIONS = range(2)
+SASL_AUTHENTICATE_VERSIONS = range(3)
+FIRST_FLEXIBLE_SASL_AUTHENTICATE = 2
+FIRST_SASL_AUTHENTICATE_WITH_LIFETIME = 1
+"""KIP-368: from v1 on the response ends in session_lifetime_ms."""
+
+NONE = 0
+UNSUPPORTED_SASL_MECHANISM = 33
+ILLEGAL_SASL_STATE = 34
+SASL_AUTHENTICATION_FAILED = 58
+
+_SHORT = struct.Struct(">h")
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+
+
+class MalformedMessage(ValueError):
+    """The body is not what its API and version say."""
+
+
+def handshake_mechanism(body: bytes) -> str:
+    """The mechanism named by a SaslHandshake request; bytes behind it are ignored, as by Kafka."""
+    try:
+        (length,) = _SHORT.unpack_from(body)
+        return _slice(body, 2, length).decode()
+    except (struct.error, UnicodeDecodeError) as error:
+        raise MalformedMessage from error
+
+
+def handshake_response(error_code: int, mechanisms: Sequence[str]) -> bytes:
+    """Body of a SaslHandshake response, the same in v0 and v1."""
+    names = [name.encode() for name in mechanisms]
+    parts = [_SHORT.pack(error_code), _INT.pack(len(names))]
+    for name in names:
+        parts += (_SHORT.pack(len(name)), name)
+    return b"".join(parts)
+
+
+def authenticate_token(version: int, body: bytes) -> bytes:
+    """The mechanism's bytes in a SaslAuthenticate request; not nullable in any version."""
+    try:
+        if version >= FIRST_FLEXIBLE_SASL_AUTHENTICATE:
+            length, start = _uvarint(body)
+            return _slice(body, start, length - 1)
+        (length,) = _INT.unpack_from(body)
+        return _slice(body, 4, length)
+    except (struct.error, IndexError) as error:
+        raise MalformedMessage from error
+
+
+def authenticate_response(
+    version: int,
+    *,
+    error_code: int = NONE,
+    error_message: str | None = "",
+    auth_bytes: bytes = b"",
+    session_lifetime_ms: int = 0,
+) -> bytes:
+    """Body of a SaslAuthenticate response; 0 as lifetime tells a client (v1+) "no expiry".
+
+    The message of a success is empty, not null, as Kafka's is.
+    """
+    message = None if error_message is None else error_message.encode()
+    parts = [_SHORT.pack(error_code)]
+    if version >= FIRST_FLEXIBLE_SASL_AUTHENTICATE:
+        parts += _compact(message), _compact(auth_bytes)
+    else:
+        parts += _SHORT.pack(-1 if message is None else len(message)), message or b""
+        parts += _INT.pack(len(auth_bytes)), auth_bytes
+    if version >= FIRST_SASL_AUTHENTICATE_WITH_LIFETIME:
+        parts.append(_LONG.pack(session_lifetime_ms))
+    if version >= FIRST_FLEXIBLE_SASL_AUTHENTICATE:
+        parts.append(b"\0")
+    return b"".join(parts)
+
+
+def _slice(body: bytes, start: int, length: int) -> bytes:
+    if length < 0 or start + length > len(body):
+        raise MalformedMessage
+    return body[start : start + length]
+
+
+def _compact(value: bytes | None) -> bytes:
+    if value is None:
+        return b"\0"
+    return _encoded_uvarint(len(value) + 1) + value
+
+
+def _encoded_uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _uvarint(body: bytes) -> tuple[int, int]:
+    value = 0
+    for position in range(5):  # an unsigned 32-bit number never takes more bytes
+        byte = body[position]
+        value |= (byte & 0x7F) << 7 * position
+        if byte < 0x80:
+            return value, position + 1
+    raise MalformedMessage

@@ -1,0 +1,137 @@
+"""OAUTHBEARER on the server's side (RFC 7628, KIP-255, KIP-768).
+
+Laws of this module:
+
+- A message that does not parse ends the exchange. A token that is rejected is answered with the
+  error as JSON, and the client's next message ends the exchange; if that message is a good token,
+  it lets the client in, as in Kafka. A second rejected token ends the exchange (Kafka goes on for
+  as long as a client likes to guess, and counts nothing).
+- The failure carries the reason of the rejected token, which the client is never told.
+- Keys are asked for at most once per exchange.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from sasl.json_web_token import AcceptedToken, judge_token
+from sasl.jwks import KeyCache, KeyMissing
+from sasl.jwt_claims import OAuthBearerSettings
+from sasl.mechanism import Challenge, Failure, FailureReason, KeysNeeded, Step, Success
+from sasl.oauthbearer_messages import read_client_initial_response
+
+NAME: Final = "OAUTHBEARER"
+
+INVALID_TOKEN: Final = '{"status":"invalid_token"}'  # noqa: S105  (no password)
+"""RFC 7628 section 3.2.2, byte for byte as Kafka's `OAuthBearerSaslServer` writes it."""
+
+MAX_QUOTED_CHARACTERS: Final = 256
+"""Of a name in an error message, whose length in bytes is an int16 on the wire."""
+
+_CONTINUE: Final = b"\x01"
+"""RFC 7628 section 3.2.3: the client's answer to an error."""
+
+
+class OAuthBearerServer:
+    """The OAUTHBEARER mechanism: shared by all connections of a listener."""
+
+    def __init__(
+        self,
+        *,
+        settings: OAuthBearerSettings,
+        keys: KeyCache,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Accept tokens signed by `keys`; `wall_clock` returns seconds since 1970."""
+        self._settings = settings
+        self._keys = keys
+        self._wall_clock = wall_clock
+
+    @property
+    def name(self) -> str:
+        """`OAUTHBEARER`."""
+        return NAME
+
+    def exchange(self) -> "OAuthBearerServerExchange":
+        """Begin an authentication."""
+        return OAuthBearerServerExchange(self._judge, self._keys)
+
+    def _judge(self, token: str, now: float) -> AcceptedToken | FailureReason | KeyMissing:
+        return judge_token(token, self._keys, self._settings, self._wall_clock(), now)
+
+
+class OAuthBearerServerExchange:
+    """One OAUTHBEARER authentication; see the laws of `sasl.mechanism`."""
+
+    __slots__ = ("_ended", "_judge", "_keys", "_keys_sought", "_rejected")
+
+    def __init__(
+        self,
+        judge: Callable[[str, float], AcceptedToken | FailureReason | KeyMissing],
+        keys: KeyCache,
+    ) -> None:
+        self._judge = judge
+        self._keys = keys
+        self._keys_sought = False
+        self._rejected: FailureReason | None = None
+        self._ended = False
+
+    def step(self, message: bytes, now: float) -> Step:
+        """Take the client's next message and say what follows."""
+        if self._ended:
+            return Failure(reason=FailureReason.ILLEGAL_STATE)
+        step = self._answer(message, now)
+        self._ended = isinstance(step, Success | Failure)
+        if isinstance(step, Failure) and self._rejected is not None:
+            return replace(step, reason=self._rejected)
+        return step
+
+    def _answer(self, message: bytes, now: float) -> Step:
+        if self._rejected is not None and message == _CONTINUE:
+            return Failure(reason=self._rejected, message=INVALID_TOKEN)
+        response = read_client_initial_response(message)
+        if response is None:
+            return Failure(reason=FailureReason.BAD_MESSAGE)
+        verdict = self._judge(response.token, now)
+        if isinstance(verdict, KeyMissing):
+            if self._may_seek_keys(verdict, now):
+                return KeysNeeded()
+            verdict = _REASONS[verdict]
+        if isinstance(verdict, FailureReason):
+            return self._reject(verdict)
+        authorization_id = response.authorization_id
+        if authorization_id is not None and authorization_id != verdict.principal_name:
+            return _authorization_id_differs(authorization_id, verdict.principal_name)
+        return Success(data=b"", name=verdict.principal_name, credential_deadline=verdict.deadline)
+
+    def _may_seek_keys(self, missing: KeyMissing, now: float) -> bool:
+        if missing is KeyMissing.NO_FIT or self._keys_sought or not self._keys.unknown_kid(now):
+            return False
+        self._keys_sought = True
+        return True
+
+    def _reject(self, reason: FailureReason) -> Step:
+        if self._rejected is not None:
+            return Failure(reason=self._rejected, message=INVALID_TOKEN)
+        self._rejected = reason
+        return Challenge(INVALID_TOKEN.encode())
+
+
+_REASONS: Final = {
+    KeyMissing.NO_KEYS: FailureReason.NO_KEYS,
+    KeyMissing.UNKNOWN_KID: FailureReason.UNKNOWN_KEY,
+    KeyMissing.NO_FIT: FailureReason.UNKNOWN_KEY,
+}
+
+
+def _authorization_id_differs(authorization_id: str, name: str) -> Failure:
+    """Kafka's sentence; both names are the client's own, and cut to fit an int16 length."""
+    return Failure(
+        reason=FailureReason.BAD_CLAIMS,
+        message=(
+            f"Authentication failed: Client requested an authorization id "
+            f"({authorization_id[:MAX_QUOTED_CHARACTERS]}) that"
+            f" is different from the token's principal name ({name[:MAX_QUOTED_CHARACTERS]})"
+        ),
+    )

@@ -1,0 +1,221 @@
+"""SCRAM-SHA-256 and SCRAM-SHA-512 on the server's side (RFC 5802, RFC 7677).
+
+Laws of this module:
+
+- An unknown user and a wrong password fail at the second message, with the same words and the same
+  hashing work, and the same name is always shown the same salt: nobody can ask who exists.
+  (Kafka fails an unknown user at the first message: a deliberate difference.)
+- The GS2 header is compared with `c=` (RFC 5802 section 6; Kafka does not compare it).
+- Channel binding is not offered: `p=…` and `y,,` fail, as in Kafka.
+- Nothing that depends on a stored key is compared byte by byte.
+"""
+
+import hmac
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from sasl import scram_messages as messages
+from sasl.credentials import (
+    DEFAULT_ITERATIONS,
+    MIN_ITERATIONS,
+    CredentialSource,
+    ScramCredential,
+    ScramMechanism,
+    salt_of,
+)
+from sasl.mechanism import Challenge, Failure, FailureReason, Step, Success
+from sasl.scram_messages import ClientFirst, ServerFirst
+
+MIN_FAKE_SECRET_BYTES: Final = 16
+
+AUTHORIZATION_ID_DIFFERS: Final = (
+    "Authentication failed: Client requested an authorization id that is different from username"
+)
+"""Kafka 4.1 `ScramSaslServer.evaluateResponse`; here it is said before the user is looked up."""
+
+_TOKEN_AUTHENTICATION: Final = "tokenauth"  # noqa: S105  (the name of an extension)
+"""The extension that marks a delegation token's login (KIP-48), which is not offered."""
+
+
+def new_nonce() -> str:
+    """A fresh nonce of 144 bits; RFC 5802 wants printable ASCII without a comma."""
+    return secrets.token_urlsafe(18)
+
+
+class ScramServer:
+    """A SCRAM mechanism: shared by all connections of a listener."""
+
+    def __init__(
+        self,
+        *,
+        mechanism: ScramMechanism,
+        credentials: CredentialSource,
+        fake_secret: bytes,
+        fake_iterations: int = DEFAULT_ITERATIONS,
+        server_nonce: Callable[[], str] = new_nonce,
+    ) -> None:
+        """Offer `mechanism` to the users of `credentials`.
+
+        `fake_secret`: at least 16 random bytes, the same for all workers and after a restart;
+        whoever knows it can tell which users exist, nothing more.
+        `fake_iterations`: the iterations shown for users that do not exist; best what most real
+        users have.
+        """
+        if len(fake_secret) < MIN_FAKE_SECRET_BYTES:
+            raise ValueError(f"fake_secret needs at least {MIN_FAKE_SECRET_BYTES} bytes")
+        if fake_iterations < MIN_ITERATIONS:
+            raise ValueError(f"fake_iterations must be at least {MIN_ITERATIONS}")
+        self._mechanism = mechanism
+        self._credentials = credentials
+        self._fake_secret = fake_secret
+        self._fake_iterations = fake_iterations
+        self._server_nonce = server_nonce
+
+    @property
+    def name(self) -> str:
+        """`SCRAM-SHA-256` or `SCRAM-SHA-512`."""
+        return self._mechanism.value
+
+    def exchange(self) -> "ScramServerExchange":
+        """Begin an authentication."""
+        return ScramServerExchange(self._mechanism, self._lookup, self._server_nonce)
+
+    def _lookup(self, user: str) -> tuple[ScramCredential, bool]:
+        """The user's verifier and whether it is real.
+
+        The fake is made for everybody: a user who exists must not be answered sooner.
+        """
+        fake = self._fake_credential(user)
+        credential = self._credentials.find(user, self._mechanism)
+        return (fake, False) if credential is None else (credential, True)
+
+    def _fake_credential(self, user: str) -> ScramCredential:
+        subject = f"{self.name}\0{user}".encode()
+        seed = self._mechanism.hmac(self._fake_secret, b"salt\0" + subject)
+        key = self._mechanism.hmac(self._fake_secret, b"key\0" + subject)
+        return ScramCredential(
+            salt=salt_of(int.from_bytes(seed)),
+            stored_key=key,
+            server_key=key,
+            iterations=self._fake_iterations,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _AwaitFirst:
+    """Nothing has been said yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AwaitFinal:
+    """The client owes a proof."""
+
+    client_first: ClientFirst
+    server_first: str
+    nonce: str
+    credential: ScramCredential = field(repr=False)
+    exists: bool
+    """Whether the credential is real."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A success or a failure was returned."""
+
+
+_State = _AwaitFirst | _AwaitFinal | _Ended
+
+
+class ScramServerExchange:
+    """One SCRAM authentication; see the laws of `sasl.mechanism`."""
+
+    __slots__ = ("_lookup", "_mechanism", "_server_nonce", "_state")
+
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        lookup: Callable[[str], tuple[ScramCredential, bool]],
+        server_nonce: Callable[[], str],
+    ) -> None:
+        self._mechanism = mechanism
+        self._lookup = lookup
+        self._server_nonce = server_nonce
+        self._state: _State = _AwaitFirst()
+
+    def step(self, message: bytes, now: float) -> Step:  # noqa: ARG002  (a password has no clock)
+        """Take the client's next message and say what follows."""
+        state, self._state = self._state, _Ended()
+        match state:
+            case _AwaitFirst():
+                return self._first(message)
+            case _AwaitFinal():
+                return self._final(state, message)
+            case _Ended():
+                return Failure(reason=FailureReason.ILLEGAL_STATE)
+
+    def _first(self, message: bytes) -> Step:
+        client_first = messages.read_client_first(message)
+        if client_first is None:
+            return Failure(reason=FailureReason.BAD_MESSAGE)
+        if client_first.authorization_id not in (None, client_first.username):
+            return Failure(reason=FailureReason.BAD_CREDENTIALS, message=AUTHORIZATION_ID_DIFFERS)
+        if _asks_for_token_authentication(client_first):
+            return Failure(reason=FailureReason.BAD_CREDENTIALS)
+        credential, exists = self._lookup(client_first.username)
+        nonce = client_first.nonce + self._server_nonce()
+        server_first = messages.write_server_first(
+            ServerFirst(nonce=nonce, salt=credential.salt, iterations=credential.iterations)
+        )
+        self._state = _AwaitFinal(
+            client_first=client_first,
+            server_first=server_first,
+            nonce=nonce,
+            credential=credential,
+            exists=exists,
+        )
+        return Challenge(server_first.encode())
+
+    def _final(self, state: _AwaitFinal, message: bytes) -> Step:
+        client_final = messages.read_client_final(message)
+        if client_final is None or len(client_final.proof) != self._mechanism.key_bytes:
+            return Failure(reason=FailureReason.BAD_MESSAGE)
+        gs2_header = messages.encode_base64(state.client_first.gs2_header.encode())
+        if client_final.nonce != state.nonce or client_final.channel_binding != gs2_header:
+            return Failure(reason=FailureReason.BAD_MESSAGE)
+        signed = auth_message(
+            state.client_first.bare, state.server_first, client_final.without_proof
+        )
+        proven = self._proves(client_final.proof, state.credential.stored_key, signed)
+        if not (proven and state.exists):
+            return Failure(reason=FailureReason.BAD_CREDENTIALS)
+        verifier = self._mechanism.hmac(state.credential.server_key, signed)
+        return Success(
+            data=f"v={messages.encode_base64(verifier)}".encode(),
+            name=state.client_first.username,
+            credential_deadline=None,
+        )
+
+    def _proves(self, proof: bytes, stored_key: bytes, signed: bytes) -> bool:
+        """Whether the proof opens the stored key (RFC 5802 section 3)."""
+        client_key = xor(proof, self._mechanism.hmac(stored_key, signed))
+        return hmac.compare_digest(self._mechanism.hash(client_key), stored_key)
+
+
+def _asks_for_token_authentication(client_first: ClientFirst) -> bool:
+    return any(
+        name == _TOKEN_AUTHENTICATION and value.lower() == "true"
+        for name, value in client_first.extensions
+    )
+
+
+def auth_message(client_first_bare: str, server_first: str, without_proof: str) -> bytes:
+    """AuthMessage of RFC 5802 section 3: what both sides sign."""
+    return f"{client_first_bare},{server_first},{without_proof}".encode()
+
+
+def xor(left: bytes, right: bytes) -> bytes:
+    """Bitwise exclusive or of two strings of the same length."""
+    number = int.from_bytes(left) ^ int.from_bytes(right)
+    return number.to_bytes(len(left))

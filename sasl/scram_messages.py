@@ -1,0 +1,164 @@
+"""The four messages of SCRAM (RFC 5802 section 7), read and written.
+
+A message that breaks the grammar reads as None. Where Kafka's grammar is wider or narrower:
+
+- `m=` (a mandatory extension) is refused as RFC 5802 section 5.1 demands; Kafka ignores it.
+- user names may hold any UTF-8 as in the RFC; Kafka's grammar stops at ASCII.
+- extensions have names of one or more letters, as Kafka's `tokenauth` needs.
+"""
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+MAX_MESSAGE_BYTES: Final = 16 * 1024
+"""Longer messages are refused: a half-done exchange keeps its first message in memory, and a
+stranger should not pin `sasl.server.max.receive.size` (512 KiB) with each connection. Messages of
+real clients have some hundred bytes."""
+
+_SASLNAME: Final = r"(?:[^\0=,]|=2C|=3D)+"
+_NONCE: Final = r"[\x21-\x2b\x2d-\x7e]+"
+_EXTENSIONS: Final = r"(?:,[A-Za-z]+=[^\0,]+)*"
+_BASE64: Final = r"[A-Za-z0-9+/]+={0,2}"
+
+_CLIENT_FIRST: Final = re.compile(
+    rf"(?P<gs2>n,(?:a=(?P<authzid>{_SASLNAME}))?,)"
+    rf"(?P<bare>n=(?P<username>{_SASLNAME}),r=(?P<nonce>{_NONCE})(?P<extensions>{_EXTENSIONS}))"
+)
+_CLIENT_FINAL: Final = re.compile(
+    rf"(?P<without_proof>c=(?P<channel_binding>{_BASE64}),r=(?P<nonce>{_NONCE}))"
+    rf",p=(?P<proof>{_BASE64})"
+)
+_SERVER_FIRST: Final = re.compile(
+    rf"r=(?P<nonce>{_NONCE}),s=(?P<salt>{_BASE64}),i=(?P<iterations>[1-9][0-9]{{0,8}}){_EXTENSIONS}"
+)
+_SERVER_FINAL: Final = re.compile(rf"v=(?P<verifier>{_BASE64}){_EXTENSIONS}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientFirst:
+    """`n,a=authzid,n=user,r=nonce,…`: who wants in."""
+
+    gs2_header: str
+    """What the last message's `c=` must repeat, so that nobody in between changed it."""
+    authorization_id: str | None
+    username: str
+    nonce: str
+    bare: str
+    """The message without the GS2 header: part of what the proof signs."""
+    extensions: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientFinal:
+    """`c=…,r=…,p=…`: the proof."""
+
+    channel_binding: str
+    nonce: str
+    without_proof: str
+    proof: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFirst:
+    """`r=…,s=…,i=…`: what the client must hash."""
+
+    nonce: str
+    salt: bytes
+    iterations: int
+
+
+def read_client_first(message: bytes) -> ClientFirst | None:
+    """Read the client's first message; None: it breaks the grammar."""
+    match = _match(_CLIENT_FIRST, message)
+    if match is None:
+        return None
+    extensions = tuple(
+        (name, value)
+        for name, _, value in (pair.partition("=") for pair in match["extensions"].split(",")[1:])
+    )
+    if any(name == "m" for name, _ in extensions):
+        return None
+    authorization_id = match["authzid"]
+    return ClientFirst(
+        gs2_header=match["gs2"],
+        authorization_id=None if authorization_id is None else decode_saslname(authorization_id),
+        username=decode_saslname(match["username"]),
+        nonce=match["nonce"],
+        bare=match["bare"],
+        extensions=extensions,
+    )
+
+
+def read_client_final(message: bytes) -> ClientFinal | None:
+    """Read the client's last message; extensions are refused: no known client sends one."""
+    match = _match(_CLIENT_FINAL, message)
+    if match is None:
+        return None
+    proof = decode_base64(match["proof"])
+    if proof is None:
+        return None
+    return ClientFinal(
+        channel_binding=match["channel_binding"],
+        nonce=match["nonce"],
+        without_proof=match["without_proof"],
+        proof=proof,
+    )
+
+
+def read_server_first(message: bytes) -> ServerFirst | None:
+    """Read the server's first message; None: it breaks the grammar."""
+    match = _match(_SERVER_FIRST, message)
+    if match is None:
+        return None
+    salt = decode_base64(match["salt"])
+    if salt is None:
+        return None
+    return ServerFirst(nonce=match["nonce"], salt=salt, iterations=int(match["iterations"]))
+
+
+def read_server_final(message: bytes) -> bytes | None:
+    """Read the server's signature; None: an error (`e=…`) or a broken message."""
+    match = _match(_SERVER_FINAL, message)
+    return None if match is None else decode_base64(match["verifier"])
+
+
+def write_server_first(first: ServerFirst) -> str:
+    """Write the server's first message."""
+    return f"r={first.nonce},s={encode_base64(first.salt)},i={first.iterations}"
+
+
+def encode_saslname(name: str) -> str:
+    """Escape a name as RFC 5802 section 5.1 says: `=2C` for a comma, `=3D` for an equals sign."""
+    return name.replace("=", "=3D").replace(",", "=2C")
+
+
+def decode_saslname(name: str) -> str:
+    """Undo `encode_saslname`; the grammar has let no other escape in."""
+    return name.replace("=2C", ",").replace("=3D", "=")
+
+
+def encode_base64(data: bytes) -> str:
+    """Canonical base64."""
+    return base64.b64encode(data).decode()
+
+
+def decode_base64(text: str) -> bytes | None:
+    """Read base64; None unless canonical, so that two texts never stand for the same bytes."""
+    try:
+        data = base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return None
+    return data if encode_base64(data) == text else None
+
+
+def _match(pattern: re.Pattern[str], message: bytes) -> re.Match[str] | None:
+    if len(message) > MAX_MESSAGE_BYTES:
+        return None
+    try:
+        text = message.decode()
+    except UnicodeDecodeError:
+        return None
+    return pattern.fullmatch(text)

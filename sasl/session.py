@@ -1,0 +1,371 @@
+"""The SASL life of one connection (KIP-368): authenticate, re-authenticate, expire.
+
+Security barrier: which requests are legal in which state. Whatever is not listed ends the
+connection, and nothing at all reaches a broker before `Authenticated`.
+
+    state            legal requests                        what follows
+    AwaitHandshake   ApiVersions (once), SaslHandshake     Authenticating, or Failed
+    Authenticating   SaslAuthenticate, or raw tokens       Authenticated, or Failed
+                     after SaslHandshake v0
+    Authenticated    everything; once `deadline` has       a SaslHandshake begins a
+                     passed, SaslHandshake alone           re-authentication: Authenticating
+    Failed           nothing                               the connection is closed
+
+Time is monotonic seconds and always an argument.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sasl import messages
+from sasl.mechanism import (
+    Challenge,
+    Exchange,
+    Failure,
+    FailureReason,
+    KeysNeeded,
+    Mechanism,
+    Success,
+)
+
+MIN_REAUTHENTICATION_INTERVAL = 1.0
+"""Seconds between the beginnings of two re-authentications (Kafka: KafkaChannel)."""
+
+MAX_SESSION_LIFETIME_MS = 10 * 365 * 24 * 3600 * 1000
+"""Ten years: bounds what a hostile token or a typing error can make of a deadline."""
+
+
+ALREADY_AUTHENTICATED = "SaslAuthenticate request received after successful authentication"
+"""Kafka's answer to a SaslAuthenticate that no SaslHandshake announced."""
+
+
+class Enforcement(StrEnum):
+    """How the expiry of sessions is treated, per listener or per principal."""
+
+    OBSERVE = "observe"
+    """Announce lifetime 0, let every session live: today's behaviour, but recorded."""
+    PROBE = "probe"
+    """Announce the lifetime, kill nobody, count those who would have been killed."""
+    ENFORCE = "enforce"
+    """Announce the lifetime and close a connection that is used after it (KIP-368)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a principal's sessions are held to."""
+
+    enforcement: Enforcement
+    max_reauth_ms: int
+    """`connections.max.reauth.ms`; 0: only a token's own expiry bounds the session."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitHandshake:
+    """Connected, nothing known."""
+
+    api_versions_answered: bool = False
+    """A second ApiVersions is legal only while the first was answered with an error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authenticated:
+    """Somebody is known, until `deadline`."""
+
+    principal: str
+    """`User:alice`."""
+    mechanism: str
+    handshake_version: int
+    authenticate_version: int | None
+    """Version of SaslAuthenticate; None: raw tokens. Below 1 the client cannot re-authenticate."""
+    enforcement: Enforcement
+    authenticated_at: float
+    """When the last successful authentication ended."""
+    latency: float
+    """Seconds from the arrival of the SaslHandshake to success (KIP-368)."""
+    session_lifetime_ms: int
+    """As KIP-368 announces it; 0: none."""
+    credential_lifetime_ms: int | None
+    """What remained of the token; None: the credential does not expire."""
+    deadline: float | None
+    """The last moment of the session; None: it has no end."""
+    reauthentications: int
+    """How many re-authentications have succeeded on this connection."""
+
+    @property
+    def told_of_lifetime(self) -> bool:
+        """Whether the client's protocol can carry a lifetime at all (SaslAuthenticate v1+)."""
+        return bool(self.authenticate_version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authenticating:
+    """Between a SaslHandshake and the last token."""
+
+    mechanism: str
+    handshake_version: int
+    exchange: Exchange | None
+    """None: the mechanism is not the session's; the next token is refused."""
+    begun_at: float
+    previous: Authenticated | None
+    """The session that is being renewed; None at a first login."""
+
+    @property
+    def raw(self) -> bool:
+        """Whether tokens come bare, without request headers (after SaslHandshake v0)."""
+        return self.handshake_version == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """Refused; the connection is about to close."""
+
+    reason: FailureReason
+    mechanism: str | None
+    """The mechanism under way; None: none was chosen yet."""
+    handshake_version: int | None
+    """Of the handshake under way; None: there was none."""
+    previous: Authenticated | None
+    """The session that was to be renewed; None at a first login."""
+
+
+State = AwaitHandshake | Authenticating | Authenticated | Failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What the connection is to do. The new state is in `Session.state`."""
+
+    reply: bytes | None = None
+    """Body of the answer; None: no answer. For raw tokens the whole frame's content."""
+    wants_keys: bool = False
+    """Look for newer signing keys, then call `keys_sought`; nothing else may be fed before."""
+
+
+SILENCE = Outcome()
+
+
+class Session:
+    """One connection's state, and the only place where it changes."""
+
+    __slots__ = ("_mechanisms", "_pending_token", "_reauthentication_began", "_terms", "state")
+
+    def __init__(
+        self, mechanisms: Mapping[str, Mechanism], terms: Callable[[str, str], Terms]
+    ) -> None:
+        """Offer `mechanisms` by name; `terms(principal, mechanism)` says what binds whom."""
+        self._mechanisms = mechanisms
+        self._terms = terms
+        self._reauthentication_began: float | None = None
+        self._pending_token: tuple[int | None, bytes] | None = None
+        self.state: State = AwaitHandshake()
+
+    def api_versions_answered(self) -> None:
+        """An ApiVersions was answered without an error."""
+        if isinstance(self.state, AwaitHandshake):
+            self.state = AwaitHandshake(api_versions_answered=True)
+
+    def handshake(self, version: int, body: bytes, now: float) -> Outcome:
+        """Take a SaslHandshake request (v0 or v1)."""
+        state = self.state
+        if isinstance(state, Authenticating):
+            self._fail(FailureReason.ILLEGAL_STATE)
+            return Outcome(reply=messages.handshake_response(messages.ILLEGAL_SASL_STATE, ()))
+        if isinstance(state, Authenticated) and not self._may_reauthenticate(state, now):
+            return Outcome(reply=messages.handshake_response(messages.ILLEGAL_SASL_STATE, ()))
+        try:
+            name = messages.handshake_mechanism(body)
+        except messages.MalformedMessage:
+            return self._fail(FailureReason.BAD_MESSAGE)
+        if isinstance(state, Authenticated):
+            self._reauthentication_began = now
+            return self._begin(name, version, now, previous=state)
+        return self._begin(name, version, now, previous=None)
+
+    def authenticate(self, version: int, body: bytes, now: float) -> Outcome:
+        """Take a SaslAuthenticate request (v0 to v2)."""
+        if isinstance(self.state, Authenticated):
+            return Outcome(
+                reply=messages.authenticate_response(
+                    version,
+                    error_code=messages.ILLEGAL_SASL_STATE,
+                    error_message=ALREADY_AUTHENTICATED,
+                )
+            )
+        try:
+            token = messages.authenticate_token(version, body)
+        except messages.MalformedMessage:
+            return self._fail(FailureReason.BAD_MESSAGE)
+        return self._step(version, token, now)
+
+    def raw_token(self, token: bytes, now: float) -> Outcome:
+        """Take a bare token, as clients send it after SaslHandshake v0."""
+        return self._step(None, token, now)
+
+    def keys_sought(self, now: float) -> Outcome:
+        """Offer the waiting token once more, whether newer keys were found or not."""
+        assert self._pending_token is not None
+        version, token = self._pending_token
+        self._pending_token = None
+        return self._step(version, token, now)
+
+    def illegal_request(self) -> None:
+        """A request came that is not legal in this state; the connection says so and closes."""
+        self._fail(FailureReason.ILLEGAL_STATE)
+
+    def abandon(self) -> None:
+        """The time for authentication is over, or the client went away in the middle of it."""
+        self._fail(FailureReason.TIMEOUT)
+
+    def may_begin_reauthentication(self, now: float) -> bool:
+        """Whether a SaslHandshake would begin a re-authentication now."""
+        return isinstance(self.state, Authenticated) and self._may_reauthenticate(self.state, now)
+
+    def _may_reauthenticate(self, state: Authenticated, now: float) -> bool:
+        if state.deadline is None:
+            return False
+        began = self._reauthentication_began
+        return began is None or now - began >= MIN_REAUTHENTICATION_INTERVAL
+
+    def _begin(
+        self, name: str, version: int, now: float, *, previous: Authenticated | None
+    ) -> Outcome:
+        mechanism = self._mechanisms.get(name)
+        offered = tuple(self._mechanisms)
+        if mechanism is None:
+            self._fail(FailureReason.UNSUPPORTED_MECHANISM)
+            if previous is not None:  # Kafka closes such a re-authentication without a word
+                return SILENCE
+            return Outcome(
+                reply=messages.handshake_response(messages.UNSUPPORTED_SASL_MECHANISM, offered)
+            )
+        same = previous is None or previous.mechanism == name
+        self.state = Authenticating(
+            mechanism=name,
+            handshake_version=version,
+            exchange=mechanism.exchange() if same else None,
+            begun_at=now,
+            previous=previous,
+        )
+        return Outcome(reply=messages.handshake_response(messages.NONE, offered))
+
+    def _step(self, version: int | None, token: bytes, now: float) -> Outcome:
+        state = self.state
+        if not isinstance(state, Authenticating):
+            return self._fail(FailureReason.ILLEGAL_STATE)
+        if state.exchange is None:
+            return self._fail(FailureReason.MECHANISM_CHANGED)
+        step = state.exchange.step(token, now)
+        match step:
+            case Challenge():
+                return _token_reply(version, step.data, 0)
+            case KeysNeeded():
+                self._pending_token = (version, token)
+                return Outcome(wants_keys=True)
+            case Failure():
+                return self._refuse(state, version, step.reason, step.message)
+            case Success():
+                return self._succeed(state, version, step, now)
+
+    def _succeed(
+        self, state: Authenticating, version: int | None, success: Success, now: float
+    ) -> Outcome:
+        principal = f"User:{success.name}"
+        previous = state.previous
+        if previous is not None and previous.principal != principal:
+            message = _principal_changed(previous.principal, principal)
+            return self._refuse(state, version, FailureReason.PRINCIPAL_CHANGED, message)
+        terms = self._terms(principal, state.mechanism)
+        lifetime_ms = session_lifetime_ms(terms, success.credential_deadline, now)
+        self.state = Authenticated(
+            principal=principal,
+            mechanism=state.mechanism,
+            handshake_version=state.handshake_version,
+            authenticate_version=version,
+            enforcement=terms.enforcement,
+            authenticated_at=now,
+            latency=now - state.begun_at,
+            session_lifetime_ms=lifetime_ms,
+            credential_lifetime_ms=_remaining_ms(success.credential_deadline, now),
+            deadline=now + lifetime_ms / 1000 if lifetime_ms else None,
+            reauthentications=0 if previous is None else previous.reauthentications + 1,
+        )
+        return _token_reply(version, success.data, lifetime_ms)
+
+    def _refuse(
+        self,
+        state: Authenticating,
+        version: int | None,
+        reason: FailureReason,
+        message: str | None,
+    ) -> Outcome:
+        self._fail(reason)
+        if version is None:  # raw tokens have no way to say no
+            return SILENCE
+        if message is None:
+            message = _invalid_credentials(state)
+        return Outcome(
+            reply=messages.authenticate_response(
+                version, error_code=messages.SASL_AUTHENTICATION_FAILED, error_message=message
+            )
+        )
+
+    def _fail(self, reason: FailureReason) -> Outcome:
+        state = self.state
+        mechanism, handshake_version, previous = None, None, None
+        if isinstance(state, Authenticating | Authenticated):
+            mechanism, handshake_version = state.mechanism, state.handshake_version
+            previous = state if isinstance(state, Authenticated) else state.previous
+        self.state = Failed(
+            reason=reason,
+            mechanism=mechanism,
+            handshake_version=handshake_version,
+            previous=previous,
+        )
+        return SILENCE
+
+
+def session_lifetime_ms(terms: Terms, credential_deadline: float | None, now: float) -> int:
+    """The lifetime to announce, in milliseconds; 0: none (KIP-368, and KAFKA-13848 for tokens).
+
+    The smaller of `connections.max.reauth.ms` and what remains of the credential. Never rounded
+    down to 0, which would tell the client that the session has no end.
+    """
+    if terms.enforcement is Enforcement.OBSERVE:
+        return 0
+    bounds = [MAX_SESSION_LIFETIME_MS]
+    if terms.max_reauth_ms > 0:
+        bounds.append(terms.max_reauth_ms)
+    remaining_ms = _remaining_ms(credential_deadline, now)
+    if remaining_ms is not None:
+        bounds.append(remaining_ms)
+    return max(1, min(bounds)) if len(bounds) > 1 else 0
+
+
+def _invalid_credentials(state: Authenticating) -> str:
+    """Kafka's sentence for every refusal that has no other."""
+    what = "authentication" if state.previous is None else "re-authentication"
+    return (
+        f"Authentication failed during {what} due to invalid credentials "
+        f"with SASL mechanism {state.mechanism}"
+    )
+
+
+def _principal_changed(previous: str, principal: str) -> str:
+    """Kafka's sentence to a re-authentication as somebody else; both names are the client's."""
+    was, now = (name.replace(":", ".", 1) for name in (previous, principal))
+    return f"Cannot change principals during re-authentication from {was}: {now}"
+
+
+def _remaining_ms(deadline: float | None, now: float) -> int | None:
+    return None if deadline is None else max(0, int((deadline - now) * 1000))
+
+
+def _token_reply(version: int | None, data: bytes, lifetime_ms: int) -> Outcome:
+    if version is None:
+        return Outcome(reply=data)
+    return Outcome(
+        reply=messages.authenticate_response(
+            version, auth_bytes=data, session_lifetime_ms=lifetime_ms
+        )
+    )

@@ -1,0 +1,63 @@
+"""The signature algorithms of RFC 7518 and RFC 8037 that tokens may use, and which keys fit them.
+
+Asymmetric ones only: `none` and HMAC have no row here, so they cannot be reached, whatever a token
+or a key says. What fits is decided by the type of the parsed key, never by its own `alg`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, cast
+
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    SECP256R1,
+    SECP384R1,
+    SECP521R1,
+    EllipticCurve,
+    EllipticCurvePublicKey,
+)
+from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from jwt.algorithms import Algorithm, ECAlgorithm, OKPAlgorithm, RSAAlgorithm, RSAPSSAlgorithm
+
+PublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey | Ed448PublicKey
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureAlgorithm:
+    """One value of a token's `alg`."""
+
+    verifier: Algorithm
+    key_types: tuple[type, ...]
+    curve: type[EllipticCurve] | None = None
+    """RFC 7518 section 3.4: each ES algorithm has one curve."""
+
+    def fits(self, key: PublicKey) -> bool:
+        """Whether a key of this type may be used with the algorithm."""
+        if not isinstance(key, self.key_types):
+            return False
+        return self.curve is None or isinstance(cast(EllipticCurvePublicKey, key).curve, self.curve)
+
+    def verify(self, key: PublicKey, message: bytes, signature: bytes) -> bool:
+        """Whether the signature is the key's; the key must fit."""
+        return self.verifier.verify(message, key, signature)
+
+
+_RSA: Final = (RSAPublicKey,)
+_EC: Final = (EllipticCurvePublicKey,)
+
+ALGORITHMS: Final[Mapping[str, SignatureAlgorithm]] = MappingProxyType(
+    {
+        "RS256": SignatureAlgorithm(RSAAlgorithm(RSAAlgorithm.SHA256), _RSA),
+        "RS384": SignatureAlgorithm(RSAAlgorithm(RSAAlgorithm.SHA384), _RSA),
+        "RS512": SignatureAlgorithm(RSAAlgorithm(RSAAlgorithm.SHA512), _RSA),
+        "PS256": SignatureAlgorithm(RSAPSSAlgorithm(RSAPSSAlgorithm.SHA256), _RSA),
+        "PS384": SignatureAlgorithm(RSAPSSAlgorithm(RSAPSSAlgorithm.SHA384), _RSA),
+        "PS512": SignatureAlgorithm(RSAPSSAlgorithm(RSAPSSAlgorithm.SHA512), _RSA),
+        "ES256": SignatureAlgorithm(ECAlgorithm(ECAlgorithm.SHA256), _EC, SECP256R1),
+        "ES384": SignatureAlgorithm(ECAlgorithm(ECAlgorithm.SHA384), _EC, SECP384R1),
+        "ES512": SignatureAlgorithm(ECAlgorithm(ECAlgorithm.SHA512), _EC, SECP521R1),
+        "EdDSA": SignatureAlgorithm(OKPAlgorithm(), (Ed25519PublicKey, Ed448PublicKey)),
+    }
+)

@@ -1,0 +1,184 @@
+"""A mutational fuzzer of both mechanisms, the JWKS and the SCRAM client: all that strangers reach.
+
+Seeds are good messages; each round bends some and offers them in any order.
+Run: python -m tests.fuzz.fuzz_sasl --seconds 60 [--seed 1]
+Exit status 1 on any exception, or if a bent message lets somebody in; the input is printed in hex.
+"""
+
+import argparse
+import json
+import random
+import sys
+import time
+
+from sasl.credentials import ScramMechanism
+from sasl.jwks import KeyCache, KeyMissing
+from sasl.jwt_claims import MAX_LIFETIME_SECONDS
+from sasl.mechanism import Challenge, Failure, KeysNeeded, Success
+from sasl.oauthbearer_messages import client_initial_response, read_client_initial_response
+from sasl.scram_client import ScramClientError, ScramClientExchange
+from tests.sasl.given import (
+    NOW,
+    all_keys,
+    cache_of,
+    claims,
+    document,
+    ec_key,
+    ed_key,
+    oauth_exchange,
+    rsa_key,
+    scram_exchange,
+    sign,
+    token,
+)
+
+WORDS = (
+    *(b",", b"=", b"=2C", b"=3D", b"n,,", b"y,,", b"p=x,,", b"a=alice,", b"n=", b"r=", b"m=x,"),
+    *(b"\x01", b"\x01\x01", b"auth=", b"Bearer ", b".", b"=="),
+    *(b"\x00", b"\x7f", b"\x80", b"\xff", b"\xc3\xa9", b"\xed\xa0\x80", b"\xef\xbb\xbf"),
+    *(b'"', b"{", b"}", b"[", b"]", b":", b"null", b"NaN", b"1e999", b"-1", b"\\ud800", b"true"),
+    *(b'"exp"', b'"sub"', b'"alg"', b'"kid"', b'"crit":[],', b'"none"', b'"HS256"', b'"oct"'),
+)
+
+
+def arg_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+def mutate(rng: random.Random, message: bytes) -> bytes:
+    """Change, cut, repeat or insert, once or several times."""
+    mutated = bytearray(message)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randint(0, len(mutated))
+        match rng.randint(0, 5):
+            case 0 if at < len(mutated):
+                mutated[at] = rng.randint(0, 255)
+            case 1 if at < len(mutated):
+                mutated[at] ^= 1 << rng.randint(0, 7)
+            case 2:
+                del mutated[at : at + rng.randint(1, 8)]
+            case 3:
+                mutated[at:at] = mutated[: at + rng.randint(1, 8)]
+            case 4:
+                del mutated[at:]
+            case _:
+                mutated[at:at] = rng.choice(WORDS)
+    return bytes(mutated)
+
+
+class Fuzzer:
+    """One method per target; each asserts what must hold and returns nothing."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
+        self.inputs: list[bytes] = []
+        """What the round under way has offered."""
+        self.mechanism = ScramMechanism.SCRAM_SHA_256
+        self.keys = cache_of(*all_keys())
+        self.tokens = [token(key=key) for key in (rsa_key(), ec_key(), ed_key())]
+        self.document = document(rsa_key().jwk(), ec_key().jwk(), ed_key().jwk())
+        self.scram_messages = self.good_login()
+        self.server_first, self.server_final = self.server_messages()
+
+    def client(self) -> ScramClientExchange:
+        return ScramClientExchange(
+            mechanism=self.mechanism, username="alice", password="secret", nonce="client"
+        )
+
+    def good_login(self) -> list[bytes]:
+        client = self.client()
+        challenge = scram_exchange().step(client.first(), NOW)
+        assert isinstance(challenge, Challenge)
+        return [client.first(), client.final(challenge.data)]
+
+    def server_messages(self) -> tuple[bytes, bytes]:
+        exchange = scram_exchange()
+        challenge, success = (exchange.step(message, NOW) for message in self.scram_messages)
+        assert isinstance(challenge, Challenge)
+        assert isinstance(success, Success)
+        return challenge.data, success.data
+
+    def bent(self, message: bytes) -> bytes:
+        """The message, bent or (one time in four) as it is; noted for the report."""
+        offered = mutate(self.rng, message) if self.rng.randint(0, 3) else message
+        self.inputs.append(offered)
+        return offered
+
+    def round(self) -> None:
+        self.inputs = []
+        target = self.rng.choices(
+            (self.scram, self.oauthbearer, self.signed_token, self.jwks, self.scram_client),
+            weights=(30, 30, 20, 10, 1),
+        )[0]
+        target()
+
+    def scram(self) -> None:
+        exchange = scram_exchange()
+        order = self.rng.choice(((0, 1), (0, 1), (0, 1), (0, 1, 1), (1, 0), (0, 0, 1)))
+        for which in order:
+            step = exchange.step(self.bent(self.scram_messages[which]), NOW)
+            assert isinstance(step, Challenge | Failure | Success)
+            assert not isinstance(step, Success) or self.inputs == self.scram_messages
+
+    def oauthbearer(self) -> None:
+        exchange = oauth_exchange(self.keys)
+        good = client_initial_response(self.rng.choice(self.tokens), {"k": "v"})
+        for _ in range(self.rng.randint(1, 3)):
+            message = self.bent(self.rng.choice((good, good, b"\x01")))
+            step = exchange.step(message, NOW)
+            assert isinstance(step, Challenge | Failure | Success | KeysNeeded)
+            if isinstance(step, Success):  # another message may hold the same token
+                response = read_client_initial_response(message)
+                assert response is not None
+                assert response.token in self.tokens
+
+    def signed_token(self) -> None:
+        """What the identity provider itself might sign, or be brought to sign."""
+        header = self.bent(json.dumps({"alg": "EdDSA", "kid": "ed"}).encode())
+        payload = self.bent(json.dumps(claims(scope="read", nbf=0)).encode())
+        bearer = sign(header, payload, ed_key(), "EdDSA")
+        step = oauth_exchange(self.keys).step(client_initial_response(bearer), NOW)
+        assert isinstance(step, Challenge | Failure | Success | KeysNeeded)
+        if isinstance(step, Success):
+            assert step.name.strip().encode()
+            assert step.credential_deadline is not None
+            assert NOW < step.credential_deadline <= NOW + MAX_LIFETIME_SECONDS
+
+    def jwks(self) -> None:
+        cache = KeyCache()
+        taken = cache.loaded(self.bent(self.document), NOW)
+        found = cache.find("RS256", "rsa", NOW)
+        assert taken == (cache.key_count > 0) == (found is not KeyMissing.NO_KEYS)
+
+    def scram_client(self) -> None:
+        client = self.client()
+        try:
+            client.final(self.bent(self.server_first))
+            client.verify(self.bent(self.server_final))
+        except ScramClientError:
+            return
+        assert self.inputs == [self.server_first, self.server_final]
+
+
+def main(seconds: float, seed: int) -> int:
+    fuzzer = Fuzzer(seed)
+    rounds = 0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        rounds += 1
+        try:
+            fuzzer.round()
+        except Exception as error:
+            print(f"seed {seed}, round {rounds}: {error!r}", file=sys.stderr)  # noqa: T201
+            for offered in fuzzer.inputs:
+                print(offered.hex(), file=sys.stderr)  # noqa: T201
+            return 1
+    print(f"{rounds} rounds, nothing got in")  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(**vars(arg_parser().parse_args())))

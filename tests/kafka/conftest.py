@@ -1,0 +1,85 @@
+"""Fixtures of the tests on a real Kafka. All of them carry the marker `kafka`."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kafka import java
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.proxied import ProxyProcess, sidecar_config
+from tests.kafka.sasl_programs import USERS, World, kafka_world
+from tests.kafka.tokens import Issuer
+
+StartCluster = Callable[..., KafkaCluster]
+
+
+@pytest.fixture(scope="session")
+def require_kafka() -> None:
+    """Skips on a machine that cannot run Kafka; in CI such a machine is a fault."""
+    try:
+        java.class_path()
+    except java.KafkaUnavailable as missing:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(missing))
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def issuer() -> Issuer:
+    """Signs the tokens of the whole run."""
+    return Issuer()
+
+
+@pytest.fixture(scope="session")
+def jwks(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The issuer's keys, for Kafka and for the proxy."""
+    return issuer.write_jwks(tmp_path_factory.mktemp("issuer") / "jwks.json")
+
+
+@pytest.fixture(scope="session")
+def kafka(require_kafka: None, jwks: Path) -> Iterator[KafkaCluster]:  # noqa: ARG001 - skips
+    """One node for the whole run: leave it as you found it."""
+    with KafkaCluster(nodes=1, jwks=jwks) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def kafka_programs_world(kafka: KafkaCluster, issuer: Issuer) -> World:
+    """Kafka's own SASL listeners, ready for the programs."""
+    return kafka_world(kafka, issuer)
+
+
+@pytest.fixture
+def start_cluster(require_kafka: None, jwks: Path) -> Iterator[StartCluster]:  # noqa: ARG001
+    """Starts clusters of several nodes for one test: `start_cluster(nodes=3)`."""
+    with ExitStack() as clusters:
+
+        def start(nodes: int = 3, **options: Any) -> KafkaCluster:
+            cluster = KafkaCluster(nodes=nodes, jwks=jwks, **options)
+            return clusters.enter_context(cluster)
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def proxied(
+    kafka: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProxyProcess]:
+    """The proxy beside the one node, with the users of the programs."""
+    directory = tmp_path_factory.mktemp("proxy")
+    process = ProxyProcess(sidecar_config(str(kafka.address()), jwks), directory)
+    for name, password, mechanism in USERS:
+        process.add_user(name, password, mechanism)
+    with process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def proxied_world(proxied: ProxyProcess, issuer: Issuer, kafka_programs_world: World) -> World:
+    """The proxy's listeners under the names of Kafka's, on the same broker and topic."""
+    assert proxied.addresses().keys() == kafka_programs_world.addresses.keys()
+    return World(addresses=proxied.addresses(), issuer=issuer)

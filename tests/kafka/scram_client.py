@@ -1,0 +1,89 @@
+"""The client's side of SCRAM (RFC 5802), written apart from the implementation under test."""
+
+import base64
+import hashlib
+import hmac
+from dataclasses import dataclass, replace
+
+#: The client's nonce of every test: known, so that a transcript can tell the server's part of it.
+NONCE = "rOprNGfwEbeRWgbNEkqO"
+
+_HASH_NAMES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+
+
+def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
+    """Hi() of RFC 5802 section 2.2."""
+    return hashlib.pbkdf2_hmac(_HASH_NAMES[mechanism], password.encode(), salt, iterations)
+
+
+def escaped(name: str) -> str:
+    """saslname of RFC 5802 section 5.1."""
+    return name.replace("=", "=3D").replace(",", "=2C")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScramClient:
+    """What a client knows; every message may be bent by a test before it is sent."""
+
+    mechanism: str
+    name: str
+    password: str
+    nonce: str = NONCE
+    gs2_header: str = "n,,"
+    extensions: str = ""
+    """Text behind the first message's nonce, with its leading comma."""
+
+    def first_bare(self) -> str:
+        """client-first-message-bare."""
+        return f"n={escaped(self.name)},r={self.nonce}{self.extensions}"
+
+    def first(self) -> bytes:
+        """client-first-message."""
+        return (self.gs2_header + self.first_bare()).encode()
+
+    def answer(
+        self, server_first: bytes, *, cbind: str | None = None, extension: str = ""
+    ) -> "ScramFinal":
+        """The last message and the server's signature that must come back."""
+        fields = dict(part.split("=", 1) for part in server_first.decode().split(","))
+        salted = salted_password(
+            self.mechanism, self.password, base64.b64decode(fields["s"]), int(fields["i"])
+        )
+        binding = base64.b64encode((self.gs2_header if cbind is None else cbind).encode()).decode()
+        bare = f"c={binding},r={fields['r']}{extension}"
+        signed = f"{self.first_bare()},{server_first.decode()},{bare}".encode()
+        return ScramFinal(
+            bare=bare,
+            proof=self._proof(salted, signed),
+            server_signature=self._mac(self._mac(salted, b"Server Key"), signed),
+        )
+
+    def _proof(self, salted: bytes, signed: bytes) -> bytes:
+        client_key = self._mac(salted, b"Client Key")
+        stored_key = hashlib.new(_HASH_NAMES[self.mechanism], client_key).digest()
+        signature = self._mac(stored_key, signed)
+        return bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+
+    def _mac(self, key: bytes, text: bytes) -> bytes:
+        return hmac.digest(key, text, _HASH_NAMES[self.mechanism])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScramFinal:
+    """client-final-message in its parts."""
+
+    bare: str
+    proof: bytes
+    server_signature: bytes
+
+    def message(self) -> bytes:
+        """As it is sent."""
+        return f"{self.bare},p={base64.b64encode(self.proof).decode()}".encode()
+
+    def with_bare(self, bare: str) -> "ScramFinal":
+        """The same proof under another text."""
+        return replace(self, bare=bare)
+
+    def verifies(self, server_final: bytes) -> bool:
+        """Whether the server knows the verifier too."""
+        return server_final == b"v=" + base64.b64encode(self.server_signature)

@@ -1,0 +1,49 @@
+"""The same SASL programs against Kafka's own listener and against the proxy."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from tests.kafka.sasl_programs import (
+    DELIBERATE,
+    PROGRAMS,
+    Transcript,
+    World,
+    differences,
+    run_all,
+)
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture(scope="module")
+def kafka_transcripts(kafka_programs_world: World) -> Mapping[str, Transcript]:
+    return run_all(kafka_programs_world)
+
+
+def test_every_deliberate_difference_names_a_program() -> None:
+    """A renamed program must not leave its excuse behind."""
+    assert DELIBERATE.keys() <= PROGRAMS.keys()
+
+
+@pytest.mark.slow
+def test_programs_tell_the_same_twice(
+    kafka_programs_world: World, kafka_transcripts: Mapping[str, Transcript]
+) -> None:
+    """A transcript with a clock or a nonce in it would be no yardstick."""
+    again = run_all(kafka_programs_world)
+    assert not _report(differences(kafka_transcripts, again, ("first", "second")))
+
+
+def test_proxy_answers_as_kafka_does(
+    kafka_transcripts: Mapping[str, Transcript], proxied_world: World
+) -> None:
+    found = differences(kafka_transcripts, run_all(proxied_world), ("Kafka", "proxy"))
+    unexpected = {name: text for name, text in found.items() if name not in DELIBERATE}
+    assert not unexpected, f"{len(unexpected)} programs differ:\n{_report(unexpected)}"
+    vanished = DELIBERATE.keys() - found.keys()
+    assert not vanished, f"no longer different: {sorted(vanished)}"
+
+
+def _report(found: Mapping[str, str]) -> str:
+    return "\n".join(f"\n{name}\n{text}" for name, text in found.items())

@@ -1,0 +1,271 @@
+"""A Kafka client with nothing between the test and the bytes: one socket, one frame at a time.
+
+Messages are described once for all versions: a field that a version does not have is left out.
+"""
+
+import dataclasses
+import enum
+import io
+import socket
+import struct
+import time
+import types
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, NamedTuple, Self, get_args, get_origin, get_type_hints
+
+from kio.index import load_request_schema, load_response_schema
+from kio.records.schema import NewRecordBatch, Record
+from kio.records.writers import write_new_batch
+from kio.serial import entity_reader, entity_writer
+from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
+
+API_VERSIONS = 18
+_CONTROLLED_SHUTDOWN = 7
+_SIZE = struct.Struct(">i")
+_REQUEST_HEADER = struct.Struct(">hhi")
+
+#: Long enough for a loaded machine; a right answer never waits for it.
+ANSWER_DEADLINE_SECONDS = 15.0
+
+
+class Address(NamedTuple):
+    """Where to connect."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Outcome(enum.Enum):
+    """What came instead of a frame."""
+
+    CLOSED = "closed"
+    SILENT = "silent"
+
+
+def request_body(api_key: int, version: int, **fields: object) -> bytes:
+    """Encodes a request; nested structures are mappings, arrays are sequences of them."""
+    schema = load_request_schema(api_key, version)
+    buffer = io.BytesIO()
+    entity_writer(schema)(buffer, _entity(schema, fields))
+    return buffer.getvalue()
+
+
+def response(api_key: int, version: int, frame: bytes) -> tuple[int, Any]:
+    """Decodes a whole response frame into its correlation id and message."""
+    schema = load_response_schema(api_key, version)
+    offset = 4
+    if "v1" in schema.__header_schema__.__module__.split("."):
+        if frame[offset] != 0:
+            raise ValueError("a response header with tagged fields")
+        offset += 1
+    message, size = entity_reader(schema)(frame, offset)
+    if offset + size != len(frame):
+        raise ValueError(f"{len(frame) - offset - size} bytes behind the response")
+    return int.from_bytes(frame[:4], "big"), message
+
+
+def _entity(schema: type[Any], fields: Mapping[str, object]) -> Any:
+    hints = get_type_hints(schema)
+    values = {
+        field.name: _value(hints[field.name], fields[field.name])
+        for field in dataclasses.fields(schema)
+        if field.name in fields
+    }
+    return schema(**values)
+
+
+def _value(hint: Any, given: Any) -> Any:
+    if isinstance(hint, types.UnionType):
+        hint = next(choice for choice in get_args(hint) if choice is not type(None))
+    if get_origin(hint) is tuple and given is not None:
+        return tuple(_value(get_args(hint)[0], item) for item in given)
+    if isinstance(given, Mapping):
+        return _entity(hint, given)
+    return given
+
+
+def milliseconds(number: int) -> timedelta:
+    """Kafka's unit of durations, as `kio` wants them."""
+    return timedelta(milliseconds=number)
+
+
+def is_flexible(api_key: int, version: int) -> bool:
+    """Whether requests of this version carry tagged fields; unknown ones are taken to."""
+    try:
+        return load_request_schema(api_key, version).__flexible__
+    except LookupError:
+        return True
+    except RuntimeError:  # kio's own index errors
+        return True
+
+
+def request_header(
+    api_key: int, version: int, correlation_id: int, client_id: str | None, *, flexible: bool
+) -> bytes:
+    """Request header version 1, or 2 when flexible."""
+    header = _REQUEST_HEADER.pack(api_key, version, correlation_id)
+    if client_id is None:
+        header += b"\xff\xff"
+    else:
+        encoded = client_id.encode()
+        header += struct.pack(">h", len(encoded)) + encoded
+    return header + b"\x00" if flexible else header
+
+
+class WireClient:
+    """One connection. Nothing is retried, nothing is negotiated, every wait ends."""
+
+    def __init__(self, address: Address) -> None:
+        self._socket = socket.create_connection(address, timeout=ANSWER_DEADLINE_SECONDS)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._received = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection at once."""
+        self._socket.close()
+
+    def finish_sending(self) -> None:
+        """Sends FIN and goes on reading."""
+        self._socket.shutdown(socket.SHUT_WR)
+
+    def raw(self, data: bytes) -> None:
+        """Sends bytes as they are; a peer that closed meanwhile shows when receiving."""
+        try:
+            self._socket.sendall(data)
+        except (ConnectionError, TimeoutError):
+            return
+
+    def send_payload(self, payload: bytes) -> None:
+        """Sends a size and these bytes: a frame without a header, as raw SASL tokens are."""
+        self.raw(_SIZE.pack(len(payload)) + payload)
+
+    def send_frame(
+        self,
+        api_key: int,
+        version: int,
+        correlation_id: int,
+        client_id: str | None,
+        body: bytes,
+        *,
+        flexible: bool | None = None,
+    ) -> None:
+        """Sends one request."""
+        if flexible is None:
+            flexible = is_flexible(api_key, version)
+        header = request_header(api_key, version, correlation_id, client_id, flexible=flexible)
+        self.send_payload(header + body)
+
+    def receive(self, deadline_seconds: float = ANSWER_DEADLINE_SECONDS) -> bytes | Outcome:
+        """The next frame without its size, or what came instead of it by the deadline."""
+        deadline = time.monotonic() + deadline_seconds
+        while True:
+            frame = self._try_frame()
+            if frame is not None:
+                return frame
+            outcome = self._read_more(deadline)
+            if outcome is not None:
+                return outcome
+
+    def _try_frame(self) -> bytes | None:
+        if len(self._received) < _SIZE.size:
+            return None
+        end = _SIZE.size + _SIZE.unpack_from(self._received)[0]
+        if len(self._received) < end:
+            return None
+        frame, self._received = self._received[_SIZE.size : end], self._received[end:]
+        return frame
+
+    def _read_more(self, deadline: float) -> Outcome | None:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return Outcome.SILENT
+        self._socket.settimeout(left)
+        try:
+            data = self._socket.recv(1 << 20)
+        except TimeoutError:
+            return Outcome.SILENT
+        except ConnectionError:
+            return Outcome.CLOSED
+        if not data:
+            return Outcome.CLOSED
+        self._received += data
+        return None
+
+
+def ask(
+    address: Address, api_key: int, version: int, fields: Mapping[str, object] | None = None
+) -> Any:
+    """One question on a connection of its own; raises ConnectionError without an answer."""
+    frame = ask_for_bytes(address, api_key, version, fields)
+    return response(api_key, version, frame)[1]
+
+
+def ask_for_bytes(
+    address: Address, api_key: int, version: int, fields: Mapping[str, object] | None = None
+) -> bytes:
+    """Like `ask`, as the frame came."""
+    with WireClient(address) as client:
+        body = request_body(api_key, version, **(fields or {}))
+        client.send_frame(api_key, version, 1, "harness", body)
+        frame = client.receive()
+    if isinstance(frame, Outcome):
+        raise ConnectionError(f"{frame.value} instead of an answer to API {api_key} at {address}")
+    return frame
+
+
+def api_versions_fields(name: str = "harness", version: str = "1.0") -> dict[str, object]:
+    """ApiVersions: v0 to v2 are empty."""
+    return {"client_software_name": name, "client_software_version": version}
+
+
+def metadata_fields(topics: Sequence[str] | None = ()) -> dict[str, object]:
+    """Metadata without creating anything; no topics means brokers only, None means all."""
+    entries = None if topics is None else [{"topic_id": None, "name": name} for name in topics]
+    return {
+        "topics": entries,
+        "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": False,
+        "include_cluster_authorized_operations": False,
+    }
+
+
+def record_batch(*values: bytes) -> bytes:
+    """A batch of plain records, as a producer without idempotence sends it."""
+    timestamp = TZAwareMicros.parse(datetime.now(UTC))
+    records = tuple(
+        Record(
+            attributes=i8(0),
+            timestamp=timestamp,
+            offset=i64(offset),
+            key=None,
+            value=value,
+            headers=(),
+        )
+        for offset, value in enumerate(values)
+    )
+    batch = NewRecordBatch(
+        producer_id=i64(-1),
+        producer_epoch=i16(-1),
+        base_sequence=i32(-1),
+        records=records,
+        attributes=i16(0),
+    )
+    buffer = io.BytesIO()
+    write_new_batch(buffer, batch)
+    return buffer.getvalue()

@@ -1,0 +1,48 @@
+from pathlib import Path
+
+import pytest
+
+from metrics import docs
+from metrics.events import EventKind, IntervalEnd
+
+KIP_368 = [
+    f"{kind}-{form}"
+    for kind in (
+        "successful-authentication",
+        "failed-authentication",
+        "successful-reauthentication",
+        "failed-reauthentication",
+        "successful-authentication-no-reauth",
+    )
+    for form in ("rate", "total")
+] + [
+    "reauthentication-latency-avg",
+    "reauthentication-latency-max",
+    "ExpiredConnectionsKilledCount",
+]
+
+
+def test_the_pages_are_as_the_code_declares() -> None:
+    assert docs.main(["--check"]) == 0
+
+
+def test_every_metric_of_the_kip_has_a_query() -> None:
+    page = docs.metrics_page()
+    assert [name for name in KIP_368 if f"| `{name}` |" not in page] == []
+
+
+def test_every_kind_is_explained() -> None:
+    page = docs.events_page()
+    for member in (*EventKind, *IntervalEnd):
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{member}` |"))
+        assert len(row) > len(f"| `{member}` |  |") or member in IntervalEnd
+
+
+def test_a_stale_page_is_found_and_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(docs, "DOCS", tmp_path)
+    assert docs.main(["--check"]) == 1
+    assert "docs/metrics.md is stale" in capsys.readouterr().out
+    assert docs.main([]) == 0
+    assert docs.main(["--check"]) == 0

@@ -1,0 +1,109 @@
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from metrics.event_log import EventLogSettings
+from metrics.event_writer import EventWriter
+from metrics.registry import EVENT_LOG_BYTES, EVENTS_DROPPED, EVENTS_WRITTEN
+from metrics.snapshot import Snapshot
+from tests.metrics.given import event
+
+
+def writer_in(directory: Path, *, queue_events: int = 1000, flush: float = 0.01) -> EventWriter:
+    settings = EventLogSettings(directory=directory, proxy_id="p", worker=0)
+    return EventWriter(settings, queue_events=queue_events, flush_seconds=flush)
+
+
+def figures(writer: EventWriter) -> tuple[float, float, dict[str, float]]:
+    snapshot = Snapshot()
+    writer.report(snapshot)
+    dropped = snapshot.values[EVENTS_DROPPED.name]
+    return (
+        snapshot.values[EVENTS_WRITTEN.name][()],
+        snapshot.values[EVENT_LOG_BYTES.name][()],
+        {labels[0]: value for labels, value in dropped.items() if value},
+    )
+
+
+def test_what_is_emitted_is_written_in_order(tmp_path: Path) -> None:
+    writer = writer_in(tmp_path)
+    writer.start()
+    for sequence in range(500):
+        writer.emit(event(sequence=sequence))
+    assert writer.close()
+    (path,) = tmp_path.iterdir()
+    lines = path.read_text().splitlines()
+    assert path.suffix == ".jsonl"
+    assert [json.loads(line)["sequence"] for line in lines] == list(range(500))
+    assert figures(writer) == (500, path.stat().st_size, {})
+
+
+def test_a_full_queue_drops_and_counts(tmp_path: Path) -> None:
+    """The thread stands for a disk that is stuck: the data path must not notice."""
+    writer = writer_in(tmp_path, queue_events=10)
+    begun = time.perf_counter()
+    for sequence in range(10_000):
+        writer.emit(event(sequence=sequence))
+    assert time.perf_counter() - begun < 5
+    writer.start()
+    assert writer.close()
+    assert figures(writer)[0] == 10
+    assert figures(writer)[2] == {"queue_full": 9990}
+
+
+def test_a_malformed_event_does_not_end_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A float where a whole number belongs is a mistake of ours, in one event."""
+    writer = writer_in(tmp_path)
+    writer.start()
+    writer.emit(event(timestamp_ms=1.5))
+    writer.emit(event())
+    assert writer.close()
+    assert figures(writer)[0] == 1
+    assert figures(writer)[2] == {"unwritable": 1}
+    assert "checkpoint" in caplog.text
+
+
+def test_who_follows_the_open_file_sees_events_soon(tmp_path: Path) -> None:
+    writer = writer_in(tmp_path)
+    writer.start()
+    writer.emit(event())
+    deadline = time.monotonic() + 5
+    while figures(writer)[0] == 0 and time.monotonic() < deadline:
+        os.sched_yield()
+    (path,) = tmp_path.iterdir()
+    assert path.name.endswith(".jsonl.open")
+    assert json.loads(path.read_text())["connection_id"] == "c-1"
+    writer.close()
+
+
+def test_what_a_killed_process_wrote_is_recovered(tmp_path: Path) -> None:
+    """SIGKILL leaves an open file behind; the lock dies with its holder."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:  # pragma: no cover - another process
+        writer = writer_in(tmp_path)
+        writer.start()
+        writer.emit(event())
+        while figures(writer)[0] == 0:
+            os.sched_yield()
+        os.write(write_end, b"!")
+        signal.pause()
+        os._exit(0)
+    os.read(read_end, 1)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    (orphan,) = tmp_path.iterdir()
+    with orphan.open("ab") as file:
+        file.write(b'{"schema_version":1,"ki')
+    writer = writer_in(tmp_path)
+    writer.start()
+    assert writer.close()
+    (path,) = tmp_path.iterdir()
+    assert path.suffix == ".jsonl"
+    assert [json.loads(line)["kind"] for line in path.read_text().splitlines()] == ["checkpoint"]

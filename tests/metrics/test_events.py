@@ -1,0 +1,102 @@
+import dataclasses
+import json
+from itertools import islice
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metrics.events import (
+    EVENT_SCHEMA,
+    MAX_INT64,
+    MAX_TEXT_CHARS,
+    AuthInterval,
+    EventKind,
+    IntervalEnd,
+    SessionEvent,
+    bounded_text,
+    connection_ids,
+    schema_ddl,
+    to_json_line,
+)
+from tests.metrics.given import event
+
+INTERVAL = AuthInterval(
+    number=1,
+    authenticated_ms=5,
+    session_lifetime_ms=0,
+    announced_lifetime_ms=0,
+    requests=3,
+    ended_by=IntervalEnd.CLOSED,
+)
+
+
+def test_every_field_has_a_meaning_and_a_type() -> None:
+    assert [column.name for column in EVENT_SCHEMA] == [
+        column.name for column in dataclasses.fields(SessionEvent)
+    ]
+    assert all(column.meaning and column.kinds for column in EVENT_SCHEMA)
+    assert {column.type for column in EVENT_SCHEMA if "<" not in column.type} == {
+        "long",
+        "string",
+        "boolean",
+    }
+
+
+def test_ddl_names_structs_as_spark_does() -> None:
+    ddl = schema_ddl()
+    assert ddl.startswith("schema_version BIGINT, kind STRING, timestamp_ms BIGINT")
+    assert "final BOOLEAN" in ddl
+    assert "reauth_latencies array<struct<bucket:bigint,count:bigint>>" in ddl
+    assert "ended_since_auth_ms:bigint,ended_by:string>>" in ddl
+
+
+def test_null_fields_are_left_out() -> None:
+    line = json.loads(to_json_line(event(principal=None, since_auth_ms=0, final=False)))
+    assert "principal" not in line
+    assert line["since_auth_ms"] == 0
+    assert line["final"] is False
+
+
+def test_rows_within_a_row() -> None:
+    line = json.loads(to_json_line(event(kind=EventKind.SUMMARY, intervals=(INTERVAL,))))
+    assert line["kind"] == "summary"
+    assert line["intervals"] == [
+        {
+            "number": 1,
+            "authenticated_ms": 5,
+            "session_lifetime_ms": 0,
+            "announced_lifetime_ms": 0,
+            "requests": 3,
+            "ended_by": "closed",
+        }
+    ]
+
+
+@given(st.text(st.characters(), max_size=600))
+def test_no_client_forges_a_line(text: str) -> None:
+    """Newlines, escapes of terminals, lone surrogates: all end up inside one JSON string."""
+    line = to_json_line(event(client_id=text))
+    assert line.isascii()
+    assert line.isprintable() or "\x7f" in text
+    assert "\n" not in line
+    assert json.loads(line)["client_id"] == bounded_text(text)
+    assert len(bounded_text(text)) <= MAX_TEXT_CHARS
+    bounded_text(text).encode("utf-8")
+
+
+def test_cut_text_shows_that_it_was_cut() -> None:
+    """Two long principals must not pass for one whole name."""
+    assert bounded_text("x" * MAX_TEXT_CHARS) == "x" * MAX_TEXT_CHARS
+    assert bounded_text("x" * (MAX_TEXT_CHARS + 1)).endswith("x…")
+
+
+@given(st.integers())
+def test_numbers_fit_a_signed_64_bit_integer(number: int) -> None:
+    """A token may claim to live for 10**30 ms; Spark's long would become null or overflow."""
+    written = json.loads(to_json_line(event(credential_lifetime_ms=number)))
+    assert -MAX_INT64 - 1 <= written["credential_lifetime_ms"] <= MAX_INT64
+
+
+def test_connection_ids_never_repeat_across_starts() -> None:
+    first, second = (set(islice(connection_ids(), 100)) for _ in range(2))
+    assert len(first | second) == 200

@@ -1,0 +1,113 @@
+# ruff: noqa: E501 - tables: one row, one case
+"""What an operator may write, and what is wrong with it."""
+
+BASE = """\
+upstream:
+  bootstrap.servers: 127.0.0.1:9092
+listeners:
+  - name: clients
+    address: 0.0.0.0:9094
+    routing: gateway
+    advertised.host: 127.0.0.1
+    broker.ports: 9100-9199
+    sasl.enabled.mechanisms: [OAUTHBEARER, SCRAM-SHA-256, SCRAM-SHA-512]
+    connections.max.reauth.ms: 3600000
+    reauth.enforcement: enforce
+    sasl.oauthbearer.jwks.endpoint.url: file:jwks.json
+    sasl.oauthbearer.expected.audience: [kafka]
+authorizer:
+  mode: off
+  super.users: [User:admin]
+store:
+  url: sqlite:state.db
+events:
+  directory: events
+http:
+  address: 127.0.0.1:9404
+workers: 1
+"""
+SIDECAR = """\
+  - name: sidecar
+    address: 127.0.0.1:9300
+    routing: sidecar
+    sasl.enabled.mechanisms: [SCRAM-SHA-256]
+"""
+LISTENER = "listeners[0]"
+REAUTH = f"{LISTENER}.connections.max.reauth.ms"
+
+# What is replaced in BASE, by what, and the line that says so; DIR is the file's directory.
+# fmt: off
+MISTAKES = [
+    # types and ranges
+    ("3600000", "x", f"{REAUTH}: must be a whole number of milliseconds, got 'x'"),
+    ("3600000", "'1'", f"{REAUTH}: must be a whole number of milliseconds, got '1'"),
+    ("3600000", "true", f"{REAUTH}: must be a whole number of milliseconds, got true"),
+    ("3600000", "1.5", f"{REAUTH}: must be a whole number of milliseconds, got 1.5"),
+    ("3600000", "1:30", f"{REAUTH}: must be a whole number of milliseconds, got '1:30'"),
+    ("3600000", "", f"{REAUTH}: must be a whole number of milliseconds, got nothing"),
+    ("3600000", "-1", f"{REAUTH}: must be at least 0, got -1"),
+    ("workers: 1", "workers: 0", "workers: must be at least 1, got 0"),
+    ("workers: 1", "workers: 5000", "workers: must be at most 1024, got 5000"),
+    ("workers: 1", "workers: 1\nworkers: 2", "line 24: the key 'workers' is given twice"),
+    ("http:\n  address", "http: 3 #", "http: must be a mapping, got 3"),
+    ("[User:admin]", "User:admin", "authorizer.super.users: must be a list, got 'User:admin'"),
+    ("[User:admin]", "[admin]", "authorizer.super.users[0]: must be a principal such as User:alice, got 'admin'"),
+    ("name: clients", "name: a b", f"{LISTENER}.name: must match ^[A-Za-z0-9_-]{{1,64}}$, got 'a b'"),
+    # unknown and missing keys
+    ("max.reauth.ms", "max.raeuth.ms", f"{LISTENER}.connections.max.raeuth.ms: unknown key, did you mean connections.max.reauth.ms?"),
+    ("connections.max.reauth.ms", "connections_max_reauth_ms", f"{LISTENER}.connections_max_reauth_ms: unknown key, did you mean connections.max.reauth.ms?"),
+    ("name: clients", "nam: clients", f"{LISTENER}.nam: unknown key, did you mean name?"),
+    ("workers: 1", "quotas: {}", "quotas: unknown key"),
+    ("  mode: off", "  mode: off\n  allow.everyone.if.no.acl.found: true", "authorizer.allow.everyone.if.no.acl.found: unknown key"),
+    ("name: clients", "# no name\n    sasl.server.max.receive.size: 9", f"{LISTENER}.name: is required"),
+    # not there yet
+    ("routing: gateway", "routing: transparent", f"{LISTENER}.routing: transparent is not available yet, use sidecar or gateway"),
+    ("mode: off", "mode: enforce", "authorizer.mode: enforce is not available yet, use off"),
+    ("mode: off", "mode: false", "authorizer.mode: must be off, got false"),
+    ("upstream:", "upstream:\n  security.protocol: SASL_SSL", "upstream.security.protocol: SASL_SSL is not available yet, use PLAINTEXT"),
+    ("sqlite:state", "zookeeper://h:1/", "store.url: zookeeper: is not available yet, use sqlite:PATH"),
+    # words
+    ("enforcement: enforce", "enforcement: kill", f"{LISTENER}.reauth.enforcement: must be 'observe', 'probe' or 'enforce', got 'kill'"),
+    ("SCRAM-SHA-512", "PLAIN", f"{LISTENER}.sasl.enabled.mechanisms[2]: must be 'OAUTHBEARER', 'SCRAM-SHA-256' or 'SCRAM-SHA-512', got 'PLAIN'"),
+    ("[OAUTHBEARER, SCRAM-SHA-256, SCRAM-SHA-512]", "[]", f"{LISTENER}.sasl.enabled.mechanisms: must not be empty"),
+    (", SCRAM-SHA-256,", ", SCRAM-SHA-512,", f"{LISTENER}.sasl.enabled.mechanisms: names a mechanism twice"),
+    # addresses
+    ("127.0.0.1:9092", "127.0.0.1", "upstream.bootstrap.servers[0]: must be a host and a port such as 0.0.0.0:9094, got '127.0.0.1'"),
+    ("127.0.0.1:9092", "[a:1, 'b:x']", "upstream.bootstrap.servers[1]: must end in a port from 0 to 65535, got 'b:x'"),
+    ("127.0.0.1:9092", "0.0.0.0:9092", "upstream.bootstrap.servers[0]: must be an address that can be connected to, got '0.0.0.0:9092'"),
+    ("0.0.0.0:9094", "::1:9094", f"{LISTENER}.address: must be a host and a port such as 0.0.0.0:9094, got '::1:9094'"),
+    ("host: 127.0.0.1", "host: 0.0.0.0", f"{LISTENER}.advertised.host: must be an address that clients can connect to, got '0.0.0.0'"),
+    ("host: 127.0.0.1", "host: a b", f"{LISTENER}.advertised.host: must be a host name or an IP address, got 'a b'"),
+    ("9100-9199", "9100", f"{LISTENER}.broker.ports: must be a range of ports such as 9100-9199, got 9100"),
+    ("9100-9199", "9199-9100", f"{LISTENER}.broker.ports: must rise from at least 1 to at most 65535, got '9199-9100'"),
+    ("9100-9199", "9100-70000", f"{LISTENER}.broker.ports: must rise from at least 1 to at most 65535, got '9100-70000'"),
+    # what must fit together
+    ("9100-9199", "9094-9199", f"{LISTENER}.broker.ports: must not contain the port of the address, 9094"),
+    ("127.0.0.1:9404", "127.0.0.1:9150", "http.address: 127.0.0.1:9150 is taken by listener clients"),
+    ("    broker.ports: 9100-9199\n", "", f"{LISTENER}.broker.ports: is required with routing: gateway"),
+    ("    advertised.host: 127.0.0.1\n", "", f"{LISTENER}.advertised.host: is required with routing: gateway"),
+    ("routing: gateway", "routing: sidecar", f"{LISTENER}.advertised.host: has no meaning with routing: sidecar"),
+    ("    sasl.oauthbearer.jwks.endpoint.url: file:jwks.json\n", "", f"{LISTENER}.sasl.oauthbearer.jwks.endpoint.url: is required for OAUTHBEARER"),
+    ("authorizer:", SIDECAR.replace("sidecar\n", "clients\n", 1) + "authorizer:", "listeners[1].name: clients is the name of another listener"),
+    ("authorizer:", SIDECAR.replace("9300", "9120") + "authorizer:", "listeners[1].address: 127.0.0.1:9120 is taken by listener clients"),
+    ("connections.max.reauth.ms: 3600000", "connections.max.idle.ms: 100", f"{LISTENER}.connection.failed.authentication.delay.ms: must be less than connections.max.idle.ms, 100"),
+    ("connections.max.reauth.ms: 3600000", "sasl.oauthbearer.jwks.max.stale.ms: 1", f"{LISTENER}.sasl.oauthbearer.jwks.max.stale.ms: must be at least sasl.oauthbearer.jwks.endpoint.refresh.ms, 3600000"),
+    ("connections.max.reauth.ms: 3600000", "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms: 1", f"{LISTENER}.sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms: must be at least the first wait, 100"),
+    # files
+    ("file:jwks.json", "file:no.json", f"{LISTENER}.sasl.oauthbearer.jwks.endpoint.url: DIR/no.json cannot be read: No such file or directory"),
+    ("file:jwks.json", "file:.", f"{LISTENER}.sasl.oauthbearer.jwks.endpoint.url: DIR cannot be read: no permission, or not a file"),
+    ("file:jwks.json", "ftp://h/x", f"{LISTENER}.sasl.oauthbearer.jwks.endpoint.url: must be a file:, http: or https: URL"),
+    ("sqlite:state.db", "sqlite:no/state.db", "store.url: DIR/no is not a directory"),
+    ("sqlite:state.db", "state.db", "store.url: must be sqlite:PATH, got 'state.db'"),
+]
+
+# One item of reauth.overrides or two, and what follows the list's path in the line.
+OVERRIDE_MISTAKES = [
+    ("{principal: alice, reauth.enforcement: probe}", "[0].principal: must be a principal such as User:alice, got 'alice'"),
+    ("{principal.prefix: '', reauth.enforcement: probe}", "[0].principal.prefix: must begin like a principal, such as User:batch-, got ''"),
+    ("{principal: 'User:a'}", "[0].reauth.enforcement: give it or connections.max.reauth.ms: nothing is overridden"),
+    ("{reauth.enforcement: probe}", "[0].principal: give either principal or principal.prefix"),
+    ("{principal: 'User:a', principal.prefix: 'User:', reauth.enforcement: probe}", "[0].principal: give either principal or principal.prefix"),
+    ("{principal: 'User:a', reauth.enforcement: probe}, {principal: 'User:a', connections.max.reauth.ms: 1}", "[1]: 'User:a' has an override already"),
+]
+# fmt: on

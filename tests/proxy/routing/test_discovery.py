@@ -1,0 +1,218 @@
+"""Discovery against brokers over real TCP; rounds are run by hand, with a clock of the test's."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from proxy.config.values import PortRange
+from proxy.routing.brokers import BrokerTable
+from proxy.routing.discovery import (
+    VERSIONS_MAX_AGE,
+    ClusterDiscovery,
+    SidecarDiscovery,
+    Target,
+)
+from tests.proxy.routing.fake_broker import FakeBroker
+
+HOST = "127.0.0.1"
+
+
+class Cluster:
+    """Two brokers, and what a discovery said of them."""
+
+    def __init__(self, one: FakeBroker, two: FakeBroker) -> None:
+        self.one, self.two = one, two
+        self.joined: list[int | None] = []
+        self.left: list[int | None] = []
+        self.told: list[Target] = []
+        self.discovery = ClusterDiscovery(
+            [(HOST, one.port), (HOST, two.port)],
+            metadata_max_age=300,
+            timeout_s=5,
+            on_broker_joined=self._join,
+            on_versions=self.told.append,
+            on_broker_left=lambda target: self.left.append(target.broker_id),
+            table=BrokerTable(grace=100),
+        )
+        self.show({1: (HOST, one.port), 2: (HOST, two.port)})
+
+    def _join(self, target: Target) -> None:
+        assert not target.ready, "its port is open before it can be used"
+        self.joined.append(target.broker_id)
+
+    def show(self, brokers: dict[int, tuple[str, int]]) -> None:
+        self.one.brokers = self.two.brokers = brokers
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Cluster]:
+    async with FakeBroker() as one, FakeBroker() as two:
+        yield Cluster(one, two)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the discovery's own task run, which tells nobody of its rounds."""
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def stop(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def play(transcript: Callable[[Cluster], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with running() as cluster:
+            await transcript(cluster)
+
+    asyncio.run(run())
+
+
+def test_brokers_are_found_and_asked_what_they_offer() -> None:
+    async def transcript(cluster: Cluster) -> None:
+        discovery = cluster.discovery
+        assert discovery.bootstrap_target() is None
+        assert await discovery.round(now=0)
+        assert cluster.joined == [1, 2]
+        assert all(target.ready for target in discovery.targets.values())
+        turns = [discovery.bootstrap_target() for _ in range(4)]
+        assert set(turns) == set(discovery.targets.values()), "each in turn"
+
+    play(transcript)
+
+
+def test_a_broker_that_moved_keeps_its_target_and_is_asked_anew() -> None:
+    async def transcript(cluster: Cluster) -> None:
+        discovery = cluster.discovery
+        await discovery.round(now=0)
+        target = discovery.targets[2]
+        async with FakeBroker(brokers=cluster.one.brokers, versions={18: (0, 4)}) as elsewhere:
+            cluster.show({1: (HOST, cluster.one.port), 2: (HOST, elsewhere.port)})
+            assert await discovery.round(now=1)
+            assert discovery.targets[2] is target
+            assert target.port == elsewhere.port
+            assert target.versions is not None
+            assert 1 not in target.versions.apis, "Fetch is not offered there"
+        assert cluster.joined == [1, 2]
+
+    play(transcript)
+
+
+def test_a_broker_leaves_after_the_grace_time() -> None:
+    async def transcript(cluster: Cluster) -> None:
+        discovery = cluster.discovery
+        await discovery.round(now=0)
+        cluster.show({1: (HOST, cluster.one.port)})
+        await discovery.round(now=10)
+        assert not cluster.left
+        await discovery.round(now=110)
+        assert cluster.left == [2]
+        assert list(discovery.targets) == [1]
+
+    play(transcript)
+
+
+def test_versions_are_refreshed_by_age_and_on_suspicion_and_told_when_they_changed() -> None:
+    """A rolling upgrade changes them."""
+
+    async def transcript(cluster: Cluster) -> None:
+        discovery = cluster.discovery
+        await discovery.round(now=0)
+        target = discovery.targets[1]
+        assert cluster.told == list(discovery.targets.values())
+        await discovery.round(now=VERSIONS_MAX_AGE)
+        assert len(cluster.told) == 2, "asked again, and nothing new"
+        cluster.one.versions = {18: (0, 4), 3: (0, 13), 1: (4, 18)}
+        await discovery.round(now=VERSIONS_MAX_AGE + 1)
+        assert len(cluster.told) == 2, "not due yet"
+        discovery.wake(target)
+        await discovery.round(now=VERSIONS_MAX_AGE + 2)
+        assert cluster.told[2:] == [target]
+        assert target.versions is not None
+        assert target.versions.apis[1] == (4, 18)
+
+    play(transcript)
+
+
+def test_silence_of_all_brokers_changes_nothing() -> None:
+    async def transcript(cluster: Cluster) -> None:
+        discovery = cluster.discovery
+        await discovery.round(now=0)
+        cluster.one.answer = cluster.two.answer = b""
+        assert not await discovery.round(now=1000)
+        assert list(discovery.targets) == [1, 2]
+        assert all(target.ready for target in discovery.targets.values())
+        assert not cluster.left
+
+    play(transcript)
+
+
+def test_one_living_broker_suffices() -> None:
+    async def transcript(cluster: Cluster) -> None:
+        cluster.one.answer = b""
+        assert not await cluster.discovery.round(now=0), "one did not answer: again, soon"
+        assert cluster.joined == [1, 2]
+        assert cluster.discovery.bootstrap_target() is cluster.discovery.targets[2]
+
+    play(transcript)
+
+
+def test_a_broker_first_seen_in_a_clients_response_joins_at_once() -> None:
+    """The client connects to it next: its port must be open by then."""
+
+    async def transcript(cluster: Cluster) -> None:
+        discovery = cluster.discovery
+        gateway = discovery.gateway("gate", PortRange(9100, 9199))
+        assert gateway.resolve(2, HOST, cluster.two.port) == ("gate", 9102)
+        assert cluster.joined == [2]
+        task = asyncio.create_task(discovery.run())
+        await until(lambda: discovery.targets[2].ready)
+        await stop(task)
+
+    play(transcript)
+
+
+def test_waking_makes_the_next_round_come_early() -> None:
+    async def transcript(cluster: Cluster) -> None:
+        discovery = cluster.discovery
+        task = asyncio.create_task(discovery.run())
+        await until(lambda: len(discovery.targets) == 2)
+        async with FakeBroker(brokers=cluster.one.brokers) as three:
+            cluster.one.brokers[3] = (HOST, three.port)
+            discovery.wake()
+            await until(lambda: 3 in discovery.targets and discovery.targets[3].ready)
+            await stop(task)
+
+    play(transcript)
+
+
+def test_a_range_of_ports_too_short_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def transcript(cluster: Cluster) -> None:
+        gateway = cluster.discovery.gateway("gate", PortRange(9100, 9101))
+        await cluster.discovery.round(now=0)
+        await cluster.discovery.round(now=1)
+        assert gateway.unmapped == {2}
+
+    play(transcript)
+    messages = [record.getMessage() for record in caplog.records]
+    assert sum("broker 2 has no port" in message for message in messages) == 1
+
+
+def test_a_sidecar_asks_its_one_broker() -> None:
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            told: list[Target] = []
+            discovery = SidecarDiscovery(HOST, broker.port, timeout_s=5, on_versions=told.append)
+            assert await discovery.round(now=0)
+            assert discovery.target.ready
+            assert told == [discovery.target]
+        discovery.wake(discovery.target)
+        assert not await discovery.round(now=1)
+        assert discovery.target.ready, "what was known stays"
+
+    asyncio.run(run())

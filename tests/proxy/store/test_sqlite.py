@@ -1,0 +1,307 @@
+"""The laws of `proxy.store.interface`, on real files."""
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy.store import CachedCredentials, Store, StoreError, open_store
+from proxy.store.migrations import APPLICATION_ID, STEPS
+from proxy.store.sqlite import SqliteStore
+from sasl.credentials import ScramCredential, ScramMechanism
+
+SHA_256 = ScramMechanism.SCRAM_SHA_256
+SHA_512 = ScramMechanism.SCRAM_SHA_512
+
+
+def credential(seed: int = 1, iterations: int = 4096) -> ScramCredential:
+    return ScramCredential(
+        salt=bytes([seed]) * 16,
+        stored_key=bytes([seed]) * 32,
+        server_key=bytes([seed + 1]) * 32,
+        iterations=iterations,
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    opened = open_store(f"sqlite:{path}")
+    yield opened
+    opened.close()
+
+
+def test_credentials_are_kept_and_replaced(store: Store, path: Path) -> None:
+    store.alter_credentials(
+        upsert={("alice", SHA_256): credential(1), ("bob", SHA_512): credential(3)}
+    )
+    store.alter_credentials(upsert={("alice", SHA_256): credential(5, 8192)})
+
+    again = open_store(f"sqlite:{path}")
+    try:
+        snapshot = again.credential_snapshot()
+        assert snapshot.credentials == {
+            ("alice", SHA_256): credential(5, 8192),
+            ("bob", SHA_512): credential(3),
+        }
+        assert [(i.user, i.mechanism, i.iterations) for i in again.credential_infos()] == [
+            ("alice", SHA_256, 8192),
+            ("bob", SHA_512, 4096),
+        ]
+    finally:
+        again.close()
+
+
+def test_a_missing_deletion_keeps_nothing_else_from_being_done(store: Store) -> None:
+    store.alter_credentials(upsert={("alice", SHA_256): credential()})
+
+    missing = store.alter_credentials(
+        delete=[("alice", SHA_256), ("alice", SHA_512), ("nobody", SHA_256)],
+        upsert={("carol", SHA_256): credential()},
+    )
+
+    assert missing == {("alice", SHA_512), ("nobody", SHA_256)}
+    assert store.credential_snapshot().credentials.keys() == {("carol", SHA_256)}
+
+
+def test_a_write_that_fails_leaves_nothing_behind(store: Store) -> None:
+    """The second name cannot be stored (a lone surrogate), so the first must not be either."""
+    before = store.version()
+    with pytest.raises(StoreError):
+        store.alter_credentials(
+            upsert={("good", SHA_256): credential(), ("bad\ud800", SHA_256): credential()}
+        )
+    assert store.credential_infos() == ()
+    assert store.version() == before
+
+
+def test_the_version_grows_with_changes_only(store: Store) -> None:
+    """Each growth makes every worker read all credentials anew."""
+    first = store.version()
+    store.alter_credentials(delete=[("nobody", SHA_256)], upsert={})
+    assert store.version() == first
+    store.alter_credentials(upsert={("alice", SHA_256): credential()})
+    assert store.version() == first + 1
+    store.alter_credentials(delete=[("alice", SHA_256)], upsert={})
+    assert store.version() == first + 2
+
+
+def test_what_one_process_writes_the_others_see(store: Store, path: Path) -> None:
+    """Workers poll the version; the command line is another process."""
+    cached = CachedCredentials(store)
+    assert cached.find("alice", SHA_256) is None
+    assert not cached.refresh_if_changed()
+
+    program = (
+        "import sys; from proxy.store import open_store; from sasl.credentials import *;"
+        "one = ScramCredential(salt=bytes([1]) * 16, stored_key=bytes([1]) * 32,"
+        " server_key=bytes([2]) * 32, iterations=4096);"
+        "key = ('alice', ScramMechanism.SCRAM_SHA_256);"
+        "open_store(sys.argv[1]).alter_credentials(upsert={key: one})"
+    )
+    subprocess.run([sys.executable, "-c", program, f"sqlite:{path}"], check=True, timeout=30)
+
+    assert cached.refresh_if_changed()
+    assert not cached.refresh_if_changed()
+    assert cached.find("alice", SHA_256) == credential()
+    assert cached.find("alice", SHA_512) is None
+
+
+def test_a_store_that_fails_leaves_the_last_known_credentials(path: Path) -> None:
+    store = open_store(f"sqlite:{path}")
+    store.alter_credentials(upsert={("alice", SHA_256): credential()})
+    cached = CachedCredentials(store)
+    store.close()
+
+    with pytest.raises(StoreError):
+        cached.refresh_if_changed()
+    assert cached.find("alice", SHA_256) == credential()
+
+
+def test_several_that_open_a_new_store_at_once_agree(path: Path) -> None:
+    """Workers start together, and the secret must be one: salts would tell them apart."""
+    program = (
+        "import sys; from proxy.store import open_store;"
+        "sys.stdin.readline(); print(open_store(sys.argv[1]).scram_fake_secret().hex())"
+    )
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, f"sqlite:{path}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    for worker in workers:
+        assert worker.stdin
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    printed = {worker.communicate(timeout=30)[0] for worker in workers}
+
+    assert [worker.returncode for worker in workers] == [0] * 4
+    assert len(printed) == 1
+    assert len(bytes.fromhex(printed.pop())) == 32
+
+
+def test_the_secret_is_another_in_another_store(store: Store, tmp_path: Path) -> None:
+    other = open_store(f"sqlite:{tmp_path / 'other.db'}")
+    assert other.scram_fake_secret() != store.scram_fake_secret()
+    other.close()
+
+
+def test_threads_may_share_a_store(store: Store) -> None:
+    """Writes are made in threads, while the event loop reads."""
+    failures: list[BaseException] = []
+
+    def write(seed: int) -> None:
+        try:
+            for number in range(5):
+                store.alter_credentials(upsert={(f"u{seed}-{number}", SHA_256): credential(seed)})
+                store.credential_snapshot()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write, args=(seed,)) for seed in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert failures == []
+    assert len(store.credential_infos()) == 20
+
+
+def test_a_reader_does_not_wait_for_a_writer(store: Store, path: Path) -> None:
+    """The event loop reads: it must not stand still while another process writes."""
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    writer.execute("UPDATE change_counter SET value = 99")
+    assert store.version() == 0
+    writer.execute("ROLLBACK")
+    writer.close()
+
+
+def test_nobody_else_may_read_the_files(store: Store, path: Path) -> None:
+    """Verifiers can be guessed at offline."""
+    store.alter_credentials(upsert={("alice", SHA_256): credential()})
+    for file in path.parent.iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file.name
+    assert path.with_name("state.db-wal").exists()
+
+
+def test_writes_are_synced(path: Path) -> None:
+    """An answered AlterUserScramCredentials survives a power cut."""
+    store = SqliteStore(path)
+    with store._writing() as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    store.close()
+
+
+def _not_a_database(path: Path) -> None:
+    path.write_bytes(b"# not a database\n" * 100)
+
+
+def _damaged(path: Path) -> None:
+    open_store(f"sqlite:{path}").close()
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * 4096)
+
+
+def _other_program(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE theirs (x)")
+    connection.close()
+
+
+def _newer(path: Path) -> None:
+    open_store(f"sqlite:{path}").close()
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version = {len(STEPS) + 1}")
+    connection.close()
+
+
+def _directory(path: Path) -> None:
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (_not_a_database, "is not a SQLite database"),
+        (_damaged, "is damaged"),
+        (_other_program, "is the database of another program"),
+        (_newer, "was written by a newer reauth-proxy"),
+        (_directory, "cannot be opened: Is a directory"),
+    ],
+)
+def test_a_store_that_cannot_be_used_is_one_sentence(
+    path: Path, spoil: Callable[[Path], None], says: str
+) -> None:
+    spoil(path)
+    with pytest.raises(StoreError) as caught:
+        open_store(f"sqlite:{path}")
+    assert str(caught.value).startswith(f"{path}: {says}")
+    assert "\n" not in str(caught.value)
+
+
+def test_another_programs_database_is_left_as_it_was(path: Path) -> None:
+    _other_program(path)
+    before = path.read_bytes()
+    with pytest.raises(StoreError):
+        open_store(f"sqlite:{path}")
+    assert path.read_bytes() == before
+
+
+def test_a_directory_that_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="No such file or directory"):
+        open_store(f"sqlite:{tmp_path / 'no' / 'state.db'}")
+
+
+def test_a_bad_row_is_one_sentence(store: Store, path: Path) -> None:
+    """Somebody wrote into the database by hand: no weak verifier is let in."""
+    connection = sqlite3.connect(path)
+    connection.execute(
+        "INSERT INTO scram_credentials VALUES ('eve', 'SCRAM-SHA-256', x'01', x'02', x'03', 1)"
+    )
+    connection.commit()
+    connection.close()
+    with pytest.raises(StoreError, match="holds a value that it must not: iterations"):
+        store.credential_snapshot()
+
+
+def test_names_are_told_apart_exactly(store: Store) -> None:
+    """No folding of case or of Unicode forms, no end at a NUL: each would be another's login."""
+    names = ["alice", "Alice", "alice ", "alice\0x", "é", "e\u0301", "' OR 1=1 --"]
+    store.alter_credentials(
+        upsert={(name, SHA_256): credential(seed) for seed, name in enumerate(names, 1)}
+    )
+    found = store.credential_snapshot().credentials
+    assert {name: found[name, SHA_256] for name in names} == {
+        name: credential(seed) for seed, name in enumerate(names, 1)
+    }
+
+
+def test_the_file_says_whose_it_is(store: Store, path: Path) -> None:
+    del store
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+    assert connection.execute("PRAGMA user_version").fetchone() == (len(STEPS),)
+    connection.close()
+
+
+def test_urls_of_other_kinds_are_refused() -> None:
+    for url in ("", "sqlite:", "mysql:x", os.devnull):
+        with pytest.raises(StoreError):
+            open_store(url)

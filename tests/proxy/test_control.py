@@ -1,0 +1,141 @@
+import asyncio
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+import uvloop
+
+from metrics.registry import EVENTS_WRITTEN
+from metrics.snapshot import Snapshot
+from proxy.control import (
+    MAX_MESSAGE_BYTES,
+    Answer,
+    ControlError,
+    Fleet,
+    WorkerLink,
+    serve_control,
+)
+from proxy.errors import ProxyError
+
+
+def snapshot() -> dict[str, Any]:
+    values = Snapshot(run="a")
+    values.count(EVENTS_WRITTEN, 5)
+    return values.to_json()
+
+
+def answers(kind: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    if kind == "snapshot":
+        return snapshot()
+    if kind == "ready":
+        return {"reasons": ["no broker"]}
+    if kind == "echo":
+        return dict(arguments)
+    raise ProxyError(f"unknown question {kind}")
+
+
+def with_worker(test: Callable[[WorkerLink], Awaitable[None]], answer: Answer = answers) -> None:
+    """Run a test with a link whose other end answers, on the data path's event loop."""
+
+    async def run() -> None:
+        ours, theirs = socket.socketpair()
+        served = await serve_control(theirs, answer)
+        link = await WorkerLink.open(0, ours)
+        try:
+            await test(link)
+        finally:
+            link.close()
+            served.close()
+            await asyncio.sleep(0)
+
+    uvloop.run(run())
+
+
+def test_questions_and_answers() -> None:
+    async def test(link: WorkerLink) -> None:
+        many = await asyncio.gather(*(link.ask("echo", number=number) for number in range(50)))
+        assert many == [{"number": number} for number in range(50)]
+
+    with_worker(test)
+
+
+def test_an_answer_of_many_reads() -> None:
+    """The sessions of 5,000 connections are some megabytes."""
+
+    async def test(link: WorkerLink) -> None:
+        assert await link.ask("echo", text="x" * 3_000_000) == {"text": "x" * 3_000_000}
+
+    with_worker(test)
+
+
+def test_a_refusal_is_an_error_and_the_link_lives_on() -> None:
+    async def test(link: WorkerLink) -> None:
+        with pytest.raises(ControlError, match="unknown question dance"):
+            await link.ask("dance")
+        assert await link.ask("echo", again=True) == {"again": True}
+
+    with_worker(test)
+
+
+def test_a_late_answer_is_not_taken_for_the_next_one() -> None:
+    """A worker that was busy answers both questions at last."""
+
+    async def run() -> None:
+        ours, theirs = socket.socketpair()
+        link = await WorkerLink.open(0, ours)
+        with pytest.raises(ControlError, match="worker 0 does not answer"):
+            await link.ask("echo", within=0.01, number=1)
+        asking = asyncio.ensure_future(link.ask("echo", number=2))
+        served = await serve_control(theirs, answers)
+        assert await asking == {"number": 2}
+        link.close()
+        served.close()
+
+    asyncio.run(run())
+
+
+def test_a_worker_that_dies_is_known_at_once() -> None:
+    async def run() -> None:
+        ours, theirs = socket.socketpair()
+        link = await WorkerLink.open(3, ours)
+        asking = asyncio.ensure_future(link.ask("echo", within=60))
+        await asyncio.sleep(0)
+        theirs.close()
+        with pytest.raises(ControlError, match="worker 3 is gone"):
+            await asking
+        with pytest.raises(ControlError, match="worker 3 is gone"):
+            await link.ask("echo")
+
+    asyncio.run(run())
+
+
+def test_a_message_that_claims_too_much_ends_the_link() -> None:
+    """A length of 4 GiB must not be waited for, nor gathered."""
+
+    async def run() -> None:
+        ours, theirs = socket.socketpair()
+        link = await WorkerLink.open(0, ours)
+        theirs.sendall(struct.pack(">I", MAX_MESSAGE_BYTES + 1))
+        with pytest.raises(ControlError):
+            await link.ask("echo", within=5)
+        theirs.close()
+
+    asyncio.run(run())
+
+
+def test_the_fleet_reports_who_does_not_answer() -> None:
+    async def run() -> None:
+        pairs = [socket.socketpair() for _ in range(2)]
+        fleet = Fleet([await WorkerLink.open(n, ours) for n, (ours, _) in enumerate(pairs)])
+        served = await serve_control(pairs[0][1], answers)
+        pairs[1][1].close()
+        snapshots = await fleet.snapshots()
+        assert snapshots == {0: Snapshot.from_json(snapshot()), 1: None}
+        assert await fleet.readiness() == {0: ["no broker"], 1: ["worker 1 is gone"]}
+        for link in fleet.links:
+            link.close()
+        served.close()
+
+    asyncio.run(run())

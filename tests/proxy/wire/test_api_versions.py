@@ -1,0 +1,181 @@
+"""ApiVersions as Kafka answers it; kio is the judge of form."""
+
+import io
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
+
+from proxy.errors import BrokerFault, ClientFault
+from proxy.wire.api_versions import (
+    INVALID_REQUEST,
+    UNSUPPORTED_VERSION,
+    ApiVersionsAnswers,
+    ClientSoftware,
+    UpstreamVersions,
+    parse_request,
+    parse_response,
+    refusal,
+    unsupported_version,
+    write_request,
+)
+from tests.proxy.wire.entities import CORRELATION_ID, decode, encode, responses
+
+UPSTREAM = UpstreamVersions(
+    apis={0: (0, 13), 3: (0, 13), 18: (0, 4), 29: (1, 3)},
+    supported_features={"kraft.version": (0, 1), "metadata.version": (7, 27)},
+    finalized_features_epoch=5,
+    finalized_features={"metadata.version": (27, 27), "transaction.version": (2, 2)},
+    zk_migration_ready=True,
+)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_every_version_says_the_same(version: int) -> None:
+    answers = ApiVersionsAnswers(UPSTREAM)
+    answer: Any = decode(18, version, answers.response(version, CORRELATION_ID))
+    assert answer.error_code is ErrorCode.none
+    ranges = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+    assert ranges == answers.offers
+    if version >= 3:
+        assert answer.finalized_features_epoch == 5
+        assert answer.zk_migration_ready
+        levels = {one.name: one.max_version_level for one in answer.finalized_features}
+        assert levels == {"metadata.version": 27, "transaction.version": 2}
+
+
+@pytest.mark.parametrize(
+    ("version", "names"), [(3, {"metadata.version"}), (4, {"kraft.version", "metadata.version"})]
+)
+def test_features_from_level_0_are_hidden_before_v4(version: int, names: set[str]) -> None:
+    """Seen in Kafka's own ApiVersionsResponse (KIP-1022)."""
+    answers = ApiVersionsAnswers(UPSTREAM)
+    answer: Any = decode(18, version, answers.response(version, CORRELATION_ID))
+    assert {one.name for one in answer.supported_features} == names
+
+
+def test_without_features_there_is_no_tagged_field() -> None:
+    body = ApiVersionsAnswers(UpstreamVersions(apis={})).response(4, 1)
+    assert body.endswith(b"\x00" * 5)
+
+
+def test_a_too_new_version_is_told_the_range() -> None:
+    answer: Any = decode(18, 0, unsupported_version(CORRELATION_ID))
+    assert answer.error_code is ErrorCode.unsupported_version
+    (own,) = answer.api_keys
+    assert (own.api_key, own.min_version, own.max_version) == (18, 0, 4)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_an_invalid_request_is_answered_in_its_version(version: int) -> None:
+    answer: Any = decode(18, version, refusal(version, CORRELATION_ID, INVALID_REQUEST))
+    assert answer.error_code is ErrorCode.invalid_request
+    assert answer.api_keys == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "valid"),
+    [
+        ("a", True),
+        ("apache-kafka-java", True),
+        ("a..b", True),
+        ("4.1.0", True),
+        ("", False),
+        ("-a", False),
+        ("a-", False),
+        ("A_b", False),
+        ("é", False),
+        ("a\n", False),
+        ("a b", False),
+    ],
+)
+def test_valid_software_is_what_kafka_takes_for_valid(text: str, valid: bool) -> None:
+    """Each was asked of Kafka 4.1's ApiVersionsRequest.isValid()."""
+    assert ClientSoftware(name=text, version="1").valid is valid
+    assert ClientSoftware(name="a", version=text).valid is valid
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_a_request_tells_the_clients_software(version: int) -> None:
+    schema: Any = load_request_schema(18, version)
+    said = {"client_software_name": "librdkafka", "client_software_version": "2.6.0"}
+    entity = schema(**said) if version >= 3 else schema()
+    buffer = io.BytesIO()
+    entity_writer(schema)(buffer, entity)
+    software = parse_request(version, buffer.getvalue() + b"ignored")
+    expected = ("librdkafka", "2.6.0") if version >= 3 else ("", "")
+    assert (software.name, software.version) == expected
+    assert write_request(version, *expected) == buffer.getvalue()
+    read, size = entity_reader(schema)(write_request(version, *expected), 0)
+    assert (read, size) == (entity, len(buffer.getvalue()))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\x00\x00\x00",
+        b"\x05ab",
+        b"\x02a\x02b",
+        b"\x02a\x02b\x01",
+        b"\x02a\x02b\x01\x00\x05x",
+        b"\xff\xff\xff\xff\xff\xff",
+        b"\xff\xff\xff\xff\x0f" + b"x" * 40_000,
+        b"\x02\xff\x02b\x00",
+    ],
+)
+def test_a_malformed_request_is_the_clients_fault(body: bytes) -> None:
+    """Cut short, null names, impossible lengths, text that is not UTF-8."""
+    with pytest.raises(ClientFault):
+        parse_request(3, body)
+
+
+@given(body=st.binary(max_size=60))
+def test_no_request_raises_anything_else(body: bytes) -> None:
+    with suppress(ClientFault):
+        parse_request(4, body)
+
+
+@given(version=st.integers(0, 4), body=st.binary(max_size=60))
+def test_no_response_raises_anything_but_the_brokers_fault(version: int, body: bytes) -> None:
+    with suppress(BrokerFault):
+        parse_response(version, body)
+
+
+@pytest.mark.parametrize("version", range(5))
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_a_brokers_response_is_read_as_kio_reads_it(version: int, data: st.DataObject) -> None:
+    entity = data.draw(responses(18, version))
+    error_code, upstream = parse_response(version, encode(entity)[4:])
+    assert error_code == entity.error_code.value
+    assert upstream.apis == {
+        one.api_key: (one.min_version, one.max_version) for one in entity.api_keys
+    }
+    if version >= 3:
+        assert upstream.finalized_features_epoch == entity.finalized_features_epoch
+        assert upstream.zk_migration_ready == entity.zk_migration_ready
+        assert upstream.finalized_features == {
+            one.name: (one.min_version_level, one.max_version_level)
+            for one in entity.finalized_features
+        }
+        assert upstream.supported_features == {
+            one.name: (one.min_version, one.max_version) for one in entity.supported_features
+        }
+
+
+def test_a_refused_version_comes_back_in_v0() -> None:
+    error_code, upstream = parse_response(4, unsupported_version(1)[4:])
+    assert error_code == UNSUPPORTED_VERSION
+    assert upstream.apis == {18: (0, 4)}
+    assert parse_response(3, refusal(3, 1, INVALID_REQUEST)[4:])[0] == INVALID_REQUEST
+
+
+def test_the_v0_response_has_no_throttle_time() -> None:
+    assert load_response_schema(18, 0).__version__ == 0
+    assert len(unsupported_version(1)) == 4 + 2 + 4 + 6

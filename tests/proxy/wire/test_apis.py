@@ -1,0 +1,96 @@
+"""The registry against kio's schemas and against what Kafka's own broker has."""
+
+import csv
+from pathlib import Path
+
+import pytest
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.index import api_key_map, schema_name_map
+
+from proxy.wire import apis
+from proxy.wire.apis import APIS, Kind, offers, understands
+
+KAFKA_4_1 = Path(__file__).with_name("kafka_4_1_api_keys.csv")
+CLIENT_APIS_OF_PROXY = {17, 18, 36, 50, 51}
+FOR_LATER_WORK = {29, 30, 31, 38, 39, 40, 41, 48, 49}
+"""ACLs, delegation tokens, client quotas: forwarded, they would go around the proxy's own rules."""
+
+
+def kafka_4_1() -> list[dict[str, str]]:
+    with KAFKA_4_1.open() as lines:
+        return list(csv.DictReader(line for line in lines if not line.startswith("#")))
+
+
+def test_versions_are_those_that_kio_can_decode() -> None:
+    for key, api in APIS.items():
+        versions = sorted(schema_name_map[api_key_map[key]])
+        assert (api.min_version, api.max_version) == (versions[0], versions[-1]), api.name
+    assert set(api_key_map) == set(APIS)
+
+
+def test_headers_are_those_of_kio() -> None:
+    for key, api in APIS.items():
+        for version in range(api.min_version, api.max_version + 1):
+            request = load_request_schema(key, version)
+            response = load_response_schema(key, version)
+            assert apis.is_flexible(key, version) == request.__flexible__, api.name
+            header_version = response.__header_schema__.__version__
+            assert apis.response_header_version(key, version) == header_version, api.name
+
+
+def test_kafka_agrees_on_names_lowest_versions_and_headers() -> None:
+    for row in kafka_4_1():
+        key = int(row["key"])
+        if row["served_by"] == "gone":
+            assert key not in APIS
+            continue
+        api = APIS[key]
+        assert (api.name, api.min_version) == (row["name"], int(row["oldest"]))
+        assert api.max_version >= int(row["latest"]), api.name
+        if row["first_flexible"]:
+            assert api.first_flexible is not None
+            first = max(int(row["first_flexible"]), api.min_version)
+            assert max(api.first_flexible, api.min_version) == first, api.name
+        else:
+            assert api.first_flexible is None
+
+
+def test_what_only_brokers_and_controllers_say_is_not_offered() -> None:
+    between_brokers = {83, 84, 85, 86, 87}  # share group state: needs ClusterAction
+    for row in kafka_4_1():
+        key = int(row["key"])
+        if row["served_by"] == "controller" or key in between_brokers | FOR_LATER_WORK:
+            assert APIS[key].kind is Kind.NOT_OFFERED, row["name"]
+        elif key in CLIENT_APIS_OF_PROXY:
+            assert APIS[key].kind is Kind.ANSWERED
+    assert APIS[67].kind is Kind.NOT_OFFERED  # AllocateProducerIds
+    assert APIS[58].kind is Kind.NOT_OFFERED  # Envelope
+
+
+def test_an_offer_is_what_both_broker_and_proxy_know() -> None:
+    offered = offers({1: (0, 12), 3: (5, 99), 9: (11, 12), 29: (0, 3), 200: (0, 1)})
+    assert offered[1] == (4, 12)
+    assert offered[3] == (5, 13)
+    assert 9 not in offered, "no version in common"
+    assert 29 not in offered, "ACLs come with later work"
+    assert 200 not in offered, "unknown APIs cannot be policed"
+
+
+def test_what_the_proxy_serves_does_not_depend_on_the_broker() -> None:
+    assert offers({}) == {17: (0, 1), 18: (0, 4), 36: (0, 2), 50: (0, 0), 51: (0, 0)}
+    assert offers({36: (0, 0), 18: (0, 2)}) == offers({})
+
+
+def test_produce_keeps_the_lowest_version_that_kafka_pretends_to_have() -> None:
+    """librdkafka takes a Produce minimum above 0 for a broker without message sets (KIP-896)."""
+    assert offers({0: (0, 13)})[0] == (0, 13)
+    assert not understands(0, 2)
+    assert understands(0, 3)
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version"), [(-1, 0), (4, 0), (58, 0), (93, 0), (3, -1), (3, 14), (1, 3)]
+)
+def test_unknown_apis_and_versions_are_not_understood(api_key: int, version: int) -> None:
+    assert not understands(api_key, version)
+    assert not apis.carries_addresses(api_key, version)

@@ -1,0 +1,77 @@
+"""The proxy's own reading of Metadata, judged by kio."""
+
+import io
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.index import load_request_schema
+from kio.serial import entity_reader, entity_writer
+
+from proxy.errors import BrokerFault
+from proxy.wire.metadata import (
+    HIGHEST_VERSION,
+    LOWEST_VERSION,
+    BrokerAddress,
+    parse_response,
+    write_request,
+)
+from tests.proxy.wire.entities import encode, responses
+
+VERSIONS = range(LOWEST_VERSION, HIGHEST_VERSION + 1)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_request_asks_for_no_topics_and_creates_none(version: int) -> None:
+    schema: Any = load_request_schema(3, version)
+    request, size = entity_reader(schema)(write_request(version), 0)
+    assert size == len(write_request(version))
+    assert request.topics == ()
+    assert not getattr(request, "allow_auto_topic_creation", False)
+    buffer = io.BytesIO()
+    entity_writer(schema)(buffer, request)
+    assert buffer.getvalue() == write_request(version)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_brokers_are_read_as_kio_reads_them(version: int, data: st.DataObject) -> None:
+    entity = data.draw(responses(3, version))
+    brokers = tuple(
+        replace(
+            one, node_id=one.node_id & 0x7FFF_FFFF, host=f"h{one.host}", port=one.port % 65_535 + 1
+        )
+        for one in entity.brokers
+    )
+    view = parse_response(version, encode(replace(entity, brokers=brokers))[4:])
+    assert view.brokers == {
+        one.node_id: BrokerAddress(host=one.host, port=one.port, rack=one.rack) for one in brokers
+    }
+    assert view.controller_id == entity.controller_id
+    assert view.cluster_id == getattr(entity, "cluster_id", None)
+
+
+@pytest.mark.parametrize(
+    "impossible", [{"node_id": -1}, {"host": ""}, {"port": 0}, {"port": 65_536}, {"port": -1}]
+)
+@settings(max_examples=1, deadline=None)
+@given(data=st.data())
+def test_a_broker_that_cannot_be_is_refused(
+    impossible: dict[str, object], data: st.DataObject
+) -> None:
+    """A target with such an address would fail at every connection, far from the cause."""
+    entity = data.draw(responses(3, 12).filter(lambda one: one.brokers))
+    fine = replace(entity.brokers[0], node_id=1, host="h", port=1)
+    body = encode(replace(entity, brokers=(replace(fine, **impossible),)))
+    with pytest.raises(BrokerFault):
+        parse_response(12, body[4:])
+
+
+@given(version=st.sampled_from(VERSIONS), body=st.binary(max_size=80))
+def test_garbage_is_the_brokers_fault(version: int, body: bytes) -> None:
+    with suppress(BrokerFault):
+        parse_response(version, body)

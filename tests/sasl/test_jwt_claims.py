@@ -1,0 +1,159 @@
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sasl.jwt_claims import (
+    MAX_LIFETIME_SECONDS,
+    AcceptedClaims,
+    OAuthBearerSettings,
+    deadline_of,
+    judge_claims,
+)
+from sasl.mechanism import FailureReason
+from tests.sasl.given import NOW, SETTINGS, WALL, claims
+
+EXPIRED = FailureReason.EXPIRED
+NOT_YET_VALID = FailureReason.NOT_YET_VALID
+BAD_CLAIMS = FailureReason.BAD_CLAIMS
+
+
+@pytest.mark.parametrize(
+    ("expires_in", "lifetime"),
+    [
+        (300.0, 300.0),
+        (0.5, 0.5),
+        (0.0, 0.0),
+        (-5.0, 0.0),
+        (1e18, MAX_LIFETIME_SECONDS),
+        (1e300, MAX_LIFETIME_SECONDS),
+    ],
+)
+def test_a_wall_clock_time_becomes_a_monotonic_deadline(expires_in: float, lifetime: float) -> None:
+    assert deadline_of(WALL + expires_in, WALL, NOW) == NOW + lifetime
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"aud": ["other", "kafka-dev"]},
+        {"nbf": WALL + 30},
+        {"iat": WALL + 200},
+        {"iat": 0},
+        {"exp": WALL + 1},
+        {"exp": WALL + 300.75, "iat": WALL - 0.5},
+        {"exp": 10**18},
+        {"exp": 1e308},
+        {"scope": "read write"},
+        {"scope": ["read", "write"]},
+        {"scope": 7},
+        {"jti": {"any": ["thing"]}},
+    ],
+)
+def test_good_claims(changes: dict[str, Any]) -> None:
+    """As Kafka: iat may lie in the future, exp may have a fraction, scope may be missing."""
+    accepted = judge_claims(claims(**changes), SETTINGS, WALL)
+    assert isinstance(accepted, AcceptedClaims), accepted
+    assert accepted.subject == "alice"
+    assert accepted.expires_at == math.floor(claims(**changes)["exp"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"exp": None}, BAD_CLAIMS),
+        ({"exp": True}, BAD_CLAIMS),
+        ({"exp": "1800000000"}, BAD_CLAIMS),
+        ({"exp": math.inf}, BAD_CLAIMS),
+        ({"exp": math.nan}, BAD_CLAIMS),
+        ({"exp": 10**400}, BAD_CLAIMS),
+        ({"exp": -1}, BAD_CLAIMS),
+        ({"exp": [WALL + 300]}, BAD_CLAIMS),
+        ({"exp": WALL}, EXPIRED),
+        ({"exp": WALL - 1}, EXPIRED),
+        ({"exp": WALL + 0.9}, EXPIRED),
+        ({"exp": WALL - 1e6}, EXPIRED),
+        ({"iat": None}, BAD_CLAIMS),
+        ({"iat": "now"}, BAD_CLAIMS),
+        ({"iat": -1}, BAD_CLAIMS),
+        ({"iat": WALL + 400}, BAD_CLAIMS),
+        ({"nbf": WALL + 31}, NOT_YET_VALID),
+        ({"nbf": "soon"}, BAD_CLAIMS),
+        ({"nbf": WALL + 20, "exp": WALL + 10}, BAD_CLAIMS),
+        ({"iss": None}, BAD_CLAIMS),
+        ({"iss": "https://issuer.test/"}, BAD_CLAIMS),
+        ({"iss": ["https://issuer.test"]}, BAD_CLAIMS),
+        ({"aud": None}, BAD_CLAIMS),
+        ({"aud": []}, BAD_CLAIMS),
+        ({"aud": "Kafka"}, BAD_CLAIMS),
+        ({"aud": ["kafka", 7]}, BAD_CLAIMS),
+        ({"aud": ["kafka", ["kafka"]]}, BAD_CLAIMS),
+        ({"aud": {"kafka": 1}}, BAD_CLAIMS),
+        ({"sub": None}, BAD_CLAIMS),
+        ({"sub": ""}, BAD_CLAIMS),
+        ({"sub": " \t\n"}, BAD_CLAIMS),
+        ({"sub": 7}, BAD_CLAIMS),
+        ({"sub": ["alice"]}, BAD_CLAIMS),
+        ({"sub": "\ud800"}, BAD_CLAIMS),
+        ({"scope": ""}, BAD_CLAIMS),
+        ({"scope": ["read", "read "]}, BAD_CLAIMS),
+        ({"scope": ["read", 7]}, BAD_CLAIMS),
+    ],
+)
+def test_bad_claims(changes: dict[str, Any], reason: FailureReason) -> None:
+    assert judge_claims(claims(**changes), SETTINGS, WALL) is reason
+
+
+def test_an_expired_token_is_refused_within_the_clock_skew() -> None:
+    """Kafka lets it in with lifetime 0, which tells the client "no expiry"."""
+    generous = OAuthBearerSettings(expected_audience=frozenset({"kafka"}), clock_skew_seconds=3600)
+    assert judge_claims(claims(exp=WALL - 1), generous, WALL) is EXPIRED
+    assert isinstance(judge_claims(claims(nbf=WALL + 200), generous, WALL), AcceptedClaims)
+
+
+def test_subjects_are_trimmed_as_java_does() -> None:
+    """Control characters and blanks go, a no-break space stays: it is another principal."""
+    accepted = judge_claims(claims(sub="\0 alice\n"), SETTINGS, WALL)
+    assert isinstance(accepted, AcceptedClaims)
+    assert accepted.subject == "alice"
+    accepted = judge_claims(claims(sub="\u00a0alice"), SETTINGS, WALL)
+    assert isinstance(accepted, AcceptedClaims)
+    assert accepted.subject == "\u00a0alice"
+
+
+def test_without_an_expected_audience_a_token_for_somebody_is_refused() -> None:
+    """RFC 7519 section 4.1.3, and what jose4j does under Kafka."""
+    anything = OAuthBearerSettings()
+    assert judge_claims(claims(), anything, WALL) is BAD_CLAIMS
+    assert isinstance(judge_claims(claims(aud=None), anything, WALL), AcceptedClaims)
+
+
+def test_another_claim_may_name_the_principal() -> None:
+    settings = OAuthBearerSettings(sub_claim_name="client_id", scope_claim_name="scp")
+    said = claims(aud=None, sub=None, client_id="svc", scope="")
+    accepted = judge_claims(said, settings, WALL)
+    assert isinstance(accepted, AcceptedClaims)
+    assert accepted.subject == "svc"
+    assert judge_claims(said | {"scp": ""}, settings, WALL) is BAD_CLAIMS
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["exp", "iat", "nbf", "iss", "aud", "sub", "scope"]), ANYTHING, max_size=4
+    )
+)
+def test_no_claims_raise(changes: dict[str, Any]) -> None:
+    accepted = judge_claims(claims() | changes, SETTINGS, WALL)
+    if isinstance(accepted, AcceptedClaims):
+        assert accepted.expires_at > WALL
+        assert accepted.subject.strip()

@@ -1,0 +1,283 @@
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sasl.jwks import UNKNOWN_KID_INTERVAL_SECONDS, KeyCache
+from sasl.jwt_claims import MAX_LIFETIME_SECONDS
+from sasl.mechanism import Challenge, Failure, FailureReason, KeysNeeded, Step, Success
+from sasl.oauthbearer import INVALID_TOKEN, MAX_QUOTED_CHARACTERS
+from sasl.oauthbearer_messages import (
+    client_initial_response,
+    read_client_initial_response,
+)
+from tests.sasl.given import (
+    NOW,
+    WALL,
+    Key,
+    all_keys,
+    cache_of,
+    claims,
+    document,
+    ec_key,
+    oauth_exchange,
+    rsa_key,
+    token,
+)
+
+REJECTED = Challenge(b'{"status":"invalid_token"}')
+BAD_MESSAGE = Failure(reason=FailureReason.BAD_MESSAGE)
+GOOD_TOKEN = token()
+
+
+def offer(bearer: str) -> Step:
+    return oauth_exchange().step(client_initial_response(bearer), NOW)
+
+
+def reason_for(bearer: str) -> FailureReason:
+    """The reason of a rejected token, which shows only after the error round."""
+    exchange = oauth_exchange()
+    assert exchange.step(client_initial_response(bearer), NOW) == REJECTED
+    failure = exchange.step(b"\x01", NOW)
+    assert isinstance(failure, Failure)
+    assert failure.message == INVALID_TOKEN
+    return failure.reason
+
+
+@pytest.mark.parametrize("key", all_keys(), ids=lambda key: key.kid)
+def test_good_tokens_let_in(key: Key) -> None:
+    assert offer(token(key=key)) == Success(data=b"", name="alice", credential_deadline=NOW + 300)
+
+
+@pytest.mark.parametrize("algorithm", ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"])
+def test_every_rsa_algorithm_is_offered(algorithm: str) -> None:
+    assert isinstance(offer(token(algorithm=algorithm)), Success)
+
+
+def test_a_token_without_kid_is_accepted_when_one_key_fits() -> None:
+    assert isinstance(offer(token(kid=None)), Success)
+
+
+def test_a_token_of_the_far_future_is_clamped() -> None:
+    step = offer(token(claims(exp=10**18)))
+    assert isinstance(step, Success)
+    assert step.credential_deadline == NOW + MAX_LIFETIME_SECONDS
+
+
+class TestMessages:
+    @pytest.mark.parametrize(
+        "message",
+        [
+            b"n,,\x01auth=bearer a.b.c\x01\x01",
+            b"n,,\x01auth=BEARER   a.b.c\x01\x01",
+            b"n,a=alice,\x01auth=Bearer a.b.c\x01\x01",
+            b"n,,\x01k=v\x01auth=Bearer a.b.c\x01\x01",
+            b"n,,\x01auth=Bearer a.b.c\x01k=v w\t\r\n=x\x01\x01",
+        ],
+    )
+    def test_accepted(self, message: bytes) -> None:
+        response = read_client_initial_response(message)
+        assert response is not None
+        assert response.token == "a.b.c"
+
+    @pytest.mark.parametrize(
+        "message",
+        [
+            b"",
+            b"\x01",
+            b"n,,",
+            b"n,,\x01\x01",
+            b"n,,\x01auth=Bearer a",
+            b"n,,\x01auth=Bearer a\x01",
+            b"n,,\x01auth=Bearer a\x01\x01\x01",
+            b"n,,\x01auth=Bearer a\x01\x01 ",
+            b"y,,\x01auth=Bearer a\x01\x01",
+            b"p=tls-unique,,\x01auth=Bearer a\x01\x01",
+            b"n,a=,\x01auth=Bearer a\x01\x01",
+            b"n,a=b=2c,\x01auth=Bearer a\x01\x01",
+            b"n,,\x01auth=Bearer\x01\x01",
+            b"n,,\x01auth=Bearer \x01\x01",
+            b"n,,\x01auth=Bearer\ta\x01\x01",
+            b"n,,\x01auth=Bearer a b\x01\x01",
+            b"n,,\x01auth=Bearer =a\x01\x01",
+            b"n,,\x01auth=Basic a\x01\x01",
+            b"n,,\x01Auth=Bearer a\x01\x01",
+            b"n,,\x01k=v\x01\x01",
+            b"n,,\x01auth=Bearer a\x01k\x01\x01",
+            b"n,,\x01auth=Bearer a\x01k=\x01\x01",
+            b"n,,\x01auth=Bearer a\x01k1=v\x01\x01",
+            b"n,,\x01auth=Bearer a\x01k=\x02\x01\x01",
+            b"n,,\x01auth=Bearer a\x01k=\xc3\xa9\x01\x01",
+            b"n,,\x01auth=Bearer a\x01k=\xff\x01\x01",
+            b"n,,\x01auth=Bearer a\x01k=v\x01k=w\x01\x01",
+            b"n,,\x01auth=Bearer a\x01auth=Bearer b\x01\x01",
+            b"n,,\x01auth=B\xc5\xbfarer a\x01\x01",
+        ],
+    )
+    def test_malformed_ones_end_the_exchange(self, message: bytes) -> None:
+        exchange = oauth_exchange()
+        assert exchange.step(message, NOW) == BAD_MESSAGE
+        assert exchange.step(client_initial_response(GOOD_TOKEN), NOW) == Failure(
+            reason=FailureReason.ILLEGAL_STATE
+        )
+
+    def test_the_client_helper_writes_what_the_server_reads(self) -> None:
+        message = client_initial_response("a.b.c", {"logicalCluster": "lkc-1", "k": "v"})
+        assert message == b"n,,\x01auth=Bearer a.b.c\x01logicalCluster=lkc-1\x01k=v\x01\x01"
+        response = read_client_initial_response(message)
+        assert response is not None
+        assert response.extensions == {"logicalCluster": "lkc-1", "k": "v"}
+
+    def test_a_token_does_not_show_in_a_repr(self) -> None:
+        """A bearer token in a log is a login."""
+        assert GOOD_TOKEN not in repr(
+            read_client_initial_response(client_initial_response(GOOD_TOKEN))
+        )
+
+
+class TestAuthorizationId:
+    def offer(self, authorization_id: str) -> Step:
+        message = client_initial_response(GOOD_TOKEN).replace(
+            b"n,,", f"n,a={authorization_id},".encode(), 1
+        )
+        return oauth_exchange().step(message, NOW)
+
+    def test_the_principals_own_name_is_fine(self) -> None:
+        assert isinstance(self.offer("alice"), Success)
+
+    def test_another_name_fails_in_kafkas_words(self) -> None:
+        assert self.offer("b=2Cob") == Failure(
+            reason=FailureReason.BAD_CLAIMS,
+            message=(
+                "Authentication failed: Client requested an authorization id (b,ob) that is "
+                "different from the token's principal name (alice)"
+            ),
+        )
+
+    def test_a_long_name_is_not_sent_back(self) -> None:
+        """The length of an error message is an int16: more would break the response."""
+        step = self.offer("x" * 100_000)
+        assert isinstance(step, Failure)
+        assert len(step.message or "") < 3 * MAX_QUOTED_CHARACTERS
+
+
+class TestErrorRound:
+    def test_the_failure_comes_second_and_keeps_the_reason(self) -> None:
+        assert reason_for(token(claims(exp=WALL - 1))) is FailureReason.EXPIRED
+
+    def test_a_good_token_after_a_bad_one_lets_in(self) -> None:
+        """As Kafka does."""
+        exchange = oauth_exchange()
+        assert exchange.step(client_initial_response("a.b.c"), NOW) == REJECTED
+        assert isinstance(exchange.step(client_initial_response(GOOD_TOKEN), NOW), Success)
+
+    def test_a_second_bad_token_ends_it(self) -> None:
+        """One connection is not for guessing: failures must be counted."""
+        exchange = oauth_exchange()
+        expired = client_initial_response(token(claims(exp=WALL - 1)))
+        assert exchange.step(expired, NOW) == REJECTED
+        assert exchange.step(client_initial_response("a.b.c"), NOW) == Failure(
+            reason=FailureReason.EXPIRED, message=INVALID_TOKEN
+        )
+
+    def test_garbage_after_a_bad_token_keeps_its_reason(self) -> None:
+        exchange = oauth_exchange()
+        assert exchange.step(client_initial_response(token(claims(aud="x"))), NOW) == REJECTED
+        assert exchange.step(b"garbage", NOW) == Failure(reason=FailureReason.BAD_CLAIMS)
+
+    def test_the_error_answer_alone_is_no_message(self) -> None:
+        assert oauth_exchange().step(b"\x01", NOW) == BAD_MESSAGE
+
+
+class TestKeysNeeded:
+    LATER = NOW + UNKNOWN_KID_INTERVAL_SECONDS
+
+    def test_an_unknown_key_is_sought_once_and_then_found(self) -> None:
+        keys = cache_of(ec_key())
+        exchange = oauth_exchange(keys)
+        message = client_initial_response(GOOD_TOKEN)
+        assert exchange.step(message, self.LATER) == KeysNeeded()
+        assert keys.loaded(document(rsa_key().jwk()), self.LATER)
+        assert isinstance(exchange.step(message, self.LATER), Success)
+
+    def test_a_key_that_stays_unknown_is_rejected(self) -> None:
+        """Even when the cache would allow another fetch: no loop."""
+        keys = cache_of(ec_key())
+        exchange = oauth_exchange(keys)
+        message = client_initial_response(GOOD_TOKEN)
+        assert exchange.step(message, self.LATER) == KeysNeeded()
+        assert exchange.step(message, self.LATER) == REJECTED
+        assert exchange.step(message, self.LATER) == Failure(
+            reason=FailureReason.UNKNOWN_KEY, message=INVALID_TOKEN
+        )
+
+    def test_right_after_a_fetch_none_is_asked_for(self) -> None:
+        exchange = oauth_exchange(cache_of(ec_key()))
+        assert exchange.step(client_initial_response(GOOD_TOKEN), NOW) == REJECTED
+
+    def test_no_keys_at_all(self) -> None:
+        keys = KeyCache()
+        exchange = oauth_exchange(keys)
+        message = client_initial_response(GOOD_TOKEN)
+        assert exchange.step(message, NOW) == KeysNeeded()
+        keys.failed("refused", NOW)
+        assert exchange.step(message, NOW) == REJECTED
+        assert exchange.step(b"\x01", NOW) == Failure(
+            reason=FailureReason.NO_KEYS, message=INVALID_TOKEN
+        )
+
+    @pytest.mark.parametrize("kid", ["rsa", None])
+    def test_no_fetch_for_a_key_of_the_wrong_type(self, kid: str | None) -> None:
+        """A fetch could not help, and strangers could cause it at will."""
+        keys = cache_of(rsa_key(), rsa_key("rsa-2"))
+        exchange = oauth_exchange(keys)
+        bearer = token(key=ec_key(), kid=kid)
+        assert exchange.step(client_initial_response(bearer), self.LATER) == REJECTED
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"exp": WALL - 1}, FailureReason.EXPIRED),
+        ({"nbf": WALL + 60}, FailureReason.NOT_YET_VALID),
+        ({"iss": "https://attacker.test"}, FailureReason.BAD_CLAIMS),
+        ({"aud": "other"}, FailureReason.BAD_CLAIMS),
+        ({"sub": " "}, FailureReason.BAD_CLAIMS),
+        ({"iat": None}, FailureReason.BAD_CLAIMS),
+    ],
+)
+def test_claims_are_judged(changes: dict[str, Any], reason: FailureReason) -> None:
+    assert reason_for(token(claims(**changes))) is reason
+
+
+def test_a_deadline_follows_the_monotonic_clock() -> None:
+    """The wall clock stands still here: only the lifetime left is taken from it."""
+    first = oauth_exchange().step(client_initial_response(GOOD_TOKEN), NOW)
+    later = oauth_exchange().step(client_initial_response(GOOD_TOKEN), NOW + 100)
+    assert isinstance(first, Success)
+    assert isinstance(later, Success)
+    assert (first.credential_deadline, later.credential_deadline) == (NOW + 300, NOW + 400)
+
+
+PIECES = st.sampled_from(
+    [
+        b"n,,",
+        b"n,a=alice,",
+        b"\x01",
+        b"\x01\x01",
+        b"auth=Bearer ",
+        b"k=v",
+        GOOD_TOKEN.partition(".")[0].encode(),
+        b".",
+    ]
+)
+MESSAGES = st.binary(max_size=80) | st.lists(PIECES, max_size=8).map(b"".join)
+
+
+@given(st.lists(MESSAGES, max_size=4))
+@settings(deadline=None)
+def test_arbitrary_bytes_never_raise_and_never_succeed(messages: list[bytes]) -> None:
+    exchange = oauth_exchange(cache_of(rsa_key()))
+    for message in messages:
+        assert isinstance(exchange.step(message, NOW), Challenge | Failure)

@@ -1,0 +1,356 @@
+import base64
+import sys
+from collections import Counter
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sasl.credentials import DEFAULT_ITERATIONS, ScramCredential, ScramMechanism
+from sasl.mechanism import Challenge, Failure, FailureReason, Step, Success
+from sasl.scram import AUTHORIZATION_ID_DIFFERS, ScramServer, ScramServerExchange
+from sasl.scram_client import ScramClientExchange
+from sasl.scram_messages import MAX_MESSAGE_BYTES, encode_base64
+from tests.sasl.given import FAKE_SECRET, NOW, Users, alice, scram_exchange
+
+SHA_256, SHA_512 = ScramMechanism
+
+BAD_MESSAGE = Failure(reason=FailureReason.BAD_MESSAGE)
+BAD_CREDENTIALS = Failure(reason=FailureReason.BAD_CREDENTIALS)
+
+# RFC 7677 section 3; for SHA-512, which has no published example, Kafka 4.1's ScramFormatter on the
+# same user, password, nonces and salt.
+PUBLISHED = {
+    SHA_256: (
+        "dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=",
+        "6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=",
+    ),
+    SHA_512: (
+        "gMGXRcevScNtxZ6/8lQYpGtnsNAc3mGcmNomv+xnoOMw+3R2xNJdMNnzMlTN8PPC6wdp6dybEmDYXYTxwnYPJQ==",
+        "ZQnYEgWQMFmmsM8aQMF0nDDCy/AgCzkwk8CmMZYcMg0vSVlKDanekLtifDSeVGT4+5ZxXnJq199RVG2rR7N7Zw==",
+    ),
+}
+CLIENT_NONCE = "rOprNGfwEbeRWgbNEkqO"
+SERVER_NONCE = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+
+
+class Pencil:
+    """The one user of RFC 7677."""
+
+    def find(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
+        salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+        if user != "user":
+            return None
+        return ScramCredential.from_password(mechanism, "pencil", salt, 4096)
+
+
+def challenge(step: Step) -> bytes:
+    assert isinstance(step, Challenge), step
+    return step.data
+
+
+def login(
+    exchange: ScramServerExchange,
+    user: str = "alice",
+    password: str = "secret",  # noqa: S107
+    mechanism: ScramMechanism = SHA_256,
+) -> Step:
+    client = ScramClientExchange(mechanism=mechanism, username=user, password=password)
+    final = client.final(challenge(exchange.step(client.first(), NOW)))
+    step = exchange.step(final, NOW)
+    if isinstance(step, Success):
+        client.verify(step.data)
+    return step
+
+
+def good_messages() -> tuple[bytes, bytes]:
+    """The two messages of alice that let her into `scram_exchange()`."""
+    client = ScramClientExchange(
+        mechanism=SHA_256, username="alice", password="secret", nonce="client"
+    )
+    first = client.first()
+    return first, client.final(challenge(scram_exchange().step(first, NOW)))
+
+
+GOOD_FIRST, GOOD_FINAL = good_messages()
+
+
+@pytest.mark.parametrize("mechanism", ScramMechanism)
+def test_published_exchange(mechanism: ScramMechanism) -> None:
+    exchange = ScramServer(
+        mechanism=mechanism,
+        credentials=Pencil(),
+        fake_secret=FAKE_SECRET,
+        server_nonce=lambda: SERVER_NONCE,
+    ).exchange()
+    client = ScramClientExchange(
+        mechanism=mechanism, username="user", password="pencil", nonce=CLIENT_NONCE
+    )
+    proof, verifier = PUBLISHED[mechanism]
+    assert client.first() == f"n,,n=user,r={CLIENT_NONCE}".encode()
+    server_first = challenge(exchange.step(client.first(), NOW))
+    nonce = CLIENT_NONCE + SERVER_NONCE
+    assert server_first == f"r={nonce},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode()
+    client_final = client.final(server_first)
+    assert client_final == f"c=biws,r={nonce},p={proof}".encode()
+    success = exchange.step(client_final, NOW)
+    assert success == Success(data=f"v={verifier}".encode(), name="user", credential_deadline=None)
+    client.verify(f"v={verifier}".encode())
+
+
+@given(user=st.text(min_size=1, max_size=8), password=st.text(max_size=8))
+@settings(max_examples=30, deadline=None)
+def test_any_user_and_password_go_round(user: str, password: str) -> None:
+    """Commas, equals signs and every script: the escapes and UTF-8 lose nothing."""
+    user = user.replace("\0", "0")
+    users = Users()
+    users.add(user, password, SHA_256)
+    assert isinstance(login(scram_exchange(users), user, password), Success)
+    assert login(scram_exchange(users), user, password + "x") == BAD_CREDENTIALS
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"",
+        b"n,,",
+        b"y,,n=alice,r=client",
+        b"p=tls-server-end-point,,n=alice,r=client",
+        b"n,n=alice,r=client",
+        b"n,a=,n=alice,r=client",
+        b"n,,n=,r=client",
+        b"n,,n=alice,r=",
+        b"n,,n=alice",
+        b"n,,r=client,n=alice",
+        b"n,,n=a=2cb,r=client",
+        b"n,,n=a=3db,r=client",
+        b"n,,n=a=41b,r=client",
+        b"n,,n=alice=,r=client",
+        b"n,,n=alice\0,r=client",
+        b"n,,n=alice,r=cli ent",
+        b"n,,n=alice,r=client,",
+        b"n,,n=alice,r=client,x",
+        b"n,,n=alice,r=client,x=",
+        b"n,,n=alice,r=client,1=x",
+        b"n,,n=alice,r=client\n",
+        b"n,,n=\xff\xfe,r=client",
+        b"n,,m=x,n=alice,r=client",
+        b"n,,n=alice,r=client,m=x",
+        b"n,,n=alice,r=" + b"c" * MAX_MESSAGE_BYTES,
+    ],
+)
+def test_bad_first_messages_end_the_exchange(first: bytes) -> None:
+    assert scram_exchange().step(first, NOW) == BAD_MESSAGE
+
+
+@pytest.mark.parametrize(
+    ("first", "gs2_header"),
+    [
+        (b"n,a=alice,n=alice,r=client", b"n,a=alice,"),
+        (b"n,,n=alice,r=client,x=1,yy=2=3,x=4", b"n,,"),
+        (b"n,,n=alice,r=client,tokenauth=false", b"n,,"),
+    ],
+)
+def test_first_messages_that_kafka_accepts(first: bytes, gs2_header: bytes) -> None:
+    """An authorization id equal to the name, and extensions that nobody knows."""
+    exchange = scram_exchange()
+    server_first = challenge(exchange.step(first, NOW))
+    final = signed_final(first, server_first, gs2_header)
+    assert isinstance(exchange.step(final, NOW), Success)
+
+
+def signed_final(first: bytes, server_first: bytes, gs2_header: bytes) -> bytes:
+    """A last message whose proof is right for whatever the first one was."""
+    credential = alice().find("alice", SHA_256)
+    assert credential is not None
+    salted = SHA_256.salted_password("secret", credential.salt, credential.iterations)
+    client_key = SHA_256.hmac(salted, b"Client Key")
+    nonce = server_first.split(b",")[0]
+    without_proof = b"c=" + base64.b64encode(gs2_header) + b"," + nonce
+    bare = first[first.index(b"n=", 2) :]
+    signature = SHA_256.hmac(
+        SHA_256.hash(client_key), b",".join([bare, server_first, without_proof])
+    )
+    proof = bytes(left ^ right for left, right in zip(client_key, signature, strict=True))
+    return without_proof + b",p=" + base64.b64encode(proof)
+
+
+@pytest.mark.parametrize("user", [b"alice", b"nobody"])
+def test_another_authorization_id_fails_at_once(user: bytes) -> None:
+    """Whether or not the user exists: the answer must not depend on it."""
+    assert scram_exchange().step(b"n,a=bob,n=" + user + b",r=client", NOW) == Failure(
+        reason=FailureReason.BAD_CREDENTIALS, message=AUTHORIZATION_ID_DIFFERS
+    )
+
+
+@pytest.mark.parametrize("extensions", [b"tokenauth=true", b"x=1,tokenauth=TRUE,tokenauth=no"])
+def test_delegation_tokens_are_refused(extensions: bytes) -> None:
+    """Their names are no users': the same bytes must never be looked up as a password login."""
+    first = b"n,,n=alice,r=client," + extensions
+    assert scram_exchange().step(first, NOW) == BAD_CREDENTIALS
+
+
+def test_the_gs2_header_is_part_of_the_proof() -> None:
+    """A middleman who adds or drops the authorization id is noticed (RFC 5802 section 6)."""
+    exchange = scram_exchange()
+    first = b"n,a=alice,n=alice,r=client"
+    server_first = challenge(exchange.step(first, NOW))
+    assert exchange.step(signed_final(first, server_first, b"n,,"), NOW) == BAD_MESSAGE
+
+
+def bent(old: bytes, new: bytes) -> bytes:
+    assert old in GOOD_FINAL
+    return GOOD_FINAL.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("final", "failure"),
+    [
+        (b"", BAD_MESSAGE),
+        (GOOD_FIRST, BAD_MESSAGE),
+        (bent(b"clientserver", b"client"), BAD_MESSAGE),
+        (bent(b"clientserver", b"clientservers"), BAD_MESSAGE),
+        (bent(b"biws", b"eSws"), BAD_MESSAGE),
+        (bent(b"c=biws,", b""), BAD_MESSAGE),
+        (bent(b",p=", b",x=1,p="), BAD_MESSAGE),
+        (GOOD_FINAL + b",x=1", BAD_MESSAGE),
+        (GOOD_FINAL + b"\n", BAD_MESSAGE),
+        (GOOD_FINAL[:-1], BAD_MESSAGE),
+        (GOOD_FINAL[: GOOD_FINAL.index(b",p=")], BAD_MESSAGE),
+        (GOOD_FINAL[: GOOD_FINAL.index(b",p=")] + b",p=AAAA", BAD_MESSAGE),
+        (GOOD_FINAL[: GOOD_FINAL.index(b",p=")] + b",p=" + b"A" * 43 + b"=", BAD_CREDENTIALS),
+        (GOOD_FINAL[: GOOD_FINAL.index(b",p=")] + b",p=" + b"A" * 42 + b"B=", BAD_MESSAGE),
+    ],
+)
+def test_bad_last_messages(final: bytes, failure: Failure) -> None:
+    exchange = scram_exchange()
+    challenge(exchange.step(GOOD_FIRST, NOW))
+    assert exchange.step(final, NOW) == failure
+
+
+def test_a_proof_is_good_for_one_exchange() -> None:
+    """Replaying an overheard login meets another server nonce."""
+    exchange = ScramServer(
+        mechanism=SHA_256, credentials=alice(), fake_secret=FAKE_SECRET
+    ).exchange()
+    challenge(exchange.step(GOOD_FIRST, NOW))
+    assert exchange.step(GOOD_FINAL, NOW) == BAD_MESSAGE
+
+
+def test_a_finished_exchange_stays_finished() -> None:
+    exchange = scram_exchange()
+    challenge(exchange.step(GOOD_FIRST, NOW))
+    assert isinstance(exchange.step(GOOD_FINAL, NOW), Success)
+    assert exchange.step(GOOD_FINAL, NOW) == Failure(reason=FailureReason.ILLEGAL_STATE)
+
+
+def test_credentials_belong_to_one_mechanism() -> None:
+    users = Users()
+    users.add("alice", "secret", SHA_256)
+    step = login(scram_exchange(users, SHA_512), mechanism=SHA_512)
+    assert step == BAD_CREDENTIALS
+
+
+class TestStrangersCannotAskWhoExists:
+    def test_unknown_user_and_wrong_password_get_the_same_answers(self) -> None:
+        unknown = login(scram_exchange(), user="nobody")
+        wrong = login(scram_exchange(), password="wrong")
+        assert unknown == wrong == BAD_CREDENTIALS
+
+    def test_an_unknown_user_always_sees_the_same_salt(self) -> None:
+        """A salt that changes from attempt to attempt, or from worker to worker, is a fake."""
+        first = b"n,,n=nobody,r=client"
+        assert scram_exchange().step(first, NOW) == scram_exchange().step(first, NOW)
+
+    def test_salts_differ_by_user_mechanism_and_deployment(self) -> None:
+        """As real ones do: a salt seen twice would be a fake."""
+        seen = set()
+        for secret in (FAKE_SECRET, FAKE_SECRET[::-1]):
+            for mechanism in ScramMechanism:
+                server = ScramServer(mechanism=mechanism, credentials=Users(), fake_secret=secret)
+                for user in (b"nobody", b"noone"):
+                    step = server.exchange().step(b"n,,n=" + user + b",r=client", NOW)
+                    seen.add(challenge(step).split(b",")[1])
+        assert len(seen) == 8
+
+    def test_the_fake_has_default_iterations_and_kafkas_salt_form(self) -> None:
+        step = scram_exchange().step(b"n,,n=nobody,r=client", NOW)
+        _, salt, iterations = challenge(step).split(b",")
+        assert iterations == b"i=%d" % DEFAULT_ITERATIONS
+        decoded = base64.b64decode(salt.removeprefix(b"s="))
+        assert decoded.isalnum()
+        assert 20 <= len(decoded) <= 26
+
+    def test_even_the_fakes_own_key_does_not_let_in(self) -> None:
+        """Whoever learns the secret may tell who exists, but not log in."""
+        server = ScramServer(
+            mechanism=SHA_256,
+            credentials=Users(),
+            fake_secret=FAKE_SECRET,
+            server_nonce=lambda: "server",
+        )
+        exchange = server.exchange()
+        challenge(exchange.step(b"n,,n=nobody,r=client", NOW))
+        fake = server._fake_credential("nobody")
+        proof = encode_base64(fake.stored_key)
+        final = f"c=biws,r=clientserver,p={proof}".encode()
+        assert exchange.step(final, NOW) == BAD_CREDENTIALS
+
+    @pytest.mark.parametrize("mechanism", ScramMechanism)
+    def test_the_same_hashing_work_is_done(self, mechanism: ScramMechanism) -> None:
+        """Time is not measured but counted: every call into the hashing library."""
+        unknown = hash_calls(lambda: scram_exchange(mechanism=mechanism), "nobody", mechanism)
+        wrong = hash_calls(lambda: scram_exchange(mechanism=mechanism), "alice", mechanism)
+        assert unknown == wrong
+        assert unknown.total() >= 4
+
+
+def hash_calls(begin: Any, user: str, mechanism: ScramMechanism) -> Counter[str]:
+    """The calls of C functions of hashlib and hmac while the server refuses a bad proof."""
+    calls: Counter[str] = Counter()
+
+    def count(_frame: FrameType, event: str, function: Any) -> None:
+        if event == "c_call" and "hashlib" in str(getattr(function, "__module__", "")):
+            calls[function.__name__] += 1
+
+    exchange = begin()
+    proof = encode_base64(bytes(mechanism.key_bytes))
+    sys.setprofile(count)
+    try:
+        exchange.step(f"n,,n={user},r=client".encode(), NOW)
+        step = exchange.step(f"c=biws,r=clientserver,p={proof}".encode(), NOW)
+    finally:
+        sys.setprofile(None)
+    assert step == BAD_CREDENTIALS
+    return calls
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"fake_secret": b"short"}, {"fake_secret": FAKE_SECRET, "fake_iterations": 1}]
+)
+def test_a_weak_configuration_is_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="fake_"):
+        ScramServer(mechanism=SHA_256, credentials=Users(), **arguments)
+
+
+@given(messages=st.lists(st.binary(max_size=60) | st.sampled_from([GOOD_FIRST]), max_size=4))
+def test_arbitrary_bytes_never_raise_and_never_succeed(messages: list[bytes]) -> None:
+    exchange = scram_exchange()
+    for message in messages:
+        assert isinstance(exchange.step(message, NOW), Challenge | Failure)
+
+
+@given(
+    which=st.integers(0, 1),
+    position=st.integers(0, 8 * max(len(GOOD_FIRST), len(GOOD_FINAL)) - 1),
+)
+def test_no_flipped_bit_lets_in(which: int, position: int) -> None:
+    """Every bit of both messages is covered by the grammar or by the proof."""
+    pair = [bytearray(GOOD_FIRST), bytearray(GOOD_FINAL)]
+    position %= 8 * len(pair[which])
+    pair[which][position // 8] ^= 1 << position % 8
+    exchange = scram_exchange()
+    exchange.step(bytes(pair[0]), NOW)
+    assert isinstance(exchange.step(bytes(pair[1]), NOW), Failure)
