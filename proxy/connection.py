@@ -6,14 +6,14 @@ No sockets, no clock. Laws:
   could not be dealt with yet are in `requests.rest` or `responses.rest`: put them before the next
   read.
 - A connection waits (`_Hold`) or ends in one place, here; how frames are cut is `Requests`' and
-  `Responses`' business.
+  `Responses`' business, what is said to the client is `Dialogue`'s.
 - What ends a connection lets the requests before it be answered, as Kafka does, which takes a
   connection's requests one by one.
 """
 
 from collections.abc import Callable
-from enum import IntFlag, auto
 from math import inf
+from typing import Final
 
 from proxy.commands import (
     Close,
@@ -27,76 +27,49 @@ from proxy.commands import (
     ResumeClient,
     SeekKeys,
 )
-from proxy.errors import BrokerFault, ClientFault
-from proxy.frames import SIZE
-from proxy.requests import MOST_IN_FLIGHT, Requests, answered_here
+from proxy.dialogue import Dialogue
+from proxy.errors import BrokerFault
+from proxy.frames import Bytes
+from proxy.requests import MOST_IN_FLIGHT, Requests
 from proxy.responses import Responses
 from proxy.rules import Observer, Rules, Target
-from proxy.wire import api_versions
-from proxy.wire.api_versions import ClientSoftware
-from proxy.wire.request import (
-    MOST_CHARACTERS_KEPT,
-    Request,
-    parse_request,
-    response_frame,
-)
 from sasl.messages import (
-    API_VERSIONS,
-    ILLEGAL_SASL_STATE,
-    SASL_AUTHENTICATE,
-    SASL_AUTHENTICATE_VERSIONS,
     SASL_HANDSHAKE,
-    SASL_HANDSHAKE_VERSIONS,
 )
 from sasl.session import (
     Authenticated,
     Authenticating,
-    AwaitHandshake,
     Enforcement,
     Failed,
-    Outcome,
     Session,
 )
 
-_OF_SASL = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE})
 
+class _Hold:
+    """Why a client is not being read: bits of `_hold`. No IntFlag, which is slow to test."""
 
-class _Hold(IntFlag):
-    """Why a client is not being read."""
-
-    NO_BROKER = auto()
-    WAITING = auto()
+    NO_BROKER: Final = 1
+    WAITING: Final = 2
     """For keys, or for the store."""
-    BROKER_FULL = auto()
-    CLIENT_FULL = auto()
+    BROKER_FULL: Final = 4
+    CLIENT_FULL: Final = 8
     """It does not read its answers."""
-    IN_FLIGHT = auto()
-    CLOSING = auto()
-
-
-def _refusal(request: Request) -> bytes | None:
-    """The answer to a request in the middle of an authentication; None: closed without one.
-
-    Kafka answers each API in its own format. Here only ApiVersions is, which clients do send:
-    a stranger shall not reach the encoders of sixty APIs.
-    """
-    if request.api_key != API_VERSIONS:
-        return None
-    content = api_versions.refusal(request.api_version, request.correlation_id, ILLEGAL_SASL_STATE)
-    return SIZE.pack(len(content)) + content
+    IN_FLIGHT: Final = 16
+    CLOSING: Final = 32
 
 
 class Connection:
     """The decisions of one connection. See the laws at the head of this module."""
 
     __slots__ = (
+        "_client_finished",
         "_client_full",
         "_draining",
         "_end_is_near",
         "_hold",
         "_observer",
-        "_waiting",
         "active_at",
+        "client_bytes",
         "client_id",
         "client_software_name",
         "client_software_version",
@@ -104,6 +77,7 @@ class Connection:
         "commands",
         "connected_at",
         "connection_id",
+        "dialogue",
         "peer_host",
         "requests",
         "responses",
@@ -121,7 +95,7 @@ class Connection:
         rules: Rules,
         target: Target,
         observer: Observer,
-        to_client: Callable[[bytes | memoryview], None],
+        to_client: Callable[[Bytes], None],
         now: float,
     ) -> None:
         self.connection_id = connection_id
@@ -129,8 +103,11 @@ class Connection:
         self.rules = rules
         self.target = target
         self.session = Session(rules.mechanisms, rules.terms)
-        self.requests = Requests(self)
         self.responses = Responses(to_client)
+        self.requests = Requests(self, now)
+        self.client_bytes = self.requests.client_bytes
+        """`client_bytes(data, now)`: take what was read, `requests.rest` first if there is any."""
+        self.dialogue = Dialogue(self)
         self.commands: list[Command] = []
         self.connected_at = self.active_at = now
         self.client_id: str | None = None
@@ -140,25 +117,17 @@ class Connection:
         self.telemetry: object = None
         """Whatever the observer keeps per connection."""
         self._observer = observer
-        self._waiting: Request | None = None
-        self._hold = _Hold(0)
+        self._hold = 0
         self._client_full = False
         self._draining = False
+        self._client_finished = False
         self._end_is_near: Close | None = None
 
     # The client's side
 
-    def client_bytes(self, view: memoryview, end: int, now: float) -> None:
-        """Take `view[:end]`: `requests.rest` as it was left, and what was read behind it."""
-        self.active_at = now
-        self.requests.client_bytes(view, end, now)
-        if len(self.responses.inflight) > MOST_IN_FLIGHT:
-            self._hold_client(_Hold.IN_FLIGHT)
-
-    @property
-    def held(self) -> bool:
-        """Whether no further request is to be taken for now."""
-        return bool(self._hold) or self._draining or self.closed
+    def too_many_in_flight(self) -> None:
+        """The client is owed more answers than it may be."""
+        self._hold_client(_Hold.IN_FLIGHT)
 
     def connect(self) -> None:
         """A request is to be forwarded, and there is no broker yet."""
@@ -180,127 +149,42 @@ class Connection:
 
     # Requests that the proxy answers itself
 
-    def answer_whole(self, content: bytes, now: float) -> None:
-        """Answer a frame that is not forwarded: SASL, ApiVersions, and what the store knows."""
-        state = self.session.state
-        if isinstance(state, Authenticating) and state.raw:
-            self._follow(self.session.raw_token(content, now), None, now)
-            return
-        try:
-            request = parse_request(content)
-            if request.client_id is not None:
-                self.client_id = request.client_id
-            if self.requests.relaying and request.api_key not in _OF_SASL:
-                self.requests.count += 1
-                self.requests.bytes += SIZE.size + len(content)
-                self.requests.last_at = now
-            self._answer(request, now)
-        except ClientFault:
-            self.end(CloseReason.MALFORMED_FRAME, now)
+    def wait(self, command: SeekKeys | Consult) -> None:
+        """Take no further request until `command` was carried out."""
+        self._hold_client(_Hold.WAITING)
+        self.commands.append(command)
 
-    def _answer(self, request: Request, now: float) -> None:
-        key, version, state = request.api_key, request.api_version, self.session.state
-        if key == SASL_HANDSHAKE and version in SASL_HANDSHAKE_VERSIONS:
-            self._follow(self.session.handshake(version, request.body, now), request, now)
-        elif isinstance(state, AwaitHandshake):
-            if key == API_VERSIONS and not state.api_versions_answered:
-                self._answer_api_versions(request, now)
-            else:
-                self.end(CloseReason.ILLEGAL_STATE, now)
-        elif key == SASL_AUTHENTICATE and version in SASL_AUTHENTICATE_VERSIONS:
-            self._follow(self.session.authenticate(version, request.body, now), request, now)
-        elif isinstance(state, Authenticating):
-            self.session.illegal_request()
-            self._fail(_refusal(request), now)
-        elif key == API_VERSIONS:
-            self._answer_api_versions(request, now)
-        elif isinstance(state, Authenticated) and answered_here(key, version):
-            self._waiting = request
-            self._hold_client(_Hold.WAITING)
-            self.commands.append(Consult(request=request, principal=state.principal))
-        else:
-            self.end(CloseReason.UNSUPPORTED_API, now)
-
-    def _answer_api_versions(self, request: Request, now: float) -> None:
-        version, correlation_id = request.api_version, request.correlation_id
-        if not 0 <= version <= api_versions.HIGHEST_VERSION:
-            content = api_versions.unsupported_version(correlation_id)
-        elif self.target.api_versions is None:
-            self.end(CloseReason.BROKER_UNREACHABLE, now)
-            return
-        else:
-            software = api_versions.parse_request(version, request.body)
-            if version >= api_versions.FIRST_FLEXIBLE and not software.valid:
-                content = api_versions.refusal(
-                    version, correlation_id, api_versions.INVALID_REQUEST
-                )
-            else:
-                self._know_software(software)
-                self.session.api_versions_answered()
-                content = self.target.api_versions.response(version, correlation_id)
-        self._send_answer(SIZE.pack(len(content)) + content)
-
-    def _know_software(self, software: ClientSoftware) -> None:
-        if software.name:
-            self.client_software_name = software.name[:MOST_CHARACTERS_KEPT]
-            self.client_software_version = software.version[:MOST_CHARACTERS_KEPT]
+    def keys_sought(self, now: float) -> None:
+        """The search for newer keys is over, whatever it found."""
+        self.dialogue.keys_sought(now)
+        self._release(_Hold.WAITING, now)
 
     def consulted(self, body: bytes, now: float) -> None:
         """The body of the answer to a `Consult` is there."""
-        assert self._waiting is not None
-        request, self._waiting = self._waiting, None
-        self._send_answer(response_frame(request, body))
+        self.dialogue.consulted(body)
         self._release(_Hold.WAITING, now)
 
     def misunderstood(self, now: float) -> None:
         """The request of a `Consult` does not parse."""
-        self._waiting = None
+        self.dialogue.waiting = None
         self.end(CloseReason.MALFORMED_FRAME, now)
 
-    def _send_answer(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
+        """Answer the client, when the requests before are answered."""
         self.responses.answer(frame)
         if self._client_full:
             self._hold_client(_Hold.CLIENT_FULL)
         if len(self.responses.inflight) > MOST_IN_FLIGHT:
             self._hold_client(_Hold.IN_FLIGHT)
 
-    # Authentication
+    def authenticated(self, session: Authenticated, now: float) -> None:
+        """An authentication or re-authentication succeeded."""
+        self.requests.relaying = True
+        self.requests.expires_at = inf if session.deadline is None else session.deadline
+        self._observer.authenticated(self, session, now)
 
-    def _follow(self, outcome: Outcome, request: Request | None, now: float) -> None:
-        """Carry out what the session says, and take notice of where it stands now."""
-        if outcome.wants_keys:
-            self._waiting = request
-            self._hold_client(_Hold.WAITING)
-            self.commands.append(SeekKeys())
-            return
-        frame = None
-        if outcome.reply is not None:
-            frame = (
-                SIZE.pack(len(outcome.reply)) + outcome.reply
-                if request is None
-                else response_frame(request, outcome.reply)
-            )
-        state = self.session.state
-        if isinstance(state, Failed):
-            self._fail(frame, now)
-            return
-        if frame is not None:
-            self._send_answer(frame)
-        was_relaying = self.requests.relaying
-        self.requests.relaying = isinstance(state, Authenticated)
-        if isinstance(state, Authenticated) and not was_relaying:
-            self.requests.expires_at = inf if state.deadline is None else state.deadline
-            self._observer.authenticated(self, state, now)
-
-    def keys_sought(self, now: float) -> None:
-        """The search for newer keys is over, whatever it found."""
-        request, self._waiting = self._waiting, None
-        self._follow(self.session.keys_sought(now), request, now)
-        self._release(_Hold.WAITING, now)
-
-    def _fail(self, farewell: bytes | None, now: float) -> None:
-        failed = self.session.state
-        assert isinstance(failed, Failed)
+    def refused(self, failed: Failed, farewell: bytes | None, now: float) -> None:
+        """An authentication or re-authentication failed."""
         self._observer.authentication_failed(self, failed, now)
         self.end(
             CloseReason.AUTHENTICATION_FAILED,
@@ -311,23 +195,26 @@ class Connection:
 
     # The broker's side
 
-    def broker_connected(self, to_broker: Callable[[memoryview], None], now: float) -> None:
+    def broker_connected(self, to_broker: Callable[[Bytes], None], now: float) -> None:
         """The upstream connection is there; send it what waited."""
         self.requests.to_broker = to_broker
         self._release(_Hold.NO_BROKER, now)
 
-    def broker_bytes(self, view: memoryview, end: int, now: float) -> None:
-        """Take `view[:end]`: `responses.rest` as it was left, and what was read behind it."""
+    def broker_bytes(self, data: Bytes, now: float) -> None:
+        """Take what was read from the broker, `responses.rest` first if there is any."""
         self.active_at = now
         try:
-            self.responses.broker_bytes(view, end)
+            self.responses.broker_bytes(data)
         except BrokerFault:
             self._finish(CloseReason.BROKER_FAULT, now)
             return
+        if self.requests.held or self._client_finished:
+            self._answered_something(now)
+
+    def _answered_something(self, now: float) -> None:
         if self._hold & _Hold.IN_FLIGHT and len(self.responses.inflight) <= MOST_IN_FLIGHT // 2:
             self._release(_Hold.IN_FLIGHT, now)
-        if self._end_is_near is not None or self._draining:
-            self._end_when_settled(now)
+        self.end_if_settled(now)
 
     # Backpressure
 
@@ -346,21 +233,23 @@ class Connection:
         if not full:
             self._release(_Hold.CLIENT_FULL, now)
 
-    def _hold_client(self, reason: _Hold) -> None:
+    def _hold_client(self, reason: int) -> None:
         if not self._hold:
             self.commands.append(PauseClient())
         self._hold |= reason
+        self.requests.hold()
 
-    def _release(self, reason: _Hold, now: float) -> None:
+    def _release(self, reason: int, now: float) -> None:
         if not self._hold & reason:
             return
         self._hold &= ~reason
-        if self._hold or self.closed:
-            return
-        self.commands.append(ResumeClient())
-        if self.requests.rest:
-            rest = memoryview(self.requests.rest)
-            self.client_bytes(rest, len(rest), now)
+        if not self._hold and not self.closed:
+            self.requests.held = self._draining
+            self.commands.append(ResumeClient())
+            self.requests.reconsider()
+            if self.requests.rest:
+                self.client_bytes(self.requests.rest, now)
+        self.end_if_settled(now)
 
     # The end
 
@@ -368,7 +257,7 @@ class Connection:
         """When `timer` wants to be called, at the latest; None: the connection is over."""
         if self.closed:
             return None
-        idle = self.active_at + self.rules.max_idle
+        idle = max(self.active_at, self.requests.active_at) + self.rules.max_idle
         if self._authenticated_once:
             return idle
         return min(idle, self.connected_at + self.rules.authentication_timeout)
@@ -379,7 +268,8 @@ class Connection:
         if deadline is None or now < deadline:
             return
         if self._authenticated_once:
-            self._finish(CloseReason.IDLE, now)
+            near = self._end_is_near
+            self._finish(CloseReason.IDLE if near is None else near.reason, now)
             return
         if isinstance(self.session.state, Authenticating):
             self.session.abandon()
@@ -391,13 +281,25 @@ class Connection:
     def _authenticated_once(self) -> bool:
         state = self.session.state
         return isinstance(state, Authenticated) or (
-            isinstance(state, Authenticating) and state.previous is not None
+            isinstance(state, Authenticating | Failed) and state.previous is not None
         )
 
     def drain(self, now: float) -> None:
         """Take no further request; close when those under way are answered."""
         self._draining = True
-        self._end_when_settled(now)
+        self.requests.hold()
+        self.end_if_settled(now)
+
+    def client_finished(self, now: float) -> None:
+        """The client will send no more: answer what it has asked, then close, as Kafka does."""
+        if self._client_finished:
+            return
+        self._client_finished = True
+        if self.requests.mid_frame and self.responses.inflight:
+            # The broker will never have all of it to answer. (An unfinished Produce with acks=0
+            # is owed nothing; the answer before it is then given up with it.)
+            self.responses.inflight.pop()
+        self.end_if_settled(now)
 
     def client_closed(self, now: float) -> None:
         """The client is gone."""
@@ -431,20 +333,28 @@ class Connection:
         if self._end_is_near is None:
             self._end_is_near = Close(reason=reason, delay=delay, farewell=farewell)
             self._hold_client(_Hold.CLOSING)
-            self._end_when_settled(now)
+            self.end_if_settled(now)
 
-    def _end_when_settled(self, now: float) -> None:
-        if not self.responses.settled or self.requests.mid_frame:
+    def end_if_settled(self, now: float) -> None:
+        """Close if an end was announced and nothing is under way any more."""
+        cut_off = self.requests.mid_frame and not self._client_finished
+        if self._draining and not cut_off:
+            self._hold_client(_Hold.CLOSING)  # or what the client sends on would pile up
+        if cut_off or not self.responses.settled or self._hold & _Hold.BROKER_FULL:
             return
         if self._end_is_near is not None:
             self._finish(self._end_is_near.reason, now, self._end_is_near)
         elif self._draining:
-            self._finish(CloseReason.DRAINED, now)
+            if not self._hold & _Hold.WAITING:
+                self._finish(CloseReason.DRAINED, now)
+        elif self._client_finished and not (self._hold and self._authenticated_once):
+            self._finish(CloseReason.CLIENT_CLOSED, now)  # with a hold, more was asked
 
     def _finish(self, reason: CloseReason, now: float, close: Close | None = None) -> None:
         if self.closed:
             return
         self.closed = True
+        self.requests.hold()
         self.requests.rest = self.responses.rest = b""
         self.commands.append(close or Close(reason=reason))
         self._observer.closed(self, reason, now)

@@ -7,10 +7,12 @@ but for the few bytes a `Check` needs.
 
 import struct
 from collections.abc import Callable
+from functools import cache
 from typing import Final, Protocol
 
 REQUEST_HEAD: Final = struct.Struct(">iIih")
 """Size, API key << 16 | version, correlation id, client id length."""
+LONGEST_CLIENT_ID_OF_A_LOOK: Final = 255
 RESPONSE_HEAD: Final = struct.Struct(">ii")
 """Size, correlation id."""
 SIZE: Final = struct.Struct(">i")
@@ -20,6 +22,20 @@ SMALLEST_REQUEST: Final = REQUEST_HEAD.size - SIZE.size
 MOST_BYTES_OF_A_LOOK: Final = 65_536
 """A check that wants to see more of a frame than this is being led on."""
 
+Bytes = bytes | memoryview
+"""What was read: bytes, or the part of a shared read buffer that was filled."""
+LONG_WRITE: Final = 16_384
+"""From a read buffer, what is longer is written without a copy, and at once."""
+
+
+def cut(data: Bytes, start: int, end: int) -> Bytes:
+    """The part of `data` to be written: itself if it is all, a copy if it is short."""
+    if end - start == len(data) and type(data) is bytes:
+        return data
+    piece = data[start:end]
+    return piece if end - start > LONG_WRITE else bytes(piece)
+
+
 FORWARD: Final = 0
 """Forward it; the broker will answer."""
 FORWARD_UNANSWERED: Final = 1
@@ -27,8 +43,8 @@ FORWARD_UNANSWERED: Final = 1
 UNDECIDED: Final = 2
 """The bytes at hand do not suffice."""
 
-Check = Callable[[memoryview, int, int], int]
-"""`check(view, start, end)`: look at the frame whose size field is at `start`, of which the bytes
+Check = Callable[[Bytes, int, int], int]
+"""`check(data, at, end)`: look at a frame whose client id ends at `at`, and of which the bytes
 before `end` are here, and say what to do with it."""
 
 Transform = Callable[[bytes], bytes]
@@ -81,62 +97,59 @@ class Route:
         self.response_bytes = 0
 
 
+@cache
+def first_look(client_id_length: int) -> struct.Struct:
+    """One call that reads `REQUEST_HEAD` and, behind a client id of this length, four bytes more.
+
+    In a flexible Produce these are two zero bytes, for no tags and no transaction, and acks. A
+    connection's client id hardly ever changes, so the next frame is nearly always read at once.
+    """
+    return struct.Struct(f">iIih{client_id_length}xHh")
+
+
 def route_key(api_key: int, api_version: int) -> int:
     """The key under which a route is found, as `REQUEST_HEAD` reads it."""
     return api_key << 16 | api_version
 
 
-_INT16 = struct.Struct(">h")
 FIRST_FLEXIBLE_PRODUCE: Final = 9
+_INT16 = struct.Struct(">h")
 
 
-def produce_check(api_version: int) -> Check:
-    """The look at a Produce request (v3 and later): acks=0 gets no answer."""
-    return _compact_produce if api_version >= FIRST_FLEXIBLE_PRODUCE else _legacy_produce
-
-
-def _legacy_produce(view: memoryview, start: int, end: int) -> int:
-    client_id = start + REQUEST_HEAD.size
-    if end < client_id + 2:
-        return UNDECIDED
-    (length,) = _INT16.unpack_from(view, client_id - 2)
-    transactional_id = client_id + max(length, 0)
-    if end < transactional_id + 2:
-        return UNDECIDED
-    (length,) = _INT16.unpack_from(view, transactional_id)
-    return _acks(view, transactional_id + 2 + max(length, 0), end)
-
-
-def _compact_produce(view: memoryview, start: int, end: int) -> int:
-    client_id = start + REQUEST_HEAD.size
-    (length,) = _INT16.unpack_from(view, client_id - 2)
-    at = client_id + max(length, 0)
-    if end >= at + 4 and view[at] == 0 and view[at + 1] == 0:  # no tags, no transaction
-        return FORWARD_UNANSWERED if view[at + 2] == 0 and view[at + 3] == 0 else FORWARD
-    try:
-        tags, at = _uvarint(view, at, end)
-        for _ in range(tags):
-            _, at = _uvarint(view, at, end)
-            size, at = _uvarint(view, at, end)
-            at += size
-        length, at = _uvarint(view, at, end)
-    except IndexError:
-        return UNDECIDED
-    return _acks(view, at + max(length - 1, 0), end)
-
-
-def _acks(view: memoryview, at: int, end: int) -> int:
+def check_produce(data: Bytes, at: int, end: int) -> int:
+    """The look at a Produce of v3 to v8: with acks=0 it gets no answer."""
     if end < at + 2:
         return UNDECIDED
-    return FORWARD_UNANSWERED if view[at] == 0 and view[at + 1] == 0 else FORWARD
+    (length,) = _INT16.unpack_from(data, at)
+    return _acks(data, at + 2 + max(length, 0), end)
 
 
-def _uvarint(view: memoryview, at: int, end: int) -> tuple[int, int]:
+def check_flexible_produce(data: Bytes, at: int, end: int) -> int:
+    """The look at a Produce of v9 or later (KIP-482)."""
+    try:
+        tags, at = _uvarint(data, at, end)
+        for _ in range(tags):
+            _, at = _uvarint(data, at, end)
+            size, at = _uvarint(data, at, end)
+            at += size
+        length, at = _uvarint(data, at, end)
+    except IndexError:
+        return UNDECIDED
+    return _acks(data, at + max(length - 1, 0), end)
+
+
+def _acks(data: Bytes, at: int, end: int) -> int:
+    if end < at + 2:
+        return UNDECIDED
+    return FORWARD if _INT16.unpack_from(data, at)[0] else FORWARD_UNANSWERED
+
+
+def _uvarint(data: Bytes, at: int, end: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 35, 7):
         if at >= end:
             raise IndexError
-        byte = view[at]
+        byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:

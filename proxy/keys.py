@@ -20,6 +20,8 @@ class KeyService:
         """Read `source`, a file or an http(s) URL, into `cache`."""
         self.cache = cache
         self._source = source
+        self._name = str(source).rpartition("@")[2] if isinstance(source, str) else str(source)
+        """For the log: without the password that a URL may hold."""
         self._fetch: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -45,9 +47,9 @@ class KeyService:
         except Exception as error:  # whatever the network does, the old keys stay
             self.cache.failed(f"{type(error).__name__}: {error}", loop.time())
         if self.cache.last_error is not None and self.cache.last_error != known_error:
-            log.warning("JWKS %s: %s", self._source, self.cache.last_error)
+            log.warning("JWKS %s: %s", self._name, self.cache.last_error)
         elif self.cache.last_error is None and known_error is not None:
-            log.info("JWKS %s: read again", self._source)
+            log.info("JWKS %s: read again", self._name)
 
     async def _document(self) -> bytes:
         if isinstance(self._source, Path):

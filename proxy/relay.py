@@ -2,10 +2,14 @@
 
 The only module that touches transports. What was learnt about uvloop:
 
-- Reads go into one large buffer per worker: between `get_buffer` and the return of
-  `buffer_updated` nobody else runs. `get_buffer` must never return an empty buffer.
-- With a high-water mark of 0 a write goes to the kernel at once. What the kernel does not take
-  stays referenced by the transport, so the buffer is then given up for a new one.
+- Small reads arrive as bytes (`data_received`), which are handed on as they are: one call per read
+  and no copy. A side that carries bulk reads into one large buffer per worker instead (`_Bulk`):
+  between `get_buffer` and the return of `buffer_updated` nobody else runs.
+- A write below the high-water mark leaves at the end of the loop's turn, together with those of
+  other connections: the peers are then woken once, not once per write. A longer one goes to the
+  kernel at once. What is not a copy and was not taken stays referenced by the transport, so a
+  read buffer is then given up for a new one.
+- Transports are no instances of `asyncio.Transport`: cast, do not ask.
 - `transport.close()` waits until everything was written, so a client that does not read could
   keep it open for ever: `LINGER` bounds that.
 """
@@ -26,17 +30,20 @@ from proxy.commands import (
     SeekKeys,
 )
 from proxy.connection import Connection
+from proxy.frames import LONG_WRITE, Bytes
 
 log = logging.getLogger(__name__)
 
-BUFFER_BYTES: Final = 262_144
-"""Of the read buffer that all connections of a worker share."""
+BUFFER_BYTES: Final = 524_288
+"""Of the read buffer that all bulk connections of a worker share."""
+BULK_READ: Final = 131_072
+"""A read of so many bytes shows that a side carries bulk."""
 LINGER: Final = 5.0
-"""Seconds in which a client must take the last bytes written to it."""
+"""Seconds in which a peer must take the last bytes written to it."""
 
 
 class ReadBuffer:
-    """The bytes that every read of a worker goes to."""
+    """The bytes that every bulk read of a worker goes to."""
 
     __slots__ = ("view",)
 
@@ -75,16 +82,114 @@ class Shell(Protocol):
         ...
 
 
-class ClientSide(asyncio.BufferedProtocol):
-    """The client's half of a relayed connection, and owner of the broker's half."""
+class _Side(asyncio.Protocol):
+    """What both halves of a relayed connection have in common."""
 
-    __slots__ = ("_broker", "_buffer", "_shell", "_transport", "connection")
+    __slots__ = ("_buffer", "_loop", "_time", "_transport")
 
     def __init__(self, shell: Shell) -> None:
-        self._shell = shell
         self._buffer = shell.buffer
-        self._broker: BrokerSide | None = None
+        self._loop = shell.loop
+        self._time = shell.loop.time
         self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is connected."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=LONG_WRITE)
+
+    @property
+    def write(self) -> Callable[[Bytes], None]:
+        """Sends bytes."""
+        assert self._transport is not None
+        return self._transport.write
+
+    @property
+    def owes(self) -> bool:
+        """Whether bytes wait to be sent, and may lie in a read buffer."""
+        return self._transport is not None and self._transport.get_write_buffer_size() > 0
+
+    @property
+    def peer_owes(self) -> bool:
+        """Whether what was read here waits to be sent on the other side."""
+        raise NotImplementedError
+
+    def data_received(self, data: Bytes) -> None:
+        """Bytes arrived: in an object of their own, or in the worker's buffer."""
+        raise NotImplementedError
+
+    def read(self, on: bool) -> None:
+        """Read from the socket, or leave it."""
+        assert self._transport is not None
+        if on:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def close(self) -> None:
+        """Close the connection once what was written has left, within `LINGER`."""
+        if self._transport is None:
+            return
+        self._transport.close()
+        if self._transport.get_write_buffer_size():
+            self._loop.call_later(LINGER, self._transport.abort)
+
+    def carry_bulk(self) -> None:
+        """Read into the worker's buffer from now on."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        transport.set_protocol(_Bulk(self, self._buffer))
+        if transport.is_reading():  # the way of reading is chosen when reading begins
+            transport.pause_reading()
+            transport.resume_reading()
+
+
+class _Bulk(asyncio.BufferedProtocol):
+    """Reads for a side into the worker's buffer."""
+
+    __slots__ = ("_buffer", "_side")
+
+    def __init__(self, side: _Side, buffer: ReadBuffer) -> None:
+        self._side = side
+        self._buffer = buffer
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        """Where the next read goes; never empty."""
+        return self._buffer.view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes arrived."""
+        self._side.data_received(self._buffer.view[:nbytes])
+        if self._side.peer_owes:
+            self._buffer.give_up()
+
+    def pause_writing(self) -> None:
+        """The peer does not read fast enough."""
+        self._side.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        self._side.resume_writing()
+
+    def eof_received(self) -> bool | None:
+        """The peer will send no more."""
+        return self._side.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is over."""
+        self._side.connection_lost(exc)
+
+
+class ClientSide(_Side):
+    """The client's half of a relayed connection, and owner of the broker's half."""
+
+    __slots__ = ("_broker", "_shell", "connection")
+
+    def __init__(self, shell: Shell) -> None:
+        super().__init__(shell)
+        self._shell = shell
+        self._broker: BrokerSide | None = None
         self.connection: Connection | None = None
 
     @property
@@ -98,34 +203,32 @@ class ClientSide(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client connected."""
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=0)
+        super().connection_made(transport)
         self.connection = self._shell.opened(self)
         if self.connection is None:
-            self._transport.abort()
+            self.close()
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        """Where the next read goes: behind what was left of the last one."""
-        view = self._buffer.view
-        rest = self.connection.requests.rest if self.connection else b""
-        if rest:
-            view[: len(rest)] = rest
-            return view[len(rest) :]
-        return view
+    @property
+    def peer_owes(self) -> bool:
+        """Whether what was read here waits to be sent to the broker."""
+        return self._broker is not None and self._broker.owes
 
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: Bytes) -> None:
         """Bytes of the client arrived."""
         connection = self.connection
         if connection is None or connection.closed:
             return
-        now = self._shell.loop.time()
-        end = len(connection.requests.rest) + nbytes
+        now = self._time()
+        if connection.requests.rest:
+            data = b"".join((connection.requests.rest, data))
         try:
-            connection.client_bytes(self._buffer.view, end, now)
+            connection.client_bytes(data, now)
         except Exception:
             self.broke(now)
         if connection.commands:
             self.carry_out()
+        if len(data) >= BULK_READ and type(data) is bytes:
+            self.carry_bulk()
 
     def pause_writing(self) -> None:
         """The client does not read fast enough."""
@@ -136,16 +239,17 @@ class ClientSide(asyncio.BufferedProtocol):
         self.tell(lambda connection, now: connection.client_full(False, now))
 
     def eof_received(self) -> bool:
-        """The client will send no more: like Kafka, take it as a close."""
-        return False
+        """The client will send no more; it is still owed the answers to what it sent."""
+        self.tell(Connection.client_finished)
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """The client's connection is over."""
         if self.connection is None:
             return
-        self.tell(lambda connection, now: connection.client_closed(now))
+        self.tell(Connection.client_closed)
         if self._broker is not None:
-            self._broker.abort()
+            self._broker.close()
         self._shell.closed(self)
 
     # From the worker
@@ -154,7 +258,7 @@ class ClientSide(asyncio.BufferedProtocol):
         """The upstream connection is there."""
         assert self.connection is not None
         if self.connection.closed:
-            broker.abort()
+            broker.close()
             return
         self._broker = broker
         self.tell(lambda connection, now: connection.broker_connected(broker.write, now))
@@ -164,7 +268,7 @@ class ClientSide(asyncio.BufferedProtocol):
         connection = self.connection
         if connection is None or connection.closed:
             return
-        now = self._shell.loop.time()
+        now = self._loop.time()
         try:
             what(connection, now)
         except Exception:
@@ -180,14 +284,6 @@ class ClientSide(asyncio.BufferedProtocol):
 
     # Commands
 
-    def write(self, data: bytes | memoryview) -> None:
-        """Send `data` to the client now, or as soon as it takes it."""
-        transport = self._transport
-        assert transport is not None
-        transport.write(data)
-        if transport.get_write_buffer_size() and isinstance(data, memoryview):
-            self._buffer.give_up()
-
     def carry_out(self) -> None:
         """Do what the connection asked for, in its order."""
         assert self.connection is not None
@@ -196,9 +292,9 @@ class ClientSide(asyncio.BufferedProtocol):
         for command in commands:
             match command:
                 case PauseClient():
-                    self._transport.pause_reading()
+                    self.read(False)
                 case ResumeClient():
-                    self._transport.resume_reading()
+                    self.read(True)
                 case PauseBroker() | ResumeBroker():
                     if self._broker is not None:
                         self._broker.read(isinstance(command, ResumeBroker))
@@ -213,9 +309,9 @@ class ClientSide(asyncio.BufferedProtocol):
 
     def _close(self, close: Close) -> None:
         if self._broker is not None:
-            self._broker.abort()
+            self._broker.close()
         if close.delay:
-            self._shell.loop.call_later(close.delay, self._say_farewell, close.farewell)
+            self._loop.call_later(close.delay, self._say_farewell, close.farewell)
         else:
             self._say_farewell(close.farewell)
 
@@ -225,52 +321,46 @@ class ClientSide(asyncio.BufferedProtocol):
             return
         if frame is not None:
             self._transport.write(frame)
-        self._transport.close()
-        if self._transport.get_write_buffer_size():
-            self._shell.loop.call_later(LINGER, self._transport.abort)
+        self.close()
 
 
-class BrokerSide(asyncio.BufferedProtocol):
+class BrokerSide(_Side):
     """The broker's half of a relayed connection."""
 
-    __slots__ = ("_buffer", "_client", "_connection", "_loop", "_transport")
+    __slots__ = ("_client", "_connection")
 
     def __init__(self, client: ClientSide, shell: Shell) -> None:
         assert client.connection is not None
+        super().__init__(shell)
         self._client = client
         self._connection = client.connection
-        self._buffer = shell.buffer
-        self._loop = shell.loop
-        self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The upstream connection is open."""
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=0)
+        super().connection_made(transport)
         self._client.broker_connected(self)
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        """Where the next read goes: behind what was left of the last one."""
-        view = self._buffer.view
-        rest = self._connection.responses.rest
-        if rest:
-            view[: len(rest)] = rest
-            return view[len(rest) :]
-        return view
+    @property
+    def peer_owes(self) -> bool:
+        """Whether what was read here waits to be sent to the client."""
+        return self._client.owes
 
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: Bytes) -> None:
         """Bytes of the broker arrived."""
         connection = self._connection
         if connection.closed:
             return
-        now = self._loop.time()
-        end = len(connection.responses.rest) + nbytes
+        now = self._time()
+        if connection.responses.rest:
+            data = b"".join((connection.responses.rest, data))
         try:
-            connection.broker_bytes(self._buffer.view, end, now)
+            connection.broker_bytes(data, now)
         except Exception:
             self._client.broke(now)
         if connection.commands:
             self._client.carry_out()
+        if len(data) >= BULK_READ and type(data) is bytes:
+            self.carry_bulk()
 
     def pause_writing(self) -> None:
         """The broker does not read fast enough."""
@@ -286,25 +376,4 @@ class BrokerSide(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """The upstream connection is over."""
-        self._client.tell(lambda connection, now: connection.broker_closed(now))
-
-    def write(self, data: memoryview) -> None:
-        """Send `data` to the broker now, or as soon as it takes it."""
-        transport = self._transport
-        assert transport is not None
-        transport.write(data)
-        if transport.get_write_buffer_size():
-            self._buffer.give_up()
-
-    def read(self, on: bool) -> None:
-        """Read from the broker, or leave it."""
-        assert self._transport is not None
-        if on:
-            self._transport.resume_reading()
-        else:
-            self._transport.pause_reading()
-
-    def abort(self) -> None:
-        """Drop the upstream connection."""
-        if self._transport is not None:
-            self._transport.abort()
+        self._client.tell(Connection.broker_closed)

@@ -5,7 +5,7 @@ Laws:
 - Per unanswered request the queue holds either `(correlation_id, route)`, for a response that the
   broker owes, or `(None, frame)`, an answer of the proxy's own that waits for its turn.
 - An own answer is never at the head while nothing is half-sent: it leaves at once.
-- A response without a transform is written from the read buffer, in one piece with its
+- A response without a transform is written as it was read, in one piece with its
   neighbours; its body is never gathered.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from proxy.errors import BrokerFault
-from proxy.frames import RESPONSE_HEAD, SIZE, LongTransform, Route
+from proxy.frames import RESPONSE_HEAD, SIZE, Bytes, LongTransform, Route, cut
 
 LARGEST_RESPONSE: Final = 0x7FFF_FFFF
 MOST_GATHERED_BYTES: Final = 104_857_600
@@ -39,7 +39,7 @@ class Responses:
         "rest",
     )
 
-    def __init__(self, to_client: Callable[[bytes | memoryview], None]) -> None:
+    def __init__(self, to_client: Callable[[Bytes], None]) -> None:
         self._to_client = to_client
         self.inflight: deque[Owed] = deque()
         self.rest = b""
@@ -64,58 +64,62 @@ class Responses:
             self.inflight.append((None, frame))
             self._own_waiting += 1
 
-    def broker_bytes(self, view: memoryview, end: int) -> None:
-        """Take `view[:end]`: `rest` as it was left, and what was read behind it.
+    def broker_bytes(self, data: Bytes) -> None:
+        """Take what was read from the broker, `rest` first if there is any.
 
         Raises BrokerFault when it is no answer to what was asked.
         """
         self.rest = b""
+        end = len(data)
         pos = 0
         while pos < end:
             at = pos
             if self._left:
-                pos = self._cut_through(view, at, end)
+                pos = self._cut_through(data, at, end)
             elif self._gathered is not None:
-                pos = self._gather(self._gathered, view, at, end)
+                pos = self._gather(self._gathered, data, at, end)
             else:
-                pos = self._relay(view, at, end)
-                if pos == at and (pos := self._rewrite(view, at, end)) == at:
-                    self.rest = bytes(view[at:end])
+                pos = self._relay(data, at, end)
+                if pos == at and (pos := self._rewrite(data, at, end)) == at:
+                    self.rest = bytes(data[at:end])
                     return
             if self._own_waiting:
                 self._send_own()
 
-    def _relay(self, view: memoryview, start: int, end: int) -> int:
-        """Forward whole responses and the beginning of one; return where a look is needed."""
+    def _relay(self, data: Bytes, start: int, end: int) -> int:
+        """Forward whole responses and the beginning of one; return where a look is needed.
+
+        While own answers wait, one response at a time: they may be due behind it.
+        """
         pos = start
-        inflight = self.inflight
-        unpack = RESPONSE_HEAD.unpack_from
-        while end - pos >= 8 and inflight:
-            size, correlation_id = unpack(view, pos)
-            expected, route = inflight[0]
-            if (
-                expected != correlation_id
-                or route.transform is not None  # type: ignore[union-attr] # bytes have no id
-                or size < 4
-            ):
-                break
-            inflight.popleft()
-            route.response_bytes += size + 4  # type: ignore[union-attr]
-            pos += 4 + size
-            if pos >= end or self._own_waiting:
-                break
-        if pos > end:
-            self._left = pos - end
-            pos = end
+        unpack, take = RESPONSE_HEAD.unpack_from, self.inflight.popleft
+        end_of_looks = min(start + 8, end) if self._own_waiting else end
+        try:
+            while pos + 8 <= end_of_looks:
+                size, correlation_id = unpack(data, pos)
+                owed = take()
+                expected, route = owed
+                if expected != correlation_id or route.transform is not None or size < 4:  # type: ignore[union-attr] # bytes have no id
+                    self.inflight.appendleft(owed)
+                    break
+                size += 4
+                route.response_bytes += size  # type: ignore[union-attr]
+                pos += size
+        except IndexError:  # nothing is owed: `_rewrite` says so
+            pass
         if pos > start:
-            self._send(view[start:pos])
+            if pos > end:
+                self._left = pos - end
+                pos = end
+            self.bytes += pos - start
+            self._to_client(cut(data, start, pos))
         return pos
 
-    def _rewrite(self, view: memoryview, pos: int, end: int) -> int:
+    def _rewrite(self, data: Bytes, pos: int, end: int) -> int:
         """Take the response at `pos`, which `_relay` left; return `pos` for want of bytes."""
         if end - pos < RESPONSE_HEAD.size:
             return pos
-        size, correlation_id = RESPONSE_HEAD.unpack_from(view, pos)
+        size, correlation_id = RESPONSE_HEAD.unpack_from(data, pos)
         if not self.inflight:
             raise BrokerFault("a response that nobody asked for")
         expected, route = self.inflight[0]
@@ -127,20 +131,20 @@ class Responses:
         begin = pos + SIZE.size
         if size >= LONG_RESPONSE and route.long_transform is not None:
             self._long, self._left = route.long_transform(size), size
-            self._send(bytes(view[pos:begin]))
+            self._send(bytes(data[pos:begin]))
             return begin
         if size > MOST_GATHERED_BYTES:
             raise BrokerFault("a response too large to be rewritten")
         after = min(begin + size, end)
         self._gathered = bytearray(), size, route
-        return self._gather(self._gathered, view, begin, after)
+        return self._gather(self._gathered, data, begin, after)
 
     def _gather(
-        self, gathered: tuple[bytearray, int, Route], view: memoryview, pos: int, end: int
+        self, gathered: tuple[bytearray, int, Route], data: Bytes, pos: int, end: int
     ) -> int:
         content, size, route = gathered
         after = min(pos + size - len(content), end)
-        content += view[pos:after]
+        content += data[pos:after]
         if len(content) == size:
             self._gathered = None
             assert route.transform is not None
@@ -148,11 +152,13 @@ class Responses:
             self._send(SIZE.pack(len(changed)) + changed)
         return after
 
-    def _cut_through(self, view: memoryview, pos: int, end: int) -> int:
+    def _cut_through(self, data: Bytes, pos: int, end: int) -> int:
         after = min(pos + self._left, end)
         self._left -= after - pos
-        piece = view[pos:after]
+        piece = cut(data, pos, after)
         if self._long is not None:
+            if isinstance(piece, bytes):
+                piece = memoryview(bytearray(piece))
             self._long.feed(piece)
             if not self._left:
                 self._long = None
@@ -169,6 +175,6 @@ class Responses:
             assert isinstance(frame, bytes)
             self._send(frame)
 
-    def _send(self, piece: bytes | memoryview) -> None:
+    def _send(self, piece: Bytes) -> None:
         self.bytes += len(piece)
         self._to_client(piece)

@@ -64,6 +64,8 @@ class Server:
     def __init__(self, path: Path, config: Config) -> None:
         self._path = path
         self._config = config
+        self._latest = config
+        """As of the last reload; only what needs no restart of it is in effect."""
         self._stopping = False
         self._workers = [Worker(number) for number in range(config.workers)]
         # Children read the one end; it ends when the parent does, however it does.
@@ -110,6 +112,7 @@ class Server:
         status = 1
         try:
             os.close(self._alive)
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             status = child.main()
         except BaseException:
@@ -123,7 +126,7 @@ class Server:
         def main() -> int:
             from proxy.worker import run
 
-            return run(self._path, self._config, worker, self._lifeline)
+            return run(self._path, self._config, self._latest, worker, self._lifeline)
 
         return main
 
@@ -172,11 +175,11 @@ class Server:
         except ConfigError as error:
             log.error("not reloaded, the old configuration stays: %s", error)
             return
-        changes = compare(self._config, config)
-        for key in changes.needs_restart:
+        for key in compare(self._config, config).needs_restart:
             log.warning("not reloaded, needs a restart: %s", key)
-        for key in changes.reloadable:
+        for key in compare(self._latest, config).reloadable:
             log.info("reloaded: %s", key)
+        self._latest = config
         self._signal(signal.SIGHUP)
 
     def _signal(self, number: signal.Signals) -> None:

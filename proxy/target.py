@@ -2,7 +2,14 @@
 
 from collections.abc import Mapping
 
-from proxy.frames import Check, Route, produce_check, route_key
+from proxy.frames import (
+    FIRST_FLEXIBLE_PRODUCE,
+    Check,
+    Route,
+    check_flexible_produce,
+    check_produce,
+    route_key,
+)
 from proxy.routing.discovery import Target
 from proxy.wire.addresses import Resolve, rewrite
 from proxy.wire.api_versions import ApiVersionsAnswers, UpstreamVersions
@@ -46,7 +53,10 @@ class BrokerView:
         return self.made[key]
 
     def _make(self, api_key: int, version: int) -> Route:
-        check: Check | None = produce_check(version) if api_key == PRODUCE else None
+        check: Check | None = None
+        if api_key == PRODUCE:
+            flexible = version >= FIRST_FLEXIBLE_PRODUCE
+            check = check_flexible_produce if flexible else check_produce
         resolve = self._resolve
         if resolve is None or not carries_addresses(api_key, version):
             return Route(api_key, version, check)

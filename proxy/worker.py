@@ -1,6 +1,7 @@
 """A worker process: the data path of its share of the connections, and the little beside it."""
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -153,7 +154,7 @@ class Worker:
         deadline = self.loop.time() + self._settings.shutdown_drain_ms / 1000
         for client in self._clients():
             client.tell(Connection.drain)
-        while self._clients() and self.loop.time() < deadline:
+        while self._clients() and self.loop.time() < deadline:  # noqa: ASYNC110 - no such event
             await asyncio.sleep(DRAIN_LOOK)
         for client in self._clients():
             client.tell(Connection.cut_short)
@@ -209,6 +210,10 @@ class Worker:
             settings = config.load(self._path)
         except ConfigError:
             return  # the parent has said so
+        self.apply(settings)
+
+    def apply(self, settings: config.Config) -> None:
+        """Put into effect what can be changed without a restart."""
         by_name = {one.name: one for one in settings.listeners}
         super_users = frozenset(settings.authorizer.super_users)
         for listener in self._listeners:
@@ -288,11 +293,22 @@ class Worker:
                 snapshot.observe(registry.SESSION_LIFETIME_LEFT, left, *labels)
 
 
-def run(path: Path, settings: config.Config, given: "Given", lifeline: int) -> int:
-    """Be a worker process until told to stop; return its exit status."""
+def run(
+    path: Path, settings: config.Config, latest: config.Config, given: "Given", lifeline: int
+) -> int:
+    """Be a worker process until told to stop; return its exit status.
+
+    `latest` are the settings as of the last reload, which a worker that is started anew must not
+    forget; `settings` those that the proxy was started with.
+    """
 
     async def main() -> int:
-        return await Worker(path, settings, given).run(lifeline)
+        worker = Worker(path, settings, given)
+        if latest is not settings:
+            worker.apply(latest)
+        return await worker.run(lifeline)
 
+    gc.freeze()  # what the parent made is not looked through again
+    gc.set_threshold(COLLECTOR_THRESHOLD)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main())

@@ -7,8 +7,12 @@ without holding it. Passwords enter this module as arguments and leave it as ver
 import hashlib
 import hmac
 import secrets
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import accumulate
 from typing import Final, Protocol, Self
 
 MIN_ITERATIONS: Final = 4096
@@ -108,11 +112,47 @@ class ScramCredential:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationShares:
+    """How the iterations of one mechanism's users are distributed."""
+
+    iterations: tuple[int, ...]
+    """The counts in use, ascending; empty: there are no users."""
+    users_up_to: tuple[int, ...]
+    """For each of them, how many users have it or a lower one."""
+
+    @classmethod
+    def of(cls, iterations: Iterable[int]) -> Self:
+        """Take the iterations of every user."""
+        counted = sorted(Counter(iterations).items())
+        return cls(
+            iterations=tuple(count for count, _ in counted),
+            users_up_to=tuple(accumulate(users for _, users in counted)),
+        )
+
+    def draw(self, fraction: float, otherwise: int) -> int:
+        """The iterations at a `fraction` in [0, 1) of all users; `otherwise`: if there are none.
+
+        Fractions spread evenly make the same distribution as the users have.
+        """
+        if not self.iterations:
+            return otherwise
+        user = int(fraction * self.users_up_to[-1])
+        return self.iterations[bisect_right(self.users_up_to, user)]
+
+
+NO_USERS: Final = IterationShares.of(())
+
+
 class CredentialSource(Protocol):
     """Where verifiers are looked up: in memory, at once, never on a disk or a network."""
 
     def find(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
         """The user's verifier for this mechanism; None: there is none."""
+        ...
+
+    def iteration_shares(self, mechanism: ScramMechanism) -> IterationShares:
+        """How the iterations of this mechanism's users are distributed; made beforehand."""
         ...
 
 

@@ -5,6 +5,8 @@ Laws of this module:
 - An unknown user and a wrong password fail at the second message, with the same words and the same
   hashing work, and the same name is always shown the same salt: nobody can ask who exists.
   (Kafka fails an unknown user at the first message: a deliberate difference.)
+- Users who do not exist are shown iterations with the distribution that those have who do. (When
+  users are added or altered, a few names on the edge between two counts change theirs.)
 - The GS2 header is compared with `c=` (RFC 5802 section 6; Kafka does not compare it).
 - Channel binding is not offered: `p=…` and `y,,` fail, as in Kafka.
 - Nothing that depends on a stored key is compared byte by byte.
@@ -29,6 +31,8 @@ from sasl.mechanism import Challenge, Failure, FailureReason, Step, Success
 from sasl.scram_messages import ClientFirst, ServerFirst
 
 MIN_FAKE_SECRET_BYTES: Final = 16
+_FRACTION_BITS: Final = 53
+"""What a float holds exactly."""
 
 AUTHORIZATION_ID_DIFFERS: Final = (
     "Authentication failed: Client requested an authorization id that is different from username"
@@ -60,8 +64,8 @@ class ScramServer:
 
         `fake_secret`: at least 16 random bytes, the same for all workers and after a restart;
         whoever knows it can tell which users exist, nothing more.
-        `fake_iterations`: the iterations shown for users that do not exist; best what most real
-        users have.
+        `fake_iterations`: the iterations shown for users that do not exist, as long as nobody
+        does; best what users are given.
         """
         if len(fake_secret) < MIN_FAKE_SECRET_BYTES:
             raise ValueError(f"fake_secret needs at least {MIN_FAKE_SECRET_BYTES} bytes")
@@ -93,14 +97,21 @@ class ScramServer:
 
     def _fake_credential(self, user: str) -> ScramCredential:
         subject = f"{self.name}\0{user}".encode()
-        seed = self._mechanism.hmac(self._fake_secret, b"salt\0" + subject)
+        seed = int.from_bytes(self._mechanism.hmac(self._fake_secret, b"salt\0" + subject))
         key = self._mechanism.hmac(self._fake_secret, b"key\0" + subject)
         return ScramCredential(
-            salt=salt_of(int.from_bytes(seed)),
+            salt=salt_of(seed),
             stored_key=key,
             server_key=key,
-            iterations=self._fake_iterations,
+            iterations=self._credentials.iteration_shares(self._mechanism).draw(
+                self._fraction(seed), self._fake_iterations
+            ),
         )
+
+    def _fraction(self, seed: int) -> float:
+        """A number in [0, 1) from the top bits of a seed, which the salt leaves unused."""
+        bits = 8 * self._mechanism.key_bytes
+        return (seed >> bits - _FRACTION_BITS) / (1 << _FRACTION_BITS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,8 @@ MIN_REAUTHENTICATION_INTERVAL = 1.0
 MAX_SESSION_LIFETIME_MS = 10 * 365 * 24 * 3600 * 1000
 """Ten years: bounds what a hostile token or a typing error can make of a deadline."""
 
+MAX_QUOTED_CHARACTERS = 256
+"""Of a name in an error message, whose length in bytes is an int16 on the wire."""
 
 ALREADY_AUTHENTICATED = "SaslAuthenticate request received after successful authentication"
 """Kafka's answer to a SaslAuthenticate that no SaslHandshake announced."""
@@ -353,7 +355,7 @@ def _invalid_credentials(state: Authenticating) -> str:
 
 def _principal_changed(previous: str, principal: str) -> str:
     """Kafka's sentence to a re-authentication as somebody else; both names are the client's."""
-    was, now = (name.replace(":", ".", 1) for name in (previous, principal))
+    was, now = (name.replace(":", ".", 1)[:MAX_QUOTED_CHARACTERS] for name in (previous, principal))
     return f"Cannot change principals during re-authentication from {was}: {now}"
 
 

@@ -4,9 +4,11 @@ Exit status: 0 done, 1 refused or not found, 2 usage or configuration. Errors ar
 stderr.
 """
 
+from typing import Annotated
+
 import typer
 
-from proxy.cli import config, users
+from proxy.cli import config, report, users
 from proxy.cli.common import ConfigFile, explained
 
 app = typer.Typer(
@@ -19,6 +21,7 @@ app = typer.Typer(
 )
 app.add_typer(config.app, name="config")
 app.add_typer(users.app, name="users")
+app.command()(report.report)
 
 
 @app.command()
@@ -32,11 +35,13 @@ def serve(config: ConfigFile) -> None:
 
 
 @app.command()
-def demo() -> None:
+def demo(
+    seconds: Annotated[float, typer.Option(help="How long the clients work, at least 20.")] = 60.0,
+) -> None:
     """Show re-authentication on real traffic, with nothing else to install; takes a minute."""
     from proxy.demo import main as run
 
-    raise typer.Exit(run())
+    raise typer.Exit(run(seconds))
 
 
 def main() -> None:

@@ -167,7 +167,8 @@ class OauthbearerSettings(Section):
     sasl_oauthbearer_expected_audience: Annotated[
         tuple[Text, ...], BeforeValidator(one_or_list)
     ] = setting((), source=KAFKA_BROKER, reloadable=True, repeated_or_one=True)
-    """A token must name one of these in `aud`. Empty: the audience is not looked at."""
+    """A token must name one of these in `aud`. Empty: only tokens without an `aud` are let in, for
+    one that carries it is meant for somebody (RFC 7519 section 4.1.3; Kafka does the same)."""
     sasl_oauthbearer_expected_issuer: Text | None = setting(
         None, source=KAFKA_BROKER, reloadable=True
     )

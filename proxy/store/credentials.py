@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from proxy.store.interface import CredentialKey, CredentialStore
-from sasl.credentials import ScramCredential, ScramMechanism
+from sasl.credentials import NO_USERS, IterationShares, ScramCredential, ScramMechanism
 
 
 class CachedCredentials:
@@ -13,6 +13,7 @@ class CachedCredentials:
         self._store = store
         self._version = -1
         self._credentials: Mapping[CredentialKey, ScramCredential] = {}
+        self._shares: Mapping[ScramMechanism, IterationShares] = {}
         self.refresh_if_changed()
 
     def refresh_if_changed(self) -> bool:
@@ -24,9 +25,23 @@ class CachedCredentials:
         if self._store.version() == self._version:
             return False
         snapshot = self._store.credential_snapshot()
+        self._shares = _shares(snapshot.credentials)
         self._credentials, self._version = snapshot.credentials, snapshot.version
         return True
 
     def find(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
         """Return the user's verifier for this mechanism, or None."""
         return self._credentials.get((user, mechanism))
+
+    def iteration_shares(self, mechanism: ScramMechanism) -> IterationShares:
+        """Return how the iterations of this mechanism's users are distributed."""
+        return self._shares.get(mechanism, NO_USERS)
+
+
+def _shares(
+    credentials: Mapping[CredentialKey, ScramCredential],
+) -> Mapping[ScramMechanism, IterationShares]:
+    iterations: dict[ScramMechanism, list[int]] = {}
+    for (_, mechanism), credential in credentials.items():
+        iterations.setdefault(mechanism, []).append(credential.iterations)
+    return {mechanism: IterationShares.of(counts) for mechanism, counts in iterations.items()}

@@ -127,7 +127,7 @@ APIS: Final[Mapping[int, Api]] = {
         _api(45, "AlterPartitionReassignments", (0, 1), 0),
         _api(46, "ListPartitionReassignments", (0, 0), 0),
         _api(47, "OffsetDelete", (0, 0), None),
-        _api(48, "DescribeClientQuotas", (0, 1), 1, _NOT_OFFERED),
+        _api(48, "DescribeClientQuotas", (0, 1), 1),  # kafka-configs.sh asks it about users first
         _api(49, "AlterClientQuotas", (0, 1), 1, _NOT_OFFERED),
         _api(DESCRIBE_USER_SCRAM_CREDENTIALS, "DescribeUserScramCredentials", (0, 0), 0, _ANSWERED),
         _api(ALTER_USER_SCRAM_CREDENTIALS, "AlterUserScramCredentials", (0, 0), 0, _ANSWERED),

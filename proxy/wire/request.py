@@ -21,6 +21,7 @@ class Request:
     api_version: int
     correlation_id: int
     client_id: str | None
+    """Its first `MOST_CHARACTERS_KEPT`; U+FFFD stands for what is not UTF-8, as in Kafka."""
     content: bytes
     """Everything behind the size field: header and body."""
     body_at: int
@@ -35,16 +36,19 @@ class Request:
 
 
 def parse_request(content: bytes) -> Request:
-    """Read the header of `content`; raises ClientFault where it does not parse."""
+    """Read the header of `content`; raises ClientFault where it does not parse.
+
+    Any negative length is a null client id, as in Kafka's `RequestHeaderData`.
+    """
     try:
         api_key, api_version, correlation_id, length = _HEADER.unpack_from(content)
         at = _HEADER.size + max(length, 0)
-        if at > len(content) or length < -1:
+        if at > len(content):
             raise ClientFault("client id beyond the frame")
-        client_id = None if length < 0 else content[_HEADER.size : at].decode()
+        client_id = None if length < 0 else _kept_characters(content[_HEADER.size : at])
         flexible = api_key in APIS and is_flexible(api_key, api_version)
         body_at = skip_tags(content, at) if flexible else at
-    except (struct.error, Malformed, UnicodeDecodeError) as error:
+    except (struct.error, Malformed) as error:
         raise ClientFault("request header does not parse") from error
     if body_at > len(content):
         raise ClientFault("request header beyond the frame")
@@ -52,11 +56,16 @@ def parse_request(content: bytes) -> Request:
         api_key=api_key,
         api_version=api_version,
         correlation_id=correlation_id,
-        client_id=client_id if client_id is None else client_id[:MOST_CHARACTERS_KEPT],
+        client_id=client_id,
         content=content,
         body_at=body_at,
         flexible=flexible,
     )
+
+
+def _kept_characters(text: bytes) -> str:
+    # A character takes four bytes at most, so these hold as many characters as are kept.
+    return text[: 4 * MOST_CHARACTERS_KEPT].decode(errors="replace")[:MOST_CHARACTERS_KEPT]
 
 
 def response_frame(request: Request, body: bytes) -> bytes:

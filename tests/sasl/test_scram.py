@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sasl.credentials import DEFAULT_ITERATIONS, ScramCredential, ScramMechanism
+from sasl.credentials import (
+    DEFAULT_ITERATIONS,
+    IterationShares,
+    ScramCredential,
+    ScramMechanism,
+)
 from sasl.mechanism import Challenge, Failure, FailureReason, Step, Success
 from sasl.scram import AUTHORIZATION_ID_DIFFERS, ScramServer, ScramServerExchange
 from sasl.scram_client import ScramClientExchange
@@ -44,6 +49,9 @@ class Pencil:
         if user != "user":
             return None
         return ScramCredential.from_password(mechanism, "pencil", salt, 4096)
+
+    def iteration_shares(self, mechanism: ScramMechanism) -> IterationShares:  # noqa: ARG002
+        return IterationShares.of([4096])
 
 
 def challenge(step: Step) -> bytes:
@@ -275,13 +283,42 @@ class TestStrangersCannotAskWhoExists:
                     seen.add(challenge(step).split(b",")[1])
         assert len(seen) == 8
 
-    def test_the_fake_has_default_iterations_and_kafkas_salt_form(self) -> None:
-        step = scram_exchange().step(b"n,,n=nobody,r=client", NOW)
+    def test_without_users_the_fake_has_default_iterations_and_kafkas_salt_form(self) -> None:
+        step = scram_exchange(Users()).step(b"n,,n=nobody,r=client", NOW)
         _, salt, iterations = challenge(step).split(b",")
         assert iterations == b"i=%d" % DEFAULT_ITERATIONS
         decoded = base64.b64decode(salt.removeprefix(b"s="))
         assert decoded.isalnum()
         assert 20 <= len(decoded) <= 26
+
+    def test_their_iterations_are_distributed_like_the_users(self) -> None:
+        """Users of different years have different counts: none of them must mark who exists."""
+        iterations = [4096] * 60 + [8192] * 30 + [16384] * 10
+        users = Users()
+        for number, count in enumerate(iterations):
+            users.put(f"user{number}", SHA_256, count)
+        users.put("other", SHA_512, 5000)
+        shown = Counter(iterations_shown(users, f"stranger{number}") for number in range(2000))
+        assert shown.keys() == {4096, 8192, 16384}
+        for count, share in ((4096, 0.6), (8192, 0.3), (16384, 0.1)):
+            assert abs(shown[count] / 2000 - share) < 0.04
+        assert iterations_shown(users, "user99") == 16384
+
+    def test_the_same_stranger_is_always_shown_the_same_iterations(self) -> None:
+        users = Users()
+        for number in range(50):
+            users.put(f"user{number}", SHA_256, 4096 + number)
+        assert len({iterations_shown(users, "nobody") for _ in range(5)}) == 1
+
+    def test_one_more_user_changes_few_strangers(self) -> None:
+        """Whoever asks day by day sees real users change as seldom."""
+        users = Users()
+        for number in range(100):
+            users.put(f"user{number}", SHA_256, (4096, 8192)[number % 2])
+        before = [iterations_shown(users, f"stranger{number}") for number in range(1000)]
+        users.put("another", SHA_256, 8192)
+        after = [iterations_shown(users, f"stranger{number}") for number in range(1000)]
+        assert sum(one != two for one, two in zip(before, after, strict=True)) < 20
 
     def test_even_the_fakes_own_key_does_not_let_in(self) -> None:
         """Whoever learns the secret may tell who exists, but not log in."""
@@ -305,6 +342,22 @@ class TestStrangersCannotAskWhoExists:
         wrong = hash_calls(lambda: scram_exchange(mechanism=mechanism), "alice", mechanism)
         assert unknown == wrong
         assert unknown.total() >= 4
+
+
+def iterations_shown(users: Users, user: str) -> int:
+    step = scram_exchange(users).step(f"n,,n={user},r=client".encode(), NOW)
+    return int(challenge(step).split(b",i=")[1])
+
+
+@given(
+    iterations=st.lists(st.integers(4096, 4100), max_size=30),
+    fractions=st.lists(st.floats(0, 1, exclude_max=True), max_size=10),
+)
+def test_a_drawn_count_is_one_in_use(iterations: list[int], fractions: list[float]) -> None:
+    shares = IterationShares.of(iterations)
+    for fraction in fractions:
+        drawn = shares.draw(fraction, otherwise=1)
+        assert drawn == (sorted(iterations)[int(fraction * len(iterations))] if iterations else 1)
 
 
 def hash_calls(begin: Any, user: str, mechanism: ScramMechanism) -> Counter[str]:

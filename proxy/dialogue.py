@@ -1,0 +1,166 @@
+"""What is said between client and proxy: SASL, ApiVersions, and what the store is asked for.
+
+Whatever is not forwarded ends here: each request is answered, makes the connection wait for an
+answer, or ends it. Which is legal when, is `sasl.session`'s table.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from proxy.commands import CloseReason, Consult, SeekKeys
+from proxy.errors import ClientFault
+from proxy.frames import SIZE
+from proxy.requests import answered_here
+from proxy.wire import api_versions
+from proxy.wire.api_versions import ClientSoftware
+from proxy.wire.request import (
+    MOST_CHARACTERS_KEPT,
+    Request,
+    parse_request,
+    response_frame,
+)
+from sasl.messages import (
+    API_VERSIONS,
+    ILLEGAL_SASL_STATE,
+    SASL_AUTHENTICATE,
+    SASL_AUTHENTICATE_VERSIONS,
+    SASL_HANDSHAKE,
+    SASL_HANDSHAKE_VERSIONS,
+)
+from sasl.session import (
+    Authenticated,
+    Authenticating,
+    AwaitHandshake,
+    Failed,
+    Outcome,
+)
+
+if TYPE_CHECKING:
+    from proxy.connection import Connection
+
+_OF_SASL: Final = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE})
+
+
+def _refusal(request: Request) -> bytes | None:
+    """The answer to a request in the middle of an authentication; None: closed without one.
+
+    Kafka answers each API in its own format. Here only ApiVersions is, which clients do send:
+    a stranger shall not reach the encoders of sixty APIs.
+    """
+    if request.api_key != API_VERSIONS:
+        return None
+    content = api_versions.refusal(request.api_version, request.correlation_id, ILLEGAL_SASL_STATE)
+    return SIZE.pack(len(content)) + content
+
+
+class Dialogue:
+    """The proxy's own answers on one connection."""
+
+    __slots__ = ("_connection", "waiting")
+
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection
+        self.waiting: Request | None = None
+        """The request whose answer waits for keys or for the store; None: none, or a raw token."""
+
+    def answer_whole(self, content: bytes, now: float) -> None:
+        """Answer a frame that is not forwarded: SASL, ApiVersions, and what the store knows."""
+        state = self._connection.session.state
+        if isinstance(state, Authenticating) and state.raw:
+            self._follow(self._connection.session.raw_token(content, now), None, now)
+            return
+        try:
+            request = parse_request(content)
+            if request.client_id is not None:
+                self._connection.client_id = request.client_id
+            if self._connection.requests.relaying and request.api_key not in _OF_SASL:
+                self._connection.requests.count += 1
+                self._connection.requests.bytes += SIZE.size + len(content)
+                self._connection.requests.last_at = now
+            self._answer(request, now)
+        except ClientFault:
+            self._connection.end(CloseReason.MALFORMED_FRAME, now)
+
+    def _answer(self, request: Request, now: float) -> None:
+        connection, session = self._connection, self._connection.session
+        key, version, state = request.api_key, request.api_version, session.state
+        if key == SASL_HANDSHAKE and version in SASL_HANDSHAKE_VERSIONS:
+            self._follow(session.handshake(version, request.body, now), request, now)
+        elif isinstance(state, AwaitHandshake):
+            if key == API_VERSIONS and not state.api_versions_answered:
+                self._answer_api_versions(request, now)
+            else:
+                connection.end(CloseReason.ILLEGAL_STATE, now)
+        elif key == SASL_AUTHENTICATE and version in SASL_AUTHENTICATE_VERSIONS:
+            self._follow(session.authenticate(version, request.body, now), request, now)
+        elif isinstance(state, Authenticating):
+            session.illegal_request()
+            failed = session.state
+            assert isinstance(failed, Failed)
+            connection.refused(failed, _refusal(request), now)
+        elif key == API_VERSIONS:
+            self._answer_api_versions(request, now)
+        elif isinstance(state, Authenticated) and answered_here(key, version):
+            self.waiting = request
+            connection.wait(Consult(request=request, principal=state.principal))
+        else:
+            connection.end(CloseReason.UNSUPPORTED_API, now)
+
+    def _answer_api_versions(self, request: Request, now: float) -> None:
+        version, correlation_id = request.api_version, request.correlation_id
+        if not 0 <= version <= api_versions.HIGHEST_VERSION:
+            content = api_versions.unsupported_version(correlation_id)
+        elif self._connection.target.api_versions is None:
+            self._connection.end(CloseReason.BROKER_UNREACHABLE, now)
+            return
+        else:
+            software = api_versions.parse_request(version, request.body)
+            if version >= api_versions.FIRST_FLEXIBLE and not software.valid:
+                content = api_versions.refusal(
+                    version, correlation_id, api_versions.INVALID_REQUEST
+                )
+            else:
+                self._know_software(software)
+                self._connection.session.api_versions_answered()
+                content = self._connection.target.api_versions.response(version, correlation_id)
+        self._connection.send(SIZE.pack(len(content)) + content)
+
+    def _know_software(self, software: ClientSoftware) -> None:
+        if software.name:
+            self._connection.client_software_name = software.name[:MOST_CHARACTERS_KEPT]
+            self._connection.client_software_version = software.version[:MOST_CHARACTERS_KEPT]
+
+    def consulted(self, body: bytes) -> None:
+        """The body of the answer to the waiting request is there."""
+        assert self.waiting is not None
+        request, self.waiting = self.waiting, None
+        self._connection.send(response_frame(request, body))
+
+    def _follow(self, outcome: Outcome, request: Request | None, now: float) -> None:
+        """Carry out what the session says, and take notice of where it stands now."""
+        connection = self._connection
+        if outcome.wants_keys:
+            self.waiting = request
+            self._connection.wait(SeekKeys())
+            return
+        frame = None
+        if outcome.reply is not None:
+            frame = (
+                SIZE.pack(len(outcome.reply)) + outcome.reply
+                if request is None
+                else response_frame(request, outcome.reply)
+            )
+        state = connection.session.state
+        if isinstance(state, Failed):
+            connection.refused(state, frame, now)
+            return
+        if frame is not None:
+            connection.send(frame)
+        was_relaying = connection.requests.relaying
+        connection.requests.relaying = isinstance(state, Authenticated)
+        if isinstance(state, Authenticated) and not was_relaying:
+            connection.authenticated(state, now)
+
+    def keys_sought(self, now: float) -> None:
+        """The search for newer keys is over, whatever it found."""
+        request, self.waiting = self.waiting, None
+        self._follow(self._connection.session.keys_sought(now), request, now)

@@ -1,0 +1,178 @@
+"""A mutational fuzzer of a whole connection: what clients and brokers may send, bent.
+
+Seeds are good frames; each round logs in or not, bends some frames, cuts them anywhere and mixes
+both sides. Invariants: no exception, no byte to the broker before authentication (`Play` asserts
+it), kept bytes bounded, answers in the order of their requests.
+Run: python -m tests.fuzz.fuzz_connection --seconds 60 [--seed 1]
+Exit status 1 if one is broken; the input is printed in hex.
+"""
+
+import random
+import struct
+import sys
+import time
+from itertools import pairwise
+from typing import Final
+
+from proxy.connection import Connection
+from proxy.relay import BUFFER_BYTES
+from proxy.requests import MOST_IN_FLIGHT
+from sasl.session import Enforcement
+from tests.fuzz.fuzz_sasl import arg_parser, mutate
+from tests.proxy.frames_given import (
+    api_versions,
+    authenticate,
+    bearer,
+    fetch,
+    handshake,
+    metadata,
+    produce,
+    request,
+    response,
+    sized,
+)
+from tests.proxy.playbook import OAUTHBEARER, SCRAM, Play, log_in
+
+RECEIVE_SIZE: Final = 20_000
+"""`sasl.server.max.receive.size` of the rounds: small, so that it is reached."""
+MOST_KEPT: Final = 2 * BUFFER_BYTES + RECEIVE_SIZE + MOST_IN_FLIGHT * 2_000
+"""Two reads, one gathered frame, and the proxy's own answers that wait for their turn."""
+
+
+class Fuzzer:
+    """One round is one connection."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
+        self.inputs: list[bytes] = []
+        self.ids = 0
+
+    def round(self) -> None:
+        rng = self.rng
+        self.inputs, self.ids = [], 100
+        play = Play(
+            enforcement=rng.choice(list(Enforcement)),
+            max_reauth_ms=rng.choice((0, 2_000)),
+            sasl_max_receive_size=RECEIVE_SIZE,
+            request_max_bytes=100_000,
+            connects=rng.random() < 0.8,
+        )
+        good = rng.random() < 0.3  # nothing is bent: order is judged
+        if rng.random() < 0.8:
+            log_in(play)
+        play.raw = True  # bent answers are not to be read
+        for _ in range(rng.randint(1, 20)):
+            if play.connection.closed:
+                break
+            self.step(play, good)
+            assert play.kept_bytes <= MOST_KEPT, play.kept_bytes
+            assert len(play.connection.responses.inflight) <= MOST_IN_FLIGHT + BUFFER_BYTES // 14
+        if good:
+            received = [struct.unpack_from(">i", frame)[0] for frame in play.received]
+            ours = [correlation_id for correlation_id in received if correlation_id >= 100]
+            assert ours == sorted(ours), ours
+
+    def step(self, play: Play, good: bool) -> None:
+        rng = self.rng
+        match rng.randint(0, 9):
+            case 0 | 1 | 2 | 3 | 4:
+                self.send(play, self.frames(good), good)
+            case 5 | 6 | 7:
+                self.answer(play, good)
+            case 8:
+                play.now += rng.choice((0.001, 0.5, 1.5, 100.0))
+                play.tell(Connection.timer)
+            case _:
+                self.happen(play)
+
+    def frames(self, good: bool) -> bytes:
+        rng = self.rng
+        frames = []
+        for _ in range(rng.randint(1, 6)):
+            self.ids += 1
+            number, body = self.ids, bytes(rng.choice((0, 3, 300, 3_000)))
+            choices = [fetch(number, body), metadata(number), produce(number, records=body)]
+            choices += [produce(number, acks=0), api_versions(number, rng.randint(0, 4))]
+            if not good:
+                choices += [
+                    handshake(number, rng.choice((SCRAM, OAUTHBEARER, "PLAIN")), rng.randint(0, 2)),
+                    authenticate(
+                        number, rng.choice((bearer(), b"n,,n=alice,r=x")), rng.randint(0, 2)
+                    ),
+                    request(rng.randint(-1, 95), rng.randint(-1, 15), number, body),
+                    sized(bytes(rng.randint(0, 40))),
+                ]
+            frames.append(rng.choice(choices))
+        return b"".join(frames)
+
+    def send(self, play: Play, data: bytes, good: bool) -> None:
+        if not good and self.rng.random() < 0.5:
+            data = mutate(self.rng, data)
+        for piece in self.cut(data):
+            self.inputs.append(b"client " + piece)
+            play.client(piece)
+
+    def answer(self, play: Play, good: bool) -> None:
+        """Answer some of what the broker was asked, in order, well or badly."""
+        entries = [entry[0] for entry in play.connection.responses.inflight if entry[0] is not None]
+        whole = entries[: self.rng.randint(0, 4)]
+        if play.connection.requests.mid_frame and len(whole) == len(entries):
+            whole = whole[:-1]  # an honest broker answers no part of a request
+        partly = play.connection.responses._left or play.connection.responses._gathered
+        if good and (partly or play.connection.responses.rest):
+            return
+        data = b"".join(response(one, bytes(self.rng.choice((0, 9, 9_000)))) for one in whole)
+        if not good and self.rng.random() < 0.3:
+            data = mutate(self.rng, data)
+        for piece in self.cut(data):
+            self.inputs.append(b"broker " + piece)
+            play.broker(piece)
+
+    def cut(self, data: bytes) -> list[bytes]:
+        places = sorted(self.rng.randint(0, len(data)) for _ in range(self.rng.randint(0, 5)))
+        edges = [0, *places, len(data)]
+        return [data[one:two] for one, two in pairwise(edges) if one < two]
+
+    def happen(self, play: Play) -> None:
+        """What else comes over a connection."""
+        rng = self.rng
+        full = rng.random() < 0.5
+        self.inputs.append(b"something")
+        match rng.randint(0, 7):
+            case 0:
+                play.tell(Connection.drain)
+            case 1:
+                play.tell(Connection.client_finished)
+            case 2 if play.connection._hold & 1:
+                play.broker_connects()
+            case 3:
+                play.tell(lambda connection, now: connection.client_full(full, now))
+            case 4 if play.connection.requests.to_broker is not None:
+                play.tell(lambda connection, now: connection.broker_full(full, now))
+            case 5 if play.connection.dialogue.waiting is not None and play.connection.requests.relaying:
+                play.tell(lambda connection, now: connection.consulted(b"", now))
+            case 6:
+                play.tell(Connection.broker_closed)
+            case _:
+                play.tell(Connection.timer)
+
+
+def main(seconds: float, seed: int) -> int:
+    fuzzer = Fuzzer(seed)
+    rounds = 0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        rounds += 1
+        try:
+            fuzzer.round()
+        except Exception as error:
+            print(f"seed {seed}, round {rounds}: {error!r}", file=sys.stderr)  # noqa: T201
+            for offered in fuzzer.inputs:
+                print(offered.hex(), file=sys.stderr)  # noqa: T201
+            return 1
+    print(f"{rounds} rounds, every invariant held")  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(**vars(arg_parser().parse_args())))

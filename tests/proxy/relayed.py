@@ -1,0 +1,137 @@
+"""A relay on loopback: real sockets, the data path's event loop, everything in one process."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import uvloop
+
+from proxy.commands import Consult
+from proxy.connection import Connection
+from proxy.relay import BrokerSide, ClientSide, ReadBuffer
+from tests.proxy.frames_given import authenticate, bearer, handshake
+from tests.proxy.playbook import OAUTHBEARER, Offer, Play
+
+SMALL_BUFFER: Final = 4_096
+"""Bytes of a socket whose owner reads slowly: every write to it is a partial one."""
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@dataclass
+class Shell:
+    """What a worker is to the relay, for one broker's address."""
+
+    play: Play
+    broker_port: int
+    offer: Offer
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    buffer: ReadBuffer = field(default_factory=ReadBuffer)
+    clients: set[ClientSide] = field(default_factory=set)
+    tasks: list["asyncio.Task[object]"] = field(default_factory=list)
+
+    def opened(self, client: ClientSide) -> Connection:
+        self.clients.add(client)
+        return Connection(
+            connection_id="c1",
+            peer_host=client.peer_host,
+            rules=self.play.rules,
+            target=self.offer,
+            observer=self.play.recorder,
+            to_client=client.write,
+            now=self.loop.time(),
+        )
+
+    def closed(self, client: ClientSide) -> None:
+        self.clients.discard(client)
+
+    def connect(self, client: ClientSide) -> None:
+        made = self.loop.create_connection(
+            lambda: BrokerSide(client, self), "127.0.0.1", self.broker_port
+        )
+        self.tasks.append(self.loop.create_task(made))
+
+    def seek_keys(self, client: ClientSide) -> None:
+        raise AssertionError(f"no key is missing for {client}")
+
+    def consult(self, client: ClientSide, question: Consult) -> None:
+        raise AssertionError(f"no store is needed for {question} of {client}")
+
+
+@dataclass
+class Relay:
+    """A running relay and a client of it that is logged in."""
+
+    shell: Shell
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def frame(self) -> bytes:
+        """The content of the next frame that the client receives."""
+        return await read_frame(self.reader)
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    return await reader.readexactly(size)
+
+
+def listening(receive_buffer: int | None = None) -> socket.socket:
+    sock = socket.socket()
+    if receive_buffer is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    sock.bind(("127.0.0.1", 0))
+    return sock
+
+
+def relayed(
+    broker: Serve,
+    test: Callable[[Relay], Awaitable[None]],
+    *,
+    offer: Offer,
+    receive_buffer: int | None = None,
+) -> Play:
+    """Run `test` with a client of a relay in front of `broker`; return what was observed."""
+    play = Play()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await broker(reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        behind = await asyncio.start_server(serve, sock=listening(receive_buffer))
+        shell = Shell(play, behind.sockets[0].getsockname()[1], offer)
+        front = await loop.create_server(lambda: ClientSide(shell), sock=listening())
+        sock = socket.socket()
+        if receive_buffer is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        sock.setblocking(False)
+        await loop.sock_connect(sock, front.sockets[0].getsockname())
+        reader, writer = await asyncio.open_connection(sock=sock)
+        relay = Relay(shell, reader, writer)
+        writer.write(handshake(1, OAUTHBEARER) + authenticate(2, bearer()))
+        await relay.frame()
+        await relay.frame()
+        try:
+            await test(relay)
+        finally:
+            writer.close()
+            front.close()
+            behind.close()
+            await asyncio.gather(*shell.tasks, return_exceptions=True)
+            await asyncio.sleep(0.01)
+
+    async def bounded() -> None:
+        async with asyncio.timeout(6):
+            await run()
+
+    uvloop.run(bounded())
+    return play

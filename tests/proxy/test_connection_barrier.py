@@ -1,0 +1,151 @@
+"""The security barrier as a table: who may send what, in which state of the session."""
+
+from collections.abc import Callable
+
+import pytest
+
+from proxy.wire.apis import API_VERSIONS, APIS, SASL_HANDSHAKE, Kind
+from sasl.messages import SASL_AUTHENTICATE
+from tests.proxy.frames_given import (
+    authenticate,
+    bearer,
+    bearer_of_unknown_key,
+    fetch,
+    handshake,
+    request,
+    response,
+)
+from tests.proxy.playbook import OAUTHBEARER, SCRAM, Play, logged_in
+
+ALL_KEYS = [*APIS, 4, 5, 6, 7, 999, 0x7FFF, -1]
+
+
+def connected() -> Play:
+    return Play()
+
+
+def told_versions() -> Play:
+    play = Play()
+    play.client(request(API_VERSIONS, 0, 1))
+    return play
+
+
+def handshaken() -> Play:
+    play = Play()
+    play.client(handshake(1, SCRAM))
+    return play
+
+
+def challenged() -> Play:
+    play = handshaken()
+    play.client(authenticate(2, b"n,,n=alice,r=client"))
+    return play
+
+
+def reauthenticating() -> Play:
+    play = logged_in()
+    play.client(handshake(3, OAUTHBEARER))
+    return play
+
+
+def failed() -> Play:
+    play = handshaken()
+    play.client(authenticate(2, b"nonsense"))
+    return play
+
+
+def failed_with_an_answer_owed() -> Play:
+    """Not closed yet, because an earlier request is still under way."""
+    play = logged_in()
+    play.client(fetch(3), handshake(4, OAUTHBEARER), authenticate(5, b"nonsense"))
+    play.to_broker.clear()
+    play._seen_by_broker = 0
+    return play
+
+
+def expired() -> Play:
+    play = logged_in()
+    play.now += 301.0
+    return play
+
+
+def seeking_keys() -> Play:
+    play = Play()
+    play.now += 11.0
+    play.client(handshake(1, OAUTHBEARER), authenticate(2, bearer_of_unknown_key()))
+    assert play.log[-1] == "seek keys"
+    return play
+
+
+STATES: list[Callable[[], Play]] = [
+    connected,
+    told_versions,
+    handshaken,
+    challenged,
+    reauthenticating,
+    failed,
+    failed_with_an_answer_owed,
+    expired,
+    seeking_keys,
+]
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_nothing_reaches_a_broker_unless_authenticated_and_alive(
+    state: Callable[[], Play],
+) -> None:
+    """Every API key in its lowest, highest and a too high version; a second frame follows."""
+    for key in ALL_KEYS:
+        versions = (APIS[key].min_version, APIS[key].max_version, 99) if key in APIS else (0,)
+        for version in versions:
+            play = state()
+            play.take()
+            play.client(request(key, version, 90, b"\0" * 40), fetch(91))
+            assert not play.to_broker, (key, version)
+            assert "connect" not in play.log, (key, version)
+            legal = key in (SASL_HANDSHAKE, SASL_AUTHENTICATE, API_VERSIONS)
+            held = state in (seeking_keys, failed_with_an_answer_owed)
+            assert legal or held or play.connection.closed, (key, version)
+
+
+def test_what_an_authenticated_client_may_send() -> None:
+    """Forwarded are the versions that the proxy understands of the APIs it forwards, no others."""
+    for key in ALL_KEYS:
+        api = APIS.get(key)
+        for version in range(-1, 16):
+            play = logged_in()
+            play.client(request(key, version, 3, b"\0" * 40))
+            forwarded = (
+                api is not None
+                and api.kind is Kind.FORWARDED
+                and api.min_version <= version <= api.max_version
+            )
+            assert bool(play.to_broker) == forwarded, (key, version)
+            if not forwarded and (api is None or api.kind is not Kind.ANSWERED):
+                assert play.take() == ["closed unsupported_api", "close"]
+
+
+def test_no_broker_is_bothered_by_strangers() -> None:
+    """The upstream connection is opened for the first forwarded request, not before."""
+    play = Play()
+    play.client(request(API_VERSIONS, 0, 1), handshake(2, OAUTHBEARER), authenticate(3, bearer()))
+    play.client(request(API_VERSIONS, 0, 4), authenticate(5, b""))
+    assert "connect" not in play.take()
+
+
+def test_raw_tokens_are_not_taken_for_requests() -> None:
+    """After a SaslHandshake v0 a frame is a token, whatever it looks like."""
+    play = Play()
+    play.client(handshake(1, SCRAM, 0), fetch(2))
+    assert play.take()[1] == "failed bad_message"
+    assert not play.to_broker
+
+
+def test_an_end_lets_nothing_pass_behind_it() -> None:
+    """A connection that waits for an answer before it closes takes no request any more."""
+    play = logged_in()
+    play.client(fetch(3), request(999, 0, 4), fetch(5))
+    play.client(fetch(6))
+    assert [line for line in play.take() if "broker" in line] == ["to broker: Fetch v12 #3"]
+    play.broker(response(3))
+    assert play.take() == ["to client: #3", "closed unsupported_api", "close"]

@@ -1,0 +1,237 @@
+"""`python -m proxy serve` as an operator runs it: start, signals, accidents, end."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import pytest
+import yaml
+
+from tests.proxy.frames_given import api_versions, handshake
+
+PATIENCE_SECONDS = 15.0
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+class Serving:
+    """A proxy whose broker does not exist: it accepts clients all the same."""
+
+    def __init__(self, directory: Path, workers: int) -> None:
+        self.port, self.http_port = free_port(), free_port()
+        self.path = directory / "config.yaml"
+        self.log_path = directory / "proxy.log"
+        self.settings: dict[str, Any] = {
+            "upstream": {"bootstrap.servers": f"127.0.0.1:{free_port()}"},
+            "listeners": [
+                {
+                    "name": "clients",
+                    "address": f"127.0.0.1:{self.port}",
+                    "routing": "sidecar",
+                    "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
+                    "reauth.enforcement": "observe",
+                }
+            ],
+            "store": {"url": f"sqlite:{directory / 'state.db'}"},
+            "http": {"address": f"127.0.0.1:{self.http_port}"},
+            "workers": workers,
+        }
+        self.write()
+        self.process: subprocess.Popen[str]
+
+    def write(self) -> None:
+        self.path.write_text(yaml.safe_dump(self.settings))
+
+    def start(self) -> str:
+        """Start; return the first line that it prints."""
+        with self.log_path.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "proxy", "serve", "--config", str(self.path)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(PATIENCE_SECONDS)
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def children(self) -> list[int]:
+        task = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [int(pid) for pid in task.read_text().split()]
+
+    def log(self) -> str:
+        return self.log_path.read_text()
+
+    def get(self, path: str) -> tuple[int, str]:
+        request = urllib.request.Request(f"http://127.0.0.1:{self.http_port}{path}")
+        try:
+            with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310 - http
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def workers_up(self) -> list[bool]:
+        """Which workers answer the HTTP process."""
+        with suppress(URLError, ConnectionError):
+            _, body = self.get("/readyz")
+            reasons = [" ".join(one["reasons"]) for one in json.loads(body)["workers"]]
+            return ["gone" not in text and "answer" not in text for text in reasons]
+        return []
+
+    def handshake_error(self) -> int:
+        """The error code that a client is answered to its SaslHandshake."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as client:
+            client.sendall(handshake(1, "SCRAM-SHA-256"))
+            answer = client.recv(1000)
+        return int.from_bytes(answer[8:10])
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    one = Serving(tmp_path, workers=2)
+    yield one
+    one.stop()
+
+
+def eventually(condition: Callable[[], bool], why: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, why
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_a_life_of_two_workers(serving: Serving) -> None:
+    assert serving.start() == f"listener clients: accepting on 127.0.0.1:{serving.port}\n"
+    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
+    assert serving.handshake_error() == 0
+    assert len(serving.children()) == 3
+
+    # A reload says what it cannot do, and does what it can.
+    serving.settings["workers"] = 3
+    serving.settings["listeners"][0]["reauth.enforcement"] = "enforce"
+    serving.settings["listeners"][0]["sasl.enabled.mechanisms"] = ["SCRAM-SHA-512"]
+    serving.write()
+    serving.process.send_signal(signal.SIGHUP)
+    eventually(lambda: "needs a restart: workers" in serving.log(), "the reload is told")
+    assert "reloaded: listeners[clients].reauth.enforcement" in serving.log()
+
+    # A worker that dies is started anew; the line to the HTTP process holds.
+    before = serving.children()
+    os.kill(before[0], signal.SIGKILL)
+    eventually(lambda: "worker 0 died, starting it anew" in serving.log(), "noticed")
+    eventually(lambda: serving.workers_up() == [True, True], "the new worker answers")
+    assert len(serving.children()) == 3
+    eventually(lambda: 'worker_up{worker="0"} 1' in serving.get("/metrics")[1], "metrics")
+    refused = {serving.handshake_error() for _ in range(20)}
+    assert refused == {33}, "the new worker holds to what was reloaded, like the old one"
+
+    # So is the HTTP process.
+    os.kill(serving.children()[-2], signal.SIGKILL)
+    eventually(lambda: serving.workers_up() == [True, True], "metrics are served again")
+
+    children = serving.children()
+    serving.process.terminate()
+    assert serving.process.wait(PATIENCE_SECONDS) == 0
+    assert not any(map(alive, children))
+    assert "Traceback" not in serving.log()
+
+
+def test_both_workers_share_the_port(serving: Serving) -> None:
+    serving.start()
+    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
+    clients = [socket.create_connection(("127.0.0.1", serving.port), timeout=5) for _ in range(64)]
+    try:
+        eventually(
+            lambda: all(int(line.rsplit(" ", 1)[1]) > 5 for line in sockets_by_worker(serving)),
+            "the kernel spreads clients over both",
+        )
+    finally:
+        for client in clients:
+            client.close()
+
+
+def sockets_by_worker(serving: Serving) -> list[str]:
+    """How many sockets each worker has beyond what it started with, as `pid count`."""
+    lines = []
+    for pid in serving.children()[:2]:
+        links = [
+            str(one.readlink()) for one in Path(f"/proc/{pid}/fd").iterdir() if one.is_symlink()
+        ]
+        lines.append(f"{pid} {sum('socket:' in link for link in links) - 8}")
+    return lines
+
+
+def test_children_end_with_a_parent_that_was_killed(serving: Serving) -> None:
+    serving.start()
+    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
+    children = serving.children()
+    serving.process.kill()
+    serving.process.wait()
+    eventually(lambda: not any(map(alive, children)), "nobody is left behind")
+
+
+def test_sigterm_drains_connections(serving: Serving) -> None:
+    serving.start()
+    with socket.create_connection(("127.0.0.1", serving.port), timeout=10) as client:
+        client.sendall(api_versions(1)[:5])
+        time.sleep(0.1)
+        serving.process.terminate()
+        assert client.recv(100) == b""
+    assert serving.process.wait(PATIENCE_SECONDS) == 0
+
+
+def test_an_address_in_use_is_one_line(serving: Serving) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", serving.port))
+        taken.listen()
+        assert serving.start() == ""
+        assert serving.process.wait(PATIENCE_SECONDS) == 2
+    assert serving.log().splitlines() == [
+        f"reauth-proxy: cannot listen on 127.0.0.1:{serving.port}: Address already in use"
+    ]
+
+
+@pytest.mark.parametrize("name", ["clients", "http"])
+def test_a_configuration_with_a_mistake_is_one_line(serving: Serving, name: str) -> None:
+    if name == "clients":
+        serving.settings["listeners"][0]["no.such.key"] = 1
+    else:
+        serving.settings["http"]["address"] = "nowhere"
+    serving.write()
+    assert serving.start() == ""
+    assert serving.process.wait(PATIENCE_SECONDS) == 2
+    assert len(serving.log().splitlines()) == 1

@@ -1,0 +1,72 @@
+"""The session alone: lifetimes, and states that no connection should reach."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sasl.mechanism import FailureReason
+from sasl.session import (
+    MAX_SESSION_LIFETIME_MS,
+    AwaitHandshake,
+    Enforcement,
+    Failed,
+    Session,
+    Terms,
+    session_lifetime_ms,
+)
+from tests.sasl.given import NOW
+
+ENFORCED = Terms(enforcement=Enforcement.ENFORCE, max_reauth_ms=0)
+
+
+@given(
+    max_reauth_ms=st.integers(0, 2**62),
+    remaining=st.none() | st.floats(-1e3, 1e15),
+    enforcement=st.sampled_from(Enforcement),
+)
+def test_a_lifetime_is_the_smallest_bound_and_never_0_by_rounding(
+    max_reauth_ms: int, remaining: float | None, enforcement: Enforcement
+) -> None:
+    terms = Terms(enforcement=enforcement, max_reauth_ms=max_reauth_ms)
+    deadline = None if remaining is None else NOW + remaining
+    lifetime_ms = session_lifetime_ms(terms, deadline, NOW)
+    if enforcement is Enforcement.OBSERVE or (not max_reauth_ms and remaining is None):
+        assert lifetime_ms == 0
+        return
+    assert 1 <= lifetime_ms <= MAX_SESSION_LIFETIME_MS
+    assert not max_reauth_ms or lifetime_ms <= max_reauth_ms
+    assert deadline is None or lifetime_ms <= max(1, (deadline - NOW) * 1000)
+
+
+def session() -> Session:
+    return Session({}, lambda _principal, _mechanism: ENFORCED)
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_tokens_before_a_handshake_fail(raw: bool) -> None:
+    one = session()
+    outcome = one.raw_token(b"", NOW) if raw else one.authenticate(1, b"\0\0\0\0", NOW)
+    assert outcome.reply is None
+    assert isinstance(one.state, Failed)
+    assert one.state.reason is FailureReason.ILLEGAL_STATE
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff\xff", b"\0\x05ab"])
+def test_a_malformed_handshake_fails_without_an_answer(body: bytes) -> None:
+    one = session()
+    assert one.handshake(1, body, NOW).reply is None
+    assert isinstance(one.state, Failed)
+    assert one.state.reason is FailureReason.BAD_MESSAGE
+
+
+def test_nothing_follows_a_failure() -> None:
+    one = session()
+    one.illegal_request()
+    one.raw_token(b"token", NOW)
+    one.api_versions_answered()
+    assert isinstance(one.state, Failed)
+
+
+def test_it_begins_knowing_nobody() -> None:
+    assert session().state == AwaitHandshake()
+    assert not session().may_begin_reauthentication(NOW)
