@@ -1,0 +1,25 @@
+"""`python -m proxy.demo.broker`: a Kafka cluster without Java, until stdin ends.
+
+librdkafka's mock cluster: three brokers that serve real produce, fetch and consumer groups from
+memory. Prints its bootstrap servers in one line when it is there.
+"""
+
+import sys
+
+from confluent_kafka import Producer
+
+BROKERS = 3
+START_SECONDS = 10.0
+
+
+def main() -> int:
+    """Run the cluster; return the exit status."""
+    cluster = Producer({"bootstrap.servers": "unused:1", "test.mock.num.brokers": BROKERS})
+    brokers = cluster.list_topics(timeout=START_SECONDS).brokers.values()
+    print(",".join(f"{broker.host}:{broker.port}" for broker in brokers), flush=True)
+    sys.stdin.read()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""`python -m proxy.demo.modern_client`: produces and reads back what it produced, until stdin ends.
+
+confluent-kafka (librdkafka): it re-authenticates by itself at 90 % of the lifetime it is told.
+The messages are numbered, so that one that is lost, doubled or out of order is seen.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer
+
+from proxy.demo.identity import token
+from proxy.demo.report import Report, told_to_stop
+
+PRODUCE_SECONDS = 0.1
+"""Between two messages."""
+REPORT_SECONDS = 0.5
+DRAIN_SECONDS = 8.0
+"""How long the last messages may take to be acknowledged and read back."""
+TOKEN_SECONDS = 20.0
+"""Lifetime of a token. librdkafka fetches the next one at 80 %, so a session begins with at least
+4 s of it: sometimes the token bounds the session, sometimes `connections.max.reauth.ms`. With much
+less than that, a session would be shorter than the second that must lie between two
+re-authentications."""
+
+
+class Client:
+    """A producer and a consumer of one topic, and what they saw."""
+
+    def __init__(self, common: dict[str, Any], topic: str) -> None:
+        self.report = Report()
+        self._topic = topic
+        self._number = 0
+        self._last_read: dict[int, int] = {}
+        common = common | {"error_cb": self._error}
+        self._producer = Producer(common | {"enable.idempotence": True})
+        group = {"group.id": f"{topic}-readers", "auto.offset.reset": "earliest"}
+        self._consumer = Consumer(common | group)
+        self._consumer.subscribe([topic])
+
+    def _error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._AUTHENTICATION:  # noqa: SLF001 - librdkafka's own code names
+            self.report.refused += 1
+        elif error.code() == KafkaError._TRANSPORT:  # noqa: SLF001
+            self.report.connections_lost += 1
+        self.report.complain(error.str())
+
+    def produce(self) -> None:
+        """Send the next message."""
+        self._number += 1
+        value = str(self._number).encode()
+        self._producer.produce(self._topic, value, on_delivery=self._delivered)
+
+    def _delivered(self, error: KafkaError | None, _message: Message) -> None:
+        if error is None:
+            self.report.delivered += 1
+        else:
+            self.report.undelivered += 1
+            self.report.complain(error.str())
+
+    def read(self, within: float) -> None:
+        """Read one message, if one comes."""
+        self._producer.poll(0)
+        message = self._consumer.poll(within)
+        if message is None:
+            return
+        if error := message.error():
+            self.report.complain(error.str())
+            return
+        value, partition = message.value(), message.partition()
+        assert value is not None
+        assert partition is not None
+        number = int(value)
+        if number <= self._last_read.get(partition, 0):
+            self.report.out_of_order += 1
+            return
+        self._last_read[partition] = number
+        self.report.received += 1
+
+    def drain(self) -> None:
+        """Wait for acknowledgements, then for the rest of the messages."""
+        deadline = time.monotonic() + DRAIN_SECONDS
+        if self.report.delivered:
+            self._producer.flush(DRAIN_SECONDS)
+        else:
+            self._producer.purge()
+        while self.report.received < self.report.delivered and time.monotonic() < deadline:
+            self.read(0.1)
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._consumer.close()
+
+
+def run(client: Client) -> None:
+    """Produce and read until told to stop, then drain."""
+    stop = told_to_stop()
+    produce_at = report_at = time.monotonic()
+    while not stop.is_set():
+        now = time.monotonic()
+        if now >= produce_at:
+            client.produce()
+            produce_at = now + PRODUCE_SECONDS
+        if now >= report_at:
+            client.report.tell()
+            report_at = now + REPORT_SECONDS
+        client.read(PRODUCE_SECONDS / 2)
+    client.drain()
+    client.close()
+    client.report.tell()
+
+
+def login(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return librdkafka's settings for the way of logging in."""
+    if arguments.password_file is not None:
+        return {
+            "sasl.mechanisms": "SCRAM-SHA-256",
+            "sasl.username": arguments.client_id,
+            "sasl.password": arguments.password_file.read_text(),
+        }
+
+    def oauth(_config: str) -> tuple[str, float]:
+        return token(arguments.key_file, arguments.client_id, TOKEN_SECONDS)
+
+    return {"sasl.mechanisms": "OAUTHBEARER", "oauth_cb": oauth}
+
+
+def arg_parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    parser = argparse.ArgumentParser(prog="proxy.demo.modern_client")
+    parser.add_argument("--bootstrap-server", required=True)
+    parser.add_argument("--client-id", required=True, help="also the user")
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument("--password-file", type=Path, help="SCRAM-SHA-256")
+    how.add_argument("--key-file", type=Path, help="OAUTHBEARER, with tokens signed by this key")
+    return parser
+
+
+def main() -> int:
+    """Run the client; return the exit status."""
+    arguments = arg_parser().parse_args()
+    common = {
+        "bootstrap.servers": arguments.bootstrap_server,
+        "client.id": arguments.client_id,
+        "security.protocol": "SASL_PLAINTEXT",
+        "reconnect.backoff.ms": 1_000,
+    }
+    run(Client(common | login(arguments), arguments.client_id))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""`python -m proxy.demo.old_client`: a consumer as old applications are, until stdin ends.
+
+kafka-python, told that the cluster is a Kafka 1.0: it then speaks SaslAuthenticate v0, whose answer
+has no room for a lifetime (KIP-368), so it cannot know when to re-authenticate.
+"""
+
+import argparse
+import logging
+import sys
+import time
+from pathlib import Path
+
+from kafka import KafkaConsumer
+
+from proxy.demo.report import Report, told_to_stop
+
+REPORT_SECONDS = 0.5
+
+
+class LostConnections(logging.Handler):
+    """Counts what kafka-python says of its connections; it has no other way to tell."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(logging.ERROR)
+        self._report = report
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a line of the library's log."""
+        words = record.getMessage()
+        if "Connection lost" in words:
+            self._report.connections_lost += 1
+            self._report.complain(words.rpartition("Connection lost: ")[2])
+        if "SaslAuthenticationFailed" in words:
+            self._report.refused += 1
+
+
+def arg_parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    parser = argparse.ArgumentParser(prog="proxy.demo.old_client")
+    parser.add_argument("--bootstrap-server", required=True)
+    parser.add_argument("--client-id", required=True, help="also the user")
+    parser.add_argument("--password-file", required=True, type=Path, help="SCRAM-SHA-256")
+    parser.add_argument("--topic", required=True)
+    return parser
+
+
+def main() -> int:
+    """Run the client; return the exit status."""
+    arguments = arg_parser().parse_args()
+    report = Report()
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO)
+    logging.getLogger("kafka.net.connection").addHandler(LostConnections(report))
+    stop = told_to_stop()
+    consumer = KafkaConsumer(
+        arguments.topic,
+        bootstrap_servers=arguments.bootstrap_server,
+        api_version=(1, 0),
+        client_id=arguments.client_id,
+        group_id=arguments.client_id,
+        auto_offset_reset="earliest",
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="SCRAM-SHA-256",
+        sasl_plain_username=arguments.client_id,
+        sasl_plain_password=arguments.password_file.read_text(),
+    )
+    report_at = 0.0
+    while not stop.is_set():
+        for records in consumer.poll(timeout_ms=250).values():
+            report.received += len(records)
+        if time.monotonic() >= report_at:
+            report.tell()
+            report_at = time.monotonic() + REPORT_SECONDS
+    consumer.close(autocommit=False)
+    report.tell()  # its last connections may be lost while it leaves
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""Programs of the demo: started with a log of their own, ended without exception."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+READER_SECONDS = 5.0
+"""A grandchild that lives on for a moment keeps stdout open."""
+
+
+class DemoFailed(Exception):
+    """A part of the demo did not do what it must; the text says where to look."""
+
+
+class Program:
+    """A Python module as a process.
+
+    It gets no signals of the terminal (a session of its own). Its stdin is a pipe that ends when
+    the demo does, which tells brokers and clients to stop; the proxy is told by SIGTERM.
+    """
+
+    def __init__(self, name: str, module: str, arguments: Sequence[str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        self._lines: list[str] = []
+        self._news = threading.Condition()
+        self._open = True
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+        self._reader = threading.Thread(target=self._pump, daemon=True)
+        self._reader.start()
+
+    def _pump(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                with self._news:
+                    self._lines.append(line.rstrip("\n"))
+                    self._news.notify_all()
+        with self._news:
+            self._open = False
+            self._news.notify_all()
+
+    @property
+    def last_line(self) -> str | None:
+        """The newest line it wrote to stdout; None: it has written nothing."""
+        with self._news:
+            return self._lines[-1] if self._lines else None
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def wait_for_line(self, within: float) -> str:
+        """Wait for its first line on stdout; raises DemoFailed."""
+        with self._news:
+            self._news.wait_for(lambda: self._lines or not self._open, within)
+            if self._lines:
+                return self._lines[0]
+        raise DemoFailed(f"the {self.name} did not start, see {self.log}")
+
+    def ask_to_stop(self) -> None:
+        """Let it end by itself."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def terminate(self) -> None:
+        """Ask it by SIGTERM."""
+        if self.running:
+            self._process.send_signal(signal.SIGTERM)
+
+    def ended(self, deadline: float) -> bool:
+        """Wait until it has ended, until `deadline` in monotonic seconds; kill it then."""
+        in_time = True
+        try:
+            self._process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            in_time = False
+        self.ask_to_stop()  # closes the pipe
+        self._reader.join(READER_SECONDS)
+        return in_time
