@@ -1,0 +1,152 @@
+"""What the pages say is what the code does, as far as a program can tell."""
+
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import yaml
+
+from proxy import reference_docs
+from proxy.config import load
+from proxy.demo.processes import Program
+from proxy.demo.stage import free_ports
+from sasl import session
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("*/README.md")],
+    key=lambda page: page.relative_to(ROOT),
+)
+YAML_BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+START_SECONDS = 30.0
+
+
+def relative(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def test_the_tables_are_as_the_code_declares() -> None:
+    assert reference_docs.main(["--check"]) == 0
+
+
+def test_a_stale_table_is_found_and_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- apis: begin -->\nold\n<!-- apis: end -->\nafter\n")
+    monkeypatch.setattr(reference_docs, "BLOCKS", {"apis": (page, reference_docs.apis)})
+    assert reference_docs.main(["--check"]) == 1
+    assert "page.md is stale" in capsys.readouterr().err
+    assert reference_docs.main([]) == 0
+    assert reference_docs.main(["--check"]) == 0
+    assert page.read_text().startswith("before\n")
+    assert page.read_text().endswith("\nafter\n")
+
+
+def test_every_state_of_a_session_is_in_the_table() -> None:
+    table = reference_docs.session_states()
+    states = {state.__name__ for state in get_args(session.State)}
+    assert states == set(re.findall(r"^([A-Z]\w+)", table, re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_configurations_on_pages_can_be_used(page: Path, tmp_path: Path) -> None:
+    for block in YAML_BLOCK.findall(page.read_text()):
+        if "listeners:" in block:
+            file = tmp_path / "proxy.yaml"
+            file.write_text(block)
+            load(file)
+
+
+def test_the_example_configuration_can_be_used(tmp_path: Path) -> None:
+    file = tmp_path / "proxy.yaml"
+    file.write_text((ROOT / "deploy" / "reauth-proxy.example.yaml").read_text())
+    load(file)
+
+
+def test_files_that_the_file_map_names_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    for named in re.findall(r"`((?:proxy|sasl|metrics|tests)/[\w./]*)`", page):
+        assert (ROOT / named).exists(), named
+
+
+def test_the_commands_of_the_readme_are_the_makefiles() -> None:
+    readme = (ROOT / "README.md").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:^    |`)make ([a-z-]+)", readme, re.MULTILINE))
+    assert {"demo", "test"} <= named <= targets
+
+
+def test_locks_name_no_index_and_hash_everything() -> None:
+    for lock in (ROOT / "requirements").glob("*.lock"):
+        text = lock.read_text()
+        assert "://" not in text
+        assert "--index" not in text
+        for entry in re.split(r"\n(?=[a-z])", text)[1:]:
+            assert "--hash=sha256:" in entry, entry
+
+
+def blocks(language: str) -> list[str]:
+    page = (ROOT / "README.md").read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
+    """As it stands there, but for the ports and for where the password comes from."""
+    first = free_ports(6)
+    brokers = Program("broker", "proxy.demo.broker", [], tmp_path / "broker.log")
+    programs = [brokers]
+    try:
+        upstream = brokers.wait_for_line(START_SECONDS)
+        settings = yaml.safe_load(blocks("yaml")[0])
+        settings["upstream"]["bootstrap.servers"] = upstream.split(",")
+        settings["listeners"][0] |= {
+            "address": f"127.0.0.1:{first + 4}",
+            "broker.ports": f"{first}-{first + 3}",
+        }
+        settings["http"]["address"] = f"127.0.0.1:{first + 5}"
+        config = tmp_path / "proxy.yaml"
+        config.write_text(yaml.safe_dump(settings))
+        add, serve = (line.split()[1:] for line in blocks("sh")[0].splitlines())
+        add[add.index("proxy.yaml")] = serve[serve.index("proxy.yaml")] = str(config)
+        run(["-m", "proxy", *add, "--password-file", "-"], stdin="secret\n")
+        programs.append(Program("proxy", "proxy", serve, tmp_path / "proxy.log"))
+        programs[-1].wait_for_line(START_SECONDS)
+        client = blocks("python")[0].replace("127.0.0.1:9094", f"127.0.0.1:{first + 4}")
+        assert run(["-c", client], stdin="") == "0 messages left\n"
+        with urllib.request.urlopen(f"http://127.0.0.1:{first + 5}/metrics", timeout=5) as answer:
+            assert b"successful_authentication_total" in answer.read()
+    finally:
+        for program in reversed(programs):
+            program.terminate()
+            program.ended(time.monotonic() + START_SECONDS)
+    assert list((tmp_path / "events").glob("*.jsonl"))
+
+
+def run(arguments: list[str], *, stdin: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments], input=stdin, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_free_ports_are_free() -> None:
+    first = free_ports(3)
+    for port in range(first, first + 3):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
