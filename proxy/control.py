@@ -1,7 +1,8 @@
 """Questions from the HTTP process to the workers, and their answers.
 
-Between the HTTP process and each worker runs a Unix stream socket pair, made before the fork. A
-message is four bytes of length (big-endian) and so many bytes of JSON:
+Between the HTTP process and each worker runs a Unix stream socket pair, made before the fork, which
+outlives both. A message is a line of JSON, so that half a line, left by a process that was killed
+while it wrote, spoils the line after it and no more:
 
     question   {"id": 7, "kind": "snapshot", "arguments": {}}
     answer     {"id": 7, "answer": {…}}    or    {"id": 7, "error": "why not"}
@@ -14,7 +15,6 @@ import asyncio
 import json
 import logging
 import socket
-import struct
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from typing import Any, cast
@@ -33,8 +33,6 @@ ANSWER_SECONDS = 1.0
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 """Far above the sessions of 100,000 connections; what claims more is no message of ours."""
 
-_LENGTH = struct.Struct(">I")
-
 
 class ControlError(ProxyError):
     """A worker did not answer, or answered that it cannot."""
@@ -47,23 +45,22 @@ class _Messages:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
-        """Add what was read and give the messages that are whole; raises ControlError."""
+        """Add what was read and give the messages that are whole; lines that are none are left."""
         self._data += data
-        while len(self._data) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._data)
-            if length > MAX_MESSAGE_BYTES:
-                raise ControlError(f"a control message of {length} bytes")
-            end = _LENGTH.size + length
-            if len(self._data) < end:
-                return
-            message = json.loads(self._data[_LENGTH.size : end])
-            del self._data[:end]
-            yield message
+        *lines, rest = self._data.split(b"\n")
+        self._data = rest if len(rest) <= MAX_MESSAGE_BYTES else bytearray()
+        for line in lines:
+            try:
+                message = json.loads(line)
+            except ValueError:
+                logger.warning("half a control message was passed over")
+                continue
+            if isinstance(message, dict):
+                yield message
 
 
 def _encode(message: Mapping[str, Any]) -> bytes:
-    body = json.dumps(message, separators=(",", ":")).encode("ascii")
-    return _LENGTH.pack(len(body)) + body
+    return json.dumps(message, separators=(",", ":")).encode("ascii") + b"\n"
 
 
 class _Worker(asyncio.Protocol):

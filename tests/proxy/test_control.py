@@ -9,6 +9,7 @@ import uvloop
 
 from metrics.registry import EVENTS_WRITTEN
 from metrics.snapshot import Snapshot
+from proxy import control
 from proxy.control import (
     MAX_MESSAGE_BYTES,
     Answer,
@@ -139,3 +140,12 @@ def test_the_fleet_reports_who_does_not_answer() -> None:
         served.close()
 
     asyncio.run(run())
+
+
+def test_a_killed_writer_spoils_one_line() -> None:
+    """The pair of sockets outlives both processes, so the next one writes behind half a line."""
+    messages = control._Messages()
+    assert list(messages.feed(b'{"id": 1, "answer": {"reas')) == []
+    assert list(messages.feed(b'{"id": 1, "kind": "ready"}\n[7]\n')) == []
+    assert list(messages.feed(b'{"id": 2, ')) == []
+    assert list(messages.feed(b'"kind": "ready"}\n')) == [{"id": 2, "kind": "ready"}]
