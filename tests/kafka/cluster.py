@@ -5,11 +5,9 @@ A cluster is ready when every broker of it appears in a Metadata answer, not whe
 
 import atexit
 import base64
-import random
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -22,7 +20,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.kafka import java, properties
-from tests.kafka.properties import CONTROLLER, PLAINTEXT
+from tests.kafka.ports import free_ports
+from tests.kafka.properties import BEHIND, CONTROLLER, PLAINTEXT
 from tests.kafka.scram_client import salted_password
 from tests.kafka.wire_client import Address, ask, metadata_fields, milliseconds
 
@@ -80,6 +79,8 @@ class KafkaCluster:
     features: Sequence[str] = ()
     """For `kafka-storage format --feature`, such as `share.version=1`."""
     sasl_listeners: Mapping[str, int] = field(default_factory=lambda: SASL_LISTENERS)
+    sidecar_port: int | None = None
+    """Adds the listener `properties.BEHIND`, which names a sidecar's port to clients."""
     _nodes: dict[int, _Node] = field(init=False, default_factory=dict)
     _directory: Path = field(init=False, default_factory=Path)
     _cluster_id: str = field(init=False, default="")
@@ -235,7 +236,8 @@ class KafkaCluster:
         return [node for node in self._nodes.values() if node.process is not None]
 
     def _client_listeners(self) -> list[str]:
-        return [PLAINTEXT, *self.sasl_listeners]
+        behind = [] if self.sidecar_port is None else [BEHIND]
+        return [PLAINTEXT, *self.sasl_listeners, *behind]
 
     def _client_ports(self) -> list[int]:
         return free_ports(len(self._client_listeners()))
@@ -259,7 +261,12 @@ class KafkaCluster:
         everything = {
             **properties.common(len(self._nodes)),
             "log.dirs": str(node.directory / "data"),
-            **properties.of_node(node.node_id, node.ports, is_controller=node.is_controller),
+            **properties.of_node(
+                node.node_id,
+                node.ports,
+                is_controller=node.is_controller,
+                sidecar_port=self.sidecar_port,
+            ),
             **properties.sasl(self.sasl_listeners, self.jwks),
             **self.properties,
             "controller.quorum.voters": ",".join(
@@ -340,21 +347,6 @@ def wait_until(
         if time.monotonic() > deadline:
             raise ClusterFailed(f"{what} within {deadline_seconds} s\n{details()}")
         time.sleep(_POLL_SECONDS)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports below the range that the kernel hands to outgoing connections."""
-    found: list[int] = []
-    while len(found) < count:
-        port = random.randint(15_000, 31_000)  # noqa: S311 - not a secret
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in found:
-            found.append(port)
-    return found
 
 
 def kafka_uuid() -> str:

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from tests.kafka import java
+from tests.kafka.clients import MECHANISMS, OAUTHBEARER, User, password_of
 from tests.kafka.cluster import KafkaCluster
-from tests.kafka.proxied import ProxyProcess, sidecar_config
+from tests.kafka.ports import free_ports
+from tests.kafka.properties import BEHIND
+from tests.kafka.proxied import SUPER_USER, ProxyProcess, gateway_config, sidecar_config
 from tests.kafka.sasl_programs import USERS, World, kafka_world
 from tests.kafka.tokens import Issuer
 
@@ -43,7 +46,7 @@ def jwks(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def kafka(require_kafka: None, jwks: Path) -> Iterator[KafkaCluster]:  # noqa: ARG001 - skips
     """One node for the whole run: leave it as you found it."""
-    with KafkaCluster(nodes=1, jwks=jwks) as cluster:
+    with KafkaCluster(nodes=1, jwks=jwks, sidecar_port=free_ports(1)[0]) as cluster:
         yield cluster
 
 
@@ -83,3 +86,57 @@ def proxied_world(proxied: ProxyProcess, issuer: Issuer, kafka_programs_world: W
     """The proxy's listeners under the names of Kafka's, on the same broker and topic."""
     assert proxied.addresses().keys() == kafka_programs_world.addresses.keys()
     return World(addresses=proxied.addresses(), issuer=issuer)
+
+
+def user(issuer: Issuer, mechanism: str, name: str = "carol", **more: Any) -> User:
+    """Someone whom `add_users` knows."""
+    return User(name=name, mechanism=mechanism, issuer=issuer, **more)
+
+
+def add_users(proxy: ProxyProcess) -> None:
+    """Carol with every mechanism of SCRAM, and the super user."""
+    for mechanism in MECHANISMS:
+        if mechanism != OAUTHBEARER:
+            proxy.add_user("carol", password_of("carol"), mechanism)
+    proxy.add_user(SUPER_USER, password_of(SUPER_USER), "SCRAM-SHA-256")
+
+
+@pytest.fixture(scope="session")
+def sidecar(
+    kafka: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProxyProcess]:
+    """Beside the one node, which tells clients the sidecar's address as its own."""
+    upstream = str(kafka.address(listener=BEHIND))
+    config = sidecar_config(upstream, jwks, listeners={"LONG": 3_600_000}, port=kafka.sidecar_port)
+    process = ProxyProcess(config, tmp_path_factory.mktemp("sidecar"))
+    add_users(process)
+    with process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def gateway(
+    kafka: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProxyProcess]:
+    """In front of the one node, with two workers."""
+    config = gateway_config(str(kafka.address()), jwks) | {"workers": 2}
+    process = ProxyProcess(config, tmp_path_factory.mktemp("gateway"))
+    add_users(process)
+    for name, password, mechanism in USERS:
+        process.add_user(name, password, mechanism)
+    with process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def gateway_world(gateway: ProxyProcess, issuer: Issuer) -> World:
+    """The same listeners, reached through a gateway of two workers."""
+    return World(addresses=gateway.addresses(), issuer=issuer)
+
+
+@pytest.fixture(params=["sidecar", "gateway"])
+def clients_proxy(request: pytest.FixtureRequest) -> ProxyProcess:
+    """Either way of routing, with a listener LONG."""
+    process = request.getfixturevalue(request.param)
+    assert isinstance(process, ProxyProcess)
+    return process

@@ -157,7 +157,18 @@ def compiled(name: str) -> Path:
     return classes
 
 
-def run_program(name: str, arguments: Sequence[str], *, timeout_seconds: float = 60) -> Finished:
+def run_program(
+    name: str,
+    arguments: Sequence[str],
+    *,
+    jvm_options: Sequence[str] = (),
+    timeout_seconds: float = 60,
+) -> Finished:
     """Compiles and runs a program of `tests/kafka/java/`."""
-    classes = compiled(name)
-    return run_java(name, arguments, extra_class_path=classes, timeout_seconds=timeout_seconds)
+    return run_java(
+        name,
+        arguments,
+        jvm_options=jvm_options,
+        extra_class_path=compiled(name),
+        timeout_seconds=timeout_seconds,
+    )

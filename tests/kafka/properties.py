@@ -7,6 +7,8 @@ from tests.kafka.tokens import AUDIENCE, ISSUER
 
 PLAINTEXT = "PLAINTEXT"
 CONTROLLER = "CONTROLLER"
+#: Reached only by a sidecar, whose own address it gives to clients.
+BEHIND = "BEHIND"
 
 
 def common(nodes: int) -> dict[str, str]:
@@ -20,6 +22,8 @@ def common(nodes: int) -> dict[str, str]:
         "num.io.threads": "4",
         "log.cleaner.enable": "false",
         "group.initial.rebalance.delay.ms": "0",
+        "group.consumer.min.heartbeat.interval.ms": "300",
+        "group.consumer.heartbeat.interval.ms": "300",
         "offsets.topic.num.partitions": "1",
         "offsets.topic.replication.factor": replicas,
         "transaction.state.log.num.partitions": "1",
@@ -31,17 +35,20 @@ def common(nodes: int) -> dict[str, str]:
     }
 
 
-def of_node(node_id: int, ports: Mapping[str, int], *, is_controller: bool) -> dict[str, str]:
+def of_node(
+    node_id: int, ports: Mapping[str, int], *, is_controller: bool, sidecar_port: int | None
+) -> dict[str, str]:
     """One node's role and listeners, all on 127.0.0.1."""
     client = {name: port for name, port in ports.items() if name != CONTROLLER}
     bound = ports if is_controller else client
+    advertised = client if sidecar_port is None else {**client, BEHIND: sidecar_port}
     protocols = dict.fromkeys(ports, "SASL_PLAINTEXT")
-    protocols |= {PLAINTEXT: "PLAINTEXT", CONTROLLER: "PLAINTEXT"}
+    protocols |= dict.fromkeys((PLAINTEXT, CONTROLLER, BEHIND), "PLAINTEXT")
     return {
         "process.roles": "broker,controller" if is_controller else "broker",
         "node.id": str(node_id),
         "listeners": _listed(bound),
-        "advertised.listeners": _listed(client),
+        "advertised.listeners": _listed(advertised),
         "listener.security.protocol.map": ",".join(f"{k}:{v}" for k, v in protocols.items()),
     }
 

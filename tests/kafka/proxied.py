@@ -1,5 +1,6 @@
 """The proxy as a child process, in front of a real broker, set up as an operator would."""
 
+import json
 import os
 import queue
 import signal
@@ -7,14 +8,17 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
-from tests.kafka.cluster import SASL_LISTENERS, SCRAM_ITERATIONS, free_ports
+from tests.kafka.cluster import SASL_LISTENERS, SCRAM_ITERATIONS
+from tests.kafka.ports import free_port_range, free_ports
 from tests.kafka.tokens import AUDIENCE, ISSUER
 from tests.kafka.wire_client import Address
 
@@ -22,49 +26,104 @@ START_DEADLINE_SECONDS = 30.0
 #: The proxy drains for a bounded time; past this it hangs.
 STOP_DEADLINE_SECONDS = 30.0
 
+#: Highest broker id that a gateway listener has a port for.
+GATEWAY_BROKERS = 8
+
 
 class ProxyFailed(Exception):
     """The proxy ended or did not become ready; the text ends with what it wrote."""
 
 
+_SESSIONS: Mapping[str, Any] = {
+    "sasl.enabled.mechanisms": ["SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"],
+    "reauth.enforcement": "enforce",
+    "sasl.oauthbearer.expected.audience": [AUDIENCE],
+    "sasl.oauthbearer.expected.issuer": ISSUER,
+}
+
+#: The user who may administer others, in every configuration made here.
+SUPER_USER = "admin"
+
+
 def sidecar_config(
+    upstream: str,
+    jwks: Path,
+    *,
+    listeners: Mapping[str, int] = SASL_LISTENERS,
+    port: int | None = None,
+) -> dict[str, Any]:
+    """A configuration with one sidecar listener per name, `connections.max.reauth.ms` by name.
+
+    `port` is that of the first listener, if the broker must know it; the others' are any.
+    """
+    ports = free_ports(len(listeners))
+    if port is not None:
+        ports[0] = port
+    return _config(
+        upstream,
+        [
+            _listener(name, each, max_reauth_ms, jwks) | {"routing": "sidecar"}
+            for (name, max_reauth_ms), each in zip(listeners.items(), ports, strict=True)
+        ],
+    )
+
+
+def gateway_config(
     upstream: str, jwks: Path, *, listeners: Mapping[str, int] = SASL_LISTENERS
 ) -> dict[str, Any]:
-    """A configuration with one sidecar listener per name, on ports of its own."""
-    ports = free_ports(len(listeners) + 1)
+    """The same with gateway listeners, each with ports for the brokers 0 to `GATEWAY_BROKERS`."""
+    configured = []
+    for name, max_reauth_ms in listeners.items():
+        port = free_port_range(GATEWAY_BROKERS + 2)
+        gateway = {
+            "routing": "gateway",
+            "advertised.host": "127.0.0.1",
+            "broker.ports": f"{port + 1}-{port + 1 + GATEWAY_BROKERS}",
+        }
+        configured.append(_listener(name, port, max_reauth_ms, jwks) | gateway)
+    return _config(upstream, configured)
+
+
+def _config(upstream: str, listeners: list[dict[str, Any]]) -> dict[str, Any]:
     return {
-        "upstream": {"bootstrap.servers": upstream},
-        "listeners": [
-            {
-                "name": name.lower(),
-                "address": f"127.0.0.1:{port}",
-                "routing": "sidecar",
-                "sasl.enabled.mechanisms": ["SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"],
-                "connections.max.reauth.ms": max_reauth_ms,
-                "reauth.enforcement": "enforce",
-                "sasl.oauthbearer.jwks.endpoint.url": jwks.as_uri(),
-                "sasl.oauthbearer.expected.audience": [AUDIENCE],
-                "sasl.oauthbearer.expected.issuer": ISSUER,
-            }
-            for (name, max_reauth_ms), port in zip(listeners.items(), ports, strict=False)
-        ],
-        "http": {"address": f"127.0.0.1:{ports[-1]}"},
+        "upstream": {"bootstrap.servers": upstream.split(","), "metadata.max.age.ms": 1_000},
+        "listeners": listeners,
+        "authorizer": {"super.users": [f"User:{SUPER_USER}"]},
+        "events": {"directory": "events"},
+        "http": {"address": f"127.0.0.1:{free_ports(1)[0]}"},
+    }
+
+
+def _listener(name: str, port: int, max_reauth_ms: int, jwks: Path) -> dict[str, Any]:
+    return {
+        "name": name.lower(),
+        "address": f"127.0.0.1:{port}",
+        "connections.max.reauth.ms": max_reauth_ms,
+        "sasl.oauthbearer.jwks.endpoint.url": jwks.as_uri(),
+        **_SESSIONS,
     }
 
 
 class ProxyProcess:
     """`reauth-proxy serve` with this configuration; SIGTERM at the end, by its process id."""
 
-    def __init__(self, config: Mapping[str, Any], directory: Path) -> None:
+    def __init__(self, config: dict[str, Any], directory: Path) -> None:
+        self.config = config
         self.config_file = directory / "config.yaml"
         self._listeners = config["listeners"]
+        self._http_address = config["http"]["address"]
         self._directory = directory
         self._log = directory / "proxy.log"
         self._process: subprocess.Popen[str] | None = None
-        self.config_file.write_text(yaml.safe_dump(dict(config)))
+        self.config_file.write_text(json.dumps(config, indent=2))  # which is YAML too
 
     def __enter__(self) -> Self:
-        with self._log.open("w") as log:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Starts it, anew if it was stopped; returns when it accepts connections."""
+        with self._log.open("a") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "proxy", "serve", "--config", str(self.config_file)],
                 stdin=subprocess.DEVNULL,
@@ -78,7 +137,6 @@ class ProxyProcess:
             self._process.kill()
             self._end(self._process)
             raise
-        return self
 
     def __exit__(
         self,
@@ -86,6 +144,10 @@ class ProxyProcess:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """SIGTERM: drains, closes its files, ends."""
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -124,18 +186,58 @@ class ProxyProcess:
         return status
 
     def add_user(self, name: str, password: str, mechanism: str) -> None:
-        """`reauth-proxy users add`, the password from a file."""
-        password_file = self._directory / "password"
-        password_file.write_text(password)
-        command = [sys.executable, "-m", "proxy", "users", "add", name, "--mechanism", mechanism]
-        options = ["--password-file", str(password_file), "--config", str(self.config_file)]
-        iterations = ["--iterations", str(SCRAM_ITERATIONS)]
+        """`reauth-proxy users add`, the password from stdin."""
+        chosen = ["--mechanism", mechanism, "--iterations", str(SCRAM_ITERATIONS)]
+        self.command("users", "add", name, *chosen, "--password-file", "-", stdin=password)
+
+    def users(self) -> set[tuple[str, str]]:
+        """`reauth-proxy users list`: names and mechanisms."""
+        rows = json.loads(self.command("users", "list", "--output", "json"))
+        return {(row["user"], row["mechanism"]) for row in rows}
+
+    def command(self, *arguments: str, stdin: str = "") -> str:
+        """What another command of `reauth-proxy` prints, given the same configuration."""
         done = subprocess.run(
-            [*command, *options, *iterations], capture_output=True, text=True, timeout=30
+            [sys.executable, "-m", "proxy", *arguments, "--config", str(self.config_file)],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=30,
         )
-        password_file.unlink()
         if done.returncode != 0:
-            raise ProxyFailed(f"users add {name} {mechanism}: {done.stderr}{done.stdout}")
+            raise ProxyFailed(f"{arguments}: {done.stderr}{done.stdout}")
+        return done.stdout
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples that carry these labels, of all workers."""
+        url = f"http://{self._http_address}/metrics"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            families = list(text_string_to_metric_families(answer.read().decode()))
+        return sum(
+            sample.value
+            for family in families
+            for sample in family.samples
+            if sample.name == f"kafka_reauth_proxy_{name}"
+            and labels.items() <= sample.labels.items()
+        )
+
+    def readiness(self) -> int:
+        """The HTTP status of `/readyz`."""
+        try:
+            with urllib.request.urlopen(
+                f"http://{self._http_address}/readyz", timeout=10
+            ) as answer:
+                status: int = answer.status
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+        return status
+
+    def events(self) -> list[dict[str, Any]]:
+        """The event log so far, the files that are still being written included."""
+        files = sorted((self._directory / "events").glob("events-*.jsonl*"))
+        lines = [line for file in files for line in file.read_text().splitlines(keepends=True)]
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def _wait_ready(self, process: subprocess.Popen[str]) -> None:
         # One line per listener; read in a thread, which goes on so that stdout never fills up.

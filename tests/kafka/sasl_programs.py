@@ -31,46 +31,70 @@ __all__ = [
     "run_all",
 ]
 
-#: By program: why the proxy's answer is another than Kafka's, on purpose.
+#: Where the proxy means to differ from Kafka, and the programs that show it. Each is the first
+#: cell of a row of docs/compatibility.md, which says what Kafka does and why the proxy does not.
+_PROGRAMS_BY_DIFFERENCE: dict[str, tuple[str, ...]] = {
+    "An unknown user": (
+        "SCRAM first: unknown user",
+        "login SCRAM on mechanism without credential",
+        "login SCRAM raw unknown user",
+        "reauth unknown user",
+    ),
+    "`c=` of the last message": (
+        "SCRAM last: c= says authzid added",
+        "SCRAM last: c= says empty",
+        "SCRAM last: c= says y,,",
+    ),
+    "`m=` in the first message": ("SCRAM first: reserved m=",),
+    "An unknown extension in the last message": (
+        "SCRAM last: unknown extension that the proof does not cover",
+    ),
+    "User names": ("SCRAM name 'jürgen'",),
+    "Messages of more than 16 KiB": ("SCRAM first: 400,000 letters of nonce",),
+    "Scheme other than Bearer": ("OAUTHBEARER message: scheme Basic",),
+    "A proof of the wrong length": (
+        "SCRAM last: empty proof",
+        "SCRAM last: long proof",
+        "SCRAM last: short proof",
+        "SCRAM-SHA-512 proof for SCRAM-SHA-256",
+    ),
+    "A token that expired within the clock skew": (
+        "token expired within the skew, then used",
+        "token refused: expired within the skew",
+    ),
+    "A repeated `auth`": ("OAUTHBEARER message: auth twice",),
+    "A repeated extension name": ("OAUTHBEARER message: extension twice",),
+    "An escaped authzid": ("OAUTHBEARER message: authzid with escape",),
+    "A second rejected token in one exchange": ("error round, then a bad token, then a good one",),
+    "A request between SaslHandshake and token": (
+        "between handshake and token: DescribeCluster",
+        "between handshake and token: FindCoordinator",
+        "between handshake and token: Metadata",
+        "between two SCRAM messages: DescribeCluster",
+        "between two SCRAM messages: FindCoordinator",
+        "between two SCRAM messages: Metadata",
+        "delay: Metadata between handshake and token",
+        "error round, then Metadata",
+        "expired: handshake answered, then Metadata",
+        "reauth: Fetch between handshake and token",
+        "reauth: FindCoordinator between handshake and token",
+        "reauth: Metadata between handshake and token",
+    ),
+    "An expired session is used": ("expired: half a Metadata request",),
+    "A frame of a re-authentication above `sasl.server.max.receive.size`": (
+        "reauth handshake itself larger than sasl.server.max.receive.size",
+    ),
+    "A failure that has no answer": (
+        "delay: raw token garbage",
+        "delay: reauth unknown mechanism",
+    ),
+}
+
+#: By program: the row of docs/compatibility.md that explains it.
 DELIBERATE: dict[str, str] = {
-    **dict.fromkeys(
-        (
-            "SCRAM first: unknown user",
-            "login SCRAM on mechanism without credential",
-            "login SCRAM raw unknown user",
-            "reauth unknown user",
-        ),
-        "Kafka fails an unknown user at the first message, which tells strangers who exists.",
-    ),
-    **dict.fromkeys(
-        (
-            "SCRAM last: c= says authzid added",
-            "SCRAM last: c= says empty",
-            "SCRAM last: c= says y,,",
-        ),
-        "Kafka does not compare c= with the GS2 header; RFC 5802 section 7 wants it compared.",
-    ),
-    **dict.fromkeys(
-        (
-            "token expired within the skew, then used",
-            "token refused: expired within the skew",
-        ),
-        "Kafka lets it in with lifetime 0, which means no expiry, and closes on the next request.",
-    ),
-    **dict.fromkeys(
-        (
-            "OAUTHBEARER message: scheme Basic",
-            "SCRAM last: empty proof",
-            "SCRAM last: long proof",
-            "SCRAM last: short proof",
-            "SCRAM-SHA-512 proof for SCRAM-SHA-256",
-        ),
-        "An exception in Kafka's Java closes without an answer; 58 is the fitting one.",
-    ),
-    "SCRAM first: reserved m=": "RFC 5802 section 5.1: an unsupported mandatory extension fails.",
-    "SCRAM last: unknown extension that the proof does not cover": (
-        "RFC 5802 section 3: the proof covers the whole message; Kafka drops what it cannot read."
-    ),
+    program: difference
+    for difference, programs in _PROGRAMS_BY_DIFFERENCE.items()
+    for program in programs
 }
 
 

@@ -1,6 +1,7 @@
 """The same SASL programs against Kafka's own listener and against the proxy."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +27,12 @@ def test_every_deliberate_difference_names_a_program() -> None:
     assert DELIBERATE.keys() <= PROGRAMS.keys()
 
 
+def test_every_deliberate_difference_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text()
+    missing = {what for what in DELIBERATE.values() if f"\n| {what} | " not in text}
+    assert not missing
+
+
 @pytest.mark.slow
 def test_programs_tell_the_same_twice(
     kafka_programs_world: World, kafka_transcripts: Mapping[str, Transcript]
@@ -38,7 +45,18 @@ def test_programs_tell_the_same_twice(
 def test_proxy_answers_as_kafka_does(
     kafka_transcripts: Mapping[str, Transcript], proxied_world: World
 ) -> None:
-    found = differences(kafka_transcripts, run_all(proxied_world), ("Kafka", "proxy"))
+    assert_as_kafka_does(kafka_transcripts, proxied_world)
+
+
+@pytest.mark.slow
+def test_gateway_of_two_workers_answers_as_kafka_does(
+    kafka_transcripts: Mapping[str, Transcript], gateway_world: World
+) -> None:
+    assert_as_kafka_does(kafka_transcripts, gateway_world)
+
+
+def assert_as_kafka_does(kafka_transcripts: Mapping[str, Transcript], world: World) -> None:
+    found = differences(kafka_transcripts, run_all(world), ("Kafka", "proxy"))
     unexpected = {name: text for name, text in found.items() if name not in DELIBERATE}
     assert not unexpected, f"{len(unexpected)} programs differ:\n{_report(unexpected)}"
     vanished = DELIBERATE.keys() - found.keys()

@@ -13,24 +13,21 @@ _ALTER, _DESCRIBE = 51, 50
 
 
 @pytest.mark.kafka
-def test_the_expected_answers_are_kafkas() -> None:
-    """One broker for all; each case has users of its own, so that none sees another's."""
-    with KafkaCluster() as kafka:
-        for number, (changes, answer) in enumerate(SEEN):
-            _alter(kafka, (_renamed(upsert("old"), number),))
-            expected = {_name(user, number): outcome for user, outcome in answer.items()}
-            assert _alter(kafka, [_renamed(one, number) for one in changes]) == expected, changes
+def test_the_expected_answers_are_kafkas(kafka: KafkaCluster) -> None:
+    """Each case has users of its own, so that none sees another's."""
+    for number, (changes, answer) in enumerate(SEEN):
+        _alter(kafka, (_renamed(upsert("old"), number),))
+        expected = {_name(user, number): outcome for user, outcome in answer.items()}
+        assert _alter(kafka, [_renamed(one, number) for one in changes]) == expected, changes
 
-        described = ask(kafka.address(), _DESCRIBE, 0, {"users": [{"name": "x"}, {"name": "x"}]})
-        assert [
-            (one.user, one.error_code.name, one.error_message) for one in described.results
-        ] == [
-            (
-                "x",
-                "duplicate_resource",
-                "Cannot describe SCRAM credentials for the same user twice in a single request: x",
-            )
-        ]
+    described = ask(kafka.address(), _DESCRIBE, 0, {"users": [{"name": "x"}, {"name": "x"}]})
+    assert [(one.user, one.error_code.name, one.error_message) for one in described.results] == [
+        (
+            "x",
+            "duplicate_resource",
+            "Cannot describe SCRAM credentials for the same user twice in a single request: x",
+        )
+    ]
 
 
 def _alter(kafka: KafkaCluster, changes: Any) -> dict[str, tuple[str, str | None]]:

@@ -1,0 +1,241 @@
+"""KIP-368 with real clients and real traffic: those who renew live on, the others do not."""
+
+import itertools
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import kafka as python
+import pytest
+
+from tests.kafka.clients import OAUTHBEARER, User
+from tests.kafka.cluster import KafkaCluster, wait_until
+from tests.kafka.conftest import add_users, user
+from tests.kafka.proxied import ProxyProcess, gateway_config
+from tests.kafka.tokens import Issuer
+from tests.kafka.traffic import PARTITIONS, confluent_traffic, java_traffic
+from tests.kafka.transcript import Actor
+from tests.kafka.wire_client import WireClient
+
+pytestmark = pytest.mark.kafka
+
+LIFETIME_MS = 3_000
+SHORT_MS = 1_500
+_PAST_SHORT_SECONDS = 1.8
+LISTENERS = {"QUICK": LIFETIME_MS, "SHORT": SHORT_MS, "PROBE": SHORT_MS, "OBSERVE": SHORT_MS}
+SCRAM = "SCRAM-SHA-256"
+
+Traffic = Callable[[User, str, str, int, Path], list[int]]
+
+
+@pytest.fixture
+def proxy(kafka: KafkaCluster, jwks: Path, tmp_path: Path) -> Iterator[ProxyProcess]:
+    """One of its own for each test: its counters begin at zero."""
+    config = gateway_config(str(kafka.address()), jwks, listeners=LISTENERS)
+    for listener in config["listeners"]:
+        if listener["name"] in ("probe", "observe"):
+            listener["reauth.enforcement"] = listener["name"]
+    with ProxyProcess(config, tmp_path) as process:
+        yield process
+
+
+@pytest.fixture
+def topic(kafka: KafkaCluster) -> str:
+    name = f"traffic-{uuid.uuid4()}"
+    kafka.create_topic(name, partitions=PARTITIONS)
+    return name
+
+
+# --- under traffic
+
+
+@pytest.mark.parametrize("traffic", [confluent_traffic, java_traffic])
+def test_nothing_is_lost_doubled_or_reordered(
+    proxy: ProxyProcess, kafka: KafkaCluster, issuer: Issuer, tmp_path: Path, traffic: Traffic
+) -> None:
+    """Several lifetimes at full tilt, with both mechanisms at the same time."""
+    assert_renewed_under_traffic(proxy, kafka, issuer, tmp_path, traffic, seconds=10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("traffic", [confluent_traffic, java_traffic])
+def test_nothing_is_lost_over_many_lifetimes(
+    proxy: ProxyProcess, kafka: KafkaCluster, issuer: Issuer, tmp_path: Path, traffic: Traffic
+) -> None:
+    assert_renewed_under_traffic(proxy, kafka, issuer, tmp_path, traffic, seconds=40)
+
+
+def assert_renewed_under_traffic(
+    proxy: ProxyProcess,
+    kafka: KafkaCluster,
+    issuer: Issuer,
+    directory: Path,
+    traffic: Traffic,
+    seconds: int,
+) -> None:
+    add_users(proxy)
+    bootstrap = str(proxy.addresses()["QUICK"])
+    mechanisms = (SCRAM, OAUTHBEARER)
+    with ThreadPoolExecutor() as pool:
+        running = []
+        for mechanism in mechanisms:
+            name = f"traffic-{uuid.uuid4()}"
+            kafka.create_topic(name, partitions=PARTITIONS)
+            who = user(issuer, mechanism)
+            running.append((name, pool.submit(traffic, who, bootstrap, name, seconds, directory)))
+        for name, each in running:
+            assert each.result() == [end_offset(kafka, name, n) for n in range(PARTITIONS)]
+    lifetimes = seconds * 1000 // LIFETIME_MS
+    for mechanism in mechanisms:
+        renewed = proxy.metric("successful_reauthentication_total", mechanism=mechanism)
+        # At least the producer's and the consumer's connections to the broker.
+        assert renewed >= 2 * (lifetimes - 1)
+    for metric in (
+        "failed_authentication_total",
+        "failed_reauthentication_total",
+        "expired_connections_killed_total",
+        "successful_authentication_no_reauth_total",
+        "events_dropped_total",
+    ):
+        assert proxy.metric(metric) == 0, metric
+    assert "Traceback" not in proxy.log()
+    proxy.stop()
+    assert_consistent(proxy.events())
+
+
+def end_offset(kafka: KafkaCluster, topic: str, partition: int) -> int:
+    """As the broker itself says."""
+    consumer = python.KafkaConsumer(bootstrap_servers=kafka.bootstrap())
+    try:
+        where = python.TopicPartition(topic, partition)
+        found: int = consumer.end_offsets([where])[where]
+    finally:
+        consumer.close()
+    return found
+
+
+def assert_consistent(events: list[dict[str, Any]]) -> None:
+    """Each connection's events are numbered without a gap; ages are those of sessions."""
+    by_connection = sorted(events, key=lambda event: (event["connection_id"], event["sequence"]))
+    renewed = 0
+    for _, group in itertools.groupby(by_connection, lambda event: event["connection_id"]):
+        told = list(group)
+        assert [event["sequence"] for event in told] == list(range(len(told)))
+        assert {event["kind"] for event in told[-2:]} == {"closed", "summary"}
+        for event in told:
+            if event["kind"] == "reauthenticated":
+                renewed += 1
+                # From 85 % of the lifetime on; an idle connection renews when it is wanted again.
+                assert event["since_auth_ms"] >= 0.8 * LIFETIME_MS
+                began_ms = event["timestamp_ms"] - event["since_auth_ms"]
+                assert event.get("last_request_ms", 0) - began_ms <= LIFETIME_MS
+                assert event["announced_lifetime_ms"] == LIFETIME_MS
+                assert 0 <= event["auth_latency_us"] < 2_000_000  # a clock of whole milliseconds
+    assert renewed > 0
+
+
+def test_python_client_renews(proxy: ProxyProcess, issuer: Issuer, topic: str) -> None:
+    """kafka-python, which waits for its requests in flight before it renews."""
+    bootstrap = str(proxy.addresses()["SHORT"])
+    producer = python.KafkaProducer(**user(issuer, OAUTHBEARER).python(bootstrap), acks="all")
+    ends_at = time.monotonic() + 3 * SHORT_MS / 1000
+    sent = 0
+    while time.monotonic() < ends_at:
+        assert producer.send(topic, partition=0, value=b"x").get(10).offset == sent
+        sent += 1
+    producer.close()
+    assert proxy.metric("successful_reauthentication_total") >= 2
+    assert proxy.metric("expired_connections_killed_total") == 0
+
+
+# --- those who do not renew
+
+
+def test_expired_client_is_killed_when_it_is_used(proxy: ProxyProcess, issuer: Issuer) -> None:
+    lines = used_after_expiry(proxy, issuer, "SHORT")
+    assert lines[-1] == "< closed"
+    assert proxy.metric("expired_connections_killed_total", listener="short") == 1
+    killed = told(proxy, "expired-killed")
+    assert killed["api_key"] == 3
+    assert killed["principal"] == "User:carol"
+    assert SHORT_MS <= killed["since_auth_ms"] <= SHORT_MS + 1_000
+
+
+def test_idle_client_is_left_alone(proxy: ProxyProcess, issuer: Issuer) -> None:
+    with WireClient(proxy.addresses()["SHORT"]) as client:
+        actor = Actor(client, issuer)
+        actor.oauth(issuer.mint("carol"))
+        actor.wait(_PAST_SHORT_SECONDS)
+        actor.ends()
+        assert actor.lines[-1] == "< open"
+        actor.oauth(issuer.mint("carol"))
+        actor.metadata()
+        assert actor.lines[-1].startswith("< Metadata")
+    assert proxy.metric("expired_connections_killed_total") == 0
+
+
+def test_probe_counts_and_does_not_kill(proxy: ProxyProcess, issuer: Issuer) -> None:
+    lines = used_after_expiry(proxy, issuer, "PROBE")
+    assert f"lifetime_ms={SHORT_MS}" in "".join(lines) or "lifetime_ms<=" in "".join(lines)
+    assert lines[-1].startswith("< Metadata")
+    would_be_killed = "expired_connections_would_be_killed_total"
+    assert proxy.metric(would_be_killed, listener="probe") == 1
+    assert proxy.metric("expired_connections_killed_total") == 0
+    assert told(proxy, "would-be-killed")["api_key"] == 3
+
+
+def test_observe_announces_nothing(proxy: ProxyProcess, issuer: Issuer) -> None:
+    lines = used_after_expiry(proxy, issuer, "OBSERVE")
+    assert any(line.endswith("lifetime_ms=0") for line in lines)
+    assert lines[-1].startswith("< Metadata")
+    assert proxy.metric("expired_connections_would_be_killed_total") == 0
+
+
+def told(proxy: ProxyProcess, kind: str) -> dict[str, Any]:
+    """The one event of that kind, which is written a moment after it happened."""
+
+    def found() -> list[dict[str, Any]]:
+        return [event for event in proxy.events() if event["kind"] == kind]
+
+    wait_until(lambda: bool(found()), 5, what=f"no event {kind}")
+    (event,) = found()
+    return event
+
+
+def used_after_expiry(proxy: ProxyProcess, issuer: Issuer, listener: str) -> list[str]:
+    """A client that does not renew, and goes on."""
+    with WireClient(proxy.addresses()[listener]) as client:
+        actor = Actor(client, issuer)
+        actor.oauth(issuer.mint("carol"))
+        actor.metadata()
+        actor.wait(_PAST_SHORT_SECONDS)
+        actor.metadata()
+        return actor.lines
+
+
+def test_user_who_was_removed_cannot_renew(proxy: ProxyProcess, issuer: Issuer) -> None:
+    """The open session lives on until its end, as with Kafka; its renewal fails and closes."""
+    proxy.add_user("frank", "frank-secret", SCRAM)
+    with WireClient(proxy.addresses()["QUICK"]) as client:
+        actor = Actor(client, issuer)
+        wait_until(lambda: knows_frank(proxy, issuer), 5, what="frank is not known")
+        actor.scram("frank", password="frank-secret")
+        proxy.command("users", "remove", "frank", "--mechanism", SCRAM)
+        wait_until(lambda: not knows_frank(proxy, issuer), 5, what="frank is still known")
+        actor.metadata()
+        assert actor.lines[-1].startswith("< Metadata")
+        actor.scram("frank", password="frank-secret")
+        assert "error=58" in actor.lines[-1]
+        actor.ends()
+        assert actor.lines[-1] == "< closed"
+    assert proxy.metric("failed_reauthentication_total") == 1
+
+
+def knows_frank(proxy: ProxyProcess, issuer: Issuer) -> bool:
+    with WireClient(proxy.addresses()["QUICK"]) as client:
+        actor = Actor(client, issuer)
+        actor.scram("frank", password="frank-secret")
+        return actor.lines[-1] == "< server signature right: True"

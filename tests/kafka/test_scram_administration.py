@@ -1,0 +1,116 @@
+"""kafka-configs.sh against the proxy: users are made, changed and taken away while it runs."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.kafka.clients import JavaClient, User, confluent_admin, password_of
+from tests.kafka.cluster import wait_until
+from tests.kafka.conftest import user
+from tests.kafka.java import Finished
+from tests.kafka.proxied import SUPER_USER, ProxyProcess
+from tests.kafka.tokens import Issuer
+from tests.kafka.transcript import Actor
+from tests.kafka.wire_client import Address, WireClient
+
+pytestmark = pytest.mark.kafka
+
+#: Each worker looks once a second whether the store has changed.
+KNOWN_WITHIN_SECONDS = 3.0
+NAME = "dave"
+
+
+def test_users_are_administered_by_a_super_user(
+    gateway: ProxyProcess, issuer: Issuer, tmp_path: Path
+) -> None:
+    """Added, changed, listed and deleted; every worker follows within a second or two."""
+    admin = user(issuer, "SCRAM-SHA-256", SUPER_USER).java(tmp_path)
+    address = gateway.addresses()["LONG"]
+
+    first = "SCRAM-SHA-512=[iterations=8192,password=first]"
+    done = _configs(admin, address, "--alter", "--add-config", first)
+    assert "Completed updating config" in done.stdout, done
+    assert (NAME, "SCRAM-SHA-512") in gateway.users()
+    _until(address, issuer, "SCRAM-SHA-512", "first", is_let_in=True)
+
+    done = _configs(admin, address, "--describe")
+    assert "SCRAM-SHA-512=iterations=8192" in done.stdout, done
+
+    second = "SCRAM-SHA-512=[password=second]"
+    assert _configs(admin, address, "--alter", "--add-config", second).exit_status == 0
+    _until(address, issuer, "SCRAM-SHA-512", "second", is_let_in=True)
+    _until(address, issuer, "SCRAM-SHA-512", "first", is_let_in=False)
+
+    gone = "SCRAM-SHA-512"
+    assert _configs(admin, address, "--alter", "--delete-config", gone).exit_status == 0
+    assert NAME not in {name for name, _ in gateway.users()}
+    _until(address, issuer, "SCRAM-SHA-512", "second", is_let_in=False)
+
+
+def test_others_may_not_administer_users(
+    gateway: ProxyProcess, issuer: Issuer, tmp_path: Path
+) -> None:
+    before = gateway.users()
+    carol = user(issuer, "SCRAM-SHA-256").java(tmp_path)
+    change = ("--alter", "--add-config", "SCRAM-SHA-256=[password=mine]")
+    done = _configs(carol, gateway.addresses()["LONG"], *change)
+    assert "ClusterAuthorizationException" in done.stderr + done.stdout, done
+    assert gateway.users() == before
+
+
+def test_python_administers_users(gateway: ProxyProcess, issuer: Issuer) -> None:
+    """librdkafka's encoder of the same messages, which salts by itself."""
+    admin = confluent_admin.AdminClient(
+        user(issuer, "SCRAM-SHA-256", SUPER_USER).confluent(str(gateway.addresses()["LONG"]))
+    )
+    mechanism = confluent_admin.ScramMechanism.SCRAM_SHA_256
+    info = confluent_admin.ScramCredentialInfo(mechanism, 4096)
+    upsertion = confluent_admin.UserScramCredentialUpsertion("erin", info, b"erin-secret")
+    for future in admin.alter_user_scram_credentials([upsertion]).values():
+        future.result(10)
+    described = admin.describe_user_scram_credentials(["erin"])["erin"].result(10)
+    assert [one.iterations for one in described.scram_credential_infos] == [4096]
+    erin = User(name="erin", mechanism="SCRAM-SHA-256", issuer=issuer)
+    assert erin.name in {name for name, _ in gateway.users()}
+    _until(
+        gateway.addresses()["LONG"],
+        issuer,
+        "SCRAM-SHA-256",
+        password_of("erin"),
+        is_let_in=True,
+        name="erin",
+    )
+    deletion = confluent_admin.UserScramCredentialDeletion("erin", mechanism)
+    for future in admin.alter_user_scram_credentials([deletion]).values():
+        future.result(10)
+    assert "erin" not in {name for name, _ in gateway.users()}
+
+
+def _configs(client: JavaClient, address: Address, *arguments: str) -> Finished:
+    who = ("--entity-type", "users", "--entity-name", NAME)
+    return client.run_tool("kafka-configs", str(address), *who, *arguments)
+
+
+def _until(
+    address: Address,
+    issuer: Issuer,
+    mechanism: str,
+    password: str,
+    *,
+    is_let_in: bool,
+    name: str = NAME,
+) -> None:
+    wait_until(
+        lambda: all(
+            _logs_in(address, issuer, mechanism, name, password) is is_let_in for _ in range(4)
+        ),
+        KNOWN_WITHIN_SECONDS,
+        what=f"{name} with {password}: not {is_let_in}",
+    )
+
+
+def _logs_in(address: Address, issuer: Issuer, mechanism: str, name: str, password: str) -> bool:
+    with WireClient(address) as client:
+        actor = Actor(client, issuer)
+        actor.scram(name, mechanism, password=password)
+        return actor.lines[-1] == "< server signature right: True"
