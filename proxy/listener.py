@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from time import monotonic
 from typing import Any, Protocol, cast
 
 from proxy import config
@@ -183,7 +184,7 @@ class Door:
         if broker is None:
             listener.observer.refused(CloseReason.BROKER_UNREACHABLE)
             return None
-        now = self.loop.time()
+        now = monotonic()
         connection = Connection(
             connection_id=self._office.next_connection_id(),
             peer_host=client.peer_host,

@@ -9,6 +9,7 @@ The only module that touches transports. What was learnt about uvloop:
   other connections: the peers are then woken once, not once per write. A longer one goes to the
   kernel at once. What is not a copy and was not taken stays referenced by the transport, so a
   read buffer is then given up for a new one.
+- The loop's own time stands still for a turn, and counts in milliseconds: `monotonic` does not.
 - Transports are no instances of `asyncio.Transport`: cast, do not ask.
 - `transport.close()` waits until everything was written, so a client that does not read could
   keep it open for ever: `LINGER` bounds that.
@@ -17,6 +18,7 @@ The only module that touches transports. What was learnt about uvloop:
 import asyncio
 import logging
 from collections.abc import Callable
+from time import monotonic
 from typing import Final, Protocol, cast
 
 from proxy.commands import (
@@ -85,12 +87,11 @@ class Shell(Protocol):
 class _Side(asyncio.Protocol):
     """What both halves of a relayed connection have in common."""
 
-    __slots__ = ("_buffer", "_loop", "_time", "_transport")
+    __slots__ = ("_buffer", "_loop", "_transport")
 
     def __init__(self, shell: Shell) -> None:
         self._buffer = shell.buffer
         self._loop = shell.loop
-        self._time = shell.loop.time
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -218,7 +219,7 @@ class ClientSide(_Side):
         connection = self.connection
         if connection is None or connection.closed:
             return
-        now = self._time()
+        now = monotonic()
         if connection.requests.rest:
             data = b"".join((connection.requests.rest, data))
         try:
@@ -268,7 +269,7 @@ class ClientSide(_Side):
         connection = self.connection
         if connection is None or connection.closed:
             return
-        now = self._loop.time()
+        now = monotonic()
         try:
             what(connection, now)
         except Exception:
@@ -350,7 +351,7 @@ class BrokerSide(_Side):
         connection = self._connection
         if connection.closed:
             return
-        now = self._time()
+        now = monotonic()
         if connection.responses.rest:
             data = b"".join((connection.responses.rest, data))
         try:

@@ -165,7 +165,9 @@ def _principal_prefix(value: object) -> object:
 
 
 def one_or_list(value: object) -> object:
-    """Take a single value for a list of one."""
+    """Take a single value for a list of one, and Kafka's comma-separated text for a list."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",")]
     return value if isinstance(value, list | tuple) else [value]
 
 

@@ -149,7 +149,9 @@ class Fuzzer:
                 play.tell(lambda connection, now: connection.client_full(full, now))
             case 4 if play.connection.requests.to_broker is not None:
                 play.tell(lambda connection, now: connection.broker_full(full, now))
-            case 5 if play.connection.dialogue.waiting is not None and play.connection.requests.relaying:
+            case 5 if (
+                play.connection.dialogue.waiting is not None and play.connection.requests.relaying
+            ):
                 play.tell(lambda connection, now: connection.consulted(b"", now))
             case 6:
                 play.tell(Connection.broker_closed)

@@ -369,3 +369,9 @@ def test_the_schema_names_every_key() -> None:
         for key, _, _ in keys(section):
             assert f'"{key}"' in text
     assert json_schema()["additionalProperties"] is False
+
+
+def test_lists_may_be_written_as_kafka_writes_them(directory: Path) -> None:
+    """An operator pastes `bootstrap.servers` from a client's properties."""
+    config = loaded(directory, changed(("127.0.0.1:9092", "one:9092, two:9093")))
+    assert config.upstream.bootstrap_servers == (Address("one", 9092), Address("two", 9093))
