@@ -1,0 +1,1 @@
+"""The readiness report as people and programs read it: a page, and JSON. Knows no Spark."""

@@ -1,0 +1,101 @@
+"""The facts of the report as JSON: its schema, version 1, is what this module builds.
+
+Times are epoch milliseconds (UTC), days are dates, durations carry their unit in the name. A new
+key does not raise `SCHEMA_VERSION`; a change of an old one's meaning does.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from metrics.spark import next_steps
+
+SCHEMA_VERSION = 1
+
+VERDICTS = ("ready", "unproven", "not_capable", "failing", "unknown")
+
+_EPOCH = date(1970, 1, 1)
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What the job brought back."""
+
+    as_of_ms: int
+    source: str
+    lines: Mapping[str, int]
+    """Lines read, and how many were set aside for which reason."""
+    rows: Mapping[str, Rows]
+    """Rows of each table, by its name."""
+
+
+def build_facts(collected: Collected) -> dict[str, Any]:
+    """Put the facts in the order in which they are read."""
+    rows = collected.rows
+    clients, principals = rows["clients"], rows["principals"]
+    counted = {row["verdict"]: row["clients"] for row in rows["clients_by_verdict"]}
+    worst_first = sorted(principals, key=lambda row: (_rank(row["verdict"]), row["principal"]))
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "as_of_ms": collected.as_of_ms,
+        "as_of": datetime.fromtimestamp(collected.as_of_ms / 1000, UTC).isoformat(),
+        "source": collected.source,
+        "lines": dict(collected.lines),
+        "observed": rows["observed"][0],
+        "clients_by_verdict": {verdict: counted.get(verdict, 0) for verdict in VERDICTS},
+        "principals_by_verdict": {
+            verdict: sum(row["verdict"] == verdict for row in principals) for verdict in VERDICTS
+        },
+        "enforceable_principals": sorted(
+            row["principal"] for row in principals if row["enforceable"]
+        ),
+        "principals": worst_first,
+        "clients": sorted(clients, key=lambda row: (_rank(row["verdict"]), str(row["principal"]))),
+        "what_if": rows["what_if"],
+        "session_lengths": rows["session_lengths"],
+        "storms": {"busiest": rows["storms"], "profile": rows["storm_profile"]},
+        "latencies": rows["latencies"],
+        "trend": {
+            "days": [_dated(row) for row in rows["by_day"]],
+            "projection": _projection(rows["projection"]),
+        },
+        "short_tokens": rows["short_tokens"],
+        "failures": rows["failures"],
+        "next_steps": {
+            "overrides": next_steps.overrides_block(worst_first),
+            "probe": next_steps.to_probe(worst_first),
+            "upgrades": next_steps.upgrades(clients),
+            "libraries": next_steps.library_table(),
+        },
+    }
+
+
+def _rank(verdict: str) -> int:
+    return ("failing", "not_capable", "unproven", "unknown", "ready").index(verdict)
+
+
+def _dated(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"day": _day(row["day"])}
+
+
+def _projection(rows: Rows) -> dict[str, Any]:
+    row = rows[0]
+    ready, last = row["ready_day"], row["last_day"]
+    return {
+        "days": row["days"],
+        "last_day": None if last is None else _day(last),
+        "ready_share": row["ready_share"],
+        "share_per_day": row["share_per_day"],
+        "ready_day": None if ready is None else _day(ready),
+    }
+
+
+def _day(number: int) -> str | None:
+    """Give the date of a day since 1970; None: beyond the calendar."""
+    try:
+        return (_EPOCH + timedelta(days=number)).isoformat()
+    except OverflowError:
+        return None

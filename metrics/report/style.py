@@ -1,0 +1,71 @@
+"""The look of the page: one style sheet, light and dark, from a phone's width up."""
+
+STYLE = """
+:root{color-scheme:light dark;--paper:#fbfaf7;--card:#fff;--ink:#1c2321;--soft:#5b6663;
+--rule:#e2e0d8;--ready:#12836b;--unproven:#d9a21b;--not_capable:#7a5bb0;--failing:#c8402f;
+--unknown:#8c9491;--accent:#1f5f8b;--code:#f2f0e9}
+@media(prefers-color-scheme:dark){:root{--paper:#14191a;--card:#1c2324;--ink:#e8ebe8;
+--soft:#9eaaa6;--rule:#323b3b;--ready:#35b597;--unproven:#e6b53c;--not_capable:#a98ae0;
+--failing:#ec6b59;--unknown:#7f8986;--accent:#6cb3e0;--code:#121718}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--paper);color:var(--ink);
+font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
+main{max-width:820px;margin:0 auto;padding:28px 20px 80px}
+h1{font-size:1.75rem;line-height:1.2;margin:0 0 6px;letter-spacing:-.01em}
+h2{font-size:1.2rem;margin:0 0 4px}
+p{margin:0 0 12px}
+.soft,figcaption,.none{color:var(--soft)}
+.soft{font-size:.92rem}
+section{background:var(--card);border:1px solid var(--rule);border-radius:10px;
+padding:18px 20px;margin:18px 0}
+.answer{font-size:1.12rem;margin:14px 0}
+.tiles{display:grid;grid-template-columns:repeat(5,1fr);gap:10px;margin:16px 0 0}
+.tile{border-top:4px solid;padding:8px 2px 0}
+.tile b{display:block;font-size:1.7rem;line-height:1.15;font-variant-numeric:tabular-nums}
+.tile span{font-size:.85rem;color:var(--soft)}
+.tile.ready{border-color:var(--ready)}.tile.unproven{border-color:var(--unproven)}
+.tile.not_capable{border-color:var(--not_capable)}.tile.failing{border-color:var(--failing)}
+.tile.unknown{border-color:var(--unknown)}
+svg{display:block;max-width:100%;height:auto}
+svg .tick{font:11.5px system-ui,sans-serif;fill:var(--soft)}
+svg .marked{font:600 11.5px system-ui,sans-serif;fill:var(--ink)}
+svg .grid{stroke:var(--rule)}svg .mark{stroke:var(--ink);stroke-dasharray:4 3}
+svg .storm{fill:var(--accent)}
+svg .ready{fill:var(--ready)}svg .unproven{fill:var(--unproven)}
+svg .not_capable{fill:var(--not_capable)}svg .failing{fill:var(--failing)}
+svg .unknown{fill:var(--unknown)}
+figure{margin:14px 0 8px}figcaption{font-size:.88rem;margin-top:4px}
+.narrow{display:none}
+.legend{display:flex;flex-wrap:wrap;gap:4px 16px;font-size:.85rem;color:var(--soft);margin:6px 0}
+.legend i{display:inline-block;width:11px;height:11px;border-radius:2px;margin-right:6px}
+i.ready{background:var(--ready)}i.unproven{background:var(--unproven)}
+i.not_capable{background:var(--not_capable)}i.failing{background:var(--failing)}
+i.unknown{background:var(--unknown)}
+.bars{display:grid;grid-template-columns:minmax(90px,220px) 1fr auto;gap:5px 12px;
+align-items:center;font-size:.92rem;margin:12px 0}
+.bars .who{overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
+.bar{display:flex;height:14px;border-radius:3px;overflow:hidden;background:var(--code)}
+.bar i{display:block;height:100%}
+.scroll{overflow-x:auto;margin:8px -4px}
+table{border-collapse:collapse;font-size:.9rem;width:100%;font-variant-numeric:tabular-nums}
+th,td{text-align:left;padding:6px 10px 6px 4px;border-bottom:1px solid var(--rule);
+vertical-align:top}
+th{font-weight:600;color:var(--soft);font-size:.82rem}
+td.n,th.n{text-align:right;white-space:nowrap}
+td.name{overflow-wrap:break-word;min-width:6em;max-width:22em}
+.evidence td.name:last-child{min-width:15em}
+.tag{display:inline-block;border-radius:4px;padding:0 7px;font-size:.82rem;white-space:nowrap;
+border:1px solid currentColor}
+.tag.ready{color:var(--ready)}.tag.unproven{color:var(--unproven)}
+.tag.not_capable{color:var(--not_capable)}.tag.failing{color:var(--failing)}
+.tag.unknown{color:var(--unknown)}
+pre{background:var(--code);border-radius:8px;padding:12px 14px;overflow-x:auto;font-size:.86rem;
+margin:8px 0 14px;max-height:24em}
+summary{cursor:pointer;color:var(--accent);font-size:.94rem;margin:6px 0}
+h3{font-size:1rem;margin:18px 0 4px}
+@media(max-width:640px){main{padding:18px 12px 60px}section{padding:14px}
+h1{font-size:1.4rem}.wide{display:none}.narrow{display:block}
+.tiles{grid-template-columns:repeat(2,1fr)}
+.bars{grid-template-columns:minmax(80px,130px) 1fr auto}}
+@media print{section{break-inside:avoid}}
+"""

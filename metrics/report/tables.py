@@ -1,0 +1,233 @@
+"""The tables of the page."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from metrics.report.words import (
+    ABSENT,
+    VERDICT_WORDS,
+    duration,
+    milliseconds,
+    moment,
+    name_of,
+    number,
+    plain,
+)
+
+Rows = Sequence[Mapping[str, Any]]
+
+CLIENTS_SHOWN = 500
+_NAMES_SHOWN = 12
+
+
+def table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    numbers: Sequence[int] = (),
+    kind: str = "",
+) -> str:
+    """Write a table of cells that are HTML already; `numbers` are the columns set to the right."""
+    classes = ["n" if index in numbers else "name" for index in range(len(head))]
+
+    def row_of(cells: Sequence[str], tag: str) -> str:
+        pairs = zip(classes, cells, strict=True)
+        return "".join(f'<{tag} class="{each}">{cell}</{tag}>' for each, cell in pairs)
+
+    body = "".join(f"<tr>{row_of(row, 'td')}</tr>" for row in rows)
+    return (
+        f'<div class="scroll {kind}"><table><thead><tr>{row_of(head, "th")}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def tag(verdict: str) -> str:
+    """Write a verdict in its colour."""
+    return f'<span class="tag {verdict}">{VERDICT_WORDS[verdict]}</span>'
+
+
+def what_if(rows: Rows) -> str:
+    """One row per lifetime."""
+    return table(
+        [
+            "lifetime",
+            "connections",
+            "clients",
+            "principals",
+            "kills a day",
+            "too late by",
+            "unproven",
+        ],
+        [
+            [
+                duration(row["lifetime_ms"]),
+                number(row["killed_connections"]),
+                number(row["killed_clients"]),
+                number(row["killed_principals"]),
+                _between(row["kills_per_day_least"], row["kills_per_day_most"]),
+                duration(row["late_median_ms"]),
+                number(row["unproven_connections"]),
+            ]
+            for row in rows
+        ],
+        numbers=range(1, 7),
+    ) + (
+        '<p class="soft">Kills a day: at least to at most, as a killed client comes back and is '
+        "killed again; nothing if less than an hour was observed. Too late by: the median over the "
+        "killed connections of how long they were used past the lifetime.</p>"
+    )
+
+
+def latencies(rows: Rows) -> str:
+    """Latency quantiles by mechanism."""
+    if not rows:
+        return ""
+    return table(
+        ["mechanism", "", "count", "p50", "p95", "p99"],
+        [
+            [
+                name_of(row["mechanism"]),
+                "re-authentication" if row["kind"] == "reauthenticated" else "first",
+                number(row["count"]),
+                *(milliseconds(row[quantile]) for quantile in ("p50_us", "p95_us", "p99_us")),
+            ]
+            for row in rows
+        ],
+        numbers=range(2, 6),
+    )
+
+
+def storms(rows: Rows) -> str:
+    """The busiest minutes."""
+    return table(
+        ["busiest minutes (UTC)", "mechanism", "authentications", "again", "busy"],
+        [
+            [
+                moment(row["minute_ms"]),
+                name_of(row["mechanism"]),
+                number(row["authentications"]),
+                number(row["reauthentications"]),
+                ABSENT if row["busy_us"] is None else f"{row['busy_us'] / 600_000:.3g} %",
+            ]
+            for row in rows
+        ],
+        numbers=range(2, 5),
+    ) + (
+        '<p class="soft">Busy: the latencies of the minute added up, as a share of it; the load on '
+        "one worker is at most that, as the clients' own delays are in it.</p>"
+    )
+
+
+def short_tokens(rows: Rows) -> str:
+    """Clients with tokens that are too short."""
+    return table(
+        ["principal", "client id", "shortest token", "used past it by", "verdict"],
+        [
+            [
+                name_of(row["principal"]),
+                name_of(row["client_id"]),
+                duration(row["credential_lifetime_ms"]),
+                duration(row["outlived_ms"]),
+                tag(row["verdict"]),
+            ]
+            for row in rows[:50]
+        ],
+        numbers=(2, 3),
+    )
+
+
+def failures(rows: Rows) -> str:
+    """Failed authentications by reason."""
+    return table(
+        ["mechanism", "reason", "", "count"],
+        [
+            [
+                name_of(row["mechanism"]),
+                name_of(row["failure_reason"]),
+                "re-authentication" if row["reauthentication"] else "first",
+                number(row["count"]),
+            ]
+            for row in rows[:50]
+        ],
+        numbers=(3,),
+    )
+
+
+def upgrades(rows: Rows) -> str:
+    """What to upgrade."""
+    return table(
+        ["software", "version", "clients", "principals", "what helps"],
+        [
+            [
+                name_of(row["software"]),
+                name_of(row["version"]),
+                number(row["clients"]),
+                _names(row["principals"]),
+                plain(row["advice"]),
+            ]
+            for row in rows
+        ],
+        numbers=(2,),
+    )
+
+
+def libraries(rows: Rows) -> str:
+    """Versions that re-authenticate, with their sources."""
+    return table(
+        ["library", "since", "note", "source"],
+        [
+            [
+                plain(row["library"]),
+                "none yet" if row["since"] is None else plain(row["since"]),
+                plain(row["note"]),
+                plain(row["source"]),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def clients(rows: Rows) -> str:
+    """Clients with their verdicts."""
+    return table(
+        ["verdict", "principal", "client id", "software", "mechanism", "connections", "evidence"],
+        [
+            [
+                tag(row["verdict"]),
+                name_of(row["principal"]),
+                name_of(row["client_id"]),
+                _software(row),
+                name_of(row["mechanism"]),
+                number(row["connections"]),
+                f"{plain(row['evidence'])}; from {_hosts(row)}",
+            ]
+            for row in rows
+        ],
+        numbers=(5,),
+        kind="evidence",
+    )
+
+
+def _software(row: Mapping[str, Any]) -> str:
+    if row["client_software_name"] is None:
+        return name_of(None)
+    return plain(f"{row['client_software_name']} {row['client_software_version'] or ''}".strip())
+
+
+def _hosts(row: Mapping[str, Any]) -> str:
+    shown = ", ".join(plain(host) for host in row["hosts"][:2])
+    more = row["host_count"] - min(2, len(row["hosts"]))
+    return f"{shown} and {number(more)} more" if more > 0 else shown
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(plain(name) for name in names[:_NAMES_SHOWN])
+    more = len(names) - _NAMES_SHOWN
+    return f"{shown} and {number(more)} more" if more > 0 else shown
+
+
+def _between(least: float | None, most: float | None) -> str:
+    if least is None or most is None:
+        return ABSENT
+    low, high = number(round(least, 1)), number(round(most, 1))
+    return low if low == high else f"{low} to {high}"

@@ -1,0 +1,5 @@
+"""Who can re-authenticate, and what a session lifetime would break: events → sessions → readiness.
+
+Functions from DataFrames to DataFrames that know no session, path or clock, and one module that
+reads, calls and writes (`job`). docs/readiness.md says what each table means.
+"""

@@ -1,0 +1,84 @@
+"""Lines → a table of valid events, with the counts of what was set aside.
+
+The table (Parquet) is what the analysis reads. A batch fills it anew; a stream adds to it, each
+micro-batch in a folder of its own that is overwritten if the micro-batch is repeated: so nothing
+is lost or doubled by a crash. The analysis reads the whole table, in whatever order it came.
+"""
+
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as f
+
+from metrics.events import EventKind, schema_ddl
+from metrics.spark import events as log
+from metrics.spark.sources import LineSource
+
+
+@dataclass(frozen=True, slots=True)
+class EventTable:
+    """Valid events in `<root>/events`, what was counted at reading in `<root>/counts`."""
+
+    root: str
+
+    @property
+    def events_path(self) -> str:
+        """Where the events are."""
+        return _below(self.root, "events")
+
+    @property
+    def counts_path(self) -> str:
+        """Where the counts are."""
+        return _below(self.root, "counts")
+
+    @property
+    def checkpoint_path(self) -> str:
+        """Where a stream remembers how far it has read."""
+        return _below(self.root, "checkpoint")
+
+    def add(self, lines: DataFrame, batch_id: int) -> None:
+        """Write a batch of lines; the same `batch_id` again replaces it."""
+        observation = Observation(f"lines of batch {batch_id}")
+        rows = log.classified(log.parsed(lines))
+        kept = log.valid_events(rows.observe(observation, *log.problem_counts()))
+        summary = f.col("kind") == EventKind.SUMMARY.value
+        view = f.when(summary, "summaries").otherwise("events")
+        folder = f"batch={batch_id}"
+        writer = kept.withColumn("view", view).write.mode("overwrite")
+        writer.partitionBy("view").parquet(_below(self.events_path, folder))
+        counted = [(name, int(count)) for name, count in observation.get.items()]
+        counts = lines.sparkSession.createDataFrame(counted, "name STRING, count BIGINT")
+        counts.coalesce(1).write.mode("overwrite").parquet(_below(self.counts_path, folder))
+
+    def events(self, spark: SparkSession) -> DataFrame:
+        """Read the events."""
+        # files with no row of a view leave no trace of their schema: it is given
+        schema = f"{schema_ddl()}, batch BIGINT, view STRING"
+        return spark.read.schema(schema).parquet(self.events_path).drop("batch", "view")
+
+    def counts(self, spark: SparkSession) -> dict[str, int]:
+        """Add up what was counted at reading."""
+        rows = spark.read.parquet(self.counts_path).groupBy("name").agg(f.sum("count")).collect()
+        return dict(rows)
+
+
+def ingest_batch(spark: SparkSession, source: LineSource, table: EventTable) -> None:
+    """Read all there is, once."""
+    table.add(source.batch(spark), 0)
+
+
+def ingest_new(spark: SparkSession, source: LineSource, table: EventTable) -> None:
+    """Read what has come since the last time, then end; the table remembers how far."""
+    query = (
+        source.stream(spark)
+        .writeStream.foreachBatch(table.add)
+        .option("checkpointLocation", table.checkpoint_path)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def _below(root: str, name: str) -> str:
+    return f"{root.rstrip('/')}/{name}" if "://" in root else str(PurePath(root) / name)

@@ -1,0 +1,89 @@
+"""Many connections from few: copies in Spark, each moved in time and given to another client."""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from metrics.events import EVENT_SCHEMA, to_json_line
+from metrics.spark import events as log
+from metrics.spark.generate import TEMPLATES, Size, clients_of, simulated, write_lines
+from metrics.spark.session import make_session
+
+MINUTE_MS = 60_000
+_TIMES = (
+    "timestamp_ms",
+    "connected_ms",
+    "authenticated_ms",
+    "last_request_ms",
+    "period_start_ms",
+    "active_from_ms",
+)
+"""Moved by whole minutes, so that the bits of `active_minutes` stay right."""
+
+
+def multiply(size: Size, out: Path, *, parquet: bool) -> tuple[int, dict[str, str]]:
+    """Write `size.connections` connections; return the number of events and the truth."""
+    base = replace(
+        size,
+        connections=min(size.connections, TEMPLATES),
+        clients=min(size.clients, TEMPLATES),
+        events=None if size.events is None else size.events * TEMPLATES // size.connections,
+    )
+    clients = clients_of(base)
+    copies = max(1, -(-size.connections // base.connections))
+    groups = max(1, size.clients // base.clients)
+    spark = make_session(master="local[*]", input_bytes=None)
+    with tempfile.TemporaryDirectory() as directory:
+        write_lines((to_json_line(event) for event in simulated(base, clients)), Path(directory))
+        templates = log.parsed(spark.read.text(directory)).persist()
+        made = copied(templates, copies=copies, groups=groups, clients=base.clients)
+        writer = made.write.mode("overwrite")
+        if parquet:
+            writer.parquet(str(out))
+            count = spark.read.parquet(str(out)).count()
+        else:
+            writer.json(str(out))
+            count = templates.count() * copies
+    truth = {
+        f"client-{client.number + group * base.clients}": client.behaviour.value
+        for client in clients
+        for group in range(groups)
+    }
+    return count, truth
+
+
+def copied(templates: DataFrame, *, copies: int, groups: int, clients: int) -> DataFrame:
+    """Copy every event `copies` times; a copy belongs to one of `groups` sets of clients."""
+    copy = f.col("copy")
+    later = (copy * 7 % 1440) * MINUTE_MS
+    group = copy % groups
+    numbers = templates.sparkSession.range(copies).withColumnRenamed("id", "copy")
+    moved = {name: f.col(name) + later for name in _TIMES}
+    number = f.substring_index("client_id", "-", -1).cast("bigint") + group * clients
+    renamed = {
+        "connection_id": f.concat_ws("-", "connection_id", copy),
+        "client_id": f.concat(f.lit("client-"), number),
+        "principal": _of_group("principal", group),
+        "intervals": f.transform("intervals", lambda each: _moved_interval(each, later)),
+    }
+    columns = [column.name for column in EVENT_SCHEMA]
+    return (
+        f.broadcast(numbers)
+        .crossJoin(templates)
+        .withColumns(moved | renamed)
+        .select(*columns)
+        .repartition(max(2, copies // 8), "connection_id")
+        if copies > 1
+        else templates.select(*columns)
+    )
+
+
+def _of_group(name: str, group: Column) -> Column:
+    return f.when(group > 0, f.concat_ws("-", name, group)).otherwise(f.col(name))
+
+
+def _moved_interval(interval: Column, later: Column) -> Column:
+    return interval.withField("authenticated_ms", interval["authenticated_ms"] + later)

@@ -1,0 +1,83 @@
+"""What to do now, from the verdicts: whom to enforce, what to upgrade, whom to ask.
+
+Pure functions over rows that were collected: `dict`s with the columns of the tables.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from metrics.spark.libraries import LIBRARIES, is_older, library_of
+from metrics.spark.sessions import Standing
+
+Row = Mapping[str, Any]
+
+
+def overrides_block(principals: Sequence[Row]) -> str:
+    """Write `reauth.overrides` for the principals that can be enforced, to paste in a listener.
+
+    A name stands as a JSON string, which is YAML too: nothing that a principal is called can
+    change what the block says.
+    """
+    lines = ["reauth.overrides:"]
+    for row in principals:
+        if row["enforceable"]:
+            lines.append(f"  - principal: {json.dumps(row['principal'])}")
+            lines.append("    reauth.enforcement: enforce")
+    return "" if len(lines) == 1 else "\n".join(lines) + "\n"
+
+
+def upgrades(clients: Sequence[Row]) -> list[dict[str, Any]]:
+    """Say, for each library and version that does not re-authenticate, what helps.
+
+    One row per software and version among the clients that are failing or not capable.
+    """
+    groups: dict[tuple[str | None, str | None], dict[str, Any]] = {}
+    for row in clients:
+        if row["verdict"] not in (Standing.FAILING, Standing.NOT_CAPABLE):
+            continue
+        key = (row["client_software_name"], row["client_software_version"])
+        group = groups.setdefault(
+            key, {"software": key[0], "version": key[1], "clients": 0, "principals": set()}
+        )
+        group["clients"] += 1
+        group["principals"].add(row["principal"])
+    return [
+        group | {"principals": sorted(group["principals"])} | _advice(*key)
+        for key, group in sorted(groups.items(), key=lambda item: (-item[1]["clients"], str(item)))
+    ]
+
+
+def _advice(software: str | None, version: str | None) -> dict[str, Any]:
+    library = library_of(software)
+    if library is None:
+        advice = "find out which library this is, by its client id and host, and look it up below"
+        return {"library": None, "upgrade_to": None, "advice": advice}
+    if library.since is None:
+        advice = library.note
+    elif is_older(version, library.since) is False:
+        advice = (
+            f"this version should re-authenticate (since {library.since}): look at how the "
+            "client refreshes its credentials, and at its log"
+        )
+    else:
+        advice = f"upgrade to {library.since} or later; {library.note}"
+    return {"library": library.name, "upgrade_to": library.since, "advice": advice}
+
+
+def library_table() -> list[dict[str, Any]]:
+    """Give the table of libraries, as the report shows it."""
+    return [
+        {
+            "library": each.name,
+            "since": each.since,
+            "note": each.note,
+            "source": each.source,
+        }
+        for each in LIBRARIES
+    ]
+
+
+def to_probe(principals: Sequence[Row]) -> list[str]:
+    """Name the principals whose worst clients are unproven: `probe` will prove them."""
+    return [row["principal"] for row in principals if row["verdict"] == Standing.UNPROVEN]

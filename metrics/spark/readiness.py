@@ -1,0 +1,113 @@
+"""Clients → verdicts with their evidence; principals → which of them can be enforced.
+
+A verdict says what was seen, not what a library promises: *ready* takes a re-authentication, and
+one expired session that was used outweighs any number of good ones.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from metrics.spark.clients import HOSTS_SHOWN
+from metrics.spark.sessions import Standing
+
+WORST_FIRST = (
+    Standing.FAILING,
+    Standing.NOT_CAPABLE,
+    Standing.UNPROVEN,
+    Standing.UNKNOWN,
+    Standing.READY,
+)
+"""A principal is as ready as the worst of its clients."""
+
+
+def client_readiness(client_rows: DataFrame) -> DataFrame:
+    """Add the verdict to each client, and one sentence of evidence."""
+    return (
+        client_rows.withColumn("verdict", verdict())
+        .withColumn("evidence", evidence())
+        .withColumn("host_count", f.size("hosts"))
+        .withColumn("hosts", f.slice("hosts", 1, HOSTS_SHOWN))
+    )
+
+
+def verdict() -> Column:
+    """Judge a client; one connection that is not capable makes the client not capable."""
+    failed = f.col("killed") + f.col("would_be_kills") + f.col("reauth_failures")
+    some_capable = f.col("not_capable_connections") < f.col("connections")
+    return (
+        f.when(f.col("principal").isNull(), Standing.UNKNOWN.value)
+        .when((failed > 0) & some_capable, Standing.FAILING.value)
+        .when(f.col("not_capable_connections") > 0, Standing.NOT_CAPABLE.value)
+        .when(f.col("reauthentications") > 0, Standing.READY.value)
+        .otherwise(Standing.UNPROVEN.value)
+    )
+
+
+def evidence() -> Column:
+    """Say in a sentence what the verdict rests on."""
+    kills = f.col("killed") + f.col("would_be_kills")
+    failing = _phrase(
+        f.format_string("%d times past the end of a session", kills),
+        f.format_string("%d re-authentications failed", f.col("reauth_failures")),
+        f.format_string("%d succeeded", f.col("reauthentications")),
+    )
+    not_capable = f.when(
+        f.col("raw_token_connections") > 0,
+        f.format_string(
+            "raw SASL tokens (SaslHandshake v0) on %d of %d connections",
+            f.col("raw_token_connections"),
+            f.col("connections"),
+        ),
+    ).otherwise(
+        f.format_string(
+            "SaslAuthenticate v0 on %d of %d connections",
+            f.col("not_capable_connections"),
+            f.col("connections"),
+        )
+    )
+    never_told = f.coalesce(f.col("told_ms"), f.lit(0)) == 0
+    unproven = f.when(never_told, "speaks v1 or later, was never given a lifetime").otherwise(
+        "was given a lifetime, but never stayed to its end"
+    )
+    judged = f.col("verdict")
+    return (
+        f.when(judged == Standing.FAILING.value, failing)
+        .when(judged == Standing.NOT_CAPABLE.value, not_capable)
+        .when(
+            judged == Standing.READY.value,
+            f.format_string("%d re-authentications, all in time", f.col("reauthentications")),
+        )
+        .when(judged == Standing.UNPROVEN.value, unproven)
+        .otherwise(f.format_string("%d logins failed, none succeeded", f.col("login_failures")))
+    )
+
+
+def principals(verdicts: DataFrame) -> DataFrame:
+    """One row per principal: clients by verdict, the worst verdict, may it be enforced?"""
+    counts = [
+        f.count_if(f.col("verdict") == standing.value).alias(standing.value)
+        for standing in Standing
+    ]
+    rows = (
+        verdicts.where(f.col("principal").isNotNull())
+        .groupBy("principal")
+        .agg(
+            f.count(f.lit(1)).alias("clients"),
+            f.sum("connections").alias("connections"),
+            *counts,
+            f.sort_array(f.array_distinct(f.flatten(f.collect_list("listeners")))).alias(
+                "listeners"
+            ),
+            f.max("last_seen_ms").alias("last_seen_ms"),
+        )
+    )
+    worst = f.lit(None).cast("string")
+    for standing in reversed(WORST_FIRST):
+        worst = f.when(f.col(standing.value) > 0, standing.value).otherwise(worst)
+    return rows.withColumn("verdict", worst).withColumn(
+        "enforceable", f.col("verdict") == Standing.READY.value
+    )
+
+
+def _phrase(*parts: Column) -> Column:
+    return f.concat_ws(", ", *parts)

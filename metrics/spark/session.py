@@ -1,0 +1,81 @@
+"""The Spark session: made once, for the size of what it will read."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+SMALL_BYTES = 64 * 1024 * 1024
+"""Up to here the JVM's start is most of the time, and its first compiler is enough."""
+
+_SMALL = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xverify:none",
+    # compiling a query takes longer than interpreting it over a few thousand rows
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # a job per stage, to replan after each, for nothing
+    "spark.sql.adaptive.enabled": "false",
+}
+
+
+def make_session(
+    *, master: str | None, input_bytes: int | None, log: Path | None = None
+) -> SparkSession:
+    """Start Spark, or take the session that spark-submit began.
+
+    `master` None: as spark-submit says. `input_bytes` None: unknown, perhaps large. `log`: where
+    the JVM writes what it would write to stderr.
+    """
+    small = input_bytes is not None and input_bytes <= SMALL_BYTES
+    builder = (
+        SparkSession.builder.appName("reauth-proxy report")
+        .config("spark.sql.session.timeZone", "UTC")
+        # Grouping by a client keeps small objects; sorting instead costs half as much again.
+        .config("spark.sql.objectHashAggregate.sortBased.fallbackThreshold", "100000")
+        # finding out what else follows from a filter grows exponentially with columns derived
+        # from one another (minutes to plan a query here), and nothing here gains from it
+        .config("spark.sql.constraintPropagation.enabled", "false")
+        # what is longer is never compiled by the JVM, and then twenty times slower
+        .config("spark.sql.codegen.hugeMethodLimit", "8000")
+        .config("spark.ui.showConsoleProgress", "false")
+        # where each expression was written, asked for at every call: half of the time to plan
+        .config("spark.python.sql.dataFrameDebugging.enabled", "false")
+        .config("spark.sql.dataFrameQueryContext.enabled", "false")
+    )
+    if master is not None:
+        builder = builder.master(master).config("spark.ui.enabled", "false")
+    if master is not None and master.startswith("local"):
+        partitions = "1" if small else "8"
+        builder = (
+            builder.config("spark.sql.shuffle.partitions", partitions)
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+        )
+        if small:
+            for name, value in _SMALL.items():
+                builder = builder.config(name, value)
+    with _stderr_to(log):
+        spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+@contextmanager
+def _stderr_to(log: Path | None) -> Iterator[None]:
+    """Let what is started here write its stderr to a file: the JVM greets at length."""
+    if log is None:
+        yield
+        return
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -1,0 +1,125 @@
+"""Where lines come from: a folder (local, or any that Hadoop knows) or a Kafka topic.
+
+Each source gives the same DataFrame, one column `value` with a line each, as a batch and as a
+stream. A folder of Parquet files with the fields of the log is read as it is.
+"""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+CLOSED_FILES = "{*.jsonl,*.jsonl.gz,*.jsonl.zst,part-*.json,part-*.json.gz}"
+ALL_FILES = "{*.jsonl,*.jsonl.gz,*.jsonl.zst,part-*.json,part-*.json.gz,*.jsonl.open}"
+"""With the files that still grow: their last line may be half, and is then set aside."""
+
+_LOCAL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".jsonl.open", ".json", ".json.gz")
+
+
+class SourceError(Exception):
+    """The events cannot be read; the text says which and why."""
+
+
+class LineSource(Protocol):
+    """Lines of the event log, at once or as they come."""
+
+    def batch(self, spark: SparkSession) -> DataFrame:
+        """Give all lines that are there."""
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        """Give the lines as a stream; a checkpoint remembers how far it was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderSource:
+    """The event files below a folder. A stream reads only closed files: they never change."""
+
+    path: str
+
+    def batch(self, spark: SparkSession) -> DataFrame:
+        """Read closed files, and open ones as far as they are written."""
+        reader = spark.read.option("pathGlobFilter", ALL_FILES)
+        return reader.option("recursiveFileLookup", True).text(self.path)
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        """Read each closed file once."""
+        reader = spark.readStream.option("pathGlobFilter", CLOSED_FILES)
+        return reader.option("recursiveFileLookup", True).text(self.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSource:
+    """A topic whose values are lines of the log, read by Spark's own connector."""
+
+    bootstrap_servers: str
+    topic: str
+    options: dict[str, str] = field(default_factory=dict, repr=False)
+    """Further options of the connector, e.g. `kafka.security.protocol`; may hold a password."""
+
+    def batch(self, spark: SparkSession) -> DataFrame:
+        """Read the topic from its beginning to its present end."""
+        reader = spark.read.format("kafka").options(**self._options())
+        return reader.load().selectExpr("CAST(value AS STRING) AS value")
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        """Read the topic from its beginning, then from where the checkpoint left off."""
+        reader = spark.readStream.format("kafka").options(**self._options())
+        return reader.load().selectExpr("CAST(value AS STRING) AS value")
+
+    def _options(self) -> dict[str, str]:
+        return {
+            "startingOffsets": "earliest",
+            **self.options,
+            "kafka.bootstrap.servers": self.bootstrap_servers,
+            "subscribe": self.topic,
+        }
+
+
+def is_remote(path: str) -> bool:
+    """Is this an address of another file system, such as `s3a://bucket/events`?"""
+    return "://" in path
+
+
+def looks_like_parquet(path: str) -> bool:
+    """Does a local folder hold Parquet files? Of a remote one nothing is known."""
+    if is_remote(path):
+        return False
+    folder = Path(path)
+    return folder.suffix == ".parquet" or any(folder.glob("**/*.parquet"))
+
+
+def local_bytes(path: str) -> int | None:
+    """Size of the event files below a local folder; None: it is elsewhere.
+
+    Raises SourceError with a clear sentence if nothing can be read there.
+    """
+    if is_remote(path):
+        return None
+    folder = Path(path)
+    if not folder.exists():
+        raise SourceError(f"{path}: there is no such folder")
+    files = [folder] if folder.is_file() else _event_files(folder)
+    if not files:
+        raise SourceError(
+            f"{path}: no event files (events-*.jsonl, .jsonl.open, or .parquet) in this folder"
+        )
+    for file in files:
+        if not os.access(file, os.R_OK):
+            raise SourceError(f"{file}: this file may not be read; check its permissions")
+    return sum(file.stat().st_size for file in files)
+
+
+def _event_files(folder: Path) -> list[Path]:
+    found: list[Path] = []
+
+    def refuse(error: OSError) -> None:
+        raise SourceError(f"{error.filename}: {error.strerror}; check its permissions")
+
+    for directory, _, names in os.walk(folder, onerror=refuse):
+        for name in names:
+            events = name.endswith(_LOCAL_SUFFIXES) and name != "truth.json"
+            if events or name.endswith(".parquet"):
+                found.append(Path(directory) / name)
+    return found

@@ -1,0 +1,258 @@
+"""When, and how fast: storms of authentications, latencies, the trend by day, token lifetimes."""
+
+import math
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+
+from metrics.events import EventKind
+from metrics.period import LATENCY_GAMMA
+from metrics.spark.clients import CLIENT_KEY
+from metrics.spark.sessions import Standing
+
+MINUTE_MS = 60_000
+QUANTILES = (0.5, 0.95, 0.99)
+
+SHORTEST_SENSIBLE_TOKEN_MS = 60_000
+"""A token that lives less makes a connection re-authenticate more than once a minute."""
+
+TREND_DAYS = 28
+"""Days that the projection looks back; what was before says little about the pace of today."""
+
+_AUTHENTICATIONS = (EventKind.AUTHENTICATED.value, EventKind.REAUTHENTICATED.value)
+
+
+def storms(events: DataFrame) -> DataFrame:
+    """One row per minute and mechanism: authentications, how many anew, the time they took.
+
+    `busy_us` is the sum of their latencies: an upper bound of the processor time that they took,
+    as a client's own delays between two SASL messages are in it. Null if only summary rows are
+    left of that minute.
+    """
+    minute = f.floor(f.col("timestamp_ms") / MINUTE_MS) * MINUTE_MS
+    again = f.col("kind") == EventKind.REAUTHENTICATED.value
+    told = (
+        events.where(f.col("kind").isin(*_AUTHENTICATIONS))
+        .groupBy(minute.alias("minute_ms"), "mechanism")
+        .agg(
+            f.count(f.lit(1)).alias("authentications"),
+            f.count_if(again).alias("reauthentications"),
+            f.sum("auth_latency_us").alias("busy_us"),
+            f.max("auth_latency_us").alias("slowest_us"),
+        )
+    )
+    summed = _summary_storms(events)
+    keys = ["minute_ms", "mechanism"]
+    missing = summed.join(told.select(*keys), keys, "left_anti")
+    return told.unionByName(missing, allowMissingColumns=True)
+
+
+def _summary_storms(events: DataFrame) -> DataFrame:
+    """Count the authentications that the summary rows tell of, each once."""
+    each = f.col("each")
+    began = (
+        events.where(f.col("kind") == EventKind.SUMMARY.value)
+        .select("connection_id", "mechanism", f.explode("intervals").alias("each"))
+        .groupBy("connection_id", "mechanism", each["number"].alias("number"))
+        .agg(f.min(each["authenticated_ms"]).alias("authenticated_ms"))
+    )
+    minute = f.floor(f.col("authenticated_ms") / MINUTE_MS) * MINUTE_MS
+    return began.groupBy(minute.alias("minute_ms"), "mechanism").agg(
+        f.count(f.lit(1)).alias("authentications"),
+        f.count_if(f.col("number") > 1).alias("reauthentications"),
+    )
+
+
+def storm_profile(storm_rows: DataFrame, *, points: int) -> DataFrame:
+    """The busiest minute of each of at most `points` stretches of equal length, for a plot."""
+    by_minute = storm_rows.groupBy("minute_ms").agg(
+        f.sum("authentications").alias("authentications"),
+        f.sum("reauthentications").alias("reauthentications"),
+        f.sum("busy_us").alias("busy_us"),
+    )
+    span = by_minute.agg(f.min("minute_ms").alias("first"), f.max("minute_ms").alias("last"))
+    minutes = (f.col("last") - f.col("first")) / MINUTE_MS + 1
+    width = f.ceil(minutes / points) * MINUTE_MS
+    stretch = f.floor((f.col("minute_ms") - f.col("first")) / width) * width + f.col("first")
+    return (
+        by_minute.crossJoin(f.broadcast(span))
+        .groupBy(stretch.alias("minute_ms"))
+        .agg(*(f.max(name).alias(name) for name in ("authentications", "reauthentications")))
+        .orderBy("minute_ms")
+    )
+
+
+def latencies(events: DataFrame) -> DataFrame:
+    """Quantiles of the latency by mechanism and kind of authentication, in microseconds.
+
+    Within 1 % of every latency (docs/events.md, "Latencies of a summary row"). Of the two views
+    of the log, the one that tells of more re-authentications is taken.
+    """
+    keys = ("mechanism", "kind", "view")
+    histogram = _told_histogram(events).unionByName(_summary_histogram(events))
+    whole = Window.partitionBy(*keys)
+    ordered = whole.orderBy("bucket").rowsBetween(Window.unboundedPreceding, 0)
+    value = f.lit(2 / (LATENCY_GAMMA + 1)) * f.pow(f.lit(LATENCY_GAMMA), f.col("bucket"))
+    reached = [
+        f.min(f.when(f.col("below") >= f.ceil(f.col("total") * quantile), value)).alias(
+            f"p{round(quantile * 100)}_us"
+        )
+        for quantile in QUANTILES
+    ]
+    by_view = (
+        histogram.withColumn("below", f.sum("count").over(ordered))
+        .withColumn("total", f.sum("count").over(whole))
+        .groupBy(*keys, "total")
+        .agg(*reached, f.max(value).alias("max_us"))
+    )
+    fullest = Window.partitionBy("mechanism", "kind").orderBy(f.desc("total"), "view")
+    return (
+        by_view.withColumn("rank", f.row_number().over(fullest))
+        .where(f.col("rank") == 1)
+        .drop("rank", "view")
+        .withColumnRenamed("total", "count")
+        .orderBy("mechanism", "kind")
+    )
+
+
+def _told_histogram(events: DataFrame) -> DataFrame:
+    latency = f.greatest(f.col("auth_latency_us"), f.lit(1)).cast("double")
+    bucket = f.ceil(f.log(latency) / math.log(LATENCY_GAMMA)).cast("long")
+    return (
+        events.where(f.col("kind").isin(*_AUTHENTICATIONS) & f.col("auth_latency_us").isNotNull())
+        .groupBy("mechanism", "kind", bucket.alias("bucket"))
+        .agg(f.count(f.lit(1)).alias("count"))
+        .withColumn("view", f.lit("events"))
+    )
+
+
+def _summary_histogram(events: DataFrame) -> DataFrame:
+    buckets = events.where(f.col("kind") == EventKind.SUMMARY.value).select(
+        "mechanism", f.explode("reauth_latencies").alias("each")
+    )
+    return (
+        buckets.groupBy("mechanism", f.col("each.bucket").alias("bucket"))
+        .agg(f.sum("each.count").alias("count"))
+        .withColumn("kind", f.lit(EventKind.REAUTHENTICATED.value))
+        .withColumn("view", f.lit("summaries"))
+    )
+
+
+def by_day(usage_rows: DataFrame) -> DataFrame:
+    """One row per day: the clients seen on it, by what was known of them at its end.
+
+    Failures and old protocol versions count on the day they were seen, a re-authentication from
+    its day on: a client that was repaired is ready the day after.
+    """
+    failed = (
+        f.max("killed")
+        + f.greatest(f.sum("would_be_kills_told"), f.sum("would_be_kills_summed"))
+        + f.max("reauth_failures")
+    )
+    old = f.coalesce(f.col("authenticate_version"), f.lit(0)) < 1
+    days = (
+        usage_rows.where(f.col("principal").isNotNull())
+        .groupBy("day", *CLIENT_KEY)
+        .agg(
+            failed.alias("failed"),
+            f.max(old.cast("int")).alias("old"),
+            f.max(f.greatest("reauthenticated", _is_above("authentications", 1))).alias("again"),
+        )
+    )
+    so_far = (
+        Window.partitionBy(*CLIENT_KEY).orderBy("day").rowsBetween(Window.unboundedPreceding, 0)
+    )
+    state = (
+        f.when(f.col("old") > 0, Standing.NOT_CAPABLE.value)
+        .when(f.col("failed") > 0, Standing.FAILING.value)
+        .when(f.max("again").over(so_far) > 0, Standing.READY.value)
+        .otherwise(Standing.UNPROVEN.value)
+    )
+    states = [
+        f.count_if(f.col("state") == standing.value).alias(standing.value)
+        for standing in Standing
+        if standing is not Standing.UNKNOWN
+    ]
+    return (
+        days.withColumn("state", state)
+        .groupBy("day")
+        .agg(f.count(f.lit(1)).alias("clients"), *states)
+        .withColumn("ready_share", f.col("ready") / f.col("clients"))
+        .orderBy("day")
+    )
+
+
+def projection(day_rows: DataFrame) -> DataFrame:
+    """One row: the day (since 1970) on which the present trend is ready, or null.
+
+    A straight line through the shares of the last `TREND_DAYS` days. Null with fewer than three
+    days, or with a trend that does not rise; the last day itself if all are ready.
+    """
+    last = Window.orderBy(f.desc("day"))
+    recent = day_rows.withColumn("rank", f.row_number().over(last)).where(
+        f.col("rank") <= TREND_DAYS
+    )
+    fit = recent.agg(
+        f.count(f.lit(1)).alias("days"),
+        f.max("day").alias("last_day"),
+        f.max_by("ready_share", "day").alias("ready_share"),
+        f.regr_slope("ready_share", "day").alias("share_per_day"),
+    )
+    rising = (f.col("days") >= 3) & (f.col("share_per_day") > 1e-6)
+    # rounded: an exact number of days must not become one more by the last bit of a double
+    remaining = f.ceil(f.round((1 - f.col("ready_share")) / f.col("share_per_day"), 6))
+    ready_day = f.when(f.col("ready_share") >= 1, f.col("last_day")).when(
+        rising, f.col("last_day") + remaining
+    )
+    return fit.withColumn("ready_day", ready_day.cast("long"))
+
+
+def short_tokens(verdicts: DataFrame) -> DataFrame:
+    """Clients whose tokens are too short for them: used past a token's end, or renewed too often.
+
+    `outlived_ms` is by how much a connection was used past the end of the token it logged in with.
+    """
+    outlived = f.coalesce(f.col("outlived_credential_ms") > 0, f.lit(False))
+    brief = f.col("credential_lifetime_ms") < SHORTEST_SENSIBLE_TOKEN_MS
+    return (
+        verdicts.where(f.col("credential_lifetime_ms").isNotNull() & (outlived | brief))
+        .select(
+            *CLIENT_KEY,
+            "verdict",
+            "credential_lifetime_ms",
+            f.when(outlived, f.col("outlived_credential_ms")).alias("outlived_ms"),
+            "used_ms",
+            "connections",
+        )
+        .orderBy(f.desc_nulls_last("outlived_ms"), *CLIENT_KEY)
+    )
+
+
+def session_lengths(session_rows: DataFrame) -> DataFrame:
+    """How long sessions were used at most, in classes that double, by standing.
+
+    A class ends at `up_to_ms`; the first ends at a minute.
+    """
+    used = session_rows.where(f.col("used_ms").isNotNull())
+    doublings = f.ceil(f.log2(f.greatest(f.col("used_ms"), f.lit(MINUTE_MS)) / MINUTE_MS))
+    up_to = (f.pow(f.lit(2), doublings) * MINUTE_MS).cast("long")
+    return (
+        used.groupBy(up_to.alias("up_to_ms"), "standing")
+        .agg(f.count(f.lit(1)).alias("connections"))
+        .orderBy("up_to_ms", "standing")
+    )
+
+
+def failures(events: DataFrame) -> DataFrame:
+    """Failed authentications by reason, first ones and re-authentications apart."""
+    again = f.col("authentications") > 0
+    return (
+        events.where(f.col("kind") == EventKind.FAILED.value)
+        .groupBy("mechanism", "failure_reason", again.alias("reauthentication"))
+        .agg(f.count(f.lit(1)).alias("count"))
+        .orderBy(f.desc("count"), "mechanism", "failure_reason")
+    )
+
+
+def _is_above(column: str, bound: int) -> Column:
+    return (f.col(column) > bound).cast("long")

@@ -1,0 +1,56 @@
+"""Rows with defaults, and the functions of the package as tests call them."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from metrics.events import EventKind, SessionEvent, to_json_line
+from metrics.spark import events as log
+from tests.metrics.given import EPOCH_MS, event
+
+MINUTE_MS = 60_000
+AUTHENTICATED = {
+    "authenticated_ms": EPOCH_MS,
+    "since_auth_ms": 0,
+    "session_lifetime_ms": 0,
+    "announced_lifetime_ms": 0,
+    "principal": "User:alice",
+    "mechanism": "SCRAM-SHA-256",
+    "handshake_version": 1,
+    "authenticate_version": 2,
+    "client_id": "app",
+}
+
+
+def login(**more: Any) -> SessionEvent:
+    """A first authentication, with a client that speaks v2."""
+    return event(
+        **{"kind": EventKind.AUTHENTICATED, "auth_latency_us": 1000, **AUTHENTICATED} | more
+    )
+
+
+def later(kind: EventKind, minutes: float, **more: Any) -> SessionEvent:
+    """Something that happened to a login, so many minutes after it."""
+    ms = round(minutes * MINUTE_MS)
+    fields = {"kind": kind, "timestamp_ms": EPOCH_MS + ms, "since_auth_ms": ms, "sequence": 1}
+    return event(**AUTHENTICATED | fields | more)
+
+
+def lines(spark: SparkSession, given: Iterable[str]) -> DataFrame:
+    return spark.createDataFrame([(line,) for line in given], "value STRING")
+
+
+def frame(spark: SparkSession, given: Iterable[SessionEvent]) -> DataFrame:
+    """The events as the package reads them."""
+    text = lines(spark, (to_json_line(each) for each in given))
+    return log.valid_events(log.classified(log.parsed(text)))
+
+
+def rows(given: DataFrame) -> list[dict[str, Any]]:
+    return [row.asDict(recursive=True) for row in given.collect()]
+
+
+def only(given: DataFrame) -> dict[str, Any]:
+    (row,) = rows(given)
+    return row

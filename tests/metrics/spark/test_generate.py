@@ -1,0 +1,37 @@
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from metrics.events import to_json_line
+from metrics.spark import events as log
+from metrics.spark.generate import Size, clients_of, main, simulated
+from metrics.spark.multiply import copied
+from tests.metrics.spark.given import lines
+
+SIZE = Size(connections=8, principals=3, clients=5, days=0.1, seed=2)
+
+
+def told(size: Size) -> list[str]:
+    return [to_json_line(event) for event in simulated(size, clients_of(size))]
+
+
+def test_a_seed_gives_the_same_events_and_another_gives_others() -> None:
+    assert told(SIZE) == told(SIZE)
+    assert told(SIZE) != told(Size(connections=8, principals=3, clients=5, days=0.1, seed=4))
+
+
+def test_files_are_as_the_proxy_names_them(tmp_path: Path) -> None:
+    options = ["--connections", "5", "--clients", "5", "--days", "0.1"]
+    assert main(["--out", str(tmp_path), *options]) == 0
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["events-generated-0-20260601T000000Z-0.jsonl", "truth.json"]
+
+
+def test_copies_are_other_connections_at_other_times(spark: SparkSession) -> None:
+    templates = log.parsed(lines(spark, told(SIZE)))
+    made = copied(templates, copies=3, groups=3, clients=5)
+    assert made.count() == 3 * templates.count()
+    assert made.select("connection_id").distinct().count() == 24
+    assert made.select("client_id").where("client_id IS NOT NULL").distinct().count() == 15
+    assert made.where("active_from_ms % 60000 <> 0").count() == 0
+    assert made.where("authenticated_ms < connected_ms").count() == 0

@@ -1,0 +1,158 @@
+"""From a folder to a report; in one go or in several, the answer is the same."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from metrics.spark import job
+from metrics.spark.gate import requirement
+from metrics.spark.generate import EPOCH, Size, generate
+from metrics.spark.ingest import EventTable, ingest_batch, ingest_new
+from metrics.spark.sources import FolderSource, SourceError, local_bytes
+
+SIZE = Size(connections=24, principals=6, clients=12, days=0.2, seed=3, skew_seconds=200, bad=True)
+AS_OF_MS = round((EPOCH + SIZE.days * 86_400) * 1000)
+
+
+def settings(events: Path, out: Path, **more: Any) -> job.Settings:
+    return job.Settings(events=str(events), out=out, as_of_ms=AS_OF_MS, master="local[2]", **more)
+
+
+def run(given: job.Settings) -> tuple[dict[str, Any], list[str]]:
+    return job.run(given, lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("events")
+    generate(SIZE, folder, parquet=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(
+    spark: SparkSession,  # noqa: ARG001 - the session that the job will find
+    folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, dict[str, Any]]:
+    out = tmp_path_factory.mktemp("report")
+    facts, unmet = run(
+        settings(folder, out, requirements=(requirement("99%"), requirement("User:ready-0")))
+    )
+    assert unmet == ["99%"]
+    return out, facts
+
+
+def test_every_bad_line_is_set_aside_and_counted(report: tuple[Path, dict[str, Any]]) -> None:
+    lines = dict(report[1]["lines"])
+    assert lines.pop("lines") > 300
+    assert lines == {
+        "unreadable": 2,
+        "unknown_version": 1,
+        "unknown_kind": 1,
+        "impossible": 1,
+        "future": 1,
+        "duplicate": 1,
+        "missing": 0,
+    }
+
+
+def test_the_verdicts_are_those_that_the_clients_deserve(
+    folder: Path, report: tuple[Path, dict[str, Any]]
+) -> None:
+    """Clocks of the proxies are apart by minutes here, and lines are bad."""
+    truth = json.loads((folder / "truth.json").read_text())
+    assert {row["client_id"]: row["verdict"] for row in report[1]["clients"]} == truth
+
+
+def test_the_report_is_whole(spark: SparkSession, report: tuple[Path, dict[str, Any]]) -> None:
+    out, facts = report
+    assert json.loads((out / "report.json").read_text()) == facts
+    assert (out / "index.html").read_text().startswith("<!doctype html>")
+    clients = spark.read.parquet(str(out / "tables" / "clients"))
+    assert clients.count() == len(facts["clients"])
+
+
+def same(facts: dict[str, Any], other: dict[str, Any]) -> None:
+    for key in set(facts) - {"source", "requirements", "lines"}:
+        assert facts[key] == other[key], key
+
+
+def test_in_portions_out_of_order_and_doubled_the_report_is_the_same(
+    spark: SparkSession, folder: Path, report: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """The last lines come first, and a third of them twice, as Kafka may deliver them."""
+    (file,) = folder.glob("*.jsonl")
+    lines = file.read_text().splitlines(keepends=True)
+    third = len(lines) // 3
+    events, state = tmp_path / "events", str(tmp_path / "state")
+    events.mkdir()
+    portions = (lines[third * 2 :], lines[third : third * 2 + 50], lines[: third * 2])
+    table = EventTable(state)
+    for number, portion in enumerate(portions):
+        (events / f"events-p-0-{number}.jsonl").write_text("".join(portion))
+        ingest_new(spark, FolderSource(str(events)), table)
+    facts, _ = run(settings(events, tmp_path / "report", state=state))
+    same(facts, report[1])
+    assert facts["lines"]["duplicate"] == 1 + third + 50
+    assert facts["lines"]["missing"] == 0
+    assert facts["lines"]["lines"] == sum(map(len, portions))
+
+
+def test_parquet_says_what_lines_say(
+    spark: SparkSession, folder: Path, report: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    table = EventTable(str(tmp_path / "table"))
+    ingest_batch(spark, FolderSource(str(folder)), table)
+    facts, _ = run(settings(tmp_path / "table" / "events", tmp_path / "report"))
+    same(facts, report[1])
+
+
+def test_a_batch_that_is_repeated_replaces_itself(
+    spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    """A crash between writing and remembering makes Spark give the batch again."""
+    table = EventTable(str(tmp_path))
+    lines = FolderSource(str(folder)).batch(spark)
+    table.add(lines, 0)
+    once = (table.events(spark).count(), table.counts(spark))
+    table.add(lines, 0)
+    assert (table.events(spark).count(), table.counts(spark)) == once
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_growing_file_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
+    (tmp_path / "events-p-0-1.jsonl.open").write_text('{"schema_version":1,"kind":"che')
+    facts, _ = run(settings(tmp_path, tmp_path / "report"))
+    assert facts["lines"]["unreadable"] == 1
+    assert facts["observed"]["connections"] == 0
+    assert "nothing to judge" in (tmp_path / "report" / "index.html").read_text()
+
+
+def test_a_folder_without_events_is_one_clear_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert job.main(["--events", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.strip().endswith("in this folder")
+    assert job.main(["--events", str(tmp_path / "no"), "--out", str(tmp_path / "out")]) == 2
+    assert "there is no such folder" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_folder_without_permission_is_one_clear_sentence(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o000)
+    with pytest.raises(SourceError, match="permission"):
+        local_bytes(str(closed))
+
+
+@pytest.mark.usefixtures("spark")
+def test_kafka_without_a_broker_is_one_clear_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert job.main(["--events", "kafka:events", "--out", str(tmp_path)]) == 2
+    assert "--bootstrap-server" in capsys.readouterr().err

@@ -1,0 +1,129 @@
+from typing import Any
+
+import pytest
+import yaml
+
+from metrics.spark.gate import duration_ms, requirement
+from metrics.spark.libraries import LIBRARIES, is_older, library_of
+from metrics.spark.next_steps import overrides_block, to_probe, upgrades
+from proxy.config.listener import ReauthOverride
+
+
+def principal(name: str, verdict: str) -> dict[str, Any]:
+    return {"principal": name, "verdict": verdict, "enforceable": verdict == "ready"}
+
+
+@pytest.mark.parametrize(
+    "name", ["User:alice", "User:a: b", 'User:"x"', "User:#1", "User:é\u2028", "User:\n- x: 1"]
+)
+def test_the_block_is_what_the_configuration_reads(name: str) -> None:
+    """A principal's name comes from a stranger's token: it must stay a name."""
+    block = overrides_block([principal(name, "ready"), principal("User:bob", "failing")])
+    (override,) = yaml.safe_load(block)["reauth.overrides"]
+    assert override == {"principal": name, "reauth.enforcement": "enforce"}
+    assert ReauthOverride.model_validate(override).principal == name
+
+
+def test_nobody_to_enforce_is_no_block() -> None:
+    assert overrides_block([principal("User:bob", "unproven")]) == ""
+    assert to_probe([principal("User:bob", "unproven")]) == ["User:bob"]
+
+
+@pytest.mark.parametrize(
+    ("version", "since", "older"),
+    [
+        ("1.9.2", "2.2.0", True),
+        ("2.2.0", "2.2.0", False),
+        ("v1.0", "1.0.0", False),
+        ("2.10.0", "2.2.0", False),
+        ("2.6.1-librdkafka-2.6.1", "2.2.0", False),
+        ("4.1.0-rc1", "2.2.0", False),
+        ("unknown", "2.2.0", None),
+        (None, "2.2.0", None),
+        ("9" * 5000, "2.2.0", None),
+    ],
+)
+def test_versions_are_compared_by_their_numbers(
+    version: str | None, since: str, older: bool | None
+) -> None:
+    assert is_older(version, since) is older
+
+
+def test_every_library_has_a_source_and_its_names_are_its_own() -> None:
+    names = [name for each in LIBRARIES for name in each.software]
+    assert len(names) == len(set(names))
+    assert all(each.source for each in LIBRARIES)
+    assert library_of("Apache-Kafka-Java") is LIBRARIES[0]
+    assert library_of(None) is library_of("mystery") is None
+
+
+def client(**more: Any) -> dict[str, Any]:
+    fields = {
+        "verdict": "not_capable",
+        "client_software_name": "librdkafka",
+        "client_software_version": "1.9.2",
+        "principal": "User:a",
+    }
+    return fields | more
+
+
+def test_what_to_upgrade_is_said_once_for_each_version() -> None:
+    given = [
+        client(),
+        client(principal="User:b"),
+        client(verdict="failing", client_software_version="2.6.0"),
+        client(verdict="ready"),
+        client(client_software_name=None, client_software_version=None),
+    ]
+    found = {(row["software"], row["version"]): row for row in upgrades(given)}
+    assert len(found) == 3
+    old = found["librdkafka", "1.9.2"]
+    assert (old["clients"], old["principals"]) == (2, ["User:a", "User:b"])
+    assert old["advice"].startswith("upgrade to 2.2.0")
+    assert "should re-authenticate" in found["librdkafka", "2.6.0"]["advice"]
+    assert found[None, None]["library"] is None
+
+
+FACTS = {
+    "clients_by_verdict": {"ready": 3, "unproven": 1, "not_capable": 0},
+    "enforceable_principals": ["User:alice"],
+    "what_if": [
+        {"lifetime_ms": 60_000, "killed_connections": 0, "unproven_connections": 0},
+        {"lifetime_ms": 120_000, "killed_connections": 0, "unproven_connections": 2},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "met"),
+    [
+        ("75%", True),
+        ("75.1%", False),
+        ("0%", True),
+        ("User:alice", True),
+        ("User:bob", False),
+        ("no-kills@1m", True),
+        ("no-kills@2m", False),
+        ("no-kills@3m", False),
+    ],
+)
+def test_a_requirement_is_held_against_the_facts(text: str, met: bool) -> None:
+    assert requirement(text).is_met(FACTS) is met
+
+
+def test_nothing_seen_meets_nothing() -> None:
+    nothing = {"clients_by_verdict": {"ready": 0}, "enforceable_principals": [], "what_if": []}
+    assert not any(
+        requirement(text).is_met(nothing) for text in ("0%", "User:alice", "no-kills@1m")
+    )
+
+
+@pytest.mark.parametrize("text", ["", "alice", "100.5%", "120%", "no-kills@", "no-kills@1x", "-1%"])
+def test_what_is_no_requirement_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is"):
+        requirement(text)
+
+
+@pytest.mark.parametrize(("text", "ms"), [("90s", 90_000), ("15m", 900_000), ("4h", 14_400_000)])
+def test_durations_carry_their_unit(text: str, ms: int) -> None:
+    assert duration_ms(text) == ms

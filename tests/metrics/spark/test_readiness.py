@@ -1,0 +1,78 @@
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from metrics.events import EventKind, SessionEvent
+from metrics.spark.clients import clients
+from metrics.spark.generate import Size, clients_of, simulated, truth
+from metrics.spark.readiness import client_readiness, principals
+from metrics.spark.sessions import sessions, usage
+from tests.metrics.given import event
+from tests.metrics.spark.given import MINUTE_MS, frame, later, login, only, rows
+
+TOLD = {"session_lifetime_ms": 15 * MINUTE_MS, "announced_lifetime_ms": 15 * MINUTE_MS}
+
+
+def verdicts(spark: SparkSession, *given: SessionEvent) -> DataFrame:
+    found = frame(spark, given).transform(usage).transform(sessions)
+    return found.transform(clients).transform(client_readiness)
+
+
+def test_every_client_of_known_behaviour_gets_the_verdict_it_deserves(spark: SparkSession) -> None:
+    size = Size(connections=60, principals=10, clients=30, days=0.3, seed=11)
+    drawn = clients_of(size)
+    found = verdicts(spark, *simulated(size, drawn))
+    judged = {row["client_id"]: row["verdict"] for row in rows(found)}
+    assert judged == {name: behaviour.value for name, behaviour in truth(drawn).items()}
+
+
+def test_one_old_connection_makes_a_client_not_capable(spark: SparkSession) -> None:
+    ready = [login(**TOLD), later(EventKind.REAUTHENTICATED, 13, authentications=2, **TOLD)]
+    old = login(connection_id="old", authenticate_version=0)
+    row = only(verdicts(spark, *ready, old))
+    assert row["verdict"] == "not_capable"
+    assert row["evidence"] == "SaslAuthenticate v0 on 1 of 2 connections"
+
+
+def test_one_expired_session_outweighs_good_ones(spark: SparkSession) -> None:
+    good = [login(**TOLD), later(EventKind.REAUTHENTICATED, 13, authentications=2, **TOLD)]
+    bad = login(connection_id="bad", **TOLD)
+    late = later(EventKind.WOULD_BE_KILLED, 16, connection_id="bad", **TOLD)
+    row = only(verdicts(spark, *good, bad, late))
+    assert row["verdict"] == "failing"
+    assert row["evidence"].startswith("1 times past the end of a session")
+
+
+def test_an_old_client_that_was_killed_is_not_capable_rather_than_failing(
+    spark: SparkSession,
+) -> None:
+    killed = later(EventKind.EXPIRED_KILLED, 16, authenticate_version=0)
+    row = only(verdicts(spark, login(authenticate_version=0), killed))
+    assert row["verdict"] == "not_capable"
+
+
+def test_another_version_of_a_library_is_another_client(spark: SparkSession) -> None:
+    new = login(connection_id="new", client_software_name="kgo", client_software_version="v2")
+    assert len(rows(verdicts(spark, login(), new))) == 2
+
+
+def test_nobody_is_judged_by_nothing(spark: SparkSession) -> None:
+    assert rows(verdicts(spark)) == []
+    assert rows(verdicts(spark).transform(principals)) == []
+
+
+def test_a_principal_is_as_ready_as_its_worst_client(spark: SparkSession) -> None:
+    good = [login(**TOLD), later(EventKind.REAUTHENTICATED, 13, authentications=2, **TOLD)]
+    unproven = login(connection_id="c-2", client_id="other")
+    alone = only(verdicts(spark, *good).transform(principals))
+    both = only(verdicts(spark, *good, unproven).transform(principals))
+    assert (alone["verdict"], alone["enforceable"]) == ("ready", True)
+    assert (both["verdict"], both["enforceable"]) == ("unproven", False)
+
+
+@pytest.mark.parametrize("mechanism", [None, "X-NEW"])
+def test_a_failed_login_is_nobody(spark: SparkSession, mechanism: str | None) -> None:
+    """A stranger who claims a name does not make that principal unready."""
+    failed = event(kind=EventKind.FAILED, authentications=0, mechanism=mechanism)
+    found = verdicts(spark, failed)
+    assert only(found)["verdict"] == "unknown"
+    assert rows(found.transform(principals)) == []

@@ -1,0 +1,155 @@
+import random
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from metrics.events import EventKind, SessionEvent
+from metrics.spark.generate import Size, clients_of, simulated
+from metrics.spark.sessions import intervals, sessions, usage
+from tests.metrics.given import EPOCH_MS, event
+from tests.metrics.spark.given import MINUTE_MS, frame, later, login, only, rows
+
+TOLD = {"session_lifetime_ms": 15 * MINUTE_MS, "announced_lifetime_ms": 15 * MINUTE_MS}
+
+
+def sessions_of(spark: SparkSession, *given: SessionEvent) -> DataFrame:
+    return frame(spark, given).transform(usage).transform(sessions)
+
+
+STANDINGS = [
+    ("told nothing", [login()], "unproven"),
+    ("told, not yet over", [login(**TOLD)], "unproven"),
+    ("SaslAuthenticate v0", [login(authenticate_version=0)], "not_capable"),
+    ("raw tokens", [login(authenticate_version=None)], "not_capable"),
+    (
+        "re-authenticated",
+        [login(**TOLD), later(EventKind.REAUTHENTICATED, 13, authentications=2, **TOLD)],
+        "ready",
+    ),
+    ("killed", [login(**TOLD), later(EventKind.EXPIRED_KILLED, 16, **TOLD)], "failing"),
+    ("would be", [login(**TOLD), later(EventKind.WOULD_BE_KILLED, 16, **TOLD)], "failing"),
+    ("failed again", [login(**TOLD), later(EventKind.FAILED, 14, **TOLD)], "failing"),
+    (
+        "killed though told nothing it could hear",
+        [
+            login(authenticate_version=0),
+            later(EventKind.EXPIRED_KILLED, 16, authenticate_version=0),
+        ],
+        "not_capable",
+    ),
+    ("never logged in", [event(kind=EventKind.FAILED, authentications=0)], "unknown"),
+    ("an unknown mechanism", [login(mechanism="X-NEW")], "unproven"),
+    ("no mechanism", [event(kind=EventKind.CLOSED, authentications=0)], "unknown"),
+]
+
+
+@pytest.fixture(scope="module")
+def judged(spark: SparkSession) -> dict[str, dict[str, Any]]:
+    given = []
+    for name, events, _ in STANDINGS:
+        for each in events:
+            # the connection's name is the case's
+            values = {key: getattr(each, key) for key in each.__slots__}
+            given.append(SessionEvent(**values | {"connection_id": name}))
+    return {row["connection_id"]: row for row in rows(sessions_of(spark, *given))}
+
+
+@pytest.mark.parametrize(("name", "standing"), [(name, it) for name, _, it in STANDINGS])
+def test_a_connection_stands_where_its_events_put_it(
+    judged: dict[str, dict[str, Any]], name: str, standing: str
+) -> None:
+    assert judged[name]["standing"] == standing
+
+
+def test_no_events_are_no_sessions(spark: SparkSession) -> None:
+    assert rows(sessions_of(spark)) == []
+    assert rows(frame(spark, []).transform(intervals)) == []
+
+
+def test_what_became_known_last_is_valid(spark: SparkSession) -> None:
+    """client.id comes with the first request, after the login."""
+    last = later(EventKind.CHECKPOINT, 15, client_id="known-now")
+    assert only(sessions_of(spark, last, login(client_id=None)))["client_id"] == "known-now"
+
+
+def test_the_request_that_met_the_expired_session_is_a_use_of_it(spark: SparkSession) -> None:
+    """In `enforce` it is refused and stands in no count of requests."""
+    killed = later(EventKind.EXPIRED_KILLED, 20, last_request_ms=EPOCH_MS + 2 * MINUTE_MS, **TOLD)
+    assert only(sessions_of(spark, login(**TOLD), killed))["used_ms"] == 20 * MINUTE_MS
+
+
+def test_a_request_before_the_login_of_an_interval_is_no_use_of_it(spark: SparkSession) -> None:
+    again = later(
+        EventKind.CHECKPOINT,
+        5,
+        authentications=2,
+        authenticated_ms=EPOCH_MS + 4 * MINUTE_MS,
+        since_auth_ms=MINUTE_MS,
+        last_request_ms=EPOCH_MS + 3 * MINUTE_MS,
+    )
+    assert only(sessions_of(spark, again))["used_ms"] is None
+
+
+COMPARED = (
+    "connection_id",
+    "principal",
+    "standing",
+    "authenticated_ms",
+    "authentications",
+    "reauthentications",
+    "used_ms",
+    "longest_gap_ms",
+    "told_ms",
+    "would_be_kills",
+    "requests",
+    "ended_by",
+    "client_id",
+    "authenticate_version",
+)
+
+
+@pytest.fixture(scope="module")
+def population() -> list[SessionEvent]:
+    size = Size(connections=24, principals=6, clients=12, days=0.4, seed=7, skew_seconds=240)
+    return list(simulated(size, clients_of(size)))
+
+
+def compared(given: DataFrame) -> list[tuple[Any, ...]]:
+    found = given.transform(usage).transform(sessions).where("principal IS NOT NULL")
+    return sorted(tuple(row) for row in found.select(*COMPARED).collect())
+
+
+def test_either_view_alone_and_both_tell_the_same(
+    spark: SparkSession, population: list[SessionEvent]
+) -> None:
+    """A summary row and the events that it sums up are two ways to say one thing."""
+    given = frame(spark, population)
+    both = compared(given)
+    assert len(both) > 15
+    assert compared(given.where("kind <> 'summary'")) == both
+    # what was going on when the connection closed is told by the final row
+    assert compared(given.where("kind = 'summary'")) == both
+
+
+def test_the_order_of_events_does_not_matter(
+    spark: SparkSession, population: list[SessionEvent]
+) -> None:
+    mixed = population[:]
+    random.Random(3).shuffle(mixed)  # noqa: S311 - not for secrets
+    assert compared(frame(spark, mixed)) == compared(frame(spark, population))
+
+
+def test_the_intervals_of_either_view_are_the_same(
+    spark: SparkSession, population: list[SessionEvent]
+) -> None:
+    given = frame(spark, population)
+    told = {tuple(row) for row in given.where("kind <> 'summary'").transform(intervals).collect()}
+    summed = {tuple(row) for row in given.where("kind = 'summary'").transform(intervals).collect()}
+    # rounded to the millisecond from both ends of an interval
+    assert len(told) == len(summed) > 100
+    for one, other in zip(sorted(told), sorted(summed), strict=True):
+        assert one[:2] == other[:2]
+        assert abs(one[2] - other[2]) <= 1
+        assert (one[3] is None) == (other[3] is None)
+        assert one[3] is None or abs(one[3] - other[3]) <= 1

@@ -1,0 +1,145 @@
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from metrics.events import SessionEvent
+from metrics.history import SessionHistory
+from metrics.period import Usage
+from metrics.spark.analysis import known, what_if_table
+from metrics.spark.sessions import intervals, sessions, usage
+from metrics.spark.what_if import active_runs, kills, what_if
+from tests.metrics.given import EPOCH, grant, history
+from tests.metrics.spark.given import MINUTE_MS, frame, login, only, rows
+
+LIFETIMES_MS = tuple(minutes * MINUTE_MS for minutes in (1, 2, 5, 15, 30, 60, 240, 7))
+
+
+def kills_by_the_rule(uses: Sequence[float], lifetime: float, begin: float) -> int:
+    """KIP-368: a connection used more than `lifetime` after it authenticated is killed.
+
+    The client comes back at once, and authenticates anew.
+    """
+    killed = 0
+    for use in uses:
+        if use - begin > lifetime:
+            killed += 1
+            begin = use
+    return killed
+
+
+def uses_of(rng: random.Random, hours: float) -> list[float]:
+    """Times of requests, seconds: busy, sparse, or in bursts, as clients are."""
+    uses, now = [], rng.uniform(1, 300)
+    style = rng.choice(["busy", "sparse", "bursts", "mixed"])
+    while now < hours * 3600:
+        uses.append(now)
+        pause = {"busy": 25.0, "sparse": 2000.0, "bursts": 8.0}.get(style, rng.choice([9.0, 700.0]))
+        if style == "bursts" and rng.random() < 0.02:
+            pause = 5000.0
+        now += rng.uniform(0.2, 1.0) * pause
+    return uses
+
+
+def told(told_by: SessionHistory, uses: Sequence[float], end: float) -> list[SessionEvent]:
+    """What a connection of an old client writes, swept each minute as the proxy does."""
+    events = told_by.authenticated(grant(announced_lifetime_ms=0), Usage(0, 0, 0, None), 0.5)
+    count, sweep = 0, 60.0
+    usage_now = Usage(0, 0, 0, None)
+    for use in [*uses, end]:
+        while sweep <= use:
+            events += told_by.sweep(usage_now, sweep)
+            sweep += 60
+        if use < end:
+            count += 1
+            usage_now = Usage(count, count, count, use)
+    return [*events, *told_by.closed("client_closed", usage_now, end)]
+
+
+@pytest.fixture(scope="module")
+def connections() -> dict[str, tuple[list[float], list[SessionEvent]]]:
+    rng = random.Random(368)  # noqa: S311 - not for secrets
+    found = {}
+    for number in range(120):
+        hours = rng.choice([0.2, 0.9, 3.0, 7.5])
+        uses = [use for use in uses_of(rng, hours) if use > 0.5]
+        events = told(history(authenticate_version=0), uses, hours * 3600)
+        name = f"c-{number}"
+        for each in events:
+            object.__setattr__(each, "connection_id", name)
+        found[name] = (uses, events)
+    return found
+
+
+def killed_at_least_and_most(
+    spark: SparkSession, events: Sequence[SessionEvent]
+) -> dict[tuple[str, int], tuple[int, int]]:
+    given = frame(spark, events)
+    found = kills(given.transform(intervals), given.transform(active_runs), LIFETIMES_MS)
+    return {
+        (row["connection_id"], row["lifetime_ms"]): (row["kills_least"], row["kills_most"])
+        for row in rows(found)
+    }
+
+
+@pytest.mark.parametrize("view", ["both", "events", "summaries"])
+def test_the_kills_lie_between_the_least_and_the_most(
+    spark: SparkSession, connections: dict[str, Any], view: str
+) -> None:
+    """The rule itself, on the times of all requests, against what is read from the log."""
+    wanted = {"both": (True, False), "events": (False,), "summaries": (True,)}[view]
+    events = [
+        each
+        for _, told_events in connections.values()
+        for each in told_events
+        if (each.kind == "summary") in wanted
+    ]
+    found = killed_at_least_and_most(spark, events)
+    spread = truth = 0
+    for name, (uses, _) in connections.items():
+        for lifetime_ms in LIFETIMES_MS:
+            expected = kills_by_the_rule(uses, lifetime_ms / 1000, 0.5)
+            least, most = found.get((name, lifetime_ms), (0, 0))
+            assert least <= expected <= most, (name, lifetime_ms, expected, least, most)
+            assert (least > 0) == (expected > 0)
+            if lifetime_ms >= 15 * MINUTE_MS:
+                spread += most - least
+                truth += expected
+    if view != "events":
+        assert spread < 0.35 * truth
+
+
+def test_a_session_is_killed_beyond_its_lifetime_and_not_at_it(spark: SparkSession) -> None:
+    at = "c-at"
+    used = login(
+        connection_id=at, authenticate_version=0, last_request_ms=round(EPOCH * 1000) + 300_000
+    )
+    found = frame(spark, [used]).transform(usage).transform(sessions)
+    none = kills(
+        frame(spark, []).transform(intervals), frame(spark, []).transform(active_runs), (1,)
+    )
+    assert only(what_if(found, none, (300_000,)))["killed_connections"] == 0
+    assert only(what_if(found, none, (299_999,)))["killed_connections"] == 1
+
+
+def test_what_is_unproven_is_not_called_killed(spark: SparkSession) -> None:
+    used = login(last_request_ms=round(EPOCH * 1000) + 3_600_000)
+    rows_known = known(frame(spark, [used]), lambda _, table: table)
+    row = only(what_if_table(rows_known, (300_000,)))
+    assert (row["killed_connections"], row["unproven_connections"]) == (0, 1)
+    assert row["kills_most"] == 0
+
+
+def test_nothing_observed_is_nothing_killed(spark: SparkSession) -> None:
+    rows_known = known(frame(spark, []), lambda _, table: table)
+    assert rows(what_if_table(rows_known, (300_000,))) == []
+
+
+def test_less_than_an_hour_is_too_little_to_speak_of_days(spark: SparkSession) -> None:
+    used = login(authenticate_version=0, last_request_ms=round(EPOCH * 1000) + 600_000)
+    rows_known = known(frame(spark, [used]), lambda _, table: table)
+    row = only(what_if_table(rows_known, (300_000,)))
+    assert row["killed_connections"] == 1
+    assert row["kills_per_day_least"] is None
