@@ -29,7 +29,8 @@ class Upstream(Section):
     bootstrap_servers: Annotated[
         tuple[BrokerAddress, ...], Field(min_length=1), BeforeValidator(one_or_list)
     ] = setting(source=KAFKA_CLIENT, repeated_or_one=True)
-    """Brokers to begin with: `HOST:PORT`, several with commas in between, or a list. `sidecar`: exactly one, the broker."""
+    """Brokers to begin with: `HOST:PORT`, several with commas in between, or a list. `sidecar`:
+    exactly one, the broker."""
     security_protocol: Annotated[
         Literal["PLAINTEXT"],
         BeforeValidator(available("PLAINTEXT", later=("SSL", "SASL_PLAINTEXT", "SASL_SSL"))),
