@@ -12,7 +12,7 @@ SMALL_BYTES = 64 * 1024 * 1024
 """Up to here the JVM's start is most of the time, and its first compiler is enough."""
 
 _SMALL = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xverify:none",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     # compiling a query takes longer than interpreting it over a few thousand rows
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -38,8 +38,6 @@ def make_session(
         # finding out what else follows from a filter grows exponentially with columns derived
         # from one another (minutes to plan a query here), and nothing here gains from it
         .config("spark.sql.constraintPropagation.enabled", "false")
-        # what is longer is never compiled by the JVM, and then twenty times slower
-        .config("spark.sql.codegen.hugeMethodLimit", "8000")
         .config("spark.ui.showConsoleProgress", "false")
         # where each expression was written, asked for at every call: half of the time to plan
         .config("spark.python.sql.dataFrameDebugging.enabled", "false")
