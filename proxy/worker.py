@@ -44,8 +44,9 @@ TICK: Final = 1.0
 """Seconds between two looks at deadlines and at the store's version."""
 DRAIN_LOOK: Final = 0.05
 """Seconds between two looks whether all connections have ended."""
-COLLECTOR_THRESHOLD: Final = 50_000
-"""Allocations between two runs of the cycle collector: connections are few and live long."""
+COLLECTOR_THRESHOLD: Final = 1_500
+"""Allocations between two runs of the cycle collector. A closed connection is a cycle: with more
+between two runs, one that finds thousands of them holds up all others for tens of milliseconds."""
 
 
 class Worker:
