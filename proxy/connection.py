@@ -179,7 +179,6 @@ class Connection:
 
     def authenticated(self, session: Authenticated, now: float) -> None:
         """An authentication or re-authentication succeeded."""
-        self.requests.relaying = True
         self.requests.expires_at = inf if session.deadline is None else session.deadline
         self._observer.authenticated(self, session, now)
 

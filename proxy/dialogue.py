@@ -140,7 +140,7 @@ class Dialogue:
         connection = self._connection
         if outcome.wants_keys:
             self.waiting = request
-            self._connection.wait(SeekKeys())
+            connection.wait(SeekKeys())
             return
         frame = None
         if outcome.reply is not None:

@@ -86,7 +86,7 @@ class Requests:
         self.relaying = False
         """Whether a session is authenticated and no re-authentication is under way."""
         self.expires_at = inf
-        """Monotonic seconds from which on requests meet an expired session."""
+        """The last moment, in monotonic seconds, at which a request meets a living session."""
         self.to_broker: Callable[[Bytes], None] | None = None
         """Writes to the broker; None: the upstream connection is not open."""
         self.count = self.bytes = 0
