@@ -10,7 +10,6 @@ Exit status 1 if one is broken; the input is printed in hex.
 import random
 import struct
 import sys
-import time
 from itertools import pairwise
 from typing import Final
 
@@ -18,7 +17,8 @@ from proxy.connection import Connection
 from proxy.relay import BUFFER_BYTES
 from proxy.requests import MOST_IN_FLIGHT
 from sasl.session import Enforcement
-from tests.fuzz.fuzz_sasl import arg_parser, mutate
+from tests.fuzz.fuzz_sasl import mutate
+from tests.fuzz.rounds import arg_parser, run
 from tests.proxy.frames_given import (
     api_versions,
     authenticate,
@@ -160,21 +160,8 @@ class Fuzzer:
 
 
 def main(seconds: float, seed: int) -> int:
-    fuzzer = Fuzzer(seed)
-    rounds = 0
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        rounds += 1
-        try:
-            fuzzer.round()
-        except Exception as error:
-            print(f"seed {seed}, round {rounds}: {error!r}", file=sys.stderr)  # noqa: T201
-            for offered in fuzzer.inputs:
-                print(offered.hex(), file=sys.stderr)  # noqa: T201
-            return 1
-    print(f"{rounds} rounds, every invariant held")  # noqa: T201
-    return 0
+    return run(Fuzzer(seed), seconds, seed, "every invariant held")
 
 
 if __name__ == "__main__":
-    sys.exit(main(**vars(arg_parser().parse_args())))
+    sys.exit(main(**vars(arg_parser(__doc__).parse_args())))

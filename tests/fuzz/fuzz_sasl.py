@@ -5,11 +5,9 @@ Run: python -m tests.fuzz.fuzz_sasl --seconds 60 [--seed 1]
 Exit status 1 on any exception, or if a bent message lets somebody in; the input is printed in hex.
 """
 
-import argparse
 import json
 import random
 import sys
-import time
 
 from sasl.credentials import ScramMechanism
 from sasl.jwks import KeyCache, KeyMissing
@@ -17,6 +15,7 @@ from sasl.jwt_claims import MAX_LIFETIME_SECONDS
 from sasl.mechanism import Challenge, Failure, KeysNeeded, Success
 from sasl.oauthbearer_messages import client_initial_response, read_client_initial_response
 from sasl.scram_client import ScramClientError, ScramClientExchange
+from tests.fuzz.rounds import arg_parser, run
 from tests.sasl.given import (
     NOW,
     all_keys,
@@ -39,13 +38,6 @@ WORDS = (
     *(b'"', b"{", b"}", b"[", b"]", b":", b"null", b"NaN", b"1e999", b"-1", b"\\ud800", b"true"),
     *(b'"exp"', b'"sub"', b'"alg"', b'"kid"', b'"crit":[],', b'"none"', b'"HS256"', b'"oct"'),
 )
-
-
-def arg_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=0)
-    return parser
 
 
 def mutate(rng: random.Random, message: bytes) -> bytes:
@@ -164,21 +156,8 @@ class Fuzzer:
 
 
 def main(seconds: float, seed: int) -> int:
-    fuzzer = Fuzzer(seed)
-    rounds = 0
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        rounds += 1
-        try:
-            fuzzer.round()
-        except Exception as error:
-            print(f"seed {seed}, round {rounds}: {error!r}", file=sys.stderr)  # noqa: T201
-            for offered in fuzzer.inputs:
-                print(offered.hex(), file=sys.stderr)  # noqa: T201
-            return 1
-    print(f"{rounds} rounds, nothing got in")  # noqa: T201
-    return 0
+    return run(Fuzzer(seed), seconds, seed, "nothing got in")
 
 
 if __name__ == "__main__":
-    sys.exit(main(**vars(arg_parser().parse_args())))
+    sys.exit(main(**vars(arg_parser(__doc__).parse_args())))
