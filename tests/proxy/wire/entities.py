@@ -51,6 +51,8 @@ PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
     "datetime_i64": st.integers(0, 2**33).map(
         lambda s: TZAware.parse(datetime.fromtimestamp(s, UTC))
     ),
+    "bytes": st.binary(max_size=20),
+    "float64": st.floats(allow_nan=False),
     "records": (st.binary(max_size=40) | st.integers(100, 20_000).map(bytes)).map(Records),
 }
 

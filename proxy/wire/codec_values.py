@@ -1,0 +1,272 @@
+"""How single values of Kafka's messages are read and written: the parts that `codec` is made of.
+
+A codec reads a value at a position and appends a value's bytes to a list. Bytes that end inside a
+number show as `struct.error` or IndexError, which `codec.decode` turns into Malformed: a check per
+number would cost as much as the number.
+
+Sources: the protocol guide's "Protocol Primitive Types"; KIP-482 for compact types.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from proxy.wire.primitives import INT16, INT32, LONGEST_STRING, Malformed, uvarint, write_uvarint
+
+Read = Callable[[bytes, int], tuple[Any, int]]
+"""From the bytes and a position to the value and the position behind it."""
+Parts = list[bytes]
+Write = Callable[[Parts, Any], None]
+"""Appends a value's bytes."""
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_NO_UUID: Final = bytes(16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Codec:
+    """How values of one type are read and written."""
+
+    read: Read
+    write: Write
+    least_size: int
+    """Bytes of the smallest value."""
+
+
+# ---------------------------------------------------------------------- types of fixed size
+
+
+def _to_error_code(number: int) -> ErrorCode | int:
+    return _ERROR_CODES.get(number, number)
+
+
+def _from_error_code(code: ErrorCode | int) -> int:
+    return code.value if isinstance(code, ErrorCode) else code
+
+
+def _to_duration(milliseconds: int) -> timedelta | int:
+    try:
+        return timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return milliseconds
+
+
+def _from_duration(duration: timedelta | int) -> int:
+    return duration if isinstance(duration, int) else duration // _MILLISECOND
+
+
+def _to_moment(milliseconds: int) -> datetime | int:
+    try:
+        return EPOCH + timedelta(milliseconds=milliseconds) if milliseconds >= 0 else milliseconds
+    except OverflowError:
+        return milliseconds
+
+
+def _from_moment(moment: datetime | int) -> int:
+    return moment if isinstance(moment, int) else (moment - EPOCH) // _MILLISECOND
+
+
+def _to_nullable_moment(milliseconds: int) -> datetime | int | None:
+    return None if milliseconds == -1 else _to_moment(milliseconds)
+
+
+def _from_nullable_moment(moment: datetime | int | None) -> int:
+    return -1 if moment is None else _from_moment(moment)
+
+
+def _to_uuid(data: bytes) -> UUID | None:
+    return None if data == _NO_UUID else UUID(bytes=data)
+
+
+def _from_uuid(value: UUID | None) -> bytes:
+    return _NO_UUID if value is None else value.bytes
+
+
+_ERROR_CODES: Final[dict[int, ErrorCode]] = {code.value: code for code in ErrorCode}
+
+Convert = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A type that `struct` reads: its format, and what its values become."""
+
+    format: str
+    to_value: Convert | None = None
+    from_value: Convert | None = None
+
+
+FIXED: Final = {
+    "bool": Fixed("?"),
+    "int8": Fixed("b"),
+    "int16": Fixed("h"),
+    "uint16": Fixed("H"),
+    "int32": Fixed("i"),
+    "int64": Fixed("q"),
+    "float64": Fixed("d"),
+    "error_code": Fixed("h", _to_error_code, _from_error_code),
+    "timedelta_i32": Fixed("i", _to_duration, _from_duration),
+    "timedelta_i64": Fixed("q", _to_duration, _from_duration),
+    "datetime_i64": Fixed("q", _to_moment, _from_moment),
+    "uuid": Fixed("16s", _to_uuid, _from_uuid),
+}
+NULLABLE_MOMENT: Final = Fixed("q", _to_nullable_moment, _from_nullable_moment)
+
+
+def fixed_codec(fixed: Fixed) -> Codec:
+    """Return the codec of a value of fixed size."""
+    packer = struct.Struct(f">{fixed.format}")
+    unpack_from, pack, size = packer.unpack_from, packer.pack, packer.size
+    to_value, from_value = fixed.to_value, fixed.from_value
+
+    def read(data: bytes, position: int) -> tuple[Any, int]:
+        (value,) = unpack_from(data, position)
+        return (value if to_value is None else to_value(value)), position + size
+
+    def write(parts: Parts, value: Any) -> None:
+        parts.append(pack(value if from_value is None else from_value(value)))
+
+    return Codec(read=read, write=write, least_size=size)
+
+
+def fixed_array_codec(fixed: Fixed, flexible: bool, nullable: bool) -> Codec:
+    """Return the codec of an array of such values."""
+    packer = struct.Struct(f">{fixed.format}")
+    pack, size = packer.pack, packer.size
+    read_length, write_length = _lengths(flexible, nullable, least_size=size)
+    to_value, from_value = fixed.to_value, fixed.from_value
+
+    def read(data: bytes, position: int) -> tuple[Any, int]:
+        length, position = read_length(data, position)
+        if length <= 0:
+            return (None if length < 0 else ()), position
+        end = position + size * length
+        if to_value is None:
+            return struct.unpack_from(f">{length}{fixed.format}", data, position), end
+        items = packer.iter_unpack(data[position:end])
+        return tuple(to_value(item) for (item,) in items), end
+
+    def write(parts: Parts, items: Any) -> None:
+        write_length(parts, items)
+        if items:
+            parts += map(pack, items if from_value is None else map(from_value, items))
+
+    return Codec(read=read, write=write, least_size=1 if flexible else 4)
+
+
+# ---------------------------------------------------------------------- types with a length
+
+
+def _compact_length(data: bytes, position: int) -> tuple[int, int]:
+    """Read a length of a compact type; -1 is null."""
+    byte = data[position]
+    if byte < 0x80:
+        return byte - 1, position + 1
+    length, position = uvarint(data, position)
+    return length - 1, position
+
+
+def _length16(data: bytes, position: int) -> tuple[int, int]:
+    return INT16.unpack_from(data, position)[0], position + 2
+
+
+def _length32(data: bytes, position: int) -> tuple[int, int]:
+    return INT32.unpack_from(data, position)[0], position + 4
+
+
+def _lengths(
+    flexible: bool, nullable: bool, least_size: int
+) -> tuple[Read, Callable[[Parts, Any], None]]:
+    """How an array's length is read, and how that of given items is written."""
+    read_any = _compact_length if flexible else _length32
+
+    def read(data: bytes, position: int) -> tuple[int, int]:
+        length, position = read_any(data, position)
+        if length < 0 and not nullable:
+            raise Malformed("null where an array must stand")
+        if length * least_size > len(data) - position:
+            raise Malformed("an array longer than its message")
+        return length, position
+
+    def write(parts: Parts, items: Any) -> None:
+        length = -1 if items is None else len(items)
+        parts.append(write_uvarint(length + 1) if flexible else INT32.pack(length))
+
+    return read, write
+
+
+def string_codec(flexible: bool, nullable: bool) -> Codec:
+    """Return the codec of a (COMPACT_)(NULLABLE_)STRING."""
+    read_length = _compact_length if flexible else _length16
+
+    def read(data: bytes, position: int) -> tuple[str | None, int]:
+        length, position = read_length(data, position)
+        if length < 0:
+            if not nullable:
+                raise Malformed("null where a string must stand")
+            return None, position
+        end = position + length
+        if length > LONGEST_STRING or end > len(data):
+            raise Malformed("ends inside a string")
+        try:
+            return str(data[position:end], "utf-8"), end
+        except UnicodeDecodeError:
+            raise Malformed("a string that is not UTF-8") from None
+
+    def write(parts: Parts, text: str | None) -> None:
+        if text is None:
+            parts.append(b"\x00" if flexible else b"\xff\xff")
+            return
+        encoded = text.encode()
+        size = len(encoded)
+        parts.append(write_uvarint(size + 1) if flexible else INT16.pack(size))
+        parts.append(encoded)
+
+    return Codec(read=read, write=write, least_size=1 if flexible else 2)
+
+
+def bytes_codec(flexible: bool, nullable: bool) -> Codec:
+    """Return the codec of (COMPACT_)(NULLABLE_)BYTES or RECORDS."""
+    read_length, write_length = _lengths(flexible, nullable, least_size=1)
+
+    def read(data: bytes, position: int) -> tuple[bytes | None, int]:
+        length, position = read_length(data, position)
+        if length < 0:
+            return None, position
+        return bytes(data[position : position + length]), position + length
+
+    def write(parts: Parts, value: bytes | None) -> None:
+        write_length(parts, value)
+        if value:
+            parts.append(value)
+
+    return Codec(read=read, write=write, least_size=1 if flexible else 4)
+
+
+def array_codec(item: Codec, flexible: bool, nullable: bool) -> Codec:
+    """Return the codec of a (COMPACT_)ARRAY of such items."""
+    read_item, write_item = item.read, item.write
+    read_length, write_length = _lengths(flexible, nullable, item.least_size)
+
+    def read(data: bytes, position: int) -> tuple[Any, int]:
+        length, position = read_length(data, position)
+        if length < 0:
+            return None, position
+        items = []
+        for _ in range(length):
+            value, position = read_item(data, position)
+            items.append(value)
+        return tuple(items), position
+
+    def write(parts: Parts, items: Any) -> None:
+        write_length(parts, items)
+        for value in items or ():
+            write_item(parts, value)
+
+    return Codec(read=read, write=write, least_size=1 if flexible else 4)
