@@ -37,7 +37,7 @@ the least used first, was used for less than a minute: see docs/events.md."""
 
 
 class EventKind(StrEnum):
-    """What happened. Later kinds (denied, would-be-denied, throttled) join this list."""
+    """What happened. Later kinds (throttled) join this list."""
 
     AUTHENTICATED = "authenticated"
     """The first authentication of a connection succeeded."""
@@ -52,6 +52,11 @@ class EventKind(StrEnum):
     NO_REAUTH = "no-reauth"
     """Follows `authenticated` if the client used SaslAuthenticate v0 or raw tokens, so that no
     lifetime can be announced to it (KIP-368, successful-authentication-no-reauth)."""
+    DENIED = "denied"
+    """`authorizer.mode: enforce`: ACLs denied something; told at most once a minute for the same
+    principal, operation and resource, with the number of times."""
+    WOULD_BE_DENIED = "would-be-denied"
+    """`authorizer.mode: audit`: the same, but it was let through."""
     CLOSED = "closed"
     """The connection is gone, whoever ended it."""
     CHECKPOINT = "checkpoint"
@@ -117,6 +122,7 @@ class AuthInterval:
 
 _AUTHENTICATIONS = (EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED, EventKind.NO_REAUTH)
 _EXPIRIES = (EventKind.EXPIRED_KILLED, EventKind.WOULD_BE_KILLED)
+_DENIALS = (EventKind.DENIED, EventKind.WOULD_BE_DENIED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +193,13 @@ class SessionEvent:
         "Why the authentication failed, e.g. bad_credentials, expired.", EventKind.FAILED
     )
     api_key: int | None = _optional("The request that met the expired session.", *_EXPIRIES)
+    operation: str | None = _optional("What was denied, e.g. `READ`.", *_DENIALS)
+    resource_type: str | None = _optional("To what, e.g. `TOPIC`.", *_DENIALS)
+    resource_name: str | None = _optional("Its name.", *_DENIALS)
+    denials: int | None = _optional(
+        """How often, since the last event about the same principal, operation and resource.""",
+        *_DENIALS,
+    )
     close_reason: str | None = _optional(
         "Why the connection ended, e.g. client_closed, expired.",
         EventKind.CLOSED,

@@ -180,6 +180,28 @@ class SessionHistory:
         self._refused_at = now
         return self._event(EventKind.EXPIRED_KILLED, usage, now, api_key=api_key)
 
+    def denied(
+        self,
+        *,
+        would_be: bool,
+        operation: str,
+        resource_type: str,
+        resource_name: str,
+        denials: int,
+        usage: Usage,
+        now: float,
+    ) -> SessionEvent:
+        """ACLs denied something `denials` times, or would have (`authorizer.mode: audit`)."""
+        return self._event(
+            EventKind.WOULD_BE_DENIED if would_be else EventKind.DENIED,
+            usage,
+            now,
+            operation=operation,
+            resource_type=resource_type,
+            resource_name=resource_name,
+            denials=denials,
+        )
+
     def closed(self, reason: str, usage: Usage, now: float) -> list[SessionEvent]:
         """The connection has ended. One that never began SASL (a scan, a probe) is not told."""
         if self.client.handshake_version is None:

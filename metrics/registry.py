@@ -4,7 +4,8 @@ The laws of the table:
 
 - Names begin with `kafka_reauth_proxy_`, units are base units, counters end in `_total`.
 - The help says what is left out.
-- Labels are bounded: never a topic, a client id or a principal. What comes from outside (a
+- Labels are bounded: never a topic, and a client id or a principal only where the operator made
+  an entry for it. What comes from outside (a
   mechanism, a reason) is held to `max_label_sets` by `metrics.tally`.
 
 What is not declared here cannot be counted, and what is declared appears in docs/metrics.md.
@@ -199,6 +200,122 @@ JWKS_REFRESH_FAILURES = _counter(
     "jwks_refresh_failures_total",
     "Attempts to load the signing keys that failed, added up over workers.",
     LISTENER,
+)
+
+AUTHORIZER_DECISIONS = _counter(
+    "authorizer_decisions_total",
+    "Decisions of the authorizer by operation and result (allowed, denied, would_be_denied); those"
+    " that only cut a list to what may be seen are counted if they allow. Super users and answers"
+    " that a connection remembers are not counted.",
+    ("operation", "result"),
+)
+AUTHORIZER_CACHE_HITS = _counter(
+    "authorizer_cache_hits_total",
+    "The part of authorizer_decisions_total that was remembered from the same principal and host.",
+    (),
+)
+ACLS = _gauge("acls", "ACLs that apply.", merge=Merge.MAX)
+STORE_VERSION = _gauge(
+    "store_version",
+    "Number of the last change of the store that a worker has taken up; the oldest of all workers.",
+    merge=Merge.MIN,
+)
+STORE_AGE = _gauge(
+    "store_age_seconds",
+    "Time since the store was last read successfully, of the worker for which it is the longest.",
+    unit="seconds",
+    merge=Merge.MAX,
+)
+
+QUOTA_LABELS = ("quota", "entry")
+_QUOTA_ENTRIES = 2_000
+"""Those that the operator made, and one for the rest: see `proxy.quota.quotas.MOST_COUNTS`."""
+QUOTA_LIMIT = _gauge(
+    "quota_limit",
+    "Limit of a quota that is in use: bytes, percent of a thread's time, or connections, per second"
+    " and for each who has the entry's quota for itself.",
+    QUOTA_LABELS,
+    merge=Merge.MAX,
+)
+_QUOTA_BYTES = f"{PREFIX}quota_bytes_total"
+QUOTA_BYTES = Metric(
+    name=_QUOTA_BYTES,
+    type=MetricType.COUNTER,
+    help="Bytes of Produce requests and Fetch responses that count towards a quota, by the entry it"
+    " comes from; all who fall under one entry are added up, without a quota nothing is counted.",
+    labels=QUOTA_LABELS,
+    unit="bytes",
+    max_label_sets=_QUOTA_ENTRIES,
+    kip=(KipMetric(name="byte-rate", query=f"sum by (quota, entry) (rate({_QUOTA_BYTES}[30s]))"),),
+)
+_QUOTA_REQUEST_TIME = f"{PREFIX}quota_request_seconds_total"
+QUOTA_REQUEST_TIME = Metric(
+    name=_QUOTA_REQUEST_TIME,
+    type=MetricType.COUNTER,
+    help="Time that workers spent on clients with a request_percentage, by the entry it comes from;"
+    " that of others is not measured.",
+    labels=("entry",),
+    unit="seconds",
+    max_label_sets=_QUOTA_ENTRIES,
+    kip=(
+        KipMetric(
+            name="request-time", query=f"100 * sum by (entry) (rate({_QUOTA_REQUEST_TIME}[30s]))"
+        ),
+    ),
+)
+QUOTA_CONNECTIONS = _counter(
+    "quota_connections_total",
+    "Connections that count towards a connection_creation_rate, by the entry it comes from; refused"
+    " ones are not counted.",
+    ("entry",),
+    max_label_sets=_QUOTA_ENTRIES,
+)
+QUOTA_THROTTLES = _counter(
+    "quota_throttles_total",
+    "How often a quota was exceeded and somebody throttled, or in audit would have been.",
+    QUOTA_LABELS,
+    max_label_sets=_QUOTA_ENTRIES,
+)
+_THROTTLES = f"{PREFIX}quota_throttles_total"
+_THROTTLE_TIME = f"{PREFIX}quota_throttle_time_seconds_total"
+QUOTA_THROTTLE_TIME = Metric(
+    name=_THROTTLE_TIME,
+    type=MetricType.COUNTER,
+    help="For how long, all times together.",
+    labels=QUOTA_LABELS,
+    unit="seconds",
+    max_label_sets=_QUOTA_ENTRIES,
+    kip=(
+        KipMetric(
+            name="throttle-time",
+            query=f"1000 * sum by (quota, entry) (rate({_THROTTLE_TIME}[30s]))"
+            f" / sum by (quota, entry) (rate({_THROTTLES}[30s]))",
+        ),
+    ),
+)
+THROTTLED_CONNECTIONS = _gauge(
+    "throttled_connections", "Connections that are not read now because of a quota.", LISTENER
+)
+QUOTA_CALLBACK_FAULTS = _counter(
+    "quota_callback_faults_total",
+    "How often the quota callback raised, stalled or answered with nonsense, by kind.",
+    ("kind",),
+)
+
+CERTIFICATE_EXPIRY = _gauge(
+    "certificate_expiry_timestamp_seconds",
+    "When the certificate that clients are shown ends, Unix time, of the worker whose ends first;"
+    " the certificates behind it in its chain are not looked at.",
+    LISTENER,
+    unit="seconds",
+    merge=Merge.MIN,
+)
+UPSTREAM_CERTIFICATE_EXPIRY = _gauge(
+    "upstream_certificate_expiry_timestamp_seconds",
+    "When the certificate that brokers are shown ends, Unix time, of the worker whose ends first."
+    " Absent without one.",
+    unit="seconds",
+    merge=Merge.MIN,
 )
 
 EVENTS_WRITTEN = _counter("events_written_total", "Session events written to the log.", ())

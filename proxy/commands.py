@@ -24,11 +24,21 @@ class CloseReason(StrEnum):
     """Silent for `connections.max.idle.ms`."""
     MALFORMED_FRAME = "malformed_frame"
     OVERSIZE_FRAME = "oversize_frame"
+    DENIED = "denied"
+    """A Produce with acks=0 was denied, of which no answer could tell."""
     UNSUPPORTED_API = "unsupported_api"
     """An API key or version that is not offered."""
+    TLS_HANDSHAKE_FAILED = "tls_handshake_failed"
+    """Or something else came in its place."""
+    DESTINATION_REFUSED = "destination_refused"
+    """`transparent`: not redirected, or not to where `upstream.allowed` allows."""
     DRAINED = "drained"
     """The proxy is shutting down."""
+    KILLED = "killed"
+    """By an operator (`reauth-proxy sessions kill`)."""
     TOO_MANY_CONNECTIONS = "too_many_connections"
+    CONNECTION_RATE = "connection_rate"
+    """Its address creates connections faster than its quota allows (KIP-612)."""
     INTERNAL_ERROR = "internal_error"
     """A mistake in the proxy; the log has the place."""
 
@@ -46,6 +56,13 @@ class PauseClient:
 @dataclass(frozen=True, slots=True)
 class ResumeClient:
     """Read from the client again."""
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Call `timer` at this moment, in monotonic seconds; takes the place of an earlier one."""
+
+    when: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +85,8 @@ class Consult:
     """Answer a request that needs the store, off the event loop; then call `consulted`."""
 
     request: Request
-    principal: str
-    """Who asks, as `User:alice`."""
+    authorized: bool
+    """Whether who asks has the right on the cluster that this API needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +104,7 @@ Command = (
     ConnectToBroker
     | PauseClient
     | ResumeClient
+    | WakeAt
     | PauseBroker
     | ResumeBroker
     | SeekKeys

@@ -5,7 +5,7 @@ No sockets, no clock. Laws:
 - Feed `client_bytes` and `broker_bytes` with what was read, then carry out `commands`. Bytes that
   could not be dealt with yet are in `requests.rest` or `responses.rest`: put them before the next
   read.
-- A connection waits (`_Hold`) or ends in one place, here; how frames are cut is `Requests`' and
+- A connection waits (`Hold`) or ends in one place, here; how frames are cut is `Requests`' and
   `Responses`' business, what is said to the client is `Dialogue`'s.
 - What ends a connection lets the requests before it be answered, as Kafka does, which takes a
   connection's requests one by one.
@@ -13,7 +13,6 @@ No sockets, no clock. Laws:
 
 from collections.abc import Callable
 from math import inf
-from typing import Final
 
 from proxy.commands import (
     Close,
@@ -26,36 +25,17 @@ from proxy.commands import (
     ResumeBroker,
     ResumeClient,
     SeekKeys,
+    WakeAt,
 )
 from proxy.dialogue import Dialogue
 from proxy.errors import BrokerFault
 from proxy.frames import Bytes
+from proxy.holds import Hold
 from proxy.requests import MOST_IN_FLIGHT, Requests
 from proxy.responses import Responses
 from proxy.rules import Observer, Rules, Target
-from sasl.messages import (
-    SASL_HANDSHAKE,
-)
-from sasl.session import (
-    Authenticated,
-    Authenticating,
-    Enforcement,
-    Failed,
-    Session,
-)
-
-
-class _Hold:
-    """Why a client is not being read: bits of `_hold`. No IntFlag, which is slow to test."""
-
-    NO_BROKER: Final = 1
-    WAITING: Final = 2
-    """For keys, or for the store."""
-    BROKER_FULL: Final = 4
-    CLIENT_FULL: Final = 8
-    """It does not read its answers."""
-    IN_FLIGHT: Final = 16
-    CLOSING: Final = 32
+from sasl.messages import SASL_HANDSHAKE
+from sasl.session import Authenticated, Authenticating, Enforcement, Failed, Session
 
 
 class Connection:
@@ -69,6 +49,7 @@ class Connection:
         "_hold",
         "_observer",
         "active_at",
+        "broker_bytes",
         "client_bytes",
         "client_id",
         "client_software_name",
@@ -107,6 +88,8 @@ class Connection:
         self.requests = Requests(self, now)
         self.client_bytes = self.requests.client_bytes
         """`client_bytes(data, now)`: take what was read, `requests.rest` first if there is any."""
+        self.broker_bytes = self.take_broker_bytes
+        """The same of the broker, with `responses.rest`."""
         self.dialogue = Dialogue(self)
         self.commands: list[Command] = []
         self.connected_at = self.active_at = now
@@ -127,11 +110,11 @@ class Connection:
 
     def too_many_in_flight(self) -> None:
         """The client is owed more answers than it may be."""
-        self._hold_client(_Hold.IN_FLIGHT)
+        self._hold_client(Hold.IN_FLIGHT)
 
     def connect(self) -> None:
         """A request is to be forwarded, and there is no broker yet."""
-        self._hold_client(_Hold.NO_BROKER)
+        self._hold_client(Hold.NO_BROKER)
         self.commands.append(ConnectToBroker())
 
     def outlives_expiry(self, api_key: int, now: float) -> bool:
@@ -151,18 +134,26 @@ class Connection:
 
     def wait(self, command: SeekKeys | Consult) -> None:
         """Take no further request until `command` was carried out."""
-        self._hold_client(_Hold.WAITING)
+        self._hold_client(Hold.WAITING)
         self.commands.append(command)
+
+    def wait_for_topics(self) -> None:
+        """Take no further request until `topics_found`."""
+        self._hold_client(Hold.WAITING)
+
+    def topics_found(self) -> None:
+        """Topics that a request names by their ids were looked up."""
+        self._release(Hold.WAITING, self.active_at)
 
     def keys_sought(self, now: float) -> None:
         """The search for newer keys is over, whatever it found."""
         self.dialogue.keys_sought(now)
-        self._release(_Hold.WAITING, now)
+        self._release(Hold.WAITING, now)
 
     def consulted(self, body: bytes, now: float) -> None:
         """The body of the answer to a `Consult` is there."""
         self.dialogue.consulted(body)
-        self._release(_Hold.WAITING, now)
+        self._release(Hold.WAITING, now)
 
     def misunderstood(self, now: float) -> None:
         """The request of a `Consult` does not parse."""
@@ -171,15 +162,20 @@ class Connection:
 
     def send(self, frame: bytes) -> None:
         """Answer the client, when the requests before are answered."""
-        self.responses.answer(frame)
+        throttle = self.requests.throttle
+        self.responses.answer(frame if throttle is None else throttle.in_frame(frame))
         if self._client_full:
-            self._hold_client(_Hold.CLIENT_FULL)
+            self._hold_client(Hold.CLIENT_FULL)
         if len(self.responses.inflight) > MOST_IN_FLIGHT:
-            self._hold_client(_Hold.IN_FLIGHT)
+            self._hold_client(Hold.IN_FLIGHT)
 
     def authenticated(self, session: Authenticated, now: float) -> None:
         """An authentication or re-authentication succeeded."""
         self.requests.expires_at = inf if session.deadline is None else session.deadline
+        if not session.reauthentications:
+            self.requests.guard(self.rules.rights.admit(self, session.principal))
+        if self.rules.quotas is not None:
+            self.rules.quotas.meter(self, session.principal)
         self._observer.authenticated(self, session, now)
 
     def refused(self, failed: Failed, farewell: bytes | None, now: float) -> None:
@@ -192,18 +188,53 @@ class Connection:
             delay=self.rules.failed_authentication_delay,
         )
 
+    def rights_changed(self, _now: float) -> None:
+        """What its principal may do is another now."""
+        if (principal := self.principal) is not None:
+            self.requests.guard(self.rules.rights.admit(self, principal))
+
+    @property
+    def principal(self) -> str | None:
+        """Who is logged in, a re-authentication under way or not."""
+        session = self.session.state
+        if isinstance(session, Authenticating) and session.previous is not None:
+            return session.previous.principal
+        return session.principal if isinstance(session, Authenticated) else None
+
+    # Quotas
+
+    def throttled(self, now: float) -> None:
+        """The client used more than its quota: take no further request for a while."""
+        if self.closed or self._hold & Hold.THROTTLED:
+            return  # the timer sees that it takes longer
+        self._hold_client(Hold.THROTTLED)
+        self._end_throttling(now)
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether the client is held for a quota."""
+        return self._hold & Hold.THROTTLED != 0
+
+    def _end_throttling(self, now: float) -> None:
+        throttle = self.requests.throttle
+        assert throttle is not None
+        if now < throttle.held_until:
+            self.commands.append(WakeAt(throttle.held_until))
+        else:
+            self._release(Hold.THROTTLED, now)
+
     # The broker's side
 
     def broker_connected(self, to_broker: Callable[[Bytes], None], now: float) -> None:
         """The upstream connection is there; send it what waited."""
         self.requests.to_broker = to_broker
-        self._release(_Hold.NO_BROKER, now)
+        self._release(Hold.NO_BROKER, now)
 
-    def broker_bytes(self, data: Bytes, now: float) -> None:
-        """Take what was read from the broker, `responses.rest` first if there is any."""
+    def take_broker_bytes(self, data: Bytes, now: float) -> None:
+        """See `broker_bytes`."""
         self.active_at = now
         try:
-            self.responses.broker_bytes(data)
+            self.responses.broker_bytes(data, now)
         except BrokerFault:
             self._finish(CloseReason.BROKER_FAULT, now)
             return
@@ -211,8 +242,8 @@ class Connection:
             self._answered_something(now)
 
     def _answered_something(self, now: float) -> None:
-        if self._hold & _Hold.IN_FLIGHT and len(self.responses.inflight) <= MOST_IN_FLIGHT // 2:
-            self._release(_Hold.IN_FLIGHT, now)
+        if self._hold & Hold.IN_FLIGHT and len(self.responses.inflight) <= MOST_IN_FLIGHT // 2:
+            self._release(Hold.IN_FLIGHT, now)
         self.end_if_settled(now)
 
     # Backpressure
@@ -220,9 +251,9 @@ class Connection:
     def broker_full(self, full: bool, now: float) -> None:
         """The broker does not take more bytes for now, or takes them again."""
         if full:
-            self._hold_client(_Hold.BROKER_FULL)
+            self._hold_client(Hold.BROKER_FULL)
         else:
-            self._release(_Hold.BROKER_FULL, now)
+            self._release(Hold.BROKER_FULL, now)
 
     def client_full(self, full: bool, now: float) -> None:
         """The client does not take more bytes for now, or takes them again."""
@@ -230,7 +261,7 @@ class Connection:
         if self.requests.to_broker is not None:
             self.commands.append(PauseBroker() if full else ResumeBroker())
         if not full:
-            self._release(_Hold.CLIENT_FULL, now)
+            self._release(Hold.CLIENT_FULL, now)
 
     def _hold_client(self, reason: int) -> None:
         if not self._hold:
@@ -253,7 +284,7 @@ class Connection:
     # The end
 
     def next_deadline(self) -> float | None:
-        """When `timer` wants to be called, at the latest; None: the connection is over."""
+        """When it ends if nothing happens, told to `timer`; None: it is over."""
         if self.closed:
             return None
         idle = max(self.active_at, self.requests.active_at) + self.rules.max_idle
@@ -262,7 +293,9 @@ class Connection:
         return min(idle, self.connected_at + self.rules.authentication_timeout)
 
     def timer(self, now: float) -> None:
-        """Close what has been silent for too long, or does not finish its authentication."""
+        """Close what is silent for too long or does not authenticate; end a throttling."""
+        if self.is_throttled:
+            self._end_throttling(now)
         deadline = self.next_deadline()
         if deadline is None or now < deadline:
             return
@@ -316,6 +349,10 @@ class Connection:
         """The time for draining is over."""
         self._finish(CloseReason.DRAINED, now)
 
+    def killed(self, now: float) -> None:
+        """An operator has had enough of it."""
+        self._finish(CloseReason.KILLED, now)
+
     def broke(self, now: float) -> None:
         """The proxy itself made a mistake with this connection: fail closed."""
         self._finish(CloseReason.INTERNAL_ERROR, now)
@@ -331,20 +368,20 @@ class Connection:
         """Take no more requests; close once those before this one are answered."""
         if self._end_is_near is None:
             self._end_is_near = Close(reason=reason, delay=delay, farewell=farewell)
-            self._hold_client(_Hold.CLOSING)
+            self._hold_client(Hold.CLOSING)
             self.end_if_settled(now)
 
     def end_if_settled(self, now: float) -> None:
         """Close if an end was announced and nothing is under way any more."""
         cut_off = self.requests.mid_frame and not self._client_finished
         if self._draining and not cut_off:
-            self._hold_client(_Hold.CLOSING)  # or what the client sends on would pile up
-        if cut_off or not self.responses.settled or self._hold & _Hold.BROKER_FULL:
+            self._hold_client(Hold.CLOSING)  # or what the client sends on would pile up
+        if cut_off or not self.responses.settled or self._hold & Hold.BROKER_FULL:
             return
         if self._end_is_near is not None:
             self._finish(self._end_is_near.reason, now, self._end_is_near)
         elif self._draining:
-            if not self._hold & _Hold.WAITING:
+            if not self._hold & Hold.WAITING:
                 self._finish(CloseReason.DRAINED, now)
         elif self._client_finished and not (self._hold and self._authenticated_once):
             self._finish(CloseReason.CLIENT_CLOSED, now)  # with a hold, more was asked

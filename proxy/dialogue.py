@@ -4,14 +4,25 @@ Whatever is not forwarded ends here: each request is answered, makes the connect
 answer, or ends it. Which is legal when, is `sasl.session`'s table.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from proxy.acl.model import Operation
 from proxy.commands import CloseReason, Consult, SeekKeys
 from proxy.errors import ClientFault
 from proxy.frames import SIZE
-from proxy.requests import answered_here
 from proxy.wire import api_versions
 from proxy.wire.api_versions import ClientSoftware
+from proxy.wire.apis import (
+    ALTER_CLIENT_QUOTAS,
+    ALTER_USER_SCRAM_CREDENTIALS,
+    CREATE_ACLS,
+    DELETE_ACLS,
+    DESCRIBE_ACLS,
+    DESCRIBE_CLIENT_QUOTAS,
+    DESCRIBE_USER_SCRAM_CREDENTIALS,
+    answered_here,
+)
 from proxy.wire.request import (
     MOST_CHARACTERS_KEPT,
     Request,
@@ -38,6 +49,16 @@ if TYPE_CHECKING:
     from proxy.connection import Connection
 
 _OF_SASL: Final = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE})
+_RIGHTS: Final[Mapping[int, Operation]] = {
+    DESCRIBE_ACLS: Operation.DESCRIBE,
+    CREATE_ACLS: Operation.ALTER,
+    DELETE_ACLS: Operation.ALTER,
+    DESCRIBE_CLIENT_QUOTAS: Operation.DESCRIBE_CONFIGS,
+    ALTER_CLIENT_QUOTAS: Operation.ALTER_CONFIGS,
+    DESCRIBE_USER_SCRAM_CREDENTIALS: Operation.DESCRIBE,
+    ALTER_USER_SCRAM_CREDENTIALS: Operation.ALTER,
+}
+"""What each API that the store answers needs on the cluster."""
 
 
 def _refusal(request: Request) -> bytes | None:
@@ -73,9 +94,7 @@ class Dialogue:
             if request.client_id is not None:
                 self._connection.client_id = request.client_id
             if self._connection.requests.relaying and request.api_key not in _OF_SASL:
-                self._connection.requests.count += 1
-                self._connection.requests.bytes += SIZE.size + len(content)
-                self._connection.requests.last_at = now
+                self._connection.requests.answered(len(content), now)
             self._answer(request, now)
         except ClientFault:
             self._connection.end(CloseReason.MALFORMED_FRAME, now)
@@ -101,9 +120,17 @@ class Dialogue:
             self._answer_api_versions(request, now)
         elif isinstance(state, Authenticated) and answered_here(key, version):
             self.waiting = request
-            connection.wait(Consult(request=request, principal=state.principal))
+            authorized = self._may_administer(key, state.principal)
+            connection.wait(Consult(request=request, authorized=authorized))
         else:
             connection.end(CloseReason.UNSUPPORTED_API, now)
+
+    def _may_administer(self, api_key: int, principal: str) -> bool:
+        """Whether a principal has the right on the cluster that an API of the store needs."""
+        admission = self._connection.requests.admission
+        if admission is None:
+            return self._connection.rules.rights.is_super_user(principal)
+        return admission.may_administer(_RIGHTS[api_key])
 
     def _answer_api_versions(self, request: Request, now: float) -> None:
         version, correlation_id = request.api_version, request.correlation_id

@@ -7,7 +7,7 @@ but for the few bytes a `Check` needs.
 
 import struct
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 from typing import Final, Protocol
 
 REQUEST_HEAD: Final = struct.Struct(">iIih")
@@ -48,7 +48,13 @@ Check = Callable[[Bytes, int, int], int]
 before `end` are here, and say what to do with it."""
 
 Transform = Callable[[bytes], bytes]
-"""From a response's content behind the size field to what the client is sent in its place."""
+"""From a response's content behind the size field to what the client is sent in its place; no
+bytes: the client is sent nothing, for it was the proxy that asked."""
+
+
+def unchanged(content: bytes) -> bytes:
+    """Stands for the transform of a route whose responses pass as they came, but are measured."""
+    return content
 
 
 class LongTransform(Protocol):
@@ -97,14 +103,49 @@ class Route:
         self.response_bytes = 0
 
 
-@cache
-def first_look(client_id_length: int) -> struct.Struct:
-    """One call that reads `REQUEST_HEAD` and, behind a client id of this length, four bytes more.
+NO_ROUTE: Final = Route(-1, -1)
+"""Stands for the route before the first."""
 
-    In a flexible Produce these are two zero bytes, for no tags and no transaction, and acks. A
-    connection's client id hardly ever changes, so the next frame is nearly always read at once.
+
+class Amendment:
+    """Stands for a route where the response to one request alone is treated in a way of its own."""
+
+    __slots__ = ("_route", "api_key", "api_version", "long_transform", "transform")
+
+    def __init__(
+        self,
+        route: "Route | Amendment",
+        transform: Transform,
+        long_transform: Callable[[int], LongTransform] | None = None,
+    ) -> None:
+        """What the route's own transforms do must be part of these."""
+        self._route = route
+        self.api_key: int = route.api_key
+        self.api_version: int = route.api_version
+        self.transform = transform
+        self.long_transform = long_transform
+
+    @property
+    def response_bytes(self) -> int:
+        """The route's counter."""
+        return self._route.response_bytes
+
+    @response_bytes.setter
+    def response_bytes(self, count: int) -> None:
+        self._route.response_bytes = count
+
+
+@lru_cache(maxsize=4_096)
+def first_look(client_id_length: int, topic_bytes: int = 0) -> struct.Struct:
+    """One call that reads `REQUEST_HEAD` and, behind a client id of this length, a little more.
+
+    In a flexible Produce the next four bytes are two zeros, for no tags and no transaction, and
+    acks; behind the timeout stand the number of topics and the first topic's name or id, which are
+    read if `topic_bytes` is their length. A connection's client id hardly ever changes, and often
+    it writes to one topic, so the next frame is nearly always judged by one look.
     """
-    return struct.Struct(f">iIih{client_id_length}xHh")
+    topic = f"4x{topic_bytes}s" if topic_bytes else "0s"
+    return struct.Struct(f">iIih{client_id_length}xHh{topic}")
 
 
 def route_key(api_key: int, api_version: int) -> int:

@@ -12,6 +12,7 @@ from metrics.events import SessionEvent
 from metrics.history import Cadence, Client, Grant, Origin, SessionHistory, Timeline
 from metrics.period import Usage
 from metrics.tally import Tally
+from proxy.acl.denials import DenialNotice
 from proxy.commands import CloseReason
 from proxy.connection import Connection
 from sasl.session import Authenticated, Authenticating, Enforcement, Failed
@@ -120,6 +121,21 @@ class SessionObserver:
         self._tally.count(registry.EXPIRED_CONNECTIONS_WOULD_BE_KILLED, *labels)
         if event := history.would_be_killed(api_key, usage(connection), now):
             self._emit(event)
+
+    def denied(self, connection: Connection, notice: DenialNotice, now: float) -> None:
+        """ACLs denied a connection something, or would have."""
+        denial = notice.denial
+        self._emit(
+            self._introduce(connection).denied(
+                would_be=denial.would_be,
+                operation=denial.operation.name,
+                resource_type=denial.resource_type.name,
+                resource_name=denial.name,
+                denials=notice.count,
+                usage=usage(connection),
+                now=now,
+            )
+        )
 
     def closed(self, connection: Connection, reason: CloseReason, now: float) -> None:
         """The connection is over."""

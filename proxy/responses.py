@@ -3,10 +3,11 @@
 Laws:
 
 - Per unanswered request the queue holds either `(correlation_id, route)`, for a response that the
-  broker owes, or `(None, frame)`, an answer of the proxy's own that waits for its turn.
+  broker owes, or `(None, frame)`, an answer of the proxy's own that waits for its turn. An
+  `Amendment` may stand in place of the route.
 - An own answer is never at the head while nothing is half-sent: it leaves at once.
 - A response without a transform is written as it was read, in one piece with its
-  neighbours; its body is never gathered.
+  neighbours; its body is never gathered. Nor is that of a Fetch that counts towards a quota.
 """
 
 from collections import deque
@@ -14,7 +15,11 @@ from collections.abc import Callable
 from typing import Final
 
 from proxy.errors import BrokerFault
-from proxy.frames import RESPONSE_HEAD, SIZE, Bytes, LongTransform, Route, cut
+from proxy.frames import RESPONSE_HEAD, SIZE, Amendment, Bytes, LongTransform, Route, cut, unchanged
+from proxy.quota.throttle import Throttle
+from proxy.throttling import telling
+from proxy.wire.apis import FETCH
+from proxy.wire.throttle_times import HEAD
 
 LARGEST_RESPONSE: Final = 0x7FFF_FFFF
 MOST_GATHERED_BYTES: Final = 104_857_600
@@ -22,7 +27,7 @@ MOST_GATHERED_BYTES: Final = 104_857_600
 LONG_RESPONSE: Final = 65_536
 """From this size on a response with a long transform is not gathered but changed in passing."""
 
-Owed = tuple[int, Route] | tuple[None, bytes]
+Owed = tuple[int, Route | Amendment] | tuple[None, bytes]
 
 
 class Responses:
@@ -33,6 +38,9 @@ class Responses:
         "_left",
         "_long",
         "_own_waiting",
+        "_throttle",
+        "_throttle_time_ms",
+        "_throttled",
         "_to_client",
         "bytes",
         "inflight",
@@ -47,9 +55,17 @@ class Responses:
         self.bytes = 0
         """Bytes sent to the client, own answers included."""
         self._left = 0
-        self._gathered: tuple[bytearray, int, Route] | None = None
+        self._gathered: tuple[bytearray, int, Route | Amendment] | None = None
         self._long: LongTransform | None = None
         self._own_waiting = 0
+        self._throttle: Throttle | None = None
+        self._throttled: Callable[[float], None] | None = None
+        self._throttle_time_ms = 0
+        """What the response that comes next was found to be told, and counted for."""
+
+    def meter(self, throttle: Throttle, throttled: Callable[[float], None]) -> None:
+        """Count what is fetched from now on; `throttled(now)` is called when it is too much."""
+        self._throttle, self._throttled = throttle, throttled
 
     @property
     def settled(self) -> bool:
@@ -64,7 +80,7 @@ class Responses:
             self.inflight.append((None, frame))
             self._own_waiting += 1
 
-    def broker_bytes(self, data: Bytes) -> None:
+    def broker_bytes(self, data: Bytes, now: float) -> None:
         """Take what was read from the broker, `rest` first if there is any.
 
         Raises BrokerFault when it is no answer to what was asked.
@@ -79,14 +95,14 @@ class Responses:
             elif self._gathered is not None:
                 pos = self._gather(self._gathered, data, at, end)
             else:
-                pos = self._relay(data, at, end)
-                if pos == at and (pos := self._rewrite(data, at, end)) == at:
+                pos = self._relay(data, at, end, now)
+                if pos == at and (pos := self._rewrite(data, at, end, now)) == at:
                     self.rest = bytes(data[at:end])
                     return
             if self._own_waiting:
                 self._send_own()
 
-    def _relay(self, data: Bytes, start: int, end: int) -> int:
+    def _relay(self, data: Bytes, start: int, end: int, now: float) -> int:
         """Forward whole responses and the beginning of one; return where a look is needed.
 
         While own answers wait, one response at a time: they may be due behind it.
@@ -99,7 +115,11 @@ class Responses:
                 size, correlation_id = unpack(data, pos)
                 owed = take()
                 expected, route = owed
-                if expected != correlation_id or route.transform is not None or size < 4:  # type: ignore[union-attr] # bytes have no id
+                if (
+                    expected != correlation_id
+                    or size < 4
+                    or (route.transform is not None and self._stays(route, size, end - pos, now))  # type: ignore[union-attr, arg-type] # bytes have no id
+                ):
                     self.inflight.appendleft(owed)
                     break
                 size += 4
@@ -115,7 +135,21 @@ class Responses:
             self._to_client(cut(data, start, pos))
         return pos
 
-    def _rewrite(self, data: Bytes, pos: int, end: int) -> int:
+    def _stays(self, route: Route | Amendment, size: int, here: int, now: float) -> bool:
+        """Whether a response is more than passed on; if it is not, it was counted.
+
+        `here`: how many bytes of it are.
+        """
+        if route.transform is not unchanged or self._throttle_time_ms:
+            return True
+        if self._throttle is None:
+            return False
+        if here < SIZE.size + min(size, HEAD):
+            return True
+        self._throttle_time_ms = self._throttle.fetched(size, now)
+        return self._throttle_time_ms > 0
+
+    def _rewrite(self, data: Bytes, pos: int, end: int, now: float) -> int:
         """Take the response at `pos`, which `_relay` left; return `pos` for want of bytes."""
         if end - pos < RESPONSE_HEAD.size:
             return pos
@@ -125,22 +159,38 @@ class Responses:
         expected, route = self.inflight[0]
         if expected != correlation_id or size < 4:
             raise BrokerFault("a response out of turn, or of an impossible size")
-        assert isinstance(route, Route)
+        assert not isinstance(route, bytes)
+        in_passing = route.long_transform is not None or route.transform is unchanged
+        if size > MOST_GATHERED_BYTES and not in_passing:
+            raise BrokerFault("a response too large to be rewritten")
+        if end - pos < SIZE.size + min(size, HEAD):
+            return pos
         self.inflight.popleft()
         route.response_bytes += size + 4
+        if self._throttle is not None and route.api_key == FETCH:
+            route = self._metered(route, size, now)
         begin = pos + SIZE.size
         if size >= LONG_RESPONSE and route.long_transform is not None:
             self._long, self._left = route.long_transform(size), size
             self._send(bytes(data[pos:begin]))
             return begin
-        if size > MOST_GATHERED_BYTES:
-            raise BrokerFault("a response too large to be rewritten")
         after = min(begin + size, end)
         self._gathered = bytearray(), size, route
         return self._gather(self._gathered, data, begin, after)
 
+    def _metered(self, route: Route | Amendment, size: int, now: float) -> Route | Amendment:
+        """Count a Fetch, and have its response tell what follows."""
+        assert self._throttle is not None
+        assert self._throttled is not None
+        ms = self._throttle_time_ms or self._throttle.fetched(size, now)
+        self._throttle_time_ms = 0
+        if not ms:
+            return route
+        self._throttled(now)
+        return telling(route, ms)
+
     def _gather(
-        self, gathered: tuple[bytearray, int, Route], data: Bytes, pos: int, end: int
+        self, gathered: tuple[bytearray, int, Route | Amendment], data: Bytes, pos: int, end: int
     ) -> int:
         content, size, route = gathered
         after = min(pos + size - len(content), end)
@@ -149,7 +199,8 @@ class Responses:
             self._gathered = None
             assert route.transform is not None
             changed = route.transform(bytes(content))
-            self._send(SIZE.pack(len(changed)) + changed)
+            if changed:
+                self._send(SIZE.pack(len(changed)) + changed)
         return after
 
     def _cut_through(self, data: Bytes, pos: int, end: int) -> int:

@@ -1,6 +1,6 @@
 """What a connection is held to, and the two it deals with: its target and its observer."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,7 +11,49 @@ from sasl.mechanism import Mechanism
 from sasl.session import Authenticated, Failed, Terms
 
 if TYPE_CHECKING:
+    from proxy.admission import Admission
     from proxy.connection import Connection
+
+
+class Rights(Protocol):
+    """Who may do what; one for all connections of a worker."""
+
+    def admit(self, connection: "Connection", principal: str) -> "Admission | None":
+        """Return who judges the requests of this connection from now on.
+
+        None: its principal may do everything.
+        """
+        ...
+
+    def is_super_user(self, principal: str) -> bool:
+        """Whether a principal may do everything, whatever ACLs say."""
+        ...
+
+
+class Unjudged:
+    """No authorizer: everybody may do everything, but only super users administer the proxy."""
+
+    def __init__(self, super_users: Iterable[str] = ()) -> None:
+        self._super_users = frozenset(super_users)
+
+    def admit(self, _connection: "Connection", _principal: str) -> None:
+        """Judge nothing."""
+
+    def is_super_user(self, principal: str) -> bool:
+        """Whether a principal may administer the proxy."""
+        return principal in self._super_users
+
+    def replace_super_users(self, super_users: Iterable[str]) -> None:
+        """Take other super users."""
+        self._super_users = frozenset(super_users)
+
+
+class Quotas(Protocol):
+    """How much each client may use; one for all connections of a worker."""
+
+    def meter(self, connection: "Connection", principal: str) -> None:
+        """Have what the connection uses counted for the quotas that apply now, if any do."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +64,10 @@ class Rules:
     mechanisms: Mapping[str, Mechanism]
     terms: Callable[[str, str], Terms]
     """`terms(principal, mechanism)`: what a session is held to."""
-    super_users: frozenset[str]
-    """Principals, as `User:admin`."""
+    rights: Rights
+    """Who may do what."""
     sasl_max_receive_size: int
-    """Bytes of a frame before authentication, and of one the proxy answers itself."""
+    """Bytes of a frame before authentication, and of SASL's at any time."""
     request_max_bytes: int
     authentication_timeout: float
     """Seconds from connect to the end of the first authentication."""
@@ -33,6 +75,8 @@ class Rules:
     """Seconds without a byte in either direction."""
     failed_authentication_delay: float
     """Seconds before the answer to a failed authentication, and the close."""
+    quotas: Quotas | None = None
+    """How much clients may use; None: as much as they like."""
 
 
 class Target(Protocol):

@@ -1,9 +1,12 @@
-"""Where SCRAM verifiers and the deployment's secrets live."""
+"""Where SCRAM verifiers, ACLs, quotas and the deployment's secrets live."""
 
 from pathlib import Path
 
 from proxy.store.credentials import CachedCredentials
 from proxy.store.interface import (
+    AclChanges,
+    AclSnapshot,
+    AclStore,
     CredentialInfo,
     CredentialKey,
     CredentialSnapshot,
@@ -14,6 +17,9 @@ from proxy.store.interface import (
 )
 
 __all__ = (
+    "AclChanges",
+    "AclSnapshot",
+    "AclStore",
     "CachedCredentials",
     "CredentialInfo",
     "CredentialKey",

@@ -4,15 +4,18 @@ Laws of every store:
 
 - A write that returned is durable; one that raised left nothing behind.
 - Any method may be called from any thread, and several processes may share a store.
-- `version` grows with every change that others can see; polling it is cheap.
+- Each concern has a version, which grows with every change of it that others can see; polling it
+  is cheap.
 - Whatever goes wrong is a `StoreError` with one sentence for the operator.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from proxy.acl.model import Acl, AclFilter
 from proxy.errors import ProxyError
+from proxy.quota.store import QuotaStore
 from sasl.credentials import ScramCredential, ScramMechanism
 
 CredentialKey = tuple[str, ScramMechanism]
@@ -44,7 +47,7 @@ class CredentialStore(Protocol):
     """SCRAM verifiers."""
 
     def version(self) -> int:
-        """Return the number of the last change."""
+        """Return the number of the last change of credentials."""
         ...
 
     def credential_infos(self) -> tuple[CredentialInfo, ...]:
@@ -68,6 +71,56 @@ class CredentialStore(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclSnapshot:
+    """All ACLs as they were at one moment."""
+
+    version: int
+    acls: Sequence[Acl]
+    """In their order, each once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclChanges:
+    """What came and went between two versions; what did both is in at most one of the two."""
+
+    version: int
+    """The later of the two."""
+    created: Collection[Acl]
+    deleted: Collection[Acl]
+
+
+class AclStore(Protocol):
+    """ACLs. They are a set: each is there once."""
+
+    def acl_version(self) -> int:
+        """Return the number of the last change of ACLs."""
+        ...
+
+    def acl_snapshot(self) -> AclSnapshot:
+        """Return all ACLs, with the version they belong to."""
+        ...
+
+    def acl_changes(self, since: int) -> AclChanges | None:
+        """Return what changed after a version; None if that is not known (any more)."""
+        ...
+
+    def create_acls(self, acls: Collection[Acl]) -> int:
+        """Add ACLs, all in one transaction; those that are there already stay as they are.
+
+        Return the version after it. Patterns, operations and permissions are concrete ones.
+        """
+        ...
+
+    def delete_acls(self, filters: Sequence[AclFilter]) -> tuple[tuple[Acl, ...], ...]:
+        """Delete what any of the filters asks for, all in one transaction.
+
+        Return, for each filter, all that it asked for, in order: what two of them ask for is in
+        both.
+        """
+        ...
+
+
 class SecretStore(Protocol):
     """Secrets of this deployment, the same for all workers and after a restart."""
 
@@ -76,7 +129,7 @@ class SecretStore(Protocol):
         ...
 
 
-class Store(CredentialStore, SecretStore, Protocol):
+class Store(CredentialStore, AclStore, QuotaStore, SecretStore, Protocol):
     """Everything that is kept."""
 
     def close(self) -> None:

@@ -20,13 +20,23 @@ METADATA: Final = 3
 FIND_COORDINATOR: Final = 10
 SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
+DESCRIBE_ACLS: Final = 29
+CREATE_ACLS: Final = 30
+DELETE_ACLS: Final = 31
 SASL_AUTHENTICATE: Final = 36
+DESCRIBE_CLIENT_QUOTAS: Final = 48
+ALTER_CLIENT_QUOTAS: Final = 49
 DESCRIBE_USER_SCRAM_CREDENTIALS: Final = 50
 ALTER_USER_SCRAM_CREDENTIALS: Final = 51
 DESCRIBE_QUORUM: Final = 55
 DESCRIBE_CLUSTER: Final = 60
 SHARE_FETCH: Final = 78
 SHARE_ACKNOWLEDGE: Final = 79
+
+ACL_APIS: Final = frozenset({DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS})
+QUOTA_APIS: Final = frozenset({DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS})
+SASL_APIS: Final = frozenset({SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE})
+"""What is said before and while a client authenticates; short, whoever says it."""
 
 
 class Kind(Enum):
@@ -108,9 +118,9 @@ APIS: Final[Mapping[int, Api]] = {
         _api(26, "EndTxn", (0, 5), 3),
         _api(27, "WriteTxnMarkers", (1, 2), 1),  # an admin API too: aborts a transaction (KIP-664)
         _api(28, "TxnOffsetCommit", (0, 5), 3),
-        _api(29, "DescribeAcls", (1, 3), 2, _NOT_OFFERED),
-        _api(30, "CreateAcls", (1, 3), 2, _NOT_OFFERED),
-        _api(31, "DeleteAcls", (1, 3), 2, _NOT_OFFERED),
+        _api(DESCRIBE_ACLS, "DescribeAcls", (0, 4), 2, _ANSWERED),  # v4: KIP-888
+        _api(CREATE_ACLS, "CreateAcls", (0, 3), 2, _ANSWERED),
+        _api(DELETE_ACLS, "DeleteAcls", (0, 3), 2, _ANSWERED),
         _api(32, "DescribeConfigs", (1, 4), 4),
         _api(33, "AlterConfigs", (0, 2), 2),
         _api(34, "AlterReplicaLogDirs", (1, 2), 2),
@@ -127,8 +137,8 @@ APIS: Final[Mapping[int, Api]] = {
         _api(45, "AlterPartitionReassignments", (0, 1), 0),
         _api(46, "ListPartitionReassignments", (0, 0), 0),
         _api(47, "OffsetDelete", (0, 0), None),
-        _api(48, "DescribeClientQuotas", (0, 1), 1),  # kafka-configs.sh asks it about users first
-        _api(49, "AlterClientQuotas", (0, 1), 1, _NOT_OFFERED),
+        _api(DESCRIBE_CLIENT_QUOTAS, "DescribeClientQuotas", (0, 2), 1, _ANSWERED),  # v2: KIP-888
+        _api(ALTER_CLIENT_QUOTAS, "AlterClientQuotas", (0, 1), 1, _ANSWERED),
         _api(DESCRIBE_USER_SCRAM_CREDENTIALS, "DescribeUserScramCredentials", (0, 0), 0, _ANSWERED),
         _api(ALTER_USER_SCRAM_CREDENTIALS, "AlterUserScramCredentials", (0, 0), 0, _ANSWERED),
         _api(52, "Vote", (0, 2), 0, _NOT_OFFERED),
@@ -206,6 +216,14 @@ def understands(api_key: int, api_version: int) -> bool:
         and api.kind is not Kind.NOT_OFFERED
         and api.min_version <= api_version <= api.max_version
     )
+
+
+def answered_here(api_key: int, api_version: int) -> bool:
+    """Whether the proxy answers such a request itself; of ApiVersions every version (KIP-511)."""
+    api = APIS.get(api_key)
+    if api is None or api.kind is not Kind.ANSWERED:
+        return False
+    return api_key == API_VERSIONS or api_version <= api.max_version
 
 
 def is_flexible(api_key: int, api_version: int) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
+from proxy.bulk import BUFFER_BYTES
 from proxy.commands import (
     Close,
     CloseReason,
@@ -21,13 +22,13 @@ from proxy.commands import (
     ResumeBroker,
     ResumeClient,
     SeekKeys,
+    WakeAt,
 )
 from proxy.connection import Connection
 from proxy.enforcement import EnforcementPolicy, Override
 from proxy.frames import Route
-from proxy.relay import BUFFER_BYTES
 from proxy.routing.discovery import Target
-from proxy.rules import Rules
+from proxy.rules import Quotas, Rights, Rules, Unjudged
 from proxy.target import BrokerView
 from proxy.wire.api_versions import ApiVersionsAnswers, UpstreamVersions
 from proxy.wire.apis import APIS, METADATA
@@ -76,12 +77,15 @@ def answers() -> ApiVersionsAnswers:
 
 
 @cache
-def everything(*, rewritten: frozenset[int] = frozenset({METADATA})) -> Offer:
+def everything(
+    *, rewritten: frozenset[int] = frozenset({METADATA}), metered: bool = False
+) -> Offer:
     """Every API in every version; responses of those in `rewritten` are `marked`.
 
     Made once: its counters are the whole run's.
     """
-    view = BrokerView(Target(None, "broker", 9092, versions=VERSIONS), resolve=None)
+    broker = Target(None, "broker", 9092, versions=VERSIONS)
+    view = BrokerView(broker, resolve=None, metered=metered)
     for route in view.routes.values():
         if route.api_key in rewritten:
             route.transform = marked
@@ -132,6 +136,8 @@ class Play:
         connects: bool = True,
         request_max_bytes: int = 104_857_600,
         sasl_max_receive_size: int = 524_288,
+        rights: Rights | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         self.now = NOW
         self.log: list[str] = []
@@ -146,6 +152,8 @@ class Play:
         self.raw = False
         """Whether answers come without headers, as after a SaslHandshake v0."""
         self.commands: list[Command] = []
+        self.wakes_at = 0.0
+        """When the timer is to look, as the connection said last."""
         self.client_takes = self.broker_takes = True
         self._sent = bytearray()
         self._unread = {"client": b"", "broker": b""}
@@ -161,12 +169,13 @@ class Play:
             listener="clients",
             mechanisms=self._mechanisms(keys or cache_of(ed_key())),
             terms=policy.terms_for,
-            super_users=frozenset(),
+            rights=rights or Unjudged(),
             sasl_max_receive_size=sasl_max_receive_size,
             request_max_bytes=request_max_bytes,
             authentication_timeout=10.0,
             max_idle=600.0,
             failed_authentication_delay=0.1,
+            quotas=quotas,
         )
         self.connection = Connection(
             connection_id="c1",
@@ -282,6 +291,8 @@ class Play:
                     self.log.append("seek keys")
                 case Consult():
                     self.log.append(f"consult {name_of(command.request.api_key)}")
+                case WakeAt(when):
+                    self.wakes_at = when
                 case Close():
                     self._close(command)
 

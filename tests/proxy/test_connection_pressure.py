@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
+from proxy.bulk import BUFFER_BYTES
 from proxy.connection import Connection
-from proxy.relay import BUFFER_BYTES
 from proxy.requests import MOST_IN_FLIGHT
 from tests.proxy.frames_given import (
     api_versions,
@@ -60,10 +60,9 @@ class TestSizes:
         play.broker(response(3))
         assert play.take() == ["to client: #3", "closed oversize_frame", "close"]
 
-    def test_what_the_proxy_answers_itself_has_the_smaller_limit(self) -> None:
-        """Such frames are gathered whole: the broker's limit would be too much memory."""
+    def test_what_belongs_to_sasl_has_the_smaller_limit_at_any_time(self) -> None:
         play = logged_in(Play(sasl_max_receive_size=1000))
-        play.client(sized(request(50, 0, 3)[4:].ljust(1001, b"\0")))
+        play.client(sized(request(17, 1, 3)[4:].ljust(1001, b"\0")))
         assert play.take() == ["closed oversize_frame", "close"]
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from proxy.store import CachedCredentials, Store, StoreError, open_store
-from proxy.store.migrations import APPLICATION_ID, STEPS
 from proxy.store.sqlite import SqliteStore
+from proxy.store.sqlite.migrations import APPLICATION_ID, STEPS
 from sasl.credentials import ScramCredential, ScramMechanism
 
 SHA_256 = ScramMechanism.SCRAM_SHA_256
@@ -202,7 +202,7 @@ def test_nobody_else_may_read_the_files(store: Store, path: Path) -> None:
 def test_writes_are_synced(path: Path) -> None:
     """An answered AlterUserScramCredentials survives a power cut."""
     store = SqliteStore(path)
-    with store._writing() as connection:
+    with store.writing() as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
     store.close()

@@ -10,12 +10,12 @@ from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
-from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import Records, TZAware, i32Timedelta
 
 from proxy.wire import apis
+from proxy.wire.batch_describe import response_type
 
 CORRELATION_ID = 0x01020304
 
@@ -80,7 +80,8 @@ def _values(field: Any) -> st.SearchStrategy[Any]:
 
 
 def responses(api_key: int, version: int) -> st.SearchStrategy[Entity]:
-    return entities(load_response_schema(api_key, version))
+    schema: Any = response_type(api_key, version)
+    return entities(schema)
 
 
 def encode(entity: Entity) -> bytes:
@@ -95,7 +96,7 @@ def encode(entity: Entity) -> bytes:
 
 def decode(api_key: int, version: int, body: bytes) -> Entity:
     """Read a response that must be whole: no byte is missing, and none is left over."""
-    schema: Any = load_response_schema(api_key, version)
+    schema: Any = response_type(api_key, version)
     header, start = entity_reader(schema.__header_schema__)(body, 0)
     assert header.correlation_id == CORRELATION_ID
     entity, size = entity_reader(schema)(body, start)

@@ -11,9 +11,13 @@ from proxy.wire import apis
 from proxy.wire.apis import APIS, Kind, offers, understands
 
 KAFKA_4_1 = Path(__file__).with_name("kafka_4_1_api_keys.csv")
-CLIENT_APIS_OF_PROXY = {17, 18, 36, 50, 51}
-FOR_LATER_WORK = set(range(29, 32)) | set(range(38, 42)) | {49}  # ACLs, delegation tokens, quotas
-"""ACLs, delegation tokens, client quotas: forwarded, they would go around the proxy's own rules."""
+CLIENT_APIS_OF_PROXY = {17, 18, 29, 30, 31, 36, 48, 49, 50, 51}
+ACL_APIS = {29, 30, 31}
+"""Served in v0 too (KIP-140), which Kafka 4 and kio no longer know."""
+BATCHED = {29: 4, 48: 2}
+"""KIP-888's versions, which no Kafka serves and kio does not know."""
+FOR_LATER_WORK = set(range(38, 42))
+"""Delegation tokens: forwarded, they would go around the proxy's own rules."""
 
 
 def kafka_4_1() -> list[dict[str, str]]:
@@ -24,13 +28,15 @@ def kafka_4_1() -> list[dict[str, str]]:
 def test_versions_are_those_that_kio_can_decode() -> None:
     for key, api in APIS.items():
         versions = sorted(schema_name_map[api_key_map[key]])
-        assert (api.min_version, api.max_version) == (versions[0], versions[-1]), api.name
+        lowest = 0 if key in ACL_APIS else versions[0]
+        highest = BATCHED.get(key, versions[-1])
+        assert (api.min_version, api.max_version) == (lowest, highest), api.name
     assert set(api_key_map) == set(APIS)
 
 
 def test_headers_are_those_of_kio() -> None:
     for key, api in APIS.items():
-        for version in range(api.min_version, api.max_version + 1):
+        for version in sorted(schema_name_map[api_key_map[key]]):
             request = load_request_schema(key, version)
             response = load_response_schema(key, version)
             assert apis.is_flexible(key, version) == request.__flexible__, api.name
@@ -45,7 +51,8 @@ def test_kafka_agrees_on_names_lowest_versions_and_headers() -> None:
             assert key not in APIS
             continue
         api = APIS[key]
-        assert (api.name, api.min_version) == (row["name"], int(row["oldest"]))
+        oldest = 0 if key in ACL_APIS else int(row["oldest"])
+        assert (api.name, api.min_version) == (row["name"], oldest)
         assert api.max_version >= int(row["latest"]), api.name
         if row["first_flexible"]:
             assert api.first_flexible is not None
@@ -72,12 +79,15 @@ def test_an_offer_is_what_both_broker_and_proxy_know() -> None:
     assert offered[1] == (4, 12)
     assert offered[3] == (5, 13)
     assert 9 not in offered, "no version in common"
-    assert 29 not in offered, "ACLs come with later work"
+    assert offered[29] == (0, 4), "the proxy's own"
     assert 200 not in offered, "unknown APIs cannot be policed"
 
 
 def test_what_the_proxy_serves_does_not_depend_on_the_broker() -> None:
-    assert offers({}) == {17: (0, 1), 18: (0, 4), 36: (0, 2), 50: (0, 0), 51: (0, 0)}
+    acls = {29: (0, 4), 30: (0, 3), 31: (0, 3)}
+    quotas = {48: (0, 2), 49: (0, 1)}
+    others = {17: (0, 1), 18: (0, 4), 36: (0, 2), 50: (0, 0), 51: (0, 0)}
+    assert offers({}) == acls | quotas | others
     assert offers({36: (0, 0), 18: (0, 2)}) == offers({})
 
 

@@ -8,7 +8,8 @@ import pytest
 from kio.serial import entity_reader, entity_writer
 
 from proxy.wire.apis import APIS, Kind
-from proxy.wire.codec import decode, encode, request_type, response_type
+from proxy.wire.batch_describe import request_type, response_type
+from proxy.wire.codec import decode, encode
 from proxy.wire.primitives import Malformed
 from tests.proxy.wire.instances import large, small
 
@@ -17,7 +18,6 @@ SCHEMAS = [
     for api in APIS.values()
     if api.kind is not Kind.NOT_OFFERED
     for version in range(api.min_version, api.max_version + 1)
-    if version or api.key not in (29, 30, 31)  # KIP-140's first versions are not kio's
     for schema in (request_type, response_type)
 ]
 

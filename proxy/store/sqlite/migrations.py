@@ -39,7 +39,46 @@ def _credentials_and_secrets(connection: sqlite3.Connection) -> None:
     )
 
 
-STEPS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (_credentials_and_secrets,)
+def _acls(connection: sqlite3.Connection) -> None:
+    columns = (
+        "resource_type INTEGER NOT NULL, pattern_type INTEGER NOT NULL, name TEXT NOT NULL,"
+        " principal TEXT NOT NULL, host TEXT NOT NULL, operation INTEGER NOT NULL,"
+        " permission INTEGER NOT NULL"
+    )
+    connection.execute(
+        f"CREATE TABLE acls ({columns}, PRIMARY KEY (resource_type, pattern_type, name,"
+        " principal, host, operation, permission)) STRICT, WITHOUT ROWID"
+    )
+    connection.execute("CREATE INDEX acls_of_principal ON acls (principal)")
+    connection.execute(
+        "CREATE TABLE acl_changes (id INTEGER PRIMARY KEY AUTOINCREMENT,"
+        f" version INTEGER NOT NULL, created INTEGER NOT NULL, {columns}) STRICT"
+    )
+    connection.execute("CREATE INDEX acl_changes_of_version ON acl_changes (version)")
+    connection.execute(
+        "CREATE TABLE acl_versions (id INTEGER PRIMARY KEY CHECK (id = 0),"
+        " present INTEGER NOT NULL, changes_after INTEGER NOT NULL) STRICT"
+    )
+    connection.execute("INSERT INTO acl_versions VALUES (0, 0, 0)")
+
+
+def _quotas(connection: sqlite3.Connection) -> None:
+    connection.execute(
+        "CREATE TABLE quotas (entity_path TEXT NOT NULL, key TEXT NOT NULL, value REAL NOT NULL,"
+        " PRIMARY KEY (entity_path, key)) STRICT, WITHOUT ROWID"
+    )
+    connection.execute(
+        "CREATE TABLE quota_version ("
+        " id INTEGER PRIMARY KEY CHECK (id = 0), value INTEGER NOT NULL) STRICT"
+    )
+    connection.execute("INSERT INTO quota_version VALUES (0, 0)")
+
+
+STEPS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
+    _credentials_and_secrets,
+    _acls,
+    _quotas,
+)
 """Step N leads from version N to N + 1; the version is `PRAGMA user_version`."""
 
 

@@ -1,0 +1,53 @@
+"""What requests ask for, v0 to v4, as ACLs and filters; codes of a later Kafka become UNKNOWN."""
+
+from typing import Any, Final
+
+from proxy.acl.answers import FIRST_WITH_PATTERN_TYPE
+from proxy.acl.checks import Refusal, filter_refusal
+from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+
+_RESOURCE_TYPES: Final = {one.value: one for one in ResourceType}
+_PATTERN_TYPES: Final = {one.value: one for one in PatternType}
+_OPERATIONS: Final = {one.value: one for one in Operation}
+_PERMISSIONS: Final = {one.value: one for one in Permission}
+
+
+def acl_of(creation: Any, api_version: int) -> Acl:
+    """Return the ACL that a client wants."""
+    older = api_version < FIRST_WITH_PATTERN_TYPE
+    pattern_type = PatternType.LITERAL if older else creation.resource_pattern_type
+    return Acl(
+        _RESOURCE_TYPES.get(creation.resource_type, ResourceType.UNKNOWN),
+        _PATTERN_TYPES.get(pattern_type, PatternType.UNKNOWN),
+        creation.resource_name,
+        creation.principal,
+        creation.host,
+        _OPERATIONS.get(creation.operation, Operation.UNKNOWN),
+        _PERMISSIONS.get(creation.permission_type, Permission.UNKNOWN),
+    )
+
+
+def acl_filter(asked: Any, api_version: int) -> AclFilter:
+    """Return what a client asks for; before pattern types, it cannot ask for prefixed ACLs."""
+    older = api_version < FIRST_WITH_PATTERN_TYPE
+    pattern_type = PatternType.LITERAL if older else asked.pattern_type_filter
+    return AclFilter(
+        resource_type=_RESOURCE_TYPES.get(asked.resource_type_filter, ResourceType.UNKNOWN),
+        pattern_type=_PATTERN_TYPES.get(pattern_type, PatternType.UNKNOWN),
+        name=asked.resource_name_filter,
+        principal=asked.principal_filter,
+        host=asked.host_filter,
+        operation=_OPERATIONS.get(asked.operation, Operation.UNKNOWN),
+        permission=_PERMISSIONS.get(asked.permission_type, Permission.UNKNOWN),
+    )
+
+
+def describe_refusal(asked: Any, api_version: int) -> Refusal | None:
+    """Return why DescribeAcls refuses a filter: for a code 0. None: it does not.
+
+    It has no quarrel with a code of a later Kafka: there can be no such ACLs.
+    """
+    codes = [asked.resource_type_filter, asked.operation, asked.permission_type]
+    if api_version >= FIRST_WITH_PATTERN_TYPE:
+        codes.append(asked.pattern_type_filter)
+    return filter_refusal(acl_filter(asked, api_version)) if 0 in codes else None

@@ -1,0 +1,194 @@
+"""What is asked of the cluster as a whole: everything is allowed, or nothing.
+
+A refusal has the form that Kafka's `getErrorResponse` gives it for the API.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from proxy.acl.guards.items import (
+    MESSAGES,
+    Values,
+    answer,
+    may_cluster,
+    read_request,
+)
+from proxy.acl.judgement import FORWARD, Change, Guard, Inquiry, Judgement
+from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
+from proxy.wire.apis import DESCRIBE_CLUSTER, DESCRIBE_QUORUM
+from proxy.wire.codec import decode, encode, response_type
+
+WRITE_TXN_MARKERS: Final = 27
+ALTER_REPLICA_LOG_DIRS: Final = 34
+DESCRIBE_LOG_DIRS: Final = 35
+ELECT_LEADERS: Final = 43
+ALTER_PARTITION_REASSIGNMENTS: Final = 45
+LIST_PARTITION_REASSIGNMENTS: Final = 46
+UPDATE_FEATURES: Final = 57
+UNREGISTER_BROKER: Final = 64
+LIST_CONFIG_RESOURCES: Final = 74
+ADD_RAFT_VOTER: Final = 80
+REMOVE_RAFT_VOTER: Final = 81
+
+_ERROR: Final = {"error_code": ErrorCode.cluster_authorization_failed}
+_ERROR_AND_MESSAGE: Final = {
+    **_ERROR,
+    "error_message": MESSAGES[ErrorCode.cluster_authorization_failed],
+}
+
+
+Refusal = Callable[[Any], Values]
+"""From a request to the answer of who may not ask it."""
+
+
+def _requires(api_key: int, *operations: Operation, refusal: Refusal) -> Guard:
+    """Return a guard that wants one of these operations on the cluster."""
+    *alternatives, last = operations
+
+    def guard(inquiry: Inquiry) -> Judgement:
+        if any(may_cluster(inquiry, operation, report=False) for operation in alternatives):
+            return FORWARD
+        if may_cluster(inquiry, last):
+            return FORWARD
+        return answer(inquiry, api_key, **refusal(read_request(inquiry, api_key)))
+
+    return guard
+
+
+def _always(**values: Any) -> Refusal:
+    """Return the refusal that says the same to every request."""
+    return lambda _: values
+
+
+def _refuse_txn_markers(request: Any) -> Values:
+    def partitions(topic: Any) -> list[Values]:
+        return [{"partition_index": index, **_ERROR} for index in topic.partition_indexes]
+
+    def topics(marker: Any) -> list[Values]:
+        return [{"name": topic.name, "partitions": partitions(topic)} for topic in marker.topics]
+
+    return {
+        "markers": [
+            {"producer_id": marker.producer_id, "topics": topics(marker)}
+            for marker in request.markers
+        ]
+    }
+
+
+def _refuse_replica_log_dirs(request: Any) -> Values:
+    def partitions(topic: Any) -> list[Values]:
+        return [{"partition_index": index, **_ERROR} for index in topic.partitions]
+
+    return {
+        "results": [
+            {"topic_name": topic.name, "partitions": partitions(topic)}
+            for log_dir in request.dirs
+            for topic in log_dir.topics
+        ]
+    }
+
+
+def _refuse_elections(request: Any) -> Values:
+    def partitions(topic: Any) -> list[Values]:
+        return [{"partition_id": index, **_ERROR_AND_MESSAGE} for index in topic.partitions]
+
+    return {
+        **_ERROR,
+        "replica_election_results": [
+            {"topic": topic.topic, "partition_result": partitions(topic)}
+            for topic in request.topic_partitions or ()
+        ],
+    }
+
+
+def _refuse_reassignments(request: Any) -> Values:
+    def partitions(topic: Any) -> list[Values]:
+        return [
+            {"partition_index": partition.partition_index, **_ERROR_AND_MESSAGE}
+            for partition in topic.partitions
+        ]
+
+    return {
+        **_ERROR_AND_MESSAGE,
+        "responses": [
+            {"name": topic.name, "partitions": partitions(topic)} for topic in request.topics
+        ],
+    }
+
+
+def _refuse_list_of_reassignments(request: Any) -> Values:
+    def partitions(topic: Any) -> list[Values]:
+        return [{"partition_index": index} for index in topic.partition_indexes]
+
+    return {
+        **_ERROR_AND_MESSAGE,
+        "topics": [
+            {"name": topic.name, "partitions": partitions(topic)} for topic in request.topics or ()
+        ],
+    }
+
+
+write_txn_markers = _requires(
+    WRITE_TXN_MARKERS, Operation.ALTER, Operation.CLUSTER_ACTION, refusal=_refuse_txn_markers
+)
+alter_replica_log_dirs = _requires(
+    ALTER_REPLICA_LOG_DIRS, Operation.ALTER, refusal=_refuse_replica_log_dirs
+)
+describe_log_dirs = _requires(
+    DESCRIBE_LOG_DIRS,
+    Operation.DESCRIBE,
+    refusal=_always(**_ERROR, results=[]),  # before v3 there is no place for the error
+)
+elect_leaders = _requires(ELECT_LEADERS, Operation.ALTER, refusal=_refuse_elections)
+alter_partition_reassignments = _requires(
+    ALTER_PARTITION_REASSIGNMENTS, Operation.ALTER, refusal=_refuse_reassignments
+)
+list_partition_reassignments = _requires(
+    LIST_PARTITION_REASSIGNMENTS, Operation.DESCRIBE, refusal=_refuse_list_of_reassignments
+)
+describe_quorum = _requires(
+    DESCRIBE_QUORUM,
+    Operation.DESCRIBE,
+    refusal=_always(**_ERROR_AND_MESSAGE, topics=[], nodes=[]),
+)
+update_features = _requires(
+    UPDATE_FEATURES, Operation.ALTER, refusal=_always(**_ERROR_AND_MESSAGE, results=[])
+)
+unregister_broker = _requires(
+    UNREGISTER_BROKER, Operation.ALTER, refusal=_always(**_ERROR_AND_MESSAGE)
+)
+list_config_resources = _requires(
+    LIST_CONFIG_RESOURCES,
+    Operation.DESCRIBE_CONFIGS,
+    refusal=_always(**_ERROR, config_resources=[]),
+)
+add_raft_voter = _requires(ADD_RAFT_VOTER, Operation.ALTER, refusal=_always(**_ERROR_AND_MESSAGE))
+remove_raft_voter = _requires(
+    REMOVE_RAFT_VOTER, Operation.ALTER, refusal=_always(**_ERROR_AND_MESSAGE)
+)
+
+
+def describe_cluster(inquiry: Inquiry) -> Judgement:
+    """Judge a DescribeCluster: no right is needed, but the rights that it tells are ours."""
+    if not read_request(inquiry, DESCRIBE_CLUSTER).include_cluster_authorized_operations:
+        return FORWARD
+    operations = 0
+    if may_cluster(inquiry, Operation.DESCRIBE):
+        operations = inquiry.authority.operations(ResourceType.CLUSTER, CLUSTER_NAME)
+    schema = response_type(DESCRIBE_CLUSTER, inquiry.api_version)
+
+    def tell(body: bytes) -> bytes:
+        response = decode(schema, body)
+        if response.error_code is not ErrorCode.none:
+            return body
+        return encode(replace(response, cluster_authorized_operations=operations))
+
+    return Change(response=tell)
+
+
+def open_to_all(inquiry: Inquiry) -> Judgement:  # noqa: ARG001 - nothing is asked
+    """Judge what needs no right in Kafka: clients' telemetry (KIP-714)."""
+    return FORWARD

@@ -1,0 +1,107 @@
+"""Configurations: of topics and groups by their own rights, of brokers by the cluster's."""
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from proxy.acl.guards.items import MESSAGES, Values, answer, judge_items, read_request
+from proxy.acl.judgement import Inquiry, Judgement
+from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
+
+DESCRIBE_CONFIGS: Final = 32
+ALTER_CONFIGS: Final = 33
+INCREMENTAL_ALTER_CONFIGS: Final = 44
+
+_TOPIC: Final = 2
+_BROKER: Final = 4
+_BROKER_LOGGER: Final = 8
+_CLIENT_METRICS: Final = 16
+_GROUP: Final = 32
+
+# `ConfigResource.Type`. What is not in here cannot be authorized, so it is never forwarded: a later
+# Kafka may know what it is.
+_DENIALS: Final = {
+    _TOPIC: (ResourceType.TOPIC, ErrorCode.topic_authorization_failed),
+    _BROKER: (ResourceType.CLUSTER, ErrorCode.cluster_authorization_failed),
+    _BROKER_LOGGER: (ResourceType.CLUSTER, ErrorCode.cluster_authorization_failed),
+    _CLIENT_METRICS: (ResourceType.CLUSTER, ErrorCode.cluster_authorization_failed),
+    _GROUP: (ResourceType.GROUP, ErrorCode.group_authorization_failed),
+}
+
+
+def describe_configs(inquiry: Inquiry) -> Judgement:
+    """Judge a DescribeConfigs: DescribeConfigs on each topic or group, or on the cluster.
+
+    One resource of an unknown type fails the whole request, as in Kafka.
+    """
+    request = read_request(inquiry, DESCRIBE_CONFIGS)
+    if any(resource.resource_type not in _DENIALS for resource in request.resources):
+        error = ErrorCode.invalid_request
+        results = [_described(each, error, MESSAGES[error]) for each in request.resources]
+        return answer(inquiry, DESCRIBE_CONFIGS, results=results)
+
+    def refuse(resource: Any) -> Values | None:
+        denial = _denial(inquiry, Operation.DESCRIBE_CONFIGS, resource)
+        return None if denial is None else _described(resource, denial, MESSAGES[denial])
+
+    return judge_items(
+        inquiry, DESCRIBE_CONFIGS, request, items="resources", results="results", refuse=refuse
+    )
+
+
+def _described(resource: Any, error: ErrorCode, message: str) -> dict[str, Any]:
+    return {**_altered(resource, error, message), "configs": []}
+
+
+def alter_configs(inquiry: Inquiry) -> Judgement:
+    """Judge an AlterConfigs: AlterConfigs on each topic or group, or on the cluster.
+
+    This API never knew loggers: Kafka calls them unknown, whoever asks.
+    """
+    return _judge_alteration(inquiry, ALTER_CONFIGS, frozenset(_DENIALS) - {_BROKER_LOGGER})
+
+
+def incremental_alter_configs(inquiry: Inquiry) -> Judgement:
+    """Judge an IncrementalAlterConfigs: AlterConfigs on each topic or group, or on the cluster."""
+    return _judge_alteration(inquiry, INCREMENTAL_ALTER_CONFIGS, frozenset(_DENIALS))
+
+
+def _judge_alteration(inquiry: Inquiry, api_key: int, types: frozenset[int]) -> Judgement:
+    request = read_request(inquiry, api_key)
+
+    def refuse(resource: Any) -> Values | None:
+        if resource.resource_type not in types:
+            unknown = f"Unknown resource type {resource.resource_type}"
+            return _altered(resource, ErrorCode.invalid_request, unknown)
+        denial = _denial(inquiry, Operation.ALTER_CONFIGS, resource)
+        if denial is None:
+            return None
+        # Loggers are the broker's own: it denies them without a word, the controller with one.
+        message = None if resource.resource_type == _BROKER_LOGGER else MESSAGES[denial]
+        return _altered(resource, denial, message)
+
+    return judge_items(
+        inquiry,
+        api_key,
+        request,
+        items="resources",
+        results="responses",
+        refuse=refuse,
+        order_by=("resource_type", "resource_name"),
+    )
+
+
+def _denial(inquiry: Inquiry, operation: Operation, resource: Any) -> ErrorCode | None:
+    resource_type, error = _DENIALS[resource.resource_type]
+    on_cluster = resource_type is ResourceType.CLUSTER
+    name = CLUSTER_NAME if on_cluster else resource.resource_name
+    return None if inquiry.authority.may(operation, resource_type, name) else error
+
+
+def _altered(resource: Any, error: ErrorCode, message: str | None) -> dict[str, Any]:
+    return {
+        "error_code": error,
+        "error_message": message,
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+    }

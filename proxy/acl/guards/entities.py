@@ -1,0 +1,32 @@
+"""Making parts of a response in whichever version it is: kio has a class per version."""
+
+import datetime
+import uuid
+from dataclasses import fields
+from typing import Any, Final, get_args
+
+from kio.static.primitive import i32Timedelta
+
+
+def item_type(entity_type: Any, array: str) -> type[Any]:
+    """Return the class of the items of a field that is an array."""
+    (kind,) = (field.type for field in fields(entity_type) if field.name == array)
+    candidates = (kind, *get_args(kind))  # the array, or an array that may be null
+    (item,) = (get_args(one)[0] for one in candidates if getattr(one, "__origin__", None) is tuple)
+    assert isinstance(item, type)
+    return item
+
+
+def make(entity_type: type[Any], /, **values: Any) -> Any:
+    """Make an entity of those `values` that this version has a field for."""
+    names = {field.name for field in fields(entity_type)}
+    return entity_type(**{name: value for name, value in values.items() if name in names})
+
+
+NOT_THROTTLED: Final = i32Timedelta.parse(datetime.timedelta())
+"""A throttle time of 0."""
+
+
+def uuid_or_none(topic_id: bytes | None) -> uuid.UUID | None:
+    """Return a topic id as kio's messages have it: none is all zeros on the wire."""
+    return uuid.UUID(bytes=topic_id) if topic_id is not None and any(topic_id) else None

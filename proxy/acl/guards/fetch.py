@@ -1,0 +1,143 @@
+"""Fetch: Read on each topic; ClusterAction on the cluster stands for it, and replicas need it.
+
+A fetch session (KIP-227) names its topics once. So a session is known here by its id, and only if
+everything in it was found to be allowed on this connection, by the ACLs that apply now. Any other
+is answered with FETCH_SESSION_ID_NOT_FOUND, whereupon the client asks for everything anew. A
+request of which a part is denied is made one without a session: nothing that is denied ever gets
+into one. (Kafka keeps denied partitions in the session and denies them in each answer.)
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make, uuid_or_none
+from proxy.acl.judgement import FORWARD, Answer, BodyTransform, Change, Inquiry, Judgement, names_of
+from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
+from proxy.wire.apis import FETCH
+from proxy.wire.codec import decode, encode, response_type
+from proxy.wire.fetch_requests import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    FetchedTopic,
+    keep,
+    parse,
+    session_of_response,
+)
+from proxy.wire.primitives import Malformed
+
+_UNKNOWN_OFFSET: Final = -1
+
+Denied = dict[FetchedTopic, ErrorCode]
+"""The error of each topic that may not be read."""
+
+
+def fetch(inquiry: Inquiry) -> Judgement:
+    """Judge a Fetch."""
+    version, sessions = inquiry.api_version, inquiry.fetch_sessions
+    request = parse(version, inquiry.body)
+    denied = _denied(inquiry, request.topics, replica=request.replica_id >= 0)
+    if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
+        if not denied and request.session_id in sessions:
+            return FORWARD
+        sessions.discard(request.session_id)
+        return Answer(_answer(version, ErrorCode.fetch_session_id_not_found))
+    if not denied:
+        if request.session_epoch == INITIAL_EPOCH:
+            return Change(watch=_note_session(version, sessions))
+        return FORWARD
+    kept = [topic for topic in request.topics if topic not in denied]
+    if not kept:
+        return Answer(_answer(version, ErrorCode.none, denied))
+    return Change(
+        request=keep(version, inquiry.body, request, kept, FINAL_EPOCH),
+        response=_merge(version, denied),
+    )
+
+
+def _denied(inquiry: Inquiry, topics: tuple[FetchedTopic, ...], *, replica: bool) -> Denied:
+    if replica:
+        if inquiry.authority.may(
+            Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME, report=False
+        ):
+            return {}
+        return dict.fromkeys(topics, ErrorCode.topic_authorization_failed)
+    names = names_of(inquiry.topics, (one.topic_id for one in topics if one.topic_id is not None))
+    errors = ((topic, _error(inquiry, topic, names)) for topic in topics)
+    return {topic: error for topic, error in errors if error is not None}
+
+
+def _error(
+    inquiry: Inquiry, topic: FetchedTopic, names: dict[bytes, str | None]
+) -> ErrorCode | None:
+    name = topic.name
+    if topic.topic_id is not None:
+        name = names[topic.topic_id]
+        if name is None:
+            return ErrorCode.unknown_topic_id
+    assert name is not None
+    if inquiry.authority.may(Operation.READ, ResourceType.TOPIC, name):
+        return None
+    return ErrorCode.topic_authorization_failed
+
+
+def _note_session(api_version: int, sessions: set[int]) -> Callable[[bytes], None]:
+    def note(content: bytes) -> None:
+        try:
+            session = session_of_response(api_version, content)
+        except Malformed:  # then it is no session of ours
+            return
+        if session:
+            sessions.clear()  # a connection has one: the broker ended the one before
+            sessions.add(session)
+
+    return note
+
+
+def _answer(api_version: int, error: ErrorCode, denied: Denied | None = None) -> bytes:
+    return encode(
+        make(
+            response_type(FETCH, api_version),
+            throttle_time=NOT_THROTTLED,
+            error_code=error,
+            responses=_entries(api_version, denied or {}),
+        )
+    )
+
+
+def _merge(api_version: int, denied: Denied) -> BodyTransform:
+    def merge(body: bytes) -> bytes:
+        response = decode(response_type(FETCH, api_version), body)
+        if getattr(response, "error_code", ErrorCode.none) is not ErrorCode.none:
+            return body
+        entries = (*response.responses, *_entries(api_version, denied))
+        return encode(replace(response, responses=entries))
+
+    return merge
+
+
+def _entries(api_version: int, denied: Denied) -> tuple[Any, ...]:
+    topic_type = item_type(response_type(FETCH, api_version), "responses")
+    partition_type = item_type(topic_type, "partitions")
+    return tuple(
+        make(
+            topic_type,
+            topic=topic.name,
+            topic_id=uuid_or_none(topic.topic_id),
+            partitions=tuple(
+                make(
+                    partition_type,
+                    partition_index=index,
+                    error_code=error,
+                    high_watermark=_UNKNOWN_OFFSET,
+                    last_stable_offset=_UNKNOWN_OFFSET,
+                    aborted_transactions=(),
+                    records=b"",
+                )
+                for index in topic.partitions
+            ),
+        )
+        for topic, error in denied.items()
+    )

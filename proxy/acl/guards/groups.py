@@ -1,0 +1,167 @@
+"""What is told of groups, and their deletion.
+
+Groups that may not be described come first in a description, as in Kafka. The rights that a broker
+without authorizer reports are everybody's: they are replaced by those of the principal.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from proxy.acl.guards.entities import item_type
+from proxy.acl.guards.items import Values, answer, entities, entity, judge_items, may_cluster
+from proxy.acl.guards.items import read_request as read
+from proxy.acl.guards.parts import may_describe, may_group, on_response
+from proxy.acl.judgement import FORWARD, Change, Inquiry, Judgement
+from proxy.acl.model import Operation, ResourceType
+from proxy.wire.codec import encode, response_type
+
+DESCRIBE_GROUPS: Final = 15
+LIST_GROUPS: Final = 16
+DELETE_GROUPS: Final = 42
+CONSUMER_GROUP_DESCRIBE: Final = 69
+SHARE_GROUP_DESCRIBE: Final = 77
+STREAMS_GROUP_DESCRIBE: Final = 89
+
+_GROUP_DENIED: Final = ErrorCode.group_authorization_failed
+_TOPIC_DENIED: Final = ErrorCode.topic_authorization_failed
+NO_OPERATIONS: Final = -(2**31)
+"""Kafka's authorized operations where none are told."""
+
+Topics = Callable[[Any], Iterable[str]]
+"""The topics that the description of a group tells of."""
+
+
+def list_groups(inquiry: Inquiry) -> Judgement:
+    """Judge a ListGroups: Describe on the cluster shows all, Describe on a group that group."""
+    if may_cluster(inquiry, Operation.DESCRIBE, report=False):
+        return FORWARD
+
+    def cut(response: Any) -> Any:
+        shown = tuple(
+            group
+            for group in response.groups
+            if may_group(inquiry, Operation.DESCRIBE, group.group_id, report=False)
+        )
+        return response if len(shown) == len(response.groups) else replace(response, groups=shown)
+
+    return Change(response=on_response(inquiry, LIST_GROUPS, cut))
+
+
+def delete_groups(inquiry: Inquiry) -> Judgement:
+    """Judge a DeleteGroups: Delete on each group."""
+    request = read(inquiry, DELETE_GROUPS)
+    request = replace(request, groups_names=tuple(dict.fromkeys(request.groups_names)))
+
+    def refuse(group: str) -> Values | None:
+        if may_group(inquiry, Operation.DELETE, group):
+            return None
+        return {"group_id": group, "error_code": _GROUP_DENIED}
+
+    return judge_items(
+        inquiry, DELETE_GROUPS, request, items="groups_names", results="results", refuse=refuse
+    )
+
+
+def describe_groups(inquiry: Inquiry) -> Judgement:
+    """Judge a DescribeGroups: Describe on each group."""
+    return _describe(inquiry, DESCRIBE_GROUPS, "groups", None)
+
+
+def consumer_group_describe(inquiry: Inquiry) -> Judgement:
+    """Judge a ConsumerGroupDescribe: Describe on each group and on each topic assigned in it."""
+
+    def topics(group: Any) -> Iterable[str]:
+        for member in group.members:
+            for assignment in (member.assignment, member.target_assignment):
+                yield from (each.topic_name for each in assignment.topic_partitions)
+
+    return _describe(inquiry, CONSUMER_GROUP_DESCRIBE, "group_ids", topics)
+
+
+def share_group_describe(inquiry: Inquiry) -> Judgement:
+    """Judge a ShareGroupDescribe: Describe on each group and on each topic assigned in it."""
+
+    def topics(group: Any) -> Iterable[str]:
+        for member in group.members:
+            yield from (each.topic_name for each in member.assignment.topic_partitions)
+
+    return _describe(inquiry, SHARE_GROUP_DESCRIBE, "group_ids", topics)
+
+
+def streams_group_describe(inquiry: Inquiry) -> Judgement:
+    """Judge a StreamsGroupDescribe: Describe on each group and on each topic of its topology."""
+
+    def topics(group: Any) -> Iterable[str]:
+        if group.topology is None:
+            return
+        for each in group.topology.subtopologies or ():
+            yield from (*each.source_topics, *each.repartition_sink_topics)
+            yield from (topic.name for topic in each.repartition_source_topics)
+            yield from (topic.name for topic in each.state_changelog_topics)
+
+    said = "The described group uses topics that the client is not authorized to describe."
+    return _describe(inquiry, STREAMS_GROUP_DESCRIBE, "group_ids", topics, said)
+
+
+def _describe(
+    inquiry: Inquiry,
+    api_key: int,
+    groups: str,
+    topics: Topics | None,
+    said_of_hidden: str = (
+        "The group has described topic(s) that the client is not authorized to describe."
+    ),
+) -> Judgement:
+    """Judge a description of the `groups`, which may tell of `topics`; None: of none."""
+    request = read(inquiry, api_key)
+    kept: list[str] = []
+    refused: list[str] = []
+    for group_id in getattr(request, groups):
+        may = may_group(inquiry, Operation.DESCRIBE, group_id)
+        (kept if may else refused).append(group_id)
+    refusals = [_undescribed(group_id, _GROUP_DENIED, None) for group_id in refused]
+    if refused and not kept:
+        return answer(inquiry, api_key, groups=refusals)
+    with_operations = getattr(request, "include_authorized_operations", False)
+    if not refused and topics is None and not with_operations:
+        return FORWARD
+    item = item_type(response_type(api_key, inquiry.api_version), "groups")
+    first = entities(item, refusals)
+
+    def shown(group: Any) -> Any:
+        if topics is not None and not all(may_describe(inquiry, name) for name in topics(group)):
+            return entity(item, _undescribed(group.group_id, _TOPIC_DENIED, said_of_hidden))
+        if with_operations and group.error_code is ErrorCode.none:
+            operations = inquiry.authority.operations(ResourceType.GROUP, group.group_id)
+            return replace(group, authorized_operations=operations)
+        return group
+
+    return Change(
+        request=encode(replace(request, **{groups: tuple(kept)})) if refused else None,
+        response=on_response(
+            inquiry,
+            api_key,
+            lambda response: replace(response, groups=(*first, *map(shown, response.groups))),
+        ),
+    )
+
+
+def _undescribed(group_id: str, error: ErrorCode, message: str | None) -> dict[str, Any]:
+    """Return the description of a group of which nothing is told, for all the APIs at once."""
+    return {
+        "error_code": error,
+        "error_message": message,
+        "group_id": group_id,
+        "group_state": "",
+        "protocol_type": "",
+        "protocol_data": "",
+        "group_epoch": 0,
+        "assignment_epoch": 0,
+        "assignor_name": "",
+        "topology": None,
+        "members": [],
+        "authorized_operations": NO_OPERATIONS,
+    }

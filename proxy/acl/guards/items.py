@@ -1,0 +1,133 @@
+"""What guards have in common: items that are allowed or refused one by one, and answers.
+
+A refusal is written as plain names and values, lists within lists as in Kafka's description of the
+message; what a version has no field for is left out of its answer.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from functools import cache
+from operator import attrgetter
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from proxy.acl.guards.entities import NOT_THROTTLED, item_type
+from proxy.acl.judgement import FORWARD, Answer, BodyTransform, Change, Inquiry, Judgement
+from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
+from proxy.wire.codec import decode, encode, request_type, response_type
+
+Values = Mapping[str, Any]
+"""Fields of a message; an array of structs is a list of such."""
+
+MESSAGES: Final = {
+    ErrorCode.topic_authorization_failed: "Topic authorization failed.",
+    ErrorCode.group_authorization_failed: "Group authorization failed.",
+    ErrorCode.cluster_authorization_failed: "Cluster authorization failed.",
+    ErrorCode.unknown_topic_id: "This server does not host this topic ID.",
+    ErrorCode.invalid_request: (
+        "This most likely occurs because of a request being malformed by the client library or the "
+        "message was sent to an incompatible broker. See the broker logs for more details."
+    ),
+}
+"""What Kafka says with an error (`Errors`)."""
+
+
+def may_cluster(inquiry: Inquiry, operation: Operation, *, report: bool = True) -> bool:
+    """Whether the operation is allowed on the cluster."""
+    return inquiry.authority.may(operation, ResourceType.CLUSTER, CLUSTER_NAME, report=report)
+
+
+def may_topic(inquiry: Inquiry, operation: Operation, name: str, *, report: bool = True) -> bool:
+    """Whether the operation is allowed on a topic."""
+    return inquiry.authority.may(operation, ResourceType.TOPIC, name, report=report)
+
+
+def read_request(inquiry: Inquiry, api_key: int) -> Any:
+    """Decode the request that is judged. Raises Malformed."""
+    return decode(request_type(api_key, inquiry.api_version), inquiry.body)
+
+
+@cache
+def _field_names(entity_type: Any) -> frozenset[str]:
+    return frozenset(field.name for field in fields(entity_type))
+
+
+def entity(entity_type: Any, values: Values) -> Any:
+    """Make an entity, and those within it."""
+    names = _field_names(entity_type)
+    return entity_type(
+        **{
+            name: entities(item_type(entity_type, name), value)
+            if isinstance(value, list)
+            else value
+            for name, value in values.items()
+            if name in names
+        }
+    )
+
+
+def entities(entity_type: Any, values: Iterable[Values]) -> tuple[Any, ...]:
+    """Make the items of an array."""
+    return tuple(entity(entity_type, each) for each in values)
+
+
+def answer(inquiry: Inquiry, api_key: int, **values: Any) -> Answer:
+    """Answer instead of the broker."""
+    response = response_type(api_key, inquiry.api_version)
+    return Answer(encode(entity(response, {"throttle_time": NOT_THROTTLED, **values})))
+
+
+def judge_items(
+    inquiry: Inquiry,
+    api_key: int,
+    request: Any,
+    *,
+    items: str,
+    results: str,
+    refuse: Callable[[Any], Values | None],
+    order_by: tuple[str, ...] = (),
+) -> Judgement:
+    """Let those `items` of a request pass that are allowed, and merge the others' results.
+
+    `refuse` returns the result of an item that is denied, None if it is allowed; an empty one where
+    Kafka has one result for several items. Results of denied items come last, unless Kafka has them
+    in the request's order: `order_by` then names the fields that tell which item a result is about.
+    """
+    asked = getattr(request, items)
+    kept, refusals = [], []
+    for item in asked:
+        refusal = refuse(item)
+        if refusal is None:
+            kept.append(item)
+        elif refusal:
+            refusals.append(refusal)
+    if not refusals:
+        return FORWARD
+    if not kept:
+        return answer(inquiry, api_key, **{results: refusals})
+    schema = response_type(api_key, inquiry.api_version)
+    refused = entities(item_type(schema, results), refusals)
+    return Change(
+        request=encode(replace(request, **{items: tuple(kept)})),
+        response=_merge(schema, results, refused, order_by, asked),
+    )
+
+
+def _merge(
+    schema: Any,
+    results: str,
+    refused: tuple[Any, ...],
+    order_by: tuple[str, ...],
+    asked: Iterable[Any],
+) -> BodyTransform:
+    def merge(body: bytes) -> bytes:
+        response = decode(schema, body)
+        merged = [*getattr(response, results), *refused]
+        if order_by:
+            key_of = attrgetter(*order_by)
+            places = {key_of(item): place for place, item in enumerate(asked)}
+            merged.sort(key=lambda result: places.get(key_of(result), len(places)))
+        return encode(replace(response, **{results: tuple(merged)}))
+
+    return merge

@@ -1,0 +1,235 @@
+"""What members of groups send: where is the coordinator, let me in, I am alive, I leave.
+
+A heartbeat of the newer protocols (KIP-848, KIP-932, KIP-1071) names topics; one that may not be
+described refuses the heartbeat. Topics that match a regular expression are nobody's to judge: the
+broker matches them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from proxy.acl.guards.entities import item_type
+from proxy.acl.guards.items import answer, entities, may_cluster, may_topic, read_request
+from proxy.acl.guards.parts import (
+    interleaved,
+    may_describe_all,
+    may_group,
+    may_transact,
+    on_response,
+)
+from proxy.acl.judgement import FORWARD, Change, Inquiry, Judgement
+from proxy.acl.model import Operation
+from proxy.wire.apis import FIND_COORDINATOR
+from proxy.wire.codec import encode, response_type
+
+JOIN_GROUP: Final = 11
+HEARTBEAT: Final = 12
+LEAVE_GROUP: Final = 13
+SYNC_GROUP: Final = 14
+CONSUMER_GROUP_HEARTBEAT: Final = 68
+SHARE_GROUP_HEARTBEAT: Final = 76
+STREAMS_GROUP_HEARTBEAT: Final = 88
+
+_GROUP_DENIED: Final = ErrorCode.group_authorization_failed
+_TOPIC_DENIED: Final = ErrorCode.topic_authorization_failed
+_TRANSACTIONAL_ID_DENIED: Final = ErrorCode.transactional_id_authorization_failed
+
+_GROUP_KEY: Final = 0
+_TRANSACTION_KEY: Final = 1
+_SHARE_KEY: Final = 2
+"""Kafka's `CoordinatorType`: whose coordinator is looked for."""
+_FIRST_WITH_KEYS: Final = 4
+"""First version of FindCoordinator that asks for several (KIP-699)."""
+_FIRST_WITH_SHARE_KEYS: Final = 6
+_NO_NODE: Final = {"node_id": -1, "host": "", "port": -1}
+_MESSAGES: Final = {
+    _GROUP_DENIED: "Group authorization failed.",
+    _TRANSACTIONAL_ID_DENIED: "Transactional Id authorization failed.",
+}
+
+
+def find_coordinator(inquiry: Inquiry) -> Judgement:
+    """Judge a FindCoordinator: Describe on the group or the transactional id.
+
+    The coordinator of a share partition is the brokers' own business: ClusterAction on the cluster.
+    """
+    request = read_request(inquiry, FIND_COORDINATOR)
+    key_type = getattr(request, "key_type", _GROUP_KEY)
+    if inquiry.api_version < _FIRST_WITH_KEYS:
+        error = _key_error(inquiry, key_type, request.key)
+        if error is None:
+            return FORWARD
+        return answer(
+            inquiry, FIND_COORDINATOR, error_code=error, error_message=_MESSAGES[error], **_NO_NODE
+        )
+    if key_type == _SHARE_KEY:
+        return _find_share_coordinator(inquiry, request)
+    errors = [_key_error(inquiry, key_type, key) for key in request.coordinator_keys]
+    asked = list(zip(request.coordinator_keys, errors, strict=True))
+    if not any(errors):
+        return FORWARD
+    refused = [error and _no_coordinator(key, error, "") for key, error in asked]
+    if all(errors):
+        return answer(inquiry, FIND_COORDINATOR, coordinators=refused)
+    kept = tuple(key for key, error in asked if error is None)
+    item = item_type(response_type(FIND_COORDINATOR, inquiry.api_version), "coordinators")
+    placed = [each and entities(item, [each])[0] for each in refused]
+    return Change(
+        request=encode(replace(request, coordinator_keys=kept)),
+        response=on_response(
+            inquiry,
+            FIND_COORDINATOR,
+            lambda response: replace(
+                response, coordinators=interleaved(placed, response.coordinators)
+            ),
+        ),
+    )
+
+
+def _key_error(inquiry: Inquiry, key_type: int, key: str) -> ErrorCode | None:
+    if key_type == _GROUP_KEY and not may_group(inquiry, Operation.DESCRIBE, key):
+        return _GROUP_DENIED
+    if key_type == _TRANSACTION_KEY and not may_transact(inquiry, Operation.DESCRIBE, key):
+        return _TRANSACTIONAL_ID_DENIED
+    return None
+
+
+def _find_share_coordinator(inquiry: Inquiry, request: Any) -> Judgement:
+    # Before version 6 the broker refuses such keys, whoever asks
+    if (
+        inquiry.api_version < _FIRST_WITH_SHARE_KEYS
+        or not request.coordinator_keys
+        or may_cluster(inquiry, Operation.CLUSTER_ACTION)
+    ):
+        return FORWARD
+    denied = ErrorCode.cluster_authorization_failed
+    message = "Cluster authorization failed."
+    refused = [_no_coordinator(key, denied, message) for key in request.coordinator_keys]
+    return answer(inquiry, FIND_COORDINATOR, coordinators=refused)
+
+
+def _no_coordinator(key: str, error: ErrorCode, message: str) -> dict[str, Any]:
+    return {"key": key, "error_code": error, "error_message": message, **_NO_NODE}
+
+
+def join_group(inquiry: Inquiry) -> Judgement:
+    """Judge a JoinGroup: Read on the group."""
+    request = read_request(inquiry, JOIN_GROUP)
+    if may_group(inquiry, Operation.READ, request.group_id):
+        return FORWARD
+    return answer(
+        inquiry,
+        JOIN_GROUP,
+        error_code=_GROUP_DENIED,
+        generation_id=-1,
+        protocol_name=None if inquiry.api_version >= 7 else "",  # may be null since KIP-559
+        leader="",
+        member_id="",
+        members=[],
+    )
+
+
+def heartbeat(inquiry: Inquiry) -> Judgement:
+    """Judge a Heartbeat: Read on the group."""
+    request = read_request(inquiry, HEARTBEAT)
+    if may_group(inquiry, Operation.READ, request.group_id):
+        return FORWARD
+    return answer(inquiry, HEARTBEAT, error_code=_GROUP_DENIED)
+
+
+def leave_group(inquiry: Inquiry) -> Judgement:
+    """Judge a LeaveGroup: Read on the group."""
+    request = read_request(inquiry, LEAVE_GROUP)
+    if may_group(inquiry, Operation.READ, request.group_id):
+        return FORWARD
+    return answer(inquiry, LEAVE_GROUP, error_code=_GROUP_DENIED, members=[])
+
+
+def sync_group(inquiry: Inquiry) -> Judgement:
+    """Judge a SyncGroup: Read on the group.
+
+    Since version 5 one without protocol type and name is refused by the broker, whoever sends it.
+    """
+    request = read_request(inquiry, SYNC_GROUP)
+    if inquiry.api_version >= 5 and None in (request.protocol_type, request.protocol_name):
+        return FORWARD
+    if may_group(inquiry, Operation.READ, request.group_id):
+        return FORWARD
+    return answer(inquiry, SYNC_GROUP, error_code=_GROUP_DENIED, assignment=b"")
+
+
+def consumer_group_heartbeat(inquiry: Inquiry) -> Judgement:
+    """Judge a ConsumerGroupHeartbeat: Read on the group, Describe on each topic subscribed to."""
+    return _subscribed(inquiry, CONSUMER_GROUP_HEARTBEAT)
+
+
+def share_group_heartbeat(inquiry: Inquiry) -> Judgement:
+    """Judge a ShareGroupHeartbeat: Read on the group, Describe on each topic subscribed to."""
+    return _subscribed(inquiry, SHARE_GROUP_HEARTBEAT)
+
+
+def _subscribed(inquiry: Inquiry, api_key: int) -> Judgement:
+    request = read_request(inquiry, api_key)
+    if not may_group(inquiry, Operation.READ, request.group_id):
+        error = _GROUP_DENIED
+    elif not may_describe_all(inquiry, request.subscribed_topic_names or ()):
+        error = _TOPIC_DENIED
+    else:
+        return FORWARD
+    return answer(inquiry, api_key, error_code=error, member_epoch=0, heartbeat_interval=0)
+
+
+def streams_group_heartbeat(inquiry: Inquiry) -> Judgement:
+    """Judge a StreamsGroupHeartbeat: Read on the group, Describe on each topic of the topology.
+
+    The broker makes those internal topics of the topology that do not exist, with its own rights.
+    Whoever declares them must therefore have Create on the cluster or on each of them. Kafka asks
+    for that only where a topic is missing, which is not known here.
+    """
+    request = read_request(inquiry, STREAMS_GROUP_HEARTBEAT)
+    if not may_group(inquiry, Operation.READ, request.group_id):
+        return _no_streams(inquiry, _GROUP_DENIED)
+    if request.topology is None:
+        return FORWARD
+    made = [
+        topic.name
+        for each in request.topology.subtopologies
+        for topic in (*each.repartition_source_topics, *each.state_changelog_topics)
+    ]
+    read = [
+        name
+        for each in request.topology.subtopologies
+        for name in (*each.source_topics, *each.repartition_sink_topics)
+    ]
+    if may_describe_all(inquiry, (*read, *made)) and _may_create_all(inquiry, made):
+        return FORWARD
+    return _no_streams(inquiry, _TOPIC_DENIED)
+
+
+def _may_create_all(inquiry: Inquiry, topics: Iterable[str]) -> bool:
+    if may_cluster(inquiry, Operation.CREATE, report=False):
+        return True
+    denied = [name for name in set(topics) if not may_topic(inquiry, Operation.CREATE, name)]
+    return not denied
+
+
+def _no_streams(inquiry: Inquiry, error: ErrorCode) -> Judgement:
+    return answer(
+        inquiry,
+        STREAMS_GROUP_HEARTBEAT,
+        error_code=error,
+        member_id="",
+        member_epoch=0,
+        heartbeat_interval=0,
+        acceptable_recovery_lag=0,
+        task_offset_interval=0,
+        status=None,
+        active_tasks=None,
+        standby_tasks=None,
+        warmup_tasks=None,
+        endpoint_information_epoch=0,
+        partitions_by_user_endpoint=None,
+    )

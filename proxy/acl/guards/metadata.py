@@ -1,0 +1,237 @@
+"""Metadata: Describe on each topic, and Create on the cluster or the topic to have it made.
+
+Kafka makes a topic that a client asks for if it does not exist and the client does not object. Here
+the broker is asked to only if that is allowed for every topic in the request: if one may not be
+made, none is, for whether it exists is not known before it is asked for. Versions before 4 cannot
+object, so such a request goes to the broker as version 4.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make, uuid_or_none
+from proxy.acl.judgement import FORWARD, Answer, Authority, Change, Inquiry, Judgement, names_of
+from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
+from proxy.wire.apis import METADATA
+from proxy.wire.codec import decode, encode, request_type, response_type
+from proxy.wire.metadata_topics import Topic, keep, parse, with_operations
+
+_FIRST_THAT_CAN_OBJECT: Final = 4
+"""First version with allow_auto_topic_creation."""
+_FIRST_BY_ID: Final = 12
+"""First version in which topics may be asked for by their ids."""
+
+_HIDDEN: Final = ErrorCode.topic_authorization_failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A topic of the request."""
+
+    name: str | None
+    """None: its id is that of no topic."""
+    topic_id: bytes | None
+    """None: it was asked for by its name."""
+    entry: Any
+    """As it stands in the request."""
+
+
+def metadata(inquiry: Inquiry) -> Judgement:
+    """Judge a Metadata request."""
+    request = decode(request_type(METADATA, inquiry.api_version), inquiry.body)
+    if request.topics is None or (inquiry.api_version == 0 and not request.topics):
+        return Change(response=_cut(inquiry, refused=()))
+    asked = _asked(inquiry, request.topics)
+    if asked is None:
+        return Answer(_invalid(inquiry.api_version, request.topics))
+    refused = {topic: error for topic in asked if (error := _error(inquiry.authority, topic))}
+    kept = [topic for topic in asked if topic not in refused]
+    made = getattr(request, "allow_auto_topic_creation", True)
+    may_be_made = _creatable(inquiry.authority, kept) if made else frozenset()
+    forbids = made and any(topic.name not in may_be_made for topic in kept)
+    operations = _asks_for_operations(request)
+    if not refused and not forbids and not operations:
+        return FORWARD
+    entries = _refused_entries(inquiry.api_version, refused)
+    if (forbids or not kept) and inquiry.api_version < _FIRST_THAT_CAN_OBJECT:
+        # Nothing at all would be everything in version 0
+        return _in_a_later_version(inquiry, kept, may_be_made, entries)
+    changes: dict[str, Any] = {"topics": tuple(topic.entry for topic in kept)}
+    if forbids:
+        changes["allow_auto_topic_creation"] = False
+    return Change(
+        request=encode(replace(request, **changes)) if refused or forbids else None,
+        response=_cut(inquiry, entries, may_be_made if forbids else None),
+    )
+
+
+def _asked(inquiry: Inquiry, topics: Iterable[Any]) -> list[_Asked] | None:
+    """Return what is asked for; None: by id in a version without it, or by nothing at all."""
+    by_id = [topic for topic in topics if getattr(topic, "topic_id", None) is not None]
+    by_name = [topic for topic in topics if topic.name is None] and not by_id
+    if (by_id and inquiry.api_version < _FIRST_BY_ID) or by_name:
+        return None
+    if by_id:  # names beside them are not looked at, as in Kafka
+        entries = {topic.topic_id.bytes: topic for topic in by_id}
+        names = names_of(inquiry.topics, entries)
+        return [_Asked(name=names[one], topic_id=one, entry=entries[one]) for one in entries]
+    entries = {topic.name: topic for topic in topics}
+    return [_Asked(name=name, topic_id=None, entry=entry) for name, entry in entries.items()]
+
+
+def _invalid(api_version: int, topics: Iterable[Any]) -> bytes:
+    """Kafka's answer to such a request."""
+    response = response_type(METADATA, api_version)
+    entry = item_type(response, "topics")
+    return encode(
+        make(
+            response,
+            throttle_time=NOT_THROTTLED,
+            brokers=(),
+            topics=tuple(
+                make(
+                    entry,
+                    error_code=ErrorCode.invalid_request,
+                    name=topic.name or "",
+                    topic_id=getattr(topic, "topic_id", None),
+                    is_internal=False,
+                    partitions=(),
+                )
+                for topic in topics
+            ),
+            error_code=ErrorCode.none,
+        )
+    )
+
+
+def _error(authority: Authority, topic: _Asked) -> ErrorCode | None:
+    if topic.name is None:
+        return ErrorCode.unknown_topic_id
+    if authority.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
+        return None
+    return _HIDDEN
+
+
+def _creatable(authority: Authority, topics: Iterable[_Asked]) -> frozenset[str]:
+    names = [topic.name for topic in topics if topic.name is not None]
+    if authority.may(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME, report=False):
+        return frozenset(names)
+    return frozenset(
+        name
+        for name in names
+        if authority.may(Operation.CREATE, ResourceType.TOPIC, name, report=False)
+    )
+
+
+def _asks_for_operations(request: Any) -> bool:
+    return getattr(request, "include_topic_authorized_operations", False) or getattr(
+        request, "include_cluster_authorized_operations", False
+    )
+
+
+def _refused_entries(api_version: int, refused: dict[_Asked, ErrorCode]) -> list[bytes]:
+    entries = []
+    for topic, error in refused.items():
+        # Who asks by name is not told the id, who asks by id not the name (KIP-516)
+        name = None if topic.topic_id is not None else topic.name
+        entries.append(_entry(api_version, error, name, topic.topic_id))
+    return entries
+
+
+def _entry(api_version: int, error: ErrorCode, name: str | None, topic_id: bytes | None) -> bytes:
+    topic_type = item_type(response_type(METADATA, api_version), "topics")
+    return encode(
+        make(
+            topic_type,
+            error_code=error,
+            name=name,
+            topic_id=uuid_or_none(topic_id),
+            is_internal=False,
+            partitions=(),
+        )
+    )
+
+
+def _cut(
+    inquiry: Inquiry, refused: Iterable[bytes], may_be_made: frozenset[str] | None = None
+) -> Callable[[bytes], bytes]:
+    """Cut a response to what may be seen, and add what was refused.
+
+    `may_be_made`: of what does not exist, the topics that a client may have made; None: the broker
+    was free to make them.
+    """
+    version, authority = inquiry.api_version, inquiry.authority
+
+    def entry(body: bytes, topic: Topic) -> bytes | None:
+        if topic.name is None:
+            return body[topic.start : topic.end]
+        if not authority.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name, report=False):
+            return None
+        if (
+            topic.error_code == ErrorCode.unknown_topic_or_partition
+            and may_be_made is not None
+            and topic.name not in may_be_made
+        ):
+            return _entry(version, _HIDDEN, topic.name, None)
+        if not topic.operations_at:
+            return body[topic.start : topic.end]
+        changed = bytearray(body[topic.start : topic.end])
+        operations = authority.operations(ResourceType.TOPIC, topic.name)
+        with_operations(changed, topic.operations_at - topic.start, operations)
+        return bytes(changed)
+
+    def cut(body: bytes) -> bytes:
+        found = parse(version, body)
+        entries = (entry(body, topic) for topic in found.topics)
+        shown = [one for one in entries if one is not None]
+        if found.cluster_operations_at:
+            changed = bytearray(body)
+            with_operations(changed, found.cluster_operations_at, _of_the_cluster(authority))
+            body = bytes(changed)
+        return keep(version, body, found, [*shown, *refused])
+
+    return cut
+
+
+def _of_the_cluster(authority: Authority) -> int:
+    """What may be done to the cluster; who may not describe it is told nothing."""
+    if authority.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME, report=False):
+        return authority.operations(ResourceType.CLUSTER, CLUSTER_NAME)
+    return 0
+
+
+def _in_a_later_version(
+    inquiry: Inquiry,
+    kept: Iterable[_Asked],
+    may_be_made: frozenset[str],
+    refused: Iterable[bytes],
+) -> Judgement:
+    """Ask in the first version that can object to topics being made."""
+    later, version = _FIRST_THAT_CAN_OBJECT, inquiry.api_version
+    topic_type = item_type(request_type(METADATA, later), "topics")
+    request = request_type(METADATA, later)(
+        topics=tuple(make(topic_type, name=topic.name) for topic in kept),
+        allow_auto_topic_creation=False,
+    )
+    cut = _cut(inquiry, refused, may_be_made)
+
+    def back(body: bytes) -> bytes:
+        response = decode(response_type(METADATA, later), body)
+        return cut(encode(_as(response_type(METADATA, version), response)))
+
+    return Change(request=encode(request), response=back, api_version=later)
+
+
+def _as(entity_type: type[Any], entity: Any) -> Any:
+    """Say the same in an earlier version, which has fewer fields."""
+    values = {}
+    for field in fields(entity_type):
+        value = getattr(entity, field.name)
+        if isinstance(value, tuple) and value and hasattr(value[0], "__version__"):
+            item = item_type(entity_type, field.name)
+            value = tuple(_as(item, one) for one in value)
+        values[field.name] = value
+    return entity_type(**values)

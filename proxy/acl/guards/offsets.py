@@ -1,0 +1,295 @@
+"""Committing, fetching and deleting a group's offsets.
+
+Since version 10 of OffsetCommit and OffsetFetch topics are named by their ids (KIP-848).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from proxy.acl.guards.entities import item_type
+from proxy.acl.guards.items import Values, answer, entities, entity, may_topic, read_request
+from proxy.acl.guards.parts import (
+    interleaved,
+    may_describe,
+    may_group,
+    may_transact,
+    on_response,
+    refuse_parts,
+)
+from proxy.acl.judgement import (
+    FORWARD,
+    Change,
+    Inquiry,
+    Judgement,
+    TopicsUnknown,
+    names_of,
+)
+from proxy.acl.model import Operation
+from proxy.wire.codec import encode, response_type
+
+OFFSET_COMMIT: Final = 8
+OFFSET_FETCH: Final = 9
+TXN_OFFSET_COMMIT: Final = 28
+OFFSET_DELETE: Final = 47
+
+_GROUP_DENIED: Final = ErrorCode.group_authorization_failed
+_TOPIC_DENIED: Final = ErrorCode.topic_authorization_failed
+_UNKNOWN_ID: Final = ErrorCode.unknown_topic_id
+_FIRST_BY_ID: Final = 10
+_FIRST_WITH_GROUPS: Final = 8
+"""First version of OffsetFetch that asks for several groups (KIP-709)."""
+_FIRST_WITH_GROUP_ERROR: Final = 2
+"""First version of OffsetFetch whose response has an error besides those of partitions."""
+
+Errors = Mapping[Any, ErrorCode]
+"""Of topics that are refused, by name or id, as the version has it."""
+
+
+def offset_commit(inquiry: Inquiry) -> Judgement:
+    """Judge an OffsetCommit: Read on the group, and on each topic."""
+    request = read_request(inquiry, OFFSET_COMMIT)
+    if not may_group(inquiry, Operation.READ, request.group_id):
+        return _uncommitted(inquiry, OFFSET_COMMIT, request.topics, _GROUP_DENIED)
+    return _commit(inquiry, OFFSET_COMMIT, request)
+
+
+def txn_offset_commit(inquiry: Inquiry) -> Judgement:
+    """Judge a TxnOffsetCommit: Write on the transactional id, Read on the group and each topic."""
+    request = read_request(inquiry, TXN_OFFSET_COMMIT)
+    if not may_transact(inquiry, Operation.WRITE, request.transactional_id):
+        denied = ErrorCode.transactional_id_authorization_failed
+        return _uncommitted(inquiry, TXN_OFFSET_COMMIT, request.topics, denied)
+    if not may_group(inquiry, Operation.READ, request.group_id):
+        return _uncommitted(inquiry, TXN_OFFSET_COMMIT, request.topics, _GROUP_DENIED)
+    return _commit(inquiry, TXN_OFFSET_COMMIT, request)
+
+
+def _uncommitted(
+    inquiry: Inquiry, api_key: int, topics: Iterable[Any], error: ErrorCode
+) -> Judgement:
+    by_id = api_key == OFFSET_COMMIT and inquiry.api_version >= _FIRST_BY_ID
+    refusals = [
+        {
+            "topic_id" if by_id else "name": topic.topic_id if by_id else topic.name,
+            "partitions": [
+                {"partition_index": each.partition_index, "error_code": error}
+                for each in topic.partitions
+            ],
+        }
+        for topic in topics
+    ]
+    return answer(inquiry, api_key, topics=refusals)
+
+
+def _commit(inquiry: Inquiry, api_key: int, request: Any) -> Judgement:
+    by_id = api_key == OFFSET_COMMIT and inquiry.api_version >= _FIRST_BY_ID
+    key = "topic_id" if by_id else "name"
+    errors = _errors(inquiry, Operation.READ, key, request.topics)
+    if not errors:
+        return FORWARD
+    refusals = _refused_partitions(request.topics, key, errors)
+    kept = tuple(topic for topic in request.topics if getattr(topic, key) not in errors)
+    if not kept:
+        return answer(inquiry, api_key, topics=refusals)
+    item = item_type(response_type(api_key, inquiry.api_version), "topics")
+    first = entities(item, refusals)
+    return Change(
+        request=encode(replace(request, topics=kept)),
+        response=on_response(
+            inquiry,
+            api_key,
+            lambda response: replace(response, topics=(*first, *response.topics)),
+        ),
+    )
+
+
+def _errors(
+    inquiry: Inquiry, operation: Operation, key: str, topics: Iterable[Any]
+) -> dict[Any, ErrorCode]:
+    """Return which topics are refused, by name or id (`key`).
+
+    An id that is of no topic is refused here: by the time the broker sees it, it could be of one.
+    """
+    keys = list(dict.fromkeys(getattr(topic, key) for topic in topics))
+    if key == "name":
+        return {name: _TOPIC_DENIED for name in keys if not may_topic(inquiry, operation, name)}
+    names = names_of(inquiry.topics, [each.bytes for each in keys if each is not None])
+    errors = {}
+    for topic_id in keys:
+        name = None if topic_id is None else names[topic_id.bytes]
+        if name is None:
+            errors[topic_id] = _UNKNOWN_ID
+        elif not may_topic(inquiry, operation, name):
+            errors[topic_id] = _TOPIC_DENIED
+    return errors
+
+
+def _refused_partitions(topics: Iterable[Any], key: str, errors: Errors) -> list[Values]:
+    return refuse_parts(
+        (
+            (
+                getattr(topic, key),
+                [each.partition_index for each in topic.partitions],
+                {"error_code": errors[getattr(topic, key)]},
+            )
+            for topic in topics
+            if getattr(topic, key) in errors
+        ),
+        key,
+        "partitions",
+    )
+
+
+def offset_delete(inquiry: Inquiry) -> Judgement:
+    """Judge an OffsetDelete: Delete on the group, Read on each topic.
+
+    The broker is asked even if nothing is left to delete: it may have an error for the group.
+    """
+    request = read_request(inquiry, OFFSET_DELETE)
+    if not may_group(inquiry, Operation.DELETE, request.group_id):
+        return answer(inquiry, OFFSET_DELETE, error_code=_GROUP_DENIED, topics=[])
+    errors = _errors(inquiry, Operation.READ, "name", request.topics)
+    if not errors:
+        return FORWARD
+    item = item_type(response_type(OFFSET_DELETE, inquiry.api_version), "topics")
+    first = entities(item, _refused_partitions(request.topics, "name", errors))
+
+    def merge(response: Any) -> Any:
+        if response.error_code is not ErrorCode.none:
+            return response
+        return replace(response, topics=(*first, *response.topics))
+
+    kept = tuple(topic for topic in request.topics if topic.name not in errors)
+    return Change(
+        request=encode(replace(request, topics=kept)),
+        response=on_response(inquiry, OFFSET_DELETE, merge),
+    )
+
+
+def offset_fetch(inquiry: Inquiry) -> Judgement:
+    """Judge an OffsetFetch: Describe on each group and on each topic.
+
+    Who asks for all topics of a group (null) is shown those that may be described.
+    """
+    request = read_request(inquiry, OFFSET_FETCH)
+    if inquiry.api_version < _FIRST_WITH_GROUPS:
+        return _fetch_of_one_group(inquiry, request)
+    schema = response_type(OFFSET_FETCH, inquiry.api_version)
+    item = item_type(schema, "groups")
+    refused: list[Any] = []
+    kept, unshown = [], []
+    changed = False
+    for group in request.groups:
+        if not may_group(inquiry, Operation.DESCRIBE, group.group_id):
+            refused.append({"group_id": group.group_id, "topics": [], "error_code": _GROUP_DENIED})
+            continue
+        errors = _fetch_errors(inquiry, group.topics)
+        refused.append(None)
+        kept.append(_without(inquiry, group, errors))
+        unshown.append(entities(item_type(item, "topics"), _unfetched(inquiry, group, errors)))
+        changed = changed or bool(errors) or group.topics is None
+    if not kept and refused:
+        return answer(inquiry, OFFSET_FETCH, groups=refused)
+    if not changed and len(kept) == len(refused):
+        return FORWARD
+    placed = [each and entity(item, each) for each in refused]
+
+    def merge(response: Any) -> Any:
+        groups = [_shown(inquiry, group) for group in response.groups]
+        for place, topics in enumerate(unshown[: len(groups)]):
+            if groups[place].error_code is ErrorCode.none:
+                groups[place] = replace(groups[place], topics=(*groups[place].topics, *topics))
+        return replace(response, groups=interleaved(placed, groups))
+
+    return Change(
+        request=encode(replace(request, groups=tuple(kept))),
+        response=on_response(inquiry, OFFSET_FETCH, merge),
+    )
+
+
+def _fetch_of_one_group(inquiry: Inquiry, request: Any) -> Judgement:
+    """Judge a version in which the group's fields stand in the message itself."""
+    if not may_group(inquiry, Operation.DESCRIBE, request.group_id):
+        errors = dict.fromkeys((topic.name for topic in request.topics or ()), _GROUP_DENIED)
+        old = inquiry.api_version < _FIRST_WITH_GROUP_ERROR
+        topics = _unfetched(inquiry, request, errors) if old else []
+        return answer(inquiry, OFFSET_FETCH, topics=topics, error_code=_GROUP_DENIED)
+    errors = _fetch_errors(inquiry, request.topics)
+    if not errors and request.topics is not None:
+        return FORWARD
+    item = item_type(response_type(OFFSET_FETCH, inquiry.api_version), "topics")
+    last = entities(item, _unfetched(inquiry, request, errors))
+
+    def merge(response: Any) -> Any:
+        if getattr(response, "error_code", ErrorCode.none) is not ErrorCode.none:
+            return response
+        shown = _shown(inquiry, response)
+        return replace(shown, topics=(*shown.topics, *last))
+
+    return Change(
+        request=encode(_without(inquiry, request, errors)) if errors else None,
+        response=on_response(inquiry, OFFSET_FETCH, merge),
+    )
+
+
+def _key(inquiry: Inquiry) -> str:
+    return "topic_id" if inquiry.api_version >= _FIRST_BY_ID else "name"
+
+
+def _fetch_errors(inquiry: Inquiry, topics: Iterable[Any] | None) -> dict[Any, ErrorCode]:
+    return _errors(inquiry, Operation.DESCRIBE, _key(inquiry), topics or ())
+
+
+def _without(inquiry: Inquiry, group: Any, errors: Errors) -> Any:
+    """Leave out what is refused. Of no topics no offsets are asked; null would be all."""
+    if not errors:
+        return group
+    key = _key(inquiry)
+    kept = tuple(topic for topic in group.topics if getattr(topic, key) not in errors)
+    return replace(group, topics=kept)
+
+
+def _unfetched(inquiry: Inquiry, group: Any, errors: Errors) -> list[Values]:
+    key = _key(inquiry)
+    return [
+        {
+            key: getattr(topic, key),
+            "partitions": [
+                {
+                    "partition_index": index,
+                    "committed_offset": -1,
+                    "committed_leader_epoch": -1,
+                    "metadata": "",
+                    "error_code": errors[getattr(topic, key)],
+                }
+                for index in topic.partition_indexes
+            ],
+        }
+        for topic in group.topics or ()
+        if getattr(topic, key) in errors
+    ]
+
+
+def _shown(inquiry: Inquiry, group: Any) -> Any:
+    """Cut a group's topics to those that may be described.
+
+    A topic whose name is not known cannot be judged. To leave it out would say that nothing is
+    committed, so the group as a whole is refused then: only a client that asks for all topics in a
+    version with ids meets that, and Kafka's own ask in one with names.
+    """
+    if inquiry.api_version < _FIRST_BY_ID:
+        topics = tuple(each for each in group.topics if may_describe(inquiry, each.name))
+        return replace(group, topics=topics)
+    try:
+        ids = [each.topic_id.bytes for each in group.topics if each.topic_id is not None]
+        names = names_of(inquiry.topics, ids)
+    except TopicsUnknown:
+        return replace(group, topics=(), error_code=_UNKNOWN_ID)
+    allowed = {topic_id for topic_id, name in names.items() if name and may_describe(inquiry, name)}
+    topics = tuple(
+        each for each in group.topics if each.topic_id and each.topic_id.bytes in allowed
+    )
+    return replace(group, topics=topics)

@@ -1,0 +1,119 @@
+"""What is asked of partitions: offsets, epochs, producers, and the deletion of records."""
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from proxy.acl.guards.items import (
+    MESSAGES,
+    Values,
+    judge_items,
+    may_cluster,
+    may_topic,
+    read_request,
+)
+from proxy.acl.judgement import FORWARD, Inquiry, Judgement
+from proxy.acl.model import Operation
+
+LIST_OFFSETS: Final = 2
+DELETE_RECORDS: Final = 21
+OFFSET_FOR_LEADER_EPOCH: Final = 23
+DESCRIBE_PRODUCERS: Final = 61
+
+_DENIED: Final = ErrorCode.topic_authorization_failed
+_UNKNOWN: Final = -1
+"""Kafka's timestamp, offset, epoch and low watermark of what it does not tell."""
+
+
+def list_offsets(inquiry: Inquiry) -> Judgement:
+    """Judge a ListOffsets: Describe on each topic."""
+    request = read_request(inquiry, LIST_OFFSETS)
+
+    def refuse(topic: Any) -> Values | None:
+        if may_topic(inquiry, Operation.DESCRIBE, topic.name):
+            return None
+        partitions = [
+            {
+                "partition_index": partition.partition_index,
+                "error_code": _DENIED,
+                "timestamp": _UNKNOWN,
+                "offset": _UNKNOWN,
+            }
+            for partition in topic.partitions
+        ]
+        return {"name": topic.name, "partitions": partitions}
+
+    return judge_items(
+        inquiry, LIST_OFFSETS, request, items="topics", results="topics", refuse=refuse
+    )
+
+
+def delete_records(inquiry: Inquiry) -> Judgement:
+    """Judge a DeleteRecords: Delete on each topic."""
+    request = read_request(inquiry, DELETE_RECORDS)
+
+    def refuse(topic: Any) -> Values | None:
+        if may_topic(inquiry, Operation.DELETE, topic.name):
+            return None
+        partitions = [
+            {
+                "partition_index": partition.partition_index,
+                "low_watermark": _UNKNOWN,
+                "error_code": _DENIED,
+            }
+            for partition in topic.partitions
+        ]
+        return {"name": topic.name, "partitions": partitions}
+
+    return judge_items(
+        inquiry, DELETE_RECORDS, request, items="topics", results="topics", refuse=refuse
+    )
+
+
+def offset_for_leader_epoch(inquiry: Inquiry) -> Judgement:
+    """Judge an OffsetForLeaderEpoch: Describe on each topic, or ClusterAction on the cluster."""
+    if may_cluster(inquiry, Operation.CLUSTER_ACTION, report=False):
+        return FORWARD
+    request = read_request(inquiry, OFFSET_FOR_LEADER_EPOCH)
+
+    def refuse(topic: Any) -> Values | None:
+        if may_topic(inquiry, Operation.DESCRIBE, topic.topic):
+            return None
+        partitions = [
+            {"partition": partition.partition, "error_code": _DENIED}
+            for partition in topic.partitions
+        ]
+        return {"topic": topic.topic, "partitions": partitions}
+
+    return judge_items(
+        inquiry, OFFSET_FOR_LEADER_EPOCH, request, items="topics", results="topics", refuse=refuse
+    )
+
+
+def describe_producers(inquiry: Inquiry) -> Judgement:
+    """Judge a DescribeProducers: Read on each topic."""
+    request = read_request(inquiry, DESCRIBE_PRODUCERS)
+
+    def refuse(topic: Any) -> Values | None:
+        if may_topic(inquiry, Operation.READ, topic.name):
+            return None
+        partitions = [
+            {
+                "partition_index": index,
+                "error_code": _DENIED,
+                "error_message": MESSAGES[_DENIED],
+                "active_producers": [],
+            }
+            for index in topic.partition_indexes
+        ]
+        return {"name": topic.name, "partitions": partitions}
+
+    return judge_items(
+        inquiry,
+        DESCRIBE_PRODUCERS,
+        request,
+        items="topics",
+        results="topics",
+        refuse=refuse,
+        order_by=("name",),
+    )

@@ -1,0 +1,72 @@
+"""What the guards of groups and transactions have in common: responses that are put together."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from proxy.acl.guards.items import Values
+from proxy.acl.judgement import BodyTransform, Inquiry
+from proxy.acl.model import Operation, ResourceType
+from proxy.wire.codec import decode, encode, response_type
+
+
+def may_group(inquiry: Inquiry, operation: Operation, name: str, *, report: bool = True) -> bool:
+    """Whether the operation is allowed on a group."""
+    return inquiry.authority.may(operation, ResourceType.GROUP, name, report=report)
+
+
+def may_transact(inquiry: Inquiry, operation: Operation, name: str, *, report: bool = True) -> bool:
+    """Whether the operation is allowed on a transactional id."""
+    return inquiry.authority.may(operation, ResourceType.TRANSACTIONAL_ID, name, report=report)
+
+
+def may_describe(inquiry: Inquiry, topic: str) -> bool:
+    """Whether a topic may be seen in a list, which is cut without a word."""
+    return inquiry.authority.may(Operation.DESCRIBE, ResourceType.TOPIC, topic, report=False)
+
+
+def may_describe_all(inquiry: Inquiry, topics: Iterable[str]) -> bool:
+    """Whether each of these topics may be described; all that may not are reported."""
+    may = inquiry.authority.may
+    denied = [name for name in set(topics) if not may(Operation.DESCRIBE, ResourceType.TOPIC, name)]
+    return not denied
+
+
+def on_response(inquiry: Inquiry, api_key: int, change: Callable[[Any], Any]) -> BodyTransform:
+    """Do `change` to the broker's response. What it returns unchanged is not written anew."""
+    schema = response_type(api_key, inquiry.api_version)
+
+    def transform(body: bytes) -> bytes:
+        response = decode(schema, body)
+        changed = change(response)
+        return body if changed is response else encode(changed)
+
+    return transform
+
+
+def interleaved(refused: Sequence[Any | None], passed: Iterable[Any]) -> tuple[Any, ...]:
+    """Put the broker's results in where nothing was refused (None), in the request's order."""
+    results = iter(passed)
+    merged: list[Any] = []
+    for refusal in refused:
+        merged += [refusal] if refusal is not None else _next(results)
+    return (*merged, *results)
+
+
+def _next(results: Iterable[Any]) -> list[Any]:
+    for result in results:
+        return [result]
+    return []
+
+
+def refuse_parts(
+    topics: Iterable[tuple[Any, Iterable[int], Values]], key: str, partitions: str
+) -> list[Values]:
+    """Return the refusals of partitions, given as (topic, indexes, what is said of each).
+
+    A topic that a request names twice has one result, as in Kafka.
+    """
+    by_topic: dict[Any, list[Values]] = {}
+    for topic, indexes, said in topics:
+        results = by_topic.setdefault(topic, [])
+        results += [{"partition_index": index, **said} for index in indexes]
+    return [{key: topic, partitions: results} for topic, results in by_topic.items()]

@@ -1,0 +1,118 @@
+"""Produce: Write on each topic, and Write on the transactional id of a transaction's records.
+
+A Produce with acks=0 has no answer that could tell of a denial: as in Kafka, what is allowed is
+written, then the connection is closed.
+"""
+
+from dataclasses import replace
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from proxy.acl.guards.entities import item_type, make, uuid_or_none
+from proxy.acl.judgement import (
+    FORWARD,
+    Answer,
+    BodyTransform,
+    Change,
+    Close,
+    Inquiry,
+    Judgement,
+    names_of,
+)
+from proxy.acl.model import Operation, ResourceType
+from proxy.wire.apis import PRODUCE
+from proxy.wire.codec import decode, encode, response_type
+from proxy.wire.produce_requests import ProducedTopic, ProduceRequest, keep, parse
+
+_NOWHERE: Final = -1
+"""Kafka's offset of what was not written."""
+
+Denied = dict[ProducedTopic, ErrorCode]
+"""The error of each topic that may not be written to."""
+
+
+def produce(inquiry: Inquiry) -> Judgement:
+    """Judge a Produce."""
+    request = parse(inquiry.api_version, inquiry.body)
+    denied = _denied(inquiry, request)
+    if not denied:
+        return FORWARD
+    kept = [topic for topic in request.topics if topic not in denied]
+    if not request.acks:
+        if not kept:
+            return Close()
+        body = keep(inquiry.api_version, inquiry.body, request, kept)
+        return Change(request=body, close=True)
+    if not kept:
+        return Answer(_answer(inquiry.api_version, denied))
+    return Change(
+        request=keep(inquiry.api_version, inquiry.body, request, kept),
+        response=_merge(inquiry.api_version, denied),
+    )
+
+
+def _denied(inquiry: Inquiry, request: ProduceRequest) -> Denied:
+    if any(topic.transactional for topic in request.topics) and not _may_transact(inquiry, request):
+        return dict.fromkeys(request.topics, ErrorCode.transactional_id_authorization_failed)
+    ids = (topic.topic_id for topic in request.topics if topic.topic_id is not None)
+    names = names_of(inquiry.topics, ids)
+    errors = ((topic, _error(inquiry, topic, names)) for topic in request.topics)
+    return {topic: error for topic, error in errors if error}
+
+
+def _may_transact(inquiry: Inquiry, request: ProduceRequest) -> bool:
+    return request.transactional_id is not None and inquiry.authority.may(
+        Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
+    )
+
+
+def _error(
+    inquiry: Inquiry, topic: ProducedTopic, names: dict[bytes, str | None]
+) -> ErrorCode | None:
+    name = topic.name
+    if topic.topic_id is not None:
+        name = names[topic.topic_id]
+        if name is None:
+            return ErrorCode.unknown_topic_id
+    assert name is not None
+    if inquiry.authority.may(Operation.WRITE, ResourceType.TOPIC, name):
+        return None
+    return ErrorCode.topic_authorization_failed
+
+
+def _answer(api_version: int, denied: Denied) -> bytes:
+    response = response_type(PRODUCE, api_version)
+    return encode(response(responses=_entries(api_version, denied)))
+
+
+def _merge(api_version: int, denied: Denied) -> BodyTransform:
+    def merge(body: bytes) -> bytes:
+        response = decode(response_type(PRODUCE, api_version), body)
+        entries = (*response.responses, *_entries(api_version, denied))
+        return encode(replace(response, responses=entries))
+
+    return merge
+
+
+def _entries(api_version: int, denied: Denied) -> tuple[Any, ...]:
+    topic_type = item_type(response_type(PRODUCE, api_version), "responses")
+    partition_type = item_type(topic_type, "partition_responses")
+    return tuple(
+        make(
+            topic_type,
+            name=topic.name,
+            topic_id=uuid_or_none(topic.topic_id),
+            partition_responses=tuple(
+                make(
+                    partition_type,
+                    index=index,
+                    error_code=error,
+                    base_offset=_NOWHERE,
+                    record_errors=(),
+                )
+                for index in topic.partitions
+            ),
+        )
+        for topic, error in denied.items()
+    )

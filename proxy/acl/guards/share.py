@@ -1,0 +1,212 @@
+"""ShareFetch and ShareAcknowledge (KIP-932): Read on the group, and on each topic.
+
+Topics are named by their ids. A share session goes on fetching what was added to it by earlier
+requests, so each response is judged too: what may not be read any more is emptied of its records
+and says TOPIC_AUTHORIZATION_FAILED. A topic that is denied when it is asked for never gets into a
+session. (Kafka keeps it there and denies it in each answer.) The rest of such a request is always
+forwarded, even if no topic is left in it: the session's epoch must advance.
+"""
+
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from typing import Any, Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from proxy.acl.guards.entities import item_type
+from proxy.acl.guards.items import Values, answer, entities, may_topic, read_request
+from proxy.acl.guards.parts import may_group, on_response, refuse_parts
+from proxy.acl.judgement import (
+    FORWARD,
+    Answer,
+    Change,
+    Inquiry,
+    Judgement,
+    TopicsUnknown,
+    names_of,
+)
+from proxy.acl.model import Operation
+from proxy.wire.apis import SHARE_ACKNOWLEDGE, SHARE_FETCH
+from proxy.wire.codec import encode, response_type
+
+_TOPIC_DENIED: Final = ErrorCode.topic_authorization_failed
+_FINAL_EPOCH: Final = -1
+"""Closes a session: nothing is fetched any more."""
+_NO_LEADER: Final = {"leader_id": 0, "leader_epoch": 0}
+"""Kafka's default, where no other leader is told."""
+
+
+def share_fetch(inquiry: Inquiry) -> Judgement:
+    """Judge a ShareFetch."""
+    request = read_request(inquiry, SHARE_FETCH)
+    if refusal := _group_refusal(inquiry, SHARE_FETCH, request):
+        return refusal
+    errors = _errors(inquiry, request.topics)
+    schema = response_type(SHARE_FETCH, inquiry.api_version)
+    item = item_type(schema, "responses")
+    partition = item_type(item, "partitions")
+    refused = _refused_topics(item, _unfetched(request, errors))
+
+    def cut(response: Any) -> Any:
+        if response.error_code is not ErrorCode.none:
+            return response
+        hidden = {
+            topic.topic_id
+            for topic in response.responses
+            if not _may_be_read(inquiry, topic.topic_id)
+        }
+        if not hidden and not refused:
+            return response
+        shown = (
+            replace(topic, partitions=tuple(_emptied(partition, each) for each in topic.partitions))
+            if topic.topic_id in hidden
+            else topic
+            for topic in response.responses
+        )
+        return replace(response, responses=(*shown, *refused))
+
+    kept = tuple(topic for topic in request.topics if topic.topic_id not in errors)
+    return Change(
+        request=encode(replace(request, topics=kept)) if errors else None,
+        response=on_response(inquiry, SHARE_FETCH, cut),
+    )
+
+
+def share_acknowledge(inquiry: Inquiry) -> Judgement:
+    """Judge a ShareAcknowledge."""
+    request = read_request(inquiry, SHARE_ACKNOWLEDGE)
+    if refusal := _group_refusal(inquiry, SHARE_ACKNOWLEDGE, request):
+        return refusal
+    errors = _errors(inquiry, request.topics)
+    if not errors:
+        return FORWARD
+    item = item_type(response_type(SHARE_ACKNOWLEDGE, inquiry.api_version), "responses")
+    said = (
+        (
+            topic.topic_id,
+            [each.partition_index for each in topic.partitions],
+            {"error_code": errors[topic.topic_id]},
+        )
+        for topic in request.topics
+        if topic.topic_id in errors
+    )
+    refused = _refused_topics(item, refuse_parts(said, "topic_id", "partitions"))
+
+    def merge(response: Any) -> Any:
+        if response.error_code is not ErrorCode.none:
+            return response
+        return replace(response, responses=(*response.responses, *refused))
+
+    kept = tuple(topic for topic in request.topics if topic.topic_id not in errors)
+    return Change(
+        request=encode(replace(request, topics=kept)),
+        response=on_response(inquiry, SHARE_ACKNOWLEDGE, merge),
+    )
+
+
+def _group_refusal(inquiry: Inquiry, api_key: int, request: Any) -> Answer | None:
+    if request.group_id is None:
+        error = ErrorCode.invalid_request
+    elif not may_group(inquiry, Operation.READ, request.group_id):
+        error = ErrorCode.group_authorization_failed
+    else:
+        return None
+    return answer(
+        inquiry,
+        api_key,
+        error_code=error,
+        acquisition_lock_timeout=0,
+        responses=[],
+        node_endpoints=[],
+    )
+
+
+def _errors(inquiry: Inquiry, topics: Iterable[Any]) -> dict[UUID | None, ErrorCode]:
+    """Return which topics of a request are refused."""
+    ids = list(dict.fromkeys(topic.topic_id for topic in topics))
+    names = names_of(inquiry.topics, [each.bytes for each in ids if each is not None])
+    errors = {}
+    for topic_id in ids:
+        name = None if topic_id is None else names[topic_id.bytes]
+        if name is None:
+            errors[topic_id] = ErrorCode.unknown_topic_id
+        elif not may_topic(inquiry, Operation.READ, name):
+            errors[topic_id] = _TOPIC_DENIED
+    return errors
+
+
+def _may_be_read(inquiry: Inquiry, topic_id: UUID | None) -> bool:
+    """Whether a topic of a response may be read; not if its name is not known.
+
+    The ids of a session were looked up when they were added to it, on this connection.
+    """
+    try:
+        name = None if topic_id is None else inquiry.topics[topic_id.bytes]
+    except TopicsUnknown:
+        return False
+    return name is not None and may_topic(inquiry, Operation.READ, name)
+
+
+def _unfetched(request: Any, errors: dict[UUID | None, ErrorCode]) -> list[Values]:
+    acknowledges = any(
+        partition.acknowledgement_batches
+        for topic in request.topics
+        for partition in topic.partitions
+    )
+    fetches = request.share_session_epoch != _FINAL_EPOCH
+
+    def said(error: ErrorCode) -> Values:
+        return {
+            "error_code": error if fetches else ErrorCode.none,
+            "acknowledge_error_code": error.value if acknowledges else 0,
+            "records": b"",
+            "acquired_records": [],
+        }
+
+    return refuse_parts(
+        (
+            (
+                topic.topic_id,
+                [each.partition_index for each in topic.partitions],
+                said(errors[topic.topic_id]),
+            )
+            for topic in request.topics
+            if topic.topic_id in errors
+        ),
+        "topic_id",
+        "partitions",
+    )
+
+
+def _emptied(partition_type: type[Any], partition: Any) -> Any:
+    """Return what is said of a partition that may not be read any more."""
+    return replace(
+        partition,
+        error_code=_TOPIC_DENIED,
+        error_message=None,
+        current_leader=_no_leader(partition_type),
+        records=b"",
+        acquired_records=(),
+    )
+
+
+def _refused_topics(item: type[Any], refusals: Iterable[Values]) -> tuple[Any, ...]:
+    partition_type = item_type(item, "partitions")
+    leader = _no_leader(partition_type)
+    return entities(
+        item,
+        [
+            {
+                **topic,
+                "partitions": [{**each, "current_leader": leader} for each in topic["partitions"]],
+            }
+            for topic in refusals
+        ],
+    )
+
+
+def _no_leader(partition_type: type[Any]) -> Any:
+    (leader,) = (field.type for field in fields(partition_type) if field.name == "current_leader")
+    assert isinstance(leader, type)
+    return leader(**_NO_LEADER)

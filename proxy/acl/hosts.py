@@ -1,0 +1,85 @@
+"""Addresses as ACLs name them, and as they are compared.
+
+Kafka compares texts. Here spellings of one address are one (RFC 5952, and an IPv4-mapped IPv6
+address is the IPv4 one, as Java has it), and an ACL may name a CIDR block (RFC 4632, RFC 4291).
+What is neither is kept like any text, as in Kafka, and never applies to anybody.
+"""
+
+import socket
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+
+from proxy.acl.model import WILDCARD
+
+BlockShape = tuple[int, int]
+"""Bytes of an address (4 or 16) and bits of a prefix: what all blocks of one size share."""
+HostKey = str | bytes | tuple[int, int, int]
+"""What is equal for all that apply alike: `*`, an address, or a block as its shape and number."""
+
+_MAPPED: Final = b"\0" * 10 + b"\xff\xff"
+"""What an IPv4-mapped IPv6 address begins with (RFC 4291, 2.5.5.2)."""
+_BITS_BEFORE_MAPPED: Final = 96
+_MOST_BITS: Final = {4: 32, 16: 128}
+_CACHED_CLIENTS: Final = 4096
+
+
+def acl_host_key(host: str) -> HostKey | None:
+    """Return what an ACL's host is found by, or None if it can never apply."""
+    if host == WILDCARD:
+        return WILDCARD
+    address, slash, length = host.partition("/")
+    return _block(address, length) if slash else _address(address)
+
+
+def block_shape(key: HostKey) -> BlockShape | None:
+    """Return the shape of a block; None for what is not one."""
+    return key[:2] if isinstance(key, tuple) else None
+
+
+@lru_cache(maxsize=_CACHED_CLIENTS)
+def client_host_keys(host: str, shapes: frozenset[BlockShape]) -> tuple[HostKey, ...]:
+    """Return the keys of all ACLs that apply to a client at this address.
+
+    `shapes` are those of the blocks that exist: others need not be looked for.
+    """
+    address = _address(host)
+    if address is None:
+        return (WILDCARD,)
+    return (WILDCARD, address, *_blocks_around(address.partition(b"%")[0], shapes))
+
+
+def _blocks_around(address: bytes, shapes: Iterable[BlockShape]) -> Iterable[HostKey]:
+    number = int.from_bytes(address, "big")
+    size = len(address)
+    for bytes_, bits in sorted(shapes):
+        if bytes_ == size:
+            yield size, bits, number >> (8 * size - bits)
+
+
+def _address(text: str) -> bytes | None:
+    """Return the bytes of an address; the zone of a link-local one (RFC 4007) stays behind it."""
+    bare, percent, zone = text.partition("%")
+    try:
+        packed = socket.inet_pton(socket.AF_INET6 if ":" in bare else socket.AF_INET, bare)
+    except (OSError, ValueError):  # ValueError: a NUL or what is no text on the wire
+        return None
+    if packed.startswith(_MAPPED):
+        packed = packed[len(_MAPPED) :]
+    return packed + percent.encode() + zone.encode(errors="surrogatepass")
+
+
+def _block(text: str, length: str) -> HostKey | None:
+    """Return the key of a block; bits behind its prefix do not count."""
+    # Without the check of the length, digits of a megabyte would be turned into a number
+    if not (length.isascii() and length.isdigit() and len(length) <= len("128")):
+        return None
+    address, bits = _address(text), int(length)
+    if address is None or b"%" in address:
+        return None
+    if ":" in text and len(address) == _MOST_BITS[4] // 8:
+        bits -= _BITS_BEFORE_MAPPED
+    most = _MOST_BITS[len(address)]
+    if not 0 <= bits <= most:
+        return None
+    return len(address), bits, int.from_bytes(address, "big") >> (most - bits)

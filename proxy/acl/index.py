@@ -1,0 +1,279 @@
+"""All ACLs as of one version, arranged so that a decision costs the same among ten and 100,000.
+
+Semantics are those of Kafka's `StandardAuthorizer`: super users may do everything; one DENY that
+applies outweighs every ALLOW; READ, WRITE, DELETE and ALTER include DESCRIBE, and ALTER_CONFIGS
+includes DESCRIBE_CONFIGS, where they are allowed but not where they are denied; a resource that no
+ACL names at all is open only with `allow.everyone.if.no.acl.found`. Hosts are compared as
+`proxy.acl.hosts` says.
+
+How it is found: rules lie under (principal, host), and a client has a handful of such pairs. Under
+each lie, by resource type, permission and operation, the patterns that have this rule.
+
+An index is never changed. The next one shares with it what did not change. Any thread may ask.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+from proxy.acl import listing, tables
+from proxy.acl.hosts import client_host_keys
+from proxy.acl.model import (
+    WILDCARD,
+    WILDCARD_PRINCIPAL,
+    Acl,
+    AclFilter,
+    Operation,
+    Permission,
+    ResourceType,
+)
+from proxy.acl.patterns import Patterns
+
+_Codes = Mapping[int, tuple[int, ...]]
+"""By `_question`: the codes of the rules that bear on it."""
+
+_REBUILT_FROM: Final = 8
+"""With more changes than one in so many ACLs, building anew is quicker."""
+_ANY_NAME: Final = "hardcode"
+"""The name that Kafka's `Authorizer.authorizeByResourceType` tries first."""
+_MOST_ANSWERS: Final = 4096
+"""Answers of `decide_any` that are kept: they may need a look at all that one principal has."""
+_IMPLYING: Final[Mapping[Operation, tuple[Operation, ...]]] = {
+    Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
+    Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
+}
+"""What includes an operation, where it is allowed."""
+
+
+def _question(operation: Operation, resource_type: ResourceType) -> int:
+    return resource_type << 4 | operation
+
+
+def _codes(permission: Permission, implying: Mapping[Operation, tuple[Operation, ...]]) -> _Codes:
+    return {
+        _question(operation, resource_type): tuple(
+            tables.rule_code(resource_type, permission, one)
+            for one in (operation, Operation.ALL, *implying.get(operation, ()))
+        )
+        for resource_type in ResourceType
+        for operation in Operation
+    }
+
+
+_DENYING: Final = _codes(Permission.DENY, {})
+_ALLOWING: Final = _codes(Permission.ALLOW, _IMPLYING)
+_ALLOWING_EXACTLY: Final = _codes(Permission.ALLOW, {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Whether something is allowed, and why."""
+
+    allowed: bool
+    rule: Acl | None = None
+    """An ACL that decided it. None: super users' right, or the default where no ACL decides."""
+    super_user: bool = False
+
+
+_SUPER_USER: Final = Decision(allowed=True, super_user=True)
+_ALLOWED_BY_DEFAULT: Final = Decision(allowed=True)
+_DENIED_BY_DEFAULT: Final = Decision(allowed=False)
+
+
+class AclIndex:
+    """A snapshot of all ACLs that answers questions."""
+
+    __slots__ = (
+        "_allow_everyone",
+        "_any_answers",
+        "_shapes",
+        "_super_users",
+        "_tables",
+        "version",
+    )
+
+    def __init__(
+        self,
+        acls: Iterable[Acl],
+        *,
+        allow_everyone_if_no_acl_found: bool = False,
+        super_users: frozenset[str] = frozenset(),
+        version: int,
+    ) -> None:
+        """Arrange ACLs; quickest if they come in their order."""
+        self._allow_everyone = allow_everyone_if_no_acl_found
+        self._super_users = super_users
+        self._publish(self._built(acls), version)
+
+    def _built(self, acls: Iterable[Acl]) -> tables.Tables:
+        return tables.build(listing.in_order(acls), with_named=self._allow_everyone)
+
+    def _publish(self, made: tables.Tables, version: int) -> None:
+        self.version = version
+        self._tables = made
+        self._shapes = frozenset(made.shapes)
+        self._any_answers: dict[tuple[str, str, int], Decision] = {}
+
+    def with_changes(
+        self, *, created: Iterable[Acl] = (), deleted: Iterable[Acl] = (), version: int
+    ) -> "AclIndex":
+        """Return the index after these changes: first the deletions, then the creations.
+
+        To delete what is not there, or to create what is, changes nothing.
+        """
+        new = frozenset(created)
+        added = [acl for acl in new if acl not in self]
+        gone = [acl for acl in frozenset(deleted) - new if acl in self]
+        made: AclIndex = AclIndex.__new__(AclIndex)
+        made._allow_everyone = self._allow_everyone
+        made._super_users = self._super_users
+        if (len(added) + len(gone)) * _REBUILT_FROM > len(self):
+            dropped = frozenset(gone)
+            left = (acl for acl in self._tables.acls if acl not in dropped)
+            made._publish(self._built(chain(left, added)), version)
+        else:
+            made._publish(tables.rebuild(self._tables, created=added, deleted=gone), version)
+        return made
+
+    def with_super_users(self, super_users: frozenset[str]) -> "AclIndex":
+        """Return the same ACLs with other super users: the configuration was read again."""
+        made: AclIndex = AclIndex.__new__(AclIndex)
+        made._allow_everyone = self._allow_everyone
+        made._super_users = super_users
+        made._publish(self._tables, self.version)
+        return made
+
+    def __len__(self) -> int:
+        return len(self._tables.acls)
+
+    def __contains__(self, acl: Acl) -> bool:
+        return listing.position(self._tables.acls, acl)[1]
+
+    def decide(
+        self,
+        principal: str,
+        host: str,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str,
+    ) -> Decision:
+        """Decide whether a principal at an address may do this to the resource of this name."""
+        if principal in self._super_users:
+            return _SUPER_USER
+        rules = self._rules(principal, host)
+        question = resource_type << 4 | operation  # `_question`, spared a call
+        for code in _DENYING[question]:
+            for one in rules:
+                if (patterns := one.get(code)) is not None and (hit := patterns.find(name)):
+                    return Decision(allowed=False, rule=hit[0])
+        for code in _ALLOWING[question]:
+            for one in rules:
+                if (patterns := one.get(code)) is not None and (hit := patterns.find(name)):
+                    return Decision(allowed=True, rule=hit[0])
+        if self._tables.named is not None:
+            named = self._tables.named.get(resource_type.value)
+            if named is None or named.find(name) is None:
+                return _ALLOWED_BY_DEFAULT
+        return _DENIED_BY_DEFAULT
+
+    def decide_any(
+        self, principal: str, host: str, operation: Operation, resource_type: ResourceType
+    ) -> Decision:
+        """Decide whether it may do this to any one resource of the type.
+
+        As Kafka's `Authorizer.authorizeByResourceType`: patterns are judged against patterns. A
+        DENY counts only if it covers all that an allowed pattern covers, and operations that
+        include others are not looked at, but for a name that nothing is likely to have.
+        """
+        key = (principal, host, _question(operation, resource_type))
+        answer = self._any_answers.get(key)
+        if answer is None:
+            answer = self.decide(principal, host, operation, resource_type, _ANY_NAME)
+            if not answer.allowed:
+                answer = self._decide_by_patterns(principal, host, key[2])
+            if len(self._any_answers) >= _MOST_ANSWERS:
+                self._any_answers.clear()
+            self._any_answers[key] = answer
+        return answer
+
+    def allows_all(
+        self, principal: str, host: str, operation: Operation, resource_type: ResourceType
+    ) -> bool:
+        """Whether it may, for certain, do this to every resource of the type.
+
+        False says only that names must be looked at.
+        """
+        if principal in self._super_users:
+            return True
+        question = _question(operation, resource_type)
+        rules = self._rules(principal, host)
+        if any(code in one for code in _DENYING[question] for one in rules):
+            return False
+        named = self._tables.named
+        if named is not None and resource_type.value not in named:
+            return True
+        return any(WILDCARD in patterns.literals for patterns in _held(rules, _ALLOWING[question]))
+
+    def matching(self, asked: AclFilter) -> Iterator[Acl]:
+        """Yield the ACLs that a filter asks for, in their order, from this very snapshot."""
+        return chain.from_iterable(self.matching_chunks(asked))
+
+    def matching_chunks(self, asked: AclFilter) -> Iterator[list[Acl]]:
+        """Yield the same in lists, which may be empty: each step takes about a millisecond.
+
+        For those who must not hold up others: between steps they can let others run.
+        """
+        return listing.chunks(self.held_by(asked.principal), asked)
+
+    def held_by(self, principal: str | None) -> Sequence[Acl]:
+        """Return the ACLs of a principal, or all, in their order: a list that never changes."""
+        if principal is None:
+            return self._tables.acls
+        return self._tables.of_principal.get(principal, ())
+
+    def _rules(self, principal: str, host: str) -> list[tables.Rules]:
+        """Return what there is for this principal or for everybody, at this address."""
+        rules = self._tables.rules
+        return [
+            found
+            for who in (principal, WILDCARD_PRINCIPAL)
+            for key in client_host_keys(host, self._shapes)
+            if (found := rules.get((who, key))) is not None
+        ]
+
+    def _decide_by_patterns(self, principal: str, host: str, question: int) -> Decision:
+        rules = self._rules(principal, host)
+        denied = _held(rules, _DENYING[question])
+        for patterns in denied:
+            if (hit := patterns.literals.get(WILDCARD)) is not None:
+                return Decision(allowed=False, rule=hit[0])
+        for patterns in _held(rules, _ALLOWING_EXACTLY[question]):
+            if (rule := _undenied(patterns, denied)) is not None:
+                return Decision(allowed=True, rule=rule)
+        return _DENIED_BY_DEFAULT
+
+
+_PatternsOfRules = Patterns[tables.Rule]
+
+
+def _held(rules: Iterable[tables.Rules], codes: Iterable[int]) -> list[_PatternsOfRules]:
+    rules = list(rules)
+    return [patterns for code in codes for one in rules if (patterns := one.get(code)) is not None]
+
+
+def _undenied(allowed: _PatternsOfRules, denied: list[_PatternsOfRules]) -> Acl | None:
+    """Return an allowed pattern that no denied one covers.
+
+    Of prefixes that begin alike the shortest is looked at: what covers it covers the others. Only a
+    denied wildcard covers the wildcard, and that was seen to.
+    """
+    for name, (rule, _) in allowed.literals.items():
+        if name == WILDCARD or not any(one.covers_literal(name) for one in denied):
+            return rule
+    if allowed.prefixes is not None:
+        for prefix in allowed.prefixes.shortest():
+            if not any(one.covers_prefix(prefix) for one in denied):
+                hit = allowed.prefixes.get(prefix)
+                return hit and hit[0]
+    return None

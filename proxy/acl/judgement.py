@@ -1,0 +1,127 @@
+"""What becomes of a request that was authorized: the contract between connection and guards.
+
+A guard is given one whole request and says one of these. It never sees sockets, sessions or
+queues; the connection never knows what an API means.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from proxy.acl.model import Operation, ResourceType
+from proxy.errors import ProxyError
+
+BodyTransform = Callable[[bytes], bytes]
+"""From the body of the broker's response (behind its header) to the one that the client gets.
+Raises BrokerFault or `wire.primitives.Malformed` if it does not parse."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Everything is allowed: the request passes as it came, and so does its response."""
+
+
+FORWARD: Final = Forward()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The proxy answers with this response body; the broker hears nothing of it."""
+
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A part passes, or what comes back must be cut."""
+
+    request: bytes | None = None
+    """The body to send in place of the client's; None: the client's own."""
+    api_version: int | None = None
+    """The version of that body; None: the client's own. Both must have the same header."""
+    response: BodyTransform | None = None
+    """What is done to the response's body; None: it passes as it came."""
+    watch: Callable[[bytes], None] | None = None
+    """Told the beginning of the response, from behind the frame's size; None: nobody is."""
+    close: bool = False
+    """Close the connection afterwards: Kafka's answer to a denied Produce with acks=0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Nothing passes and there is no answer: Produce with acks=0, denied as a whole."""
+
+
+Judgement = Forward | Answer | Change | Close
+
+
+class Authority(Protocol):
+    """One principal at one address: what it may do, as of one version of the ACLs.
+
+    With `authorizer.mode: audit` every question is answered with yes, and what would have been
+    denied is told to the observer.
+    """
+
+    @property
+    def auditing(self) -> bool:
+        """Whether denials are only counted: the answers must then not be remembered."""
+        ...
+
+    def may(
+        self, operation: Operation, resource_type: ResourceType, name: str, *, report: bool = True
+    ) -> bool:
+        """Whether it may do this. `report`: a denial is counted and logged; False where a list
+        is merely cut to what may be seen, as in Kafka."""
+        ...
+
+    def may_any(self, operation: Operation, resource_type: ResourceType) -> bool:
+        """Whether it may do this to any one resource of the type (`authorizeByResourceType`)."""
+        ...
+
+    def operations(self, resource_type: ResourceType, name: str) -> int:
+        """Return the authorized-operations bit field: bit N is the operation of code N."""
+        ...
+
+
+TopicNames = Mapping[bytes, str | None]
+"""Names by topic id (16 bytes). None: no topic has this id. Raises `TopicsUnknown` for ids that
+have not been asked for yet."""
+
+
+class TopicsUnknown(ProxyError):
+    """Topics must be looked up before the request can be judged; it is then judged anew."""
+
+    def __init__(self, ids: frozenset[bytes]) -> None:
+        super().__init__(f"{len(ids)} topic ids are not known")
+        self.ids = ids
+
+
+def names_of(topics: TopicNames, ids: Iterable[bytes]) -> dict[bytes, str | None]:
+    """Return the names of several topics. Raises `TopicsUnknown` for all that are not known."""
+    names, unknown = {}, set[bytes]()
+    for topic_id in ids:
+        try:
+            names[topic_id] = topics[topic_id]
+        except TopicsUnknown as topic:
+            unknown |= topic.ids
+    if unknown:
+        raise TopicsUnknown(frozenset(unknown))
+    return names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inquiry:
+    """One request to be judged."""
+
+    api_version: int
+    body: bytes
+    """What stands behind the request's header."""
+    authority: Authority
+    topics: TopicNames
+    fetch_sessions: set[int] = field(default_factory=set)
+    """The fetch sessions of this connection (KIP-227) in which everything is allowed as of now."""
+
+
+Guard = Callable[[Inquiry], Judgement]
+"""Judges the requests of one API, in all versions the proxy offers. Raises `Malformed` or
+ClientFault where the body does not parse."""

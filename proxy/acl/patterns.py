@@ -1,0 +1,161 @@
+"""Resource patterns (KIP-290) by the names that they match.
+
+Laws: what matches a name is found in a time that does not depend on how many patterns there are,
+or how they are nested. An object that was published is never changed: it is copied first.
+
+Of prefixes that begin alike only the shortest is needed to know that a name is matched. No two of
+these begin alike, so that the greatest that is not greater than a name is the only one that the
+name can begin with.
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from proxy.acl.model import WILDCARD, PatternType
+
+_V = TypeVar("_V")
+
+
+class Prefixes(Generic[_V]):
+    """Prefixes, with a value each."""
+
+    __slots__ = ("_nested", "_shortest", "_values")
+
+    def __init__(self) -> None:
+        self._values: dict[str, _V] = {}
+        self._shortest: list[str] = []
+        """Sorted: those that begin with no other."""
+        self._nested: list[str] = []
+        """Sorted: all others."""
+
+    def copy(self) -> "Prefixes[_V]":
+        """Return one that may be changed."""
+        made: Prefixes[_V] = Prefixes()
+        made._values = self._values.copy()
+        made._shortest = self._shortest.copy()
+        made._nested = self._nested.copy()
+        return made
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+    def get(self, prefix: str) -> _V | None:
+        """Return the value of this very prefix."""
+        return self._values.get(prefix)
+
+    def put(self, prefix: str, value: _V) -> None:
+        """Add a prefix, or replace its value."""
+        if prefix not in self._values:
+            self._insert(prefix)
+        self._values[prefix] = value
+
+    def remove(self, prefix: str) -> None:
+        """Forget a prefix, which must be there."""
+        del self._values[prefix]
+        position = bisect_left(self._shortest, prefix)
+        if position == len(self._shortest) or self._shortest[position] != prefix:
+            del self._nested[bisect_left(self._nested, prefix)]
+            return
+        del self._shortest[position]
+        self._promote(prefix)
+
+    def find(self, name: str) -> _V | None:
+        """Return the value of the shortest prefix that `name` begins with."""
+        position = bisect_right(self._shortest, name)
+        if position and name.startswith(prefix := self._shortest[position - 1]):
+            return self._values[prefix]
+        return None
+
+    def shortest(self) -> Iterator[str]:
+        """Return those that begin with no other, in order."""
+        return iter(self._shortest)
+
+    def _insert(self, prefix: str) -> None:
+        position = bisect_right(self._shortest, prefix)
+        if position and prefix.startswith(self._shortest[position - 1]):
+            insort(self._nested, prefix)
+            return
+        end = position
+        while end < len(self._shortest) and self._shortest[end].startswith(prefix):
+            end += 1
+        if end > position:
+            at = bisect_left(self._nested, prefix)
+            self._nested[at:at] = self._shortest[position:end]
+            self._nested.sort()  # two runs that are in order already: cheap
+        self._shortest[position:end] = [prefix]
+
+    def _promote(self, removed: str) -> None:
+        """Raise those that only the removed one stood before."""
+        start = end = bisect_left(self._nested, removed)
+        raised: list[str] = []
+        left: list[str] = []
+        while end < len(self._nested) and (one := self._nested[end]).startswith(removed):
+            covered = raised and one.startswith(raised[-1])
+            (left if covered else raised).append(one)
+            end += 1
+        self._nested[start:end] = left
+        at = bisect_left(self._shortest, removed)
+        self._shortest[at:at] = raised
+
+
+class Patterns(Generic[_V]):
+    """Literal and prefixed patterns, with a value each."""
+
+    __slots__ = ("literals", "prefixes")
+
+    def __init__(self) -> None:
+        self.literals: dict[str, _V] = {}
+        self.prefixes: Prefixes[_V] | None = None
+
+    def copy(self) -> "Patterns[_V]":
+        """Return one that may be changed."""
+        made: Patterns[_V] = Patterns()
+        made.literals = self.literals.copy()
+        made.prefixes = self.prefixes and self.prefixes.copy()
+        return made
+
+    def __bool__(self) -> bool:
+        return bool(self.literals or self.prefixes)
+
+    def get(self, pattern_type: PatternType, name: str) -> _V | None:
+        """Return the value of this very pattern."""
+        if pattern_type is PatternType.LITERAL:
+            return self.literals.get(name)
+        return self.prefixes.get(name) if self.prefixes is not None else None
+
+    def put(self, pattern_type: PatternType, name: str, value: _V) -> None:
+        """Add a pattern, or replace its value."""
+        if pattern_type is PatternType.LITERAL:
+            self.literals[name] = value
+            return
+        if self.prefixes is None:
+            self.prefixes = Prefixes()
+        self.prefixes.put(name, value)
+
+    def remove(self, pattern_type: PatternType, name: str) -> None:
+        """Forget a pattern, which must be there."""
+        if pattern_type is PatternType.LITERAL:
+            del self.literals[name]
+            return
+        assert self.prefixes is not None
+        self.prefixes.remove(name)
+        self.prefixes = self.prefixes or None
+
+    def find(self, name: str) -> _V | None:
+        """Return the value of a pattern that matches this name; None if there is none."""
+        literals = self.literals
+        found = literals.get(name)
+        if found is None:
+            found = literals.get(WILDCARD)
+        if found is None and self.prefixes is not None:
+            found = self.prefixes.find(name)
+        return found
+
+    def covers_literal(self, name: str) -> bool:
+        """Whether it matches all that this literal pattern does (`*` not looked at)."""
+        return name in self.literals or self.covers_prefix(name)
+
+    def covers_prefix(self, prefix: str) -> bool:
+        """Whether one of its prefixes matches all that this prefix does."""
+        return self.prefixes is not None and self.prefixes.find(prefix) is not None

@@ -1,0 +1,233 @@
+"""What each of many filters finds, in one pass over the ACLs for all of them.
+
+The filters of one principal are about its ACLs, and the filters that name none are about all. For
+each of these lists:
+
+- a single filter, or a few narrow ones, are looked up where the order of the list has what they
+  ask for, as long as that is less to look at than the list;
+- otherwise the list is gone through once. Filters are sorted by which parts they give, and lie in a
+  table under what they give; so an ACL asks each table once, however many filters are in it.
+
+So each ACL is looked at twice at most, and the time depends on the ACLs, on the kinds of filters
+(of which there are 80), and on what is found, but not on filters times ACLs.
+
+Pure Python from step to step, so that other threads get their turn: no large sort, no large copy.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import merge
+from operator import attrgetter
+from typing import Any, Final
+
+from proxy.acl import listing
+from proxy.acl.index import AclIndex
+from proxy.acl.model import (
+    WILDCARD,
+    Acl,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+
+Found = Sequence[Acl]
+"""What a filter finds, in order."""
+
+_LOOKUP: Final = 32
+"""To look a filter up costs about as much as to go past so many ACLs."""
+_RUN: Final = 1_000
+"""Names that are sorted at once: less than a millisecond."""
+_PATTERN_TYPES_OF_ACLS: Final = (PatternType.LITERAL, PatternType.PREFIXED)
+
+
+def find_each(index: AclIndex, filters: Sequence[AclFilter], most: int) -> list[Found]:
+    """Return what each filter finds; `filters` are valid, and each is there once.
+
+    The list ends before the first filter with which it would hold more than `most` ACLs.
+    """
+    groups: dict[str | None, list[int]] = {}
+    for number, wanted in enumerate(filters):
+        groups.setdefault(wanted.principal, []).append(number)
+    results = _Results(len(filters), most)
+    for principal, numbers in groups.items():
+        acls = index.held_by(principal)
+        some = [(number, filters[number]) for number in numbers]
+        if _is_quick(acls, [wanted for _, wanted in some]):
+            for number, wanted in some:
+                results.put(number, _looked_up(acls, wanted))
+        else:
+            _Pass(some).run(acls, results)
+    return results.in_order()
+
+
+class _Results:
+    """What is found so far, and how much. The last filters are given up when it is too much."""
+
+    def __init__(self, count: int, most: int) -> None:
+        self._found: list[Found] = [()] * count
+        self._left = most
+        self.end = count
+        """Filters from here on are given up."""
+
+    def put(self, number: int, found: Found) -> None:
+        """Take what a filter finds."""
+        if number < self.end:
+            self._found[number] = found
+            self._grown(len(found))
+
+    def pick(self, number: int, acls: Sequence[Acl], place: int) -> None:
+        """Take one more of these that a filter finds."""
+        if number < self.end:
+            found = self._found[number]
+            if not isinstance(found, _Picked):
+                found = self._found[number] = _Picked(acls)
+            found.places.append(place)
+            self._grown(1)
+
+    def _grown(self, count: int) -> None:
+        self._left -= count
+        while self._left < 0:
+            self.end -= 1
+            self._left += len(self._found[self.end])
+            self._found[self.end] = ()
+
+    def in_order(self) -> list[Found]:
+        """Return what each filter finds."""
+        return self._found[: self.end]
+
+
+@dataclass(frozen=True, slots=True)
+class _Picked(Sequence[Acl]):
+    """Some of a list, by their places in it: four bytes each."""
+
+    acls: Sequence[Acl]
+    places: "array[int]" = field(default_factory=lambda: array("I"))
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __iter__(self) -> Iterator[Acl]:
+        return map(self.acls.__getitem__, self.places)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.acls[self.places[at]]
+
+
+# ---------------------------------------------------------------------- one by one
+
+
+def _is_quick(acls: Sequence[Acl], filters: Sequence[AclFilter]) -> bool:
+    """Whether to look them up takes less than to go through the list."""
+    if len(filters) == 1:
+        return True
+    left = len(acls)
+    for wanted in filters:
+        left -= _LOOKUP
+        if left >= 0:
+            left -= sum(end - start for start, end in listing.ranges(acls, wanted))
+        if left < 0:
+            return False
+    return True
+
+
+def _looked_up(acls: Sequence[Acl], wanted: AclFilter) -> Found:
+    if not _given(wanted) and wanted.name is None:
+        return acls
+    return [acl for some in listing.chunks(acls, wanted) for acl in some]
+
+
+# ---------------------------------------------------------------------- all at once
+
+
+def _given(wanted: AclFilter) -> tuple[str, ...]:
+    """Return which parts, but for principal and name, must be equal to what the filter gives."""
+    named = (
+        ("resource_type", wanted.resource_type is not ResourceType.ANY),
+        ("pattern_type", wanted.pattern_type in _PATTERN_TYPES_OF_ACLS),
+        ("host", wanted.host is not None),
+        ("operation", wanted.operation is not Operation.ANY),
+        ("permission", wanted.permission is not Permission.ANY),
+    )
+    return tuple(name for name, is_given in named if is_given)
+
+
+def _getter(parts: tuple[str, ...]) -> Callable[[Any], Any]:
+    """Return what gets these parts of an ACL, or of a filter."""
+    return attrgetter(*parts) if parts else lambda _: ()
+
+
+class _Pass:
+    """Filters, arranged so that a list of ACLs need be gone through only once."""
+
+    def __init__(self, filters: Iterable[tuple[int, AclFilter]]) -> None:
+        tables: dict[tuple[str, ...], dict[Any, list[int]]] = {}
+        applying: dict[tuple[str, ...], dict[Any, _Names]] = {}
+        for number, wanted in filters:
+            parts = _given(wanted)
+            if wanted.name is not None and wanted.pattern_type is PatternType.MATCH:
+                by_parts = applying.setdefault(parts, {})
+                by_parts.setdefault(_getter(parts)(wanted), _Names()).add(wanted.name, number)
+                continue
+            if wanted.name is not None:
+                parts = (*parts, "name")
+            table = tables.setdefault(parts, {})
+            table.setdefault(_getter(parts)(wanted), []).append(number)
+        self._tables = [(_getter(parts), table.get) for parts, table in tables.items()]
+        self._applying = [(_getter(parts), by_parts.get) for parts, by_parts in applying.items()]
+
+    def run(self, acls: Sequence[Acl], results: _Results) -> None:
+        """Find what the filters find among these."""
+        for place, acl in enumerate(acls):
+            for number in self._finders(acl):
+                results.pick(number, acls, place)
+
+    def _finders(self, acl: Acl) -> Iterator[int]:
+        """Yield which filters find an ACL."""
+        for parts_of, get in self._tables:
+            yield from get(parts_of(acl), ())
+        for parts_of, names_of in self._applying:
+            names = names_of(parts_of(acl))
+            if names is not None:
+                yield from names.to_which_applies(acl)
+
+
+class _Names:
+    """The names of MATCH filters that are alike in all else (KIP-290)."""
+
+    def __init__(self) -> None:
+        self._filters: dict[str, list[int]] = {}
+        self._in_order: list[str] | None = None
+
+    def add(self, name: str, number: int) -> None:
+        """Add a filter's."""
+        self._filters.setdefault(name, []).append(number)
+
+    def to_which_applies(self, acl: Acl) -> Iterator[int]:
+        """Yield the filters whose name the pattern of an ACL covers."""
+        if acl.pattern_type is PatternType.PREFIXED:
+            for name in self._beginning_with(acl.name):
+                yield from self._filters[name]
+        elif acl.name == WILDCARD:
+            for numbers in self._filters.values():
+                yield from numbers
+        else:
+            yield from self._filters.get(acl.name, ())
+
+    def _beginning_with(self, prefix: str) -> Iterator[str]:
+        if self._in_order is None:
+            self._in_order = _sorted(list(self._filters))
+        for at in range(bisect_left(self._in_order, prefix), len(self._in_order)):
+            name = self._in_order[at]
+            if not name.startswith(prefix):
+                return
+            yield name
+
+
+def _sorted(names: list[str]) -> list[str]:
+    """Sort in steps: `sorted` would let nobody else run until all is done."""
+    runs = [sorted(names[at : at + _RUN]) for at in range(0, len(names), _RUN)]
+    return list(merge(*runs))

@@ -1,0 +1,83 @@
+"""Which topic an id names (KIP-516): ACLs know names alone.
+
+An id is given to one topic and never again, so what was learnt stays true until the topic is
+deleted, whereupon nobody uses the id any more.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from proxy.acl.judgement import TopicsUnknown
+from proxy.wire.apis import METADATA, response_header_version
+from proxy.wire.metadata_topics import parse
+from proxy.wire.primitives import (
+    INT16,
+    INT32,
+    skip_tags,
+    write_array_length,
+    write_null_string,
+    write_string,
+)
+
+MOST_KNOWN: Final = 200_000
+"""Topics of a cluster, about: when there are more, all are forgotten and learnt anew."""
+CLIENT_ID: Final = "reauth-proxy"
+
+NO_ID: Final = bytes(16)
+"""Kafka's `Uuid.ZERO_UUID`, which no topic has."""
+
+KnownTopics = dict[bytes, str]
+"""Names by id; one for all connections of a worker."""
+
+
+class LookedUpTopics(Mapping[bytes, str | None]):
+    """What one connection knows of topic ids; `judgement.TopicNames`."""
+
+    def __init__(self, known: KnownTopics) -> None:
+        self.known = known
+        self.missing: set[bytes] = set()
+        """Ids that were just looked up in vain."""
+
+    def __getitem__(self, topic_id: bytes) -> str | None:
+        name = self.known.get(topic_id)
+        if name is None and topic_id not in self.missing and topic_id != NO_ID:
+            raise TopicsUnknown(frozenset({topic_id}))
+        return name
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.known)
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+    def learn(self, found: Mapping[bytes, str], asked: Iterable[bytes]) -> None:
+        """Take the result of a lookup."""
+        if len(self.known) + len(found) > MOST_KNOWN:
+            self.known.clear()
+        self.known.update(found)
+        self.missing.update(topic_id for topic_id in asked if topic_id not in found)
+
+
+def lookup_request(api_version: int, correlation_id: int, ids: Iterable[bytes]) -> bytes:
+    """Write a Metadata request, frame and all, for topics of these ids; flexible versions."""
+    entries = [topic_id + write_null_string(flexible=True) + b"\x00" for topic_id in ids]
+    content = b"".join(
+        (
+            INT16.pack(METADATA),
+            INT16.pack(api_version),
+            INT32.pack(correlation_id),
+            write_string(CLIENT_ID, flexible=False),
+            b"\x00",  # no tags
+            write_array_length(len(entries), flexible=True),
+            *entries,
+            b"\x00\x00\x00",  # make no topics, tell no operations, no tags
+        )
+    )
+    return INT32.pack(len(content)) + content
+
+
+def found_topics(api_version: int, content: bytes) -> dict[bytes, str]:
+    """Return the names by id in a Metadata response, from behind its size. Raises Malformed."""
+    at = skip_tags(content, 4) if response_header_version(METADATA, api_version) else 4
+    topics = parse(api_version, content[at:]).topics
+    return {one.topic_id: one.name for one in topics if one.topic_id and one.name is not None}

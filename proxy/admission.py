@@ -1,0 +1,375 @@
+"""What the requests of one connection are allowed: judged by their API's guard, then carried out.
+
+Laws:
+
+- A whole request comes in (`judge`) and is forwarded, changed, answered or ends the connection.
+  Nothing is forwarded that was not judged by the ACLs that apply now.
+- What was found to be allowed is remembered by its bytes, and forgotten when rights change.
+- Topics that are named by an id are looked up on the connection's own way to the broker: the
+  client waits, nobody else does, and it costs no connection.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from proxy.acl.guards import GUARDS
+from proxy.acl.judgement import (
+    Answer,
+    Authority,
+    Change,
+    Close,
+    Guard,
+    Inquiry,
+    Judgement,
+    TopicsUnknown,
+)
+from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
+from proxy.acl.topics import KnownTopics, LookedUpTopics, found_topics, lookup_request
+from proxy.commands import CloseReason
+from proxy.errors import BrokerFault, ClientFault
+from proxy.frames import FORWARD_UNANSWERED, SIZE, Amendment, LongTransform, Route, route_key
+from proxy.wire.apis import FETCH, METADATA, PRODUCE, response_header_version
+from proxy.wire.fetch_requests import FINAL_EPOCH, INITIAL_EPOCH, SESSION_BYTES
+from proxy.wire.fetch_requests import plain_topics as plain_fetch
+from proxy.wire.primitives import INT16, Malformed, skip_tags, string
+from proxy.wire.produce_requests import (
+    FIRST_FLEXIBLE,
+    FIRST_WITH_TOPIC_IDS,
+    only_topic,
+    topics_start,
+)
+from proxy.wire.produce_requests import plain_topics as plain_produce
+from proxy.wire.request import Request, parse_request, response_frame
+
+if TYPE_CHECKING:
+    from proxy.connection import Connection
+
+T = TypeVar("T")
+
+MOST_REMEMBERED: Final = 16
+"""Requests that are remembered as allowed: enough for a group's heartbeats and commits."""
+LONGEST_REMEMBERED: Final = 256
+"""Bytes."""
+MOST_TOPICS_REMEMBERED: Final = 64
+"""Topics that are remembered as written to, and as read."""
+LOOKUP_VERSION: Final = 12
+"""First Metadata version that takes ids without names (KIP-516)."""
+_LOOKUP_ID: Final = 0
+"""Correlation id of the proxy's own request: answers come in order, so any would do."""
+
+
+class Admission:
+    """Judges the requests of one authenticated connection."""
+
+    __slots__ = (
+        "_allowed",
+        "_allowed_topics",
+        "_asks",
+        "_authority",
+        "_connection",
+        "_readable_topics",
+        "_sessions",
+        "_topics",
+        "_waiting",
+    )
+
+    def __init__(
+        self,
+        connection: "Connection",
+        authority: Authority,
+        topics: KnownTopics,
+        asks: Callable[["Connection"], None] = lambda _: None,
+    ) -> None:
+        """`asks` is told the connection before questions are asked on its behalf."""
+        self._connection = connection
+        self._topics = LookedUpTopics(topics)
+        self._asks = asks
+        self._waiting: bytes | None = None
+        """The request that waits for topics to be looked up."""
+        self.rights_changed(authority)
+
+    def rights_changed(self, authority: Authority) -> None:
+        """Judge by `authority` from now on, and forget what was allowed."""
+        self._authority = authority
+        self._allowed: set[bytes] = set()
+        self._allowed_topics: set[tuple[int, bytes]] = set()
+        self._readable_topics: set[tuple[bool, bytes]] = set()
+        self._sessions: set[int] = set()  # a new one: answers under way shall not add to it
+
+    def may_administer(self, operation: Operation) -> bool:
+        """Whether its principal may do this to the cluster."""
+        self._asks(self._connection)
+        return self._authority.may(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    # A Produce, from its first bytes
+
+    def allowed_topic(
+        self, api_version: int, data: bytes | memoryview, at: int, end: int
+    ) -> bytes | None:
+        """Return what a Produce whose client id ends at `at` says of its one topic, if allowed.
+
+        Empty: it is allowed, and must be asked for each time. None: this look does not suffice.
+        """
+        stop = only_topic(api_version, data, at, end)
+        if not stop:
+            return None
+        said = bytes(data[topics_start(at) : stop])
+        if not self._may_write(api_version, said):
+            return None
+        remembered = (api_version, said) in self._allowed_topics
+        return said if remembered and api_version >= FIRST_FLEXIBLE else b""
+
+    def _may_write(self, api_version: int, said: bytes) -> bool:
+        """Whether a topic may be written to; `said` as `only_topic` finds it."""
+        if (api_version, said) in self._allowed_topics:
+            return True
+        name = self._name(api_version, said)
+        if name is None or not self._may(Operation.WRITE, name):
+            return False
+        self._note_topic((api_version, said), self._allowed_topics)
+        return True
+
+    def _may_read(self, api_version: int, said: bytes) -> bool:
+        """Whether a topic may be read; `said` is its name or its id."""
+        by_id = api_version >= FIRST_WITH_TOPIC_IDS
+        if (by_id, said) in self._readable_topics:
+            return True
+        name = self._topics.known.get(said) if by_id else _text(said)
+        if name is None or not self._may(Operation.READ, name):
+            return False
+        self._note_topic((by_id, said), self._readable_topics)
+        return True
+
+    def _may(self, operation: Operation, topic: str) -> bool:
+        self._asks(self._connection)
+        authority = self._authority
+        report = authority.auditing  # else the guard is asked again, and reports
+        return authority.may(operation, ResourceType.TOPIC, topic, report=report)
+
+    def _note_topic(self, said: T, topics: set[T]) -> None:
+        if self._authority.auditing:
+            return
+        if len(topics) >= MOST_TOPICS_REMEMBERED:
+            topics.clear()
+        topics.add(said)
+
+    def _name(self, api_version: int, said: bytes) -> str | None:
+        if api_version >= FIRST_WITH_TOPIC_IDS:
+            return self._topics.known.get(said[1:])
+        flexible = api_version >= FIRST_FLEXIBLE
+        try:
+            return string(said, 1 if flexible else 4, flexible)[0]
+        except Malformed:
+            return None
+
+    # Whole requests
+
+    def judge(self, content: bytes, now: float) -> None:
+        """Judge a request, from behind the frame's size, and do what follows from it."""
+        if self._passes(content):
+            route = self._connection.target.routes[int.from_bytes(content[:4])]
+            owed = None if _unanswered(content, route) else route
+            self._connection.requests.forward_judged(_frame(content), route, owed, now)
+            return
+        try:
+            request = parse_request(content)
+            guard = GUARDS.get(request.api_key)
+            if guard is None:
+                self._connection.end(CloseReason.UNSUPPORTED_API, now)
+                return
+            judgement = self._judgement(guard, request)
+        except TopicsUnknown as unknown:
+            self._look_up(content, unknown.ids)
+            return
+        except (ClientFault, Malformed):
+            self._connection.end(CloseReason.MALFORMED_FRAME, now)
+            return
+        self._topics.missing.clear()
+        self._carry_out(judgement, request, now)
+
+    def _passes(self, content: bytes) -> bool:
+        """Whether a request may pass for what was found to be allowed before.
+
+        No request is read whole for that, and none is refused.
+        """
+        api_key, version = content[1], content[3]  # both of two bytes, and all below 256
+        at = 11 + max(0, INT16.unpack_from(content, 8)[0])
+        if api_key == FETCH:
+            found = plain_fetch(version, content, at)
+            if found is None or content[at - 1]:
+                return False
+            session_id, epoch, topics = found
+            if epoch != FINAL_EPOCH and (
+                epoch == INITIAL_EPOCH or session_id not in self._sessions
+            ):
+                return False
+            return all(self._may_read(version, said) for said in topics)
+        if api_key == PRODUCE:
+            produced = plain_produce(version, content, at)
+            if produced is None or content[at - 1]:
+                return False
+            return all(self._may_write(version, said) for said in produced)
+        return len(content) <= LONGEST_REMEMBERED and content[:4] + content[8:] in self._allowed
+
+    def _judgement(self, guard: Guard, request: Request) -> Judgement:
+        self._asks(self._connection)
+        return guard(
+            Inquiry(
+                api_version=request.api_version,
+                body=request.body,
+                authority=self._authority,
+                topics=self._topics,
+                fetch_sessions=self._sessions,
+            )
+        )
+
+    def _carry_out(self, judgement: Judgement, request: Request, now: float) -> None:
+        connection, content = self._connection, request.content
+        route = connection.target.routes[route_key(request.api_key, request.api_version)]
+        match judgement:
+            case Answer(body):
+                connection.requests.answered(len(content), now)
+                connection.send(response_frame(request, body))
+            case Close():
+                connection.end(CloseReason.DENIED, now)
+            case Change():
+                self._change(judgement, request, route, now)
+            case _:
+                self._remember(request)
+                owed = None if _unanswered(content, route) else route
+                connection.requests.forward_judged(_frame(content), route, owed, now)
+
+    def _remember(self, request: Request) -> None:
+        content = request.content
+        if (
+            len(content) > LONGEST_REMEMBERED
+            or request.api_key in (PRODUCE, FETCH)
+            or self._authority.auditing
+        ):
+            return
+        if len(self._allowed) >= MOST_REMEMBERED:
+            self._allowed.clear()
+        self._allowed.add(content[:4] + content[8:])
+
+    def _change(self, change: Change, request: Request, route: Route, now: float) -> None:
+        connection, content = self._connection, request.content
+        unanswered = _unanswered(content, route)
+        if change.request is not None:
+            content = content[: request.body_at] + change.request
+        if change.api_version is not None:
+            if route_key(request.api_key, change.api_version) not in connection.target.routes:
+                connection.end(CloseReason.UNSUPPORTED_API, now)
+                return
+            content = content[:2] + INT16.pack(change.api_version) + content[4:]
+        owed: Route | Amendment | None = None if unanswered else route
+        if change.response is not None:
+            owed = Amendment(route, _cut(route, change.response))
+        elif change.watch is not None:
+            owed = _watched(route, change.watch)
+        connection.requests.forward_judged(_frame(content), route, owed, now)
+        if change.close:
+            connection.end(CloseReason.DENIED, now)
+
+    # Topics that are named by an id
+
+    def _look_up(self, content: bytes, ids: frozenset[bytes]) -> None:
+        """Ask the broker for the names of topics, and judge `content` when they are known."""
+        connection = self._connection
+        self._waiting = content
+        connection.wait_for_topics()
+        route = connection.target.routes.get(route_key(METADATA, LOOKUP_VERSION))
+        if route is None:  # then nobody can name a topic by its id
+            self._topics.missing |= ids
+            self._judge_again()
+            return
+
+        def found(answer: bytes) -> bytes:
+            try:
+                topics = found_topics(LOOKUP_VERSION, answer)
+            except Malformed as malformed:
+                raise BrokerFault(f"names of topics: {malformed}") from None
+            self._topics.learn(topics, ids)
+            self._judge_again()
+            return b""  # the client did not ask
+
+        connection.responses.inflight.append((_LOOKUP_ID, Amendment(route, found)))
+        assert connection.requests.to_broker is not None
+        connection.requests.to_broker(lookup_request(LOOKUP_VERSION, _LOOKUP_ID, ids))
+
+    def _judge_again(self) -> None:
+        content, self._waiting = self._waiting, None
+        if content is not None and not self._connection.closed:
+            self.judge(content, self._connection.active_at)
+            if self._waiting is None:
+                self._connection.topics_found()
+
+
+def _text(name: bytes) -> str | None:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _frame(content: bytes) -> bytes:
+    return SIZE.pack(len(content)) + content
+
+
+def _unanswered(content: bytes, route: Route) -> bool:
+    """Whether the broker will not answer: Produce with acks=0."""
+    if route.check is None:
+        return False
+    at = 10 + max(0, INT16.unpack_from(content, 8)[0])
+    return route.check(content, at, len(content)) == FORWARD_UNANSWERED
+
+
+def _cut(route: Route, response: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    """Do `response` to a response's body, then what the route does to all responses."""
+
+    def cut(content: bytes) -> bytes:
+        try:
+            at = 4
+            if response_header_version(route.api_key, route.api_version):
+                at = skip_tags(content, at)
+            changed = content[:at] + response(content[at:])
+        except Malformed as malformed:
+            api = f"API {route.api_key} v{route.api_version}"
+            raise BrokerFault(f"response of {api}: {malformed}") from None
+        return changed if route.transform is None else route.transform(changed)
+
+    return cut
+
+
+def _watched(route: Route, watch: Callable[[bytes], None]) -> Amendment:
+    """Have `watch` told the beginning of a response, which is treated as all of its route are."""
+
+    def transform(content: bytes) -> bytes:
+        watch(content[:SESSION_BYTES])
+        return content if route.transform is None else route.transform(content)
+
+    def long_transform(size: int) -> LongTransform:
+        inner = None if route.long_transform is None else route.long_transform(size)
+        return _Watch(watch, inner)
+
+    return Amendment(route, transform, long_transform)
+
+
+class _Watch:
+    """Tells the beginning of a response that passes in pieces."""
+
+    __slots__ = ("_inner", "_seen", "_watch")
+
+    def __init__(self, watch: Callable[[bytes], None], inner: LongTransform | None) -> None:
+        self._watch: Callable[[bytes], None] | None = watch
+        self._inner = inner
+        self._seen = b""
+
+    def feed(self, chunk: memoryview) -> None:
+        """Take the next bytes behind the size field."""
+        if self._watch is not None:
+            self._seen += bytes(chunk[: SESSION_BYTES - len(self._seen)])
+            if len(self._seen) == SESSION_BYTES:
+                self._watch(self._seen)
+                self._watch = None
+        if self._inner is not None:
+            self._inner.feed(chunk)

@@ -1,0 +1,27 @@
+"""Answers that need the store: ACLs, quotas, SCRAM credentials. To be called beside the loop."""
+
+from proxy.acl.stored import Acls
+from proxy.commands import Consult
+from proxy.store import Store
+from proxy.wire.apis import ACL_APIS, QUOTA_APIS
+
+
+def ask(question: Consult, store: Store, acls: Acls | None) -> bytes:
+    """Return the body of the answer. `acls`: None if there is no authorizer.
+
+    Raises ClientFault if the request does not parse, and StoreError; then nothing was done.
+    """
+    # with 16 MiB of schemas, which most workers never need
+    from proxy import scram_api
+    from proxy.acl import api as acl_api
+    from proxy.quota import api as quota_api
+
+    request, authorized = question.request, question.authorized
+    key, version, body = request.api_key, request.api_version, request.body
+    if key in ACL_APIS:
+        return acl_api.answer(
+            key, version, body, acls, may_describe=authorized, may_alter=authorized
+        )
+    if key in QUOTA_APIS:
+        return quota_api.answer(key, version, body, store, authorized=authorized)
+    return scram_api.answer(key, body, store, authorized=authorized)

@@ -1,0 +1,18 @@
+"""Why a client is not being read."""
+
+from typing import Final
+
+
+class Hold:
+    """Why a client is not being read: bits of `_hold`. No IntFlag, which is slow to test."""
+
+    NO_BROKER: Final = 1
+    WAITING: Final = 2
+    """For keys, for the store, or for the names of topics."""
+    BROKER_FULL: Final = 4
+    CLIENT_FULL: Final = 8
+    """It does not read its answers."""
+    IN_FLIGHT: Final = 16
+    CLOSING: Final = 32
+    THROTTLED: Final = 64
+    """It used more than its quota."""

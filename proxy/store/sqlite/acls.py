@@ -1,0 +1,188 @@
+"""ACLs in the database, with a log of their latest changes.
+
+The log spares every worker a look at all ACLs after each request that changed a few. It is
+bounded: who is behind its beginning reads all of them.
+"""
+
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from proxy.acl.model import (
+    Acl,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from proxy.store.interface import AclChanges, AclSnapshot
+from proxy.store.sqlite.database import Database
+
+_MOST_CHANGES: Final = 20_000
+"""Changes that the log holds, at least until the next request: some megabytes."""
+_COLUMNS: Final = tuple(Acl.__dataclass_fields__)
+_LIST: Final = ", ".join(_COLUMNS)
+_MARKS: Final = ", ".join("?" * len(_COLUMNS))
+_EXACT: Final = " AND ".join(f"{column} = ?" for column in _COLUMNS)
+_RESOURCE_TYPES: Final = {one.value: one for one in ResourceType if one > ResourceType.ANY}
+_PATTERN_TYPES: Final = {one.value: one for one in PatternType if one > PatternType.MATCH}
+_OPERATIONS: Final = {one.value: one for one in Operation if one > Operation.ANY}
+_PERMISSIONS: Final = {one.value: one for one in Permission if one > Permission.ANY}
+
+_Row = tuple[Any, ...]
+
+
+class SqliteAcls(Database):
+    """A `proxy.store.AclStore`."""
+
+    def acl_version(self) -> int:
+        """Return the number of the last change of ACLs."""
+        with self.reading() as connection:
+            return _versions(connection)[0]
+
+    def acl_snapshot(self) -> AclSnapshot:
+        """Return all ACLs, in their order, with the version they belong to."""
+        with self.viewing() as connection:
+            version, _ = _versions(connection)
+            # The primary key is in this order, and texts are compared as Python compares them
+            rows = connection.execute(f"SELECT {_LIST} FROM acls ORDER BY {_LIST}")  # noqa: S608
+            return AclSnapshot(version=version, acls=tuple(_acls(rows)))
+
+    def acl_changes(self, since: int) -> AclChanges | None:
+        """Return what changed after a version; None if that is not known any more."""
+        with self.viewing() as connection:
+            version, changes_after = _versions(connection)
+            if not changes_after <= since <= version:
+                return None
+            rows = connection.execute(
+                f"SELECT created, {_LIST} FROM acl_changes WHERE version > ? ORDER BY id",  # noqa: S608
+                (since,),
+            ).fetchall()
+        with self.explained():
+            last = {
+                acl: bool(row[0]) for row, acl in zip(rows, _acls(r[1:] for r in rows), strict=True)
+            }
+        return AclChanges(
+            version=version,
+            created=tuple(acl for acl, created in last.items() if created),
+            deleted=tuple(acl for acl, created in last.items() if not created),
+        )
+
+    def create_acls(self, acls: Collection[Acl]) -> int:
+        """Add ACLs; those that are there already stay as they are. Return the version after it."""
+        with self.writing() as connection:
+            new = [
+                acl
+                for acl in acls
+                if connection.execute(
+                    f"INSERT OR IGNORE INTO acls ({_LIST}) VALUES ({_MARKS})",  # noqa: S608
+                    _row(acl),
+                ).rowcount
+            ]
+            return _log(connection, new, created=True)
+
+    def delete_acls(self, filters: Sequence[AclFilter]) -> tuple[tuple[Acl, ...], ...]:
+        """Delete what any filter asks for; return, for each, all that it asked for."""
+        with self.writing() as connection:
+            found: dict[AclFilter, tuple[Acl, ...]] = {}
+            for asked in filters:
+                if asked not in found:
+                    found[asked] = tuple(_matching(connection, asked))
+            gone = list(dict.fromkeys(acl for acls in found.values() for acl in acls))
+            connection.executemany(f"DELETE FROM acls WHERE {_EXACT}", map(_row, gone))  # noqa: S608
+            _log(connection, gone, created=False)
+        return tuple(found[asked] for asked in filters)
+
+
+def _versions(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Return the present version, and the one after which all changes are in the log."""
+    present, changes_after = connection.execute(
+        "SELECT present, changes_after FROM acl_versions"
+    ).fetchone()
+    return int(present), int(changes_after)
+
+
+def _log(connection: sqlite3.Connection, acls: Sequence[Acl], *, created: bool) -> int:
+    """Note changes that were made, if any, under a new version; return the version."""
+    version, _ = _versions(connection)
+    if not acls:
+        return version
+    version += 1
+    connection.execute("UPDATE acl_versions SET present = ?", (version,))
+    if len(acls) <= _MOST_CHANGES:
+        connection.executemany(
+            f"INSERT INTO acl_changes (version, created, {_LIST}) VALUES (?, ?, {_MARKS})",  # noqa: S608
+            ((version, created, *_row(acl)) for acl in acls),
+        )
+    else:
+        _forget_changes(connection, version)
+    last = connection.execute("SELECT max(id) FROM acl_changes").fetchone()[0]
+    beyond = connection.execute(
+        "SELECT max(version) FROM acl_changes WHERE id <= ?", ((last or 0) - _MOST_CHANGES,)
+    ).fetchone()[0]
+    if beyond is not None:
+        _forget_changes(connection, beyond)
+    return version
+
+
+def _forget_changes(connection: sqlite3.Connection, version: int) -> None:
+    """Let the log begin behind this version: it holds all of a version or nothing."""
+    connection.execute("DELETE FROM acl_changes WHERE version <= ?", (version,))
+    connection.execute("UPDATE acl_versions SET changes_after = ?", (version,))
+
+
+def _matching(connection: sqlite3.Connection, asked: AclFilter) -> Iterator[Acl]:
+    """Yield what a filter asks for. The database narrows it down; the filter itself decides."""
+    wanted: dict[str, object] = {}
+    if asked.resource_type is not ResourceType.ANY:
+        wanted["resource_type"] = asked.resource_type.value
+    if asked.pattern_type not in (PatternType.ANY, PatternType.MATCH):
+        wanted["pattern_type"] = asked.pattern_type.value
+    if asked.name is not None and asked.pattern_type is not PatternType.MATCH:
+        wanted["name"] = asked.name
+    if asked.principal is not None:
+        wanted["principal"] = asked.principal
+    if asked.host is not None:
+        wanted["host"] = asked.host
+    where = " AND ".join(f"{column} = ?" for column in wanted) or "TRUE"
+    rows = connection.execute(
+        f"SELECT {_LIST} FROM acls WHERE {where} ORDER BY {_LIST}",  # noqa: S608
+        tuple(wanted.values()),
+    )
+    return (acl for acl in _acls(rows) if asked.matches(acl))
+
+
+def _row(acl: Acl) -> _Row:
+    # What could not be read again would make the whole store unusable
+    assert acl.resource_type.value in _RESOURCE_TYPES, acl
+    assert acl.pattern_type.value in _PATTERN_TYPES, acl
+    assert acl.operation.value in _OPERATIONS, acl
+    assert acl.permission.value in _PERMISSIONS, acl
+    return (
+        acl.resource_type.value,
+        acl.pattern_type.value,
+        acl.name,
+        acl.principal,
+        acl.host,
+        acl.operation.value,
+        acl.permission.value,
+    )
+
+
+def _acls(rows: Iterable[_Row]) -> Iterator[Acl]:
+    """Yield ACLs; equal texts become one object. Raises ValueError for what none can have."""
+    texts: dict[str, str] = {}
+    for resource_type, pattern_type, name, principal, host, operation, permission in rows:
+        try:
+            yield Acl(
+                _RESOURCE_TYPES[resource_type],
+                _PATTERN_TYPES[pattern_type],
+                texts.setdefault(name, name),
+                texts.setdefault(principal, principal),
+                texts.setdefault(host, host),
+                _OPERATIONS[operation],
+                _PERMISSIONS[permission],
+            )
+        except KeyError as error:
+            raise ValueError(f"{error.args[0]} in an ACL") from None

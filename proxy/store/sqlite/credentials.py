@@ -1,0 +1,97 @@
+"""SCRAM verifiers and secrets in the database."""
+
+import sqlite3
+from collections.abc import Collection, Mapping
+
+from proxy.store.interface import CredentialInfo, CredentialKey, CredentialSnapshot
+from proxy.store.sqlite.database import Database
+from proxy.store.sqlite.migrations import SCRAM_FAKE_SECRET
+from sasl.credentials import ScramCredential, ScramMechanism
+
+
+class SqliteCredentials(Database):
+    """A `proxy.store.CredentialStore` and `proxy.store.SecretStore`."""
+
+    def version(self) -> int:
+        """Return the number of the last change."""
+        with self.reading() as connection:
+            return _version(connection)
+
+    def credential_infos(self) -> tuple[CredentialInfo, ...]:
+        """Return what may be told of every credential, by user, then mechanism."""
+        with self.reading() as connection:
+            rows = connection.execute(
+                "SELECT user, mechanism, iterations FROM scram_credentials ORDER BY user, mechanism"
+            ).fetchall()
+            return tuple(
+                CredentialInfo(
+                    user=user, mechanism=ScramMechanism(mechanism), iterations=iterations
+                )
+                for user, mechanism, iterations in rows
+            )
+
+    def credential_snapshot(self) -> CredentialSnapshot:
+        """Return every credential, with the version they belong to."""
+        with self.reading() as connection:
+            version = _version(connection)
+            rows = connection.execute(
+                "SELECT user, mechanism, salt, stored_key, server_key, iterations"
+                " FROM scram_credentials"
+            ).fetchall()
+        with self.explained():
+            credentials = {
+                (user, ScramMechanism(mechanism)): ScramCredential(
+                    salt=salt, stored_key=stored_key, server_key=server_key, iterations=iterations
+                )
+                for user, mechanism, salt, stored_key, server_key, iterations in rows
+            }
+        return CredentialSnapshot(version=version, credentials=credentials)
+
+    def alter_credentials(
+        self,
+        *,
+        delete: Collection[CredentialKey] = (),
+        upsert: Mapping[CredentialKey, ScramCredential],
+    ) -> frozenset[CredentialKey]:
+        """Delete, then insert or replace; return those to delete that were not there."""
+        with self.writing() as connection:
+            missing = frozenset(
+                (user, mechanism)
+                for user, mechanism in delete
+                if not connection.execute(
+                    "DELETE FROM scram_credentials WHERE user = ? AND mechanism = ?",
+                    (user, mechanism.value),
+                ).rowcount
+            )
+            connection.executemany(
+                "INSERT OR REPLACE INTO scram_credentials"
+                " (user, mechanism, salt, stored_key, server_key, iterations)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                (
+                    (
+                        user,
+                        mechanism.value,
+                        one.salt,
+                        one.stored_key,
+                        one.server_key,
+                        one.iterations,
+                    )
+                    for (user, mechanism), one in upsert.items()
+                ),
+            )
+            if upsert or len(missing) < len(delete):
+                connection.execute("UPDATE change_counter SET value = value + 1")
+        return missing
+
+    def scram_fake_secret(self) -> bytes:
+        """Return the 32 random bytes that the salts of users who do not exist are made from."""
+        with self.reading() as connection:
+            row = connection.execute(
+                "SELECT value FROM secrets WHERE name = ?", (SCRAM_FAKE_SECRET,)
+            ).fetchone()
+            return bytes(row[0])
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    value = connection.execute("SELECT value FROM change_counter").fetchone()[0]
+    return int(value)

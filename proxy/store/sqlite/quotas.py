@@ -1,0 +1,63 @@
+"""Quotas in the database: by entity path (KIP-55) and key."""
+
+import sqlite3
+
+from proxy.quota.model import BadEntity, QuotaEntity, QuotaKey
+from proxy.quota.store import Changes, QuotaSnapshot
+from proxy.store.sqlite.database import Database
+
+
+class SqliteQuotas(Database):
+    """A `proxy.quota.store.QuotaStore`."""
+
+    def quota_version(self) -> int:
+        """Return the number of the last change of quotas."""
+        with self.reading() as connection:
+            return _version(connection)
+
+    def quota_snapshot(self) -> QuotaSnapshot:
+        """Return every quota, with the version they belong to."""
+        quotas: dict[QuotaEntity, dict[QuotaKey, float]] = {}
+        with self.viewing() as connection:
+            version = _version(connection)
+            rows = connection.execute(
+                "SELECT entity_path, key, value FROM quotas ORDER BY entity_path, key"
+            )
+            for path, key, value in rows:
+                quotas.setdefault(_entity(path), {})[QuotaKey(key)] = value
+        return QuotaSnapshot(version=version, quotas=quotas)
+
+    def alter_quotas(self, changes: Changes) -> None:
+        """Set and remove, all in one transaction."""
+        with self.writing() as connection:
+            changed = sum(
+                _alter(connection, entity.entity_path, key, value)
+                for entity, ops in changes.items()
+                for key, value in ops.items()
+            )
+            if changed:
+                connection.execute("UPDATE quota_version SET value = value + 1")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("SELECT value FROM quota_version").fetchone()[0])
+
+
+def _entity(path: str) -> QuotaEntity:
+    try:
+        return QuotaEntity.from_entity_path(path)
+    except BadEntity as bad:
+        raise ValueError(str(bad)) from None
+
+
+def _alter(connection: sqlite3.Connection, path: str, key: QuotaKey, value: float | None) -> int:
+    """Set or remove one limit; return how many rows that changed."""
+    if value is None:
+        return connection.execute(
+            "DELETE FROM quotas WHERE entity_path = ? AND key = ?", (path, key.value)
+        ).rowcount
+    return connection.execute(
+        "INSERT INTO quotas (entity_path, key, value) VALUES (?, ?, ?)"
+        " ON CONFLICT DO UPDATE SET value = excluded.value WHERE value != excluded.value",
+        (path, key.value, value),
+    ).rowcount

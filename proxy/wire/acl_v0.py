@@ -1,0 +1,237 @@
+"""Version 0 of DescribeAcls, CreateAcls and DeleteAcls (KIP-140), in kio's style.
+
+Kafka 4 dropped it, and kio with it; Kafka 0.11 to 3.9 serve it, and old clients send it. It is
+version 1 without pattern types: every pattern of a request is literal, and only literal patterns
+are answered.
+
+Where the KIP's text and what Kafka 0.11 released differ, this is what was released: responses
+begin with throttle_time_ms, and DescribeAcls names the resource before the principal, as the other
+two do (`DescribeAclsRequest.json` and its siblings up to Kafka 3.9).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from kio.schema.errors import ErrorCode
+from kio.schema.request_header.v1.header import RequestHeader
+from kio.schema.response_header.v0.header import ResponseHeader
+from kio.static.constants import EntityType
+from kio.static.primitive import i8, i16, i32Timedelta
+
+from proxy.wire import codec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeAclsRequest:
+    """Which ACLs to list; null and ANY stand for whatever it is."""
+
+    __type__: ClassVar = EntityType.request
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = False
+    __api_key__: ClassVar[i16] = i16(29)
+    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
+    resource_type_filter: i8 = field(metadata={"kafka_type": "int8"})
+    resource_name_filter: str | None = field(metadata={"kafka_type": "string"})
+    principal_filter: str | None = field(metadata={"kafka_type": "string"})
+    host_filter: str | None = field(metadata={"kafka_type": "string"})
+    operation: i8 = field(metadata={"kafka_type": "int8"})
+    permission_type: i8 = field(metadata={"kafka_type": "int8"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclDescription:
+    """One ACL of a resource."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = False
+    __api_key__: ClassVar[i16] = i16(29)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    principal: str = field(metadata={"kafka_type": "string"})
+    host: str = field(metadata={"kafka_type": "string"})
+    operation: i8 = field(metadata={"kafka_type": "int8"})
+    permission_type: i8 = field(metadata={"kafka_type": "int8"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeAclsResource:
+    """A resource, and those of its ACLs that were asked for."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = False
+    __api_key__: ClassVar[i16] = i16(29)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    resource_type: i8 = field(metadata={"kafka_type": "int8"})
+    resource_name: str = field(metadata={"kafka_type": "string"})
+    acls: tuple[AclDescription, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeAclsResponse:
+    """The ACLs, by resource."""
+
+    __type__: ClassVar = EntityType.response
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = False
+    __api_key__: ClassVar[i16] = i16(29)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
+    error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
+    error_message: str | None = field(metadata={"kafka_type": "string"})
+    resources: tuple[DescribeAclsResource, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclCreation:
+    """An ACL to be."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = False
+    __api_key__: ClassVar[i16] = i16(30)
+    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
+    resource_type: i8 = field(metadata={"kafka_type": "int8"})
+    resource_name: str = field(metadata={"kafka_type": "string"})
+    principal: str = field(metadata={"kafka_type": "string"})
+    host: str = field(metadata={"kafka_type": "string"})
+    operation: i8 = field(metadata={"kafka_type": "int8"})
+    permission_type: i8 = field(metadata={"kafka_type": "int8"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateAclsRequest:
+    """The ACLs to create."""
+
+    __type__: ClassVar = EntityType.request
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = False
+    __api_key__: ClassVar[i16] = i16(30)
+    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
+    creations: tuple[AclCreation, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclCreationResult:
+    """What became of one of them."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = False
+    __api_key__: ClassVar[i16] = i16(30)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
+    error_message: str | None = field(metadata={"kafka_type": "string"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateAclsResponse:
+    """One result for each creation, in their order."""
+
+    __type__: ClassVar = EntityType.response
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = False
+    __api_key__: ClassVar[i16] = i16(30)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
+    results: tuple[AclCreationResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteAclsFilter:
+    """Which ACLs to delete."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = False
+    __api_key__: ClassVar[i16] = i16(31)
+    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
+    resource_type_filter: i8 = field(metadata={"kafka_type": "int8"})
+    resource_name_filter: str | None = field(metadata={"kafka_type": "string"})
+    principal_filter: str | None = field(metadata={"kafka_type": "string"})
+    host_filter: str | None = field(metadata={"kafka_type": "string"})
+    operation: i8 = field(metadata={"kafka_type": "int8"})
+    permission_type: i8 = field(metadata={"kafka_type": "int8"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteAclsRequest:
+    """The filters whose ACLs go."""
+
+    __type__: ClassVar = EntityType.request
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = False
+    __api_key__: ClassVar[i16] = i16(31)
+    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
+    filters: tuple[DeleteAclsFilter, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteAclsMatchingAcl:
+    """An ACL that a filter found."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = False
+    __api_key__: ClassVar[i16] = i16(31)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
+    error_message: str | None = field(metadata={"kafka_type": "string"})
+    resource_type: i8 = field(metadata={"kafka_type": "int8"})
+    resource_name: str = field(metadata={"kafka_type": "string"})
+    principal: str = field(metadata={"kafka_type": "string"})
+    host: str = field(metadata={"kafka_type": "string"})
+    operation: i8 = field(metadata={"kafka_type": "int8"})
+    permission_type: i8 = field(metadata={"kafka_type": "int8"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteAclsFilterResult:
+    """What became of one filter."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = False
+    __api_key__: ClassVar[i16] = i16(31)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
+    error_message: str | None = field(metadata={"kafka_type": "string"})
+    matching_acls: tuple[DeleteAclsMatchingAcl, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteAclsResponse:
+    """One result for each filter, in their order."""
+
+    __type__: ClassVar = EntityType.response
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = False
+    __api_key__: ClassVar[i16] = i16(31)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
+    filter_results: tuple[DeleteAclsFilterResult, ...]
+
+
+_REQUESTS: Final[Mapping[int, type[Any]]] = {
+    29: DescribeAclsRequest,
+    30: CreateAclsRequest,
+    31: DeleteAclsRequest,
+}
+_RESPONSES: Final[Mapping[int, type[Any]]] = {
+    29: DescribeAclsResponse,
+    30: CreateAclsResponse,
+    31: DeleteAclsResponse,
+}
+
+
+def request_type(api_key: int, api_version: int) -> type[Any]:
+    """Return the class of a request: one of these, or kio's."""
+    own = _REQUESTS.get(api_key) if api_version == 0 else None
+    return own or codec.request_type(api_key, api_version)
+
+
+def response_type(api_key: int, api_version: int) -> type[Any]:
+    """Return the class of a response: one of these, or kio's."""
+    own = _RESPONSES.get(api_key) if api_version == 0 else None
+    return own or codec.response_type(api_key, api_version)

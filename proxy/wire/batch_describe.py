@@ -1,0 +1,268 @@
+"""DescribeAcls v4 and DescribeClientQuotas v2 (KIP-888), in kio's style: many filters at once.
+
+No Kafka serves them, and kio does not know them. A request is a list of filters, and a response a
+list with one result for each, in their order, each with its own error.
+
+The fields of the older versions are gone from these ("will only be accepted in requests/responses
+for older versions"), but for `strict` of DescribeClientQuotas, which counts for all filters.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from kio.schema.errors import ErrorCode
+from kio.schema.request_header.v2.header import RequestHeader
+from kio.schema.response_header.v1.header import ResponseHeader
+from kio.static.constants import EntityType
+from kio.static.primitive import f64, i8, i16, i32Timedelta
+
+from proxy.wire import acl_v0
+from proxy.wire.primitives import Malformed, uvarint
+
+ACLS_BATCHED: Final = 4
+"""First version of DescribeAcls with many filters."""
+QUOTAS_BATCHED: Final = 2
+"""First version of DescribeClientQuotas with many filters."""
+MOST_FILTERS: Final = 100_000
+"""In one request, to this proxy; the specification sets no bound."""
+MOST_RESULT_BYTES: Final = 64 << 20
+"""All results of one response, of this proxy: well below what clients read, such as librdkafka's
+`receive.message.max.bytes` (100,000,000)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeAclsFilter:
+    """Which ACLs to list; null and ANY stand for whatever it is."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(4)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(29)
+    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
+    resource_type_filter: i8 = field(metadata={"kafka_type": "int8"})
+    resource_name_filter: str | None = field(metadata={"kafka_type": "string"})
+    pattern_type_filter: i8 = field(metadata={"kafka_type": "int8"}, default=i8(3))
+    principal_filter: str | None = field(metadata={"kafka_type": "string"})
+    host_filter: str | None = field(metadata={"kafka_type": "string"})
+    operation: i8 = field(metadata={"kafka_type": "int8"})
+    permission_type: i8 = field(metadata={"kafka_type": "int8"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeAclsRequest:
+    """The filters."""
+
+    __type__: ClassVar = EntityType.request
+    __version__: ClassVar[i16] = i16(4)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(29)
+    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
+    filters: tuple[DescribeAclsFilter, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclDescription:
+    """One ACL of a resource."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(4)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(29)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    principal: str = field(metadata={"kafka_type": "string"})
+    host: str = field(metadata={"kafka_type": "string"})
+    operation: i8 = field(metadata={"kafka_type": "int8"})
+    permission_type: i8 = field(metadata={"kafka_type": "int8"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeAclsResource:
+    """A resource, and those of its ACLs that the filter finds."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(4)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(29)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    resource_type: i8 = field(metadata={"kafka_type": "int8"})
+    resource_name: str = field(metadata={"kafka_type": "string"})
+    pattern_type: i8 = field(metadata={"kafka_type": "int8"}, default=i8(3))
+    acls: tuple[AclDescription, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeAclsFilterResult:
+    """What came of one filter."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(4)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(29)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
+    error_message: str | None = field(metadata={"kafka_type": "string"})
+    resources: tuple[DescribeAclsResource, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeAclsResponse:
+    """One result for each filter, in their order."""
+
+    __type__: ClassVar = EntityType.response
+    __version__: ClassVar[i16] = i16(4)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(29)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
+    filter_results: tuple[DescribeAclsFilterResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentData:
+    """What an entity must have: a name, the default, or any name."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(2)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(48)
+    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
+    entity_type: str = field(metadata={"kafka_type": "string"})
+    match_type: i8 = field(metadata={"kafka_type": "int8"})
+    match: str | None = field(metadata={"kafka_type": "string"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClientQuotasFilter:
+    """Which entities to list."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(2)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(48)
+    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
+    components: tuple[ComponentData, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClientQuotasRequest:
+    """The filters. `strict`: entities must have nothing that their filter does not name."""
+
+    __type__: ClassVar = EntityType.request
+    __version__: ClassVar[i16] = i16(2)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(48)
+    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
+    strict: bool = field(metadata={"kafka_type": "bool"})
+    filters: tuple[DescribeClientQuotasFilter, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityData:
+    """A part of an entity's name; null is the default."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(2)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(48)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    entity_type: str = field(metadata={"kafka_type": "string"})
+    entity_name: str | None = field(metadata={"kafka_type": "string"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueData:
+    """A quota of an entity."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(2)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(48)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    key: str = field(metadata={"kafka_type": "string"})
+    value: f64 = field(metadata={"kafka_type": "float64"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryData:
+    """An entity, and its quotas."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(2)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(48)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    entity: tuple[EntityData, ...]
+    values: tuple[ValueData, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClientQuotasFilterResult:
+    """What came of one filter; there are no entries, not even none, if it has an error."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(2)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(48)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
+    error_message: str | None = field(metadata={"kafka_type": "string"})
+    entries: tuple[EntryData, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClientQuotasResponse:
+    """One result for each filter, in their order."""
+
+    __type__: ClassVar = EntityType.response
+    __version__: ClassVar[i16] = i16(2)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(48)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
+    filter_results: tuple[DescribeClientQuotasFilterResult, ...]
+
+
+def acl_filter_count(body: bytes) -> int:
+    """Return how many filters DescribeAcls v4 has, before anything is made of them.
+
+    Raises Malformed.
+    """
+    return _count(body, 0, least_size=8)  # four codes, three strings, tags
+
+
+def quota_filter_count(body: bytes) -> int:
+    """Return how many filters DescribeClientQuotas v2 has, before anything is made of them.
+
+    Raises Malformed.
+    """
+    return _count(body, 1, least_size=2)  # no components, tags
+
+
+def _count(body: bytes, position: int, *, least_size: int) -> int:
+    length, position = uvarint(body, position)
+    if length == 0:
+        raise Malformed("null where filters must stand")
+    if (length - 1) * least_size > len(body) - position:
+        raise Malformed("more filters than bytes for them")
+    return length - 1
+
+
+_REQUESTS: Final[Mapping[tuple[int, int], type[Any]]] = {
+    (29, ACLS_BATCHED): DescribeAclsRequest,
+    (48, QUOTAS_BATCHED): DescribeClientQuotasRequest,
+}
+_RESPONSES: Final[Mapping[tuple[int, int], type[Any]]] = {
+    (29, ACLS_BATCHED): DescribeAclsResponse,
+    (48, QUOTAS_BATCHED): DescribeClientQuotasResponse,
+}
+
+
+def request_type(api_key: int, api_version: int) -> type[Any]:
+    """Return the class of a request: one of these, of `acl_v0`, or kio's."""
+    return _REQUESTS.get((api_key, api_version)) or acl_v0.request_type(api_key, api_version)
+
+
+def response_type(api_key: int, api_version: int) -> type[Any]:
+    """Return the class of a response: one of these, of `acl_v0`, or kio's."""
+    return _RESPONSES.get((api_key, api_version)) or acl_v0.response_type(api_key, api_version)

@@ -1,0 +1,266 @@
+"""The way through a Fetch request: which topics it asks for, and of which fetch session (KIP-227).
+
+Schema: Kafka's `FetchRequest.json`, v4 to v18.
+
+Some tagged fields are known to Kafka, which reads them without a look at the size that they claim.
+Clients send none of them, so a request with any is read whole by `codec`, which refuses what two
+readers could understand differently: nothing shall hide in a tag.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.wire.apis import FETCH
+from proxy.wire.codec import decode, request_type
+from proxy.wire.primitives import (
+    INT32,
+    Malformed,
+    View,
+    array_length,
+    int16,
+    int32,
+    skip_string,
+    skip_tags,
+    string,
+    uvarint,
+    write_array_length,
+)
+
+FIRST_WITH_SESSIONS: Final = 7
+FIRST_FLEXIBLE: Final = 12
+FIRST_WITH_TOPIC_IDS: Final = 13
+FIRST_WITH_REPLICA_STATE: Final = 15
+"""The replica's id is no longer in front but in tag 1 (KIP-903)."""
+
+INITIAL_EPOCH: Final = 0
+"""A full request that wants a new session."""
+FINAL_EPOCH: Final = -1
+"""A full request that wants none, and ends the one it names."""
+
+_LIMITS: Final = 4 + 4 + 4 + 1
+"""max_wait_ms, min_bytes, max_bytes, isolation_level."""
+_TOPIC_ID: Final = 16
+_CONSUMER: Final = -1
+_CONSUMER_BYTES: Final = b"\xff\xff\xff\xff"
+_SESSION: Final = struct.Struct(">ii")
+"""Session id and epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedTopic:
+    """One topic of a Fetch request."""
+
+    name: str | None
+    """None: it is named by its id."""
+    topic_id: bytes | None
+    partitions: tuple[int, ...]
+    start: int
+    """Where its entry begins in the body."""
+    end: int
+    tagged: bool
+    """Whether there are tagged fields in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRequest:
+    """A Fetch request."""
+
+    replica_id: int
+    """-1: a consumer's."""
+    session_id: int
+    """0: none."""
+    session_epoch: int
+    """`FINAL_EPOCH` in the versions without sessions."""
+    session_at: int
+    """Where the session's id and epoch stand in the body."""
+    topics: tuple[FetchedTopic, ...]
+    topics_at: int
+    """Where the array of topics begins, with its length."""
+    topics_end: int
+
+
+def parse(api_version: int, body: View) -> FetchRequest:
+    """Read a request's body. Raises Malformed."""
+    replica_id, position = _CONSUMER, 0
+    if api_version < FIRST_WITH_REPLICA_STATE:
+        replica_id, position = int32(body, 0)
+    session_at = position = position + _LIMITS
+    session_id, session_epoch = 0, FINAL_EPOCH
+    if api_version >= FIRST_WITH_SESSIONS:
+        session_id, position = int32(body, position)
+        session_epoch, position = int32(body, position)
+    topics_at = position
+    count, position = array_length(body, position, api_version >= FIRST_FLEXIBLE)
+    topics = []
+    for _ in range(count):
+        topic = _topic(api_version, body, position)
+        position = topic.end
+        topics.append(topic)
+    if api_version >= FIRST_FLEXIBLE and (
+        any(topic.tagged for topic in topics) or _tagged(api_version, body, position)
+    ):
+        replica_id = _replica_id(api_version, body)
+    return FetchRequest(
+        replica_id=replica_id,
+        session_id=session_id,
+        session_epoch=session_epoch,
+        session_at=session_at,
+        topics=tuple(topics),
+        topics_at=topics_at,
+        topics_end=position,
+    )
+
+
+def _partition_bytes(api_version: int) -> int:
+    """Bytes of a partition behind its index, without tags."""
+    size = 8 + 4  # fetch_offset, partition_max_bytes
+    if api_version >= 5:
+        size += 8  # log_start_offset
+    if api_version >= 9:
+        size += 4  # current_leader_epoch
+    if api_version >= FIRST_FLEXIBLE:
+        size += 4  # last_fetched_epoch
+    return size
+
+
+def _topic(api_version: int, body: View, start: int) -> FetchedTopic:
+    flexible = api_version >= FIRST_FLEXIBLE
+    name, topic_id, position = None, None, start + _TOPIC_ID
+    if api_version >= FIRST_WITH_TOPIC_IDS:
+        topic_id = bytes(body[start:position])
+    else:
+        name, position = string(body, start, flexible)
+    count, position = array_length(body, position, flexible)
+    rest = _partition_bytes(api_version)
+    partitions, tagged = [], False
+    for _ in range(count):
+        index, position = int32(body, position)
+        partitions.append(index)
+        position += rest
+        if flexible:
+            before, position = position, skip_tags(body, position)
+            tagged = tagged or position > before + 1
+    if flexible:
+        position = skip_tags(body, position)
+    if position > len(body):
+        raise Malformed("ends inside a topic")
+    return FetchedTopic(
+        name=name,
+        topic_id=topic_id,
+        partitions=tuple(partitions),
+        start=start,
+        end=position,
+        tagged=tagged,
+    )
+
+
+def _tagged(api_version: int, body: View, position: int) -> bool:
+    """Whether there are tagged fields behind forgotten topics, which begin here, and rack."""
+    count, position = array_length(body, position, flexible=True)
+    for _ in range(count):
+        if api_version >= FIRST_WITH_TOPIC_IDS:
+            position += _TOPIC_ID
+        else:
+            position = skip_string(body, position, flexible=True)
+        partitions, position = array_length(body, position, flexible=True)
+        position = skip_tags(body, position + 4 * partitions)
+    position = skip_string(body, position, flexible=True)
+    return uvarint(body, position)[0] > 0
+
+
+def _replica_id(api_version: int, body: View) -> int:
+    request = decode(request_type(FETCH, api_version), bytes(body))
+    if api_version < FIRST_WITH_REPLICA_STATE:
+        return int(request.replica_id)
+    return int(request.replica_state.replica_id)
+
+
+def plain_topics(api_version: int, content: bytes, at: int) -> tuple[int, int, list[bytes]] | None:
+    """Return session id, epoch and topics of a consumer's request whose body begins at `at`.
+
+    A topic is its name, or its id. None: the request has anything unusual, such as tags, topics
+    that are forgotten, or a hundred partitions of one topic, and must be read whole.
+    """
+    if api_version < FIRST_FLEXIBLE:
+        return None
+    position = at
+    if api_version < FIRST_WITH_REPLICA_STATE:
+        if content[at : at + 4] != _CONSUMER_BYTES:
+            return None
+        position += 4
+    topics = []
+    try:
+        session_id, epoch = _SESSION.unpack_from(content, position + _LIMITS)
+        position += _LIMITS + _SESSION.size
+        count = content[position]
+        position += 1
+        if not 0 < count < 0x80:
+            return None
+        for _ in range(count - 1):
+            start, end, position = _plain_topic(api_version, content, position)
+            topics.append(content[start:end])
+        rack = content[position + 1]
+        if content[position] != 1 or not 0 < rack < 0x80 or content[position + 1 + rack]:
+            return None
+    except (IndexError, struct.error):
+        return None
+    return session_id, epoch, topics
+
+
+def _plain_topic(api_version: int, content: bytes, start: int) -> tuple[int, int, int]:
+    """Find a topic: where its name or id begins and ends, and where it ends itself.
+
+    Raises IndexError if there is anything unusual about it.
+    """
+    end = start + _TOPIC_ID
+    if api_version < FIRST_WITH_TOPIC_IDS:
+        length = content[start]
+        start += 1
+        end = start + length - 1
+        if not 0 < length < 0x80:
+            raise IndexError
+    partition = 4 + _partition_bytes(api_version) + 1
+    partitions = content[end]
+    position = end + 1
+    stop = position + (partitions - 1) * partition
+    if not 0 < partitions < 0x80 or content[stop]:
+        raise IndexError
+    if any(content[position + partition - 1 : stop : partition]):  # tags
+        raise IndexError
+    return start, end, stop + 1
+
+
+def keep(
+    api_version: int, body: View, request: FetchRequest, kept: list[FetchedTopic], epoch: int
+) -> bytes:
+    """Return `body` with no other topics than these, and with this session epoch."""
+    session: tuple[View, ...] = ()
+    if api_version >= FIRST_WITH_SESSIONS:
+        session = INT32.pack(request.session_id), INT32.pack(epoch)
+    return b"".join(
+        (
+            body[: request.session_at],
+            *session,
+            write_array_length(len(kept), api_version >= FIRST_FLEXIBLE),
+            *(body[topic.start : topic.end] for topic in kept),
+            body[request.topics_end :],
+        )
+    )
+
+
+def session_of_response(api_version: int, content: View) -> int:
+    """Return the fetch session of a response; 0: none, or it is an error.
+
+    `content` is what stands behind the frame's size, or its first `SESSION_BYTES`.
+    """
+    position = 4
+    if api_version >= FIRST_FLEXIBLE:
+        position = skip_tags(content, position)
+    position += 4  # throttle_time_ms
+    error, position = int16(content, position)
+    return 0 if error else int32(content, position)[0]
+
+
+SESSION_BYTES: Final = 64
+"""Of a response: enough to hold its session, unless its header has tags that nobody has seen."""

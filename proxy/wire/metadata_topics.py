@@ -1,0 +1,157 @@
+"""The topics of a Metadata response, found without reading their partitions.
+
+A large cluster's Metadata is megabytes, asked for by every client every few minutes: what a client
+may see of it is cut out of the bytes. Schema: Kafka's `MetadataResponse.json`, v0 to v13.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from proxy.wire.primitives import (
+    INT32,
+    Malformed,
+    array_length,
+    int16,
+    nullable_string,
+    skip_string,
+    skip_tags,
+    uvarint,
+    write_array_length,
+)
+
+FIRST_FLEXIBLE: Final = 9
+FIRST_WITH_TOPIC_IDS: Final = 10
+_NOT_ASKED_FOR: Final = -0x8000_0000
+"""Kafka's authorized operations when the request did not ask for them."""
+
+
+class Topic(NamedTuple):
+    """One topic of a response."""
+
+    error_code: int
+    name: str | None
+    """None: asked for by an id that does not exist, or by one that may not be seen."""
+    topic_id: bytes | None
+    """16 bytes, zeros for none; None in versions without ids."""
+    start: int
+    """Where its entry begins in the body."""
+    end: int
+    operations_at: int
+    """Where its authorized operations stand; 0: this version has none."""
+
+
+class MetadataTopics(NamedTuple):
+    """Where the topics stand in a response."""
+
+    topics: list[Topic]
+    topics_at: int
+    """Where their array begins, with its length."""
+    topics_end: int
+    cluster_operations_at: int
+    """Where the cluster's authorized operations stand; 0: this version has none."""
+
+
+def parse(api_version: int, body: bytes) -> MetadataTopics:
+    """Find the topics in a response's body. Raises Malformed."""
+    flexible = api_version >= FIRST_FLEXIBLE
+    position = topics_at = _topics_at(api_version, body, flexible)
+    count, position = array_length(body, position, flexible)
+    topics = []
+    for _ in range(count):
+        topic = _topic(api_version, body, position, flexible)
+        position = topic.end
+        topics.append(topic)
+    has_cluster_operations = 8 <= api_version <= 10
+    if position + 4 * has_cluster_operations > len(body):
+        raise Malformed("ends inside the topics")
+    return MetadataTopics(topics, topics_at, position, position if has_cluster_operations else 0)
+
+
+def _topics_at(api_version: int, body: bytes, flexible: bool) -> int:
+    position = 4 if api_version >= 3 else 0  # throttle_time_ms
+    count, position = array_length(body, position, flexible)
+    for _ in range(count):
+        position = skip_string(body, position + 4, flexible) + 4
+        if api_version >= 1:
+            position = skip_string(body, position, flexible)  # rack
+        if flexible:
+            position = skip_tags(body, position)
+    if api_version >= 2:
+        position = skip_string(body, position, flexible)  # cluster_id
+    if api_version >= 1:
+        position += 4  # controller_id
+    return position
+
+
+def _topic(api_version: int, body: bytes, start: int, flexible: bool) -> Topic:
+    error_code, position = int16(body, start)
+    name, position = nullable_string(body, position, flexible)
+    topic_id = None
+    if api_version >= FIRST_WITH_TOPIC_IDS:
+        topic_id = body[position : position + 16]
+        position += 16
+    if api_version >= 1:
+        position += 1  # is_internal
+    count, position = array_length(body, position, flexible)
+    try:
+        if flexible:
+            position = _skip_flexible_partitions(body, position, count)
+        else:
+            position = _skip_partitions(api_version, body, position, count)
+    except IndexError:
+        raise Malformed("ends inside a partition") from None
+    operations_at = 0
+    if api_version >= 8:
+        operations_at = position
+        position += 4
+    if flexible:
+        position = skip_tags(body, position)
+    if position > len(body):
+        raise Malformed("ends inside a topic")
+    return Topic(error_code, name, topic_id, start, position, operations_at)
+
+
+def _skip_partitions(api_version: int, body: bytes, position: int, count: int) -> int:
+    """Pass over partitions of v0 to v8."""
+    head = 2 + 4 + 4 + (4 if api_version >= 7 else 0)  # error, index, leader, epoch
+    arrays = 3 if api_version >= 5 else 2
+    for _ in range(count):
+        position += head
+        for _ in range(arrays):
+            nodes, position = array_length(body, position, flexible=False)
+            position += 4 * nodes
+    return position
+
+
+def _skip_flexible_partitions(body: bytes, position: int, count: int) -> int:
+    """Pass over partitions of v9 and later; nearly always each length in them is one byte."""
+    for _ in range(count):
+        position += 2 + 4 + 4 + 4
+        for _ in range(3):
+            nodes = body[position]
+            if nodes > 0x7F:
+                nodes, position = uvarint(body, position)
+            else:
+                position += 1
+            position += 4 * (nodes - 1) if nodes else 0
+        position = skip_tags(body, position) if body[position] else position + 1
+    return position
+
+
+def keep(api_version: int, body: bytes, found: MetadataTopics, entries: Iterable[bytes]) -> bytes:
+    """Return `body` with these entries in place of its topics."""
+    entries = list(entries)
+    return b"".join(
+        (
+            body[: found.topics_at],
+            write_array_length(len(entries), api_version >= FIRST_FLEXIBLE),
+            *entries,
+            body[found.topics_end :],
+        )
+    )
+
+
+def with_operations(body: bytearray, at: int, operations: int) -> None:
+    """Write authorized operations over those at `at`, if they were asked for."""
+    if INT32.unpack_from(body, at)[0] != _NOT_ASKED_FOR:
+        INT32.pack_into(body, at, operations)

@@ -1,0 +1,208 @@
+"""The way through a Produce request: which topics it writes to, without touching the records.
+
+Schema: Kafka's `ProduceRequest.json`, v3 to v13.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.wire.primitives import (
+    INT32,
+    Malformed,
+    View,
+    array_length,
+    int16,
+    int32,
+    nullable_string,
+    skip_string,
+    skip_tags,
+    string,
+    uvarint,
+    write_array_length,
+)
+
+FIRST_FLEXIBLE: Final = 9
+FIRST_WITH_TOPIC_IDS: Final = 13
+"""Topics are named by their id (KIP-516)."""
+_TIMEOUT: Final = 4
+_TOPIC_ID: Final = 16
+_ONE: Final = b"\x02"
+"""The length of an array of one item."""
+_MAGIC_AT, _ATTRIBUTES_AT = 16, 21
+"""Of a record batch, v2."""
+_TRANSACTIONAL: Final = 0x10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducedTopic:
+    """One topic of a Produce request."""
+
+    name: str | None
+    """None: it is named by its id."""
+    topic_id: bytes | None
+    partitions: tuple[int, ...]
+    start: int
+    """Where its entry begins in the body."""
+    end: int
+    transactional: bool
+    """Whether a partition's first batch is of a transaction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceRequest:
+    """A Produce request, without its records."""
+
+    transactional_id: str | None
+    acks: int
+    topics: tuple[ProducedTopic, ...]
+    topics_at: int
+    """Where the array of topics begins, with its length."""
+
+
+def parse(api_version: int, body: View) -> ProduceRequest:
+    """Read a request's body. Raises Malformed."""
+    flexible = api_version >= FIRST_FLEXIBLE
+    transactional_id, position = nullable_string(body, 0, flexible)
+    acks, position = int16(body, position)
+    topics_at = position + _TIMEOUT
+    count, position = array_length(body, topics_at, flexible)
+    topics = []
+    for _ in range(count):
+        topic = _topic(api_version, body, position, flexible)
+        position = topic.end
+        topics.append(topic)
+    return ProduceRequest(
+        transactional_id=transactional_id, acks=acks, topics=tuple(topics), topics_at=topics_at
+    )
+
+
+def _topic(api_version: int, body: View, start: int, flexible: bool) -> ProducedTopic:
+    name, topic_id, position = None, None, start + _TOPIC_ID
+    if api_version >= FIRST_WITH_TOPIC_IDS:
+        topic_id = bytes(body[start:position])
+    else:
+        name, position = string(body, start, flexible)
+    count, position = array_length(body, position, flexible)
+    partitions, transactional = [], False
+    for _ in range(count):
+        index, position = int32(body, position)
+        partitions.append(index)
+        if flexible:
+            length, position = uvarint(body, position)
+            length -= 1
+        else:
+            length, position = int32(body, position)
+        transactional = transactional or _is_transactional(body, position, length)
+        position += max(length, 0)
+        if flexible:
+            position = skip_tags(body, position)
+        if position > len(body):
+            raise Malformed("ends inside a partition")
+    if flexible:
+        position = skip_tags(body, position)
+    if position > len(body):
+        raise Malformed("ends inside a topic")
+    return ProducedTopic(
+        name=name,
+        topic_id=topic_id,
+        partitions=tuple(partitions),
+        start=start,
+        end=position,
+        transactional=transactional,
+    )
+
+
+def _is_transactional(body: View, at: int, length: int) -> bool:
+    """Whether the records that begin at `at` begin with a batch of a transaction."""
+    attributes = at + _ATTRIBUTES_AT
+    if length <= _ATTRIBUTES_AT + 1 or attributes + 2 > len(body) or body[at + _MAGIC_AT] < 2:
+        return False
+    return bool(body[attributes + 1] & _TRANSACTIONAL)
+
+
+def keep(api_version: int, body: View, request: ProduceRequest, kept: list[ProducedTopic]) -> bytes:
+    """Return `body` with no other topics than these."""
+    flexible = api_version >= FIRST_FLEXIBLE
+    end = request.topics[-1].end
+    return b"".join(
+        (
+            body[: request.topics_at],
+            write_array_length(len(kept), flexible),
+            *(body[topic.start : topic.end] for topic in kept),
+            body[end:],
+        )
+    )
+
+
+def plain_topics(api_version: int, content: bytes, at: int) -> list[bytes] | None:
+    """Return what a request whose body begins at `at` says of its topics.
+
+    Each is said as `only_topic` finds it: the number one, then the name with its length, or the
+    id. None: there is a transaction, or anything unusual, and the request must be read whole.
+    """
+    if api_version < FIRST_FLEXIBLE:
+        return None
+    said = []
+    try:
+        position = at + 1 + 2 + _TIMEOUT
+        count = content[position]
+        position += 1
+        if content[at] or not 0 < count < 0x80:
+            return None
+        for _ in range(count - 1):
+            start = position
+            if api_version >= FIRST_WITH_TOPIC_IDS:
+                position += _TOPIC_ID
+            else:
+                position = skip_string(content, position, flexible=True)
+            said.append(_ONE + content[start:position])
+            partitions = content[position]
+            position += 1
+            if not 0 < partitions < 0x80:
+                return None
+            for _ in range(partitions - 1):
+                records, position = uvarint(content, position + 4)
+                position += records - 1 if records else 0
+                if content[position]:  # tags
+                    return None
+                position += 1
+            if content[position]:
+                return None
+            position += 1
+    except (IndexError, Malformed):
+        return None
+    return said
+
+
+def only_topic(api_version: int, data: View, at: int, end: int) -> int:
+    """Where the one topic's name or id ends, of a frame whose client id ends at `at`.
+
+    0: there are several topics, tags or a transaction, or the bytes before `end` do not suffice.
+    The bytes from `topics_start` to there say all of the topics.
+    """
+    start = topics_start(at)
+    if start + 6 > end:
+        return 0
+    if api_version < FIRST_FLEXIBLE:
+        if bytes(data[at : at + 2]) != b"\xff\xff" or INT32.unpack_from(data, start)[0] != 1:
+            return 0
+        stop = skip_string(data, start + 4, flexible=False)
+    else:
+        if data[at] or data[at + 1] or data[start] != 2:
+            return 0
+        if api_version >= FIRST_WITH_TOPIC_IDS:
+            stop = start + 1 + _TOPIC_ID
+        else:
+            try:
+                stop = skip_string(data, start + 1, flexible=True)
+            except Malformed:
+                return 0
+    return stop if stop <= end else 0
+
+
+def topics_start(at: int) -> int:
+    """Where the array of topics begins if there are neither header tags nor a transaction.
+
+    In a flexible version these are a byte each; in others the transaction's length is two bytes.
+    """
+    return at + 2 + 2 + _TIMEOUT

@@ -1,0 +1,132 @@
+"""What the tests of guards are given: somebody's rights, a request, and what came of it."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from proxy.acl.judgement import (
+    FORWARD,
+    Answer,
+    Change,
+    Guard,
+    Inquiry,
+    Judgement,
+    TopicsUnknown,
+)
+from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
+from proxy.wire.codec import decode, encode, response_type
+
+Right = tuple[Operation, ResourceType, str]
+"""`*` as the name is every name. Nothing is implied: what counts is what is listed."""
+
+
+def topic(operation: Operation, *names: str) -> frozenset[Right]:
+    return frozenset((operation, ResourceType.TOPIC, name) for name in names)
+
+
+def group(operation: Operation, *names: str) -> frozenset[Right]:
+    return frozenset((operation, ResourceType.GROUP, name) for name in names)
+
+
+def transactional_id(operation: Operation, *names: str) -> frozenset[Right]:
+    return frozenset((operation, ResourceType.TRANSACTIONAL_ID, name) for name in names)
+
+
+def cluster(*operations: Operation) -> frozenset[Right]:
+    return frozenset((operation, ResourceType.CLUSTER, CLUSTER_NAME) for operation in operations)
+
+
+NOTHING: frozenset[Right] = frozenset()
+EVERYTHING: frozenset[Right] = frozenset(
+    (operation, resource_type, "*") for operation in Operation for resource_type in ResourceType
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """An Authority that allows exactly what is listed, and remembers the denials it reports."""
+
+    allowed: frozenset[Right]
+    denials: list[Right] = field(default_factory=list, compare=False)
+    auditing: bool = False
+
+    def may(
+        self, operation: Operation, resource_type: ResourceType, name: str, *, report: bool = True
+    ) -> bool:
+        right = (operation, resource_type, name)
+        allowed = right in self.allowed or (operation, resource_type, "*") in self.allowed
+        if report and not allowed:
+            self.denials.append(right)
+        return allowed
+
+    def may_any(self, operation: Operation, resource_type: ResourceType) -> bool:
+        return any(right[:2] == (operation, resource_type) for right in self.allowed)
+
+    def operations(self, resource_type: ResourceType, name: str) -> int:
+        return sum(
+            1 << operation
+            for operation in Operation
+            if operation > Operation.ALL and self.may(operation, resource_type, name, report=False)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Topics(Mapping[bytes, str | None]):
+    """Topic names by id, where an id that is not listed has not been asked for yet."""
+
+    known: Mapping[bytes, str | None] = field(default_factory=dict)
+
+    def __getitem__(self, topic_id: bytes) -> str | None:
+        try:
+            return self.known[topic_id]
+        except KeyError:
+            raise TopicsUnknown(frozenset([topic_id])) from None
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.known)
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+
+def inquiry(
+    request: Any,
+    allowed: Iterable[Right] = NOTHING,
+    topics: Mapping[bytes, str | None] | None = None,
+) -> Inquiry:
+    """A request (one of kio's) by somebody who may do what is `allowed`."""
+    return Inquiry(
+        api_version=request.__version__,
+        body=encode(request),
+        authority=Rights(frozenset(allowed)),
+        topics=Topics(topics or {}),
+    )
+
+
+def judged(
+    guard: Guard,
+    request: Any,
+    allowed: Iterable[Right] = NOTHING,
+    topics: Mapping[bytes, str | None] | None = None,
+) -> Judgement:
+    return guard(inquiry(request, allowed, topics))
+
+
+def sent(judgement: Judgement, request: Any) -> Any:
+    """The request that the broker gets, decoded; None: it gets none."""
+    if judgement is FORWARD:
+        return request
+    if isinstance(judgement, Change):
+        return request if judgement.request is None else decode(type(request), judgement.request)
+    return None
+
+
+def received(judgement: Judgement, request: Any, response: Any = None) -> Any:
+    """The response that the client gets, decoded; `response` is the broker's, if it is asked."""
+    schema = response_type(request.__api_key__, request.__version__)
+    if isinstance(judgement, Answer):
+        return decode(schema, judgement.body)
+    assert isinstance(judgement, Change) or judgement is FORWARD, judgement
+    if isinstance(judgement, Change) and judgement.response is not None:
+        return decode(schema, judgement.response(encode(response)))
+    return response

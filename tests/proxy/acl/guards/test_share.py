@@ -1,0 +1,150 @@
+"""ShareFetch and ShareAcknowledge: by topic id, and in sessions."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from proxy.acl.guards import GUARDS
+from proxy.acl.judgement import FORWARD, Answer, Change, TopicsUnknown
+from proxy.acl.model import Operation
+from proxy.wire.codec import encode
+from tests.proxy.acl.guards.given import group, judged, received, sent, topic
+from tests.proxy.acl.guards.messages import request, response, versions
+
+TOPIC_DENIED = ErrorCode.topic_authorization_failed
+UNKNOWN = ErrorCode.unknown_topic_id
+A, SECRET, GONE = UUID(int=1), UUID(int=2), UUID(int=3)
+NAMES = {A.bytes: "a", SECRET.bytes: "secret", GONE.bytes: None}
+READS = group(Operation.READ, "g") | topic(Operation.READ, "a")
+BATCHES = [{"first_offset": 1, "last_offset": 2}]
+
+
+def asking(
+    api_key: int, version: int, *ids: UUID, epoch: int = 1, acknowledge: bool = False
+) -> Any:
+    partition = {"partition_index": 7, "acknowledgement_batches": BATCHES if acknowledge else []}
+    topics = [{"topic_id": one, "partitions": [partition]} for one in ids]
+    return request(api_key, version, group_id="g", share_session_epoch=epoch, topics=topics)
+
+
+def fetched(version: int, *ids: UUID) -> Any:
+    partition = {
+        "partition_index": 7,
+        "records": b"records",
+        "acquired_records": [{"first_offset": 1, "last_offset": 1, "delivery_count": 1}],
+    }
+    responses = [{"topic_id": one, "partitions": [partition]} for one in ids]
+    return response(78, version, responses=responses)
+
+
+def told(answer: Any) -> dict[UUID, ErrorCode]:
+    return {one.topic_id: one.partitions[0].error_code for one in answer.responses}
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version"), [(key, version) for key in (78, 79) for version in versions(key)]
+)
+def test_a_denied_group(api_key: int, version: int) -> None:
+    asked = asking(api_key, version, A)
+    denied = judged(GUARDS[api_key], asked, topic(Operation.READ, "*"), NAMES)
+    assert isinstance(denied, Answer)
+    answer = received(denied, asked)
+    assert (answer.error_code, answer.responses) == (ErrorCode.group_authorization_failed, ())
+
+
+@pytest.mark.parametrize("version", versions(78))
+def test_what_is_denied_never_gets_into_a_session(version: int) -> None:
+    asked = asking(78, version, SECRET, A, GONE)
+    judgement = judged(GUARDS[78], asked, READS, NAMES)
+    assert sent(judgement, asked) == asking(78, version, A)
+    answer = received(judgement, asked, fetched(version, A))
+    assert told(answer) == {A: ErrorCode.none, SECRET: TOPIC_DENIED, GONE: UNKNOWN}
+    denied = answer.responses[1].partitions[0]
+    assert (denied.records, denied.acquired_records, denied.acknowledge_error_code) == (b"", (), 0)
+
+
+@pytest.mark.parametrize("version", versions(78))
+def test_a_right_taken_away_bites_in_a_running_session(version: int) -> None:
+    """The request names no topic: what the broker sends is what earlier requests added."""
+    asked = asking(78, version)
+    judgement = judged(GUARDS[78], asked, READS, NAMES)
+    assert isinstance(judgement, Change)
+    assert judgement.request is None
+    broker = fetched(version, A, SECRET)
+    answer = received(judgement, asked, broker)
+    assert answer.responses[0] == broker.responses[0]
+    emptied = answer.responses[1].partitions[0]
+    assert (emptied.error_code, emptied.records, emptied.acquired_records) == (
+        TOPIC_DENIED,
+        b"",
+        (),
+    )
+
+
+def test_a_topic_without_a_known_name_is_not_shown() -> None:
+    """A session that was opened elsewhere must not get records past the ACLs."""
+    judgement = judged(GUARDS[78], asking(78, 1), READS, {})
+    answer = received(judgement, asking(78, 1), fetched(1, A))
+    assert answer.responses[0].partitions[0].records == b""
+
+
+def test_an_allowed_response_stays_byte_for_byte() -> None:
+    judgement = judged(GUARDS[78], asking(78, 1, A), READS, NAMES)
+    assert isinstance(judgement, Change)
+    assert judgement.response is not None
+    assert judgement.request is None
+    body = encode(fetched(1, A)) + b"bytes behind it"
+    assert judgement.response(body) is body
+
+
+@pytest.mark.parametrize(
+    ("epoch", "acknowledge", "fetch_error", "acknowledge_error"),
+    [
+        (1, False, TOPIC_DENIED, 0),
+        (1, True, TOPIC_DENIED, TOPIC_DENIED.value),
+        (-1, True, ErrorCode.none, TOPIC_DENIED.value),
+    ],
+)
+def test_where_the_errors_of_a_fetch_stand(
+    epoch: int, acknowledge: bool, fetch_error: ErrorCode, acknowledge_error: int
+) -> None:
+    asked = asking(78, 1, SECRET, epoch=epoch, acknowledge=acknowledge)
+    judgement = judged(GUARDS[78], asked, READS, NAMES)
+    assert sent(judgement, asked).topics == ()
+    (denied,) = received(judgement, asked, fetched(1)).responses
+    assert denied.partitions[0].error_code is fetch_error
+    assert denied.partitions[0].acknowledge_error_code == acknowledge_error
+
+
+@pytest.mark.parametrize("version", versions(79))
+def test_acknowledgements(version: int) -> None:
+    asked = asking(79, version, SECRET, GONE, A, acknowledge=True)
+    judgement = judged(GUARDS[79], asked, READS, NAMES)
+    assert sent(judgement, asked) == asking(79, version, A, acknowledge=True)
+    done = {"topic_id": A, "partitions": [{"partition_index": 7}]}
+    answer = received(judgement, asked, response(79, version, responses=[done]))
+    assert told(answer) == {A: ErrorCode.none, SECRET: TOPIC_DENIED, GONE: UNKNOWN}
+    assert judged(GUARDS[79], asking(79, version, A), READS, NAMES) is FORWARD
+
+
+@pytest.mark.parametrize("api_key", [78, 79])
+def test_a_session_error_stands_alone(api_key: int) -> None:
+    asked = asking(api_key, 1, SECRET)
+    failed = response(api_key, 1, error_code=ErrorCode.share_session_not_found)
+    assert received(judged(GUARDS[api_key], asked, READS, NAMES), asked, failed) == failed
+
+
+@pytest.mark.parametrize("api_key", [78, 79])
+def test_ids_are_looked_up_all_at_once(api_key: int) -> None:
+    with pytest.raises(TopicsUnknown) as unknown:
+        judged(GUARDS[api_key], asking(api_key, 1, A, SECRET), READS, {})
+    assert unknown.value.ids == {A.bytes, SECRET.bytes}
+
+
+@pytest.mark.parametrize("api_key", [78, 79])
+def test_no_group_is_no_way_around_one(api_key: int) -> None:
+    asked = request(api_key, 1, group_id=None)
+    denied = received(judged(GUARDS[api_key], asked, READS, NAMES), asked)
+    assert denied.error_code is ErrorCode.invalid_request

@@ -1,0 +1,274 @@
+"""CreateTopics, CreatePartitions, DeleteTopics: by name, by id, and what is told of them."""
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from proxy.acl.guards import GUARDS
+from proxy.acl.judgement import FORWARD, Answer, Change, TopicsUnknown
+from proxy.acl.model import Operation
+from proxy.wire.codec import request_type, response_type
+from tests.proxy.acl.guards.given import (
+    NOTHING,
+    Rights,
+    cluster,
+    inquiry,
+    judged,
+    received,
+    sent,
+    topic,
+)
+from tests.proxy.wire.instances import large, small
+
+CREATE, DELETE, GROW = 19, 20, 37
+DENIED = ErrorCode.topic_authorization_failed
+INVALID = ErrorCode.invalid_request
+UNKNOWN_ID = ErrorCode.unknown_topic_id
+
+
+def about(schema: type[Any], field: str, *names: str) -> Any:
+    """A request or response about topics by name."""
+    filled = large(schema)
+    one = getattr(filled, field)[0]
+    error = {"error_code": ErrorCode.none} if hasattr(one, "error_code") else {}
+    return replace(filled, **{field: tuple(replace(one, name=name, **error) for name in names)})
+
+
+def creating(version: int, *names: str) -> Any:
+    return about(request_type(CREATE, version), "topics", *names)
+
+
+def created(version: int, *names: str) -> Any:
+    return about(response_type(CREATE, version), "topics", *names)
+
+
+class TestCreateTopics:
+    RIGHTS = topic(Operation.CREATE, "a", "b") | topic(Operation.DESCRIBE_CONFIGS, "a", "b")
+
+    @pytest.mark.parametrize("version", range(2, 8))
+    def test_the_allowed_part_is_created(self, version: int) -> None:
+        request = creating(version, "a", "no", "b")
+        judgement = judged(GUARDS[CREATE], request, self.RIGHTS)
+        assert sent(judgement, request) == creating(version, "a", "b")
+        response = received(judgement, request, created(version, "a", "b"))
+        assert response.topics[:2] == created(version, "a", "b").topics
+        (refused,) = response.topics[2:]
+        assert (refused.name, refused.error_code) == ("no", DENIED)
+        assert refused.error_message == "Authorization failed."
+
+    @pytest.mark.parametrize("version", range(2, 8))
+    def test_nothing_is_created_without_a_right(self, version: int) -> None:
+        request = creating(version, "a", "b")
+        judgement = judged(GUARDS[CREATE], request, topic(Operation.WRITE, "*"))
+        assert isinstance(judgement, Answer)
+        response = received(judgement, request)
+        assert [one.error_code for one in response.topics] == [DENIED] * 2
+        if version >= 5:
+            shown = {(one.num_partitions, one.replication_factor) for one in response.topics}
+            assert shown == {(-1, -1)}
+
+    @pytest.mark.parametrize("version", [2, 4, 5, 7])
+    def test_create_on_the_cluster_is_create_on_every_topic(self, version: int) -> None:
+        allowed = cluster(Operation.CREATE) | topic(Operation.DESCRIBE_CONFIGS, "*")
+        assert judged(GUARDS[CREATE], creating(version, "a"), allowed) is FORWARD
+
+    @pytest.mark.parametrize("version", [5, 6, 7])
+    def test_the_configuration_is_told_only_to_who_may_describe_it(self, version: int) -> None:
+        """The broker tells it to the proxy, which may see everything."""
+        allowed = cluster(Operation.CREATE) | topic(Operation.DESCRIBE_CONFIGS, "a")
+        request = creating(version, "a", "b")
+        judgement = judged(GUARDS[CREATE], request, allowed)
+        assert isinstance(judgement, Change)
+        assert judgement.request is None
+        broker = created(version, "a", "b")
+        told, hidden = received(judgement, request, broker).topics
+        assert told == broker.topics[0]
+        assert hidden.configs == ()
+        assert (hidden.num_partitions, hidden.replication_factor) == (-1, -1)
+        assert hidden.topic_config_error_code == 29
+        assert hidden.error_code is ErrorCode.none
+
+    def test_a_topic_that_was_not_created_has_no_configuration_to_hide(self) -> None:
+        broker = created(7, "a")
+        failed = replace(broker.topics[0], error_code=ErrorCode.topic_already_exists)
+        broker = replace(broker, topics=(failed,))
+        request = creating(7, "a")
+        judgement = judged(GUARDS[CREATE], request, cluster(Operation.CREATE))
+        assert received(judgement, request, broker) == broker
+
+    def test_both_at_once(self) -> None:
+        request = creating(7, "a", "b", "no")
+        allowed = topic(Operation.CREATE, "a", "b") | topic(Operation.DESCRIBE_CONFIGS, "b")
+        judgement = judged(GUARDS[CREATE], request, allowed)
+        response = received(judgement, request, created(7, "a", "b"))
+        assert [one.topic_config_error_code for one in response.topics] == [29, -300, 0]
+        assert [one.error_code for one in response.topics] == [
+            ErrorCode.none,
+            ErrorCode.none,
+            DENIED,
+        ]
+
+    @pytest.mark.parametrize("version", [2, 7])
+    def test_a_topic_named_twice_is_a_mistake_before_it_is_denied(self, version: int) -> None:
+        request = creating(version, "no", "no")
+        response = received(judged(GUARDS[CREATE], request), request)
+        assert [(one.name, one.error_code) for one in response.topics] == [("no", INVALID)]
+
+    @pytest.mark.parametrize("version", [2, 7])
+    def test_the_log_of_the_quorum_is_created_for_nobody(self, version: int) -> None:
+        request = creating(version, "__cluster_metadata", "a")
+        judgement = judged(GUARDS[CREATE], request, cluster(Operation.CREATE))
+        assert sent(judgement, request) == creating(version, "a")
+        refused = received(judgement, request, created(version, "a")).topics[1]
+        assert (refused.name, refused.error_code) == ("__cluster_metadata", INVALID)
+
+    def test_what_is_merely_hidden_is_not_reported_as_denied(self) -> None:
+        """Whoever creates a topic did not ask to be told its configuration."""
+        asked = inquiry(creating(7, "a"), topic(Operation.CREATE, "a"))
+        GUARDS[CREATE](asked)
+        assert isinstance(asked.authority, Rights)
+        assert asked.authority.denials == []
+
+
+@pytest.mark.parametrize("version", range(4))
+class TestCreatePartitions:
+    def growing(self, version: int, *names: str) -> Any:
+        return about(request_type(GROW, version), "topics", *names)
+
+    def grown(self, version: int, *names: str) -> Any:
+        return about(response_type(GROW, version), "results", *names)
+
+    def test_the_allowed_part_is_done(self, version: int) -> None:
+        request = self.growing(version, "no", "a")
+        judgement = judged(GUARDS[GROW], request, topic(Operation.ALTER, "a"))
+        assert sent(judgement, request) == self.growing(version, "a")
+        response = received(judgement, request, self.grown(version, "a"))
+        assert response.results[:1] == self.grown(version, "a").results
+        assert [(one.name, one.error_code) for one in response.results[1:]] == [("no", DENIED)]
+
+    def test_nothing_without_a_right(self, version: int) -> None:
+        request = self.growing(version, "a", "b", "b")
+        judgement = judged(GUARDS[GROW], request, topic(Operation.CREATE, "*"))
+        assert isinstance(judgement, Answer)
+        outcome = [one.error_code for one in received(judgement, request).results]
+        assert outcome == [DENIED, INVALID]
+
+
+ALPHA, BETA, GONE = UUID(int=1), UUID(int=2), UUID(int=3)
+TOPICS = {ALPHA.bytes: "alpha", BETA.bytes: "beta", GONE.bytes: None}
+FULL = topic(Operation.DELETE, "alpha") | topic(Operation.DESCRIBE, "alpha")
+
+
+def outcome(response: Any) -> list[tuple[str | None, UUID | None, ErrorCode]]:
+    return [(one.name, one.topic_id, one.error_code) for one in response.responses]
+
+
+def judged_with_full_rights_to_alpha(request: Any) -> Any:
+    return judged(GUARDS[DELETE], request, FULL, TOPICS)
+
+
+@pytest.mark.parametrize("version", range(1, 6))
+class TestDeleteTopicsByName:
+    def deleting(self, version: int, *names: str) -> Any:
+        return replace(large(request_type(DELETE, version)), topic_names=names)
+
+    def test_the_allowed_part_is_deleted(self, version: int) -> None:
+        request = self.deleting(version, "beta", "alpha")
+        judgement = judged(GUARDS[DELETE], request, FULL)
+        assert sent(judgement, request) == self.deleting(version, "alpha")
+        broker = about(response_type(DELETE, version), "responses", "alpha")
+        response = received(judgement, request, broker)
+        assert response.responses[0] == broker.responses[0]
+        assert [(one.name, one.error_code) for one in response.responses[1:]] == [("beta", DENIED)]
+
+    @pytest.mark.parametrize("operation", [Operation.DELETE, Operation.DESCRIBE])
+    def test_delete_without_describe_is_not_enough(
+        self, version: int, operation: Operation
+    ) -> None:
+        request = self.deleting(version, "alpha")
+        judgement = judged(GUARDS[DELETE], request, topic(operation, "*"))
+        assert isinstance(judgement, Answer)
+
+    def test_delete_on_the_cluster_is_enough(self, version: int) -> None:
+        request = self.deleting(version, "alpha", "beta")
+        assert judged(GUARDS[DELETE], request, cluster(Operation.DELETE)) is FORWARD
+
+    def test_everything_is_passed_or_denied(self, version: int) -> None:
+        assert judged(GUARDS[DELETE], self.deleting(version, "alpha"), FULL) is FORWARD
+        request = self.deleting(version, "beta", "beta")
+        response = received(judged(GUARDS[DELETE], request, FULL), request)
+        assert [(one.name, one.error_code) for one in response.responses] == [("beta", INVALID)]
+
+
+class TestDeleteTopicsById:
+    def deleting(self, *topics: tuple[str | None, UUID | None]) -> Any:
+        schema = request_type(DELETE, 6)
+        one = large(schema).topics[0]
+        made = tuple(replace(one, name=name, topic_id=topic_id) for name, topic_id in topics)
+        return replace(large(schema), topics=made)
+
+    @pytest.mark.parametrize(
+        ("asked", "told"),
+        [
+            pytest.param((None, BETA), (None, BETA, DENIED), id="hidden: its name is not told"),
+            pytest.param((None, GONE), (None, GONE, UNKNOWN_ID), id="of no topic"),
+            pytest.param(("beta", None), ("beta", None, DENIED), id="by name: its id is not told"),
+            pytest.param(("none", None), ("none", None, DENIED), id="no topic: told as if hidden"),
+            pytest.param(("alpha", ALPHA), ("alpha", ALPHA, INVALID), id="name and id"),
+            pytest.param(("beta", BETA), ("beta", BETA, INVALID), id="name and id of a hidden one"),
+            pytest.param(("alpha", BETA), ("alpha", BETA, INVALID), id="name, another id"),
+        ],
+    )
+    def test_what_is_denied_stays_here(
+        self, asked: tuple[str | None, UUID | None], told: tuple[str | None, UUID | None, ErrorCode]
+    ) -> None:
+        request = self.deleting(asked)
+        judgement = judged(GUARDS[DELETE], request, FULL, TOPICS)
+        assert isinstance(judgement, Answer)
+        assert outcome(received(judgement, request)) == [told]
+        request = self.deleting(asked, (None, ALPHA))
+        judgement = judged(GUARDS[DELETE], request, FULL, TOPICS)
+        assert sent(judgement, request) == self.deleting((None, ALPHA))
+        assert outcome(received(judgement, request, small(response_type(DELETE, 6)))) == [told]
+
+    def test_the_name_is_told_to_who_may_describe_it(self) -> None:
+        request = self.deleting((None, BETA))
+        judgement = judged(GUARDS[DELETE], request, topic(Operation.DESCRIBE, "beta"), TOPICS)
+        assert outcome(received(judgement, request)) == [("beta", BETA, DENIED)]
+
+    def test_an_id_given_twice_is_a_mistake_before_it_is_denied(self) -> None:
+        """One result for both, and no name in it."""
+        request = self.deleting((None, BETA), (None, BETA))
+        judgement = judged(GUARDS[DELETE], request, topic(Operation.DESCRIBE, "beta"), TOPICS)
+        assert outcome(received(judgement, request)) == [(None, BETA, INVALID)]
+
+    def test_an_item_with_name_and_id_repeats_neither(self) -> None:
+        """It is a mistake of its own: the others are judged as if it were not there."""
+        request = self.deleting((None, BETA), ("beta", None), ("beta", BETA))
+        errors = [
+            one[2] for one in outcome(received(judged_with_full_rights_to_alpha(request), request))
+        ]
+        assert errors == [DENIED, DENIED, INVALID]
+
+    def test_by_id_delete_alone_is_enough(self) -> None:
+        """As in Kafka: Describe decides only whether the name is told with a denial."""
+        request = self.deleting((None, BETA))
+        allowed = topic(Operation.DELETE, "beta")
+        assert judged(GUARDS[DELETE], request, allowed, TOPICS) is FORWARD
+
+    def test_all_unknown_ids_are_asked_for_at_once(self) -> None:
+        """One look-up for the request, not one for each id."""
+        request = self.deleting((None, ALPHA), (None, BETA), ("alpha", None))
+        with pytest.raises(TopicsUnknown) as caught:
+            judged(GUARDS[DELETE], request, NOTHING, {})
+        assert caught.value.ids == {ALPHA.bytes, BETA.bytes}
+
+    def test_no_id_is_looked_up_for_who_may_delete_all(self) -> None:
+        request = self.deleting((None, ALPHA), ("beta", None))
+        assert judged(GUARDS[DELETE], request, cluster(Operation.DELETE), {}) is FORWARD
+
+    def test_neither_name_nor_id_is_left_to_the_broker(self) -> None:
+        assert judged(GUARDS[DELETE], self.deleting((None, None)), NOTHING) is FORWARD

@@ -1,0 +1,100 @@
+"""The semantics of `StandardAuthorizer`, written as one reads them: a look at every ACL.
+
+Slow and plain, so that it can be read side by side with Kafka's documentation; the index must
+answer alike.
+"""
+
+import ipaddress
+from collections.abc import Sequence
+
+from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
+
+IMPLIED = {
+    Operation.DESCRIBE: {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER},
+    Operation.DESCRIBE_CONFIGS: {Operation.ALTER_CONFIGS},
+}
+
+
+def decide(
+    acls: Sequence[Acl],
+    principal: str,
+    host: str,
+    operation: Operation,
+    resource_type: ResourceType,
+    name: str,
+    *,
+    open_by_default: bool = False,
+) -> bool:
+    named = [one for one in acls if one.resource_type is resource_type and _names(one, name)]
+    mine = [one for one in named if concerns(one, principal, host)]
+    denied = {one.operation for one in mine if one.permission is Permission.DENY}
+    allowed = {one.operation for one in mine if one.permission is Permission.ALLOW}
+    if denied & {operation, Operation.ALL}:
+        return False
+    if allowed & {operation, Operation.ALL, *IMPLIED.get(operation, ())}:
+        return True
+    return open_by_default and not named
+
+
+def decide_any(
+    acls: Sequence[Acl],
+    principal: str,
+    host: str,
+    operation: Operation,
+    resource_type: ResourceType,
+    *,
+    open_by_default: bool = False,
+) -> bool:
+    if decide(
+        acls,
+        principal,
+        host,
+        operation,
+        resource_type,
+        "hardcode",
+        open_by_default=open_by_default,
+    ):
+        return True
+    mine = [
+        one
+        for one in acls
+        if one.resource_type is resource_type
+        and concerns(one, principal, host)
+        and one.operation in (operation, Operation.ALL)
+    ]
+    denied = [one for one in mine if one.permission is Permission.DENY]
+    return any(
+        one.permission is Permission.ALLOW and not any(_covers(no, one) for no in denied)
+        for one in mine
+    ) and not any(_is_wildcard(no) for no in denied)
+
+
+def concerns(acl: Acl, principal: str, host: str) -> bool:
+    return acl.principal in (principal, "User:*") and (acl.host == "*" or _same(acl.host, host))
+
+
+def _same(of_acl: str, of_client: str) -> bool:
+    try:
+        client = ipaddress.ip_address(of_client)
+        mapped = getattr(client, "ipv4_mapped", None)
+        return (mapped or client) in ipaddress.ip_network(of_acl, strict=False)
+    except ValueError:
+        return False
+
+
+def _names(acl: Acl, name: str) -> bool:
+    if acl.pattern_type is PatternType.PREFIXED:
+        return name.startswith(acl.name)
+    return acl.name in (name, "*")
+
+
+def _is_wildcard(acl: Acl) -> bool:
+    return acl.pattern_type is PatternType.LITERAL and acl.name == "*"
+
+
+def _covers(wide: Acl, narrow: Acl) -> bool:
+    if _is_wildcard(narrow):
+        return _is_wildcard(wide)
+    if wide.pattern_type is PatternType.PREFIXED:
+        return narrow.name.startswith(wide.name)
+    return narrow.pattern_type is PatternType.LITERAL and wide.name == narrow.name

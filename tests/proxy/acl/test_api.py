@@ -1,0 +1,540 @@
+"""The expected answers were given by Apache Kafka 4.1.0, but where a difference is named."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.serial import entity_reader
+
+from proxy.acl import api
+from proxy.acl.api import MOST_ITEMS, MOST_SEARCHES
+from proxy.acl.cached import CachedAcls
+from proxy.acl.index import AclIndex
+from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
+from proxy.acl.stored import Acls
+from proxy.errors import ClientFault
+from proxy.store import open_store
+from proxy.wire.acl_v0 import request_type, response_type
+from proxy.wire.codec import decode, encode
+from tests.proxy.acl.api_cases import (
+    APPLIED,
+    CREATIONS_BETTER,
+    CREATIONS_SEEN,
+    DONE,
+    FILTERS_BETTER,
+    FILTERS_SEEN,
+    NO_NAME,
+    Result,
+    asking,
+    creation,
+    unknown,
+)
+from tests.proxy.acl.shelf import Shelf, acl
+
+DESCRIBE, CREATE, DELETE = 29, 30, 31
+VERSIONS = range(4)
+
+
+def answer(api_key: int, version: int, body: bytes, store: Shelf | None, **rights: bool) -> bytes:
+    acls = None if store is None else store.administered()
+    return api.answer(api_key, version, body, acls, **rights)
+
+
+def entity(schema: Any, fields: dict[str, Any]) -> Any:
+    known = {name: value for name, value in fields.items() if name in schema.__annotations__}
+    return schema(**known)
+
+
+def asked(
+    api_key: int,
+    version: int,
+    body: bytes,
+    store: Shelf | None,
+    *,
+    may_describe: bool = True,
+    may_alter: bool = True,
+) -> Any:
+    """The response, read by kio where kio has the version."""
+    found = answer(api_key, version, body, store, may_describe=may_describe, may_alter=may_alter)
+    schema = response_type(api_key, version)
+    ours = decode(schema, found)
+    assert encode(ours) == found, "and no bytes behind it"
+    if version:
+        kios, size = entity_reader(schema)(found, 0)
+        assert (kios, size) == (ours, len(found))
+    return ours
+
+
+def create_body(version: int, creations: Sequence[dict[str, Any]]) -> bytes:
+    schema = request_type(CREATE, version)
+    item = schema.__annotations__["creations"].__args__[0]
+    return encode(schema(creations=tuple(entity(item, one) for one in creations)))
+
+
+def delete_body(version: int, filters: Sequence[dict[str, Any]]) -> bytes:
+    schema = request_type(DELETE, version)
+    item = schema.__annotations__["filters"].__args__[0]
+    return encode(schema(filters=tuple(entity(item, one) for one in filters)))
+
+
+def describe_body(version: int, fields: dict[str, Any]) -> bytes:
+    return encode(entity(request_type(DESCRIBE, version), fields))
+
+
+def told(result: Any) -> Result:
+    return result.error_code.name, result.error_message
+
+
+def created(
+    store: Shelf | None, *creations: dict[str, Any], version: int = 3, **rights: bool
+) -> list[Result]:
+    response = asked(CREATE, version, create_body(version, creations), store, **rights)
+    return [told(one) for one in response.results]
+
+
+def deleted(
+    store: Shelf | None, *filters: dict[str, Any], version: int = 3, **rights: bool
+) -> list[Any]:
+    return list(
+        asked(DELETE, version, delete_body(version, filters), store, **rights).filter_results
+    )
+
+
+def described(
+    store: Shelf | None, fields: dict[str, Any], *, version: int = 3, **rights: bool
+) -> Any:
+    return asked(DESCRIBE, version, describe_body(version, fields), store, **rights)
+
+
+def acls_of(response: Any) -> list[Acl]:
+    return [
+        Acl(
+            ResourceType(resource.resource_type),
+            PatternType(getattr(resource, "pattern_type", 3)),
+            resource.resource_name,
+            one.principal,
+            one.host,
+            Operation(one.operation),
+            Permission(one.permission_type),
+        )
+        for resource in response.resources
+        for one in resource.acls
+    ]
+
+
+def versioned(
+    cases: Sequence[tuple[dict[str, Any], Result]], since_v1: str
+) -> list[tuple[int, dict[str, Any], Result]]:
+    """Each case in each version that has its fields."""
+    return [
+        (version, changes, expected)
+        for version in VERSIONS
+        for changes, expected in cases
+        if version or since_v1 not in changes
+    ]
+
+
+# ---------------------------------------------------------------------- CreateAcls
+
+
+@pytest.mark.parametrize(
+    ("version", "changes", "expected"),
+    versioned([*CREATIONS_SEEN, *CREATIONS_BETTER], "resource_pattern_type"),
+)
+def test_create_answers_as_kafka_does(
+    version: int, changes: dict[str, Any], expected: Result
+) -> None:
+    """One mistake spoils nothing else, and what is told is what was done."""
+    store = Shelf()
+    around = creation(principal="User:other", resource_name="first"), creation(principal="User:z")
+
+    results = created(store, around[0], creation(**changes), around[1], version=version)
+
+    assert results == [DONE, expected, DONE]
+    assert len(store.acls) == (3 if expected == DONE else 2)
+    assert store.transactions == 1
+
+
+def test_what_is_created_is_what_was_asked_for() -> None:
+    store = Shelf()
+    asked_for = creation(
+        resource_type=3,
+        resource_name="g",
+        resource_pattern_type=4,
+        principal="User:*",
+        host="10.0.0.0/8",
+        operation=8,
+        permission_type=2,
+    )
+    assert created(store, asked_for) == [DONE]
+    assert store.acls == {
+        acl(
+            "g",
+            "User:*",
+            host="10.0.0.0/8",
+            resource_type=ResourceType.GROUP,
+            pattern_type=PatternType.PREFIXED,
+            operation=Operation.DESCRIBE,
+            permission=Permission.DENY,
+        )
+    }
+
+
+def test_the_same_acl_twice_is_no_error() -> None:
+    store = Shelf()
+    assert created(store, creation(), creation()) == [DONE, DONE]
+    assert created(store, creation()) == [DONE]
+    assert store.acls == {acl()}
+
+
+def test_version_0_creates_literal_patterns() -> None:
+    store = Shelf()
+    assert created(store, creation(), version=0) == [DONE]
+    assert store.acls == {acl()}
+
+
+def test_nothing_to_create_is_a_success_for_those_who_may() -> None:
+    store = Shelf()
+    assert created(store) == []
+    assert created(store, may_alter=False) == []
+    assert store.transactions == 0
+
+
+def test_all_mistaken_is_no_transaction() -> None:
+    store = Shelf()
+    assert created(store, creation(resource_name=""), creation(operation=99)) == [
+        NO_NAME,
+        unknown("operation"),
+    ]
+    assert store.transactions == 0
+
+
+def test_a_long_principal_fits_into_the_message() -> None:
+    """Quoted whole, it would make a STRING that no version can hold."""
+    [(code, message)] = created(Shelf(), creation(principal="x" * 32_767), version=1)
+    assert code == "invalid_request"
+    assert message is not None
+    assert len(message) < 400
+
+
+# ---------------------------------------------------------------------- DeleteAcls
+
+
+@pytest.mark.parametrize(
+    ("version", "changes", "expected"),
+    versioned([*FILTERS_SEEN, *FILTERS_BETTER], "pattern_type_filter"),
+)
+def test_delete_answers_as_kafka_does(
+    version: int, changes: dict[str, Any], expected: Result
+) -> None:
+    store = Shelf(acl(), acl("kept", "User:bob"))
+
+    results = deleted(
+        store, asking(**changes), asking(principal_filter="User:alice"), version=version
+    )
+
+    assert [told(one) for one in results] == [expected, APPLIED]
+    assert [len(one.matching_acls) for one in results] == [0, 1]
+    assert store.acls == {acl("kept", "User:bob")}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_each_of_overlapping_filters_reports_the_acl(version: int) -> None:
+    """Each is judged by the ACLs as they were before the request."""
+    store = Shelf(acl(), acl(host="h"))
+    results = deleted(store, asking(), asking(host_filter="h"), asking(), version=version)
+    assert [len(one.matching_acls) for one in results] == [2, 1, 2]
+    match = results[1].matching_acls[0]
+    assert (match.error_code.name, match.error_message) == ("none", None)
+    assert (match.resource_type, match.resource_name) == (2, "t")
+    assert (match.principal, match.host) == ("User:alice", "h")
+    assert (match.operation, match.permission_type) == (3, 3)
+    assert store.acls == set()
+    assert store.transactions == 1
+
+
+def test_version_0_deletes_no_prefixed_acls() -> None:
+    """An old tool that deletes everything cannot mean what it cannot see."""
+    prefixed = acl(pattern_type=PatternType.PREFIXED)
+    store = Shelf(acl(), prefixed)
+    [result] = deleted(store, asking(), version=0)
+    assert len(result.matching_acls) == 1
+    assert store.acls == {prefixed}
+
+
+def test_nothing_found_is_no_error_and_no_transaction() -> None:
+    store = Shelf(acl())
+    assert [told(one) for one in deleted(store, asking(resource_name_filter="x"))] == [APPLIED]
+    assert deleted(store) == []
+    assert store.transactions == 0
+
+
+def test_too_many_to_delete() -> None:
+    """Seen: the filter is refused, and those beside it are not."""
+    many = {acl(str(number)) for number in range(MOST_ITEMS)}
+    group = acl("g", resource_type=ResourceType.GROUP)
+    store = Shelf(*many, group)
+
+    results = deleted(store, asking(resource_type_filter=3), asking())
+
+    assert [told(one) for one in results] == [
+        APPLIED,
+        ("invalid_request", "Cannot remove more than 10000 acls in a single delete operation."),
+    ]
+    assert store.acls == many
+    [result] = deleted(store, asking(resource_type_filter=2))
+    assert len(result.matching_acls) == MOST_ITEMS
+    assert store.acls == set()
+
+
+def test_searches_are_bounded() -> None:
+    """Filters that name no resource look at every ACL; ten thousand of them would take minutes."""
+    store = Shelf(acl())
+    searches = [asking(principal_filter=f"User:{number}") for number in range(MOST_SEARCHES + 1)]
+    results = deleted(store, *searches, asking(resource_name_filter="t"), searches[0])
+    assert [told(one)[0] for one in results] == [
+        *["none"] * MOST_SEARCHES,
+        "policy_violation",
+        "none",
+        "none",
+    ]
+    assert store.acls == set()
+
+
+# ---------------------------------------------------------------------- DescribeAcls
+
+
+@pytest.mark.parametrize(("changes", "_expected"), FILTERS_SEEN)
+def test_describe_finds_nothing_for_what_cannot_be(
+    changes: dict[str, Any], _expected: Result
+) -> None:
+    response = described(Shelf(acl()), asking(**changes))
+    assert told(response) == DONE
+    assert response.resources == ()
+
+
+@pytest.mark.parametrize(("changes", "expected"), FILTERS_BETTER)
+def test_describe_by_unknown_is_an_error(changes: dict[str, Any], expected: Result) -> None:
+    """KIP-140: it is an error to specify fields as UNKNOWN."""
+    response = described(Shelf(acl()), asking(**changes))
+    assert told(response) == expected
+    assert response.resources == ()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_describe_tells_all_by_resource(version: int) -> None:
+    acls = [
+        acl("a", "User:a", operation=Operation.ALL, permission=Permission.DENY),
+        acl("a", "User:é"),
+        acl("b"),
+        acl("kafka-cluster", resource_type=ResourceType.CLUSTER),
+        acl("u", resource_type=ResourceType.USER, operation=Operation.DESCRIBE_TOKENS),
+    ]
+    response = described(Shelf(*acls), asking(), version=version)
+    assert told(response) == DONE
+    assert acls_of(response) == acls
+    assert [len(one.acls) for one in response.resources] == [2, 1, 1, 1]
+
+
+def test_version_0_shows_no_prefixed_acls() -> None:
+    """Kafka up to 3.9: its clients could not tell them from literal ones."""
+    store = Shelf(acl(), acl(pattern_type=PatternType.PREFIXED))
+    assert acls_of(described(store, asking(), version=0)) == [acl()]
+    assert len(acls_of(described(store, asking(), version=1))) == 2
+
+
+def test_patterns_of_one_name_are_two_resources() -> None:
+    both = [acl(), acl(pattern_type=PatternType.PREFIXED)]
+    response = described(Shelf(*both), asking())
+    assert [one.pattern_type for one in response.resources] == [3, 4]
+    assert acls_of(response) == both
+
+
+def test_describe_in_bytes() -> None:
+    """v3, worked out by hand: compact lengths are one more, each structure ends in its tags."""
+    body = b"\x02\x02t\x03\x00\x00\x01\x01\x00"
+    found = answer(DESCRIBE, 3, body, Shelf(acl()), may_describe=True, may_alter=False)
+    assert found == b"".join(
+        (
+            b"\x00\x00\x00\x00\x00\x00\x01",  # not throttled, no error, an empty message
+            b"\x02\x02\x02t\x03",  # one resource: a topic, t, literal
+            b"\x02\x0bUser:alice\x02*\x03\x03\x00",  # one ACL
+            b"\x00\x00",
+        )
+    )
+
+
+# ---------------------------------------------------------------------- who may, and when
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_nobody_administers_without_authorization(version: int) -> None:
+    denied = ("cluster_authorization_failed", "Cluster authorization failed.")
+    store = Shelf(acl())
+    # nothing is told of what is wrong with an item
+    creations = creation(), creation(resource_name="")
+    assert created(store, *creations, version=version, may_alter=False) == [denied] * 2
+    results = deleted(store, asking(), asking(operation=99), version=version, may_alter=False)
+    assert [told(one) for one in results] == [denied] * 2
+    response = described(store, asking(), version=version, may_describe=False)
+    assert told(response) == denied
+    assert response.resources == ()
+    assert store.acls == {acl()}
+    assert store.transactions == 0
+
+
+def test_each_right_is_asked_for_what_it_is_for() -> None:
+    store = Shelf()
+    assert created(store, creation(), may_describe=False) == [DONE]
+    assert told(described(store, asking(), may_alter=False)) == DONE
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_security_disabled(version: int) -> None:
+    off = ("security_disabled", "No Authorizer is configured.")
+    creations = creation(), creation(resource_name="")
+    assert created(None, *creations, version=version) == [off] * 2
+    results = deleted(None, asking(), asking(operation=99), version=version)
+    assert [told(one) for one in results] == [off] * 2
+    response = described(None, asking(), version=version)
+    assert told(response) == ("security_disabled", "No Authorizer is configured on the broker")
+
+
+# ---------------------------------------------------------------------- what strangers send
+
+
+@pytest.mark.parametrize("api_key", [CREATE, DELETE])
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("rights", [True, False])
+def test_too_many_items(api_key: int, version: int, rights: bool) -> None:
+    """Kafka's limit. They are counted, not read: a request of a million costs no more."""
+    body = (
+        create_body(version, [creation()] * (MOST_ITEMS + 1))
+        if api_key == CREATE
+        else delete_body(version, [asking()] * (MOST_ITEMS + 1))
+    )
+    store = Shelf()
+    response = asked(api_key, version, body, store, may_alter=rights)
+    results = response.results if api_key == CREATE else response.filter_results
+    expected = "policy_violation" if rights else "cluster_authorization_failed"
+    assert {told(one) for one in results} == {(expected, None)}
+    assert len(results) == MOST_ITEMS + 1
+    assert store.transactions == 0
+
+
+@pytest.mark.parametrize("api_key", [CREATE, DELETE])
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("store", [None, Shelf()])
+def test_an_array_that_claims_billions(api_key: int, version: int, store: Shelf | None) -> None:
+    """Even where the items would not be looked at: each of them would be answered."""
+    claim = b"\x7f\xff\xff\xff" if version < 2 else b"\xff\xff\xff\xff\x07"
+    for rights in (True, False):
+        with pytest.raises(ClientFault):
+            answer(
+                api_key, version, claim + bytes(50), store, may_describe=rights, may_alter=rights
+            )
+
+
+def bodies(version: int) -> dict[int, bytes]:
+    return {
+        DESCRIBE: describe_body(version, asking(resource_name_filter="t")),
+        CREATE: create_body(version, [creation(), creation(host="h")]),
+        DELETE: delete_body(version, [asking(), asking(host_filter="h")]),
+    }
+
+
+@pytest.mark.parametrize("api_key", [DESCRIBE, CREATE, DELETE])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_truncation_is_the_clients_fault(api_key: int, version: int) -> None:
+    whole = bodies(version)[api_key]
+    store = Shelf(acl())
+    for end in range(len(whole)):
+        with pytest.raises(ClientFault):
+            answer(api_key, version, whole[:end], store, may_describe=True, may_alter=True)
+    assert store.acls == {acl()}, "and nothing was done"
+
+
+@pytest.mark.parametrize("api_key", [DESCRIBE, CREATE, DELETE])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_bytes_behind_the_body_are_ignored(api_key: int, version: int) -> None:
+    body = bodies(version)[api_key]
+    answers = [
+        answer(api_key, version, body + more, Shelf(acl()), may_describe=True, may_alter=True)
+        for more in (b"", b"more")
+    ]
+    assert answers[0] == answers[1]
+
+
+@given(
+    api_key=st.sampled_from([DESCRIBE, CREATE, DELETE]),
+    version=st.sampled_from(VERSIONS),
+    body=st.binary(max_size=80),
+    rights=st.booleans(),
+)
+def test_garbage_is_answered_or_the_clients_fault(
+    api_key: int, version: int, body: bytes, rights: bool
+) -> None:
+    try:
+        found = answer(api_key, version, body, Shelf(acl()), may_describe=rights, may_alter=rights)
+    except ClientFault:
+        return
+    decode(response_type(api_key, version), found)
+
+
+names = st.text(max_size=4)
+any_acl = st.builds(
+    Acl,
+    st.sampled_from([one for one in ResourceType if one > 1]),
+    st.sampled_from([PatternType.LITERAL, PatternType.PREFIXED]),
+    names,
+    names,
+    names,
+    st.sampled_from([one for one in Operation if one > 1]),
+    st.sampled_from([Permission.ALLOW, Permission.DENY]),
+)
+
+
+@given(acls=st.lists(any_acl, max_size=20, unique=True), version=st.integers(1, 3))
+def test_whatever_is_there_is_described_and_deleted(acls: list[Acl], version: int) -> None:
+    """What we write by hand, kio reads as it was."""
+    store = Shelf(*acls)
+    assert acls_of(described(store, asking(), version=version)) == sorted(acls)
+    [result] = deleted(store, asking(), version=version)
+    assert len(result.matching_acls) == len(acls)
+    assert store.acls == set()
+
+
+def test_what_is_done_is_in_force_at_once(tmp_path: Path) -> None:
+    """In the worker that did it; the others look once a second. And it is on the disk."""
+    store = open_store(f"sqlite:{tmp_path / 'state.db'}")
+    cached = CachedAcls(store, now=0.0)
+
+    def current() -> AclIndex:
+        cached.refresh_if_changed(0.0)
+        return cached.index
+
+    acls = Acls(store=store, current=current)
+    rights = {"may_describe": True, "may_alter": True}
+    allow, deny = creation(), creation(host="10.0.0.0/8", permission_type=2)
+
+    def alice_may(host: str) -> bool:
+        question = "User:alice", host, Operation.READ, ResourceType.TOPIC, "t"
+        return cached.index.decide(*question).allowed
+
+    api.answer(CREATE, 3, create_body(3, [allow, deny]), acls, **rights)
+    assert (alice_may("192.0.2.1"), alice_may("10.1.1.1")) == (True, False)
+    api.answer(DELETE, 3, delete_body(3, [asking(host_filter="*")]), acls, **rights)
+    assert not alice_may("192.0.2.1")
+    found = decode(
+        response_type(DESCRIBE, 3),
+        api.answer(DESCRIBE, 3, describe_body(3, asking()), acls, **rights),
+    )
+    assert acls_of(found) == [acl(host="10.0.0.0/8", permission=Permission.DENY)]
+    store.close()
+
+    again = open_store(f"sqlite:{tmp_path / 'state.db'}")
+    assert list(again.acl_snapshot().acls) == acls_of(found)
+    again.close()

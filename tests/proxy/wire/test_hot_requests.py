@@ -1,0 +1,260 @@
+"""Produce and Fetch requests, walked through: the same as the whole message says."""
+
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i16, i32, i64
+
+from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make
+from proxy.wire import fetch_requests, produce_requests
+from proxy.wire.codec import decode, encode, request_type
+from proxy.wire.primitives import Malformed, write_string
+
+NAMES = st.text(st.sampled_from("abcdé.-"), min_size=0, max_size=40)
+TOPICS = st.lists(st.tuples(NAMES, st.lists(st.integers(0, 2**31 - 1), max_size=4)), max_size=4)
+
+
+def is_text(name: bytes) -> bool:
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def topic_id(name: str) -> uuid.UUID:
+    return uuid.uuid5(uuid.NAMESPACE_DNS, name)
+
+
+def produce_body(
+    version: int,
+    topics: list[tuple[str, list[int]]],
+    *,
+    transactional_id: str | None = None,
+    acks: int = -1,
+    records: bytes | None = bytes(80),
+) -> bytes:
+    schema = request_type(0, version)
+    entry = item_type(schema, "topic_data")
+    partition = item_type(entry, "partition_data")
+    return encode(
+        schema(
+            transactional_id=transactional_id,
+            acks=i16(acks),
+            timeout=NOT_THROTTLED,
+            topic_data=tuple(
+                make(
+                    entry,
+                    name=TopicName(name),
+                    topic_id=topic_id(name),
+                    partition_data=tuple(
+                        partition(index=i32(index), records=records) for index in partitions
+                    ),
+                )
+                for name, partitions in topics
+            ),
+        )
+    )
+
+
+def fetch_body(version: int, topics: list[tuple[str, list[int]]], **more: Any) -> bytes:
+    schema = request_type(1, version)
+    entry = item_type(schema, "topics")
+    partition = item_type(entry, "partitions")
+    values: dict[str, Any] = {
+        "replica_id": BrokerId(-1),
+        "max_wait": NOT_THROTTLED,
+        "min_bytes": i32(1),
+        "max_bytes": i32(2),
+        "isolation_level": 0,
+        "session_id": i32(5),
+        "session_epoch": i32(6),
+        "forgotten_topics_data": (),
+    }
+    return encode(
+        make(
+            schema,
+            topics=tuple(
+                make(
+                    entry,
+                    topic=TopicName(name),
+                    topic_id=topic_id(name),
+                    partitions=tuple(
+                        make(
+                            partition,
+                            partition=i32(index),
+                            fetch_offset=i64(9),
+                            partition_max_bytes=i32(99),
+                        )
+                        for index in partitions
+                    ),
+                )
+                for name, partitions in topics
+            ),
+            **(values | more),
+        )
+    )
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+@settings(max_examples=20, deadline=None)
+@given(topics=TOPICS, acks=st.sampled_from([-1, 0, 1]), transaction=st.none() | NAMES)
+def test_a_produce_is_walked_through(
+    version: int, topics: list[tuple[str, list[int]]], acks: int, transaction: str | None
+) -> None:
+    body = produce_body(version, topics, transactional_id=transaction, acks=acks)
+    request = produce_requests.parse(version, body)
+    assert (request.acks, request.transactional_id) == (acks, transaction)
+    named = [one.name for one in request.topics]
+    ids = [one.topic_id for one in request.topics]
+    assert named == ([None] * len(topics) if version >= 13 else [name for name, _ in topics])
+    assert ids == [topic_id(name).bytes if version >= 13 else None for name, _ in topics]
+    assert [list(one.partitions) for one in request.topics] == [indexes for _, indexes in topics]
+    if topics:
+        assert produce_requests.keep(version, body, request, list(request.topics)) == body
+        half = produce_requests.keep(version, body, request, list(request.topics[1:]))
+        assert half == produce_body(version, topics[1:], transactional_id=transaction, acks=acks)
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+@settings(max_examples=20, deadline=None)
+@given(topics=TOPICS)
+def test_a_fetch_is_walked_through(version: int, topics: list[tuple[str, list[int]]]) -> None:
+    body = fetch_body(version, topics)
+    request = fetch_requests.parse(version, body)
+    assert request.replica_id == -1
+    assert (request.session_id, request.session_epoch) == ((5, 6) if version >= 7 else (0, -1))
+    assert [list(one.partitions) for one in request.topics] == [indexes for _, indexes in topics]
+    kept = list(request.topics[1:])
+    assert fetch_requests.keep(version, body, request, kept, -1) == fetch_body(
+        version, topics[1:], session_epoch=i32(-1)
+    )
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_a_produce_that_ends_early_is_malformed(version: int) -> None:
+    body = produce_body(version, [("abc", [1, 2]), ("d", [3])])
+    for end in range(len(body) - 1):  # the tags at the very end are not looked at
+        with pytest.raises(Malformed):
+            produce_requests.parse(version, body[:end])
+
+
+@pytest.mark.parametrize("version", range(12, 19))
+def test_a_fetch_that_ends_early_is_malformed(version: int) -> None:
+    body = fetch_body(version, [("abc", [1, 2]), ("d", [3])])
+    for end in range(len(body)):
+        with pytest.raises(Malformed):
+            fetch_requests.parse(version, body[:end])
+
+
+@pytest.mark.parametrize("version", range(4, 15))
+def test_a_replica_is_seen(version: int) -> None:
+    body = fetch_body(version, [("a", [0])], replica_id=BrokerId(4))
+    assert fetch_requests.parse(version, body).replica_id == 4
+
+
+@pytest.mark.parametrize("version", [15, 16, 17, 18])
+def test_a_replica_is_seen_in_its_tag(version: int) -> None:
+    state = type(request_type(1, version).__dataclass_fields__["replica_state"].default)
+    body = fetch_body(
+        version, [("a", [0])], replica_state=state(replica_id=BrokerId(4), replica_epoch=i64(1))
+    )
+    assert fetch_requests.parse(version, body).replica_id == 4
+
+
+def test_a_tag_that_claims_another_size_than_kafka_reads_is_malformed() -> None:
+    """Kafka reads a tag that it knows by its content: what follows a lie, two read differently."""
+    state = type(request_type(1, 17).__dataclass_fields__["replica_state"].default)
+    body = fetch_body(
+        17, [("a", [0])], replica_state=state(replica_id=BrokerId(4), replica_epoch=i64(1))
+    )
+    at = body.rindex(b"\x01\x0d")
+    for size in (0, 5, 12, 14):
+        lie = body[:at] + bytes([1, size]) + body[at + 2 :] + bytes(2)
+        with pytest.raises(Malformed):
+            fetch_requests.parse(17, lie)
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+@given(cut=st.integers(0, 60))
+@settings(max_examples=30, deadline=None)
+def test_one_topic_in_sight(version: int, cut: int) -> None:
+    tags = b"\0" if version >= 9 else b""
+    body = tags + produce_body(version, [("abc", [1, 2])])
+    stop = produce_requests.only_topic(version, body, 0, len(body))
+    start = produce_requests.topics_start(0)
+    said = topic_id("abc").bytes if version >= 13 else b"abc"
+    assert body[start:stop].endswith(said)
+    assert produce_requests.only_topic(version, body, 0, cut) in (0, stop)
+    assert produce_requests.only_topic(version, body, 0, stop - 1) == 0
+    for other in (
+        produce_body(version, [("abc", [1]), ("d", [2])]),
+        produce_body(version, []),
+        produce_body(version, [("abc", [1])], transactional_id="t"),
+    ):
+        assert produce_requests.only_topic(version, tags + other, 0, len(tags + other)) == 0
+
+
+@pytest.mark.parametrize(
+    ("attributes", "transactional"), [(0, False), (0x10, True), (0x30, True), (0x20, False)]
+)
+def test_records_of_a_transaction_are_known(attributes: int, transactional: bool) -> None:
+    batch = bytearray(80)
+    batch[16], batch[22] = 2, attributes
+    (topic,) = produce_requests.parse(9, produce_body(9, [("a", [0])], records=bytes(batch))).topics
+    assert topic.transactional is transactional
+
+
+@pytest.mark.parametrize("version", range(12, 19))
+@settings(max_examples=60, deadline=None)
+@given(topics=TOPICS, changes=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255))))
+def test_a_plain_fetch_is_what_the_whole_message_says(
+    version: int, topics: list[tuple[str, list[int]]], changes: list[tuple[int, int]]
+) -> None:
+    """Whatever bytes a stranger sends: the quick look agrees with the whole one, or gives up."""
+    body = bytearray(fetch_body(version, topics))
+    if not changes:
+        assert fetch_requests.plain_topics(version, bytes(body), 0) is not None
+    for at, byte in changes:
+        body[at % len(body)] = byte
+    plain = fetch_requests.plain_topics(version, bytes(body), 0)
+    if plain is None or (version < 13 and not all(map(is_text, plain[2]))):
+        return  # text that is none is never allowed
+    message: Any = decode(request_type(1, version), bytes(body))
+    if version < 15:
+        assert message.replica_id == -1
+    else:
+        assert message.replica_state.replica_id == -1
+    assert plain[:2] == (message.session_id, message.session_epoch)
+    said = [
+        one.topic.encode() if version < 13 else (one.topic_id or uuid.UUID(int=0)).bytes
+        for one in message.topics
+    ]
+    assert plain[2] == said
+
+
+@pytest.mark.parametrize("version", range(9, 14))
+@settings(max_examples=60, deadline=None)
+@given(topics=TOPICS, changes=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255))))
+def test_a_plain_produce_is_what_the_whole_message_says(
+    version: int, topics: list[tuple[str, list[int]]], changes: list[tuple[int, int]]
+) -> None:
+    body = bytearray(produce_body(version, topics))
+    if not changes:
+        assert produce_requests.plain_topics(version, bytes(body), 0) is not None
+    for at, byte in changes:
+        body[at % len(body)] = byte
+    plain = produce_requests.plain_topics(version, bytes(body), 0)
+    if plain is None or (version < 13 and not all(is_text(said[2:]) for said in plain)):
+        return
+    request = produce_requests.parse(version, bytes(body))
+    assert request.transactional_id is None
+    said = [
+        one.topic_id or (write_string(one.name, True) if one.name is not None else b"")
+        for one in request.topics
+    ]
+    assert plain == [b"\x02" + one for one in said]

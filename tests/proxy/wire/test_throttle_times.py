@@ -1,0 +1,102 @@
+"""kio's schemas as judge: no API or version with a throttle time is missed, no other byte moves."""
+
+from contextlib import suppress
+from dataclasses import fields, replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.static.primitive import i32Timedelta
+
+from proxy.errors import BrokerFault
+from proxy.wire.apis import APIS, Kind
+from proxy.wire.batch_describe import response_type
+from proxy.wire.throttle_times import (
+    HEAD,
+    has_throttle_time,
+    is_first,
+    patch,
+    patch_in_place,
+    place,
+)
+from tests.proxy.wire.entities import decode, encode, responses
+
+OFFERED = [
+    (api.key, version)
+    for api in APIS.values()
+    if api.kind is not Kind.NOT_OFFERED or api.key == 49
+    for version in range(api.min_version, api.max_version + 1)
+]
+TELLING = [one for one in OFFERED if has_throttle_time(*one)]
+
+
+def in_schema(api_key: int, version: int) -> int | None:
+    """The field's number in the schema."""
+    names = [field.name for field in fields(response_type(api_key, version))]
+    return names.index("throttle_time") if "throttle_time" in names else None
+
+
+def test_no_version_is_missed() -> None:
+    assert [one for one in OFFERED if in_schema(*one) is not None] == TELLING
+    assert len(TELLING) > 150
+
+
+def test_where_it_is_first_is_known() -> None:
+    """Only there is the head of a long response enough."""
+    assert [one for one in OFFERED if is_first(*one)] == [
+        one for one in OFFERED if in_schema(*one) == 0
+    ]
+
+
+@pytest.mark.parametrize(("api_key", "version"), TELLING)
+@settings(max_examples=3, deadline=None)
+@given(data=st.data(), ours=st.integers(1, 2**31 - 1))
+def test_the_greater_throttle_time_is_told(
+    api_key: int, version: int, data: st.DataObject, ours: int
+) -> None:
+    entity = data.draw(responses(api_key, version))
+    whole = encode(entity)
+    theirs = entity.throttle_time // timedelta(milliseconds=1)
+    told = i32Timedelta.parse(timedelta(milliseconds=max(theirs, ours)))
+
+    patched = patch(api_key, version, whole, ours)
+
+    assert decode(api_key, version, patched) == replace(entity, throttle_time=told)
+    assert patch(api_key, version, whole, 0) == whole
+    if is_first(api_key, version):
+        head = bytearray(whole[:HEAD])
+        patch_in_place(api_key, version, memoryview(head), ours)
+        assert head == patched[:HEAD]
+
+
+@pytest.mark.parametrize(("api_key", "version"), [one for one in OFFERED if one not in TELLING])
+def test_what_has_no_such_field_is_left_alone(api_key: int, version: int) -> None:
+    assert place(api_key, version, b"") is None
+    assert patch(api_key, version, b"whatever", 7) == b"whatever"
+
+
+@pytest.mark.parametrize(("api_key", "version"), TELLING)
+@settings(max_examples=5, deadline=None)
+@given(content=st.binary(max_size=60))
+def test_garbage_is_the_brokers_fault(api_key: int, version: int, content: bytes) -> None:
+    with suppress(BrokerFault):
+        assert len(patch(api_key, version, content, 7)) == len(content)
+
+
+def test_tags_in_the_header_are_passed_over() -> None:
+    """KIP-482: a newer broker may have something to say there."""
+    content = b"\x00\x00\x00\x01" + b"\x01\x05\x02ab" + b"\x00\x00\x00\x00" + b"\x00" * 20
+    patched = patch(1, 12, content, 258)
+    assert patched == content[:9] + b"\x00\x00\x01\x02" + content[13:]
+
+
+@pytest.mark.parametrize("claim", [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff"])
+@pytest.mark.parametrize(("api_key", "version"), [(0, 3), (0, 8), (18, 1)])
+def test_an_array_that_claims_billions_ends_at_once(
+    api_key: int, version: int, claim: bytes
+) -> None:
+    with suppress(BrokerFault):
+        patch(
+            api_key, version, b"\x00" * 4 + b"\x00\x00" * (api_key == 18) + claim + b"\x00" * 9, 1
+        )
