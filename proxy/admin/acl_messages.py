@@ -1,0 +1,143 @@
+"""ACLs and filters in requests, and out of responses, v0 to v3, and DescribeAcls v4."""
+
+from collections.abc import Iterable
+from typing import Any, Final, TypeVar, get_args
+
+from proxy.acl.checks import filter_refusal
+from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from proxy.admin.errors import InvalidRequest, UnsupportedVersion, kafka_error
+from proxy.admin.results import DeletedAcl, DescribedAcls, FilterResult
+from proxy.wire.batch_describe import (
+    ACLS_BATCHED,
+    DescribeAclsFilter,
+    DescribeAclsRequest,
+    request_type,
+)
+
+DESCRIBE_ACLS: Final = 29
+CREATE_ACLS: Final = 30
+DELETE_ACLS: Final = 31
+VERSIONS: Final = (0, 3)
+"""Lowest and highest version of CreateAcls and DeleteAcls that is understood here."""
+DESCRIBE_VERSIONS: Final = (0, ACLS_BATCHED)
+
+_FIRST_WITH_PATTERN_TYPE: Final = 1
+
+_Enum = TypeVar("_Enum", ResourceType, PatternType, Operation, Permission)
+
+
+def describe_request(api_version: int, wanted: AclFilter) -> Any:
+    """Ask for ACLs, v0 to v3. Raises UnsupportedVersion."""
+    return request_type(DESCRIBE_ACLS, api_version)(**_filter_fields(api_version, wanted))
+
+
+def batch_request(filters: Iterable[AclFilter]) -> DescribeAclsRequest:
+    """Ask for the ACLs of each filter, v4."""
+    asked = (DescribeAclsFilter(**_filter_fields(ACLS_BATCHED, one)) for one in filters)
+    return DescribeAclsRequest(filters=tuple(asked))
+
+
+def unknown(wanted: AclFilter) -> DescribedAcls | None:
+    """Return why a filter is not sent at all: a part is UNKNOWN. None: there is none."""
+    if refusal := filter_refusal(wanted):
+        return DescribedAcls(error=InvalidRequest(refusal.message))
+    return None
+
+
+def described(api_version: int, response: Any) -> DescribedAcls:
+    """Return what a response of v0 to v3, or a filter's result of v4, says."""
+    if error := kafka_error(response.error_code, response.error_message):
+        return DescribedAcls(error=error)
+    return DescribedAcls(
+        acls=tuple(
+            _acl(resource, acl, api_version)
+            for resource in response.resources
+            for acl in resource.acls
+        )
+    )
+
+
+def create_request(api_version: int, acls: list[Acl]) -> Any:
+    """Ask for ACLs to be made. Raises UnsupportedVersion."""
+    request = request_type(CREATE_ACLS, api_version)
+    creation = _item_type(request, "creations")
+    return request(creations=tuple(creation(**_creation_fields(api_version, acl)) for acl in acls))
+
+
+def delete_request(api_version: int, filters: list[AclFilter]) -> Any:
+    """Ask for ACLs to be removed. Raises UnsupportedVersion."""
+    request = request_type(DELETE_ACLS, api_version)
+    asked = _item_type(request, "filters")
+    return request(filters=tuple(asked(**_filter_fields(api_version, one)) for one in filters))
+
+
+def filter_result(api_version: int, result: Any) -> FilterResult:
+    """Return what came of a filter."""
+    return FilterResult(
+        error=kafka_error(result.error_code, result.error_message),
+        matches=tuple(
+            DeletedAcl(
+                acl=_acl(match, match, api_version),
+                error=kafka_error(match.error_code, match.error_message),
+            )
+            for match in result.matching_acls
+        ),
+    )
+
+
+def _item_type(request: type[Any], name: str) -> Any:
+    """Return the class of an array's items."""
+    return get_args(request.__annotations__[name])[0]
+
+
+def _filter_fields(api_version: int, wanted: AclFilter) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "resource_type_filter": wanted.resource_type.value,
+        "resource_name_filter": wanted.name,
+        "principal_filter": wanted.principal,
+        "host_filter": wanted.host,
+        "operation": wanted.operation.value,
+        "permission_type": wanted.permission.value,
+    }
+    if api_version >= _FIRST_WITH_PATTERN_TYPE:
+        fields["pattern_type_filter"] = wanted.pattern_type.value
+    elif wanted.pattern_type not in (PatternType.LITERAL, PatternType.ANY):
+        raise UnsupportedVersion("the broker knows literal patterns only")
+    return fields
+
+
+def _creation_fields(api_version: int, acl: Acl) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "resource_type": acl.resource_type.value,
+        "resource_name": acl.name,
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": acl.operation.value,
+        "permission_type": acl.permission.value,
+    }
+    if api_version >= _FIRST_WITH_PATTERN_TYPE:
+        fields["resource_pattern_type"] = acl.pattern_type.value
+    elif acl.pattern_type is not PatternType.LITERAL:
+        raise UnsupportedVersion("the broker knows literal patterns only")
+    return fields
+
+
+def _acl(resource: Any, entry: Any, api_version: int) -> Acl:
+    older = api_version < _FIRST_WITH_PATTERN_TYPE
+    return Acl(
+        _known(ResourceType, resource.resource_type),
+        PatternType.LITERAL if older else _known(PatternType, resource.pattern_type),
+        resource.resource_name,
+        entry.principal,
+        entry.host,
+        _known(Operation, entry.operation),
+        _known(Permission, entry.permission_type),
+    )
+
+
+def _known(kind: type[_Enum], code: int) -> _Enum:
+    """Return what a code stands for; a newer broker's is UNKNOWN (KIP-140)."""
+    try:
+        return kind(code)
+    except ValueError:
+        return kind(0)

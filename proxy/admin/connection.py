@@ -1,0 +1,203 @@
+"""One connection of an administrator: a time for each request, errors in our words."""
+
+import asyncio
+import re
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final, TypeVar
+
+from proxy.admin.errors import BrokerUnavailable
+from proxy.errors import BrokerFault
+from proxy.wire import api_versions
+from proxy.wire.api_versions import UNSUPPORTED_VERSION
+from proxy.wire.apis import API_VERSIONS, is_flexible, response_header_version
+from proxy.wire.batch_describe import response_type
+from proxy.wire.codec import decode, encode
+from proxy.wire.primitives import INT16, INT32, Malformed, skip_tags, write_string
+
+LARGEST_ANSWER: Final = 104_857_600
+"""Bytes: Kafka's `socket.request.max.bytes`; 100,000 ACLs are a tenth of it."""
+MOST_IN_FLIGHT: Final = 16
+"""Requests sent ahead of their answers."""
+_SOFTWARE_NAME: Final = "reauth-proxy-admin"
+
+T = TypeVar("T")
+
+
+class Connection:
+    """An open connection. After an error it is closed: what comes next on it cannot be known."""
+
+    def __init__(
+        self,
+        address: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        client_id: str,
+        timeout_s: float,
+    ) -> None:
+        self.address = address
+        self._reader = reader
+        self._writer = writer
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._correlation_id = 0
+
+    @classmethod
+    async def open(
+        cls, host: str, port: int, *, tls: ssl.SSLContext | None, client_id: str, timeout_s: float
+    ) -> "Connection":
+        """Connect. Raises BrokerUnavailable."""
+        address = f"{host}:{port}"
+        async with _explained(address, timeout_s):
+            reader, writer = await asyncio.open_connection(host, port, ssl=tls)
+        return cls(address, reader, writer, client_id, timeout_s)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may still be used; a broker closes what was idle for long."""
+        return not self._writer.is_closing() and not self._reader.at_eof()
+
+    async def close(self) -> None:
+        """Close at once."""
+        self._writer.transport.abort()
+        with suppress(OSError):
+            await self._writer.wait_closed()
+
+    async def api_versions(self) -> dict[int, tuple[int, int]]:
+        """Ask what the broker offers: in our highest version, then as it says (KIP-511)."""
+        api_version = api_versions.HIGHEST_VERSION
+        while True:
+            body = api_versions.write_request(api_version, _SOFTWARE_NAME, _software_version())
+            answer = await self._exchange(API_VERSIONS, api_version, body)
+            try:
+                error_code, offered = api_versions.parse_response(api_version, answer)
+            except BrokerFault as fault:
+                raise await self._broken(fault.reason) from None
+            if error_code == 0:
+                return dict(offered.apis)
+            if error_code != UNSUPPORTED_VERSION or api_version == 0:
+                raise await self._broken(f"ApiVersions is answered with error {error_code}")
+            _, highest = offered.apis.get(API_VERSIONS, (0, 0))
+            api_version = max(0, min(highest, api_version - 1))
+
+    async def request(self, request: Any) -> Any:
+        """Send a message and return the response to it, both in the classes of its version."""
+        api_key, api_version = int(request.__api_key__), int(request.__version__)
+        return await self._read(
+            request, await self._exchange(api_key, api_version, encode(request))
+        )
+
+    async def request_each(self, requests: Sequence[Any]) -> list[Any]:
+        """Send messages, `MOST_IN_FLIGHT` at a time, and return the responses in their order."""
+        waiting, responses = deque[tuple[Any, int]](), []
+        for request in requests:
+            if len(waiting) == MOST_IN_FLIGHT:
+                responses.append(await self._next(waiting))
+            # not drained: that could wait for a broker which itself waits to be read from
+            waiting.append((request, self._send_message(request)))
+        while waiting:
+            responses.append(await self._next(waiting))
+        return responses
+
+    async def _next(self, waiting: deque[tuple[Any, int]]) -> Any:
+        request, correlation_id = waiting.popleft()
+        async with self._bounded():
+            answer = await self._receive(correlation_id)
+        body = await self._body(request.__api_key__, request.__version__, answer)
+        return await self._read(request, body)
+
+    async def _read(self, request: Any, answer: bytes) -> Any:
+        api_key, api_version = int(request.__api_key__), int(request.__version__)
+        try:
+            return decode(response_type(api_key, api_version), answer)
+        except Malformed:
+            raise await self._broken(f"API {api_key}: an answer that does not parse") from None
+
+    async def _exchange(self, api_key: int, api_version: int, body: bytes) -> bytes:
+        async with self._bounded():
+            correlation_id = self._send(api_key, api_version, body)
+            await self._writer.drain()
+            answer = await self._receive(correlation_id)
+        return await self._body(api_key, api_version, answer)
+
+    def _send_message(self, request: Any) -> int:
+        return self._send(int(request.__api_key__), int(request.__version__), encode(request))
+
+    def _send(self, api_key: int, api_version: int, body: bytes) -> int:
+        """Send a request; return its correlation id."""
+        self._correlation_id += 1
+        flexible = is_flexible(api_key, api_version)
+        header = (
+            INT16.pack(api_key)
+            + INT16.pack(api_version)
+            + INT32.pack(self._correlation_id)
+            + write_string(self._client_id, flexible=False)
+            + (b"\0" if flexible else b"")
+        )
+        self._writer.write(INT32.pack(len(header) + len(body)) + header + body)
+        return self._correlation_id
+
+    @asynccontextmanager
+    async def _bounded(self) -> AsyncIterator[None]:
+        """Bound the time of what is inside; whatever goes wrong there, the connection is over."""
+        try:
+            async with _explained(self.address, self._timeout_s):
+                yield
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _body(self, api_key: int, api_version: int, answer: bytes) -> bytes:
+        at = INT32.size
+        try:
+            if response_header_version(api_key, api_version):
+                at = skip_tags(answer, at)
+        except Malformed:
+            at = len(answer) + 1
+        if at > len(answer):
+            raise await self._broken("a response header that does not parse")
+        return answer[at:]
+
+    async def _receive(self, correlation_id: int) -> bytes:
+        size = INT32.unpack(await self._reader.readexactly(INT32.size))[0]
+        if not INT32.size <= size <= LARGEST_ANSWER:
+            raise BrokerUnavailable(f"{self.address}: an answer of {size} bytes")
+        answer = await self._reader.readexactly(size)
+        if INT32.unpack_from(answer)[0] != correlation_id:
+            raise BrokerUnavailable(f"{self.address}: an answer to another request")
+        return answer
+
+    async def _broken(self, problem: str) -> BrokerUnavailable:
+        await self.close()
+        return BrokerUnavailable(f"{self.address}: {problem}")
+
+
+@asynccontextmanager
+async def _explained(address: str, timeout_s: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError:
+        reason = f"no answer within {timeout_s:g} s"
+    except asyncio.IncompleteReadError:
+        reason = "closed the connection instead of answering"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except UnicodeError:
+        reason = "a host name that cannot be looked up"
+    else:
+        return
+    raise BrokerUnavailable(f"{address}: {reason}")
+
+
+@cache
+def _software_version() -> str:
+    """Return the version to be told to brokers, in the letters they accept (KIP-511)."""
+    try:
+        return re.sub("[^a-zA-Z0-9.]", "-", version("kafka-reauth-proxy"))
+    except PackageNotFoundError:  # a tree that is not installed
+        return "unknown"

@@ -1,0 +1,154 @@
+"""Client quotas: filters in requests, quotas out of responses, v0 to v2 (KIP-546, KIP-888)."""
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from kio.static.primitive import i8
+
+from proxy.admin.errors import KafkaError, kafka_error
+from proxy.quota.model import Default, EntityType
+from proxy.wire.batch_describe import (
+    QUOTAS_BATCHED,
+    ComponentData,
+    DescribeClientQuotasFilter,
+    DescribeClientQuotasRequest,
+    request_type,
+)
+
+DESCRIBE_CLIENT_QUOTAS: Final = 48
+DESCRIBE_VERSIONS: Final = (0, QUOTAS_BATCHED)
+
+_EXACT, _DEFAULT, _ANY = i8(0), i8(1), i8(2)
+
+
+class AnyName(Enum):
+    """In place of a name in a filter: whatever it is, the default included."""
+
+    ANY = "any"
+
+
+ANY_NAME: Final = AnyName.ANY
+
+Wanted = str | Default | AnyName | None
+"""A name, the default, or any; None: the filter is not about this type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientQuotaFilter:
+    """Which entities to describe; by itself all (`ClientQuotaFilter` of Kafka)."""
+
+    user: Wanted = None
+    """Without `User:`."""
+    client_id: Wanted = None
+    ip: Wanted = None
+    strict: bool = False
+    """Whether an entity may have nothing that is not named here."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuotaEntity:
+    """What quotas are set for, as the broker names it."""
+
+    entries: tuple[tuple[str, str | None], ...]
+    """Types and names, such as `("user", "alice")`; without a name it is the default."""
+
+
+DescribedQuotas = Mapping[ClientQuotaEntity, Mapping[str, float]]
+"""Quotas by entity, and by key such as `producer_byte_rate`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientQuotas:
+    """What came of one filter. To find nothing is no error."""
+
+    entities: DescribedQuotas
+    error: KafkaError | None = None
+    """Why the filter could not be applied; then there are no entities."""
+
+    def values(self) -> DescribedQuotas:
+        """Return the quotas of each entity. Raises the filter's error."""
+        if self.error is not None:
+            raise self.error
+        return self.entities
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeClientQuotasResult:
+    """What came of each filter, as KIP-888 has it."""
+
+    results: Mapping[ClientQuotaFilter, ClientQuotas]
+
+    def entities(self) -> DescribedQuotas:
+        """Return the quotas found by the one filter that was asked for. Raises its error.
+
+        Of several filters, see `values` or `all`.
+        """
+        if len(self.results) != 1:
+            raise ValueError(f"entities() is about one filter, and there are {len(self.results)}")
+        (result,) = self.results.values()
+        return result.values()
+
+    def values(self) -> Mapping[ClientQuotaFilter, ClientQuotas]:
+        """Return what came of each filter."""
+        return self.results
+
+    def all(self) -> Mapping[ClientQuotaFilter, DescribedQuotas]:
+        """Return the quotas found by each filter. Raises the first error, if there is one."""
+        return {wanted: result.values() for wanted, result in self.results.items()}
+
+
+def describe_request(api_version: int, wanted: ClientQuotaFilter) -> Any:
+    """Ask for quotas, v0 and v1."""
+    request = request_type(DESCRIBE_CLIENT_QUOTAS, api_version)
+    component = sys.modules[request.__module__].ComponentData
+    return request(components=_components(component, wanted), strict=wanted.strict)
+
+
+def batch_request(
+    filters: Iterable[ClientQuotaFilter], *, strict: bool
+) -> DescribeClientQuotasRequest:
+    """Ask for the quotas that each filter finds, v2; all are strict, or none."""
+    return DescribeClientQuotasRequest(
+        strict=strict,
+        filters=tuple(
+            DescribeClientQuotasFilter(components=_components(ComponentData, one))
+            for one in filters
+        ),
+    )
+
+
+def _components(component: type[Any], wanted: ClientQuotaFilter) -> tuple[Any, ...]:
+    named = (
+        (EntityType.USER, wanted.user),
+        (EntityType.CLIENT_ID, wanted.client_id),
+        (EntityType.IP, wanted.ip),
+    )
+    return tuple(
+        component(
+            entity_type=kind.value,
+            match_type=_EXACT if isinstance(name, str) else _match_type(name),
+            match=name if isinstance(name, str) else None,
+        )
+        for kind, name in named
+        if name is not None
+    )
+
+
+def _match_type(name: Default | AnyName) -> i8:
+    return _DEFAULT if isinstance(name, Default) else _ANY
+
+
+def described(response: Any) -> ClientQuotas:
+    """Return what a response of v0 or v1, or a filter's result of v2, says."""
+    return ClientQuotas(
+        error=kafka_error(response.error_code, response.error_message),
+        entities={
+            ClientQuotaEntity(
+                tuple((part.entity_type, part.entity_name) for part in entry.entity)
+            ): {value.key: value.value for value in entry.values}
+            for entry in response.entries or ()
+        },
+    )

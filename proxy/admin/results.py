@@ -1,0 +1,110 @@
+"""What came of a request with several items: each has a value or an error (KIP-140, KIP-888)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from proxy.acl.model import Acl, AclFilter
+from proxy.admin.errors import KafkaError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedAcls:
+    """What came of one filter. To find nothing is no error."""
+
+    acls: tuple[Acl, ...] = ()
+    error: KafkaError | None = None
+    """Why the filter could not be applied; then there are no ACLs."""
+
+    def values(self) -> tuple[Acl, ...]:
+        """Return the ACLs. Raises the filter's error."""
+        if self.error is not None:
+            raise self.error
+        return self.acls
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeAclsResult:
+    """What came of each filter, as KIP-888 has it."""
+
+    results: Mapping[AclFilter, DescribedAcls]
+
+    def values(self) -> tuple[Acl, ...]:
+        """Return the ACLs of the one filter that was asked for. Raises its error.
+
+        Of several filters, see `all_values` or `all`.
+        """
+        if len(self.results) != 1:
+            raise ValueError(f"values() is about one filter, and there are {len(self.results)}")
+        (result,) = self.results.values()
+        return result.values()
+
+    def all_values(self) -> Mapping[AclFilter, DescribedAcls]:
+        """Return what came of each filter."""
+        return self.results
+
+    def all(self) -> Mapping[AclFilter, tuple[Acl, ...]]:
+        """Return the ACLs of each filter. Raises the first error, if there is one."""
+        return {wanted: result.values() for wanted, result in self.results.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class CreateAclsResult:
+    """Whether each ACL is there now."""
+
+    errors: Mapping[Acl, KafkaError | None]
+    """By ACL; None: it is there, whether or not it was before."""
+
+    def values(self) -> Mapping[Acl, KafkaError | None]:
+        """Return each ACL's error; None: success."""
+        return self.errors
+
+    def all(self) -> None:
+        """Raise the first error, if there is one."""
+        for error in self.errors.values():
+            if error is not None:
+                raise error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedAcl:
+    """An ACL that a filter found."""
+
+    acl: Acl
+    error: KafkaError | None = None
+    """Why it could not be deleted; None: it is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterResult:
+    """What came of one filter. To find nothing is no error."""
+
+    matches: tuple[DeletedAcl, ...] = ()
+    error: KafkaError | None = None
+    """Why the filter could not be applied; then there are no matches."""
+
+    def values(self) -> tuple[Acl, ...]:
+        """Return the ACLs that are gone. Raises the filter's error, or the first of a match."""
+        if self.error is not None:
+            raise self.error
+        for match in self.matches:
+            if match.error is not None:
+                raise match.error
+        return tuple(match.acl for match in self.matches)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteAclsResult:
+    """What came of each filter."""
+
+    results: Mapping[AclFilter, FilterResult]
+
+    def values(self) -> Mapping[AclFilter, FilterResult]:
+        """Return what came of each filter."""
+        return self.results
+
+    def all(self) -> tuple[Acl, ...]:
+        """Return all ACLs that are gone, each once. Raises the first error, if there is one."""
+        gone: dict[Acl, None] = {}
+        for result in self.results.values():
+            gone |= dict.fromkeys(result.values())
+        return tuple(gone)

@@ -1,0 +1,48 @@
+"""How an administrator logs in. Without a `Login`, the connection is not authenticated."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from proxy.errors import ConfigError
+from sasl.credentials import ScramMechanism
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scram:
+    """A user's name and password (RFC 5802)."""
+
+    username: str
+    password: str = field(repr=False)
+    mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OAuthBearer:
+    """A bearer token (RFC 7628)."""
+
+    token: str | Path | Callable[[], str] = field(repr=False)
+    """The token itself, a file that holds it, or what returns a fresh one. File and callable are
+    asked at each authentication, so that a token that was renewed is used."""
+
+    def current(self) -> str:
+        """Return the token to log in with now."""
+        match self.token:
+            case str(token):
+                return token
+            case Path() as file:
+                return _read_token(file)
+            case fresh:
+                return fresh()
+
+
+Login = Scram | OAuthBearer
+
+
+def _read_token(file: Path) -> str:
+    try:
+        return file.read_text("utf-8").strip()
+    except OSError as error:
+        raise ConfigError(str(file), f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(str(file), "is not text") from None

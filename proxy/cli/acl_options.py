@@ -1,0 +1,291 @@
+"""What the options of `reauth-proxy acls` mean: kafka-acls.sh's, as ACLs and filters. No I/O.
+
+Where Kafka's tool does something that nobody can want, it is a mistake here (`Misuse`):
+`--remove --operation X` without a principal takes every ACL of the resource away there, and
+`--cluster` is ignored there for every pattern type but literal.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from proxy.acl.authority import SUPPORTED_OPERATIONS
+from proxy.acl.model import (
+    CLUSTER_NAME,
+    WILDCARD,
+    Acl,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+
+LONGEST_TEXT: Final = 8_000
+"""Characters: a STRING of the wire holds 32,767 bytes."""
+
+_OPERATION_NAMES: Final = {
+    one.name.replace("_", "").lower(): one for one in Operation if one > Operation.ANY
+}
+
+
+class Misuse(Exception):
+    """The options contradict each other, or say too little."""
+
+
+class PatternKind(StrEnum):
+    """`--resource-pattern-type`."""
+
+    LITERAL = "literal"
+    PREFIXED = "prefixed"
+    ANY = "any"
+    MATCH = "match"
+
+    @property
+    def pattern_type(self) -> PatternType:
+        """As the protocol has it."""
+        return PatternType[self.name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """The options that name resources."""
+
+    topic: Sequence[str] = ()
+    group: Sequence[str] = ()
+    cluster: bool = False
+    transactional_id: Sequence[str] = ()
+    delegation_token: Sequence[str] = ()
+    user_principal: Sequence[str] = ()
+    pattern: PatternKind = PatternKind.LITERAL
+
+    def patterns(self) -> tuple["Pattern", ...]:
+        """Return each resource named, once."""
+        names = {
+            ResourceType.TOPIC: self.topic,
+            ResourceType.GROUP: self.group,
+            ResourceType.TRANSACTIONAL_ID: self.transactional_id,
+            ResourceType.DELEGATION_TOKEN: self.delegation_token,
+            ResourceType.USER: self.user_principal,
+        }
+        found = [
+            Pattern(kind, self.pattern.pattern_type, text(name))
+            for kind, given in names.items()
+            for name in given
+        ]
+        return tuple(dict.fromkeys([*found, *([CLUSTER] if self.cluster else [])]))
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One resource, or one pattern of resources."""
+
+    resource_type: ResourceType
+    pattern_type: PatternType
+    name: str
+
+    def filter(self) -> AclFilter:
+        """Return what finds all its ACLs."""
+        return AclFilter(
+            resource_type=self.resource_type, pattern_type=self.pattern_type, name=self.name
+        )
+
+
+CLUSTER: Final = Pattern(ResourceType.CLUSTER, PatternType.LITERAL, CLUSTER_NAME)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The options that say who may, or may not, do what."""
+
+    allow_principal: Sequence[str] = ()
+    deny_principal: Sequence[str] = ()
+    allow_host: Sequence[str] = ()
+    deny_host: Sequence[str] = ()
+    operation: Sequence[str] = ()
+    producer: bool = False
+    consumer: bool = False
+    idempotent: bool = False
+
+    @property
+    def by_role(self) -> bool:
+        """Whether the operations follow from what a producer, or consumer, does."""
+        return self.producer or self.consumer
+
+    def subjects(self) -> Iterator[tuple[str, str, Permission]]:
+        """Return each principal, host and permission."""
+        for principals, hosts, permission in (
+            (self.allow_principal, self.allow_host, Permission.ALLOW),
+            (self.deny_principal, self.deny_host, Permission.DENY),
+        ):
+            if hosts and not principals:
+                word = permission.name.lower()
+                raise Misuse(f"--{word}-host goes with --{word}-principal")
+            for given in principals:
+                for host in hosts or (WILDCARD,):
+                    yield principal(given), text(host), permission
+
+
+def acls_to_add(resources: Resources, rules: Rules) -> tuple[Acl, ...]:
+    """Return the ACLs that are asked for. Raises Misuse."""
+    if resources.pattern.pattern_type < PatternType.LITERAL:
+        raise Misuse("--resource-pattern-type must be literal or prefixed when adding")
+    acls = _acls(resources, rules)
+    if not acls:
+        raise Misuse("give --allow-principal or --deny-principal")
+    return acls
+
+
+def filters_to_remove(resources: Resources, rules: Rules) -> tuple[AclFilter, ...]:
+    """Return what finds the ACLs to remove. Raises Misuse.
+
+    Without a principal, all ACLs of the resources.
+    """
+    acls = _acls(resources, rules)
+    if acls:
+        return tuple(
+            AclFilter(
+                resource_type=acl.resource_type,
+                pattern_type=acl.pattern_type,
+                name=acl.name,
+                principal=acl.principal,
+                host=acl.host,
+                operation=acl.operation,
+                permission=acl.permission,
+            )
+            for acl in acls
+        )
+    if rules.operation or rules.by_role:
+        raise Misuse("give --allow-principal or --deny-principal: whose ACLs are to be removed?")
+    return tuple(pattern.filter() for pattern in resources.patterns())
+
+
+def filters_to_list(resources: Resources, principals: Sequence[str]) -> tuple[AclFilter, ...]:
+    """Return what finds the ACLs to show: of these resources, or of all. Raises Misuse."""
+    wanted = [pattern.filter() for pattern in resources.patterns()] or [AclFilter()]
+    names: list[str | None] = [*map(principal, principals)] or [None]
+    return tuple(
+        AclFilter(
+            resource_type=one.resource_type,
+            pattern_type=one.pattern_type,
+            name=one.name,
+            principal=name,
+        )
+        for one in wanted
+        for name in names
+    )
+
+
+def _acls(resources: Resources, rules: Rules) -> tuple[Acl, ...]:
+    """Return every combination of resource, subject and operation, each once."""
+    _check_role(resources, rules)
+    patterns = resources.patterns()
+    if not patterns:
+        raise Misuse(
+            "give a resource: --topic, --group, --cluster, --transactional-id,"
+            " --delegation-token or --user-principal"
+        )
+    if resources.cluster and resources.pattern is PatternKind.PREFIXED:
+        raise Misuse("--cluster is one resource: it goes with --resource-pattern-type literal")
+    wanted = list(_by_role(patterns, rules) if rules.by_role else _by_option(patterns, rules))
+    return tuple(
+        dict.fromkeys(
+            Acl(
+                pattern.resource_type,
+                pattern.pattern_type,
+                pattern.name,
+                who,
+                host,
+                operation,
+                permission,
+            )
+            for pattern, operation in wanted
+            for who, host, permission in rules.subjects()
+        )
+    )
+
+
+def _check_role(resources: Resources, rules: Rules) -> None:
+    """Check the options that go with `--producer` and `--consumer`, as Kafka's tool does."""
+    if rules.idempotent and not rules.producer:
+        raise Misuse("--idempotent goes with --producer")
+    if not rules.by_role:
+        return
+    if rules.operation or rules.deny_principal or rules.deny_host:
+        raise Misuse(
+            "--operation, --deny-principal and --deny-host do not go with --producer or --consumer"
+        )
+    if resources.delegation_token or resources.user_principal:
+        raise Misuse("--producer and --consumer have no delegation tokens or users")
+    if not resources.topic:
+        raise Misuse("--producer and --consumer need a --topic")
+    if rules.consumer and not resources.group:
+        raise Misuse("--consumer needs a --group")
+    if not rules.producer and (resources.cluster or resources.transactional_id):
+        raise Misuse("--cluster and --transactional-id do not go with --consumer alone")
+
+
+_PRODUCER: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
+    ResourceType.TOPIC: (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE),
+    ResourceType.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE),
+}
+_CONSUMER: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
+    ResourceType.TOPIC: (Operation.READ, Operation.DESCRIBE),
+    ResourceType.GROUP: (Operation.READ,),
+}
+
+
+def _by_role(patterns: Sequence[Pattern], rules: Rules) -> Iterator[tuple[Pattern, Operation]]:
+    roles = [*([_PRODUCER] if rules.producer else []), *([_CONSUMER] if rules.consumer else [])]
+    for role in roles:
+        for pattern in patterns:
+            for operation in role.get(pattern.resource_type, ()):
+                yield pattern, operation
+    if rules.idempotent:
+        yield CLUSTER, Operation.IDEMPOTENT_WRITE
+
+
+def _by_option(patterns: Sequence[Pattern], rules: Rules) -> Iterator[tuple[Pattern, Operation]]:
+    operations = [_operation(name) for name in rules.operation] or [Operation.ALL]
+    for pattern in patterns:
+        for operation in operations:
+            possible = SUPPORTED_OPERATIONS[pattern.resource_type]
+            if operation is not Operation.ALL and operation not in possible:
+                names = ", ".join(operation_name(one) for one in sorted(possible))
+                raise Misuse(f"a {pattern.resource_type.name} supports the operations All, {names}")
+            yield pattern, operation
+
+
+def _operation(name: str) -> Operation:
+    found = _OPERATION_NAMES.get(name.strip().replace("_", "").lower())
+    if found is None:
+        known = ", ".join(operation_name(one) for one in _OPERATION_NAMES.values())
+        raise Misuse(f"--operation {name}: must be one of {known}")
+    return found
+
+
+def operation_name(operation: Operation) -> str:
+    """Return an operation as Kafka's tool spells it, such as DescribeConfigs."""
+    return operation.name.title().replace("_", "")
+
+
+def principal(given: str) -> str:
+    """Return a principal. Raises Misuse."""
+    if ":" not in given:
+        raise Misuse(f"{given}: a principal reads TYPE:NAME, as User:alice")
+    return text(given)
+
+
+def text(given: str) -> str:
+    """Return what can be sent and stored, without blanks around it. Raises Misuse."""
+    stripped = given.strip()
+    if not stripped:
+        raise Misuse("a name must not be empty")
+    if len(stripped) > LONGEST_TEXT:
+        raise Misuse(f"a name is longer than {LONGEST_TEXT} characters")
+    try:
+        stripped.encode()
+    except UnicodeEncodeError:
+        raise Misuse("a name is not UTF-8 text") from None
+    return stripped

@@ -1,0 +1,195 @@
+"""Where administration commands go: through a running proxy or Kafka, or to the store's file."""
+
+import sys
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+
+import typer
+
+from proxy.acl.model import Acl, AclFilter
+from proxy.cli.common import Exit, explained, fail
+from proxy.errors import ConfigError, ProxyError
+
+if TYPE_CHECKING:
+    from proxy.admin import AdminClient, ClientSettings
+    from proxy.store import Store
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="The configuration file, which names the store."),
+]
+StoreOption = Annotated[
+    Path | None, typer.Option("--store", metavar="FILE", help="The store's file itself.")
+]
+BootstrapOption = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-server",
+        metavar="HOST:PORT[,...]",
+        help="A running proxy, or Kafka: as any admin client does it.",
+    ),
+]
+CommandConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--command-config",
+        metavar="FILE",
+        help="With --bootstrap-server: a Kafka client's properties file, with the login.",
+    ),
+]
+
+T = TypeVar("T")
+
+
+class AclAdministration(Protocol):
+    """What can be done to ACLs, wherever they are. Raises ProxyError."""
+
+    def matching(self, filters: Sequence[AclFilter]) -> Iterable[Acl]:
+        """Return what the filters find, in any order, maybe more than once."""
+        ...
+
+    def create(self, acls: Sequence[Acl]) -> dict[Acl, str | None]:
+        """Create ACLs; return why each could not be. None: it is there."""
+        ...
+
+    def delete(self, filters: Sequence[AclFilter]) -> Sequence[Acl]:
+        """Delete what the filters find, and return it, each once."""
+        ...
+
+
+@contextmanager
+def administration(
+    config: Path | None, store: Path | None, bootstrap: str | None, command_config: Path | None
+) -> Iterator[AclAdministration]:
+    """Yield the way that the options name; errors become one line and an exit status."""
+    if command_config is not None and (config or store):
+        raise typer.BadParameter("--command-config goes with --bootstrap-server")
+    through_proxy = bootstrap is not None or command_config is not None
+    if (config is not None) + (store is not None) + through_proxy != 1:
+        raise typer.BadParameter("give one of --bootstrap-server, --config and --store")
+    if through_proxy:
+        with refused_explained(), _client(bootstrap, command_config) as client:
+            yield client
+    else:
+        with explained(config or Path(str(store))), opened_store(config, store) as opened:
+            yield _ThroughStore(opened)
+
+
+@contextmanager
+def opened_store(config: Path | None, file: Path | None) -> "Iterator[Store]":
+    """Yield the store that a configuration names, or of this file. Raises ProxyError."""
+    from proxy.config import load
+    from proxy.store import open_store
+
+    if file is not None and not file.is_file():
+        raise ConfigError("", "there is no such store")
+    url = f"sqlite:{file}" if config is None else load(config).store.url
+    store = open_store(url)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+class _ThroughStore:
+    def __init__(self, store: "Store") -> None:
+        self._store = store
+
+    def matching(self, filters: Sequence[AclFilter]) -> Iterable[Acl]:
+        from proxy.acl.index import AclIndex
+        from proxy.acl.search import find_each
+
+        snapshot = self._store.acl_snapshot()
+        index = AclIndex(snapshot.acls, version=snapshot.version)
+        return chain.from_iterable(find_each(index, [*dict.fromkeys(filters)], most=sys.maxsize))
+
+    def create(self, acls: Sequence[Acl]) -> dict[Acl, str | None]:
+        from proxy.acl.checks import acl_refusal
+
+        wrong = {acl: acl_refusal(acl) for acl in acls}
+        self._store.create_acls([acl for acl, refusal in wrong.items() if refusal is None])
+        return {acl: refusal.message if refusal else None for acl, refusal in wrong.items()}
+
+    def delete(self, filters: Sequence[AclFilter]) -> Sequence[Acl]:
+        found = self._store.delete_acls(filters)
+        return tuple(dict.fromkeys(chain.from_iterable(found)))
+
+
+@contextmanager
+def _client(bootstrap: str | None, command_config: Path | None) -> Iterator["_ThroughProxy"]:
+    with connected(bootstrap, command_config) as (client, run):
+        yield _ThroughProxy(client, run)
+
+
+@contextmanager
+def connected(
+    bootstrap: str | None, command_config: Path | None
+) -> Iterator[tuple["AdminClient", "Run"]]:
+    """Yield a client of a running proxy, and what runs its coroutines."""
+    import asyncio
+
+    from proxy.admin import AdminClient, ClientSettings
+    from proxy.admin.client import REQUEST_TIMEOUT_S
+
+    settings = ClientSettings() if command_config is None else _settings(command_config)
+    servers = bootstrap or settings.bootstrap_servers
+    if servers is None:
+        raise typer.BadParameter("give --bootstrap-server")
+    with asyncio.Runner() as runner:
+        client = AdminClient(
+            servers,
+            login=settings.login,
+            client_id=settings.client_id or "reauth-proxy-admin",
+            request_timeout_s=settings.request_timeout_s or REQUEST_TIMEOUT_S,
+        )
+        try:
+            yield client, runner.run
+        finally:
+            runner.run(client.close())
+
+
+def _settings(file: Path) -> "ClientSettings":
+    from proxy.admin import read_client_properties
+
+    try:
+        return read_client_properties(file)
+    except ConfigError as error:
+        raise fail(f"{file}: {error}", Exit.USAGE) from None
+
+
+class Run(Protocol):
+    """Runs a coroutine to its end."""
+
+    def __call__(self, work: Coroutine[Any, Any, T], /) -> T:
+        """Return what it returns."""
+        ...
+
+
+class _ThroughProxy:
+    def __init__(self, client: "AdminClient", run: Run) -> None:
+        self._client = client
+        self._run = run
+
+    def matching(self, filters: Sequence[AclFilter]) -> Iterable[Acl]:
+        return chain.from_iterable(self._run(self._client.describe_acls(filters)).all().values())
+
+    def create(self, acls: Sequence[Acl]) -> dict[Acl, str | None]:
+        result = self._run(self._client.create_acls(acls))
+        return {acl: str(error) if error else None for acl, error in result.values().items()}
+
+    def delete(self, filters: Sequence[AclFilter]) -> Sequence[Acl]:
+        return self._run(self._client.delete_acls(filters)).all()
+
+
+@contextmanager
+def refused_explained() -> Iterator[None]:
+    """Say why something could not be done, in one line, and end with the right status."""
+    try:
+        yield
+    except ConfigError as error:
+        raise fail(str(error), Exit.USAGE) from None
+    except ProxyError as error:
+        raise fail(str(error), Exit.REFUSED) from None

@@ -1,0 +1,405 @@
+"""The client against a broker that speaks the bytes that kio writes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from proxy.acl.model import AclFilter, PatternType
+from proxy.admin import (
+    AdminClient,
+    AuthenticationFailed,
+    AuthorizationFailed,
+    BrokerUnavailable,
+    InvalidRequest,
+    Login,
+    OAuthBearer,
+    Scram,
+    UnsupportedVersion,
+)
+from proxy.admin.client import parse_servers
+from proxy.errors import ConfigError
+from sasl.credentials import ScramMechanism
+from tests.proxy.acl.shelf import Shelf, acl
+from tests.proxy.admin.peer import AUTHENTICATE, HANDSHAKE, Peer
+
+DESCRIBE, CREATE, DELETE = 29, 30, 31
+T = TypeVar("T")
+ALICE = Scram(username="alice", password="alice-secret")
+
+
+def against(
+    peer: Peer,
+    work: Callable[[AdminClient], Awaitable[T]],
+    *,
+    login: Login | None = None,
+    timeout_s: float = 5.0,
+) -> T:
+    """Runs the work with a client of the peer, in a bounded time."""
+
+    async def run() -> T:
+        async with (
+            asyncio.timeout(20),
+            peer,
+            AdminClient(peer.address, login=login, request_timeout_s=timeout_s) as client,
+        ):
+            return await work(client)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_acls_go_there_and_back(version: int) -> None:
+    """In the highest version that both sides know, v0 included."""
+    peer = Peer()
+    peer.versions |= dict.fromkeys((DESCRIBE, CREATE, DELETE), (0, version))
+    both = [acl("a"), acl("b", "User:bob", host="10.0.0.0/8")]
+
+    async def work(client: AdminClient) -> None:
+        (await client.create_acls(both)).all()
+        assert (await client.describe_acls()).values() == tuple(both)
+        assert (await client.describe_acls(AclFilter(principal="User:bob"))).values() == (both[1],)
+        result = await client.delete_acls([AclFilter(name="a"), AclFilter(name="none")])
+        assert result.all() == (both[0],)
+        assert [one.values() for one in result.values().values()] == [(both[0],), ()]
+
+    against(peer, work)
+    assert peer.shelf.acls == {both[1]}
+    assert {(DESCRIBE, version), (CREATE, version), (DELETE, version)} <= {*peer.requests}
+    assert peer.connections == 1
+
+
+def test_each_item_has_its_own_result() -> None:
+    good, bad = acl("a"), acl("")
+
+    async def work(client: AdminClient) -> None:
+        result = await client.create_acls([good, bad])
+        assert result.values()[good] is None
+        error = result.values()[bad]
+        assert isinstance(error, InvalidRequest)
+        assert error.code is ErrorCode.invalid_request
+        assert error.message == "Invalid empty resource name"
+        with pytest.raises(InvalidRequest, match="Invalid empty resource name"):
+            result.all()
+
+    peer = Peer()
+    against(peer, work)
+    assert peer.shelf.acls == {good}
+
+
+def test_what_is_denied() -> None:
+    async def work(client: AdminClient) -> None:
+        described = await client.describe_acls()
+        with pytest.raises(AuthorizationFailed, match="CLUSTER_AUTHORIZATION_FAILED"):
+            described.values()
+        created = await client.create_acls([acl()])
+        with pytest.raises(AuthorizationFailed):
+            created.all()
+        deleted = await client.delete_acls([AclFilter()])
+        with pytest.raises(AuthorizationFailed):
+            deleted.all()
+
+    against(Peer(rights=False), work)
+
+
+def test_many_go_in_several_requests() -> None:
+    """Kafka refuses more than 10,000 at once."""
+    many = [acl(str(number)) for number in range(2_500)]
+
+    async def work(client: AdminClient) -> None:
+        result = await client.create_acls(many)
+        result.all()
+        assert [*result.values()] == many
+
+    peer = Peer()
+    against(peer, work)
+    assert peer.seen(CREATE) == 3
+    assert peer.shelf.acls == {*many}
+
+
+def test_version_0_has_no_prefixed_patterns() -> None:
+    """As Java's client: better an error than another ACL than was meant."""
+    peer = Peer()
+    peer.versions |= dict.fromkeys((DESCRIBE, CREATE, DELETE), (0, 0))
+    prefixed = acl(pattern_type=PatternType.PREFIXED)
+
+    async def work(client: AdminClient) -> None:
+        with pytest.raises(UnsupportedVersion):
+            await client.create_acls([prefixed])
+        described = await client.describe_acls(AclFilter(pattern_type=PatternType.MATCH, name="t"))
+        with pytest.raises(UnsupportedVersion):
+            described.values()
+
+    against(peer, work)
+    assert peer.shelf.acls == set()
+
+
+def test_an_older_broker_is_asked_as_it_says() -> None:
+    peer = Peer()
+    peer.versions[18] = (0, 2)
+
+    async def work(client: AdminClient) -> None:
+        assert (await client.describe_acls()).values() == ()
+
+    against(peer, work)
+    assert [version for key, version in peer.requests if key == 18] == [4, 2]
+
+
+def test_a_broker_without_acls() -> None:
+    peer = Peer()
+    del peer.versions[DESCRIBE]
+
+    async def work(client: AdminClient) -> None:
+        with pytest.raises(UnsupportedVersion):
+            await client.describe_acls()
+
+    against(peer, work)
+
+
+# ---------------------------------------------------------------------- logging in
+
+
+@pytest.mark.parametrize("mechanism", ScramMechanism)
+@pytest.mark.parametrize("version", range(3))
+def test_scram(mechanism: ScramMechanism, version: int) -> None:
+    peer = Peer(passwords={"alice": "alice-secret"})
+    peer.versions[AUTHENTICATE] = (0, version)
+
+    async def work(client: AdminClient) -> None:
+        assert (await client.describe_acls()).values() == ()
+
+    login = Scram(username="alice", password="alice-secret", mechanism=mechanism)
+    against(peer, work, login=login)
+    assert (AUTHENTICATE, version) in peer.requests
+
+
+@pytest.mark.parametrize("login", [Scram(username="alice", password="wrong"), None])
+def test_strangers_are_not_let_in(login: Login | None) -> None:
+    async def work(client: AdminClient) -> None:
+        with pytest.raises((AuthenticationFailed, BrokerUnavailable)) as caught:
+            await client.describe_acls()
+        assert "wrong" not in str(caught.value)
+
+    against(Peer(passwords={"alice": "alice-secret"}), work, login=login)
+
+
+def test_a_broker_that_does_not_know_the_password_is_not_believed() -> None:
+    """It took our proof unseen: it may be anybody."""
+
+    async def work(client: AdminClient) -> None:
+        with pytest.raises(AuthenticationFailed, match="signature"):
+            await client.describe_acls()
+
+    peer = Peer(passwords={}, lying=True)
+    against(peer, work, login=ALICE)
+    assert peer.seen(DESCRIBE) == 0
+
+
+def test_a_mechanism_that_is_not_offered() -> None:
+    async def work(client: AdminClient) -> None:
+        with pytest.raises(AuthenticationFailed, match="UNSUPPORTED_SASL_MECHANISM"):
+            await client.describe_acls()
+
+    peer = Peer(passwords={}, handshake_errors=[ErrorCode.unsupported_sasl_mechanism])
+    against(peer, work, login=ALICE)
+
+
+def test_tokens(tmp_path: Path) -> None:
+    """Given, from a file, from a callable."""
+    file = tmp_path / "token"
+    file.write_text("good\n")
+    for token in ("good", file, lambda: "good"):
+        peer = Peer(passwords={}, tokens={"good"})
+
+        async def work(client: AdminClient) -> None:
+            assert (await client.describe_acls()).values() == ()
+
+        against(peer, work, login=OAuthBearer(token=token))
+
+
+def test_a_refused_token() -> None:
+    """The reason comes first, the error when it was acknowledged (RFC 7628)."""
+
+    async def work(client: AdminClient) -> None:
+        with pytest.raises(AuthenticationFailed) as caught:
+            await client.describe_acls()
+        assert "bad-token" not in str(caught.value)
+
+    peer = Peer(passwords={}, tokens={"good"})
+    against(peer, work, login=OAuthBearer(token="bad-token"))
+    assert peer.seen(AUTHENTICATE) == 2
+
+
+def test_secrets_are_masked() -> None:
+    assert "secret" not in repr(Scram(username="alice", password="secret"))
+    assert "secret" not in repr(OAuthBearer(token="secret"))
+
+
+# ---------------------------------------------------------------------- sessions
+
+
+def test_a_session_is_renewed_on_its_connection() -> None:
+    """KIP-368: the fresh token is used, and nothing is asked on the session that ends."""
+    tokens = iter(["first", "second", "third"])
+    peer = Peer(passwords={}, tokens={"first", "second", "third"}, lifetime_ms=1)
+
+    async def work(client: AdminClient) -> None:
+        for _ in range(3):
+            await client.describe_acls()
+            await asyncio.sleep(0.002)
+
+    against(peer, work, login=OAuthBearer(token=lambda: next(tokens)))
+    assert peer.connections == 1
+    keys = [key for key, _ in peer.requests if key != 18]
+    assert keys == [HANDSHAKE, AUTHENTICATE, DESCRIBE] * 3
+
+
+def test_a_long_session_is_not_renewed() -> None:
+    peer = Peer(passwords={"alice": "alice-secret"}, lifetime_ms=3_600_000)
+
+    async def work(client: AdminClient) -> None:
+        await client.describe_acls()
+        await client.describe_acls()
+
+    against(peer, work, login=ALICE)
+    assert peer.seen(HANDSHAKE) == 1
+
+
+def test_a_session_that_may_not_be_renewed_yet_is_replaced() -> None:
+    """Two authentications must lie a second apart; a session may be shorter."""
+    peer = Peer(passwords={}, tokens={"good"}, lifetime_ms=1)
+
+    async def work(client: AdminClient) -> None:
+        await client.describe_acls()
+        peer.handshake_errors.append(ErrorCode.illegal_sasl_state)
+        await asyncio.sleep(0.002)
+        await client.describe_acls()
+
+    against(peer, work, login=OAuthBearer(token="good"))
+    assert peer.connections == 2
+
+
+def test_a_failed_renewal_is_told_and_the_connection_given_up() -> None:
+    peer = Peer(passwords={}, tokens={"good"}, lifetime_ms=1)
+
+    async def work(client: AdminClient) -> None:
+        await client.describe_acls()
+        peer.tokens.clear()
+        await asyncio.sleep(0.002)
+        with pytest.raises(AuthenticationFailed):
+            await client.describe_acls()
+        peer.tokens.add("good")
+        await client.describe_acls()
+
+    against(peer, work, login=OAuthBearer(token="good"))
+    assert peer.connections == 2
+
+
+# ---------------------------------------------------------------------- brokers that fail
+
+
+def test_a_broken_connection_is_replaced() -> None:
+    peer = Peer()
+
+    async def work(client: AdminClient) -> None:
+        await client.describe_acls()
+        peer.drop_connections()
+        await asyncio.sleep(0.05)
+        await client.describe_acls()
+
+    against(peer, work)
+    assert peer.connections == 2
+
+
+def test_the_next_server_is_tried() -> None:
+    async def run() -> None:
+        async with asyncio.timeout(20), Peer() as peer:
+            servers = ["127.0.0.1:1", peer.address]
+            async with AdminClient(servers, request_timeout_s=5) as client:
+                assert (await client.describe_acls()).values() == ()
+
+    asyncio.run(run())
+
+
+def test_no_server_at_all() -> None:
+    async def run() -> None:
+        async with AdminClient("127.0.0.1:1,127.0.0.1:2") as client:
+            with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1: .*127\.0\.0\.1:2: "):
+                await client.describe_acls()
+
+    asyncio.run(run())
+
+
+def test_silence_ends() -> None:
+    """And a late answer is not taken for that to the next request: the connection is given up."""
+
+    peer = Peer(silent={DESCRIBE})
+
+    async def work(client: AdminClient) -> None:
+        with pytest.raises(BrokerUnavailable, match=r"no answer within 0\.3 s"):
+            await client.describe_acls()
+        peer.silent.clear()
+        assert (await client.describe_acls()).values() == ()
+
+    against(peer, work, timeout_s=0.3)
+    assert peer.connections == 2
+
+
+def test_answers_that_cannot_be() -> None:
+    async def work(client: AdminClient) -> None:
+        with pytest.raises(BrokerUnavailable):
+            await client.describe_acls()
+
+    billions = bytes(4) + bytes(2) + b"\x00" + b"\xff\xff\xff\xff\x07"
+    for peer in (
+        Peer(handlers={DESCRIBE: lambda _version, _body: None}),
+        Peer(handlers={DESCRIBE: lambda _version, _body: b""}),
+        Peer(handlers={DESCRIBE: lambda _version, _body: billions}),
+        Peer(handlers={18: lambda _version, _body: b"\x00"}),
+        Peer(correlation_shift=1),
+    ):
+        against(peer, work)
+
+
+def test_fewer_results_than_items() -> None:
+    """Nobody could tell which ACL is not there."""
+
+    async def work(client: AdminClient) -> None:
+        with pytest.raises(BrokerUnavailable, match="0 results for 1 items"):
+            await client.create_acls([acl()])
+
+    against(Peer(handlers={CREATE: lambda _version, _body: bytes(4) + b"\x01\x00"}), work)
+
+
+def test_several_tasks_share_a_client() -> None:
+    async def work(client: AdminClient) -> None:
+        found = await asyncio.gather(*(client.describe_acls() for _ in range(20)))
+        assert [one.values() for one in found] == [(acl(),)] * 20
+
+    peer = Peer(shelf=Shelf(acl()))
+    against(peer, work)
+    assert peer.connections == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a:1", (("a", 1),)),
+        (" a:1 , b:65535", (("a", 1), ("b", 65535))),
+        ("[::1]:9092", (("::1", 9092),)),
+        (["a:1", "b:2"], (("a", 1), ("b", 2))),
+    ],
+)
+def test_servers(text: str | list[str], expected: object) -> None:
+    assert parse_servers(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "a:", ":1", "a:0", "a:65536", "a:1,", "::1:9", "a b:1", []]
+)
+def test_servers_that_are_none(text: str | list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
+        parse_servers(text)

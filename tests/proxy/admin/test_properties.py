@@ -1,0 +1,105 @@
+"""Properties files as Kafka's own tools read them."""
+
+from pathlib import Path
+
+import pytest
+
+from proxy.admin import ClientSettings, OAuthBearer, Scram, read_client_properties
+from proxy.admin.properties import parse_properties
+from proxy.errors import ConfigError
+from sasl.credentials import ScramMechanism
+
+MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+SCRAM = "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\n"
+
+
+def settings(tmp_path: Path, text: str) -> ClientSettings:
+    file = tmp_path / "client.properties"
+    file.write_text(text)
+    return read_client_properties(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a=b", {"a": "b"}),
+        ("a = b ", {"a": "b "}),
+        ("a:b=c", {"a": "b=c"}),
+        ("a b c", {"a": "b c"}),
+        ("a", {"a": ""}),
+        ("# no\n! no\n\n  a=1\r\nb=2", {"a": "1", "b": "2"}),
+        ("a=1\na=2", {"a": "2"}),
+        ("a=1\\\n   2", {"a": "12"}),
+        ("a=1\\\\\nb=2", {"a": "1\\", "b": "2"}),
+        ("a\\=b=c", {"a=b": "c"}),
+        ("a\\\\=b", {"a\\": "b"}),
+        ("a=\\u00e9\\t\\q", {"a": "é\tq"}),
+        ("", {}),
+    ],
+)
+def test_the_syntax_of_java(text: str, expected: dict[str, str]) -> None:
+    assert parse_properties(text) == expected
+
+
+def test_scram(tmp_path: Path) -> None:
+    login = (
+        f'sasl.jaas.config={MODULE} required \\\n  username="alice" \\\n  password="a=\\\\"b; c";\n'
+    )
+    found = settings(tmp_path, SCRAM + login + "bootstrap.servers=h:1\nrequest.timeout.ms=1500\n")
+    assert found == ClientSettings(
+        bootstrap_servers="h:1",
+        login=Scram(username="alice", password='a="b; c', mechanism=ScramMechanism.SCRAM_SHA_512),
+        request_timeout_s=1.5,
+    )
+
+
+def test_a_token_file(tmp_path: Path) -> None:
+    found = settings(
+        tmp_path,
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=OAUTHBEARER\n"
+        "sasl.oauthbearer.token.endpoint.url=file:///etc/a%20token\n",
+    )
+    assert found.login == OAuthBearer(token=Path("/etc/a token"))
+
+
+@pytest.mark.parametrize("text", ["", "security.protocol=PLAINTEXT\nsasl.mechanism=PLAIN"])
+def test_no_login(tmp_path: Path, text: str) -> None:
+    assert settings(tmp_path, text) == ClientSettings()
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("security.protocol=SASL_SSL", "security.protocol"),
+        ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism"),
+        ("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN", "sasl.mechanism"),
+        (SCRAM, "sasl.jaas.config"),
+        (SCRAM + "sasl.jaas.config=secret", "sasl.jaas.config"),
+        (SCRAM + f'sasl.jaas.config={MODULE} required password="secret";', "sasl.jaas.config"),
+        (SCRAM + f"sasl.jaas.config={MODULE} required secret;", "sasl.jaas.config"),
+        (
+            SCRAM + 'sasl.jaas.config=x.Y required username="a" password="secret";',
+            "sasl.jaas.config",
+        ),
+        ("request.timeout.ms=0", "request.timeout.ms"),
+        ("request.timeout.ms=soon", "request.timeout.ms"),
+        (
+            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=OAUTHBEARER\n"
+            "sasl.oauthbearer.token.endpoint.url=https://user:secret@h/",
+            "sasl.oauthbearer.token.endpoint.url",
+        ),
+    ],
+)
+def test_mistakes_name_the_key_and_no_secret(tmp_path: Path, text: str, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settings(tmp_path, text)
+    assert caught.value.path == key
+    assert "secret" not in str(caught.value)
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_client_properties(tmp_path / "missing")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        read_client_properties(tmp_path / "binary")

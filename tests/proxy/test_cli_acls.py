@@ -1,0 +1,445 @@
+"""`reauth-proxy acls` as people script it: kafka-acls.sh's options, exit statuses, JSON."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
+from proxy.cli import app
+from proxy.store import open_store
+from tests.proxy.acl.shelf import acl
+from tests.proxy.admin.peer import Peer
+from tests.proxy.config_mistakes import SIDECAR
+
+ALICE = ("--allow-principal", "User:alice")
+READ, WRITE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE
+GROUP, CLUSTER = ResourceType.GROUP, ResourceType.CLUSTER
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    file = tmp_path / "state.db"
+    open_store(f"sqlite:{file}").close()
+    return file
+
+
+def run(*arguments: object, stdin: str = "") -> Result:
+    words = ["acls", *(str(argument) for argument in arguments)]
+    return CliRunner().invoke(app, words, input=stdin)
+
+
+def kept(store: Path) -> set[Acl]:
+    opened = open_store(f"sqlite:{store}")
+    try:
+        return set(opened.acl_snapshot().acls)
+    finally:
+        opened.close()
+
+
+def put(store: Path, *acls: Acl) -> None:
+    opened = open_store(f"sqlite:{store}")
+    opened.create_acls(acls)
+    opened.close()
+
+
+def rows(result: Result) -> list[dict[str, Any]]:
+    assert result.exit_code == 0, result.output
+    found: list[dict[str, Any]] = json.loads(result.stdout)
+    return found
+
+
+def every(*operations: Operation, **fields: Any) -> set[Acl]:
+    return {acl(operation=operation, **fields) for operation in operations}
+
+
+TXN = ResourceType.TRANSACTIONAL_ID
+IDEMPOTENT = every(Operation.IDEMPOTENT_WRITE, name="kafka-cluster", resource_type=CLUSTER)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--topic t", every(Operation.ALL)),
+        ("--topic t --operation Read", every(READ)),
+        ("--topic t --operation read --operation WRITE", every(READ, WRITE)),
+        ("--topic t --operation DescribeConfigs", every(Operation.DESCRIBE_CONFIGS)),
+        ("--topic t --operation describe_configs", every(Operation.DESCRIBE_CONFIGS)),
+        ("--topic t --topic u", every(Operation.ALL) | every(Operation.ALL, name="u")),
+        ("--topic * --operation Read", every(READ, name="*")),
+        ("--group g --operation Read", every(READ, name="g", resource_type=GROUP)),
+        (
+            "--cluster --operation ClusterAction",
+            every(Operation.CLUSTER_ACTION, name="kafka-cluster", resource_type=CLUSTER),
+        ),
+        ("--transactional-id x --operation Write", every(WRITE, name="x", resource_type=TXN)),
+        (
+            "--delegation-token d --operation Describe",
+            every(DESCRIBE, name="d", resource_type=ResourceType.DELEGATION_TOKEN),
+        ),
+        (
+            "--user-principal User:bob --operation CreateTokens",
+            every(Operation.CREATE_TOKENS, name="User:bob", resource_type=ResourceType.USER),
+        ),
+        (
+            "--topic t --resource-pattern-type PREFIXED --operation Read",
+            every(READ, pattern_type=PatternType.PREFIXED),
+        ),
+        (
+            "--topic t --operation Read --allow-host 10.0.0.0/8 --allow-host ::1",
+            every(READ, host="10.0.0.0/8") | every(READ, host="::1"),
+        ),
+        (
+            "--topic t --operation Read --deny-principal User:bob --deny-host h",
+            every(READ) | every(READ, principal="User:bob", host="h", permission=Permission.DENY),
+        ),
+        ("--producer --topic t", every(WRITE, DESCRIBE, Operation.CREATE)),
+        (
+            "--producer --topic t --transactional-id x",
+            every(WRITE, DESCRIBE, Operation.CREATE)
+            | every(WRITE, DESCRIBE, name="x", resource_type=TXN),
+        ),
+        (
+            "--producer --idempotent --topic t",
+            every(WRITE, DESCRIBE, Operation.CREATE) | IDEMPOTENT,
+        ),
+        (
+            "--consumer --topic t --group g",
+            every(READ, DESCRIBE) | every(READ, name="g", resource_type=GROUP),
+        ),
+        (
+            "--producer --consumer --topic t --group g",
+            every(READ, WRITE, DESCRIBE, Operation.CREATE)
+            | every(READ, name="g", resource_type=GROUP),
+        ),
+    ],
+)
+def test_add_and_remove(store: Path, options: str, expected: set[Acl]) -> None:
+    """What kafka-acls.sh makes of the same options; `remove` takes the same away, and no more."""
+    other = acl("t", "User:other", operation=Operation.ALTER)
+    put(store, other)
+    words = [*options.split(), *ALICE, "--store", store, "--output", "json"]
+
+    added = rows(run("add", *words))
+    assert kept(store) == expected | {other}
+    assert {row["status"] for row in added} == {"added"}
+    assert {row["status"] for row in rows(run("add", *words))} == {"exists"}
+
+    removed = rows(run("remove", *words, "--force"))
+    assert len(removed) == len(added) == len(expected)
+    assert kept(store) == {other}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "",
+        "--topic t",
+        "--allow-principal User:a",
+        "--allow-principal alice --topic t",
+        "--allow-principal User:a --topic t --operation Fly",
+        "--allow-principal User:a --topic t --operation ClusterAction",
+        "--allow-principal User:a --topic t --operation Any",
+        "--allow-principal User:a --topic t --resource-pattern-type match",
+        "--allow-principal User:a --topic t --resource-pattern-type any",
+        "--allow-principal User:a --cluster --resource-pattern-type prefixed",
+        "--allow-principal User:a --topic t --deny-host h",
+        "--allow-host h --topic t",
+        "--allow-principal User:a --topic t --idempotent",
+        "--allow-principal User:a --producer",
+        "--allow-principal User:a --producer --group g",
+        "--allow-principal User:a --producer --topic t --operation Read",
+        "--deny-principal User:a --producer --topic t",
+        "--allow-principal User:a --consumer --topic t",
+        "--allow-principal User:a --consumer --topic t --group g --cluster",
+        "--allow-principal User:a --consumer --topic t --group g --transactional-id x",
+        "--allow-principal User:a --producer --topic t --delegation-token d",
+    ],
+)
+def test_add_is_misused(store: Path, options: str) -> None:
+    result = run("add", *options.split(), "--store", store)
+    assert result.exit_code == 2, result.output
+    assert kept(store) == set()
+
+
+@pytest.mark.parametrize("name", ["", " ", "x" * 9_000, "\udcff"])
+def test_names_that_cannot_be(store: Path, name: str) -> None:
+    """The last is what Python makes of an argument that is not UTF-8."""
+    assert run("add", "--topic", name, *ALICE, "--store", store).exit_code == 2
+    assert run("add", "--topic", "t", *ALICE, "--allow-host", name, "--store", store).exit_code == 2
+
+
+def test_remove_without_a_principal_takes_all_of_the_resource(store: Path) -> None:
+    mine = {acl(), acl(principal="User:b"), acl(operation=WRITE)}
+    others = {acl("u"), acl(pattern_type=PatternType.PREFIXED)}
+    put(store, *mine, *others)
+    assert len(rows(run("remove", "--topic", "t", "--store", store, "--force", "--output", "json")))
+    assert kept(store) == others
+
+
+@pytest.mark.parametrize("options", ["--operation Read", "--producer", ""])
+def test_remove_never_takes_more_than_was_said(store: Path, options: str) -> None:
+    """kafka-acls.sh takes all ACLs of the topic away for the first two."""
+    put(store, acl(), acl(operation=WRITE))
+    topic = ["--topic", "t"] if options else []
+    result = run("remove", *topic, *options.split(), "--store", store, "--force")
+    assert result.exit_code == 2
+    assert len(kept(store)) == 2
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y\n", 0), ("n\n", 1), ("\n", 1), ("", 1)])
+def test_remove_asks(store: Path, answer: str, left: int) -> None:
+    put(store, acl())
+    result = run("remove", "--topic", "t", "--store", store, stdin=answer)
+    assert result.exit_code == (1 if left else 0)
+    assert "User:alice" in result.stderr
+    assert len(kept(store)) == left
+
+
+@pytest.mark.parametrize("force", [("--force",), ()])
+def test_nothing_to_remove_is_status_1(store: Path, force: tuple[str, ...]) -> None:
+    result = run("remove", "--topic", "t", "--store", store, *force)
+    assert result.exit_code == 1
+    assert result.stderr == "reauth-proxy: there is no such ACL\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ("", ["a", "ab", "a", "*", "g", "kafka-cluster"]),
+        ("--topic a", ["a"]),
+        ("--topic a --resource-pattern-type any", ["a", "a"]),
+        ("--topic abc --resource-pattern-type match", ["*", "a"]),
+        ("--topic a --resource-pattern-type prefixed", ["a"]),
+        ("--topic x", []),
+        ("--cluster", ["kafka-cluster"]),
+        ("--cluster --resource-pattern-type match", ["kafka-cluster"]),
+        ("--topic a --group g", ["a", "g"]),
+        ("--principal User:bob", ["ab"]),
+        ("--principal User:bob --principal User:alice --topic ab", ["ab"]),
+        ("--principal User:nobody", []),
+    ],
+)
+def test_list(store: Path, options: str, names: list[str]) -> None:
+    put(
+        store,
+        acl("a"),
+        acl("*"),
+        acl("ab", "User:bob"),
+        acl("a", pattern_type=PatternType.PREFIXED),
+        acl("g", resource_type=GROUP),
+        acl("kafka-cluster", resource_type=CLUSTER),
+    )
+    found = rows(run("list", *options.split(), "--store", store, "--output", "json"))
+    assert sorted(row["name"] for row in found) == sorted(names)
+
+
+def test_what_programs_get(store: Path) -> None:
+    put(store, acl(host="10.0.0.0/8", permission=Permission.DENY))
+    assert rows(run("list", "--store", store, "--output", "json")) == [
+        {
+            "resource_type": "TOPIC",
+            "pattern_type": "LITERAL",
+            "name": "t",
+            "principal": "User:alice",
+            "host": "10.0.0.0/8",
+            "operation": "READ",
+            "permission": "DENY",
+        }
+    ]
+
+
+def test_tables_cannot_be_steered(store: Path) -> None:
+    """A name comes from a stranger: neither the terminal nor rich's markup may obey it."""
+    put(store, acl("[red]x\x1b[2J"))
+    result = run("list", "--store", store)
+    assert result.exit_code == 0
+    assert "\x1b[2J" not in result.stdout
+    assert "[red]x" in result.stdout
+
+
+def test_the_store_of_a_configuration(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("upstream: {bootstrap.servers: 'b:1'}\nlisteners:\n" + SIDECAR)
+    assert run("add", "--topic", "t", *ALICE, "--config", config).exit_code == 0
+    assert kept(tmp_path / "state.db") == every(Operation.ALL)
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        ("", 2),
+        ("--store {0}/missing.db", 2),
+        ("--config {0}/missing.yaml", 2),
+        ("--store {0}/state.db --bootstrap-server h:1", 2),
+        ("--store {0}/state.db --command-config {0}/c", 2),
+        ("--bootstrap-server nonsense", 2),
+        ("--bootstrap-server 127.0.0.1:1 --command-config {0}/missing", 2),
+        ("--command-config {0}/empty", 2),
+        ("--bootstrap-server 127.0.0.1:1", 1),
+        ("--store {0}/broken.db", 1),
+    ],
+)
+def test_where_there_are_no_acls(store: Path, options: str, status: int) -> None:
+    """One line, and the status that says whether trying again may help."""
+    store.with_name("broken.db").write_bytes(b"not a database" * 100)
+    store.with_name("empty").write_text("")
+    result = run("list", *options.format(store.parent).split())
+    assert result.exit_code == status, result.output
+    assert not store.with_name("missing.db").exists()
+
+
+# ---------------------------------------------------------------------- through a proxy
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    """In a thread of its own: the command line runs its own event loop."""
+    one = Peer(passwords={"admin": "admin-secret"})
+    started, ended = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        async with one:
+            started.set()
+            await asyncio.to_thread(ended.wait, 30)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert started.wait(10)
+    yield one
+    ended.set()
+    thread.join(10)
+
+
+@pytest.fixture
+def through(peer: Peer, tmp_path: Path) -> list[str]:
+    file = tmp_path / "admin.properties"
+    file.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required"
+        ' username="admin" password="admin-secret";\n'
+    )
+    return ["--bootstrap-server", peer.address, "--command-config", str(file)]
+
+
+def test_through_a_proxy(peer: Peer, through: list[str]) -> None:
+    assert run("add", "--topic", "t", *ALICE, "--operation", "Read", *through).exit_code == 0
+    assert peer.shelf.acls == {acl()}
+    [row] = rows(run("list", *through, "--output", "json"))
+    assert (row["name"], row["operation"]) == ("t", "READ")
+    assert run("remove", "--topic", "t", "--force", *through).exit_code == 0
+    assert peer.shelf.acls == set()
+
+
+def test_refused_by_a_proxy(peer: Peer, through: list[str]) -> None:
+    peer.rights = False
+    for command in (["list"], ["add", "--topic", "t", *ALICE], ["remove", "--topic", "t"]):
+        result = run(*command, *through)
+        assert result.exit_code == 1
+        assert result.stderr == (
+            "reauth-proxy: CLUSTER_AUTHORIZATION_FAILED: Cluster authorization failed.\n"
+        )
+
+
+def test_a_wrong_password(peer: Peer, through: list[str]) -> None:
+    peer.passwords = {"admin": "changed"}
+    result = run("list", *through)
+    assert result.exit_code == 1
+    assert "SASL_AUTHENTICATION_FAILED" in result.stderr
+    assert "admin-secret" not in result.output
+
+
+# ---------------------------------------------------------------------- many filters
+
+
+@pytest.mark.parametrize(("highest", "requests"), [(4, 1), (3, 2)])
+def test_many_principals_in_one_round_trip(
+    peer: Peer, through: list[str], highest: int, requests: int
+) -> None:
+    """Where the other end has KIP-888; else one after the other, and nobody notices."""
+    peer.versions[29] = (0, highest)
+    peer.shelf.acls = {acl("a"), acl("b", "User:bob"), acl("c", "User:carol")}
+    principals = ["--principal", "User:alice", "--principal", "User:bob"]
+    found = rows(run("list", *principals, *through, "--output", "json"))
+    assert [row["name"] for row in found] == ["a", "b"]
+    assert peer.seen(29) == requests
+
+
+FILTERS = """\
+# whom we look after
+--principal User:alice
+
+--principal=User:bob --topic "b c"
+--group g --resource-pattern-type PREFIXED
+--cluster
+"""
+
+
+@pytest.mark.parametrize("given", ["file", "stdin"])
+def test_a_file_of_filters(store: Path, given: str) -> None:
+    put(
+        store,
+        acl("a"),
+        acl("b c", "User:bob"),
+        acl("d", "User:bob"),
+        acl("g", "User:bob", resource_type=GROUP),
+        acl("g", "User:bob", resource_type=GROUP, pattern_type=PatternType.PREFIXED),
+        acl("kafka-cluster", "User:bob", resource_type=CLUSTER),
+    )
+    file = store.with_name("filters")
+    file.write_text(FILTERS)
+    words = ("list", "--store", store, "--output", "json", "--file")
+    found = rows(run(*words, file) if given == "file" else run(*words, "-", stdin=FILTERS))
+    assert [row["name"] for row in found] == ["a", "b c", "g", "kafka-cluster"]
+
+
+def test_a_file_of_filters_is_one_round_trip(peer: Peer, through: list[str]) -> None:
+    peer.versions[29] = (0, 4)
+    peer.shelf.acls = {acl("a", f"User:{number}") for number in range(300)}
+    lines = "".join(f"--principal User:{number}\n" for number in range(200))
+    found = rows(run("list", "--file", "-", *through, "--output", "json", stdin=lines))
+    assert len(found) == 200
+    assert peer.seen(29) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "the file has no filters"),
+        ("# nothing\n\n", "the file has no filters"),
+        ("--principal User:a\n--topic t --topic u\n", "line 2: one resource and one principal"),
+        ("--principal User:a --principal User:b\n", "line 1: one resource and one principal"),
+        ("--principal alice\n", "line 1: alice: a principal reads TYPE:NAME"),
+        ("User:alice\n", "line 1: unrecognized arguments: User:alice"),
+        ("--princ User:alice\n", "line 1: unrecognized arguments"),
+        ("--topic\n", "line 1: argument --topic: expected one argument"),
+        ('--topic "t\n', "line 1: No closing quotation"),
+        ("--topic t --resource-pattern-type some\n", "line 1: 'some' is not a valid"),
+        ("--topic ''\n", "line 1: a name must not be empty"),
+        ("--help\n", "line 1: unrecognized arguments"),
+    ],
+)
+def test_a_file_that_says_something_else(store: Path, text: str, problem: str) -> None:
+    """One line that says where, and status 2."""
+    result = run("list", "--file", "-", "--store", store, stdin=text)
+    assert result.exit_code == 2, result.output
+    unwrapped = " ".join(result.stderr.replace("│", " ").split())
+    assert problem in unwrapped
+
+
+@pytest.mark.parametrize("options", ["--topic t", "--principal User:a", "--cluster"])
+def test_a_file_goes_alone(store: Path, options: str) -> None:
+    words = ("list", "--file", "-", *options.split(), "--store", store)
+    assert run(*words, stdin=FILTERS).exit_code == 2
+
+
+def test_a_file_that_cannot_be_read(store: Path) -> None:
+    store.with_name("binary").write_bytes(b"--topic \xff")
+    for name in ("missing", "binary", "."):
+        result = run("list", "--file", store.with_name(name) if name != "." else store.parent)
+        assert result.exit_code == 2, result.output
