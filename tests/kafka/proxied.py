@@ -104,6 +104,16 @@ def _listener(name: str, port: int, max_reauth_ms: int, jwks: Path) -> dict[str,
     }
 
 
+def enforcing_acls(config: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The same configuration, judging every request; `more` are further top-level keys."""
+    authorizer = {
+        "mode": "enforce",
+        "super.users": [f"User:{SUPER_USER}"],
+        "allow.everyone.if.no.acl.found": False,
+    }
+    return {**config, "authorizer": authorizer, **more}
+
+
 class ProxyProcess:
     """`reauth-proxy serve` with this configuration; SIGTERM at the end, by its process id."""
 
@@ -115,6 +125,8 @@ class ProxyProcess:
         self._directory = directory
         self._log = directory / "proxy.log"
         self._process: subprocess.Popen[str] | None = None
+        self.prefix: tuple[str, ...] = ()
+        """What stands before the command: another user, another network namespace."""
         self.config_file.write_text(json.dumps(config, indent=2))  # which is YAML too
 
     def __enter__(self) -> Self:
@@ -125,7 +137,15 @@ class ProxyProcess:
         """Starts it, anew if it was stopped; returns when it accepts connections."""
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "proxy", "serve", "--config", str(self.config_file)],
+                [
+                    *self.prefix,
+                    sys.executable,
+                    "-m",
+                    "proxy",
+                    "serve",
+                    "--config",
+                    self.config_file,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

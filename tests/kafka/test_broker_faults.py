@@ -61,7 +61,7 @@ class BreakingBroker:
                 near, _ = self._accepting.accept()
             except OSError:
                 return
-            far = socket.create_connection(self._broker)
+            far = socket.create_connection(self._broker[:2])
             threading.Thread(target=_pass, args=(near, far, None), daemon=True).start()
             limit = self.answer_bytes
             threading.Thread(target=_pass, args=(far, near, limit), daemon=True).start()

@@ -239,8 +239,11 @@ def test_confluent_administers(carol: User, bootstrap: str) -> None:
     )
     _all(admin.incremental_alter_configs([resource]))
     asked = confluent_admin.ConfigResource(confluent_admin.ResourceType.TOPIC, name)
-    (configs,) = _all(admin.describe_configs([asked]))
-    assert configs["retention.ms"].value == "12345"
+    wait_until(
+        lambda: _all(admin.describe_configs([asked]))[0]["retention.ms"].value == "12345",
+        DEADLINE,
+        what="the setting did not arrive",
+    )
 
     producer = confluent.Producer(carol.confluent(bootstrap))
     producer.produce(name, b"one")

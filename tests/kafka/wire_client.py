@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import io
 import socket
+import ssl
 import struct
 import time
 import types
@@ -35,6 +36,8 @@ class Address(NamedTuple):
 
     host: str
     port: int
+    ca: str | None = None
+    """PEM file of who is trusted to say who is there; None: without TLS."""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -121,8 +124,11 @@ class WireClient:
     """One connection. Nothing is retried, nothing is negotiated, every wait ends."""
 
     def __init__(self, address: Address) -> None:
-        self._socket = socket.create_connection(address, timeout=ANSWER_DEADLINE_SECONDS)
+        self._socket = socket.create_connection(address[:2], timeout=ANSWER_DEADLINE_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if address.ca is not None:
+            context = ssl.create_default_context(cafile=address.ca)
+            self._socket = context.wrap_socket(self._socket, server_hostname=address.host)
         self._received = b""
 
     def __enter__(self) -> Self:
@@ -142,13 +148,13 @@ class WireClient:
 
     def finish_sending(self) -> None:
         """Sends FIN and goes on reading."""
-        self._socket.shutdown(socket.SHUT_WR)
+        socket.socket.shutdown(self._socket, socket.SHUT_WR)  # TLS' own would end reading too
 
     def raw(self, data: bytes) -> None:
         """Sends bytes as they are; a peer that closed meanwhile shows when receiving."""
         try:
             self._socket.sendall(data)
-        except (ConnectionError, TimeoutError):
+        except (ConnectionError, TimeoutError, ssl.SSLError):
             return
 
     def send_payload(self, payload: bytes) -> None:
@@ -200,7 +206,7 @@ class WireClient:
             data = self._socket.recv(1 << 20)
         except TimeoutError:
             return Outcome.SILENT
-        except ConnectionError:
+        except (ConnectionError, ssl.SSLError):
             return Outcome.CLOSED
         if not data:
             return Outcome.CLOSED

@@ -1,0 +1,94 @@
+"""What tests/proxy/acl/api_cases.py says of Kafka, asked of Kafka; and our client on it."""
+
+import asyncio
+
+import pytest
+
+from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from proxy.admin import AdminClient, AuthorizationFailed, InvalidRequest, Scram
+from sasl.credentials import ScramMechanism
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.conftest import StartCluster
+from tests.kafka.wire_client import ask
+from tests.proxy.acl.api_cases import CREATIONS_SEEN, FILTERS_SEEN, asking, creation
+
+DESCRIBE, CREATE, DELETE = 29, 30, 31
+_AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS;User:admin",
+}
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+
+@pytest.fixture
+def authorizing(start_cluster: StartCluster) -> KafkaCluster:
+    cluster = start_cluster(nodes=1, properties=_AUTHORIZER, sasl_listeners={"LONG": 1_500})
+    for name in ("admin", "alice"):
+        cluster.add_scram_user(name, f"{name}-secret")
+    return cluster
+
+
+def test_the_expected_answers_are_kafkas(authorizing: KafkaCluster) -> None:
+    address = authorizing.address()
+    for version in (1, 2, 3):
+        items = [creation(**changes) for changes, _ in CREATIONS_SEEN]
+        results = ask(address, CREATE, version, {"creations": items}).results
+        told = [(one.error_code.name, one.error_message) for one in results]
+        assert told == [expected for _, expected in CREATIONS_SEEN]
+
+        # of nobody: they are about what is wrong with them
+        filters = [asking(host_filter="none", **changes) for changes, _ in FILTERS_SEEN]
+        results = ask(address, DELETE, version, {"filters": filters}).filter_results
+        told = [(one.error_code.name, one.error_message) for one in results]
+        assert told == [expected for _, expected in FILTERS_SEEN]
+        for one in filters:
+            response = ask(address, DESCRIBE, version, one)
+            assert (response.error_code.name, response.error_message) == ("none", "")
+            assert response.resources == ()
+
+
+def test_our_client_administers_kafka(authorizing: KafkaCluster) -> None:
+    """Through sessions of a second and a half, which end while it works (KIP-368)."""
+    literal = Acl(
+        ResourceType.TOPIC,
+        PatternType.LITERAL,
+        "t",
+        "User:alice",
+        "*",
+        Operation.READ,
+        Permission.ALLOW,
+    )
+    cluster_wide = Acl(
+        ResourceType.CLUSTER,
+        PatternType.LITERAL,
+        "kafka",
+        "User:alice",
+        "*",
+        Operation.ALTER,
+        Permission.ALLOW,
+    )
+
+    async def work() -> None:
+        servers = str(authorizing.address(listener="LONG"))
+        admin = Scram(username="admin", password="admin-secret")
+        async with asyncio.timeout(60), AdminClient(servers, login=admin) as client:
+            created = await client.create_acls([literal, cluster_wide])
+            assert created.values()[literal] is None
+            assert isinstance(created.values()[cluster_wide], InvalidRequest)
+            for _ in range(4):
+                # the brokers learn of it from the controller
+                await asyncio.sleep(0.7)
+                found = await client.describe_acls(AclFilter(principal="User:alice"))
+            assert found.values() == (literal,)
+            assert (await client.delete_acls([AclFilter(name="t")])).all() == (literal,)
+        alice = Scram(
+            username="alice", password="alice-secret", mechanism=ScramMechanism.SCRAM_SHA_256
+        )
+        async with asyncio.timeout(60), AdminClient(servers, login=alice) as client:
+            with pytest.raises(AuthorizationFailed):
+                (await client.describe_acls()).values()
+            with pytest.raises(AuthorizationFailed):
+                (await client.create_acls([literal])).all()
+
+    asyncio.run(work())

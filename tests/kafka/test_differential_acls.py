@@ -1,0 +1,152 @@
+"""The same requests with the same ACLs to Kafka's StandardAuthorizer and to the proxy.
+
+One broker serves both: by its SASL listener, where it judges itself, and by its plain listener,
+where the proxy is a super user and has judged before.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from proxy.wire.apis import APIS, Kind
+from tests.kafka.acl_differences import DELIBERATE, explained_by
+from tests.kafka.acl_profiles import PROFILES
+from tests.kafka.acl_requests import QUESTIONS
+from tests.kafka.acl_run import Versions, answer_all, offered
+from tests.kafka.acl_scripts import run_scripts, script_acls
+from tests.kafka.acl_side import AUTHORIZER_PROPERTIES, FEATURES, PASSWORD, Side
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.proxied import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+LISTENER = "LONG"
+_REAUTH_MS = 3_600_000
+#: Only brokers with a metrics reporter of their own for clients offer these.
+NEEDS_A_REPORTER = {71, 72}
+#: More differences than anybody reads.
+_SHOWN = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What one side answered, by case."""
+
+    answers: Mapping[str, str]
+    versions: Versions
+
+
+@pytest.fixture(scope="module")
+def broker(require_kafka: None) -> Iterator[KafkaCluster]:  # noqa: ARG001 - skips
+    with KafkaCluster(
+        nodes=1,
+        properties=AUTHORIZER_PROPERTIES,
+        features=FEATURES,
+        sasl_listeners={LISTENER: _REAUTH_MS},
+    ) as cluster:
+        cluster.add_scram_user(SUPER_USER, PASSWORD)
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def proxy(
+    broker: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProxyProcess]:
+    listeners = {LISTENER: _REAUTH_MS}
+    config = sidecar_config(str(broker.address()), jwks, listeners=listeners)
+    process = ProxyProcess(enforcing_acls(config), tmp_path_factory.mktemp("acls"))
+    process.add_user(SUPER_USER, PASSWORD, "SCRAM-SHA-256")
+    with process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def versions(broker: KafkaCluster, proxy: ProxyProcess) -> Versions:
+    """What both offer."""
+    kafkas = offered(broker.address(listener=LISTENER))
+    proxys = offered(proxy.addresses()[LISTENER])
+    both = {}
+    for key in kafkas.keys() & proxys.keys():
+        low, high = (max(kafkas[key][0], proxys[key][0]), min(kafkas[key][1], proxys[key][1]))
+        if low <= high:
+            both[key] = (low, high)
+    return both
+
+
+@pytest.fixture(scope="module")
+def kafkas(broker: KafkaCluster, versions: Versions) -> Mapping[str, str]:
+    side = Side("kaf", broker.address(listener=LISTENER), broker.address())
+    return _judge(side, versions, administers_users=False)
+
+
+def _judge(side: Side, versions: Versions, *, administers_users: bool) -> Mapping[str, str]:
+    with closing(side):
+        side.prepare(administers_users=administers_users, profiles={**PROFILES, **script_acls()})
+        return {**run_scripts(side), **answer_all(side, versions)}
+
+
+def test_every_api_that_is_offered_is_asked(versions: Versions) -> None:
+    """An API without a question here would be authorized on trust."""
+    asked = {question.api_key for question in QUESTIONS}
+    judged = {key for key, api in APIS.items() if api.kind is Kind.FORWARDED} | {29, 30, 31, 48}
+    assert judged == asked
+    assert judged - versions.keys() == NEEDS_A_REPORTER
+
+
+def test_every_deliberate_difference_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text()
+    assert not {what for what in DELIBERATE if f"\n| {what} | " not in text}
+
+
+def test_proxy_judges_as_kafka_does(
+    broker: KafkaCluster,
+    proxy: ProxyProcess,
+    versions: Versions,
+    kafkas: Mapping[str, str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    side = Side("prx", proxy.addresses()[LISTENER], broker.address())
+    proxys = _judge(side, versions, administers_users=True)
+    different = _different(kafkas, proxys)
+    unexpected = [case for case in different if explained_by(case) is None]
+    with capsys.disabled():
+        print(  # noqa: T201 - the numbers are part of the result
+            f"\n{len(kafkas)} cases, {len(different)} differences, {len(unexpected)} unexpected"
+        )
+    assert kafkas.keys() == proxys.keys()
+    assert not unexpected, _report(unexpected, kafkas, proxys)
+    assert {explained_by(case) for case in different} == set(DELIBERATE)
+
+
+def test_kafka_judges_the_same_twice(
+    broker: KafkaCluster, versions: Versions, kafkas: Mapping[str, str]
+) -> None:
+    """An answer with a clock or somebody else's topic in it would be no yardstick."""
+    side = Side("sec", broker.address(listener=LISTENER), broker.address())
+    again = _judge(side, versions, administers_users=False)
+    different = _different(kafkas, again)
+    assert not different, _report(different, kafkas, again)
+
+
+def _different(left: Mapping[str, str], right: Mapping[str, str]) -> list[str]:
+    return [case for case in left if left[case] != right.get(case)]
+
+
+def _report(cases: list[str], left: Mapping[str, str], right: Mapping[str, str]) -> str:
+    counts = Counter(case.split(": ", 1)[-1].rsplit(" v", 1)[0] for case in cases)
+    rows = [f"{count:5} {what}" for what, count in counts.most_common()]
+    for case in cases[:_SHOWN]:
+        rows += ["", case, *_around(left[case], right.get(case, "no answer"))]
+    return "\n".join(rows)
+
+
+def _around(left: str, right: str, width: int = 300) -> tuple[str, str]:
+    # Long answers are cut to what surrounds their first difference.
+    pairs = enumerate(zip(left, right, strict=False))
+    first = next((index for index, (one, other) in pairs if one != other), 0)
+    start = max(0, first - width // 2)
+    return f"  < {left[start : start + width]}", f"  > {right[start : start + width]}"
