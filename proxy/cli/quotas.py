@@ -1,0 +1,282 @@
+"""`reauth-proxy quotas`: how much users, client ids and addresses may use."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from proxy.cli.administration import (
+    BootstrapOption,
+    CommandConfigOption,
+    ConfigOption,
+    StoreOption,
+)
+from proxy.cli.common import Exit, Output, OutputOption, fail, printable
+from proxy.cli.quota_administration import quota_administration
+from proxy.quota.model import (
+    DEFAULT,
+    BadEntity,
+    Default,
+    Name,
+    QuotaEntity,
+    QuotaKey,
+    Quotas,
+    key_of,
+    value_problem,
+)
+from proxy.quota.precedence import Explanation, StaticDefaults, explain
+from proxy.quota.zookeeper_json import format_limit
+
+app = typer.Typer(help="Manage how much clients may use (quotas).", no_args_is_help=True)
+
+User = Annotated[str | None, typer.Option(metavar="NAME", help="A user, without User:.")]
+UserDefaults = Annotated[
+    bool, typer.Option("--user-defaults", help="All users without a quota of their own.")
+]
+ClientId = Annotated[str | None, typer.Option(metavar="ID", help="A client id.")]
+ClientIdDefaults = Annotated[
+    bool, typer.Option("--client-id-defaults", help="All client ids without a quota of their own.")
+]
+Ip = Annotated[str | None, typer.Option(metavar="ADDRESS", help="An address.")]
+IpDefaults = Annotated[
+    bool, typer.Option("--ip-defaults", help="All addresses without a quota of their own.")
+]
+Limits = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="KEY=VALUE...",
+        help=f"What to limit: {', '.join(QuotaKey)}. Rates are per second.",
+    ),
+]
+Keys = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY]...", help="What not to limit; without, all.")
+]
+
+
+@app.command(name="list")
+def list_quotas(
+    user: User = None,
+    user_defaults: UserDefaults = False,
+    client_id: ClientId = None,
+    client_id_defaults: ClientIdDefaults = False,
+    ip: Ip = None,
+    ip_defaults: IpDefaults = False,
+    config: ConfigOption = None,
+    store: StoreOption = None,
+    bootstrap: BootstrapOption = None,
+    command_config: CommandConfigOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List quotas: those set for what is named, alone or with others; or all."""
+    wanted = {
+        "user": _name("user", user, user_defaults),
+        "client_id": _name("client-id", client_id, client_id_defaults),
+        "ip": _name("ip", ip, ip_defaults),
+    }
+    with quota_administration(config, store, bootstrap, command_config) as administration:
+        quotas = administration.quotas()
+    found = {
+        entity: limits
+        for entity, limits in sorted(quotas.items(), key=lambda item: item[0].path)
+        if all(name in (None, getattr(entity, kind)) for kind, name in wanted.items())
+    }
+    _print_quotas(found, output)
+
+
+@app.command(name="set")
+def set_quotas(
+    limits: Limits,
+    user: User = None,
+    user_defaults: UserDefaults = False,
+    client_id: ClientId = None,
+    client_id_defaults: ClientIdDefaults = False,
+    ip: Ip = None,
+    ip_defaults: IpDefaults = False,
+    config: ConfigOption = None,
+    store: StoreOption = None,
+    bootstrap: BootstrapOption = None,
+    command_config: CommandConfigOption = None,
+) -> None:
+    """Set quotas of a user, a client id, both together, or an address."""
+    entity = _entity(user, user_defaults, client_id, client_id_defaults, ip, ip_defaults)
+    changes = dict(_limit(entity, text) for text in limits)
+    if len(changes) < len(limits):
+        raise typer.BadParameter("a key is given twice")
+    with quota_administration(config, store, bootstrap, command_config) as administration:
+        administration.alter({entity: changes})
+    told = ", ".join(f"{key}={format_limit(value)}" for key, value in changes.items())
+    typer.echo(f"{printable(str(entity))}: {told}")
+
+
+@app.command()
+def remove(
+    keys: Keys = None,
+    user: User = None,
+    user_defaults: UserDefaults = False,
+    client_id: ClientId = None,
+    client_id_defaults: ClientIdDefaults = False,
+    ip: Ip = None,
+    ip_defaults: IpDefaults = False,
+    config: ConfigOption = None,
+    store: StoreOption = None,
+    bootstrap: BootstrapOption = None,
+    command_config: CommandConfigOption = None,
+) -> None:
+    """Remove quotas of exactly what is named: of a user, not of the user with a client id."""
+    entity = _entity(user, user_defaults, client_id, client_id_defaults, ip, ip_defaults)
+    wanted = [_key(entity, name) for name in keys or ()]
+    with quota_administration(config, store, bootstrap, command_config) as administration:
+        present = administration.quotas().get(entity, {})
+        gone = [key for key in wanted or present if key in present]
+        if not gone:
+            raise fail(f"there is no such quota of {entity}", Exit.REFUSED)
+        administration.alter({entity: dict.fromkeys(gone)})
+    typer.echo(f"{printable(str(entity))}: removed {', '.join(gone)}")
+
+
+@app.command(name="explain")
+def explain_quotas(
+    user: Annotated[str, typer.Option(metavar="NAME", help="The user, without User:.")],
+    client_id: Annotated[
+        str, typer.Option(metavar="ID", help="The client id; without it, a client that has none.")
+    ] = "",
+    config: ConfigOption = None,
+    store: StoreOption = None,
+    bootstrap: BootstrapOption = None,
+    command_config: CommandConfigOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Say which quotas apply to a client, why, and with whom it shares them."""
+    with quota_administration(config, store, bootstrap, command_config) as administration:
+        quotas = administration.quotas()
+    static = _static_defaults(config)
+    keys = [key for key in QuotaKey if key is not QuotaKey.CONNECTION_CREATION_RATE]
+    explanations = [explain(quotas, static, key, user, client_id) for key in keys]
+    if output is Output.JSON:
+        typer.echo(json.dumps([_explanation_row(one) for one in explanations], indent=2))
+    else:
+        _print_explanations(explanations)
+
+
+def _static_defaults(config: Path | None) -> StaticDefaults:
+    from proxy.config import load
+
+    return {} if config is None else load(config).quotas.static_defaults()
+
+
+def _name(kind: str, name: str | None, default: bool) -> Name:
+    if name is not None and default:
+        raise typer.BadParameter(f"give one of --{kind} and --{kind}-defaults")
+    return DEFAULT if default else name
+
+
+def _entity(
+    user: str | None,
+    user_defaults: bool,
+    client_id: str | None,
+    client_id_defaults: bool,
+    ip: str | None,
+    ip_defaults: bool,
+) -> QuotaEntity:
+    try:
+        return QuotaEntity(
+            user=_name("user", user, user_defaults),
+            client_id=_name("client-id", client_id, client_id_defaults),
+            ip=_name("ip", ip, ip_defaults),
+        )
+    except BadEntity as bad:
+        raise typer.BadParameter(printable(str(bad))) from None
+
+
+def _key(entity: QuotaEntity, name: str) -> QuotaKey:
+    key = key_of(entity, name)
+    if key is None:
+        possible = ", ".join(one for one in QuotaKey if key_of(entity, one))
+        raise typer.BadParameter(f"{printable(name)} is not one of {possible}")
+    return key
+
+
+def _limit(entity: QuotaEntity, text: str) -> tuple[QuotaKey, float]:
+    name, _, number = text.partition("=")
+    key = _key(entity, name)
+    try:
+        value = float(number)
+    except ValueError:
+        raise typer.BadParameter(f"{printable(text)} is not KEY=VALUE with a number") from None
+    if problem := value_problem(key, value):
+        raise typer.BadParameter(problem)
+    return key, value
+
+
+def _entity_row(entity: QuotaEntity) -> dict[str, str | None]:
+    """Null is the default, as in the client-quota APIs (KIP-546)."""
+    return {
+        kind.value: None if isinstance(name, Default) else name for kind, name in entity.parts()
+    }
+
+
+def _explanation_row(explanation: Explanation) -> dict[str, object]:
+    applied = explanation.applied
+    return {
+        "key": explanation.key.value,
+        "limit": applied.limit if applied else None,
+        "applies": applied.candidate.source if applied else None,
+        "tags": dict(applied.candidate.tags) if applied else None,
+        "shared_by": applied.candidate.shared_by if applied else None,
+        "considered": [
+            {"row": one.candidate.row, "source": one.candidate.source, "limit": one.limit}
+            for one in explanation.considered
+        ],
+    }
+
+
+def _print_quotas(quotas: Quotas, output: Output) -> None:
+    if output is Output.JSON:
+        rows = [
+            {"entity": _entity_row(entity), "quotas": {key.value: v for key, v in limits.items()}}
+            for entity, limits in quotas.items()
+        ]
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    _print_table(
+        ("Quota of", "Key", "Limit"),
+        [
+            (str(entity), key.value, format_limit(value))
+            for entity, limits in quotas.items()
+            for key, value in _in_order(limits)
+        ],
+    )
+
+
+def _in_order(limits: Mapping[QuotaKey, float]) -> list[tuple[QuotaKey, float]]:
+    return [(key, limits[key]) for key in QuotaKey if key in limits]
+
+
+def _print_explanations(explanations: Sequence[Explanation]) -> None:
+    for explanation in explanations:
+        applied = explanation.applied
+        if applied is None or applied.limit is None:
+            typer.echo(f"{explanation.key}: no limit, none of the rows has one")
+            continue
+        limit, candidate = format_limit(applied.limit), applied.candidate
+        typer.echo(f"{explanation.key}: {limit}, shared by {printable(candidate.shared_by)}")
+        for one in explanation.considered[: explanation.considered.index(applied) + 1]:
+            what = "applies" if one is applied else "not set"
+            typer.echo(f"  {one.candidate.row}. {printable(one.candidate.source)}: {what}")
+
+
+def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE)
+    for title in head:
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        # Text, not str: a name may look like rich's markup
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    Console().print(table)

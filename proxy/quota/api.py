@@ -1,0 +1,198 @@
+"""DescribeClientQuotas and AlterClientQuotas v0-v1 (KIP-546), from the proxy's store.
+
+What DescribeClientQuotas v2 is asked goes to `proxy.quota.batch`.
+
+Answers are Kafka's, seen on a running Kafka 4.1. Deliberate differences:
+
+- Entities and keys come in order; Kafka's hash order means nothing.
+- The same entity type twice in one entity is INVALID_REQUEST; Kafka takes the last one.
+- NaN and infinity are INVALID_REQUEST; Kafka stores them.
+- An ip entity is an address; Kafka resolves host names while the request waits.
+- Sentences do not print the server's own objects.
+
+Pure but for the store, whose writes wait for the disk: call `answer` in a thread.
+"""
+
+import datetime
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i32Timedelta
+
+from proxy.errors import ClientFault
+from proxy.quota import batch
+from proxy.quota.asked import UNAUTHORIZED, Filter, Refusal, filter_of
+from proxy.quota.model import (
+    DEFAULT,
+    BadEntity,
+    Default,
+    EntityType,
+    QuotaEntity,
+    QuotaKey,
+    Quotas,
+    key_of,
+    value_problem,
+)
+from proxy.quota.store import QuotaStore
+from proxy.wire.apis import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
+from proxy.wire.batch_describe import QUOTAS_BATCHED
+from proxy.wire.codec import decode, encode, request_type, response_type
+from proxy.wire.primitives import Malformed
+
+# kio has a class per version, which are alike: `Any` is the honest type of what they make.
+Entity = Any
+
+_NOT_THROTTLED: Final = i32Timedelta.parse(datetime.timedelta())
+
+
+def answer(
+    api_key: int, api_version: int, body: bytes, store: QuotaStore, *, authorized: bool
+) -> bytes:
+    """Answer a request of either API, from body to body. Raises ClientFault.
+
+    `authorized`: may the principal do DescribeConfigs, or AlterConfigs, on the cluster?
+    """
+    if api_key == DESCRIBE_CLIENT_QUOTAS and api_version >= QUOTAS_BATCHED:
+        return batch.answer(body, store, authorized=authorized)
+    try:
+        request = decode(request_type(api_key, api_version), body)
+    except Malformed as error:
+        raise ClientFault("the request does not parse") from error
+    if api_key == ALTER_CLIENT_QUOTAS:
+        return encode(_alter(request, api_version, store, authorized))
+    return encode(_describe(request, api_version, store, authorized))
+
+
+# ---------------------------------------------------------------------- Describe
+
+
+def _describe(request: Entity, api_version: int, store: QuotaStore, authorized: bool) -> Entity:
+    code, message = UNAUTHORIZED[0], None  # the generic sentence is left out, as in Kafka
+    entries: tuple[Entity, ...] | None = None
+    schema = _schema(DESCRIBE_CLIENT_QUOTAS, api_version)
+    if authorized:
+        try:
+            wanted = filter_of(request.components, strict=request.strict)
+        except Refusal as refusal:
+            code, message = refusal.code, refusal.message
+        else:
+            code, message = ErrorCode.none, ""
+            entries = _entries(store.quota_snapshot().quotas, wanted, schema)
+    return schema.DescribeClientQuotasResponse(
+        throttle_time=_NOT_THROTTLED, error_code=code, error_message=message, entries=entries
+    )
+
+
+def _entries(quotas: Quotas, wanted: Filter, schema: Any) -> tuple[Entity, ...]:
+    if wanted.strict and not wanted.names:
+        return ()
+    found = sorted((e for e in quotas if wanted.matches(e)), key=lambda entity: entity.path)
+    return tuple(
+        schema.EntryData(
+            entity=tuple(
+                schema.EntityData(
+                    entity_type=kind.value, entity_name=None if isinstance(name, Default) else name
+                )
+                for kind, name in entity.parts()
+            ),
+            values=tuple(
+                schema.ValueData(key=key.value, value=value)
+                for key, value in sorted(quotas[entity].items())
+            ),
+        )
+        for entity in found
+    )
+
+
+# ---------------------------------------------------------------------- Alter
+
+
+_Key = frozenset[tuple[str, str | None]]
+"""An entity as a request names it, right or wrong."""
+
+
+def _alter(request: Entity, api_version: int, store: QuotaStore, authorized: bool) -> Entity:
+    schema = _schema(ALTER_CLIENT_QUOTAS, api_version)
+    if not authorized:
+        told = [_altered(schema, entry.entity, *UNAUTHORIZED) for entry in request.entries]
+        return _all_altered(schema, told)
+    outcomes: dict[_Key, tuple[Sequence[Entity], Refusal | None]] = {}
+    changes: dict[QuotaEntity, dict[QuotaKey, float | None]] = {}
+    for entry in request.entries:
+        key = frozenset((part.entity_type, part.entity_name) for part in entry.entity)
+        if key in outcomes:
+            # the first of them is applied all the same, as in Kafka
+            outcomes[key] = entry.entity, Refusal("Ignoring duplicate entity")
+            continue
+        try:
+            changes[_entity(entry.entity)] = _operations(_entity(entry.entity), entry.ops)
+            outcomes[key] = entry.entity, None
+        except Refusal as refusal:
+            outcomes[key] = entry.entity, refusal
+    if changes and not request.validate_only:
+        store.alter_quotas(changes)
+    return _all_altered(
+        schema,
+        (
+            _altered(schema, parts, refusal.code, refusal.message)
+            if refusal
+            else _altered(schema, parts, ErrorCode.none, None)
+            for parts, refusal in outcomes.values()
+        ),
+    )
+
+
+def _entity(parts: Sequence[Entity]) -> QuotaEntity:
+    named: dict[EntityType, str | Default] = {}
+    for part in parts:
+        try:
+            kind = EntityType(part.entity_type)
+        except ValueError:
+            raise Refusal(f"Unhandled client quota entity type: {part.entity_type}") from None
+        if kind in named:
+            raise Refusal(f"Invalid client quota entity, duplicate entity entry {kind}")
+        named[kind] = DEFAULT if part.entity_name is None else part.entity_name
+    try:
+        return QuotaEntity.of(named)
+    except BadEntity as bad:
+        raise Refusal(str(bad)) from None
+
+
+def _operations(entity: QuotaEntity, ops: Iterable[Entity]) -> dict[QuotaKey, float | None]:
+    seen: set[str] = set()
+    changes: dict[QuotaKey, float | None] = {}
+    for op in ops:
+        if op.key in seen:
+            raise Refusal(f"Duplicate quota key {op.key}")
+        seen.add(op.key)
+        key = key_of(entity, op.key)
+        if key is None:
+            if op.remove:
+                continue  # nobody has it: as removed as can be, says Kafka
+            raise Refusal(f"Invalid configuration key {op.key}")
+        if not op.remove and (problem := value_problem(key, op.value)):
+            raise Refusal(problem)
+        changes[key] = None if op.remove else op.value
+    return changes
+
+
+def _altered(schema: Any, parts: Sequence[Entity], code: ErrorCode, message: str | None) -> Entity:
+    return schema.EntryData(
+        error_code=code,
+        error_message=message,
+        entity=tuple(
+            schema.EntityData(entity_type=part.entity_type, entity_name=part.entity_name)
+            for part in parts
+        ),
+    )
+
+
+def _all_altered(schema: Any, entries: Iterable[Entity]) -> Entity:
+    return schema.AlterClientQuotasResponse(throttle_time=_NOT_THROTTLED, entries=tuple(entries))
+
+
+def _schema(api_key: int, api_version: int) -> Any:
+    """Return kio's module of a response, which holds the classes of its parts too."""
+    return sys.modules[response_type(api_key, api_version).__module__]

@@ -1,0 +1,1 @@
+"""Quota callbacks that are ready to use, and to learn from."""

@@ -1,0 +1,73 @@
+"""Quotas proportional to the partitions whose leader is behind this proxy (KIP-257, scenario 2).
+
+    quotas:
+      client.quota.callback.class: proxy.quota.examples.partitions:PartitionShare
+      client.quota.callback.configs:
+        topics:
+          alice: [orders, payments-*]
+
+Where every broker has its own proxy, a quota that is set once holds for the cluster as a whole:
+this proxy grants as much of it as there are partitions led here. A quota of 10 MB/s of a user
+whose topics have 12 partitions, 3 of them led here, is 2.5 MB/s here, and follows when leaders
+move. Of users that `topics` does not name, all topics count.
+
+Nobody's share is less than one partition's: while metadata are late, a client must not come to a
+halt at the broker that it was just sent to.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from proxy.quota.callback import ClientQuotaType, Cluster, DefaultQuotaCallback
+from proxy.quota.model import desanitize
+from proxy.quota.precedence import USER_TAG, Tags
+
+_BYTES: Final = frozenset({ClientQuotaType.PRODUCE, ClientQuotaType.FETCH})
+"""What is proportional to partitions; a thread's time and mutations are not."""
+
+
+class PartitionShare(DefaultQuotaCallback):
+    """Cuts KIP-55's quotas of bytes down to the share of this proxy's brokers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._topics: dict[str, list[str]] = {}
+        """By user."""
+        self._cluster = Cluster(leaders={}, behind=frozenset())
+
+    def configure(self, configs: Mapping[str, object]) -> None:
+        """Take `topics`: by user, the topics it uses; a name that ends in `*` is a beginning."""
+        topics = configs.get("topics", {})
+        if not isinstance(topics, Mapping):
+            raise ValueError("topics must be a mapping from users to lists of topics")
+        for user, names in topics.items():
+            whole = isinstance(names, list) and all(isinstance(one, str) and one for one in names)
+            if not isinstance(user, str) or not whole:
+                raise ValueError("topics must be a mapping from users to lists of topics")
+            self._topics[user] = list(names)
+
+    def quota_limit(self, quota_type: ClientQuotaType, metric_tags: Tags) -> float | None:
+        """Return this proxy's share of the limit."""
+        limit = super().quota_limit(quota_type, metric_tags)
+        if limit is None or quota_type not in _BYTES:
+            return limit
+        return limit * self._share(desanitize(metric_tags[USER_TAG]))
+
+    def update_cluster_metadata(self, cluster: Cluster) -> bool:
+        """Take the leaders as they are now."""
+        changed = cluster != self._cluster
+        self._cluster = cluster
+        return changed
+
+    def _share(self, user: str) -> float:
+        partitions = here = 0
+        names = self._topics.get(user, ["*"])
+        for topic, leaders in self._cluster.leaders.items():
+            if any(_names(name, topic) for name in names):
+                partitions += len(leaders)
+                here += sum(leader in self._cluster.behind for leader in leaders)
+        return max(here, 1) / partitions if partitions else 1.0
+
+
+def _names(name: str, topic: str) -> bool:
+    return topic.startswith(name[:-1]) if name.endswith("*") else topic == name

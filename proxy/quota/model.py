@@ -1,0 +1,208 @@
+"""What a quota can be set for, what can be limited, and how both are written.
+
+Sources: KIP-55 (users, client ids, paths, JSON), KIP-124 (request_percentage), KIP-599
+(controller_mutation_rate), KIP-612 (connection_creation_rate, ip), KIP-546 (names of the types).
+"""
+
+import ipaddress
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Final
+from urllib.parse import quote, unquote_plus
+
+from proxy.errors import ProxyError
+
+
+class EntityType(StrEnum):
+    """The kinds of entities, as the client-quota APIs name them (KIP-546)."""
+
+    USER = "user"
+    CLIENT_ID = "client-id"
+    IP = "ip"
+
+
+class QuotaKey(StrEnum):
+    """What can be limited."""
+
+    PRODUCER_BYTE_RATE = "producer_byte_rate"
+    """Bytes per second."""
+    CONSUMER_BYTE_RATE = "consumer_byte_rate"
+    """Bytes per second."""
+    REQUEST_PERCENTAGE = "request_percentage"
+    """Percent of one thread's time; above 100 is more than one thread."""
+    CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
+    """Partitions created or deleted per second."""
+    CONNECTION_CREATION_RATE = "connection_creation_rate"
+    """Connections per second; of ip entities only."""
+
+
+class Default(Enum):
+    """In place of a name: all those that have no entry of their own."""
+
+    DEFAULT = "<default>"
+
+
+DEFAULT: Final = Default.DEFAULT
+"""Never a string: a user may well be named `<default>`."""
+
+Name = str | Default | None
+"""A name, or the default; None: the entity is not about this type."""
+
+
+class BadEntity(ProxyError):
+    """A combination or a name that no quota can be set for. The text is for who asked."""
+
+
+_PARENTS: Final = {
+    EntityType.USER: "users",
+    EntityType.CLIENT_ID: "clients",
+    EntityType.IP: "ips",
+}
+_DEFAULT_NODE: Final = "<default>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaEntity:
+    """What one quota is set for: a user, a client id, both, or an address.
+
+    Raises BadEntity for what Kafka refuses.
+    """
+
+    user: Name = None
+    """Without `User:`."""
+    client_id: Name = None
+    ip: Name = None
+
+    def __post_init__(self) -> None:
+        parts = self.parts()
+        if not parts:
+            raise BadEntity("Invalid empty client quota entity")
+        if self.ip is not None and len(parts) > 1:
+            raise BadEntity(
+                "Invalid quota entity combination, IP entity should not be combined with User or"
+                " ClientId"
+            )
+        for kind, name in parts:
+            if name == "":
+                raise BadEntity(f"Empty {kind} not supported")
+        # Kafka takes host names too, and resolves them in the middle of a request
+        if isinstance(self.ip, str) and canonical_ip(self.ip) is None:
+            raise BadEntity(f"{self.ip} is not a valid IP.")
+
+    def parts(self) -> tuple[tuple[EntityType, str | Default], ...]:
+        """Return what the entity is made of: user, then client id, then ip."""
+        named = (
+            (EntityType.USER, self.user),
+            (EntityType.CLIENT_ID, self.client_id),
+            (EntityType.IP, self.ip),
+        )
+        return tuple((kind, name) for kind, name in named if name is not None)
+
+    @classmethod
+    def of(cls, parts: Mapping[EntityType, str | Default]) -> "QuotaEntity":
+        """Make an entity of named parts. Raises BadEntity."""
+        return cls(
+            user=parts.get(EntityType.USER),
+            client_id=parts.get(EntityType.CLIENT_ID),
+            ip=parts.get(EntityType.IP),
+        )
+
+    @property
+    def entity_path(self) -> str:
+        """As change notifications name it (KIP-55): `users/alice/clients/<default>`."""
+        return "/".join(f"{_PARENTS[kind]}/{_node(name)}" for kind, name in self.parts())
+
+    @property
+    def path(self) -> str:
+        """The node that holds its quotas in ZooKeeper (KIP-55)."""
+        return f"/config/{self.entity_path}"
+
+    @classmethod
+    def from_entity_path(cls, path: str) -> "QuotaEntity":
+        """Read what `entity_path` wrote. Raises BadEntity."""
+        nodes = path.split("/")
+        kinds = {parent: kind for kind, parent in _PARENTS.items()}
+        parts: dict[EntityType, str | Default] = {}
+        for parent, node in zip(nodes[::2], nodes[1::2], strict=False):
+            kind = kinds.get(parent)
+            if kind is None or kind in parts:
+                raise BadEntity(f"{path} is not the path of a quota entity")
+            parts[kind] = DEFAULT if node == _DEFAULT_NODE else desanitize(node)
+        entity = cls.of(parts)
+        if entity.entity_path != path:
+            raise BadEntity(f"{path} is not the path of a quota entity")
+        return entity
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"default {kind}" if isinstance(name, Default) else f"{kind} {name}"
+            for kind, name in self.parts()
+        )
+
+
+Quotas = Mapping[QuotaEntity, Mapping[QuotaKey, float]]
+"""Every quota that is set, by entity."""
+
+
+def _node(name: str | Default) -> str:
+    return _DEFAULT_NODE if isinstance(name, Default) else sanitize(name)
+
+
+def sanitize(name: str) -> str:
+    """Encode a name for ZooKeeper nodes and metric tags, as Kafka's `Sanitizer` does.
+
+    The URL encoding of Java, in which only letters, digits and `.-_` stay, with %20 for blanks.
+    """
+    return quote(name, safe="", errors="replace").replace("~", "%7E")
+
+
+def desanitize(node: str) -> str:
+    """Return the name that `sanitize` encoded; as in Java a plus sign is a blank."""
+    return unquote_plus(node, errors="replace")
+
+
+def canonical_ip(text: str) -> str | None:
+    """Return an address in its one canonical form, an IPv4-mapped one as IPv4; None: it is none."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    mapped = getattr(address, "ipv4_mapped", None)
+    return str(mapped or address)
+
+
+_OF_ADDRESSES: Final = frozenset({QuotaKey.CONNECTION_CREATION_RATE})
+_LARGEST: Final = {
+    # Java's LONG and INT: KIP-55's limits are long, KIP-612's is int
+    QuotaKey.PRODUCER_BYTE_RATE: (2.0**63, "LONG"),
+    QuotaKey.CONSUMER_BYTE_RATE: (2.0**63, "LONG"),
+    QuotaKey.CONNECTION_CREATION_RATE: (2.0**31 - 1, "INT"),
+}
+_FRACTION: Final = 1e-6
+"""A fraction below this is a matter of representation, to Kafka."""
+
+
+def key_of(entity: QuotaEntity, name: str) -> QuotaKey | None:
+    """Return the key of this name, if this entity can have it."""
+    try:
+        key = QuotaKey(name)
+    except ValueError:
+        return None
+    return key if (key in _OF_ADDRESSES) == (entity.ip is not None) else None
+
+
+def value_problem(key: QuotaKey, value: float) -> str | None:
+    """Say what is wrong with a limit, in Kafka's words; None: nothing."""
+    if math.isnan(value) or value <= 0.0:  # Kafka lets NaN in by accident
+        return f"Quota {key} must be greater than 0"
+    if key in _LARGEST:
+        largest, kind = _LARGEST[key]
+        if value > largest:
+            return f"Proposed value for {key} is too large for a {kind}."
+        if value % 1.0 > _FRACTION:
+            return f"{key} cannot be a fractional value."
+    if math.isinf(value):  # no limit at all: the entry is to be removed instead
+        return f"Quota {key} must be a finite number"
+    return None

@@ -1,0 +1,242 @@
+"""Which quota applies to a client, and who shares it: KIP-55's order of precedence.
+
+    1. /config/users/<user>/clients/<client-id>
+    2. /config/users/<user>/clients/<default>        Kafka's since KAFKA-4006; not in the KIP's list
+    3. /config/users/<user>
+    4. /config/users/<default>/clients/<client-id>
+    5. /config/users/<default>/clients/<default>
+    6. /config/users/<default>
+    7. /config/clients/<client-id>
+    8. /config/clients/<default>
+    9. the static defaults, quota.producer.default and quota.consumer.default
+    10. the client is not throttled
+
+Laws:
+
+- The order is followed for each key by itself: an entry that limits only producers leaves the
+  same client's consumer to the next row.
+- Rows with a client id are for the sole use of that user with that client id, rows with a user
+  alone are shared by the user's clients, all others by the client id of all users. Whoever has
+  the same tags shares one quota (KIP-257).
+- A client without a client id falls under the defaults of client ids. (Kafka leaves it without a
+  limit there, so that leaving out the name would get around the quota: a deliberate difference.)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from proxy.quota.model import (
+    DEFAULT,
+    Name,
+    QuotaEntity,
+    QuotaKey,
+    Quotas,
+    canonical_ip,
+    desanitize,
+    sanitize,
+)
+
+USER_TAG: Final = "user"
+CLIENT_ID_TAG: Final = "client-id"
+
+Tags = Mapping[str, str]
+"""Clients with the same tags share one quota. The user's name is sanitized."""
+
+_FIRST_WITHOUT_USER: Final = 7
+
+StaticDefaults = Mapping[QuotaKey, float]
+"""`quota.producer.default` and `quota.consumer.default`, by the key they stand for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One row of the order, for one client."""
+
+    row: int
+    """From 1, as at the head of this module."""
+    entity: QuotaEntity | None
+    """None: the static default."""
+    tags: Tags
+    shared_by: str
+    """Who would share the quota, in words."""
+
+    @property
+    def source(self) -> str:
+        """Where the row's limits come from: a path, or the configuration file."""
+        return "quota.*.default in the configuration" if self.entity is None else self.entity.path
+
+
+class Share(Enum):
+    """Who shares a quota."""
+
+    BOTH = "only user {user} with client id {client_id!r}"
+    USER = "all clients of user {user} without a quota of their own"
+    CLIENT_ID = "all users with client id {client_id!r}"
+
+    def tags(self, user: str, client_id: str) -> Tags:
+        """Return the tags of a client's quota."""
+        return {
+            USER_TAG: "" if self is Share.CLIENT_ID else sanitize(user),
+            CLIENT_ID_TAG: "" if self is Share.USER else client_id,
+        }
+
+
+def _rows(user: str, client_id: str) -> tuple[tuple[int, Name, Name, Share], ...]:
+    """Rows 1 to 8 as far as they can apply to a client: number, user, client id, who shares it."""
+    rows: tuple[tuple[int, Name, Name, Share], ...] = (
+        (1, user, client_id, Share.BOTH),
+        (2, user, DEFAULT, Share.BOTH),
+        (3, user, None, Share.USER),
+        (4, DEFAULT, client_id, Share.BOTH),
+        (5, DEFAULT, DEFAULT, Share.BOTH),
+        (6, DEFAULT, None, Share.USER),
+        (7, None, client_id, Share.CLIENT_ID),
+        (8, None, DEFAULT, Share.CLIENT_ID),
+    )
+    if user and client_id:
+        return rows
+    return tuple(row for row in rows if row[1] != "" and row[2] != "")
+
+
+def candidates(user: str, client_id: str) -> tuple[Candidate, ...]:
+    """Return the rows that can apply to a client, the first to be preferred."""
+
+    def candidate(row: int, entity: QuotaEntity | None, share: Share) -> Candidate:
+        return Candidate(
+            row=row,
+            entity=entity,
+            tags=share.tags(user, client_id),
+            shared_by=share.value.format(user=user, client_id=client_id),
+        )
+
+    found = [
+        candidate(row, QuotaEntity(user=who, client_id=what), share)
+        for row, who, what, share in _rows(user, client_id)
+    ]
+    return (*found, candidate(9, None, Share.CLIENT_ID))
+
+
+Names = tuple[Name, Name]
+"""User and client id of an entity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The quota that applies to a client."""
+
+    tags: Tags
+    limit: float
+    names: Names | None
+    """Of the entry; None: the static default."""
+
+
+class Index:
+    """Quotas of users and client ids by their names: to be asked for each new connection."""
+
+    def __init__(self, quotas: Quotas, static: StaticDefaults) -> None:
+        self._static = static
+        self._by_names: dict[Names, Mapping[QuotaKey, float]] = {
+            (entity.user, entity.client_id): limits
+            for entity, limits in quotas.items()
+            if entity.ip is None
+        }
+
+    def applied(self, key: QuotaKey, user: str, client_id: str) -> Applied | None:
+        """Return what `explain` would say applies; None: the client is not throttled."""
+        if self._by_names:
+            for _, who, what, share in _rows(user, client_id):
+                limits = self._by_names.get((who, what))
+                if limits is not None and key in limits:
+                    return Applied(share.tags(user, client_id), limits[key], (who, what))
+        if key not in self._static:
+            return None
+        return Applied(Share.CLIENT_ID.tags(user, client_id), self._static[key], None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Considered:
+    """What became of one row."""
+
+    candidate: Candidate
+    limit: float | None
+    """None: the row does not limit this key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Which quota applies to a client, and why."""
+
+    key: QuotaKey
+    considered: tuple[Considered, ...]
+    """Every row, in order."""
+
+    @property
+    def applied(self) -> Considered | None:
+        """The first row that has a limit; None: the client is not throttled."""
+        return next((one for one in self.considered if one.limit is not None), None)
+
+
+def explain(
+    quotas: Quotas, static: StaticDefaults, key: QuotaKey, user: str, client_id: str
+) -> Explanation:
+    """Say which quota applies to a client, and what was passed over."""
+    return Explanation(
+        key=key,
+        considered=tuple(
+            Considered(candidate=one, limit=_limit(quotas, static, key, one.entity))
+            for one in candidates(user, client_id)
+        ),
+    )
+
+
+def _limit(
+    quotas: Quotas, static: StaticDefaults, key: QuotaKey, entity: QuotaEntity | None
+) -> float | None:
+    of_row = static if entity is None else quotas.get(entity, {})
+    return of_row.get(key)
+
+
+def tags_of(
+    quotas: Quotas, static: StaticDefaults, key: QuotaKey, user: str, client_id: str
+) -> Tags:
+    """Return the tags of the quota that applies; without one, those of row 9, as Kafka does."""
+    rows = candidates(user, client_id)
+    return next(
+        (one.tags for one in rows if _limit(quotas, static, key, one.entity) is not None),
+        rows[-1].tags,
+    )
+
+
+def limit_of(quotas: Quotas, static: StaticDefaults, key: QuotaKey, tags: Tags) -> float | None:
+    """Return the limit of a quota by its tags; None: no row gives one any more."""
+    user, client_id = tags.get(USER_TAG), tags.get(CLIENT_ID_TAG)
+    if user is None or client_id is None:
+        return None
+    limits = (
+        _limit(quotas, static, key, one.entity)
+        for one in candidates(desanitize(user), client_id)
+        if one.tags == tags and (one.row < _FIRST_WITHOUT_USER) == bool(user)
+    )
+    return next((limit for limit in limits if limit is not None), None)
+
+
+class IpLimits:
+    """How many connections a second each address may create (KIP-612)."""
+
+    def __init__(self, quotas: Quotas) -> None:
+        key = QuotaKey.CONNECTION_CREATION_RATE
+        self._default = quotas.get(QuotaEntity(ip=DEFAULT), {}).get(key)
+        self._by_address = {
+            canonical_ip(entity.ip): limits[key]
+            for entity, limits in quotas.items()
+            if isinstance(entity.ip, str) and key in limits
+        }
+
+    def limit(self, address: str) -> tuple[float, str] | None:
+        """Return the limit of an address and the entry's name: its own, or the default of each
+        address by itself; None: any number."""
+        if self._by_address and (ip := canonical_ip(address)) in self._by_address:
+            return self._by_address[ip], str(ip)
+        return None if self._default is None else (self._default, "<default>")

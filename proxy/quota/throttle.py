@@ -1,0 +1,114 @@
+"""What follows for one connection from what it uses: throttle times, and until when it is held.
+
+No sockets, no clock. The connection asks three questions, with the bytes or the time used, and
+carries out two things: it puts the answer into the response (`wire.throttle_times`), and does not
+read from the client before `held_until`. Responses go on flowing, and so does everything that is
+not reading: the idle timeout, the session's expiry, the drain at shutdown.
+
+What counts, as in Kafka: a Produce request and a Fetch response by the bytes of the whole frame,
+also for denied topics and super users; of each request the time spent on it. A Fetch over its
+quota is delivered and then held; Kafka answers it without topics and does not count it. The
+average is the same, and no fetch session falls out of step.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from proxy.quota.callback import ClientQuotaType
+from proxy.quota.meter import Meter
+from proxy.quota.precedence import Tags
+
+
+class Mode(StrEnum):
+    """What is done about a quota that is exceeded (`quotas.mode`)."""
+
+    AUDIT = "audit"
+    """It is counted and told; nobody is held."""
+    ENFORCE = "enforce"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttled:
+    """A quota was exceeded."""
+
+    quota_type: ClientQuotaType
+    tags: Tags
+    throttle_time_ms: int
+    enforced: bool
+    """False: in audit, the connection would have been held for this time."""
+
+
+Report = Callable[[Throttled], None]
+"""Takes note of a throttling: metrics, log."""
+
+ClientMeters = Mapping[ClientQuotaType, Meter]
+"""The quotas that apply to a client; without a limit there is none."""
+
+
+class Throttle:
+    """The quotas of one connection."""
+
+    __slots__ = ("_enforced", "_fetch", "_produce", "_report", "_request", "held_until")
+
+    def __init__(self, meters: ClientMeters, mode: Mode, report: Report) -> None:
+        self._enforced: Final = mode is Mode.ENFORCE
+        self._report = report
+        self.held_until = 0.0
+        """The moment, in monotonic seconds, before which the client is not to be read; in audit:
+        would not have been."""
+        self.apply(meters)
+
+    def apply(self, meters: ClientMeters) -> None:
+        """Use other quotas from now on: they changed, or the client id did. A hold stays."""
+        self._produce = meters.get(ClientQuotaType.PRODUCE)
+        self._fetch = meters.get(ClientQuotaType.FETCH)
+        self._request = meters.get(ClientQuotaType.REQUEST)
+
+    @property
+    def times_requests(self) -> bool:
+        """Whether `spent` is to be told what requests take."""
+        return self._request is not None
+
+    def produced(self, size: int, now: float) -> int:
+        """A Produce request of this size (bytes) came; return its throttle_time_ms."""
+        meter = self._produce
+        if meter is None or not (ms := meter.record(size, now)):
+            return 0
+        return self._exceeded(ClientQuotaType.PRODUCE, meter, ms, now)
+
+    def fetched(self, size: int, now: float) -> int:
+        """A Fetch response of this size (bytes) is about to leave; return its throttle_time_ms."""
+        meter = self._fetch
+        if meter is None or not (ms := meter.record(size, now)):
+            return 0
+        return self._exceeded(ClientQuotaType.FETCH, meter, ms, now)
+
+    def spent(self, nanoseconds: int, now: float) -> int:
+        """So much of a thread's time went into a request; return its throttle_time_ms."""
+        meter = self._request
+        if meter is None or not (ms := meter.record(nanoseconds, now)):
+            return 0
+        return self._exceeded(ClientQuotaType.REQUEST, meter, ms, now)
+
+    def _exceeded(
+        self, quota_type: ClientQuotaType, meter: Meter, throttle_time_ms: int, now: float
+    ) -> int:
+        until = now + throttle_time_ms / 1_000
+        if self._enforced:
+            self.held_until = max(self.held_until, until)
+        elif now < self.held_until:
+            return 0  # it would be silent by now
+        else:
+            self.held_until = until
+        meter.count.note(throttle_time_ms)
+        self._report(
+            Throttled(
+                quota_type=quota_type,
+                tags=meter.tags,
+                throttle_time_ms=throttle_time_ms,
+                enforced=self._enforced,
+            )
+        )
+        return throttle_time_ms if self._enforced else 0

@@ -1,0 +1,174 @@
+"""Kafka's arithmetic of rates: samples, windows, throttle times, token buckets. No clock, no I/O.
+
+`now` is monotonic seconds. As in Kafka, time is counted in whole milliseconds.
+
+Sources, in Kafka: `SampledStat`, `Rate`, `TokenBucket`, `QuotaUtils`, `ClientQuotaManager`,
+`ClientRequestQuotaManager`, `ControllerMutationQuotaManager`.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+NANOSECONDS_PER_PERCENT: Final = 10_000_000
+"""Of one thread's second."""
+MOST_THROTTLE_TIME_MS: Final = 0x7FFF_FFFF
+"""What throttle_time_ms, an INT32, can say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowConfig:
+    """How rates are measured."""
+
+    num: int = 11
+    """`quota.window.num`: samples, the one under way included."""
+    size_seconds: int = 1
+    """`quota.window.size.seconds`: the length of one sample."""
+
+    @property
+    def size_ms(self) -> int:
+        """The length of one sample."""
+        return self.size_seconds * 1_000
+
+
+def milliseconds(now: float) -> int:
+    """Return monotonic seconds as whole milliseconds."""
+    return round(now * 1_000)
+
+
+@dataclass(slots=True)
+class _Sample:
+    start: int
+    last_event: int
+    value: float = 0.0
+
+
+class Rate:
+    """What was recorded per second, over the window: Kafka's `Rate` of a `WindowedSum`.
+
+    The reference for the shared meters, which use fixed samples; see `proxy.quota.meter`.
+    """
+
+    __slots__ = ("_config", "_current", "_samples")
+
+    def __init__(self, config: WindowConfig) -> None:
+        self._config = config
+        self._samples: list[_Sample] = []
+        self._current = 0
+
+    def record(self, value: float, now: float) -> None:
+        """Add to the sample under way, or begin the next one."""
+        time = milliseconds(now)
+        sample = self._current_sample(time)
+        if time - sample.start >= self._config.size_ms:
+            sample = self._advance(time)
+        sample.value += value
+        sample.last_event = time
+
+    def _current_sample(self, time: int) -> _Sample:
+        if not self._samples:
+            self._samples.append(_Sample(time, time))
+        return self._samples[self._current]
+
+    def _advance(self, time: int) -> _Sample:
+        # one more than `num`: a sample may overlap the window's beginning
+        self._current = (self._current + 1) % (self._config.num + 1)
+        if self._current == len(self._samples):
+            self._samples.append(_Sample(time, time))
+        else:
+            self._samples[self._current] = _Sample(time, time)
+        return self._samples[self._current]
+
+    def measure(self, now: float) -> float:
+        """Return the rate per second."""
+        window = self.window_ms(now)
+        return sum(sample.value for sample in self._samples) / (window / 1_000)
+
+    def window_ms(self, now: float) -> int:
+        """Return how long the window is.
+
+        From the oldest sample that counts until now; samples that are missing to a full window
+        count as ones in which nothing happened, so a first burst is not taken for a rate.
+        """
+        time = milliseconds(now)
+        self._purge(time)
+        oldest = min((sample.start for sample in self._samples), default=time)
+        elapsed = time - oldest
+        missing = self._config.num - 1 - elapsed // self._config.size_ms
+        return elapsed + max(0, missing) * self._config.size_ms
+
+    def _purge(self, time: int) -> None:
+        age = self._config.num * self._config.size_ms
+        for index, sample in enumerate(self._samples):
+            if time - sample.last_event >= age:
+                self._samples[index] = _Sample(time, time)
+
+
+def throttle_time_ms(observed: float, limit: float, window_ms: float) -> int:
+    """Return how long a client must be silent for its rate to come down to the limit.
+
+    (observed - limit) / limit * window, rounded as Java does; 0 if the limit is kept.
+    """
+    if observed <= limit:
+        return 0
+    exact = (observed - limit) / limit * window_ms
+    return min(int(min(exact, MOST_THROTTLE_TIME_MS) + 0.5), MOST_THROTTLE_TIME_MS)
+
+
+def most_in_window(limit: float, config: WindowConfig) -> float:
+    """Return what can be recorded at once without a certain throttling: the bound Kafka sets to
+    the bytes of one Fetch (`getMaxValueInQuotaWindow`)."""
+    return limit * (config.num - 1) * config.size_seconds
+
+
+class TokenBucket:
+    """How many mutations may still be made: a bucket that fills at the quota's rate (KIP-599).
+
+    It begins empty and lives through overdrafts: who finds any credit, or none and no debt, may
+    make as many mutations as it likes, and waits for the debt to be filled up then.
+    """
+
+    __slots__ = ("_config", "_tokens", "_updated_ms", "limit")
+
+    def __init__(self, limit: float, config: WindowConfig, now: float) -> None:
+        self.limit = limit
+        """Per second."""
+        self._config = config
+        self._updated_ms = milliseconds(now)
+        # In Kafka the bucket is filled since 1970 at its first use: it begins full
+        self._tokens = self._burst
+
+    @property
+    def _burst(self) -> float:
+        return self.limit * self._config.num * self._config.size_seconds
+
+    def tokens(self, now: float) -> float:
+        """Return the credit; below zero it is a debt."""
+        time = milliseconds(now)
+        # a clock that stands still or steps back fills nothing
+        elapsed = max(0, time - self._updated_ms) / 1_000
+        self._updated_ms = max(time, self._updated_ms)
+        self._tokens = min(self._burst, self._tokens + self.limit * elapsed)
+        return self._tokens
+
+    def record(self, mutations: float, now: float) -> int:
+        """Take tokens whatever is there; return the throttle time (ms) of a permissive quota."""
+        self._tokens = min(self._burst, self.tokens(now) - mutations)
+        return self.throttle_time_ms(now)
+
+    def try_record(self, mutations: float, now: float) -> int:
+        """Take tokens unless there is a debt; 0: they were taken, else how long to wait (ms).
+
+        A strict quota, which says THROTTLING_QUOTA_EXCEEDED: CreateTopics v6 and later,
+        DeleteTopics v5, CreatePartitions v3.
+        """
+        wait = self.throttle_time_ms(now)
+        if not wait:
+            self._tokens = min(self._burst, self._tokens - mutations)
+        return wait
+
+    def throttle_time_ms(self, now: float) -> int:
+        """Return how long it takes until there is no debt."""
+        tokens = self.tokens(now)
+        if tokens >= 0:
+            return 0
+        return max(1, int(min(-tokens / self.limit * 1_000, MOST_THROTTLE_TIME_MS) + 0.5))

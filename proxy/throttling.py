@@ -1,0 +1,125 @@
+"""How a client is told for how long it is throttled: in a response that it is owed anyway.
+
+The response is changed when it comes, and is never gathered for it unless the field stands at its
+end (Produce).
+"""
+
+from typing import TYPE_CHECKING
+
+from proxy.errors import BrokerFault
+from proxy.frames import Amendment, LongTransform, Route, unchanged
+from proxy.quota.throttle import Throttle
+from proxy.wire.apis import PRODUCE
+from proxy.wire.throttle_times import has_throttle_time, is_first, patch, patch_in_place
+
+if TYPE_CHECKING:
+    from proxy.connection import Connection
+
+
+class Throttling:
+    """What follows from what one connection uses: it is told, and held."""
+
+    __slots__ = ("_connection", "_to_tell", "used")
+
+    def __init__(self, connection: "Connection", used: Throttle) -> None:
+        self._connection = connection
+        self.used = used
+        """Counts what is used."""
+        self._to_tell: tuple[int, int] | None = None
+        """Version and throttle time (ms) of the Produce that is being judged."""
+
+    @property
+    def held_until(self) -> float:
+        """The moment, in monotonic seconds, before which the client is not to be read."""
+        return self.used.held_until
+
+    def tell(self, throttle_time_ms: int, now: float, api_key: int | None = None) -> None:
+        """Tell the client in the response that it is owed last (to `api_key`), and hold it."""
+        inflight = self._connection.responses.inflight
+        for index in range(-1, -len(inflight) - 1, -1):
+            correlation_id, owed = inflight[index]
+            if correlation_id is None or isinstance(owed, bytes):
+                continue
+            if api_key in (None, owed.api_key) and has_throttle_time(
+                owed.api_key, owed.api_version
+            ):
+                inflight[index] = correlation_id, telling(owed, throttle_time_ms)
+                break
+        self.hold(now)
+
+    def hold(self, now: float) -> None:
+        """Have the client held; behind the frame that the broker has in part, if there is one."""
+        if self._connection.requests.mid_frame:
+            self._connection.requests.held_behind = True
+        else:
+            self._connection.throttled(now)
+
+    # A Produce that must be authorized
+
+    def judge(self, content: bytes, now: float) -> None:
+        """Count a Produce, whatever becomes of it, and have it judged."""
+        admission = self._connection.requests.admission
+        assert admission is not None
+        ms = self.used.produced(len(content), now)
+        if ms:
+            self._to_tell = int.from_bytes(content[2:4]), ms
+        admission.judge(content, now)
+        if ms:
+            self.hold(now)
+
+    def telling(self, owed: Route | Amendment) -> Route | Amendment:
+        """Return what is owed for a request that was judged."""
+        told, self._to_tell = self._to_tell, None
+        return owed if told is None else telling(owed, told[1])
+
+    def in_frame(self, frame: bytes) -> bytes:
+        """Return an answer of the proxy's own, with what is to be told if it is to a Produce."""
+        told, self._to_tell = self._to_tell, None
+        if told is None:
+            return frame
+        try:
+            return frame[:4] + patch(PRODUCE, told[0], frame[4:], told[1])
+        except BrokerFault:  # not the broker's, and not worth a connection
+            return frame
+
+
+def telling(owed: Route | Amendment, throttle_time_ms: int) -> Amendment:
+    """Return `owed`, so that its response tells at least this throttle time."""
+    api_key, api_version = owed.api_key, owed.api_version
+
+    def transform(content: bytes) -> bytes:
+        changed = content if owed.transform is None else owed.transform(content)
+        return patch(api_key, api_version, changed, throttle_time_ms) if changed else changed
+
+    def long_transform(size: int) -> LongTransform:
+        return TellingHead(owed, size, throttle_time_ms)
+
+    in_passing = is_first(api_key, api_version) and (
+        owed.long_transform is not None or passes_as_it_came(owed)
+    )
+    return Amendment(owed, transform, long_transform if in_passing else None)
+
+
+def passes_as_it_came(owed: Route | Amendment) -> bool:
+    """Whether nothing is changed in a response."""
+    return owed.transform is None or owed.transform is unchanged
+
+
+class TellingHead:
+    """Tells the throttle time in the head of a response that is cut through."""
+
+    __slots__ = ("_inner", "_owed", "_throttle_time_ms")
+
+    def __init__(self, owed: Route | Amendment, size: int, throttle_time_ms: int) -> None:
+        """What `owed` does to a response of this size is done too."""
+        self._owed = owed
+        self._inner = None if owed.long_transform is None else owed.long_transform(size)
+        self._throttle_time_ms = throttle_time_ms
+
+    def feed(self, chunk: memoryview) -> None:
+        """Take the next bytes behind the size field; the first are at least `HEAD`."""
+        if self._throttle_time_ms:
+            ms, self._throttle_time_ms = self._throttle_time_ms, 0
+            patch_in_place(self._owed.api_key, self._owed.api_version, chunk, ms)
+        if self._inner is not None:
+            self._inner.feed(chunk)

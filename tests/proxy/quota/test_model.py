@@ -1,0 +1,191 @@
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.quota.model import (
+    DEFAULT,
+    BadEntity,
+    EntityType,
+    QuotaEntity,
+    QuotaKey,
+    desanitize,
+    key_of,
+    sanitize,
+    value_problem,
+)
+from proxy.quota.zookeeper_json import (
+    BadQuotaJson,
+    format_limit,
+    read_notice,
+    read_quotas,
+    write_notice,
+    write_quotas,
+)
+
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+parts = names | st.just(DEFAULT)
+entities = st.one_of(
+    st.builds(QuotaEntity, user=parts),
+    st.builds(QuotaEntity, client_id=parts),
+    st.builds(QuotaEntity, user=parts, client_id=parts),
+    st.builds(QuotaEntity, ip=st.just(DEFAULT) | st.ip_addresses().map(str)),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "node"),
+    [
+        ("alice", "alice"),
+        ("CN=a b,O=x*y", "CN%3Da%20b%2CO%3Dx%2Ay"),
+        ("a+b~c.d-e_f", "a%2Bb%7Ec.d-e_f"),
+        ("é/\n", "%C3%A9%2F%0A"),
+        ("<default>", "%3Cdefault%3E"),
+    ],
+)
+def test_names_are_encoded_as_by_java(name: str, node: str) -> None:
+    """ZooKeeper nodes that Kafka wrote must be found again."""
+    assert sanitize(name) == node
+    assert desanitize(node) == name
+
+
+@pytest.mark.parametrize(
+    ("entity", "path"),
+    [
+        (QuotaEntity(user="u 1"), "/config/users/u%201"),
+        (QuotaEntity(user="u", client_id="c/d"), "/config/users/u/clients/c%2Fd"),
+        (QuotaEntity(user=DEFAULT, client_id="c"), "/config/users/<default>/clients/c"),
+        (
+            QuotaEntity(user=DEFAULT, client_id=DEFAULT),
+            "/config/users/<default>/clients/<default>",
+        ),
+        (QuotaEntity(user=DEFAULT), "/config/users/<default>"),
+        (QuotaEntity(user="<default>"), "/config/users/%3Cdefault%3E"),
+        (QuotaEntity(client_id="c"), "/config/clients/c"),
+        (QuotaEntity(client_id=DEFAULT), "/config/clients/<default>"),
+        (QuotaEntity(ip="10.0.0.1"), "/config/ips/10.0.0.1"),
+        (QuotaEntity(ip=DEFAULT), "/config/ips/<default>"),
+    ],
+)
+def test_paths_are_kip_55s(entity: QuotaEntity, path: str) -> None:
+    assert entity.path == path
+    assert QuotaEntity.from_entity_path(path.removeprefix("/config/")) == entity
+
+
+@given(entity=entities)
+def test_every_entity_has_a_path_of_its_own(entity: QuotaEntity) -> None:
+    assert QuotaEntity.from_entity_path(entity.entity_path) == entity
+    assert read_notice(write_notice(entity)) == entity
+
+
+@given(path=st.text("uscliente/<default>p%1", max_size=40))
+def test_no_path_breaks_the_reader(path: str) -> None:
+    with suppress(BadEntity):
+        assert QuotaEntity.from_entity_path(path).entity_path == path
+
+
+@pytest.mark.parametrize(
+    ("of", "problem"),
+    [
+        ({}, "Invalid empty client quota entity"),
+        ({EntityType.USER: ""}, "Empty user not supported"),
+        ({EntityType.USER: "u", EntityType.CLIENT_ID: ""}, "Empty client-id not supported"),
+        ({EntityType.IP: "1.2.3.4", EntityType.USER: "u"}, "Invalid quota entity combination"),
+        ({EntityType.IP: "somewhere.example"}, "somewhere.example is not a valid IP"),
+        ({EntityType.IP: ""}, "Empty ip not supported"),
+    ],
+)
+def test_impossible_entities_are_refused(of: dict[EntityType, str], problem: str) -> None:
+    with pytest.raises(BadEntity, match=problem):
+        QuotaEntity.of(of)
+
+
+INFINITE = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("producer_byte_rate", 1024.0, None),
+        ("producer_byte_rate", 2.0**63, None),
+        ("producer_byte_rate", 2.0**64, "too large for a LONG"),
+        ("producer_byte_rate", INFINITE, "too large for a LONG"),
+        ("producer_byte_rate", 0.0, "must be greater than 0"),
+        ("producer_byte_rate", -1.0, "must be greater than 0"),
+        ("producer_byte_rate", float("nan"), "must be greater than 0"),
+        ("producer_byte_rate", -INFINITE, "must be greater than 0"),
+        ("consumer_byte_rate", 10.5, "cannot be a fractional value"),
+        ("consumer_byte_rate", 10.0000001, None),
+        ("consumer_byte_rate", 0.5, "cannot be a fractional value"),
+        ("request_percentage", 12.5, None),
+        ("request_percentage", 1e300, None),
+        ("request_percentage", INFINITE, "must be a finite number"),
+        ("controller_mutation_rate", 0.1, None),
+        ("connection_creation_rate", 2.0**31 - 1, None),
+        ("connection_creation_rate", 2.0**31, "too large for an INT"),
+    ],
+)
+def test_limits_are_judged_as_by_kafka(key: str, value: float, problem: str | None) -> None:
+    found = value_problem(QuotaKey(key), value)
+    assert (found is None) == (problem is None)
+    assert problem is None or found is not None
+    if found and problem:
+        assert problem.replace("an INT", "a INT") in found
+
+
+def test_a_key_belongs_to_a_kind_of_entity() -> None:
+    """Connections are limited by address, everything else by user and client id."""
+    user, ip = QuotaEntity(user="u"), QuotaEntity(ip="10.0.0.1")
+    assert key_of(user, "producer_byte_rate") is QuotaKey.PRODUCER_BYTE_RATE
+    assert key_of(user, "connection_creation_rate") is None
+    assert key_of(ip, "connection_creation_rate") is QuotaKey.CONNECTION_CREATION_RATE
+    assert key_of(ip, "producer_byte_rate") is None
+    assert key_of(user, "producer_byte_rate ") is None
+
+
+def test_json_is_kip_55s() -> None:
+    entity = QuotaEntity(user="user1")
+    quotas = {QuotaKey.PRODUCER_BYTE_RATE: 1024.0, QuotaKey.REQUEST_PERCENTAGE: 12.5}
+    text = write_quotas(quotas)
+    assert json.loads(text) == {
+        "version": 1,
+        "config": {"producer_byte_rate": "1024", "request_percentage": "12.5"},
+    }
+    assert read_quotas(entity, text) == quotas
+    assert json.loads(write_notice(QuotaEntity(user="user2", client_id="clientA"))) == {
+        "version": 2,
+        "entity_path": "users/user2/clients/clientA",
+    }
+
+
+def test_a_users_node_may_hold_more_than_quotas() -> None:
+    """SCRAM verifiers stand in the same node; numbers without quotation marks are read too."""
+    text = '{"version":1,"config":{"SCRAM-SHA-256":"salt=…","consumer_byte_rate":2048}}'
+    assert read_quotas(QuotaEntity(user="u"), text) == {QuotaKey.CONSUMER_BYTE_RATE: 2048.0}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "null",
+        "{}",
+        '{"config":3}',
+        '{"config":{"producer_byte_rate":"x"}}',
+        '{"config":{"producer_byte_rate":"-1"}}',
+        '{"config":{"producer_byte_rate":"nan"}}',
+        '{"config":{"producer_byte_rate":[]}}',
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_quota_json_is_told(text: str) -> None:
+    with pytest.raises(BadQuotaJson):
+        read_quotas(QuotaEntity(user="u"), text)
+
+
+@given(value=st.floats(min_value=1e-9, max_value=1e18))
+def test_a_limit_is_written_without_loss(value: float) -> None:
+    assert float(format_limit(value)) == value
