@@ -1,0 +1,279 @@
+"""Describe the ACLs of 1,000 principals among 100,000 ACLs: one batch, or 1,000 requests.
+
+    python -m benchmarks.batch_describe
+    python -m benchmarks.batch_describe --rounds 3 --seconds 2     # rougher
+
+For each shape (ACLs per principal): seconds and CPU seconds of the proxy from the first byte of the
+request, or of the 1,000 pipelined ones, to the last byte of the answer; medians of the rounds,
+which take turns. Then what the relay's 99th percentile is alone, beside a process that only burns
+CPU (on a machine with few cores that alone moves it), and while one batch follows the other. Then
+by how much the worker grows at most while it answers with 64 MiB. Needs what benchmarks.bench
+needs. Everything runs on loopback, and what was started is ended.
+"""
+
+import argparse
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from benchmarks import machine
+from benchmarks.bench import fake_broker, make_lab
+from benchmarks.load import Generator
+from benchmarks.programs import (
+    MeasurementFailed,
+    compile_all,
+    cpu_seconds,
+    process_tree,
+)
+from benchmarks.targets import OAUTHBEARER, USER, Lab, Start, Target, proxy
+from proxy.acl.model import (
+    CLUSTER_NAME,
+    Acl,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from proxy.admin.acl_messages import batch_request, describe_request
+from proxy.store import open_store
+from proxy.wire.codec import encode
+from tests.kafka.wire_client import Address, Outcome, WireClient, request_body
+
+ACLS: Final = 100_000
+PRINCIPALS: Final = 1_000
+SHAPES: Final = (10, 100)
+"""ACLs of each principal: 10,000 principals have 10, or those that are asked for have all."""
+DESCRIBE_ACLS: Final = 29
+DEADLINE_SECONDS: Final = 120.0
+
+
+def acls(each: int) -> Iterator[Acl]:
+    """What the user needs, and 100,000 others."""
+    user = f"User:{USER}"
+    yield _acl(ResourceType.TOPIC, "bench", user, Operation.WRITE)
+    yield _acl(ResourceType.CLUSTER, CLUSTER_NAME, user, Operation.DESCRIBE)
+    for number in range(ACLS):
+        principal, of_principal = divmod(number, each)
+        topic = f"topic-{(principal * 7 + of_principal) % 2_000}"
+        yield _acl(ResourceType.TOPIC, topic, f"User:application-{principal}", Operation.READ)
+
+
+def _acl(resource_type: ResourceType, name: str, principal: str, operation: Operation) -> Acl:
+    return Acl(
+        resource_type, PatternType.LITERAL, name, principal, "*", operation, Permission.ALLOW
+    )
+
+
+def started(each: int) -> Start:
+    """Return how to start a proxy that has them."""
+
+    def create(config: Path) -> None:
+        store = open_store(f"sqlite:{config.parent / 'state.db'}")
+        store.create_acls(list(acls(each)))
+        store.close()
+
+    return proxy(f"describe-{each}", settings={"authorizer": {"mode": "enforce"}}, prepare=create)
+
+
+class Client:
+    """A connection that has logged in, and asks."""
+
+    def __init__(self, target: Target, token: str) -> None:
+        self._client = WireClient(Address(target.address.host, target.address.port))
+        self._client.send_frame(17, 1, 1, "bench", request_body(17, 1, mechanism=OAUTHBEARER))
+        message = f"n,,\x01auth=Bearer {token}\x01\x01".encode()
+        self._client.send_frame(36, 2, 2, "bench", request_body(36, 2, auth_bytes=message))
+        self._received()
+        if self._received()[5:7] != b"\0\0":
+            raise MeasurementFailed("the login was refused")
+
+    def close(self) -> None:
+        self._client.close()
+
+    def ask(self, version: int, bodies: Sequence[bytes]) -> list[bytes]:
+        """Send all requests at once; return the answers."""
+        head = struct.pack(">hhihB", DESCRIBE_ACLS, version, 0, -1, 0)
+        frames = [struct.pack(">i", len(head) + len(body)) + head + body for body in bodies]
+        sender = threading.Thread(target=self._client.raw, args=(b"".join(frames),))
+        sender.start()
+        answers = [self._received() for _ in bodies]
+        sender.join()
+        return answers
+
+    def _received(self) -> bytes:
+        frame = self._client.receive(DEADLINE_SECONDS)
+        if isinstance(frame, Outcome):
+            raise MeasurementFailed(f"instead of an answer: {frame}")
+        return frame
+
+
+FILTERS: Final = [AclFilter(principal=f"User:application-{number}") for number in range(PRINCIPALS)]
+
+
+def measured(target: Target, work: Callable[[], list[bytes]]) -> tuple[float, float, int]:
+    """Return seconds, CPU seconds of the proxy, and bytes of the answers."""
+    assert target.pid is not None
+    began, used = time.perf_counter(), cpu_seconds(target.pid)
+    answers = work()
+    wall = time.perf_counter() - began
+    return wall, cpu_seconds(target.pid) - used, sum(map(len, answers))
+
+
+def describe(client: Client, target: Target, rounds: int) -> None:
+    batch = [encode(batch_request(FILTERS))]
+    single = [encode(describe_request(3, one)) for one in FILTERS]
+    client.ask(4, batch)
+    client.ask(3, single[:10])
+    many, singles = [], []
+    for _ in range(rounds):
+        many.append(measured(target, lambda: client.ask(4, batch)))
+        singles.append(measured(target, lambda: client.ask(3, single)))
+    figures = {}
+    for name, found in (("one batch", many), ("one by one", singles)):
+        wall, cpu = (median(one[at] for one in found) for at in (0, 1))
+        figures[name] = wall, cpu
+        print(f"  {name:11} {wall:7.3f} s  CPU {cpu:7.3f} s  {found[0][2] / 1e6:5.2f} MB")
+    walls, cpus = zip(*figures.values(), strict=True)
+    print(f"  ratio       {walls[1] / walls[0]:7.1f}        {cpus[1] / cpus[0]:7.1f}")
+
+
+@contextmanager
+def nothing() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def a_busy_process() -> Iterator[None]:
+    """What costs as much of a CPU, and has nothing to do with the proxy."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def batches(client: Client) -> Iterator[None]:
+    """One after the other."""
+    batch = [encode(batch_request(FILTERS))]
+    ending = threading.Event()
+
+    def describe_on() -> None:
+        while not ending.is_set():
+            client.ask(4, batch)
+
+    thread = threading.Thread(target=describe_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
+
+
+def relay(
+    generator: Generator, client: Client, target: Target, rounds: int, seconds: float
+) -> None:
+    beside: dict[str, Callable[[], AbstractContextManager[None]]] = {
+        "alone": nothing,
+        "beside a busy process": a_busy_process,
+        "beside batches": lambda: batches(client),
+    }
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in beside}
+    options = ("--in-flight", "1", "--payload", "100")
+    for name in [*beside] * rounds:
+        with beside[name]():
+            report = generator.measure(
+                target, "relay", connections=16, seconds=seconds, options=options
+            ).report
+        found[name].append((report["p50_us"], report["p99_us"]))
+    for name, values in found.items():
+        p50, p99 = (median(one[at] for one in values) / 1e3 for at in (0, 1))
+        print(f"  relay {name:22} p50 {p50:6.2f} ms  p99 {p99:6.2f} ms")
+
+
+def large(client: Client, target: Target) -> None:
+    """Ask for more than fits: all ACLs, by filters that find the same in other words."""
+    filters = [
+        AclFilter(
+            resource_type=resource_type,
+            pattern_type=pattern_type,
+            operation=operation,
+            permission=permission,
+            host=host,
+        )
+        for resource_type, pattern_type, operation, permission, host in product(
+            (ResourceType.ANY, ResourceType.TOPIC),
+            (PatternType.ANY, PatternType.LITERAL),
+            (Operation.ANY, Operation.READ),
+            (Permission.ANY, Permission.ALLOW),
+            (None, "*"),
+        )
+    ]
+    before = _memory_mib(target, "VmRSS")
+    wall, cpu, size = measured(target, lambda: client.ask(4, [encode(batch_request(filters))]))
+    peak = _memory_mib(target, "VmHWM")
+    print(
+        f"  {size / 2**20:.1f} MiB in one answer: {wall:.2f} s, CPU {cpu:.2f} s,"
+        f" the worker grew from {before:.0f} to {peak:.0f} MiB"
+    )
+
+
+def _memory_mib(target: Target, name: str) -> float:
+    """Return a line of the status of the process that holds most."""
+    assert target.pid is not None
+    return max(
+        int(line.split()[1]) / 1024
+        for pid in process_tree(target.pid)
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if line.startswith(f"{name}:")
+    )
+
+
+@contextmanager
+def made(lab: Lab, target: Target) -> Iterator[Client]:
+    client = Client(target, lab.credentials.token_file.read_text().strip())
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.batch_describe",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="of each figure (default 5)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of relaying (default 3)")
+    options = parser.parse_args(arguments)
+    for name, value in machine.describe(pinned=False).items():
+        print(f"{name}: {value}")
+    with tempfile.TemporaryDirectory(prefix="benchmarks-") as name:
+        directory = Path(name)
+        programs = compile_all(directory)
+        with fake_broker(programs, make_lab(directory)) as lab:
+            generator = Generator(program=programs["load"], credentials=lab.credentials)
+            for each in SHAPES:
+                print(f"{PRINCIPALS} principals with {each} ACLs each, of {ACLS}:", flush=True)
+                with started(each)(lab) as target, made(lab, target) as client:
+                    describe(client, target, options.rounds)
+                    relay(generator, client, target, options.rounds, options.seconds)
+                    large(client, target)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
