@@ -7,10 +7,14 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from proxy import config
+from proxy.commands import CloseReason
+from proxy.config.values import Address
 from proxy.errors import ConfigError
 from proxy.listener import Door, Listener
 from proxy.routing.discovery import ClusterDiscovery, SidecarDiscovery, Target
+from proxy.routing.transparent import TransparentDiscovery, Vestibule, judge
 from proxy.sockets import listen
+from proxy.tls.contexts import Tls
 
 log = logging.getLogger(__name__)
 
@@ -23,20 +27,25 @@ class Routing:
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         settings: config.Config,
         listeners: list[Listener],
+        tls: Tls | None,
     ) -> None:
+        """`tls`: what brokers are met with; None: they are spoken to without."""
         self._spawn = spawn
         self._listeners = listeners
         self._doors: dict[tuple[str, int | None], asyncio.Server] = {}
         self._closed = False
         self._sidecar: SidecarDiscovery | None = None
         self._cluster: ClusterDiscovery | None = None
+        self._transparent: TransparentDiscovery | None = None
+        self._allowed = settings.upstream.allowed
+        self._own_ports = settings.ports()
         upstream = settings.upstream
         timeout_s = upstream.socket_connection_setup_timeout_ms / 1000
         servers = [(server.host, server.port) for server in upstream.bootstrap_servers]
         if any(one.settings.routing is config.Routing.SIDECAR for one in listeners):
             host, port = servers[0]
             self._sidecar = SidecarDiscovery(
-                host, port, timeout_s=timeout_s, on_versions=self._offer
+                host, port, timeout_s=timeout_s, on_versions=self._offer, tls=tls
             )
         if any(one.settings.routing is config.Routing.GATEWAY for one in listeners):
             self._cluster = ClusterDiscovery(
@@ -46,6 +55,12 @@ class Routing:
                 on_versions=self._offer,
                 on_broker_joined=self._joined,
                 on_broker_left=self._left,
+                tls=tls,
+            )
+
+        if any(one.settings.routing is config.Routing.TRANSPARENT for one in listeners):
+            self._transparent = TransparentDiscovery(
+                timeout_s=timeout_s, on_versions=self._offer, tls=tls
             )
 
     async def open(self, listening: Mapping[str, socket.socket]) -> None:
@@ -53,12 +68,30 @@ class Routing:
         now = asyncio.get_running_loop().time()
         for listener in self._listeners:
             self._map(listener)
-        for discovery in (self._sidecar, self._cluster):
+        for discovery in (self._sidecar, self._cluster, self._transparent):
             if discovery is not None:
                 await discovery.round(now)
                 self._spawn(discovery.run())
         for listener in self._listeners:
             await self._serve(listener, None, listening[listener.name], self._entrance(listener))
+
+    def _vestibule(self, listener: Listener) -> Vestibule:
+        """Meet a redirected client."""
+
+        def admit(destination: Address, local: Address) -> "asyncio.Task[asyncio.BaseProtocol]":
+            judge(destination, local, self._allowed, self._own_ports)
+            return asyncio.get_running_loop().create_task(self._guide(listener, destination))
+
+        def refuse(peer: str, reason: str) -> None:
+            listener.observer.refused(CloseReason.DESTINATION_REFUSED)
+            listener.warn(reason, f"{peer} refused: {reason}")
+
+        return Vestibule(admit, refuse, lambda: listener.is_full, listener.waiting)
+
+    async def _guide(self, listener: Listener, destination: Address) -> asyncio.BaseProtocol:
+        assert self._transparent is not None
+        broker = await self._transparent.broker(destination)
+        return Door(listener, lambda: broker).client()
 
     def _map(self, listener: Listener) -> None:
         settings = listener.settings
@@ -70,8 +103,13 @@ class Routing:
                 settings.advertised_host, settings.broker_ports
             )
 
-    def _entrance(self, listener: Listener) -> Callable[[], Target | None]:
-        """Where a client of the listener's own address goes."""
+    def _entrance(self, listener: Listener) -> Callable[[], asyncio.BaseProtocol]:
+        """What meets a client of the listener's own address."""
+        if listener.settings.routing is config.Routing.TRANSPARENT:
+            return lambda: self._vestibule(listener)
+        return Door(listener, self._any_broker(listener)).client
+
+    def _any_broker(self, listener: Listener) -> Callable[[], Target | None]:
         if listener.gateway is not None:
             assert self._cluster is not None
             return self._cluster.bootstrap_target
@@ -99,17 +137,17 @@ class Routing:
             except ConfigError as error:
                 log.error("broker %d of listener %s: %s", broker.broker_id, listener.name, error)
                 continue
-            self._spawn(self._serve(listener, broker.broker_id, sock, lambda: broker))
+            door = Door(listener, lambda: broker)
+            self._spawn(self._serve(listener, broker.broker_id, sock, door.client))
 
     async def _serve(
         self,
         listener: Listener,
         broker_id: int | None,
         sock: socket.socket,
-        broker: Callable[[], Target | None],
+        accept: Callable[[], asyncio.BaseProtocol],
     ) -> None:
-        door = Door(listener, broker)
-        server = await asyncio.get_running_loop().create_server(door.client, sock=sock)
+        server = await asyncio.get_running_loop().create_server(accept, sock=sock)
         if self._closed:
             server.close()
         else:
@@ -121,11 +159,25 @@ class Routing:
             if server is not None:
                 server.close()
 
+    def any_target(self) -> tuple[Target, bool] | None:
+        """A broker to ask about the cluster, and whether it is the only one behind the proxy.
+
+        None: none is ready.
+        """
+        if self._cluster is not None:
+            broker = self._cluster.bootstrap_target()
+            return None if broker is None else (broker, False)
+        if self._sidecar is not None and self._sidecar.target.ready:
+            return self._sidecar.target, True
+        known = [] if self._transparent is None else list(self._transparent.targets.values())
+        ready = next((one for one in known if one.ready), None)
+        return None if ready is None else (ready, False)
+
     def suspect(self, broker: Target) -> None:
         """A broker could not be reached: look soon where it is and what it is."""
-        discovery = self._sidecar if broker.broker_id is None else self._cluster
-        if discovery is not None:
-            discovery.wake(broker)
+        for discovery in (self._sidecar, self._cluster, self._transparent):
+            if discovery is not None and discovery.knows(broker):
+                discovery.wake(broker)
 
     def not_ready(self) -> list[str]:
         """Why there is no way to a broker; empty: there is one for every listener."""

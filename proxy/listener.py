@@ -2,29 +2,39 @@
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from time import monotonic
 from typing import Any, Protocol, cast
 
+from metrics import registry
+from metrics.snapshot import Snapshot
 from proxy import config
+from proxy.bulk import ReadBuffer
 from proxy.commands import CloseReason, Consult
 from proxy.connection import Connection
 from proxy.errors import ClientFault
 from proxy.keys import KeyService
 from proxy.observer import SessionObserver
-from proxy.relay import BrokerSide, ClientSide, ReadBuffer
+from proxy.quota_service import QuotaService
+from proxy.relay import BrokerSide, ClientSide, Refused
+from proxy.repeats import Repeats
 from proxy.routing.brokers import Gateway
 from proxy.routing.discovery import Target
-from proxy.rules import Rules
+from proxy.rules import Rights, Rules
 from proxy.target import BrokerView
+from proxy.tls.contexts import Tls
+from proxy.tls.strangers import Stranger, why
+from proxy.tls.transport import ClientTls, ServerTls
+from proxy.wire.apis import APIS
 from sasl.credentials import CredentialSource, ScramMechanism
 from sasl.jwks import KeyCache, KeyCacheSettings
 from sasl.jwt_claims import OAuthBearerSettings
 from sasl.mechanism import Mechanism
 from sasl.oauthbearer import OAuthBearerServer
 from sasl.scram import ScramServer
-from sasl.session import Enforcement
+from sasl.session import Authenticated, Enforcement
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +45,8 @@ class Office(Protocol):
     loop: asyncio.AbstractEventLoop
     buffer: ReadBuffer
     connect_timeout: float
+    upstream_tls: Tls | None
+    """None: brokers are spoken to without TLS."""
 
     def next_connection_id(self) -> str:
         """A name for a connection, unique in the world."""
@@ -44,7 +56,7 @@ class Office(Protocol):
         """Run something beside the data path."""
         ...
 
-    async def consult(self, question: Consult, super_users: frozenset[str]) -> bytes:
+    async def consult(self, question: Consult) -> bytes:
         """Body of the answer to a request that needs the store."""
         ...
 
@@ -63,24 +75,33 @@ class Listener:
         office: Office,
         credentials: CredentialSource,
         fake_secret: bytes,
-        super_users: frozenset[str],
+        rights: Rights,
         most_connections: int,
+        tls: Tls | None = None,
+        quotas: QuotaService | None = None,
     ) -> None:
+        """`tls`: what clients are met with; None: they speak without. `quotas`: None: none."""
+        self.tls = tls
+        self.repeats = Repeats()
         self.settings = settings
         self.office = office
         self.clients: set[ClientSide] = set()
         self.draining = False
         self.most_connections = most_connections
         self.keys = _key_service(settings)
-        self.views: dict[int | None, BrokerView] = {}
-        """What its connections see of each broker, by broker id; None: the only one."""
+        self.views: dict[int | tuple[str, int], BrokerView] = {}
+        """What its connections see of each broker, by broker id, or by address without one."""
+        self.waiting: set[object] = set()
+        """Connections that are not let in yet, but count."""
         self.gateway: Gateway | None = None
         """The addresses that clients are told; None: addresses are left as they are."""
         self.observer: SessionObserver
         self.rules: Rules
         self._credentials = credentials
         self._fake_secret = fake_secret
-        self.apply(settings, super_users)
+        self._rights = rights
+        self.quotas = quotas
+        self.apply(settings)
 
     @property
     def name(self) -> str:
@@ -91,7 +112,7 @@ class Listener:
         """What holds for a principal that no override names."""
         return self.settings.reauth_enforcement
 
-    def apply(self, settings: config.Listener, super_users: frozenset[str]) -> None:
+    def apply(self, settings: config.Listener) -> None:
         """Take settings into effect for authentications and connections that come after."""
         self.settings = settings
         self.rules = Rules(
@@ -100,12 +121,13 @@ class Listener:
                 name: self._mechanism(name, settings) for name in settings.sasl_enabled_mechanisms
             },
             terms=settings.enforcement_policy().terms_for,
-            super_users=super_users,
+            rights=self._rights,
             sasl_max_receive_size=settings.sasl_server_max_receive_size,
             request_max_bytes=settings.socket_request_max_bytes,
             authentication_timeout=settings.sasl_authentication_timeout_ms / 1000,
             max_idle=settings.connections_max_idle_ms / 1000,
             failed_authentication_delay=settings.connection_failed_authentication_delay_ms / 1000,
+            quotas=self.quotas,
         )
 
     def _mechanism(self, name: str, settings: config.Listener) -> Mechanism:
@@ -120,17 +142,54 @@ class Listener:
 
     def view(self, broker: Target) -> BrokerView:
         """What this listener's connections see of a broker."""
-        view = self.views.get(broker.broker_id)
+        key = (broker.host, broker.port) if broker.broker_id is None else broker.broker_id
+        view = self.views.get(key)
         if view is None or view.broker is not broker:
             resolve = None if self.gateway is None else self.gateway.resolve
-            view = self.views[broker.broker_id] = BrokerView(broker, resolve)
+            view = self.views[key] = BrokerView(broker, resolve, metered=self.quotas is not None)
         return view
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has as many connections as it may have."""
+        return len(self.clients) + len(self.waiting) >= self.most_connections
+
+    def warn(self, cause: str, text: str) -> None:
+        """Log what strangers can cause: once a minute for each cause."""
+        line = self.repeats.line(cause, text, monotonic())
+        if line is not None:
+            log.warning("listener %s: %s", self.name, line)
 
     def not_ready(self) -> list[str]:
         """Why clients cannot be served by this listener now; empty: they can."""
         if self.keys is not None and self.keys.cache.age_seconds(self.office.loop.time()) is None:
             return [f"listener {self.name}: signing keys were never read"]
         return []
+
+    def collect(self, snapshot: Snapshot, now: float) -> None:
+        """Add what is counted on its connections."""
+        snapshot.gauge(registry.CONNECTIONS, len(self.clients), self.name)
+        if self.tls is not None and (expiry := self.tls.expires_at) is not None:
+            snapshot.gauge(registry.CERTIFICATE_EXPIRY, expiry, self.name)
+        if self.keys is not None:
+            cache = self.keys.cache
+            snapshot.count(registry.JWKS_REFRESH_FAILURES, cache.refresh_failures, self.name)
+            if (age := cache.age_seconds(now)) is not None:
+                snapshot.gauge(registry.JWKS_AGE, age, self.name)
+        for view in self.views.values():
+            for route in view.made.values():
+                labels = (self.name, APIS[route.api_key].name)
+                snapshot.count(registry.REQUESTS, route.requests, *labels)
+                snapshot.count(registry.REQUEST_BYTES, route.request_bytes, *labels)
+                snapshot.count(registry.RESPONSE_BYTES, route.response_bytes, *labels)
+        throttled = [one for one in self.clients if one.connection and one.connection.is_throttled]
+        snapshot.gauge(registry.THROTTLED_CONNECTIONS, len(throttled), self.name)
+        for client in self.clients:
+            session = client.connection.session.state if client.connection else None
+            if isinstance(session, Authenticated) and session.deadline is not None:
+                left = max(0.0, session.deadline - now)
+                labels = (self.name, session.mechanism)
+                snapshot.observe(registry.SESSION_LIFETIME_LEFT, left, *labels)
 
 
 def _token_settings(settings: config.Listener) -> OAuthBearerSettings:
@@ -170,14 +229,32 @@ class Door:
         self.loop = listener.office.loop
         self.buffer = listener.office.buffer
 
-    def client(self) -> ClientSide:
+    def client(self) -> ClientSide | ServerTls:
         """Make the protocol of a client that connects."""
-        return ClientSide(self)
+        side = ClientSide(self)
+        if self._listener.tls is None:
+            return side
+        return ServerTls(
+            side, self.buffer, self._listener.tls.context, lambda what: self._unwelcome(side, what)
+        )
 
-    def opened(self, client: ClientSide) -> Connection | None:
+    def _unwelcome(self, client: ClientSide, what: Stranger | ssl.SSLError) -> None:
+        """A client does not speak TLS, or not as it has to."""
+        if isinstance(what, Stranger):
+            text = f"{client.peer_host} speaks {what.value}; here is SASL_SSL"
+        else:
+            text = f"TLS handshake with {client.peer_host} failed: {why(what)}"
+        self._listener.warn(text.replace(client.peer_host, ""), text)
+        client.handshake_failed()
+
+    def met_tls(self, client: ClientSide) -> None:
+        """A client began with TLS where none is spoken."""
+        self._listener.warn("TLS", f"{client.peer_host} speaks TLS; here is SASL_PLAINTEXT")
+
+    def opened(self, client: ClientSide) -> Connection | Refused | None:
         """A client connected; None refuses it."""
         listener = self._listener
-        if len(listener.clients) >= listener.most_connections:
+        if listener.is_full:
             listener.observer.refused(CloseReason.TOO_MANY_CONNECTIONS)
             return None
         broker = self._broker()
@@ -185,6 +262,13 @@ class Door:
             listener.observer.refused(CloseReason.BROKER_UNREACHABLE)
             return None
         now = monotonic()
+        if listener.quotas is not None:
+            delay = listener.quotas.admit(client.peer_host, now)
+            if delay:
+                listener.observer.refused(CloseReason.CONNECTION_RATE)
+                listener.waiting.add(client)
+                self.loop.call_later(delay, self._turn_away, client)
+                return Refused()
         connection = Connection(
             connection_id=self._office.next_connection_id(),
             peer_host=client.peer_host,
@@ -197,6 +281,11 @@ class Door:
         listener.observer.opened(connection, now)
         listener.clients.add(client)
         return connection
+
+    def _turn_away(self, client: ClientSide) -> None:
+        """Close a connection too many, which was held as long as its address is throttled."""
+        self._listener.waiting.discard(client)
+        client.close()
 
     def closed(self, client: ClientSide) -> None:
         """A client's connection is over."""
@@ -211,13 +300,29 @@ class Door:
         broker = cast(BrokerView, client.connection.target).broker
         try:
             async with asyncio.timeout(self._office.connect_timeout):
-                await self.loop.create_connection(
-                    lambda: BrokerSide(client, self), broker.host, broker.port
-                )
-        except OSError as error:  # TimeoutError is one
-            log.warning("broker %s:%s: %s", broker.host, broker.port, error.strerror or "timeout")
+                await self._dial(client, broker.host, broker.port)
+        except OSError as error:  # TimeoutError and those of TLS are
+            log.warning("broker %s:%s: %s", broker.host, broker.port, why(error))
             self._office.upstream_failed(self._listener.name, broker)
             client.tell(Connection.broker_unreachable)
+
+    async def _dial(self, client: ClientSide, host: str, port: int) -> None:
+        tls = self._office.upstream_tls
+        if tls is None:
+            await self.loop.create_connection(lambda: BrokerSide(client, self), host, port)
+            return
+        connected = self.loop.create_future()
+        context = tls.context
+        transport, _ = await self.loop.create_connection(
+            lambda: ClientTls(BrokerSide(client, self), self.buffer, context, host, connected),
+            host,
+            port,
+        )
+        try:
+            await connected
+        except BaseException:
+            transport.abort()
+            raise
 
     def seek_keys(self, client: ClientSide) -> None:
         """Look for newer signing keys on behalf of a client."""
@@ -234,7 +339,7 @@ class Door:
 
     async def _consult(self, client: ClientSide, question: Consult) -> None:
         try:
-            body = await self._office.consult(question, self._listener.rules.super_users)
+            body = await self._office.consult(question)
         except ClientFault:
             client.tell(Connection.misunderstood)
             return

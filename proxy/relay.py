@@ -3,8 +3,8 @@
 The only module that touches transports. What was learnt about uvloop:
 
 - Small reads arrive as bytes (`data_received`), which are handed on as they are: one call per read
-  and no copy. A side that carries bulk reads into one large buffer per worker instead (`_Bulk`):
-  between `get_buffer` and the return of `buffer_updated` nobody else runs.
+  and no copy. A side that carries bulk reads into one large buffer per worker instead
+  (`proxy/bulk.py`).
 - A write below the high-water mark leaves at the end of the loop's turn, together with those of
   other connections: the peers are then woken once, not once per write. A longer one goes to the
   kernel at once. What is not a copy and was not taken stays referenced by the transport, so a
@@ -21,8 +21,10 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final, Protocol, cast
 
+from proxy.bulk import BULK_READ, Bulk, ReadBuffer
 from proxy.commands import (
     Close,
+    CloseReason,
     ConnectToBroker,
     Consult,
     PauseBroker,
@@ -30,31 +32,20 @@ from proxy.commands import (
     ResumeBroker,
     ResumeClient,
     SeekKeys,
+    WakeAt,
 )
 from proxy.connection import Connection
 from proxy.frames import LONG_WRITE, Bytes
+from proxy.tls.strangers import begins_tls
 
 log = logging.getLogger(__name__)
 
-BUFFER_BYTES: Final = 524_288
-"""Of the read buffer that all bulk connections of a worker share."""
-BULK_READ: Final = 131_072
-"""A read of so many bytes shows that a side carries bulk."""
 LINGER: Final = 5.0
 """Seconds in which a peer must take the last bytes written to it."""
 
 
-class ReadBuffer:
-    """The bytes that every bulk read of a worker goes to."""
-
-    __slots__ = ("view",)
-
-    def __init__(self) -> None:
-        self.view = memoryview(bytearray(BUFFER_BYTES))
-
-    def give_up(self) -> None:
-        """Leave the present bytes to whoever still refers to them."""
-        self.view = memoryview(bytearray(BUFFER_BYTES))
+class Refused:
+    """A client that is not served, but not closed yet: its shell closes it in a while."""
 
 
 class Shell(Protocol):
@@ -75,7 +66,7 @@ class Shell(Protocol):
         """Have `question` answered off the loop; call `consulted`."""
         ...
 
-    def opened(self, client: "ClientSide") -> Connection | None:
+    def opened(self, client: "ClientSide") -> Connection | Refused | None:
         """A client connected; None refuses it."""
         ...
 
@@ -83,21 +74,27 @@ class Shell(Protocol):
         """A client's connection is over."""
         ...
 
+    def met_tls(self, client: "ClientSide") -> None:
+        """A client began with TLS where none is spoken; its connection is closed already."""
+        ...
+
 
 class _Side(asyncio.Protocol):
     """What both halves of a relayed connection have in common."""
 
-    __slots__ = ("_buffer", "_loop", "_transport")
+    __slots__ = ("_buffer", "_encrypts", "_loop", "_transport")
 
     def __init__(self, shell: Shell) -> None:
         self._buffer = shell.buffer
         self._loop = shell.loop
+        self._encrypts = False
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is connected."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=LONG_WRITE)
+        self._encrypts = transport.get_extra_info("ssl_object") is not None
 
     @property
     def write(self) -> Callable[[Bytes], None]:
@@ -108,7 +105,9 @@ class _Side(asyncio.Protocol):
     @property
     def owes(self) -> bool:
         """Whether bytes wait to be sent, and may lie in a read buffer."""
-        return self._transport is not None and self._transport.get_write_buffer_size() > 0
+        if self._transport is None or self._encrypts:
+            return False  # what is encrypted is a copy
+        return self._transport.get_write_buffer_size() > 0
 
     @property
     def peer_owes(self) -> bool:
@@ -140,56 +139,21 @@ class _Side(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        transport.set_protocol(_Bulk(self, self._buffer))
+        transport.set_protocol(Bulk(self, self._buffer))
         if transport.is_reading():  # the way of reading is chosen when reading begins
             transport.pause_reading()
             transport.resume_reading()
 
 
-class _Bulk(asyncio.BufferedProtocol):
-    """Reads for a side into the worker's buffer."""
-
-    __slots__ = ("_buffer", "_side")
-
-    def __init__(self, side: _Side, buffer: ReadBuffer) -> None:
-        self._side = side
-        self._buffer = buffer
-
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        """Where the next read goes; never empty."""
-        return self._buffer.view
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Bytes arrived."""
-        self._side.data_received(self._buffer.view[:nbytes])
-        if self._side.peer_owes:
-            self._buffer.give_up()
-
-    def pause_writing(self) -> None:
-        """The peer does not read fast enough."""
-        self._side.pause_writing()
-
-    def resume_writing(self) -> None:
-        """The peer reads again."""
-        self._side.resume_writing()
-
-    def eof_received(self) -> bool | None:
-        """The peer will send no more."""
-        return self._side.eof_received()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is over."""
-        self._side.connection_lost(exc)
-
-
 class ClientSide(_Side):
     """The client's half of a relayed connection, and owner of the broker's half."""
 
-    __slots__ = ("_broker", "_shell", "connection")
+    __slots__ = ("_broker", "_shell", "_timer", "connection")
 
     def __init__(self, shell: Shell) -> None:
         super().__init__(shell)
         self._shell = shell
+        self._timer: asyncio.TimerHandle | None = None
         self._broker: BrokerSide | None = None
         self.connection: Connection | None = None
 
@@ -205,8 +169,10 @@ class ClientSide(_Side):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client connected."""
         super().connection_made(transport)
-        self.connection = self._shell.opened(self)
-        if self.connection is None:
+        opened = self._shell.opened(self)
+        if isinstance(opened, Connection):
+            self.connection = opened
+        elif opened is None:
             self.close()
 
     @property
@@ -228,6 +194,8 @@ class ClientSide(_Side):
             self.broke(now)
         if connection.commands:
             self.carry_out()
+            if connection.closed and begins_tls(data) and not self._encrypts:
+                self._shell.met_tls(self)
         if len(data) >= BULK_READ and type(data) is bytes:
             self.carry_bulk()
 
@@ -264,6 +232,10 @@ class ClientSide(_Side):
         self._broker = broker
         self.tell(lambda connection, now: connection.broker_connected(broker.write, now))
 
+    def handshake_failed(self) -> None:
+        """The client does not speak TLS, or not as it has to."""
+        self.tell(lambda connection, now: connection.end(CloseReason.TLS_HANDSHAKE_FAILED, now))
+
     def tell(self, what: Callable[[Connection, float], None]) -> None:
         """Tell the connection what happened, and carry out what it says."""
         connection = self.connection
@@ -292,10 +264,10 @@ class ClientSide(_Side):
         commands, self.connection.commands = self.connection.commands, []
         for command in commands:
             match command:
-                case PauseClient():
-                    self.read(False)
-                case ResumeClient():
-                    self.read(True)
+                case PauseClient() | ResumeClient():
+                    self.read(isinstance(command, ResumeClient))
+                case WakeAt(when):
+                    self._wake_at(when)
                 case PauseBroker() | ResumeBroker():
                     if self._broker is not None:
                         self._broker.read(isinstance(command, ResumeBroker))
@@ -308,7 +280,15 @@ class ClientSide(_Side):
                 case Close():
                     self._close(command)
 
+    def _wake_at(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        delay = max(0.0, when - monotonic())
+        self._timer = self._loop.call_later(delay, self.tell, Connection.timer)
+
     def _close(self, close: Close) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         if self._broker is not None:
             self._broker.close()
         if close.delay:

@@ -7,6 +7,7 @@ connection, silence, closing, a frame too large or one that does not parse.
 
 import asyncio
 import re
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import cache
@@ -14,6 +15,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final, TypeVar
 
 from proxy.errors import BrokerFault
+from proxy.tls.strangers import HANGS_UP, answers_tls, why
+from proxy.watchword import WATCHWORD
 from proxy.wire import api_versions, metadata
 from proxy.wire.api_versions import UNSUPPORTED_VERSION, UpstreamVersions
 from proxy.wire.apis import API_VERSIONS, METADATA, is_flexible
@@ -23,30 +26,40 @@ from proxy.wire.primitives import INT16, INT32, write_string
 CLIENT_ID: Final = "reauth-proxy"
 LARGEST_ANSWER: Final = 67_108_864
 """Bytes; brokers alone, without topics, are far below it."""
-_CORRELATION_ID: Final = 1
 
 Answer = TypeVar("Answer")
 
 
-async def fetch_api_versions(host: str, port: int, *, timeout_s: float) -> UpstreamVersions:
-    """Ask a broker for its API versions. Raises BrokerFault."""
-    return await _ask(host, port, timeout_s, _api_versions)
+async def fetch_api_versions(
+    host: str, port: int, *, timeout_s: float, tls: ssl.SSLContext | None = None
+) -> UpstreamVersions:
+    """Ask a broker for its API versions; `tls` None: without TLS. Raises BrokerFault."""
+    return await ask(host, port, timeout_s, tls, _api_versions)
 
 
-async def fetch_metadata(host: str, port: int, *, timeout_s: float) -> ClusterView:
-    """Ask a broker for the cluster's brokers. Raises BrokerFault."""
-    return await _ask(host, port, timeout_s, _metadata)
+async def fetch_metadata(
+    host: str, port: int, *, timeout_s: float, tls: ssl.SSLContext | None = None
+) -> ClusterView:
+    """Ask a broker for the cluster's brokers; `tls` None: without TLS. Raises BrokerFault."""
+    return await ask(host, port, timeout_s, tls, _metadata)
 
 
-async def _ask(
-    host: str, port: int, timeout_s: float, question: Callable[["_Connection"], Awaitable[Answer]]
+async def ask(
+    host: str,
+    port: int,
+    timeout_s: float,
+    tls: ssl.SSLContext | None,
+    question: Callable[["ServiceConnection"], Awaitable[Answer]],
 ) -> Answer:
-    """Ask one question on a connection of its own, within a time that covers all of it."""
+    """Ask one question on a connection of its own, within a time that covers all of it.
+
+    Raises BrokerFault.
+    """
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(host, port)
+            reader, writer = await _open(host, port, tls)
             try:
-                return await question(_Connection(reader, writer))
+                return await question(ServiceConnection(reader, writer))
             finally:
                 writer.transport.abort()
                 with suppress(OSError):
@@ -56,7 +69,7 @@ async def _ask(
     except asyncio.IncompleteReadError:
         reason = "closed the connection instead of answering"
     except OSError as error:
-        reason = error.strerror or str(error)
+        reason = why(error)
     except UnicodeError:
         reason = "a host name that cannot be looked up"
     except BrokerFault as fault:
@@ -64,7 +77,26 @@ async def _ask(
     raise BrokerFault(f"broker {host}:{port}: {reason}")
 
 
-class _Connection:
+async def _open(
+    host: str, port: int, tls: ssl.SSLContext | None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    if tls is None:
+        return await asyncio.open_connection(host, port)
+    try:
+        return await asyncio.open_connection(host, port, ssl=tls, server_hostname=host)
+    except ConnectionResetError:
+        raise BrokerFault(HANGS_UP) from None
+
+
+def is_question_of_ours(frame: bytes) -> bool:
+    """Whether a request is one of those above, of whichever of our workers."""
+    return frame[4:12] in {
+        INT16.pack(API_VERSIONS) + INT16.pack(version) + INT32.pack(WATCHWORD)
+        for version in range(api_versions.HIGHEST_VERSION + 1)
+    }
+
+
+class ServiceConnection:
     """One request at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -76,21 +108,24 @@ class _Connection:
         header = (
             INT16.pack(api_key)
             + INT16.pack(api_version)
-            + INT32.pack(_CORRELATION_ID)
+            + INT32.pack(WATCHWORD)
             + write_string(CLIENT_ID, flexible=False)
             + (b"\x00" if is_flexible(api_key, api_version) else b"")
         )
         self._writer.write(INT32.pack(len(header) + len(body)) + header + body)
-        size = INT32.unpack(await self._reader.readexactly(4))[0]
+        prefix = await self._reader.readexactly(4)
+        if answers_tls(prefix):
+            raise BrokerFault("it speaks TLS; set upstream.security.protocol: SSL")
+        size = INT32.unpack(prefix)[0]
         if not INT32.size <= size <= LARGEST_ANSWER:
             raise BrokerFault(f"an answer of {size} bytes")
         answer = await self._reader.readexactly(size)
-        if INT32.unpack_from(answer)[0] != _CORRELATION_ID:
+        if INT32.unpack_from(answer)[0] != WATCHWORD:
             raise BrokerFault("an answer to another request")
         return answer[INT32.size :]
 
 
-async def _api_versions(connection: _Connection) -> UpstreamVersions:
+async def _api_versions(connection: ServiceConnection) -> UpstreamVersions:
     """Ask in our highest version, then in the one the broker names, at last in v0 (KIP-511)."""
     api_version = api_versions.HIGHEST_VERSION
     while True:
@@ -105,7 +140,7 @@ async def _api_versions(connection: _Connection) -> UpstreamVersions:
         api_version = max(0, min(highest, api_version - 1))
 
 
-async def _metadata(connection: _Connection) -> ClusterView:
+async def _metadata(connection: ServiceConnection) -> ClusterView:
     """Ask for no topics, in the highest version both sides know."""
     upstream = await _api_versions(connection)
     low, high = upstream.apis.get(METADATA, (0, 0))

@@ -1,6 +1,10 @@
 """Listening sockets that several processes of ours share."""
 
+import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from proxy.errors import ConfigError
@@ -27,3 +31,58 @@ def listen(host: str, port: int) -> socket.socket:
         sock.close()
         raise ConfigError("", f"cannot listen on {host}:{port}: {error.strerror}") from error
     return sock
+
+
+def listen_privately(path: Path) -> socket.socket:
+    """Listen on a Unix socket that its owner alone can open. Raises ConfigError.
+
+    What a proxy that was killed left there is replaced. To be called where there is one thread: the
+    mode of new files is the process's.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        remove_left_over(path)
+        with _short_name(path) as name:
+            sock.bind(name)
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise ConfigError("", f"cannot listen on {path}: {error.strerror}") from error
+    finally:
+        os.umask(mask)
+    return sock
+
+
+def connect_privately(path: Path, timeout: float) -> socket.socket:
+    """Connect to a Unix socket. Raises OSError."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.settimeout(timeout)
+    try:
+        with _short_name(path) as name:
+            sock.connect(name)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def remove_left_over(path: Path) -> None:
+    """Remove a Unix socket on which nobody listens any more. Raises OSError."""
+    if not path.is_socket():
+        return
+    try:
+        connect_privately(path, timeout=1.0).close()
+    except ConnectionRefusedError:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _short_name(path: Path) -> Iterator[str]:
+    """Yield another name of a path: a socket's has room for 107 bytes (unix(7))."""
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)

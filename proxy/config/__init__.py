@@ -8,6 +8,7 @@ from proxy.config.changes import Changes, compare
 from proxy.config.listener import Listener, MechanismName, Routing
 from proxy.config.load import from_mapping, json_schema, load
 from proxy.config.model import Authorizer, Config, Events, Http, Store, Upstream
+from proxy.config.quotas import Quotas, QuotasMode
 from proxy.config.values import Address, PortRange
 
 __all__ = (
@@ -20,6 +21,8 @@ __all__ = (
     "Listener",
     "MechanismName",
     "PortRange",
+    "Quotas",
+    "QuotasMode",
     "Routing",
     "Store",
     "Upstream",

@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import BeforeValidator, Field, model_validator
 
 from proxy.config.section import KAFKA_BROKER, OWN, KeyProblemError, Section, setting
+from proxy.config.tls import ListenerTls
 from proxy.config.values import (
     AddressValue,
     Count,
@@ -38,6 +39,8 @@ class Routing(StrEnum):
     """One broker; the addresses it tells are left as they are."""
     GATEWAY = "gateway"
     """Every broker of the cluster has a port here; addresses are rewritten."""
+    TRANSPARENT = "transparent"
+    """Clients dial brokers and are redirected here; their original destination is the broker."""
 
 
 class ReauthOverride(Section):
@@ -243,18 +246,17 @@ class LimitSettings(Section):
         return self
 
 
-class Listener(SessionSettings, OauthbearerSettings, LimitSettings):
+class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls):
     """One address where clients connect."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = setting(source=OWN)
     """Letters, digits, `_` and `-`; the `listener` label of metrics and events."""
     address: AddressValue = setting(source=OWN)
     """Where to listen: `HOST:PORT`. In `gateway` it is the bootstrap address of clients."""
-    routing: Annotated[Routing, BeforeValidator(available(*Routing, later=("transparent",)))] = (
-        setting(source=OWN)
-    )
+    routing: Annotated[Routing, BeforeValidator(available(*Routing))] = setting(source=OWN)
     """`sidecar`: one broker, addresses untouched. `gateway`: every broker has a port here, and
-    the addresses in responses are rewritten."""
+    the addresses in responses are rewritten. `transparent`: connections are redirected here, and
+    go on to where they were meant for, if `upstream.allowed` has it."""
     advertised_host: HostName | None = setting(None, source=OWN)
     """`gateway` only, and needed there: the host that clients are told to connect to."""
     broker_ports: PortRangeValue | None = setting(None, source=OWN)

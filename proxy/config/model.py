@@ -1,41 +1,44 @@
 """The whole configuration file, and what must fit together in it."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
+from proxy.acl.model import AuthorizerMode
 from proxy.config.listener import Listener, Routing
+from proxy.config.quotas import Quotas
 from proxy.config.section import KAFKA_BROKER, KAFKA_CLIENT, OWN, KeyProblemError, Section, setting
+from proxy.config.tls import UpstreamTls
 from proxy.config.values import (
     Address,
     AddressValue,
     BrokerAddress,
     Bytes,
+    DestinationsValue,
     Milliseconds,
     PathValue,
     PositiveMilliseconds,
     Principal,
     StoreUrl,
     WorkerCount,
-    available,
     one_or_list,
 )
 
 
-class Upstream(Section):
+class Upstream(UpstreamTls):
     """The Kafka cluster behind the proxy."""
 
-    bootstrap_servers: Annotated[
-        tuple[BrokerAddress, ...], Field(min_length=1), BeforeValidator(one_or_list)
-    ] = setting(source=KAFKA_CLIENT, repeated_or_one=True)
+    bootstrap_servers: Annotated[tuple[BrokerAddress, ...], BeforeValidator(one_or_list)] = setting(
+        (), source=KAFKA_CLIENT, repeated_or_one=True
+    )
     """Brokers to begin with: `HOST:PORT`, several with commas in between, or a list. `sidecar`:
-    exactly one, the broker."""
-    security_protocol: Annotated[
-        Literal["PLAINTEXT"],
-        BeforeValidator(available("PLAINTEXT", later=("SSL", "SASL_PLAINTEXT", "SASL_SSL"))),
-    ] = setting("PLAINTEXT", source=KAFKA_CLIENT)
-    """How the proxy talks to the brokers. Only PLAINTEXT so far."""
+    exactly one, the broker. `transparent` needs none."""
+    allowed: Annotated[tuple[DestinationsValue, ...], BeforeValidator(one_or_list)] = setting(
+        (), source=OWN, repeated_or_one=True
+    )
+    """`transparent` only, and needed there: where redirected connections may go, such as
+    `10.0.0.0/8:9092`, `10.1.2.3`, `[2001:db8::/32]:9092-9094`."""
     socket_connection_setup_timeout_ms: PositiveMilliseconds = setting(
         10_000, source=KAFKA_CLIENT, unit="ms"
     )
@@ -48,16 +51,18 @@ class Upstream(Section):
 class Authorizer(Section):
     """Who may do what."""
 
-    mode: Annotated[
-        Literal["off"], BeforeValidator(available("off", later=("audit", "enforce")))
-    ] = setting("off", source=OWN)
-    """`off`: every principal may do everything. Nothing else so far."""
+    mode: AuthorizerMode = setting(AuthorizerMode.OFF, source=OWN)
+    """`off`: every principal may do everything, and the ACL APIs say that security is disabled.
+    `audit`: everything passes, and what ACLs would deny is counted and logged. `enforce`: ACLs
+    apply."""
     super_users: tuple[Principal, ...] = setting((), source=KAFKA_BROKER, reloadable=True)
     """Principals that may do everything, such as `User:admin`."""
+    allow_everyone_if_no_acl_found: StrictBool = setting(False, source=KAFKA_BROKER)
+    """Whether a resource that no ACL names is open to everybody."""
 
 
 class Store(Section):
-    """Where SCRAM verifiers are kept."""
+    """Where SCRAM verifiers and ACLs are kept."""
 
     url: StoreUrl = setting("sqlite:state.db", source=OWN)
     """`sqlite:PATH`; a relative path is relative to this file. Made if it does not exist."""
@@ -84,10 +89,19 @@ class Events(Section):
 
 
 class Http(Section):
-    """The end point for Prometheus and for health checks."""
+    """The end point for Prometheus, for health checks, and of the status page."""
 
     address: AddressValue | None = setting(None, source=OWN)
-    """Where `/metrics`, `/healthz` and `/readyz` are served; null: nowhere."""
+    """Where `/metrics`, `/healthz`, `/readyz`, the status page `/` and `/sessions.json` are served,
+    to whoever reaches it; null: nowhere."""
+
+
+class Admin(Section):
+    """The socket of `reauth-proxy sessions`."""
+
+    socket: PathValue | None = setting(None, source=OWN)
+    """A Unix socket that the proxy's own user and root can open; null: `FILE.sock` beside the
+    store's FILE. A relative path is relative to this file."""
 
 
 class Config(Section):
@@ -96,9 +110,11 @@ class Config(Section):
     upstream: Upstream = setting(source=OWN)
     listeners: Annotated[tuple[Listener, ...], Field(min_length=1)] = setting(source=OWN)
     authorizer: Authorizer = setting({}, source=OWN)
+    quotas: Quotas = setting({}, source=OWN)
     store: Store = setting({}, source=OWN)
     events: Events = setting({}, source=OWN)
     http: Http = setting({}, source=OWN)
+    admin: Admin = setting({}, source=OWN)
     workers: WorkerCount = setting(1, source=OWN)
     """Processes that share the listeners, at most one per core."""
     shutdown_drain_ms: Milliseconds = setting(30_000, source=OWN, unit="ms")
@@ -111,6 +127,15 @@ class Config(Section):
             raise KeyProblemError(
                 "upstream.bootstrap.servers", "must be one broker: a listener is its sidecar"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_upstream(self) -> Self:
+        transparent = [one.routing is Routing.TRANSPARENT for one in self.listeners]
+        if not self.upstream.bootstrap_servers and not all(transparent):
+            raise KeyProblemError("upstream.bootstrap.servers", "is required")
+        if any(transparent) and not self.upstream.allowed:
+            raise KeyProblemError("upstream.allowed", "is required with routing: transparent")
         return self
 
     @model_validator(mode="after")
@@ -132,6 +157,14 @@ class Config(Section):
                     raise KeyProblemError(key, f"{address} is taken by {other_owner}")
             taken.setdefault(address.port, []).append((address, owner))
         return self
+
+    def admin_socket(self) -> Path:
+        """Return where `reauth-proxy sessions` finds the proxy."""
+        return self.admin.socket or self.store.path().with_name(f"{self.store.path().name}.sock")
+
+    def ports(self) -> frozenset[int]:
+        """Return every port that is listened on."""
+        return frozenset(address.port for _, _, address in self._addresses())
 
     def _addresses(self) -> list[tuple[str, str, Address]]:
         """Return each address listened on: the key that says so, its owner, the address."""

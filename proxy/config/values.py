@@ -5,8 +5,9 @@ port, got 'x'"; the loader puts the key's path in front of it.
 """
 
 import ipaddress
+import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -27,6 +28,12 @@ _MAX_INT32 = 2**31 - 1
 _MAX_INT64 = 2**63 - 1
 _WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
 _RANGE = re.compile(r"([0-9]{1,5})-([0-9]{1,5})")
+_DESTINATIONS = re.compile(
+    r"(?:\[(?P<v6>[0-9A-Fa-f:.]+(?:/[0-9]{1,3})?)\]|(?P<v4>[0-9.]+(?:/[0-9]{1,2})?))"
+    r"(?::(?P<first>[0-9]{1,5})(?:-(?P<last>[0-9]{1,5}))?)?"
+    r"|(?P<bare6>[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?:/[0-9]{1,3})?)"
+)
+_CIPHER_SUITE = re.compile(r"TLS_[A-Z0-9]+(_[A-Z0-9]+)?_WITH_[A-Z0-9_]+")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?")
 
 
@@ -119,6 +126,91 @@ class PortRange:
         return f"{self.first}-{self.last}"
 
 
+@dataclass(frozen=True, slots=True)
+class Destinations:
+    """Addresses that may be connected to: a network, and its ports from `first` to `last`."""
+
+    network: ipaddress.IPv4Network | ipaddress.IPv6Network
+    first: int = 1
+    last: int = _MAX_PORT
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """Read `10.0.0.0/8`, `10.1.2.3:9092`, `10.0.0.0/8:9092-9094` or `[2001:db8::/32]:9092`."""
+        if isinstance(value, cls):
+            return value
+        found = _DESTINATIONS.fullmatch(value) if isinstance(value, str) else None
+        try:
+            if found is None:
+                raise ValueError
+            network = ipaddress.ip_network(found["v6"] or found["bare6"] or found["v4"])
+        except ValueError:
+            raise ValueError(
+                "must be a network, with ports if need be, such as 10.0.0.0/8:9092 or"
+                f" [2001:db8::/32]:9092, got {shown(value)}"
+            ) from None
+        first = int(found["first"] or 1)
+        last = int(found["last"] or found["first"] or _MAX_PORT)
+        if not 1 <= first <= last <= _MAX_PORT:
+            raise ValueError(f"must have ports from 1 to {_MAX_PORT}, got {shown(value)}")
+        return cls(network, first, last)
+
+    def __contains__(self, address: object) -> bool:
+        """Whether an `Address` with an IP address for a host is meant."""
+        if not isinstance(address, Address):
+            return False
+        return (
+            self.first <= address.port <= self.last
+            and ipaddress.ip_address(address.host) in self.network
+        )
+
+    def __str__(self) -> str:
+        network = f"[{self.network}]" if self.network.version == 6 else str(self.network)
+        return f"{network}:{self.first}-{self.last}"
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """Where a secret is: never in the configuration itself."""
+
+    path: Path | None
+    variable: str | None
+
+    def read(self) -> str:
+        """Return the secret. Raises OSError or ValueError, neither of which repeats it."""
+        if self.path is not None:
+            return self.path.read_text().rstrip("\r\n")
+        assert self.variable is not None
+        try:
+            return os.environ[self.variable]
+        except KeyError:
+            raise ValueError(f"the environment has no {self.variable}") from None
+
+    def __str__(self) -> str:
+        return f"file:{self.path}" if self.path is not None else f"env:{self.variable}"
+
+
+def _secret(value: object, info: ValidationInfo) -> Secret:
+    if isinstance(value, Secret):
+        return value
+    kind, _, name = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if kind == "file" and name and "\0" not in name:
+        return Secret(_base_dir(info) / name, None)
+    if kind == "env" and name.isidentifier():
+        return Secret(None, name)
+    # not shown: it may be the secret itself
+    raise ValueError("must be file:PATH or env:NAME, where the secret is; not the secret itself")
+
+
+def _cipher_suite(value: object) -> object:
+    if not isinstance(value, str) or not _CIPHER_SUITE.fullmatch(value):
+        raise ValueError(
+            "must be a suite of TLS 1.2 such as TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,"
+            f" got {shown(value)}"
+        )
+    return value
+
+
 def _is_host(host: str) -> bool:
     try:
         ipaddress.ip_address(host)
@@ -171,14 +263,21 @@ def one_or_list(value: object) -> object:
     return value if isinstance(value, list | tuple) else [value]
 
 
-def available(*now: str, later: tuple[str, ...]) -> Callable[[object], object]:
-    """Accept the values in `now`; name those in `later` as announced but not there yet."""
+def available(
+    *now: str, later: tuple[str, ...] = (), never: Mapping[str, str] | None = None
+) -> Callable[[object], object]:
+    """Accept the values in `now`; name those in `later` as announced but not there yet.
+
+    `never` has the values that one could expect, and why they are not there.
+    """
 
     def check(value: object) -> object:
         if value in now:
             return value
         if isinstance(value, str) and value in later:
             raise ValueError(f"{value} is not available yet, use {' or '.join(now)}")
+        if isinstance(value, str) and never and value in never:
+            raise ValueError(f"{value} is not available: {never[value]}; use {' or '.join(now)}")
         raise ValueError(f"must be {' or '.join(now)}, got {shown(value)}")
 
     return check
@@ -268,6 +367,19 @@ PortRangeValue = Annotated[
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "pattern": "^[0-9]{1,5}-[0-9]{1,5}$"}),
 ]
+DestinationsValue = Annotated[
+    Destinations,
+    PlainValidator(Destinations.parse),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "title": "NETWORK:PORTS"}),
+]
+SecretSource = Annotated[
+    Secret,
+    PlainValidator(_secret),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "pattern": "^(file|env):"}),
+]
+CipherSuite = Annotated[str, BeforeValidator(_cipher_suite)]
 PathValue = Annotated[Path, PlainValidator(_path), WithJsonSchema({"type": "string"})]
 StoreUrl = Annotated[
     str, PlainValidator(_store_url), WithJsonSchema({"type": "string", "pattern": "^sqlite:"})

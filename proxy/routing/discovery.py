@@ -11,6 +11,7 @@ Laws:
 
 import asyncio
 import logging
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -21,6 +22,7 @@ from typing import Final
 from proxy.errors import BrokerFault
 from proxy.routing.brokers import BrokerTable, Gateway, Ports
 from proxy.service_connection import fetch_api_versions, fetch_metadata
+from proxy.tls.contexts import Tls
 from proxy.wire.api_versions import UpstreamVersions
 from proxy.wire.metadata import ClusterView
 
@@ -63,11 +65,13 @@ class Target:
         """Whether it is time to ask what it offers."""
         return self._asked_at is None or now - self._asked_at >= VERSIONS_MAX_AGE
 
-    async def refresh(self, now: float, timeout_s: float) -> UpstreamVersions | None:
+    async def refresh(
+        self, now: float, timeout_s: float, tls: ssl.SSLContext | None = None
+    ) -> UpstreamVersions | None:
         """Ask what it offers; None: it did not answer."""
         self._asked_at = now  # first, so that a `suspect` in the meantime is not forgotten
         try:
-            upstream = await fetch_api_versions(self.host, self.port, timeout_s=timeout_s)
+            upstream = await fetch_api_versions(self.host, self.port, timeout_s=timeout_s, tls=tls)
         except BrokerFault as fault:
             self._asked_at = None
             if self._fault != fault.reason:
@@ -78,13 +82,18 @@ class Target:
         return upstream
 
 
-class _Discovery(ABC):
+class Discovery(ABC):
     """Rounds of questions: at an interval, sooner when woken or after a failure."""
 
     def __init__(
-        self, interval: float, timeout_s: float, on_versions: Callable[[Target], None]
+        self,
+        interval: float,
+        timeout_s: float,
+        on_versions: Callable[[Target], None],
+        tls: Tls | None,
     ) -> None:
         self._interval = interval
+        self._tls = tls
         self._timeout_s = timeout_s
         self._on_versions = on_versions
         self._woken = asyncio.Event()
@@ -104,9 +113,18 @@ class _Discovery(ABC):
                 async with asyncio.timeout(pause):
                     await self._woken.wait()
 
+    @property
+    def _context(self) -> ssl.SSLContext | None:
+        """What brokers are asked with now; None: without TLS."""
+        return None if self._tls is None else self._tls.context
+
     @abstractmethod
     async def round(self, now: float) -> bool:
         """Ask once whatever is due at `now`; False: something did not answer."""
+
+    @abstractmethod
+    def knows(self, target: Target) -> bool:
+        """Whether this is where a broker comes from."""
 
     def wake(self, target: Target | None = None) -> None:
         """Ask soon, because something is not as known: `target` could not be reached, say."""
@@ -116,7 +134,9 @@ class _Discovery(ABC):
 
     async def _refresh(self, targets: Iterable[Target], now: float) -> bool:
         due = [target for target in targets if target.is_due(now)]
-        answers = await asyncio.gather(*(one.refresh(now, self._timeout_s) for one in due))
+        answers = await asyncio.gather(
+            *(one.refresh(now, self._timeout_s, self._context) for one in due)
+        )
         for target, versions in zip(due, answers, strict=True):
             if versions is not None and versions != target.versions:
                 target.versions = versions
@@ -124,22 +144,32 @@ class _Discovery(ABC):
         return None not in answers
 
 
-class SidecarDiscovery(_Discovery):
+class SidecarDiscovery(Discovery):
     """One broker, whose address is configured."""
 
     def __init__(
-        self, host: str, port: int, *, timeout_s: float, on_versions: Callable[[Target], None]
+        self,
+        host: str,
+        port: int,
+        *,
+        timeout_s: float,
+        on_versions: Callable[[Target], None],
+        tls: Tls | None = None,
     ) -> None:
-        """`timeout_s`: seconds for a question and its answer."""
-        super().__init__(VERSIONS_MAX_AGE, timeout_s, on_versions)
+        """`timeout_s`: seconds for a question and its answer; `tls`: what brokers are met with."""
+        super().__init__(VERSIONS_MAX_AGE, timeout_s, on_versions, tls)
         self.target = Target(None, host, port)
+
+    def knows(self, target: Target) -> bool:
+        """Whether it is the one."""
+        return target is self.target
 
     async def round(self, now: float) -> bool:
         """Ask the broker what it offers, if that is due."""
         return await self._refresh((self.target,), now)
 
 
-class ClusterDiscovery(_Discovery):
+class ClusterDiscovery(Discovery):
     """All brokers of a cluster, found from a few."""
 
     def __init__(
@@ -152,9 +182,10 @@ class ClusterDiscovery(_Discovery):
         on_broker_left: Callable[[Target], None],
         on_versions: Callable[[Target], None],
         table: BrokerTable | None = None,
+        tls: Tls | None = None,
     ) -> None:
         """`metadata_max_age`: seconds between two looks at the cluster."""
-        super().__init__(metadata_max_age, timeout_s, on_versions)
+        super().__init__(metadata_max_age, timeout_s, on_versions, tls)
         self._bootstrap_servers = tuple(bootstrap_servers)
         self._on_broker_joined = on_broker_joined
         self._on_broker_left = on_broker_left
@@ -166,6 +197,10 @@ class ClusterDiscovery(_Discovery):
         self._turns = count()
         self.targets: dict[int, Target] = {}
         """By broker id."""
+
+    def knows(self, target: Target) -> bool:
+        """Whether it is one of the cluster's."""
+        return target.broker_id is not None
 
     def gateway(self, advertised_host: str, ports: Ports) -> Gateway:
         """Return what one listener shows of this cluster."""
@@ -197,7 +232,9 @@ class ClusterDiscovery(_Discovery):
             known = known[turn:] + known[:turn]
         for host, port in dict.fromkeys((*known, *self._bootstrap_servers)):
             try:
-                view = await fetch_metadata(host, port, timeout_s=self._timeout_s)
+                view = await fetch_metadata(
+                    host, port, timeout_s=self._timeout_s, tls=self._context
+                )
             except BrokerFault as fault:
                 reason = fault.reason
             else:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -9,14 +10,33 @@ from typing import Final
 
 import uvloop
 
+from proxy.bulk import ReadBuffer
 from proxy.commands import Consult
 from proxy.connection import Connection
-from proxy.relay import BrokerSide, ClientSide, ReadBuffer
+from proxy.relay import BrokerSide, ClientSide
+from proxy.tls.strangers import Stranger, why
+from proxy.tls.transport import ClientTls, ServerTls
 from tests.proxy.frames_given import authenticate, bearer, handshake
 from tests.proxy.playbook import OAUTHBEARER, Offer, Play
 
 SMALL_BUFFER: Final = 4_096
 """Bytes of a socket whose owner reads slowly: every write to it is a partial one."""
+
+
+@dataclass(frozen=True)
+class Secured:
+    """Who speaks TLS with which context; None: nobody."""
+
+    client: ssl.SSLContext | None = None
+    """What the client meets the relay with, and `clients` the other way round."""
+    clients: ssl.SSLContext | None = None
+    brokers: ssl.SSLContext | None = None
+    """What the relay meets the broker with, and `broker` the other way round."""
+    broker: ssl.SSLContext | None = None
+
+
+present = [Secured()]
+"""What holds where a test says nothing: `test_tls_relay` runs the tests of the relay again."""
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -32,6 +52,11 @@ class Shell:
     buffer: ReadBuffer = field(default_factory=ReadBuffer)
     clients: set[ClientSide] = field(default_factory=set)
     tasks: list["asyncio.Task[object]"] = field(default_factory=list)
+    secured: Secured = field(default_factory=Secured)
+    met: list[str] = field(default_factory=list)
+    """Hosts of clients that began with TLS where there is none."""
+    unwelcome: list[str] = field(default_factory=list)
+    """What came instead of a TLS handshake."""
 
     def opened(self, client: ClientSide) -> Connection:
         self.clients.add(client)
@@ -45,14 +70,40 @@ class Shell:
             now=self.loop.time(),
         )
 
+    def met_tls(self, client: ClientSide) -> None:
+        self.met.append(client.peer_host)
+
     def closed(self, client: ClientSide) -> None:
         self.clients.discard(client)
 
+    def accept(self) -> ClientSide | ServerTls:
+        side = ClientSide(self)
+        context = self.secured.clients
+        if context is None:
+            return side
+        return ServerTls(side, self.buffer, context, lambda what: self._unwelcome(side, what))
+
+    def _unwelcome(self, side: ClientSide, what: Stranger | ssl.SSLError) -> None:
+        self.unwelcome.append(what.name if isinstance(what, Stranger) else why(what))
+        side.handshake_failed()
+
     def connect(self, client: ClientSide) -> None:
-        made = self.loop.create_connection(
-            lambda: BrokerSide(client, self), "127.0.0.1", self.broker_port
+        self.tasks.append(self.loop.create_task(self._connect(client)))
+
+    async def _connect(self, client: ClientSide) -> None:
+        address = ("127.0.0.1", self.broker_port)
+        context = self.secured.brokers
+        if context is None:
+            await self.loop.create_connection(lambda: BrokerSide(client, self), *address)
+            return
+        connected = self.loop.create_future()
+        await self.loop.create_connection(
+            lambda: ClientTls(
+                BrokerSide(client, self), self.buffer, context, "localhost", connected
+            ),
+            *address,
         )
-        self.tasks.append(self.loop.create_task(made))
+        await connected
 
     def seek_keys(self, client: ClientSide) -> None:
         raise AssertionError(f"no key is missing for {client}")
@@ -93,6 +144,7 @@ def relayed(
     *,
     offer: Offer,
     receive_buffer: int | None = None,
+    secured: Secured | None = None,
 ) -> Play:
     """Run `test` with a client of a relay in front of `broker`; return what was observed."""
     play = Play()
@@ -107,15 +159,18 @@ def relayed(
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        behind = await asyncio.start_server(serve, sock=listening(receive_buffer))
-        shell = Shell(play, behind.sockets[0].getsockname()[1], offer)
-        front = await loop.create_server(lambda: ClientSide(shell), sock=listening())
+        tls = secured or present[0]
+        behind = await asyncio.start_server(serve, sock=listening(receive_buffer), ssl=tls.broker)
+        shell = Shell(play, behind.sockets[0].getsockname()[1], offer, secured=tls)
+        front = await loop.create_server(shell.accept, sock=listening())
         sock = socket.socket()
         if receive_buffer is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         sock.setblocking(False)
         await loop.sock_connect(sock, front.sockets[0].getsockname())
-        reader, writer = await asyncio.open_connection(sock=sock)
+        reader, writer = await asyncio.open_connection(
+            sock=sock, ssl=tls.client, server_hostname="localhost" if tls.client else None
+        )
         relay = Relay(shell, reader, writer)
         writer.write(handshake(1, OAUTHBEARER) + authenticate(2, bearer()))
         await relay.frame()

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import ssl
 import struct
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,12 +30,14 @@ class FakeBroker:
     silent: bool = False
     requests: list[tuple[int, int]] = field(default_factory=list)
     """API key and version of each request seen."""
+    host: str = "127.0.0.1"
     port: int = 0
+    tls: ssl.SSLContext | None = None
     _server: asyncio.Server | None = None
     _connections: set["asyncio.Task[None] | None"] = field(default_factory=set)
 
     async def __aenter__(self) -> "FakeBroker":
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._serve, self.host, self.port, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

@@ -1,0 +1,159 @@
+"""The settings of TLS, under Kafka's names: PEM files, who shows certificates, what is spoken."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from proxy.config.section import KAFKA_BROKER, KAFKA_CLIENT, OWN, KeyProblemError, Section, setting
+from proxy.config.values import CipherSuite, PathValue, SecretSource, available, one_or_list
+
+_STORE_TYPES = ("JKS", "PKCS12")
+
+
+class ClientAuth(StrEnum):
+    """Whether clients show a certificate."""
+
+    NONE = "none"
+    REQUESTED = "requested"
+    """One that is shown must be good."""
+    REQUIRED = "required"
+
+
+class TlsSettings(Section):
+    """What both sides have in common: whose certificate is shown, who is trusted.
+
+    The files are looked at every second: what replaces them is taken up without a restart.
+    """
+
+    ssl_keystore_type: Annotated[
+        Literal["PEM"], BeforeValidator(available("PEM", later=_STORE_TYPES))
+    ] = setting("PEM", source=KAFKA_BROKER)
+    """Kafka's default is JKS; here there is PEM alone."""
+    ssl_keystore_location: PathValue | None = setting(None, source=KAFKA_BROKER)
+    """The certificate to be shown, with the chain behind it, and the private key unless
+    `ssl.keystore.key.location` has it. PEM; relative to this file."""
+    ssl_keystore_key_location: PathValue | None = setting(None, source=OWN)
+    """The private key, where it has a file of its own (cert-manager, Kubernetes' TLS secrets);
+    null: it is in `ssl.keystore.location`."""
+    ssl_key_password: SecretSource | None = setting(None, source=KAFKA_BROKER)
+    """What the private key is encrypted with: `file:PATH` or `env:NAME`; null: it is not."""
+    ssl_truststore_type: Annotated[
+        Literal["PEM"], BeforeValidator(available("PEM", later=_STORE_TYPES))
+    ] = setting("PEM", source=KAFKA_BROKER)
+    """Kafka's default is JKS; here there is PEM alone."""
+    ssl_truststore_location: PathValue | None = setting(None, source=KAFKA_BROKER)
+    """Certificates of those whom the other side's certificate must come from. PEM. `upstream`
+    without one: those that the system trusts."""
+    ssl_enabled_protocols: Annotated[
+        tuple[Literal["TLSv1.2", "TLSv1.3"], ...],
+        Field(min_length=1),
+        BeforeValidator(one_or_list),
+    ] = setting(("TLSv1.2", "TLSv1.3"), source=KAFKA_BROKER, repeated_or_one=True)
+    """The versions of TLS that are spoken."""
+    ssl_cipher_suites: Annotated[tuple[CipherSuite, ...], BeforeValidator(one_or_list)] = setting(
+        (), source=KAFKA_BROKER, repeated_or_one=True
+    )
+    """The cipher suites of TLS 1.2 in order of preference, by their standard names; empty:
+    OpenSSL's own choice. Those of TLS 1.3 cannot be chosen."""
+
+    def _check_keystore(self) -> None:
+        if self.ssl_keystore_location is None:
+            for key, value in (
+                ("ssl.keystore.key.location", self.ssl_keystore_key_location),
+                ("ssl.key.password", self.ssl_key_password),
+            ):
+                if value is not None:
+                    raise KeyProblemError(key, "has no meaning without ssl.keystore.location")
+
+    def _check_unused(self, protocol: str) -> None:
+        """Refuse what would be believed to be in effect."""
+        for name in type(self).model_fields:
+            if name.startswith("ssl_") and getattr(self, name) != type(self).model_fields[
+                name
+            ].get_default(call_default_factory=True):
+                raise KeyProblemError(
+                    name.replace("_", "."), f"has no meaning with security.protocol: {protocol}"
+                )
+
+
+class ListenerTls(TlsSettings):
+    """What clients are shown, and what they must show."""
+
+    security_protocol: Annotated[
+        Literal["SASL_PLAINTEXT", "SASL_SSL"],
+        BeforeValidator(
+            available(
+                "SASL_PLAINTEXT",
+                "SASL_SSL",
+                never={
+                    "PLAINTEXT": "a listener without SASL has no sessions",
+                    "SSL": "a listener without SASL has no sessions",
+                },
+            )
+        ),
+    ] = setting("SASL_PLAINTEXT", source=KAFKA_BROKER)
+    """What clients speak. Kafka's PLAINTEXT and SSL have no SASL, so no session to hold anybody
+    to, and are refused."""
+    ssl_client_auth: ClientAuth = setting(ClientAuth.NONE, source=KAFKA_BROKER)
+    """Whether a client must show a certificate that comes from `ssl.truststore.location`. It is
+    asked for in addition to SASL: the principal is always SASL's."""
+
+    @property
+    def tls(self) -> bool:
+        """Whether clients speak TLS."""
+        return self.security_protocol == "SASL_SSL"
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        if not self.tls:
+            self._check_unused(self.security_protocol)
+            return self
+        if self.ssl_keystore_location is None:
+            raise KeyProblemError("ssl.keystore.location", "is required with SASL_SSL")
+        if self.ssl_client_auth is not ClientAuth.NONE and self.ssl_truststore_location is None:
+            raise KeyProblemError(
+                "ssl.truststore.location",
+                f"is required with ssl.client.auth: {self.ssl_client_auth}",
+            )
+        return self
+
+
+class UpstreamTls(TlsSettings):
+    """What brokers are shown, and what they must show."""
+
+    security_protocol: Annotated[
+        Literal["PLAINTEXT", "SSL"],
+        BeforeValidator(available("PLAINTEXT", "SSL", later=("SASL_PLAINTEXT", "SASL_SSL"))),
+    ] = setting("PLAINTEXT", source=KAFKA_CLIENT)
+    """How the proxy talks to the brokers: PLAINTEXT or SSL, not yet with SASL."""
+    ssl_endpoint_identification_algorithm: Literal["https", ""] = setting(
+        "https", source=KAFKA_CLIENT
+    )
+    """`https`: a broker's certificate must be for the host name that was dialled. Empty: any
+    certificate that is trusted will do."""
+
+    @property
+    def tls(self) -> bool:
+        """Whether brokers speak TLS."""
+        return self.security_protocol == "SSL"
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        if not self.tls:
+            self._check_unused(self.security_protocol)
+        self._check_keystore()
+        return self
+
+
+def files_of(settings: TlsSettings) -> tuple[Path, ...]:
+    """Return every file that a side's TLS is made of."""
+    password = settings.ssl_key_password
+    named = (
+        settings.ssl_keystore_location,
+        settings.ssl_keystore_key_location,
+        settings.ssl_truststore_location,
+        None if password is None else password.path,
+    )
+    return tuple(path for path in named if path is not None)

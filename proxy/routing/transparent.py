@@ -1,0 +1,220 @@
+"""Connections that were redirected here: where they were meant for, and whether they may go there.
+
+Laws:
+
+- Only a destination that `upstream.allowed` has is connected to, and none of our own addresses.
+- A broker is asked what it offers when the first client wants it; clients wait for that, each in
+  its `Vestibule`, counted as the connections that they are. A broker that never answered is not
+  remembered, so nobody fills the memory by dialling addresses.
+- What the proxy itself dials must not come back to it. If the rules of the machine redirect it
+  nevertheless, the proxy meets its own question, knows it by its watchword, and refuses: a
+  loop costs one connection, not all of them.
+"""
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, cast
+
+from proxy.config.values import Address, Destinations
+from proxy.routing.discovery import VERSIONS_MAX_AGE, Discovery, Target
+from proxy.service_connection import is_question_of_ours
+from proxy.tls.contexts import Tls
+
+log = logging.getLogger(__name__)
+
+SO_ORIGINAL_DST: Final = 80
+"""linux/netfilter_ipv4.h; IP6T_SO_ORIGINAL_DST has the same number at its own level."""
+_SOCKADDR_IN: Final = struct.Struct("!2xH4s8x")
+_SOCKADDR_IN6: Final = struct.Struct("!2xH4x16s4x")
+
+MOST_BROKERS: Final = 1_024
+MOST_EARLY_BYTES: Final = 65_536
+
+
+class Refused(Exception):
+    """A connection may not go on; the text says why."""
+
+
+def original_destination(sock: socket.socket) -> Address:
+    """Return where a redirected connection was meant for. Raises Refused."""
+    mapped = sock.family == socket.AF_INET6 and sock.getpeername()[0].startswith("::ffff:")
+    try:
+        if sock.family == socket.AF_INET6 and not mapped:
+            found = sock.getsockopt(socket.IPPROTO_IPV6, SO_ORIGINAL_DST, _SOCKADDR_IN6.size)
+            port, packed = _SOCKADDR_IN6.unpack(found)
+            return Address(socket.inet_ntop(socket.AF_INET6, packed), port)
+        found = sock.getsockopt(socket.IPPROTO_IP, SO_ORIGINAL_DST, _SOCKADDR_IN.size)
+    except OSError:
+        raise Refused("it was not redirected; it dialled the proxy itself") from None
+    port, packed = _SOCKADDR_IN.unpack(found)
+    return Address(socket.inet_ntop(socket.AF_INET, packed), port)
+
+
+def judge(
+    destination: Address, local: Address, allowed: tuple[Destinations, ...], own: frozenset[int]
+) -> None:
+    """Refuse a destination that is ourselves or not allowed; `own`: our ports. Raises Refused."""
+    is_here = destination.host == local.host or destination.host.startswith("127.")
+    if destination == local or (destination.port in own and (is_here or destination.host == "::1")):
+        raise Refused(f"{destination} is the proxy itself: not redirected, or in a loop")
+    if not any(destination in one for one in allowed):
+        raise Refused(f"{destination} is not in upstream.allowed")
+
+
+class TransparentDiscovery(Discovery):
+    """Brokers that clients dialled, asked when the first client wants them."""
+
+    def __init__(
+        self, *, timeout_s: float, on_versions: Callable[[Target], None], tls: Tls | None
+    ) -> None:
+        """`timeout_s`: seconds for a question and its answer."""
+        super().__init__(VERSIONS_MAX_AGE, timeout_s, on_versions, tls)
+        self.targets: dict[Address, Target] = {}
+        self._asked: dict[Address, asyncio.Task[Target]] = {}
+
+    async def round(self, now: float) -> bool:
+        """Ask the known brokers what they offer, where that is due."""
+        return await self._refresh(list(self.targets.values()), now)
+
+    def knows(self, target: Target) -> bool:
+        """Whether clients were redirected from it."""
+        return self.targets.get(Address(target.host, target.port)) is target
+
+    async def broker(self, address: Address) -> Target:
+        """Return a broker once it is known; those who ask meanwhile share the question.
+
+        Raises Refused.
+        """
+        if (known := self.targets.get(address)) is not None:
+            return known
+        task = self._asked.get(address)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._ask(address))
+            self._asked[address] = task
+            task.add_done_callback(lambda _: self._asked.pop(address))
+        return await asyncio.shield(task)
+
+    async def _ask(self, address: Address) -> Target:
+        if len(self.targets) >= MOST_BROKERS:
+            raise Refused(f"{address}: {MOST_BROKERS} brokers are known already")
+        target = Target(None, address.host, address.port)
+        if not await self._refresh((target,), asyncio.get_running_loop().time()):
+            raise Refused(f"{address} cannot be reached")
+        self.targets[address] = target
+        return target
+
+
+class Vestibule(asyncio.Protocol):
+    """Where a redirected connection waits until it is known where it goes, and may go there."""
+
+    def __init__(
+        self,
+        admit: Callable[[Address, Address], "asyncio.Future[asyncio.BaseProtocol]"],
+        refuse: Callable[[str, str], None],
+        is_full: Callable[[], bool],
+        waiting: set[object],
+    ) -> None:
+        """Be one of `waiting` as long as it lasts.
+
+        `admit(destination, local)` gives the protocol that goes on; `refuse` is told of the
+        client's host and of the reason.
+        """
+        self._admit = admit
+        self._refuse = refuse
+        self._is_full = is_full
+        self._waiting = waiting
+        self._transport: asyncio.Transport
+        self._early = b""
+        self._ended = False
+        self._admission: asyncio.Future[asyncio.BaseProtocol] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A redirected client connected."""
+        self._transport = cast(asyncio.Transport, transport)
+        sock = transport.get_extra_info("socket")
+        try:
+            if self._is_full():
+                raise Refused("max.connections is reached")
+            self._waiting.add(self)
+            destination = original_destination(sock)
+            local = Address(*_plain(sock.getsockname()))
+            self._admission = self._admit(destination, local)
+        except Refused as refused:
+            self._turn_away(refused)
+            return
+        self._admission.add_done_callback(self._judged)
+
+    def data_received(self, data: bytes) -> None:
+        """The client speaks first: keep what it says."""
+        self._early += data
+        if is_question_of_ours(self._early):
+            self._turn_away(Refused("a redirect loop: the proxy's own connections are redirected"))
+        elif len(self._early) >= MOST_EARLY_BYTES:
+            self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        """The client will send no more."""
+        self._ended = True
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        """The client is gone."""
+        if self._admission is not None:
+            self._admission.cancel()
+        self._waiting.discard(self)
+
+    def _judged(self, admission: "asyncio.Future[asyncio.BaseProtocol]") -> None:
+        if admission.cancelled() or self._transport.is_closing():
+            with suppress(BaseException):
+                admission.exception()
+            return
+        error = admission.exception()
+        if isinstance(error, Refused):
+            self._turn_away(error)
+        elif error is not None:
+            log.error("a redirected connection failed", exc_info=error)
+            self._transport.abort()
+        else:
+            self._hand_over(admission.result())
+
+    def _turn_away(self, refused: Refused) -> None:
+        peer = self._transport.get_extra_info("peername")
+        self._refuse(str(peer[0]) if peer else "unknown", str(refused))
+        self._transport.abort()
+
+    def _hand_over(self, protocol: asyncio.BaseProtocol) -> None:
+        transport = self._transport
+        transport.pause_reading()
+        transport.set_protocol(protocol)
+        self._waiting.discard(self)
+        protocol.connection_made(transport)
+        if transport.is_closing():
+            return
+        # Before what it says early, which may pause it: the way of reading is chosen here.
+        transport.resume_reading()
+        _feed(protocol, self._early)
+        if self._ended and not transport.is_closing():
+            cast(asyncio.Protocol, protocol).eof_received()
+
+
+def _feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
+    """Hand on bytes as the transport would have."""
+    if not isinstance(protocol, asyncio.BufferedProtocol):
+        if data:
+            cast(asyncio.Protocol, protocol).data_received(data)
+        return
+    while data:
+        buffer = memoryview(protocol.get_buffer(len(data)))
+        size = min(len(buffer), len(data))
+        buffer[:size] = data[:size]
+        protocol.buffer_updated(size)
+        data = data[size:]
+
+
+def _plain(name: tuple[object, ...]) -> tuple[str, int]:
+    """Return host and port of a socket's name, an IPv4 address as itself."""
+    return str(name[0]).removeprefix("::ffff:"), int(str(name[1]))

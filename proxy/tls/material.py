@@ -1,0 +1,191 @@
+"""The files that TLS is made of, read as one and judged before anybody is shown them.
+
+Everything is judged from the bytes that were read, and exactly these are used: a file that is
+being replaced meanwhile cannot slip in unjudged.
+"""
+
+import os
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from proxy.config.tls import TlsSettings, files_of
+from proxy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+MOST_BYTES: Final = 4_194_304
+"""Of one file. The authorities that systems trust take about 250 KB."""
+_CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
+_CERTIFICATE_END: Final = b"-----END CERTIFICATE-----"
+
+T = TypeVar("T")
+
+Signature = tuple[tuple[int, ...] | None, ...]
+"""Of each file what changes when it is written or replaced; None: it is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material:
+    """What the files held, judged."""
+
+    chain: bytes
+    """Certificates as PEM, our own first; empty: none is shown."""
+    key: bytes = field(repr=False)
+    password: str | None = field(repr=False)
+    trusted: bytes
+    """Certificates as PEM; empty: those that the system trusts, or nobody's."""
+    algorithm: str
+    """Of the key: a context holds one certificate for each."""
+    expires_at: float | None
+    """When our own certificate ends, Unix time."""
+
+    def load_into(self, context: ssl.SSLContext) -> None:
+        """Show the certificate from now on. Raises ssl.SSLError."""
+        if not self.chain:
+            return
+        # OpenSSL as Python has it takes keys from files alone; this one is in no directory.
+        file = os.memfd_create("certificate", os.MFD_CLOEXEC)
+        try:
+            os.write(file, self.key + b"\n" + self.chain)
+            password = self.password or ""  # never None: OpenSSL would ask the terminal
+            context.load_cert_chain(f"/proc/self/fd/{file}", password=lambda: password)
+        finally:
+            os.close(file)
+
+
+def signature(settings: TlsSettings) -> Signature:
+    """Look at the files without reading them; symbolic links are followed."""
+    return tuple(_signature(path) for path in files_of(settings))
+
+
+def _signature(path: Path) -> tuple[int, ...] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def read(settings: TlsSettings, wall: float) -> Material:
+    """Read and judge all files of a side; `wall` is Unix time.
+
+    Raises ConfigError with the key of the setting whose file is at fault.
+    """
+    chain = _contents("ssl.keystore.location", settings.ssl_keystore_location)
+    key_file = settings.ssl_keystore_key_location
+    key = chain if key_file is None else _contents("ssl.keystore.key.location", key_file)
+    trusted = _contents("ssl.truststore.location", settings.ssl_truststore_location)
+    secret = settings.ssl_key_password
+    password = None if secret is None else _kept("ssl.key.password", secret.read)
+    algorithm, expires_at = "", None
+    if chain:
+        algorithm, expires_at = _judge_own(chain, wall)
+    if settings.ssl_truststore_location is not None:
+        _certificates("ssl.truststore.location", trusted)
+    material = Material(
+        chain=chain,
+        key=b"" if key is chain else key,
+        password=password,
+        trusted=trusted,
+        algorithm=algorithm,
+        expires_at=expires_at,
+    )
+    _try_out(material, "ssl.keystore.location" if key_file is None else "ssl.keystore.key.location")
+    return material
+
+
+def _contents(key: str, path: Path | None) -> bytes:
+    if path is None:
+        return b""
+
+    def contents() -> bytes:
+        with path.open("rb") as file:
+            return file.read(MOST_BYTES + 1)
+
+    found = _kept(key, contents)
+    if len(found) > MOST_BYTES:
+        raise ConfigError(key, f"{path} is larger than {MOST_BYTES} bytes")
+    if not found.strip():
+        raise ConfigError(key, f"{path} is empty")
+    return found
+
+
+def _kept(key: str, read: Callable[[], T]) -> T:
+    try:
+        return read()
+    except OSError as error:
+        raise ConfigError(key, f"{error.filename} cannot be read: {error.strerror}") from None
+    except UnicodeError:
+        raise ConfigError(key, "is not text") from None
+    except ValueError as error:
+        raise ConfigError(key, str(error)) from None
+
+
+def _judge_own(chain: bytes, wall: float) -> tuple[str, float]:
+    """Return the algorithm of our own certificate, and its end as Unix time."""
+    key = "ssl.keystore.location"
+    own = _certificates(key, chain)[0]
+    begins_at = own.not_valid_before_utc.timestamp()
+    expires_at = own.not_valid_after_utc.timestamp()
+    if wall >= expires_at:
+        raise ConfigError(key, f"the certificate expired {_date(expires_at)}")
+    if wall < begins_at:
+        raise ConfigError(key, f"the certificate begins {_date(begins_at)}")
+    return type(own.public_key()).__name__, expires_at
+
+
+def _certificates(key: str, pem: bytes) -> "list[Certificate]":
+    """Parse every certificate, so that half a file is not taken for a shorter one."""
+    from cryptography import x509  # nobody without TLS pays for it
+
+    begun, ended = pem.count(_CERTIFICATE), pem.count(_CERTIFICATE_END)
+    if not begun:
+        raise ConfigError(key, "holds no certificate in PEM")
+    if begun != ended or pem.count(b"-----BEGIN ") != pem.count(b"-----END "):
+        raise ConfigError(key, "is cut off in the middle")
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError:
+        raise ConfigError(key, "holds a certificate that does not parse") from None
+
+
+def _try_out(material: Material, key_setting: str) -> None:
+    """Load it all into a context that nobody uses."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        material.load_into(context)
+    except ssl.SSLError as error:
+        raise ConfigError(key_setting, _why_not_loaded(material, error)) from None
+    if material.trusted:
+        try:
+            context.load_verify_locations(cadata=material.trusted.decode("ascii", "replace"))
+        except ssl.SSLError as error:
+            problem = f"cannot be used: {words(error.reason)}"
+            raise ConfigError("ssl.truststore.location", problem) from None
+
+
+def _why_not_loaded(material: Material, error: ssl.SSLError) -> str:
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return "the private key is not that of the certificate"
+    pem = material.key or material.chain
+    if b"PRIVATE KEY-----" not in pem:
+        return "holds no private key in PEM"
+    if b"ENCRYPTED" in pem and material.password is None:
+        return "the private key is encrypted, give ssl.key.password"
+    if b"ENCRYPTED" in pem:
+        return "the private key cannot be decrypted with ssl.key.password"
+    return f"cannot be used: {words(error.reason)}"
+
+
+def words(reason: str | None) -> str:
+    """Return OpenSSL's name of a reason as words."""
+    return (reason or "unknown reason").replace("_", " ").lower()
+
+
+def _date(wall: float) -> str:
+    return datetime.fromtimestamp(wall, UTC).isoformat()

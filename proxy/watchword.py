@@ -1,0 +1,10 @@
+"""A word that only this proxy knows: by it one of its workers knows the others' questions.
+
+It is chosen when this module is first imported, which the parent process does before it forks.
+"""
+
+import secrets
+from typing import Final
+
+WATCHWORD: Final = secrets.randbelow(2**31)
+"""The correlation id of the questions that the proxy itself asks of brokers."""

@@ -1,0 +1,211 @@
+"""Two real brokers behind one proxy and a real redirect: neither clients nor brokers are told.
+
+All of it is in a network namespace. The brokers' SASL listeners speak PLAINTEXT here, so a client
+that logs in has met the proxy.
+"""
+
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka as confluent
+import kafka as python
+import pytest
+
+from tests.kafka.clients import OAUTHBEARER
+from tests.kafka.cluster import SASL_LISTENERS, KafkaCluster
+from tests.kafka.conftest import add_users, user
+from tests.kafka.properties import CONTROLLER, PLAINTEXT
+from tests.kafka.proxied import ProxyProcess, sidecar_config
+from tests.kafka.sasl_programs import DELIBERATE, USERS, World, differences, run_all
+from tests.kafka.tokens import Issuer
+from tests.kafka.transcript import TOPIC
+from tests.proxy.routing.namespaces import Namespace, missing, wired
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.slow,
+    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+]
+
+SCRIPT = Path(__file__).parents[2] / "deploy" / "transparent" / "redirect.sh"
+PROXY_UID = "65532"
+BROKERS = (1, 2)
+DEADLINE = 20.0
+
+Inside = Callable[[Callable[[], Any]], Any]
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[Namespace]:
+    # librdkafka looks up no IPv4 address where there is none but loopback's.
+    with wired(("10.99.0.1/24",), ("10.99.0.2/24",)) as (here, _):
+        yield here
+
+
+@pytest.fixture(scope="module")
+def inside(here: Namespace) -> Iterator[Inside]:
+    """Call something in the namespace, in a thread that outlives what is started there."""
+    with ThreadPoolExecutor(1, initializer=here.enter) as thread:
+        yield lambda work: thread.submit(work).result(240)
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    require_kafka: None,  # noqa: ARG001 - skips
+    inside: Inside,
+) -> Iterator[KafkaCluster]:
+    protocols = ",".join(f"{name}:PLAINTEXT" for name in (PLAINTEXT, CONTROLLER, *SASL_LISTENERS))
+    cluster = KafkaCluster(
+        nodes=len(BROKERS), properties={"listener.security.protocol.map": protocols}
+    )
+    inside(cluster.__enter__)
+    try:
+        yield cluster
+    finally:
+        inside(lambda: cluster.__exit__(None, None, None))
+
+
+@pytest.fixture(scope="module")
+def proxy(cluster: KafkaCluster, here: Namespace, jwks: Path) -> Iterator[ProxyProcess]:
+    """As a user of its own, who may read this tree; one listener for each of the brokers'."""
+    ports = [cluster.address(one, name).port for one in BROKERS for name in SASL_LISTENERS]
+    with tempfile.TemporaryDirectory() as name:  # those of pytest are root's alone
+        directory = Path(name)
+        keys = directory / "jwks.json"
+        keys.write_bytes(jwks.read_bytes())
+        config = sidecar_config("127.0.0.1:1", keys)
+        config["upstream"] = {"allowed": [f"127.0.0.1:{port}" for port in ports]}
+        for listener in config["listeners"]:
+            listener["routing"] = "transparent"
+        process = ProxyProcess(config | {"workers": 2}, directory)
+        add_users(process)
+        for user_name, password, mechanism in USERS:
+            process.add_user(user_name, password, mechanism)
+        directory.chmod(0o777)
+        for file in directory.iterdir():
+            file.chmod(0o666)
+        process.prefix = (
+            *here.prefix,
+            "setpriv",
+            f"--reuid={PROXY_UID}",
+            "--clear-groups",
+            "--inh-caps=+dac_read_search",
+            "--ambient-caps=+dac_read_search",
+        )
+        with process:
+            yield process
+
+
+@pytest.fixture(scope="module")
+def redirected(here: Namespace, cluster: KafkaCluster, proxy: ProxyProcess) -> None:
+    """The script for one listener; the other two have each a rule like its own."""
+    for name, address in proxy.addresses().items():
+        brokers = ",".join(str(cluster.address(one, name).port) for one in BROKERS)
+        if name == "LONG":
+            settings = {"PROXY_PORT": str(address.port), "BROKER_PORTS": brokers}
+            here.run(str(SCRIPT), "up", PROXY_UID=PROXY_UID, TOOL="iptables", **settings)
+        else:
+            rule = f"-t nat -A OUTPUT -p tcp -m multiport --dports {brokers}"
+            others = f"-m owner ! --uid-owner {PROXY_UID}"
+            target = f"-j REDIRECT --to-ports {address.port}"
+            here.run("iptables", *rule.split(), *others.split(), *target.split())
+
+
+@pytest.fixture
+def topic(cluster: KafkaCluster, inside: Inside) -> str:
+    """A partition on each broker."""
+    name = f"transparent-{uuid.uuid4()}"
+    replicas = {0: [1], 1: [2]}
+    inside(lambda: cluster.create_topic(name, replicas=replicas))
+    return name
+
+
+VALUES = {f"message {number}".encode() for number in range(40)}
+
+
+@pytest.mark.usefixtures("redirected")
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", OAUTHBEARER])
+def test_confluent_reaches_both_brokers(
+    cluster: KafkaCluster, inside: Inside, issuer: Issuer, topic: str, mechanism: str
+) -> None:
+    """It is given one broker's address, is told the other's, and dials both."""
+    carol, bootstrap = user(issuer, mechanism), str(cluster.address(1, "LONG"))
+
+    def work() -> None:
+        producer = confluent.Producer(carol.confluent(bootstrap))
+        told = {(one.host, one.port) for one in producer.list_topics(timeout=10).brokers.values()}
+        assert told == {cluster.address(one, "LONG")[:2] for one in BROKERS}
+        for number, value in enumerate(sorted(VALUES)):
+            producer.produce(topic, value, partition=number % 2)
+        assert producer.flush(DEADLINE) == 0
+        settings = {"group_id": topic, "auto_offset_reset": "earliest"}
+        consumer = confluent.Consumer(carol.confluent(bootstrap, **settings))
+        try:
+            consumer.subscribe([topic])
+            seen = consumer.consume(len(VALUES), timeout=DEADLINE)
+        finally:
+            consumer.close()
+        assert {message.value() for message in seen} == VALUES
+        assert {message.partition() for message in seen} == {0, 1}
+
+    inside(work)
+
+
+@pytest.mark.usefixtures("redirected")
+def test_python_reaches_both_brokers(
+    cluster: KafkaCluster, inside: Inside, issuer: Issuer, topic: str
+) -> None:
+    carol, bootstrap = user(issuer, "SCRAM-SHA-512"), str(cluster.address(2, "LONG"))
+
+    def work() -> None:
+        producer = python.KafkaProducer(**carol.python(bootstrap))
+        for number, value in enumerate(sorted(VALUES)):
+            producer.send(topic, value, partition=number % 2)
+        producer.flush(DEADLINE)
+        producer.close()
+        consumer = python.KafkaConsumer(
+            topic,
+            **carol.python(bootstrap),
+            auto_offset_reset="earliest",
+            consumer_timeout_ms=int(1000 * DEADLINE),
+        )
+        seen = {next(consumer).value for _ in VALUES}
+        consumer.close()
+        assert seen == VALUES
+
+    inside(work)
+
+
+@pytest.mark.usefixtures("redirected")
+def test_nobody_passes_without_logging_in(
+    cluster: KafkaCluster, inside: Inside, proxy: ProxyProcess
+) -> None:
+    """A client of the broker's own protocol would be served, were it not for the redirect."""
+    bootstrap = str(cluster.address(1, "LONG"))
+
+    def work() -> None:
+        producer = confluent.Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+        with pytest.raises(confluent.KafkaException):
+            producer.list_topics(timeout=2)
+        assert proxy.metric("connections_closed_total", reason="destination_refused") == 0
+
+    inside(work)
+
+
+@pytest.mark.usefixtures("redirected")
+def test_programs_hear_the_same_through_the_redirect(
+    kafka_programs_world: World, cluster: KafkaCluster, inside: Inside, issuer: Issuer
+) -> None:
+    """The programs of `test_differential_sasl`, dialling the first broker's own addresses."""
+    addresses = {name: cluster.address(1, name) for name in SASL_LISTENERS}
+    world = World(addresses=addresses, issuer=issuer)
+    inside(lambda: cluster.create_topic(TOPIC, replicas={0: [1]}))
+    with ThreadPoolExecutor() as pool:
+        expected = pool.submit(run_all, kafka_programs_world)
+        heard = inside(lambda: run_all(world))
+    found = differences(expected.result(), heard, ("Kafka", "proxy"))
+    assert {name: text for name, text in found.items() if name not in DELIBERATE} == {}

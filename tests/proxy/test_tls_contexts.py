@@ -1,0 +1,392 @@
+"""Certificates: what is believed, how they are replaced, and what is refused in their place."""
+
+import logging
+import ssl
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.config import from_mapping
+from proxy.errors import ConfigError
+from proxy.tls.contexts import RETRY_AFTER, Tls, TlsOfAll, open_tls, openssl_name
+from tests.certificates import HOUR, NOW, Authority, Issued
+
+WALL = NOW.timestamp()
+AUTHORITY = Authority()
+OTHER = Authority("other")
+FIRST, SECOND = AUTHORITY.issue(), AUTHORITY.issue()
+RSA = AUTHORITY.issue(algorithm="rsa")
+LISTENER = "listeners[0]"
+
+
+def opened(directory: Path, *, upstream: dict[str, Any] | None = None, **more: Any) -> TlsOfAll:
+    listener = {
+        "name": "clients",
+        "address": "127.0.0.1:9094",
+        "routing": "sidecar",
+        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
+        "security.protocol": "SASL_SSL",
+        "ssl.keystore.location": "server.pem",
+        **{key.replace("_", "."): value for key, value in more.items()},
+    }
+    mapping = {
+        "upstream": {"bootstrap.servers": "127.0.0.1:9092", **(upstream or {})},
+        "listeners": [listener],
+    }
+    return open_tls(from_mapping(mapping, base_dir=directory), WALL)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "server.pem").write_bytes(FIRST.pem)
+    AUTHORITY.write(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def tls(directory: Path) -> Tls:
+    return opened(directory).listeners["clients"]
+
+
+def connected(
+    server: ssl.SSLContext,
+    client: ssl.SSLContext,
+    host: str = "localhost",
+    session: ssl.SSLSession | None = None,
+) -> ssl.SSLObject:
+    """Both ends in memory; the client's."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    near = client.wrap_bio(to_client, to_server, server_hostname=host, session=session)
+    far = server.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(4):
+        for end in (near, far):
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    far.write(b"x")
+    assert near.read(1) == b"x"  # with TLS 1.3 its ticket comes before
+    return near
+
+
+def trusting(authority: Authority = AUTHORITY) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=authority.certificate.decode())
+    return context
+
+
+def serial(tls: Tls) -> int:
+    shown = connected(tls.context, trusting()).getpeercert()
+    assert shown is not None
+    return int(str(shown["serialNumber"]), 16)
+
+
+def looked(tls: Tls, wall: float = WALL) -> bool:
+    """Twice: what changed between two looks may still be being written."""
+    tls.look(wall)
+    replacement = tls.look(wall)
+    if replacement is not None:
+        tls.take(replacement)
+    return replacement is not None
+
+
+# --- what is replaced
+
+
+def test_an_overwritten_file_is_taken_up(tls: Tls, directory: Path) -> None:
+    assert serial(tls) == FIRST.serial
+    (directory / "server.pem").write_bytes(SECOND.pem)
+    assert looked(tls)
+    assert serial(tls) == SECOND.serial
+
+
+def test_a_projected_volume_is_taken_up(directory: Path) -> None:
+    """Kubernetes: files are links through `..data`, which is swapped for another directory."""
+    for name, issued in (("..1", FIRST), ("..2", SECOND)):
+        (directory / name).mkdir()
+        (directory / name / "tls.crt").write_bytes(issued.certificate)
+        (directory / name / "tls.key").write_bytes(issued.key)
+    (directory / "..data").symlink_to("..1")
+    for name in ("tls.crt", "tls.key"):
+        (directory / name).symlink_to(f"..data/{name}")
+    tls = opened(
+        directory, ssl_keystore_location="tls.crt", ssl_keystore_key_location="tls.key"
+    ).listeners["clients"]
+    assert serial(tls) == FIRST.serial
+    (directory / "..new").symlink_to("..2")
+    (directory / "..new").rename(directory / "..data")
+    assert looked(tls)
+    assert serial(tls) == SECOND.serial
+
+
+def test_sessions_are_resumed_over_a_replacement(tls: Tls, directory: Path) -> None:
+    """Ten thousand clients that come back do not each cost a full handshake."""
+    client = trusting()
+    session = connected(tls.context, client).session
+    assert connected(tls.context, client, session=session).session_reused
+    (directory / "server.pem").write_bytes(SECOND.pem)
+    assert looked(tls)
+    assert connected(tls.context, client, session=session).session_reused
+
+
+def test_another_kind_of_key_leaves_none_of_the_old(tls: Tls, directory: Path) -> None:
+    """A context holds a certificate for each kind, and would show the old one to some clients."""
+    (directory / "server.pem").write_bytes(RSA.pem)
+    assert looked(tls)
+    assert serial(tls) == RSA.serial
+    client = trusting()
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    client.set_ciphers("ECDHE-ECDSA-AES128-GCM-SHA256")
+    with pytest.raises(ssl.SSLError):
+        connected(tls.context, client)
+
+
+def test_who_is_trusted_no_more_is_not_resumed_either(directory: Path) -> None:
+    """A session that is resumed is not verified anew: its ticket must go with the trust."""
+    tls = opened(directory, ssl_client_auth="required", ssl_truststore_location="ca.pem").listeners[
+        "clients"
+    ]
+    client = trusting()
+    (directory / "client.pem").write_bytes(AUTHORITY.issue("client").pem)
+    client.load_cert_chain(directory / "client.pem")
+    session = connected(tls.context, client).session
+    (directory / "ca.pem").write_bytes(OTHER.certificate)
+    assert looked(tls)
+    with pytest.raises(ssl.SSLError):
+        connected(tls.context, client, session=session)
+
+
+def test_nothing_is_done_while_nothing_changes(tls: Tls, directory: Path) -> None:
+    assert not looked(tls)
+    (directory / "server.pem").write_bytes(FIRST.pem)  # as it was
+    assert not looked(tls)
+
+
+# --- what is refused
+
+
+_HALF = SECOND.pem[: len(SECOND.pem) - 100]
+BAD: dict[str, tuple[bytes, str]] = {
+    "half": (_HALF, "ssl.keystore.location: is cut off in the middle"),
+    "empty": (b"", "ssl.keystore.location: DIR/server.pem is empty"),
+    "mismatch": (
+        SECOND.key + FIRST.certificate,
+        "ssl.keystore.location: the private key is not that of the certificate",
+    ),
+    "expired": (
+        AUTHORITY.issue(begins=-2 * HOUR, ends=-HOUR).pem,
+        "ssl.keystore.location: the certificate expired",
+    ),
+    "early": (AUTHORITY.issue(begins=HOUR).pem, "ssl.keystore.location: the certificate begins"),
+    "no key": (SECOND.certificate, "ssl.keystore.location: holds no private key in PEM"),
+    "no certificate": (SECOND.key, "ssl.keystore.location: holds no certificate in PEM"),
+    "encrypted": (
+        SECOND.encrypted("secret"),
+        "ssl.keystore.location: the private key is encrypted, give ssl.key.password",
+    ),
+    "garbage": (
+        b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n" + SECOND.key,
+        "ssl.keystore.location: holds a certificate that does not parse",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_replacement_is_refused_and_told_once(
+    tls: Tls, directory: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    contents, problem = BAD[name]
+    (directory / "server.pem").write_bytes(contents)
+    with caplog.at_level(logging.INFO):
+        assert not looked(tls)
+        assert not looked(tls)
+        assert not looked(tls, WALL + RETRY_AFTER)
+    assert serial(tls) == FIRST.serial
+    (record,) = caplog.records
+    assert problem.replace("DIR", str(directory)) in record.getMessage()
+    assert "PRIVATE" not in record.getMessage()
+    (directory / "server.pem").write_bytes(SECOND.pem)
+    assert looked(tls)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_certificate_is_refused_at_the_start(directory: Path, name: str) -> None:
+    contents, problem = BAD[name]
+    (directory / "server.pem").write_bytes(contents)
+    with pytest.raises(ConfigError) as refused:
+        opened(directory)
+    assert str(refused.value).startswith(f"{LISTENER}.{problem.replace('DIR', str(directory))}")
+
+
+def test_a_missing_file_leaves_the_old_certificate(tls: Tls, directory: Path) -> None:
+    (directory / "server.pem").unlink()
+    assert not looked(tls)
+    assert serial(tls) == FIRST.serial
+
+
+def test_half_a_truststore_is_refused(directory: Path) -> None:
+    """OpenSSL would trust the first half in silence."""
+    half = AUTHORITY.certificate + OTHER.certificate[:200]
+    (directory / "ca.pem").write_bytes(half)
+    with pytest.raises(ConfigError, match="is cut off in the middle"):
+        opened(directory, ssl_client_auth="required", ssl_truststore_location="ca.pem")
+
+
+def test_what_is_being_written_is_waited_for(tls: Tls, directory: Path) -> None:
+    """Certificate and key are often two files, and never written at once."""
+    (directory / "server.pem").write_bytes(SECOND.pem[:200])
+    assert tls.look(WALL) is None
+    (directory / "server.pem").write_bytes(SECOND.pem)
+    assert tls.look(WALL) is None
+    assert tls.look(WALL) is not None
+
+
+def test_an_early_certificate_is_taken_up_when_it_begins(tls: Tls, directory: Path) -> None:
+    early = AUTHORITY.issue(begins=timedelta(seconds=30))
+    (directory / "server.pem").write_bytes(early.pem)
+    assert not looked(tls)
+    replacement = tls.look(WALL + RETRY_AFTER)
+    assert replacement is not None
+
+
+# --- what is believed
+
+
+def upstream(directory: Path, **more: Any) -> ssl.SSLContext:
+    keys = {key.replace("_", "."): value for key, value in more.items()}
+    tls = opened(directory, upstream={"security.protocol": "SSL", **keys}).upstream
+    assert tls is not None
+    return tls.context
+
+
+def server(issued: Issued, directory: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    (directory / "broker.pem").write_bytes(issued.pem)
+    context.load_cert_chain(directory / "broker.pem")
+    return context
+
+
+def test_a_broker_is_believed_by_name_and_by_address(directory: Path) -> None:
+    context = upstream(directory, ssl_truststore_location="ca.pem")
+    for host in ("localhost", "127.0.0.1", "::1"):
+        connected(server(FIRST, directory), context, host)
+
+
+@pytest.mark.parametrize(
+    ("issued", "host"),
+    [
+        (FIRST, "elsewhere"),
+        (FIRST, "10.0.0.1"),
+        (OTHER.issue(), "localhost"),
+        (AUTHORITY.issue(begins=-2 * HOUR, ends=-HOUR), "localhost"),
+    ],
+    ids=["wrong name", "wrong address", "unknown authority", "expired"],
+)
+def test_a_broker_is_not_believed(directory: Path, issued: Issued, host: str) -> None:
+    context = upstream(directory, ssl_truststore_location="ca.pem")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        connected(server(issued, directory), context, host)
+
+
+def test_without_identification_any_trusted_broker_will_do(directory: Path) -> None:
+    more = {"ssl_truststore_location": "ca.pem", "ssl_endpoint_identification_algorithm": ""}
+    context = upstream(directory, **more)
+    connected(server(FIRST, directory), context, "elsewhere")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        connected(server(OTHER.issue(), directory), context, "elsewhere")
+
+
+def test_a_self_signed_broker_is_believed_if_it_is_in_the_truststore(directory: Path) -> None:
+    """Java takes every certificate of a truststore for an authority; so is it here."""
+    (directory / "one.pem").write_bytes(FIRST.certificate)
+    context = upstream(directory, ssl_truststore_location="one.pem")
+    connected(server(FIRST, directory), context)
+
+
+@pytest.mark.parametrize(("shown", "is_let_in"), [(None, False), (OTHER, False), (AUTHORITY, True)])
+def test_client_certificates(directory: Path, shown: Authority | None, is_let_in: bool) -> None:
+    tls = opened(directory, ssl_client_auth="required", ssl_truststore_location="ca.pem").listeners[
+        "clients"
+    ]
+    client = trusting()
+    if shown is not None:
+        (directory / "client.pem").write_bytes(shown.issue("client").pem)
+        client.load_cert_chain(directory / "client.pem")
+    if is_let_in:
+        connected(tls.context, client)
+    else:
+        with pytest.raises(ssl.SSLError):
+            connected(tls.context, client)
+
+
+def test_an_encrypted_key_and_its_password(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (directory / "server.pem").write_bytes(SECOND.encrypted("secret"))
+    (directory / "password").write_text("secret\n")
+    assert serial(opened(directory, ssl_key_password="file:password").listeners["clients"])
+    monkeypatch.setenv("KEY_PASSWORD", "wrong")
+    with pytest.raises(ConfigError, match="cannot be decrypted") as refused:
+        opened(directory, ssl_key_password="env:KEY_PASSWORD")
+    assert "wrong" not in str(refused.value)
+
+
+def test_protocols_and_ciphers(directory: Path) -> None:
+    tls = opened(
+        directory,
+        ssl_enabled_protocols="TLSv1.2",
+        ssl_cipher_suites="TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+    ).listeners["clients"]
+    near = connected(tls.context, trusting())
+    assert near.version() == "TLSv1.2"
+    assert (near.cipher() or ("",))[0] == "ECDHE-ECDSA-AES256-GCM-SHA384"
+    with pytest.raises(ConfigError, match=r"ssl.cipher.suites: OpenSSL here has no TLS_RSA_WITH_X"):
+        opened(directory, ssl_cipher_suites="TLS_RSA_WITH_X")
+
+
+@pytest.mark.parametrize(
+    ("standard", "openssl"),
+    [
+        ("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "ECDHE-RSA-AES128-GCM-SHA256"),
+        ("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256", "ECDHE-ECDSA-CHACHA20-POLY1305"),
+        ("TLS_RSA_WITH_AES_256_CBC_SHA", "AES256-SHA"),
+        ("TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA384", "ECDHE-RSA-AES256-SHA384"),
+    ],
+)
+def test_names_of_ciphers(standard: str, openssl: str) -> None:
+    assert openssl_name(standard) == openssl
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"ssl.keystore.location": None}, "ssl.keystore.location: is required with SASL_SSL"),
+        ({"ssl.keystore.type": "JKS"}, "ssl.keystore.type: JKS is not available yet, use PEM"),
+        ({"security.protocol": "SSL"}, "security.protocol: SSL is not available: a listener"),
+        (
+            {"security.protocol": "SASL_PLAINTEXT"},
+            "ssl.keystore.location: has no meaning with security.protocol: SASL_PLAINTEXT",
+        ),
+        ({"ssl.client.auth": "required"}, "ssl.truststore.location: is required with"),
+        ({"ssl.key.password": "hunter2"}, "ssl.key.password: must be file:PATH or env:NAME"),
+        ({"ssl.enabled.protocols": ["TLSv1.1"]}, "ssl.enabled.protocols[0]: must be 'TLSv1.2' or"),
+        ({"ssl.keystore.key": "x"}, "ssl.keystore.key: unknown key, did you mean"),
+    ],
+)
+def test_settings_that_do_not_fit(directory: Path, settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        opened(directory, **{key.replace(".", "_"): value for key, value in settings.items()})
+    assert str(refused.value).startswith(f"{LISTENER}.{problem}")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_no_secret_is_shown() -> None:
+    from proxy.tls.material import Material
+
+    material = Material(
+        chain=b"", key=b"KEY", password="hunter2", trusted=b"", algorithm="", expires_at=None
+    )
+    assert "hunter2" not in repr(material)
+    assert "KEY" not in repr(material)
