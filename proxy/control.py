@@ -5,30 +5,53 @@ outlives both. A message is a line of JSON, so that half a line, left by a proce
 while it wrote, spoils the line after it and no more:
 
     question   {"id": 7, "kind": "snapshot", "arguments": {}}
+    part       {"id": 7, "part": […]}      any number of them, before the answer
     answer     {"id": 7, "answer": {…}}    or    {"id": 7, "error": "why not"}
 
-Kinds: `snapshot` is answered with `Snapshot.to_json()`, `ready` with `{"reasons": [why not, …]}`.
-An answer that comes after its question was given up is dropped by its id.
+    kind        arguments                 parts                      answer
+    snapshot                                                         `Snapshot.to_json()`
+    ready                                                            {"reasons": [why not, …]}
+    status                                                           `WorkerFacts.from_json()`
+    sessions    Selector.arguments()      rows of SessionFacts       {}
+    kill        Selector.arguments()      rows of those killed       {}
+
+An answer that comes after its question was given up is dropped by its id. What is long is told in
+parts, between which the worker's event loop goes on: it has clients to serve.
 """
 
 import asyncio
 import json
 import logging
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from itertools import count
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from metrics.snapshot import Snapshot
 from proxy.errors import ProxyError
+from proxy.status.facts import Selector, SessionFacts
 
 logger = logging.getLogger(__name__)
 
-Answer = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
-"""Answers a question of a kind with arguments, at once; a ProxyError becomes an error answer."""
+T = TypeVar("T")
+
+Answer = Callable[[str, Mapping[str, Any]], Mapping[str, Any] | Iterator[Any]]
+"""Answers a question of a kind with arguments: at once, or part by part.
+
+What it raises, or an iterator does, becomes an error answer.
+"""
 
 ANSWER_SECONDS = 1.0
 """A worker that takes longer counts as down for this scrape."""
+
+PARTS_SECONDS = 3.0
+"""The same for all parts of an answer."""
+
+KILL_SECONDS = 15.0
+"""The same for killing, which takes longer."""
+
+PART_PAUSE = 0.001
+"""Seconds between two parts: half of the worker's time, or more, stays for its clients."""
 
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 """Far above the sessions of 100,000 connections; what claims more is no message of ours."""
@@ -75,17 +98,44 @@ class _Worker(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._transport is None:
-            return
         for question in self._messages.feed(data):
-            self._transport.write(_encode(self._reply(question)))
+            number = question["id"]
+            try:
+                answer = self._answer(question["kind"], question["arguments"])
+            except Exception as error:
+                self._refuse(number, error)
+                continue
+            if isinstance(answer, Iterator):
+                self._go_on(number, answer)
+            else:
+                self._write({"id": number, "answer": answer})
 
-    def _reply(self, question: Mapping[str, Any]) -> dict[str, Any]:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._transport = None
+
+    def _go_on(self, number: int, parts: Iterator[Any]) -> None:
+        """Write the next part, and the others later; nobody asks any more: end."""
+        if self._transport is None or self._transport.is_closing():
+            return
         try:
-            answer = self._answer(question["kind"], question["arguments"])
-        except ProxyError as error:
-            return {"id": question["id"], "error": str(error)}
-        return {"id": question["id"], "answer": answer}
+            part = next(parts)
+        except StopIteration:
+            self._write({"id": number, "answer": {}})
+        except Exception as error:
+            self._refuse(number, error)
+        else:
+            self._write({"id": number, "part": part})
+            asyncio.get_running_loop().call_later(PART_PAUSE, self._go_on, number, parts)
+
+    def _refuse(self, number: int, error: Exception) -> None:
+        if not isinstance(error, ProxyError):
+            logger.error("a question could not be answered", exc_info=error)
+        reason = str(error) if isinstance(error, ProxyError) else "internal error"
+        self._write({"id": number, "error": reason})
+
+    def _write(self, message: Mapping[str, Any]) -> None:
+        if self._transport is not None:
+            self._transport.write(_encode(message))
 
 
 async def serve_control(sock: socket.socket, answer: Answer) -> asyncio.BaseTransport:
@@ -103,6 +153,7 @@ class WorkerLink(asyncio.Protocol):
         self._messages = _Messages()
         self._transport: asyncio.Transport | None = None
         self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._parts: dict[int, list[Any]] = {}
         self._ids = count(1)
 
     @classmethod
@@ -121,9 +172,25 @@ class WorkerLink(asyncio.Protocol):
         self, kind: str, *, within: float = ANSWER_SECONDS, **arguments: Any
     ) -> dict[str, Any]:
         """Ask the worker; raises ControlError if it does not answer `within` so many seconds."""
+        return await self._ask(next(self._ids), kind, arguments, within)
+
+    async def ask_for_parts(
+        self, kind: str, *, within: float = PARTS_SECONDS, **arguments: Any
+    ) -> list[Any]:
+        """Ask what is answered in parts; the same, but for the time of all of them."""
+        number = next(self._ids)
+        parts = self._parts[number] = []
+        try:
+            await self._ask(number, kind, arguments, within)
+        finally:
+            del self._parts[number]
+        return parts
+
+    async def _ask(
+        self, number: int, kind: str, arguments: Mapping[str, Any], within: float
+    ) -> dict[str, Any]:
         if self._transport is None:
             raise ControlError(f"worker {self.worker} is gone")
-        number = next(self._ids)
         pending = asyncio.get_running_loop().create_future()
         self._pending[number] = pending
         try:
@@ -148,7 +215,9 @@ class WorkerLink(asyncio.Protocol):
         """Hand each answer to who waits for it (called by the event loop)."""
         for message in self._messages.feed(data):
             pending = self._pending.get(message["id"])
-            if pending is not None and not pending.done():
+            if "part" in message:
+                self._parts.get(message["id"], []).append(message["part"])
+            elif pending is not None and not pending.done():
                 pending.set_result(message)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
@@ -181,13 +250,39 @@ class Fleet:
             for worker, answer in answers.items()
         }
 
+    async def status(self) -> dict[int, dict[str, Any] | ControlError]:
+        """Ask each worker for everything about it but its sessions."""
+        return await self._ask_all("status")
+
+    async def sessions(self, selector: Selector) -> dict[int, list[SessionFacts] | ControlError]:
+        """Ask each worker for the sessions that are meant."""
+        return await self._ask_all_for_sessions("sessions", selector, PARTS_SECONDS)
+
+    async def kill(self, selector: Selector) -> dict[int, list[SessionFacts] | ControlError]:
+        """Have each worker close the sessions that are meant, and say which they were."""
+        return await self._ask_all_for_sessions("kill", selector, KILL_SECONDS)
+
+    async def _ask_all_for_sessions(
+        self, kind: str, selector: Selector, within: float
+    ) -> dict[int, list[SessionFacts] | ControlError]:
+        arguments = selector.arguments()
+        answers = await asyncio.gather(
+            *(_tried(link.ask_for_parts(kind, within=within, **arguments)) for link in self.links)
+        )
+        return {
+            link.worker: answer
+            if isinstance(answer, ControlError)
+            else [SessionFacts._make(row) for part in answer for row in part]
+            for link, answer in zip(self.links, answers, strict=True)
+        }
+
     async def _ask_all(self, kind: str) -> dict[int, dict[str, Any] | ControlError]:
-        answers = await asyncio.gather(*(_try_ask(link, kind) for link in self.links))
+        answers = await asyncio.gather(*(_tried(link.ask(kind)) for link in self.links))
         return {link.worker: answer for link, answer in zip(self.links, answers, strict=True)}
 
 
-async def _try_ask(link: WorkerLink, kind: str) -> dict[str, Any] | ControlError:
+async def _tried(asking: Awaitable[T]) -> T | ControlError:
     try:
-        return await link.ask(kind)
+        return await asking
     except ControlError as error:
         return error

@@ -1,4 +1,4 @@
-"""What Prometheus and the kubelet ask: `/metrics`, `/healthz`, `/readyz`.
+"""What Prometheus, the kubelet and operators ask: `/metrics`, `/healthz`, `/readyz`, `/`.
 
 Served by a process of its own, so that a scrape takes no time of the data path but the worker's
 answer. It reads no request body, logs no request and tells nothing about its software.
@@ -13,6 +13,7 @@ from aiohttp import web
 from metrics.exposition import expose
 from metrics.merger import Merger
 from metrics.snapshot import Snapshot
+from proxy.status.service import StatusPage
 
 Snapshots = Callable[[], Awaitable[Mapping[int, Snapshot | None]]]
 """Gives each worker's values; None: it did not answer."""
@@ -56,8 +57,8 @@ async def _healthz(_request: web.Request) -> web.Response:
     return web.Response(text="ok\n")
 
 
-def make_app(snapshots: Snapshots, readiness: Readiness) -> web.Application:
-    """Build the application; everything but the three paths is 404."""
+def make_app(snapshots: Snapshots, readiness: Readiness, status: StatusPage) -> web.Application:
+    """Build the application; everything but its five paths is 404, and nothing can be changed."""
 
     async def readyz(_request: web.Request) -> web.Response:
         workers = await readiness()
@@ -76,6 +77,8 @@ def make_app(snapshots: Snapshots, readiness: Readiness) -> web.Application:
     app.router.add_get("/metrics", _Scraper(snapshots).metrics)
     app.router.add_get("/healthz", _healthz)
     app.router.add_get("/readyz", readyz)
+    app.router.add_get("/", status.page)
+    app.router.add_get("/sessions.json", status.sessions)
     return app
 
 

@@ -1,20 +1,34 @@
-"""The HTTP process: asks the workers, answers Prometheus and the kubelet."""
+"""The HTTP process: asks the workers, answers Prometheus, the kubelet and operators."""
 
 import asyncio
 import signal
 import socket
+from importlib.metadata import version
 
+from proxy.admin_socket import AdminSocket
 from proxy.control import Fleet, WorkerLink
 from proxy.http import make_app, start_http
+from proxy.status.picture import About
+from proxy.status.service import StatusPage
 
 
-def run(listening: socket.socket, workers: list[socket.socket], lifeline: int) -> int:
-    """Serve on a listening socket until SIGTERM, or until `lifeline` ends; return the status."""
-    asyncio.run(_serve(listening, workers, lifeline))
+def run(
+    http: socket.socket | None,
+    admin: socket.socket | None,
+    workers: list[socket.socket],
+    lifeline: int,
+) -> int:
+    """Serve on listening sockets until SIGTERM, or until `lifeline` ends; return the status."""
+    asyncio.run(_serve(http, admin, workers, lifeline))
     return 0
 
 
-async def _serve(listening: socket.socket, workers: list[socket.socket], lifeline: int) -> None:
+async def _serve(
+    http: socket.socket | None,
+    admin: socket.socket | None,
+    workers: list[socket.socket],
+    lifeline: int,
+) -> None:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stopping.set)
@@ -22,6 +36,12 @@ async def _serve(listening: socket.socket, workers: list[socket.socket], lifelin
     loop.add_signal_handler(signal.SIGHUP, lambda: None)  # nothing here can be reloaded
     loop.add_reader(lifeline, stopping.set)
     fleet = Fleet([await WorkerLink.open(number, sock) for number, sock in enumerate(workers)])
-    runner = await start_http(make_app(fleet.snapshots, fleet.readiness), listening)
+    operators = None if admin is None else await AdminSocket(fleet).serve(admin)
+    about = About(version=version("kafka-reauth-proxy"), host=socket.gethostname())
+    app = make_app(fleet.snapshots, fleet.readiness, StatusPage(fleet, about))
+    runner = None if http is None else await start_http(app, http)
     await stopping.wait()
-    await runner.cleanup()
+    if operators is not None:
+        operators.close()
+    if runner is not None:
+        await runner.cleanup()

@@ -16,10 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from proxy.config import Config, compare, load
+from proxy.acl.model import AuthorizerMode
+from proxy.config import Config, Quotas, QuotasMode, compare, load
 from proxy.errors import ConfigError, ProxyError
-from proxy.sockets import listen
+from proxy.quota.callback import CLASS_SETTING, configured_callback
+from proxy.quota.shared import UsageTable
+from proxy.quota.window import WindowConfig
+from proxy.sockets import listen, listen_privately, remove_left_over
 from proxy.store import open_store
+from proxy.tls.contexts import TlsOfAll, open_tls
+from proxy.watchword import WATCHWORD as WATCHWORD  # to be the same in all workers
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +55,9 @@ class Worker:
     number: int
     listening: dict[str, socket.socket] = field(default_factory=dict)
     """By listener name: the socket of its address."""
+    tls: TlsOfAll = field(default_factory=lambda: TlsOfAll(listeners={}))
+    usage: UsageTable | None = None
+    """Where all workers count what is used of quotas; None: quotas are off."""
     control: socket.socket = field(init=False)
     """The worker's end of the line to the HTTP process."""
     scrape: socket.socket = field(init=False)
@@ -67,10 +76,13 @@ class Server:
         self._latest = config
         """As of the last reload; only what needs no restart of it is in effect."""
         self._stopping = False
-        self._workers = [Worker(number) for number in range(config.workers)]
+        tls = open_tls(config, time.time())
+        usage = _usage_table(config)
+        self._workers = [Worker(number, tls=tls, usage=usage) for number in range(config.workers)]
         # Children read the one end; it ends when the parent does, however it does.
         self._lifeline, self._alive = os.pipe()
         self._http_socket: socket.socket | None = None
+        self._admin_socket: socket.socket | None = None
         self._children: list[_Child] = []
 
     def run(self) -> int:
@@ -79,13 +91,15 @@ class Server:
         try:
             self._bind()
             open_store(self._config.store.url).close()
+            _try_callback(self._config.quotas)
         except ProxyError as error:
             print(f"reauth-proxy: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
             return 2
+        self._load()
         self._children = [
             _Child(f"worker {worker.number}", self._worker_main(worker)) for worker in self._workers
         ]
-        if self._http_socket is not None:
+        if self._http_socket is not None or self._admin_socket is not None:
             self._children.append(_Child("http", self._http_main))
         for child in self._children:
             self._start(child)
@@ -100,8 +114,19 @@ class Server:
                 )
         if config.http.address is not None:
             self._http_socket = listen(config.http.address.host, config.http.address.port)
+        try:
+            self._admin_socket = listen_privately(config.admin_socket())
+        except ConfigError as error:
+            if config.admin.socket is not None:
+                raise ConfigError("admin.socket", str(error)) from error
+            log.warning("`reauth-proxy sessions` will not work: %s", error)
 
     # Children
+
+    def _load(self) -> None:
+        """Load what is large and needed by all workers, once: they share its memory."""
+        if self._config.authorizer.mode is not AuthorizerMode.OFF:
+            import proxy.authorization  # noqa: F401
 
     def _start(self, child: _Child) -> None:
         child.started_at = time.monotonic()
@@ -133,8 +158,8 @@ class Server:
     def _http_main(self) -> int:
         from proxy.http_process import run
 
-        assert self._http_socket is not None
-        return run(self._http_socket, [worker.scrape for worker in self._workers], self._lifeline)
+        scrapes = [worker.scrape for worker in self._workers]
+        return run(self._http_socket, self._admin_socket, scrapes, self._lifeline)
 
     # Signals
 
@@ -199,7 +224,50 @@ class Server:
             signal.sigtimedwait(SIGNALS, max(0.0, deadline - time.monotonic()))
             self._dead()
         self._signal(signal.SIGKILL)
+        if self._admin_socket is not None:
+            self._admin_socket.close()
+            remove_left_over(self._config.admin_socket())
         return status
+
+
+def _try_callback(quotas: Quotas) -> None:
+    """Make the quota callback once, in a process of its own: it may start threads.
+
+    Raises ConfigError.
+    """
+    if quotas.mode is QuotasMode.OFF or quotas.client_quota_callback_class is None:
+        return
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        problem = ""
+        try:
+            callback = configured_callback(
+                quotas.client_quota_callback_class, quotas.client_quota_callback_configs
+            )
+            assert callback is not None
+            callback.close()
+        except BaseException as error:
+            problem = error.problem if isinstance(error, ConfigError) else repr(error)
+        finally:
+            os.write(writer, problem.encode()[:4_000])
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, errors="replace") as answer:
+        problem = answer.read()
+    os.waitpid(pid, 0)
+    if problem:
+        raise ConfigError(f"quotas.{CLASS_SETTING}", problem)
+
+
+def _usage_table(config: Config) -> UsageTable | None:
+    quotas = config.quotas
+    if quotas.mode is QuotasMode.OFF:
+        return None
+    window = WindowConfig(
+        num=quotas.quota_window_num, size_seconds=quotas.quota_window_size_seconds
+    )
+    return UsageTable(config.workers, window)
 
 
 def serve(path: Path) -> int:

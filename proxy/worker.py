@@ -5,10 +5,12 @@ import gc
 import logging
 import signal
 import socket
+import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
@@ -22,20 +24,25 @@ from metrics.process import report_process
 from metrics.snapshot import Snapshot
 from metrics.tally import Tally
 from proxy import config
+from proxy.acl.model import AuthorizerMode
+from proxy.bulk import ReadBuffer
 from proxy.commands import Consult
 from proxy.connection import Connection
+from proxy.consultation import ask
 from proxy.control import serve_control
 from proxy.doors import Routing
 from proxy.errors import ConfigError, ProxyError
 from proxy.listener import Listener
 from proxy.observer import SessionObserver
-from proxy.relay import ReadBuffer
+from proxy.quota_service import QuotaService
 from proxy.routing.discovery import Target
+from proxy.rules import Unjudged
+from proxy.sessions import Sessions
 from proxy.store import CachedCredentials, Store, open_store
-from proxy.wire.apis import APIS
-from sasl.session import Authenticated
+from proxy.tls.contexts import LOOK_EVERY
 
 if TYPE_CHECKING:
+    from proxy.authorization import Authorization
     from proxy.server import Worker as Given
 
 log = logging.getLogger(__name__)
@@ -44,9 +51,15 @@ TICK: Final = 1.0
 """Seconds between two looks at deadlines and at the store's version."""
 DRAIN_LOOK: Final = 0.05
 """Seconds between two looks whether all connections have ended."""
+CLIENTS_AT_ONCE: Final = 256
+"""Connections that are told of other quotas before the event loop goes on."""
 COLLECTOR_THRESHOLD: Final = 1_500
 """Allocations between two runs of the cycle collector. A closed connection is a cycle: with more
 between two runs, one that finds thousands of them holds up all others for tens of milliseconds."""
+
+SWITCH_INTERVAL: Final = 0.0002
+"""Seconds after which a thread beside the event loop, which answers about 100,000 ACLs say, lets
+the loop go on. Python's own five milliseconds would be added to every turn of the loop."""
 
 
 class Worker:
@@ -55,6 +68,7 @@ class Worker:
     def __init__(self, path: Path, settings: config.Config, given: "Given") -> None:
         self.loop = asyncio.get_running_loop()
         self.buffer = ReadBuffer()
+        self.upstream_tls = given.tls.upstream
         self.connect_timeout = settings.upstream.socket_connection_setup_timeout_ms / 1000
         self._path = path
         self._settings = settings
@@ -65,6 +79,9 @@ class Worker:
         self._store: Store = open_store(settings.store.url)
         self._credentials = CachedCredentials(self._store)
         self._store_error: str | None = None
+        self._authorization = self._make_authorization()
+        self._quotas = self._make_quotas()
+        self._rights = self._authorization or Unjudged(settings.authorizer.super_users)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
         self._tally = Tally(
@@ -77,8 +94,9 @@ class Worker:
             collect=self._collect,
         )
         self._events = self._event_writer()
+        self._sessions = Sessions(given.number, lambda: self._listeners, self._not_ready)
         self._listeners = [self._listener(one) for one in settings.listeners]
-        self._routing = Routing(self.spawn, settings, self._listeners)
+        self._routing = Routing(self.spawn, settings, self._listeners, self.upstream_tls)
 
     # What it is made of
 
@@ -103,8 +121,10 @@ class Worker:
             office=self,
             credentials=self._credentials,
             fake_secret=self._store.scram_fake_secret(),
-            super_users=frozenset(self._settings.authorizer.super_users),
+            rights=self._rights,
             most_connections=max(1, settings.max_connections // self._settings.workers),
+            tls=self._given.tls.listeners.get(settings.name),
+            quotas=self._quotas,
         )
         listener.observer = SessionObserver(
             proxy_id=socket.gethostname(),
@@ -118,7 +138,27 @@ class Worker:
         )
         return listener
 
+    def _make_quotas(self) -> QuotaService | None:
+        if self._given.usage is None:
+            return None
+        return QuotaService(
+            self._settings.quotas, self._store, self._given.usage, self._given.number
+        )
+
+    def _make_authorization(self) -> "Authorization | None":
+        settings = self._settings.authorizer
+        if settings.mode is AuthorizerMode.OFF:
+            return None
+        from proxy.authorization import Authorization  # with 16 MiB of schemas
+
+        return Authorization(settings, self._store, observer=self._observer_of)
+
+    def _observer_of(self, connection: Connection) -> SessionObserver:
+        (listener,) = (one for one in self._listeners if one.name == connection.rules.listener)
+        return listener.observer
+
     def _emit(self, event: SessionEvent) -> None:
+        self._sessions.incidents.note(event)
         if self._events is not None:
             self._events.emit(event)
 
@@ -138,12 +178,19 @@ class Worker:
                 self.spawn(listener.keys.run())
         await self._routing.open(self._given.listening)
         self.spawn(self._tick())
+        self.spawn(self._follow_cluster())
+        if self._given.tls.all:
+            self.spawn(self._follow_certificates())
         if self._given.number == 0:
             for listener in self._listeners:
                 line = f"listener {listener.name}: accepting on {listener.settings.address}"
                 print(line, flush=True)  # noqa: T201 - scripts wait for it
         await self._stopping.wait()
         await self._drain()
+        if self._authorization is not None:
+            self._authorization.close()
+        if self._quotas is not None:
+            self._quotas.close()
         control.close()
         if self._events is not None:
             await asyncio.to_thread(self._events.close)
@@ -188,7 +235,9 @@ class Worker:
                 client.tell(Connection.timer)
             if time.time() // 60 > (time.time() - TICK) // 60:
                 self._minute(now)
-            await self._refresh_credentials()
+            await self._refresh_store()
+            if self._authorization is not None:
+                self._authorization.sweep()
 
     def _minute(self, now: float) -> None:
         self._timeline.adjust(wall=time.time(), now=now)
@@ -197,14 +246,52 @@ class Worker:
                 if client.connection is not None and not client.connection.closed:
                     listener.observer.sweep(client.connection, now)
 
-    async def _refresh_credentials(self) -> None:
+    async def _follow_cluster(self) -> None:
+        if self._quotas is not None and self._quotas.wants_cluster:
+            from proxy.quota_cluster import follow  # with 16 MiB of schemas
+
+            upstream = self._settings.upstream
+            await follow(self._quotas, self._routing, upstream, self.upstream_tls)
+
+    async def _follow_certificates(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            for tls in self._given.tls.all:
+                try:
+                    replacement = await asyncio.to_thread(tls.look, time.time())
+                    if replacement is not None:
+                        tls.take(replacement)
+                except Exception:  # the old certificate stays, and the next look comes
+                    log.exception("a certificate could not be looked at")
+
+    async def _refresh_store(self) -> None:
         try:
             await asyncio.to_thread(self._credentials.refresh_if_changed)
+            if self._authorization is not None:
+                await asyncio.to_thread(self._authorization.read)
+                if self._authorization.take_over():
+                    self._rights_changed()
+            if self._quotas is not None:
+                await asyncio.to_thread(self._quotas.read)
+                if self._quotas.take_over():
+                    await self._quotas_changed(self._quotas)
             self._store_error = None
         except ProxyError as error:  # what was known goes on applying
             if self._store_error is None:
                 log.error("%s", error)
             self._store_error = str(error)
+
+    def _rights_changed(self) -> None:
+        """Have open connections judged by what applies now."""
+        for client in self._clients():
+            client.tell(Connection.rights_changed)
+
+    async def _quotas_changed(self, quotas: QuotaService) -> None:
+        """Have open connections measured by the quotas that apply now."""
+        for number, client in enumerate(self._clients()):
+            client.tell(quotas.changed)
+            if number % CLIENTS_AT_ONCE == CLIENTS_AT_ONCE - 1:
+                await asyncio.sleep(0)
 
     def _reload(self) -> None:
         try:
@@ -216,25 +303,20 @@ class Worker:
     def apply(self, settings: config.Config) -> None:
         """Put into effect what can be changed without a restart."""
         by_name = {one.name: one for one in settings.listeners}
-        super_users = frozenset(settings.authorizer.super_users)
         for listener in self._listeners:
             if listener.name in by_name:
-                listener.apply(by_name[listener.name], super_users)
+                listener.apply(by_name[listener.name])
+        self._rights.replace_super_users(settings.authorizer.super_users)
+        self._rights_changed()
 
     # Requests that need the store
 
-    async def consult(self, question: Consult, super_users: frozenset[str]) -> bytes:
-        """Answer Describe- and AlterUserScramCredentials: super users may, nobody else."""
-        authorized = question.principal in super_users
-        body = await asyncio.to_thread(self._ask_store, question, authorized)
-        await self._refresh_credentials()
+    async def consult(self, question: Consult) -> bytes:
+        """Answer a request about ACLs, quotas or SCRAM credentials."""
+        acls = None if self._authorization is None else self._authorization.acls()
+        body = await asyncio.to_thread(ask, question, self._store, acls)
+        await self._refresh_store()
         return body
-
-    def _ask_store(self, question: Consult, authorized: bool) -> bytes:
-        from proxy import scram_api  # 16 MiB of schemas, which most workers never need
-
-        request = question.request
-        return scram_api.answer(request.api_key, request.body, self._store, authorized=authorized)
 
     def upstream_failed(self, listener: str, broker: Target) -> None:
         """A connection to a broker could not be opened."""
@@ -243,13 +325,13 @@ class Worker:
 
     # Questions of the HTTP process
 
-    def _answer(self, kind: str, _arguments: Any) -> dict[str, Any]:
+    def _answer(self, kind: str, arguments: Mapping[str, Any]) -> Mapping[str, Any] | Iterator[Any]:
         match kind:
             case "snapshot":
                 return self._tally.snapshot().to_json()
             case "ready":
                 return {"reasons": self._not_ready()}
-        raise ProxyError(f"no such question: {kind}")
+        return self._sessions.answer(kind, arguments)
 
     def _not_ready(self) -> list[str]:
         reasons = [reason for one in self._listeners for reason in one.not_ready()]
@@ -267,31 +349,16 @@ class Worker:
             version=version("kafka-reauth-proxy"),
             started=self._started,
         )
+        if self.upstream_tls is not None and self.upstream_tls.expires_at is not None:
+            snapshot.gauge(registry.UPSTREAM_CERTIFICATE_EXPIRY, self.upstream_tls.expires_at)
         if self._events is not None:
             self._events.report(snapshot)
+        if self._authorization is not None:
+            self._authorization.collect(snapshot, self.loop.time())
+        if self._quotas is not None:
+            self._quotas.collect(snapshot, monotonic())
         for listener in self._listeners:
-            self._collect_listener(snapshot, listener)
-
-    def _collect_listener(self, snapshot: Snapshot, listener: Listener) -> None:
-        now = self.loop.time()
-        snapshot.gauge(registry.CONNECTIONS, len(listener.clients), listener.name)
-        if listener.keys is not None:
-            cache = listener.keys.cache
-            snapshot.count(registry.JWKS_REFRESH_FAILURES, cache.refresh_failures, listener.name)
-            if (age := cache.age_seconds(now)) is not None:
-                snapshot.gauge(registry.JWKS_AGE, age, listener.name)
-        for view in listener.views.values():
-            for route in view.made.values():
-                labels = (listener.name, APIS[route.api_key].name)
-                snapshot.count(registry.REQUESTS, route.requests, *labels)
-                snapshot.count(registry.REQUEST_BYTES, route.request_bytes, *labels)
-                snapshot.count(registry.RESPONSE_BYTES, route.response_bytes, *labels)
-        for client in listener.clients:
-            session = client.connection.session.state if client.connection else None
-            if isinstance(session, Authenticated) and session.deadline is not None:
-                left = max(0.0, session.deadline - now)
-                labels = (listener.name, session.mechanism)
-                snapshot.observe(registry.SESSION_LIFETIME_LEFT, left, *labels)
+            listener.collect(snapshot, self.loop.time())
 
 
 def run(
@@ -305,11 +372,13 @@ def run(
 
     async def main() -> int:
         worker = Worker(path, settings, given)
+        gc.freeze()  # nor are 100,000 ACLs
         if latest is not settings:
             worker.apply(latest)
         return await worker.run(lifeline)
 
     gc.freeze()  # what the parent made is not looked through again
     gc.set_threshold(COLLECTOR_THRESHOLD)
+    sys.setswitchinterval(SWITCH_INTERVAL)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main())

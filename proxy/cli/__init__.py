@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from proxy.cli import config, report, users
+from proxy.cli import acls, config, quotas, report, sessions, users
 from proxy.cli.common import ConfigFile, explained
 
 app = typer.Typer(
@@ -21,6 +21,9 @@ app = typer.Typer(
 )
 app.add_typer(config.app, name="config")
 app.add_typer(users.app, name="users")
+app.add_typer(acls.app, name="acls")
+app.add_typer(quotas.app, name="quotas")
+app.add_typer(sessions.app, name="sessions")
 app.command()(report.report)
 
 

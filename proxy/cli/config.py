@@ -1,6 +1,7 @@
 """`reauth-proxy config`: check a configuration file, print its schema."""
 
 import json
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -27,8 +28,9 @@ def check(
     assert path is not None
     with explained(path):
         from proxy.config import load
+        from proxy.tls.contexts import open_tls
 
-        load(path)
+        open_tls(load(path), time.time())
     typer.echo(f"{path}: ok")
 
 

@@ -1,6 +1,6 @@
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -17,6 +17,8 @@ from proxy.control import (
     serve_control,
 )
 from proxy.errors import ProxyError
+from proxy.status.facts import Selector
+from tests.proxy.status_given import session
 
 
 def snapshot() -> dict[str, Any]:
@@ -25,14 +27,27 @@ def snapshot() -> dict[str, Any]:
     return values.to_json()
 
 
-def answers(kind: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+def answers(kind: str, arguments: Mapping[str, Any]) -> Mapping[str, Any] | Iterator[Any]:
     if kind == "snapshot":
         return snapshot()
     if kind == "ready":
         return {"reasons": ["no broker"]}
     if kind == "echo":
         return dict(arguments)
+    if kind == "count":
+        return iter(range(arguments["to"]))
+    if kind == "sessions":
+        return iter([[session(1)], [], [session(2)]])
+    if kind == "stumble":
+        return stumbling()
+    if kind == "broken":
+        raise KeyError(kind)
     raise ProxyError(f"unknown question {kind}")
+
+
+def stumbling() -> Iterator[Any]:
+    yield 1
+    raise ProxyError("no more")
 
 
 def with_worker(test: Callable[[WorkerLink], Awaitable[None]], answer: Answer = answers) -> None:
@@ -65,6 +80,49 @@ def test_an_answer_of_many_reads() -> None:
 
     async def test(link: WorkerLink) -> None:
         assert await link.ask("echo", text="x" * 3_000_000) == {"text": "x" * 3_000_000}
+
+    with_worker(test)
+
+
+def test_parts_come_in_order_and_others_are_answered_meanwhile() -> None:
+    """A worker must not be deaf, nor its clients wait, while it tells of 5,000 sessions."""
+
+    async def test(link: WorkerLink) -> None:
+        telling = asyncio.ensure_future(link.ask_for_parts("count", to=100))
+        other = asyncio.ensure_future(link.ask_for_parts("count", to=3))
+        assert await link.ask("ready") == {"reasons": ["no broker"]}
+        assert not telling.done()
+        assert await other == [0, 1, 2]
+        assert not telling.done()
+        assert await telling == list(range(100))
+        assert await link.ask_for_parts("count", to=0) == []
+
+    with_worker(test)
+
+
+def test_parts_that_end_in_a_refusal() -> None:
+    async def test(link: WorkerLink) -> None:
+        with pytest.raises(ControlError, match="no more"):
+            await link.ask_for_parts("stumble")
+        assert await link.ask_for_parts("count", to=1) == [0]
+
+    with_worker(test)
+
+
+def test_parts_that_nobody_waits_for_any_more() -> None:
+    async def test(link: WorkerLink) -> None:
+        with pytest.raises(ControlError, match="does not answer"):
+            await link.ask_for_parts("count", within=0.001, to=50)
+        assert await link.ask_for_parts("count", to=60) == list(range(60))
+
+    with_worker(test)
+
+
+def test_a_mistake_of_ours_is_an_error_and_the_link_lives_on() -> None:
+    async def test(link: WorkerLink) -> None:
+        with pytest.raises(ControlError, match="internal error"):
+            await link.ask("broken")
+        assert await link.ask("echo", again=True) == {"again": True}
 
     with_worker(test)
 
@@ -126,6 +184,9 @@ def test_the_fleet_reports_who_does_not_answer() -> None:
         snapshots = await fleet.snapshots()
         assert snapshots == {0: Snapshot.from_json(snapshot()), 1: None}
         assert await fleet.readiness() == {0: ["no broker"], 1: ["worker 1 is gone"]}
+        sessions = await fleet.sessions(Selector(principal="User:alice"))
+        assert sessions[0] == [session(1), session(2)]
+        assert isinstance(sessions[1], ControlError)
         for link in fleet.links:
             link.close()
         served.close()

@@ -14,7 +14,8 @@ import pytest
 pytestmark = pytest.mark.slow
 
 SECONDS = 24
-PATIENCE = SECONDS + 60
+PATIENCE = SECONDS + 200
+"""The report at its end may take 15 s, or longer on a busy machine."""
 
 
 @contextmanager
@@ -57,6 +58,7 @@ def test_every_client_sees_what_it_should(tmp_path: Path) -> None:
     assert f"Events: {directory}/events" in output
     assert list((directory / "events").glob("events-*.jsonl"))
     assert "successful_reauthentication_total" in (directory / "metrics.txt").read_text()
+    assert "Readiness report: " in output
     assert not list(directory.glob("*.pem")) + list(directory.glob("*.password"))
     assert left_behind(tmp_path) == []
 

@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import pytest
 from aiohttp import ClientSession
@@ -7,8 +8,12 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from metrics.registry import EVENTS_WRITTEN
 from metrics.snapshot import Snapshot
+from proxy.control import ControlError
 from proxy.http import MAX_HEADER_BYTES, make_app, start_http
 from proxy.sockets import listen
+from proxy.status.facts import Selector, SessionFacts
+from proxy.status.service import StatusPage
+from tests.proxy.status_given import ABOUT, listener, session
 
 
 class Workers:
@@ -18,6 +23,11 @@ class Workers:
         self.written: dict[int, int | None] = {0: 5, 1: 3}
         self.reasons: dict[int, list[str]] = {0: [], 1: []}
         self.rounds = 0
+        self.pictures = 0
+        self.open: dict[int, list[SessionFacts] | ControlError] = {
+            0: [session(1), session(2, client_id="app-2")],
+            1: [session(3, principal="User:bob")],
+        }
 
     async def snapshots(self) -> Mapping[int, Snapshot | None]:
         self.rounds += 1
@@ -25,6 +35,22 @@ class Workers:
 
     async def readiness(self) -> Mapping[int, list[str]]:
         return self.reasons
+
+    async def status(self) -> Mapping[int, Mapping[str, Any] | ControlError]:
+        self.pictures += 1
+        return {
+            worker: {
+                "reasons": self.reasons[worker],
+                "listeners": [listener()],
+                "incidents": [],
+                "principals": {},
+            }
+            for worker in self.open
+        }
+
+    async def sessions(self, selector: Selector) -> Mapping[int, list[SessionFacts] | ControlError]:
+        assert selector == Selector()
+        return self.open
 
     def _snapshot(self, written: int | None) -> Snapshot | None:
         if written is None:
@@ -40,7 +66,7 @@ Client = TestClient[object, object]  # type: ignore[type-var]
 def with_client(test: Callable[[Client], Awaitable[None]], workers: Workers | None = None) -> None:
     async def run() -> None:
         served = workers or Workers()
-        app = make_app(served.snapshots, served.readiness)
+        app = make_app(served.snapshots, served.readiness, StatusPage(served, ABOUT))
         async with TestClient(TestServer(app)) as client:
             await test(client)  # type: ignore[arg-type]
 
@@ -130,11 +156,103 @@ def test_alive_whatever_the_workers_do() -> None:
 
 def test_nothing_else_is_served() -> None:
     async def test(client: Client) -> None:
-        for path in ("/", "/metrics/", "/metrics/../etc/passwd", "/sessions", "/%2e%2e/x"):
+        for path in (
+            "/index.html",
+            "/metrics/",
+            "/metrics/../etc/passwd",
+            "/sessions",
+            "/%2e%2e/x",
+        ):
             assert (await client.get(path)).status == 404
-        assert (await client.post("/metrics", data=b"x" * 100_000)).status == 405
+        for path in ("/metrics", "/", "/sessions.json"):
+            for method in ("POST", "PUT", "DELETE", "PATCH"):
+                answer = await client.request(method, path, data=b"x" * 100_000)
+                assert answer.status == 405
 
     with_client(test)
+
+
+def test_the_status_page() -> None:
+    async def test(client: Client) -> None:
+        answer = await client.get("/")
+        page = await answer.text()
+        assert (answer.status, answer.content_type) == (200, "text/html")
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert "User:alice" in page
+        assert "User:bob" in page
+
+    with_client(test)
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("", 3),
+        ("?principal=User:alice", 2),
+        ("?principal=User:alice&client-id=app-2", 1),
+        ("?principal=&client-id=app-2", 1),
+        ("?connection=00c0ffee00c0ffee-3", 1),
+        ("?principal=User:nobody", 0),
+        ("?limit=1", 3),
+    ],
+)
+def test_sessions_as_json(query: str, found: int) -> None:
+    async def test(client: Client) -> None:
+        answer = await client.get(f"/sessions.json{query}")
+        body = await answer.json()
+        assert answer.status == 200
+        assert body["counts"]["sessions"] == found
+        assert len(body["sessions"]) + body["sessions_more"] == found
+        assert body["listeners"][0]["connections"] == 6, "listeners are never chosen from"
+
+    with_client(test)
+
+
+@pytest.mark.parametrize("path", ["/?who=x", "/?principal=a&principal=b", "/?limit=3"])
+def test_a_query_that_is_not_understood_is_refused(path: str) -> None:
+    """A misspelt key would show everybody."""
+
+    async def test(client: Client) -> None:
+        answer = await client.get(path)
+        assert (answer.status, answer.content_type) == (400, "text/plain")
+
+    with_client(test)
+
+
+@pytest.mark.parametrize("limit", ["0", "1001", "-1", "x", "1e3", "\N{SUPERSCRIPT TWO}", ""])
+def test_a_limit_is_a_number_within_bounds(limit: str) -> None:
+    async def test(client: Client) -> None:
+        assert (await client.get("/sessions.json", params={"limit": limit})).status == 400
+
+    with_client(test)
+
+
+def test_a_worker_that_does_not_tell_of_its_sessions_is_not_ready() -> None:
+    workers = Workers()
+    workers.open[1] = ControlError("worker 1 does not answer")
+
+    async def test(client: Client) -> None:
+        body = await (await client.get("/sessions.json")).json()
+        assert body["ready"] is False
+        assert body["workers"][1]["reasons"] == ["worker 1 does not answer"]
+        assert body["counts"]["sessions"] == 2
+
+    with_client(test, workers)
+
+
+def test_many_looks_at_once_ask_the_workers_once() -> None:
+    """Whatever they look for."""
+    workers = Workers()
+
+    async def test(client: Client) -> None:
+        paths = ["/", "/?principal=User:bob", "/sessions.json", "/?client-id=x"] * 5
+        answers = await asyncio.gather(*(client.get(path) for path in paths))
+        assert {answer.status for answer in answers} == {200}
+
+    with_client(test, workers)
+    assert workers.pictures == 1
 
 
 def test_oversize_headers_are_refused() -> None:
@@ -144,7 +262,7 @@ def test_oversize_headers_are_refused() -> None:
 
     async def run() -> None:
         workers = Workers()
-        app = make_app(workers.snapshots, workers.readiness)
+        app = make_app(workers.snapshots, workers.readiness, StatusPage(workers, ABOUT))
         runner = await start_http(app, listen("127.0.0.1", 0))
         port = runner.addresses[0][1]
         async with ClientSession(f"http://127.0.0.1:{port}") as session:

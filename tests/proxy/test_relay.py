@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from proxy import bulk
 from proxy import relay as module
 from proxy.connection import Connection
 from tests.proxy.frames_given import fetch, metadata, produce, response, sized
@@ -246,6 +247,6 @@ def test_memory_is_bounded_when_a_client_does_not_read() -> None:
         assert sent == before
         client = next(iter(relay.shell.clients))
         assert client._transport is not None
-        assert client._transport.get_write_buffer_size() <= module.BUFFER_BYTES
+        assert client._transport.get_write_buffer_size() <= bulk.BUFFER_BYTES
 
     relayed(broker, test, offer=PLAIN)

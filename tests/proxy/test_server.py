@@ -208,9 +208,9 @@ def test_sigterm_drains_connections(serving: Serving) -> None:
     serving.start()
     with socket.create_connection(("127.0.0.1", serving.port), timeout=10) as client:
         client.sendall(api_versions(1)[:5])
-        time.sleep(0.1)
         serving.process.terminate()
-        assert client.recv(100) == b""
+        with suppress(ConnectionResetError):  # the five bytes were never read
+            assert client.recv(100) == b""
     assert serving.process.wait(PATIENCE_SECONDS) == 0
 
 

@@ -1,0 +1,1 @@
+"""What an operator asks at night: which sessions are open, whose, and what went wrong lately."""

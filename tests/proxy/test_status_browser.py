@@ -1,0 +1,92 @@
+"""The status page as a browser shows it."""
+
+import asyncio
+import os
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.proxy.chromium import Browser, browsing, program
+from tests.proxy.sessions_given import Proxy, running
+
+pytestmark = pytest.mark.slow
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
+
+
+@pytest.fixture(autouse=True)
+def _chromium() -> None:
+    if program() is None:
+        assert os.environ.get("CI") != "true", "CI needs Chromium"
+        pytest.skip("apt-get install chromium")
+
+
+@asynccontextmanager
+async def watched(directory: Path) -> AsyncIterator[tuple[Proxy, Browser]]:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        async with (
+            asyncio.timeout(120),
+            running(directory) as proxy,
+            browsing(Path(profile)) as browser,
+        ):
+            yield proxy, browser
+
+
+def with_browser(directory: Path, test: Callable[[Proxy, Browser], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with watched(directory) as (proxy, browser):
+            await test(proxy, browser)
+
+    asyncio.run(run())
+
+
+def url(proxy: Proxy, query: str = "") -> str:
+    return f"http://127.0.0.1:{proxy.http_port}/{query}"
+
+
+def test_it_shows_on_any_screen_and_nothing_of_a_client_runs(tmp_path: Path) -> None:
+    async def test(proxy: Proxy, browser: Browser) -> None:
+        for number in range(6):
+            await proxy.log_in(f"team-{number}-with-a-name-that-is-rather-long", HOSTILE)
+        await proxy.log_in(HOSTILE, HOSTILE, version=0)
+        backgrounds = set()
+        for width, dark in ((1_400, False), (1_100, True), (800, False), (360, False), (360, True)):
+            await browser.look(width, 900, dark=dark)
+            for query in ("", "?principal=User:team-1-with-a-name-that-is-rather-long"):
+                await browser.open(url(proxy, query))
+                wide = await browser.evaluate("document.documentElement.scrollWidth")
+                assert wide <= width, "nothing sticks out"
+                backgrounds.add(
+                    (
+                        dark,
+                        await browser.evaluate("getComputedStyle(document.body).backgroundColor"),
+                    )
+                )
+            assert await browser.evaluate("document.images.length") == 0
+            assert await browser.evaluate("document.scripts.length") == 1
+            assert "owned" not in await browser.evaluate("document.title")
+        assert backgrounds == {(False, "rgb(245, 246, 248)"), (True, "rgb(17, 20, 24)")}
+        assert browser.complaints() == []
+        assert {one for one in browser.requested() if not one.startswith(url(proxy))} <= {"data:,"}
+
+    with_browser(tmp_path, test)
+
+
+def test_it_renews_itself_and_says_when_it_cannot(tmp_path: Path) -> None:
+    """Old facts must not be taken for new ones."""
+
+    async def test(proxy: Proxy, browser: Browser) -> None:
+        await browser.open(url(proxy))
+        assert "No connection." in await browser.evaluate("document.body.innerText")
+        await proxy.log_in("latecomer")
+        await browser.until("document.body.innerText.includes('User:latecomer')")
+        stale = "getComputedStyle(document.querySelector('#stale')).display != 'none'"
+        assert await browser.evaluate(stale) is False
+        await asyncio.to_thread(proxy.stop)
+        await browser.until(stale)
+        assert "User:latecomer" in await browser.evaluate("document.body.innerText")
+
+    with_browser(tmp_path, test)
