@@ -1,0 +1,254 @@
+"""Builds the image's root directory without a container engine, and measures it.
+
+    python deploy/build_root.py --into DIR [--base DIR] [--certificates FILE]
+
+Reads deploy/Dockerfile and carries out its steps, each stage in a directory of its own by chroot.
+What it does not understand it refuses, so it cannot do anything else than the Dockerfile says. The
+base image is a directory made by debootstrap (`--variant=minbase`), unless one is given.
+
+Needs root and debootstrap, on Debian. Prints the figures as one line of JSON.
+"""
+
+# ruff: noqa: S603, S607, T201 - a script, for the person or the job that runs it
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent
+DOCKERFILE = PROJECT / "deploy" / "Dockerfile"
+_STEP_SECONDS = 900
+_CHROOT = shutil.which("chroot") or "chroot"
+_START_SECONDS = 30
+_CERTIFICATES = "run/build-certificates.pem"
+_CONFIG = """
+upstream: {bootstrap.servers: "127.0.0.1:19092"}
+listeners:
+  - name: clients
+    address: 127.0.0.1:0
+    routing: sidecar
+    sasl.enabled.mechanisms: [SCRAM-SHA-256]
+store: {url: "sqlite:/tmp/state.db"}
+"""
+
+
+class NotUnderstoodError(Exception):
+    """An instruction that this script cannot carry out as a container engine would."""
+
+
+@dataclass(slots=True)
+class Stage:
+    """A stage of the Dockerfile: its root directory, and what its image would be started with."""
+
+    root: Path
+    directory: str = "/"
+    environment: dict[str, str] = field(default_factory=dict)
+    user: str = "0:0"
+    entrypoint: list[str] = field(default_factory=list)
+    command: list[str] = field(default_factory=list)
+
+
+def instructions(text: str) -> list[tuple[str, str]]:
+    """Split a Dockerfile into (instruction, rest); comments and continuations are resolved."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    whole = "\n".join(lines).replace("\\\n", " ")
+    return [
+        (words[0].upper(), words[1].strip())
+        for line in whole.splitlines()
+        if (words := line.split(None, 1))
+    ]
+
+
+class Build:
+    """The stages built so far."""
+
+    def __init__(self, into: Path, base: Path, certificates: Path | None) -> None:
+        self._into = into
+        self._base = base
+        self._certificates = certificates
+        self.stages: dict[str, Stage] = {}
+        self._stage: Stage | None = None
+
+    @property
+    def stage(self) -> Stage:
+        """The stage that is being built; after the last instruction, the image."""
+        if self._stage is None:
+            raise NotUnderstoodError("an instruction before FROM")
+        return self._stage
+
+    def carry_out(self, instruction: str, rest: str) -> None:
+        """Carry out one instruction."""
+        match instruction:
+            case "FROM":
+                self._from(rest)
+            case "RUN":
+                self._run(rest)
+            case "COPY":
+                self._copy(rest)
+            case "ENV":
+                self.stage.environment |= dict(one.split("=", 1) for one in shlex.split(rest))
+            case "WORKDIR":
+                self.stage.directory = rest
+                self._inside(rest).mkdir(parents=True, exist_ok=True)
+            case "USER":
+                self.stage.user = rest
+            case "ENTRYPOINT":
+                self.stage.entrypoint = json.loads(rest)
+            case "CMD":
+                self.stage.command = json.loads(rest)
+            case "EXPOSE":
+                pass  # says something, does nothing
+            case _:
+                raise NotUnderstoodError(instruction)
+
+    def _from(self, rest: str) -> None:
+        match rest.split():
+            case [image, "AS", name]:
+                source = self.stages[image].root if image in self.stages else self._base
+            case _:
+                raise NotUnderstoodError(f"FROM {rest}")
+        self._stage = self.stages[name] = Stage(root=self._into / name)
+        subprocess.run(["cp", "-a", source, self._into / name], check=True, timeout=_STEP_SECONDS)
+
+    def _run(self, rest: str) -> None:
+        """As root, with the network and the certificates of this machine."""
+        root = self.stage.root
+        shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
+        shutil.copy("/etc/hosts", root / "etc/hosts")
+        environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+        environment |= {"DEBIAN_FRONTEND": "noninteractive"} | self.stage.environment
+        if self._certificates is not None:
+            shutil.copy(self._certificates, root / _CERTIFICATES)
+            environment["PIP_CERT"] = f"/{_CERTIFICATES}"
+        command = f"cd {shlex.quote(self.stage.directory)} && {rest}"
+        try:
+            subprocess.run(
+                ["chroot", root, "/bin/sh", "-ec", command],
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr,
+                env=environment,
+                check=True,
+                timeout=_STEP_SECONDS,
+            )
+        finally:
+            (root / _CERTIFICATES).unlink(missing_ok=True)
+
+    def _copy(self, rest: str) -> None:
+        *sources, target = rest.split()
+        origin = PROJECT
+        if sources[0].startswith("--from="):
+            origin = self.stages[sources.pop(0).removeprefix("--from=")].root
+        elif sources[0].startswith("--"):
+            raise NotUnderstoodError(f"COPY {rest}")
+        for source in sources:
+            self._copy_one(origin / source.lstrip("/"), target)
+
+    def _copy_one(self, source: Path, target: str) -> None:
+        """A directory is its content, a file goes into a target that ends in `/`."""
+        place = self._inside(target)
+        if source.is_dir():
+            ignored = shutil.ignore_patterns("__pycache__")  # of this machine's Python
+            ours = source.is_relative_to(PROJECT)
+            shutil.copytree(
+                source, place, symlinks=True, dirs_exist_ok=True, ignore=ignored if ours else None
+            )
+            return
+        if target.endswith("/"):
+            place /= source.name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, place)
+
+    def _inside(self, path: str) -> Path:
+        return self.stage.root / os.path.join(self.stage.directory, path).lstrip("/")  # noqa: PTH118
+
+
+def size_megabytes(root: Path) -> float:
+    """Add up the files below a directory, 10^6 bytes; a file with several names counts once."""
+    done = subprocess.run(
+        ["du", "-s", "--apparent-size", "--block-size=1", root],
+        capture_output=True,
+        check=True,
+        timeout=_STEP_SECONDS,
+    )
+    return int(done.stdout.split()[0]) / 1e6
+
+
+_READ_ONLY = """
+mount --bind "$1" "$1" && mount -o remount,bind,ro "$1"
+mount -t tmpfs tmpfs "$1/tmp" && mount -t proc proc "$1/proc"
+root=$1 user=$2 PATH=$3 && shift 3
+exec "$CHROOT" --userspec="$user" "$root" "$@"
+"""
+
+
+def start_seconds(stage: Stage, config: str = _CONFIG) -> float:
+    """Start the image as its user, on a read-only root, with nothing to write to but /tmp.
+
+    Return the seconds until it accepts connections.
+    """
+    file = stage.root / stage.command[-1].lstrip("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(config)
+    command = ["unshare", "--mount", "/bin/sh", "-ec", _READ_ONLY, "sh"]
+    path = stage.environment["PATH"]
+    started = time.monotonic()
+    process = subprocess.Popen(
+        [*command, stage.root, stage.user, path, *stage.entrypoint, *stage.command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        env=os.environ | stage.environment | {"PATH": os.environ["PATH"], "CHROOT": _CHROOT},
+        text=True,
+    )
+    assert process.stdout is not None
+    with process.stdout as lines:
+        line = lines.readline()  # one per listener, when it accepts
+        took = time.monotonic() - started
+        process.terminate()
+    process.wait(_START_SECONDS)
+    file.unlink()
+    if not line:
+        raise RuntimeError(f"the image did not start: exit status {process.returncode}")
+    return took
+
+
+def debootstrap(into: Path) -> Path:
+    """Make what the image debian:bookworm-slim holds."""
+    command = ["debootstrap", "--variant=minbase", "bookworm", str(into)]
+    subprocess.run(command, stdout=sys.stderr, check=True, timeout=_STEP_SECONDS)
+    return into
+
+
+def main() -> int:
+    """Build and measure; return the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--into", type=Path, required=True, help="an empty directory")
+    parser.add_argument("--base", type=Path, help="root directory of the base image")
+    parser.add_argument("--certificates", type=Path, help="PEM, for pip, if the system's do not do")
+    arguments = parser.parse_args()
+    arguments.into.mkdir(parents=True, exist_ok=True)
+    base = arguments.base or debootstrap(arguments.into / "debian")
+    build = Build(arguments.into, base, arguments.certificates)
+    for instruction, rest in instructions(DOCKERFILE.read_text()):
+        print(f"{instruction} {rest}", file=sys.stderr)
+        build.carry_out(instruction, rest)
+    with_python = size_megabytes(build.stages["base"].root)
+    whole = size_megabytes(build.stage.root)
+    start_seconds(build.stage)  # once before, so that the files are in memory as on a busy node
+    figures = {
+        "whole_megabytes": round(whole, 1),
+        "beside_python_megabytes": round(whole - with_python, 1),
+        "start_seconds": round(min(start_seconds(build.stage) for _ in range(3)), 2),
+    }
+    print(json.dumps(figures))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""Writes the Grafana dashboards beside this file: `python deploy/grafana/generate.py [--check]`.
+
+What is drawn stands in panels.py; what Grafana wants besides is the same for all panels.
+"""
+
+# ruff: noqa: T201 - a script, for the person or the job that runs it
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from panels import MIGRATION, OPERATION, Panel
+
+HERE = Path(__file__).parent
+_WIDTH = 24
+"""Columns of Grafana's grid."""
+_DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+_REFRESH = "30s"
+
+DASHBOARDS = {"migration": MIGRATION, "operation": OPERATION}
+
+
+def promql(query: str) -> str:
+    """Fill in the prefix and the selections."""
+    instances = 'job=~"$job", instance=~"$instance"'
+    return (
+        query.replace("P_", "kafka_reauth_proxy_")
+        .replace("%", f'{instances}, listener=~"$listener"')
+        .replace("@", instances)
+    )
+
+
+def dashboard(name: str) -> dict[str, Any]:
+    """Return a dashboard as Grafana imports it."""
+    return {
+        "uid": f"reauth-proxy-{name}",
+        "title": f"Kafka re-authentication proxy: {name.capitalize()}",
+        "tags": ["kafka", "reauth-proxy"],
+        "schemaVersion": 39,
+        "refresh": _REFRESH,
+        "time": {"from": "now-6h", "to": "now"},
+        "templating": {"list": _variables()},
+        "panels": _laid_out(DASHBOARDS[name]),
+    }
+
+
+def _variables() -> list[dict[str, Any]]:
+    def labels(label: str, of: str, title: str) -> dict[str, Any]:
+        return {
+            "name": label,
+            "label": title,
+            "type": "query",
+            "datasource": _DATASOURCE,
+            "query": f"label_values(kafka_reauth_proxy_{of}, {label})",
+            "refresh": 2,
+            "multi": True,
+            "includeAll": True,
+            "allValue": ".*",
+            "current": {"text": ["All"], "value": ["$__all"]},
+        }
+
+    return [
+        {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"},
+        labels("job", "build_info", "Job"),
+        labels("instance", 'build_info{job=~"$job"}', "Proxy"),
+        labels("listener", 'connections{job=~"$job"}', "Listener"),
+    ]
+
+
+def _laid_out(panels: Sequence[Panel]) -> list[dict[str, Any]]:
+    laid_out = []
+    x = y = row_height = 0
+    for number, panel in enumerate(panels, 1):
+        height = 4 if panel.kind == "stat" else 8
+        if x + panel.width > _WIDTH:
+            x, y = 0, y + row_height
+        laid_out.append(_panel(number, panel, {"x": x, "y": y, "w": panel.width, "h": height}))
+        x, row_height = x + panel.width, height
+    return laid_out
+
+
+def _panel(number: int, panel: Panel, place: dict[str, int]) -> dict[str, Any]:
+    return {
+        "id": number,
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.says,
+        "gridPos": place,
+        "datasource": _DATASOURCE,
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+        "targets": [
+            {
+                "refId": chr(ord("A") + index),
+                "datasource": _DATASOURCE,
+                "expr": promql(query),
+                "legendFormat": legend,
+                "instant": panel.kind != "timeseries",
+                "range": panel.kind == "timeseries",
+            }
+            for index, (legend, query) in enumerate(panel.queries)
+        ],
+    }
+
+
+def main() -> int:
+    """Write, or check; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="say whether the files are current")
+    check = parser.parse_args().check
+    stale = []
+    for name in DASHBOARDS:
+        file = HERE / f"{name}.json"
+        text = json.dumps(dashboard(name), indent=1) + "\n"
+        if not check:
+            file.write_text(text)
+        elif not file.exists() or file.read_text() != text:
+            stale.append(file.name)
+    if stale:
+        print(f"not current: {', '.join(stale)}", file=sys.stderr)
+    return bool(stale)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

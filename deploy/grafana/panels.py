@@ -1,0 +1,330 @@
+"""The questions that the dashboards answer, one panel each. Written out by generate.py."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One question. `queries` are (legend, PromQL); `P_` stands for the metrics' prefix.
+
+    `%` stands for the selection of instances and listeners, `@` for that of instances alone.
+    """
+
+    title: str
+    says: str
+    unit: str
+    queries: Sequence[tuple[str, str]]
+    kind: str = "timeseries"
+    width: int = 8
+
+
+def per_second(metric: str, by: str = "", of: str = "%") -> str:
+    """Query the sum of a counter's rates."""
+    grouped = f"sum by ({by}) " if by else "sum"
+    return f"{grouped}(rate(P_{metric}{{{of}}}[$__rate_interval]))"
+
+
+MIGRATION = (
+    Panel(
+        "Clients that re-authenticate",
+        "Share of the logins of a day by clients that can be told a session lifetime.",
+        "percentunit",
+        [
+            (
+                "",
+                "1 - sum(increase(P_successful_authentication_no_reauth_total{%}[1d]))"
+                " / sum(increase(P_successful_authentication_total{%}[1d]))",
+            )
+        ],
+        kind="stat",
+        width=6,
+    ),
+    Panel(
+        "Logins without re-authentication",
+        "Of the last day: SaslAuthenticate v0 and raw tokens. To be 0 before the switch.",
+        "short",
+        [("", "sum(increase(P_successful_authentication_no_reauth_total{%}[1d]))")],
+        kind="stat",
+        width=6,
+    ),
+    Panel(
+        "Would have been killed",
+        "Of the last day, in `probe`: used past the end of the session.",
+        "short",
+        [("", "sum(increase(P_expired_connections_would_be_killed_total{%}[1d]))")],
+        kind="stat",
+        width=6,
+    ),
+    Panel(
+        "Killed",
+        "Of the last day, in `enforce`.",
+        "short",
+        [("", "sum(increase(P_expired_connections_killed_total{%}[1d]))")],
+        kind="stat",
+        width=6,
+    ),
+    Panel(
+        "Who re-authenticates",
+        "Re-authentications that succeeded, per second.",
+        "ops",
+        [
+            (
+                "{{listener}} {{mechanism}}",
+                per_second("successful_reauthentication_total", by="listener, mechanism"),
+            )
+        ],
+    ),
+    Panel(
+        "Who cannot",
+        "Logins by clients that cannot be told a lifetime, per second. Names: the `no-reauth`"
+        " events and the readiness report.",
+        "ops",
+        [
+            (
+                "{{listener}} {{mechanism}}",
+                per_second("successful_authentication_no_reauth_total", by="listener, mechanism"),
+            )
+        ],
+    ),
+    Panel(
+        "What is, or would be, killed",
+        "Connections per second. Names: the `would-be-killed` and `expired-killed` events.",
+        "ops",
+        [
+            (
+                "would be: {{listener}} {{mechanism}}",
+                per_second("expired_connections_would_be_killed_total", by="listener, mechanism"),
+            ),
+            (
+                "killed: {{listener}} {{mechanism}}",
+                per_second("expired_connections_killed_total", by="listener, mechanism"),
+            ),
+        ],
+    ),
+    Panel(
+        "Re-authentications that failed",
+        "Per second; each closed its connection.",
+        "ops",
+        [
+            (
+                "{{listener}} {{mechanism}}",
+                per_second("failed_reauthentication_total", by="listener, mechanism"),
+            )
+        ],
+    ),
+    Panel(
+        "Latency of re-authentications",
+        "From the SaslHandshake's arrival to success (KIP-368).",
+        "s",
+        [
+            (
+                f"p{percent} {{{{mechanism}}}}",
+                f"histogram_quantile({percent / 100}, sum by (mechanism, le)"
+                " (rate(P_reauthentication_latency_seconds_bucket{%}[$__rate_interval])))",
+            )
+            for percent in (50, 99)
+        ],
+    ),
+    Panel(
+        "Lifetime left of open sessions",
+        "How many sessions end within each time; `0` are past their end: idle, or let live by"
+        " `probe`.",
+        "short",
+        [("{{le}} s", "sum by (le) (P_session_lifetime_left_seconds_bucket{%})")],
+        kind="bargauge",
+    ),
+)
+
+OPERATION = (
+    Panel(
+        "Proxies",
+        "That answer the scrape, and whose workers all do.",
+        "short",
+        [("", "count(min by (instance) (P_worker_up{@}) == 1) or vector(0)")],
+        kind="stat",
+        width=6,
+    ),
+    Panel(
+        "Connections",
+        "Open now.",
+        "short",
+        [("", "sum(P_connections{%})")],
+        kind="stat",
+        width=6,
+    ),
+    Panel(
+        "Age of the signing keys",
+        "Of the oldest; two hours are stale, a day is the end of OAUTHBEARER.",
+        "s",
+        [("", "max(P_jwks_age_seconds{%})")],
+        kind="stat",
+        width=6,
+    ),
+    Panel(
+        "Time since the store was read",
+        "Of the worst worker.",
+        "s",
+        [("", "max(P_store_age_seconds{@})")],
+        kind="stat",
+        width=6,
+    ),
+    Panel(
+        "Requests",
+        "Of authenticated clients, per second.",
+        "reqps",
+        [("{{api}}", per_second("requests_total", by="api"))],
+    ),
+    Panel(
+        "Traffic",
+        "Requests and responses.",
+        "Bps",
+        [
+            ("from clients", per_second("request_bytes_total")),
+            ("to clients", per_second("response_bytes_total")),
+        ],
+    ),
+    Panel(
+        "Connections by listener",
+        "Open now.",
+        "short",
+        [("{{listener}}", "sum by (listener) (P_connections{%})")],
+    ),
+    Panel(
+        "Connections opened and closed",
+        "Per second; closed by reason.",
+        "ops",
+        [
+            ("opened", per_second("connections_opened_total")),
+            (
+                "closed: {{reason}}",
+                per_second("connections_closed_total", by="reason"),
+            ),
+        ],
+    ),
+    Panel(
+        "Authentications",
+        "First ones, per second.",
+        "ops",
+        [
+            (
+                "good: {{mechanism}}",
+                per_second("successful_authentication_total", by="mechanism"),
+            ),
+            (
+                "failed: {{mechanism}}",
+                per_second("failed_authentication_total", by="mechanism"),
+            ),
+        ],
+    ),
+    Panel(
+        "Failures by reason",
+        "Of authentications and re-authentications, per second.",
+        "ops",
+        [
+            (
+                "{{reason}}",
+                per_second("authentication_failures_total", by="reason"),
+            )
+        ],
+    ),
+    Panel(
+        "Decisions about requests",
+        "Of the authorizer, per second; what a connection remembers is not counted.",
+        "ops",
+        [
+            (
+                "{{result}} {{operation}}",
+                per_second("authorizer_decisions_total", by="result, operation", of="@"),
+            )
+        ],
+    ),
+    Panel(
+        "Connections throttled",
+        "Not read now, because of a quota.",
+        "short",
+        [("{{listener}}", "sum by (listener) (P_throttled_connections{%})")],
+    ),
+    Panel(
+        "Quotas exceeded",
+        "How often, per second, by the entry that limits; in `audit` nobody waits.",
+        "ops",
+        [("{{quota}} {{entry}}", per_second("quota_throttles_total", by="quota, entry", of="@"))],
+    ),
+    Panel(
+        "Broken ways to brokers and to keys",
+        "Failed connections to brokers and failed loads of signing keys, per second.",
+        "ops",
+        [
+            (
+                "brokers of {{listener}}",
+                per_second("upstream_connect_failures_total", by="listener"),
+            ),
+            (
+                "keys of {{listener}}",
+                per_second("jwks_refresh_failures_total", by="listener"),
+            ),
+        ],
+    ),
+    Panel(
+        "Session events",
+        "Written, and lost for want of disk or speed, per second.",
+        "ops",
+        [
+            ("written", per_second("events_written_total", of="@")),
+            ("lost", per_second("events_dropped_total", of="@") + " or vector(0)"),
+        ],
+    ),
+    Panel(
+        "CPU by worker",
+        "1 is a whole core.",
+        "short",
+        [
+            (
+                "{{instance}} {{worker}}",
+                per_second("worker_cpu_seconds_total", by="instance, worker", of="@"),
+            )
+        ],
+    ),
+    Panel(
+        "Event loop lag",
+        "How late timers run, p99.",
+        "s",
+        [
+            (
+                "{{instance}}",
+                "histogram_quantile(0.99, sum by (instance, le)"
+                " (rate(P_event_loop_lag_seconds_bucket{@}[$__rate_interval])))",
+            )
+        ],
+    ),
+    Panel(
+        "Memory by worker",
+        "Resident; what workers share is in each.",
+        "bytes",
+        [
+            (
+                "{{instance}} {{worker}}",
+                "sum by (instance, worker) (P_worker_resident_memory_bytes{@})",
+            )
+        ],
+    ),
+    Panel(
+        "Open files by worker",
+        "Two for each connection.",
+        "short",
+        [("{{instance}} {{worker}}", "sum by (instance, worker) (P_worker_open_fds{@})")],
+    ),
+    Panel(
+        "Certificates end in",
+        "The ones shown to clients and to brokers; no value without TLS.",
+        "s",
+        [
+            (
+                "{{listener}}",
+                "min by (listener) (P_certificate_expiry_timestamp_seconds{%}) - time()",
+            ),
+            ("brokers", "min(P_upstream_certificate_expiry_timestamp_seconds{@}) - time()"),
+        ],
+    ),
+)

@@ -1,0 +1,126 @@
+{{/* What an address HOST:PORT says of itself. */}}
+{{- define "kafka-reauth-proxy.port" -}}
+{{- splitList ":" . | last -}}
+{{- end }}
+
+{{- define "kafka-reauth-proxy.isLoopback" -}}
+{{- if or (hasPrefix "127." .) (hasPrefix "localhost:" .) (hasPrefix "[::1]:" .) }}true{{ end -}}
+{{- end }}
+
+{{/* Another configuration is another ConfigMap, so that pods are replaced and can be rolled back. */}}
+{{- define "kafka-reauth-proxy.configMap" -}}
+{{- printf "%s-%s" .Values.name (toYaml .Values.config | sha256sum | trunc 10) -}}
+{{- end }}
+
+{{- define "kafka-reauth-proxy.httpPort" -}}
+{{- $http := .Values.config.http | default dict -}}
+{{- $address := $http.address | required "config.http.address is required: the probes ask there" -}}
+{{- if include "kafka-reauth-proxy.isLoopback" $address -}}
+{{- fail (printf "config.http.address is %s: the kubelet cannot ask there" $address) -}}
+{{- end -}}
+{{- include "kafka-reauth-proxy.port" $address -}}
+{{- end }}
+
+{{- define "kafka-reauth-proxy.gracePeriod" -}}
+{{- $drain := get .Values.config "shutdown.drain.ms" | default 30000 | int -}}
+{{- $least := add .Values.preStopSeconds (div (add $drain 999) 1000) 5 | int -}}
+{{- $given := .Values.terminationGracePeriodSeconds | int -}}
+{{- if le $given $least -}}
+{{- fail (printf "terminationGracePeriodSeconds is %d: must be above %d, preStopSeconds, shutdown.drain.ms and 5 s together" $given $least) -}}
+{{- end -}}
+{{- $given -}}
+{{- end }}
+
+{{- define "kafka-reauth-proxy.initContainers" -}}
+{{- $values := .Values -}}
+{{- $httpPort := include "kafka-reauth-proxy.httpPort" . | int -}}
+{{- if $values.redirect.enabled }}
+- name: reauth-redirect
+  image: {{ $values.redirect.image.repository }}:{{ $values.redirect.image.tag | default .Chart.AppVersion }}
+  args: [up]
+  env:
+    - name: PROXY_PORT
+      value: {{ (first $values.config.listeners).address | include "kafka-reauth-proxy.port" | quote }}
+    - {name: PROXY_UID, value: "65532"}
+    - {name: BROKER_PORTS, value: {{ join "," $values.redirect.brokerPorts | quote }}}
+    - {name: TOOL, value: nft}
+  resources:
+    requests: {cpu: 10m, memory: 16Mi}
+    limits: {memory: 64Mi}
+  securityContext:
+    runAsNonRoot: false
+    runAsUser: 0 # a capability of another user would have to be inherited
+    readOnlyRootFilesystem: true
+    allowPrivilegeEscalation: false
+    capabilities: {drop: [ALL], add: [NET_ADMIN]}
+    seccompProfile: {type: RuntimeDefault}
+{{- end }}
+- name: reauth-proxy
+  image: {{ $values.image.repository }}:{{ $values.image.tag | default .Chart.AppVersion }}
+  {{- if ne $values.image.pullPolicy "IfNotPresent" }}
+  imagePullPolicy: {{ $values.image.pullPolicy }}
+  {{- end }}
+  restartPolicy: Always # a native sidecar: starts before the main container, ends after it
+  args: [serve, --config, /etc/reauth-proxy/proxy.yaml]
+  ports:
+    {{- range $index, $listener := $values.config.listeners }}
+    - name: reauth-clients{{ if $index }}{{ $index }}{{ end }}
+      containerPort: {{ include "kafka-reauth-proxy.port" $listener.address }}
+    {{- end }}
+    - name: reauth-metrics
+      containerPort: {{ $httpPort }}
+  # Not /readyz: beside a broker, that waits for the broker, which waits for this probe.
+  startupProbe:
+    httpGet: {path: /healthz, port: reauth-metrics}
+    periodSeconds: 1
+    failureThreshold: 30
+  readinessProbe:
+    httpGet: {path: /readyz, port: reauth-metrics}
+    periodSeconds: 5
+    timeoutSeconds: 2
+    failureThreshold: 2
+  livenessProbe:
+    httpGet: {path: /healthz, port: reauth-metrics}
+    periodSeconds: 10
+    timeoutSeconds: 5
+    failureThreshold: 6
+  lifecycle:
+    preStop:
+      sleep: {seconds: {{ $values.preStopSeconds }}} # until nobody is sent here any more
+  # A mistake in the configuration is one line: `kubectl describe pod` then shows it.
+  terminationMessagePolicy: FallbackToLogsOnError
+  resources: {{- toYaml $values.resources | nindent 4 }}
+  securityContext:
+    runAsNonRoot: true
+    runAsUser: 65532
+    runAsGroup: 65532
+    readOnlyRootFilesystem: true
+    allowPrivilegeEscalation: false
+    capabilities: {drop: [ALL]}
+    seccompProfile: {type: RuntimeDefault}
+  volumeMounts:
+    {{- range $values.secrets }}
+    - {name: reauth-proxy-{{ .name }}, mountPath: {{ .mountPath }}, readOnly: true}
+    {{- end }}
+    - {name: reauth-proxy-config, mountPath: /etc/reauth-proxy, readOnly: true}
+    - {name: reauth-proxy-state, mountPath: /var/lib/reauth-proxy/state}
+    - {name: reauth-proxy-events, mountPath: /var/lib/reauth-proxy/events}
+{{- end }}
+
+{{- define "kafka-reauth-proxy.volumes" -}}
+{{- range .Values.secrets }}
+- name: reauth-proxy-{{ .name }}
+  secret:
+    secretName: {{ .secretName }}
+    items: # by name, so that a missing key is named in the pod's events
+      {{- range .keys }}
+      - {key: {{ . }}, path: {{ . }}}
+      {{- end }}
+{{- end }}
+- name: reauth-proxy-config
+  configMap: {name: {{ include "kafka-reauth-proxy.configMap" . }}}
+- name: reauth-proxy-state
+  {{- toYaml .Values.state | nindent 2 }}
+- name: reauth-proxy-events
+  {{- toYaml .Values.events | nindent 2 }}
+{{- end }}

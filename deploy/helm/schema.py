@@ -1,0 +1,103 @@
+"""Writes the chart's values.schema.json: `python deploy/helm/schema.py [--check]`.
+
+The schema of `config` is the proxy's own, so that Helm refuses what the proxy would refuse.
+"""
+
+# ruff: noqa: T201 - a script, for the person or the job that runs it
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from proxy.config import json_schema
+
+FILE = Path(__file__).parent / "kafka-reauth-proxy" / "values.schema.json"
+NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 40}
+TEXT = {"type": "string"}
+SOME_TEXT = {"type": "string", "minLength": 1}
+FLAG = {"type": "boolean"}
+ANYTHING = {"type": "object"}
+"""Of Kubernetes' own schema, which the API server checks."""
+RULES = {"type": "array", "items": ANYTHING}
+DURATION = {"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"}
+
+
+def section(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
+    """Describe an object that has these keys and no others."""
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": properties,
+        "required": list(required),
+    }
+
+
+def schema() -> dict[str, Any]:
+    """Return the schema of the chart's values."""
+    config = json_schema()
+    definitions = config.pop("$defs")
+    config.pop("$schema")
+    values = section(
+        ("name", "config"),
+        name=NAME,
+        config=config,
+        workload=section(
+            kind={"enum": ["", "StatefulSet", "Deployment"]}, name=TEXT, spec=ANYTHING
+        ),
+        image=section(
+            repository=SOME_TEXT,
+            tag=TEXT,
+            pullPolicy={"enum": ["Always", "IfNotPresent", "Never"]},
+        ),
+        resources=ANYTHING,
+        terminationGracePeriodSeconds={"type": "integer", "minimum": 1},
+        preStopSeconds={"type": "integer", "minimum": 1},
+        secrets={
+            "type": "array",
+            "items": section(
+                ("name", "secretName", "mountPath", "keys"),
+                name=NAME,
+                secretName=SOME_TEXT,
+                mountPath={"type": "string", "pattern": "^/"},
+                keys={"type": "array", "items": SOME_TEXT, "minItems": 1},
+            ),
+        },
+        state=ANYTHING,
+        events=ANYTHING,
+        redirect=section(
+            enabled=FLAG,
+            image=section(repository=SOME_TEXT, tag=TEXT),
+            brokerPorts={"type": "array", "items": {"type": "integer"}, "minItems": 1},
+        ),
+        networkPolicy=section(
+            enabled=FLAG, monitoringNamespace=SOME_TEXT, ingress=RULES, egress=RULES
+        ),
+        podDisruptionBudget=section(enabled=FLAG, maxUnavailable={"type": ["integer", "string"]}),
+        podMonitor=section(enabled=FLAG, interval=DURATION),
+    )
+    # Helm adds this for a chart that is a dependency.
+    values["properties"]["global"] = ANYTHING
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$defs": definitions,
+        **values,
+    }
+
+
+def main() -> int:
+    """Write, or check; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="say whether the file is current")
+    text = json.dumps(schema(), indent=1) + "\n"
+    if not parser.parse_args().check:
+        FILE.write_text(text)
+    elif FILE.read_text() != text:
+        print(f"not current: {FILE.name}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""The image: what its Dockerfile says, and what comes out when its steps are carried out."""
+
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deploy import manifests
+from tests.deploy.manifests import kustomized
+from tests.deploy.tools import DEPLOY, ROOT, find, missing
+
+BUILD = runpy.run_path(str(DEPLOY / "build_root.py"))
+STEPS: list[tuple[str, str]] = BUILD["instructions"]((DEPLOY / "Dockerfile").read_text())
+BUILD_SECONDS = 900
+_CERTIFICATES = os.environ.get("PIP_CERT")
+
+
+def _last(instruction: str) -> str:
+    return [rest for name, rest in STEPS if name == instruction][-1]
+
+
+def test_continued_lines_are_one_instruction_and_comments_none() -> None:
+    text = "# why\nFROM a AS b\nRUN one \\\n    && two\n"
+    found = BUILD["instructions"](text)
+    assert found == [("FROM", "a AS b"), ("RUN", "one      && two")]
+
+
+@pytest.mark.parametrize(
+    ("instruction", "rest"), [("ADD", "a b"), ("FROM", "a"), ("COPY", "--chown=1 a b")]
+)
+def test_what_the_script_does_not_understand_it_refuses(
+    tmp_path: Path, instruction: str, rest: str
+) -> None:
+    build = BUILD["Build"](tmp_path / "into", tmp_path, None)
+    (tmp_path / "into").mkdir()
+    build._stage = BUILD["Stage"](root=tmp_path)
+    with pytest.raises(BUILD["NotUnderstoodError"]):
+        build.carry_out(instruction, rest)
+
+
+def test_the_image_is_pinned_and_without_privilege() -> None:
+    runs = [rest for name, rest in STEPS if name == "RUN"]
+    installs = [rest for rest in runs if re.search(r"pip install\b", rest)]
+    assert all("--require-hashes" in rest or "--no-deps" in rest for rest in installs)
+    sidecar = manifests.container(kustomized("ingress"))
+    context = sidecar["securityContext"]
+    assert _last("USER") == f"{context['runAsUser']}:{context['runAsGroup']}"
+    assert json.loads(_last("CMD")) == sidecar["args"]
+    assert [rest.split()[-1] for name, rest in STEPS if name == "FROM"][-1] == "proxy"
+
+
+def test_everything_that_is_copied_exists() -> None:
+    for name, rest in STEPS:
+        if name == "COPY" and not rest.startswith("--from="):
+            assert all((ROOT / source).exists() for source in rest.split()[:-1])
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The directory of all stages, and the figures."""
+    find("debootstrap")
+    if os.geteuid() != 0:
+        missing("building the image's root needs root")
+    into = tmp_path_factory.mktemp("image")
+    certificates = ["--certificates", _CERTIFICATES] if _CERTIFICATES else []
+    done = subprocess.run(
+        [sys.executable, DEPLOY / "build_root.py", "--into", into, *certificates],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=BUILD_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return into, json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_the_image_is_small(image: tuple[Path, dict[str, Any]]) -> None:
+    """Its start is measured too, but no test judges time: the script prints it."""
+    into, figures = image
+    assert figures["beside_python_megabytes"] < 150
+    installed = {path.name for path in into.glob("proxy/opt/reauth-proxy/bin/*")}
+    assert "reauth-proxy" in installed
+    assert "pip" not in installed
+    bill = json.loads((into / "proxy/opt/reauth-proxy/sbom.cdx.json").read_text())
+    assert bill["metadata"]["component"]["name"] == "kafka-reauth-proxy"
+    listed = {
+        (one["name"].lower().replace("_", "-"), one["version"])
+        for one in bill["components"]
+        if one["type"] == "library"
+    }
+    locked = re.findall(
+        r"^([\w.-]+)==(\S+)", (ROOT / "requirements/runtime.lock").read_text(), re.M
+    )
+    assert listed <= {(name.lower(), version) for name, version in locked}
+    assert {"uvloop", "cryptography", "aiohttp"} <= {name for name, _ in listed}
+
+
+@pytest.mark.slow
+def test_redirecting_needs_net_admin_alone(image: tuple[Path, dict[str, Any]]) -> None:
+    """In a network namespace of its own, as the init container runs it."""
+    container = manifests.container(kustomized("transparent"), "reauth-redirect")
+    (capability,) = container["securityContext"]["capabilities"]["add"]
+    only = ["setpriv", f"--bounding-set=-all,+{capability.lower()}", "--no-new-privs"]
+    entrypoint = json.loads(next(rest for name, rest in STEPS if name == "ENTRYPOINT"))
+    command = " ".join([*entrypoint, *container["args"], "&& nft list ruleset"])
+    done = subprocess.run(
+        ["unshare", "--net", "chroot", image[0] / "redirect", *only, "/bin/sh", "-ec", command],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env={"PATH": os.environ["PATH"]} | {one["name"]: one["value"] for one in container["env"]},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "meta skuid 65532 return" in done.stdout
+    assert "tcp dport 9092 redirect to :9094" in done.stdout

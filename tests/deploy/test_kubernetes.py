@@ -1,0 +1,262 @@
+"""The manifests: valid, the same from both tools, and meaning what they should."""
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from proxy.server import KILL_AFTER
+from tests.certificates import Authority
+from tests.deploy import manifests
+from tests.deploy.manifests import CHART, OVERLAYS, Document, helm, kustomized
+from tests.deploy.tools import DEPLOY, missing
+
+NO_PRIVILEGE = {
+    "runAsNonRoot": True,
+    "runAsUser": 65532,
+    "runAsGroup": 65532,
+    "readOnlyRootFilesystem": True,
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+@pytest.fixture(scope="module")
+def kubernetes() -> ModuleType:
+    """The API's schemas, strict: an unknown field is an error."""
+    try:
+        return importlib.import_module("kubernetes_validate")
+    except ImportError:
+        missing("no schemas here: pip install kubernetes-validate")
+        raise
+
+
+@pytest.fixture(params=OVERLAYS)
+def overlay(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(params=[kustomized, helm], ids=["kustomize", "helm"])
+def documents(request: pytest.FixtureRequest, overlay: str) -> list[Document]:
+    made: list[Document] = request.param(overlay)
+    return made
+
+
+def _newest(kubernetes: ModuleType) -> list[str]:
+    schemas = Path(str(kubernetes.__file__)).parent / "kubernetes-json-schema"
+    found = {re.fullmatch(r"v1\.(\d+)\.0-local-strict", path.name) for path in schemas.iterdir()}
+    return [f"1.{minor}" for minor in sorted(int(one[1]) for one in found if one)[-3:]]
+
+
+def test_the_api_server_would_take_them(kubernetes: ModuleType, documents: list[Document]) -> None:
+    for version in _newest(kubernetes):
+        for document in documents:
+            if document["kind"] != "PodMonitor":  # not Kubernetes' own
+                kubernetes.validate(document, version, strict=True)
+
+
+def test_both_tools_make_the_same(overlay: str) -> None:
+    assert manifests.normal(kustomized(overlay)) == manifests.normal(helm(overlay))
+
+
+def test_the_sidecar_is_native_and_has_no_privilege(documents: list[Document]) -> None:
+    sidecar = manifests.container(documents)
+    assert sidecar["restartPolicy"] == "Always"
+    assert sidecar["securityContext"] == NO_PRIVILEGE
+    assert {"requests", "limits"} <= sidecar["resources"].keys()
+
+
+def test_only_the_redirection_has_a_capability(documents: list[Document], overlay: str) -> None:
+    pod = manifests.pod(documents)
+    capable = {
+        one["name"]: one["securityContext"]["capabilities"]["add"]
+        for one in pod["initContainers"] + pod["containers"]
+        if "add" in one["securityContext"].get("capabilities", {})
+    }
+    assert capable == ({"reauth-redirect": ["NET_ADMIN"]} if overlay == "transparent" else {})
+
+
+def test_what_is_dialled_is_redirected_before_anything_runs() -> None:
+    """And to the port of the listener, but for the proxy's own user."""
+    documents = kustomized("transparent")
+    first, second = manifests.pod(documents)["initContainers"]
+    assert (first["name"], second["name"]) == ("reauth-redirect", "reauth-proxy")
+    assert "restartPolicy" not in first  # it ends
+    environment = {one["name"]: one["value"] for one in first["env"]}
+    (listener,) = yaml.safe_load(manifests.configuration(documents))["listeners"]
+    assert environment["PROXY_PORT"] == listener["address"].rpartition(":")[2]
+    assert environment["PROXY_UID"] == str(second["securityContext"]["runAsUser"])
+    script = (DEPLOY / "transparent" / "redirect.sh").read_text()
+    assert all(re.search(rf"\b{name}\b", script) for name in environment)
+
+
+def test_ports_are_those_of_the_configuration(documents: list[Document], overlay: str) -> None:
+    config = yaml.safe_load(manifests.configuration(documents))
+    ports = {one["name"]: one["containerPort"] for one in manifests.container(documents)["ports"]}
+    (listener,) = config["listeners"]
+    assert ports == {
+        "reauth-clients": int(listener["address"].rpartition(":")[2]),
+        "reauth-metrics": int(config["http"]["address"].rpartition(":")[2]),
+    }
+    (scrape,) = manifests.of_kind(documents, "PodMonitor")["spec"]["podMetricsEndpoints"]
+    assert scrape["port"] in ports
+    policy = manifests.of_kind(documents, "NetworkPolicy")["spec"]
+    opened = [port["port"] for rule in policy["ingress"] for port in rule["ports"]]
+    loopback = listener["address"].startswith("127.")
+    assert (ports["reauth-clients"] in opened) is not loopback
+    assert ports["reauth-metrics"] in opened
+    assert loopback is (overlay != "ingress")
+
+
+def test_brokers_are_reached_through_the_proxy_alone() -> None:
+    """The broker's listener for the proxy is on loopback and advertises the proxy's port."""
+    documents = kustomized("ingress")
+    config = yaml.safe_load(manifests.configuration(documents))
+    (broker,) = manifests.pod(documents)["containers"]
+    environment = {one["name"]: one.get("value") for one in broker["env"]}
+    listeners = dict(one.split("://") for one in environment["KAFKA_LISTENERS"].split(","))
+    advertised = dict(
+        one.split("://") for one in environment["KAFKA_ADVERTISED_LISTENERS"].split(",")
+    )
+    assert listeners["CLIENTS"] == config["upstream"]["bootstrap.servers"]
+    assert listeners["CLIENTS"].startswith("127.0.0.1:")
+    proxy_port = config["listeners"][0]["address"].rpartition(":")[2]
+    assert advertised["CLIENTS"].rpartition(":")[2] == proxy_port
+
+
+def test_selectors_find_the_pods(documents: list[Document]) -> None:
+    template = manifests.of_kind(documents, *manifests.WORKLOADS)["spec"]["template"]
+    labels = template["metadata"]["labels"].items()
+    for kind in ("PodDisruptionBudget", "PodMonitor"):
+        selector = manifests.of_kind(documents, kind)["spec"]["selector"]
+        assert selector["matchLabels"].items() <= labels
+    policy = manifests.of_kind(documents, "NetworkPolicy")["spec"]
+    assert policy["podSelector"]["matchLabels"].items() <= labels
+
+
+def test_there_is_time_to_drain(documents: list[Document]) -> None:
+    config = yaml.safe_load(manifests.configuration(documents))
+    pre_stop = manifests.container(documents)["lifecycle"]["preStop"]["sleep"]["seconds"]
+    drain = pre_stop + config["shutdown.drain.ms"] / 1000 + KILL_AFTER
+    # Beside it, the main container ends first; Kafka's controlled shutdown may take a minute.
+    assert manifests.pod(documents)["terminationGracePeriodSeconds"] >= drain + 60
+
+
+def test_events_fit_their_volume(documents: list[Document]) -> None:
+    """The kubelet evicts a pod whose emptyDir outgrows its limit."""
+    config = yaml.safe_load(manifests.configuration(documents))
+    (volume,) = (
+        one for one in manifests.pod(documents)["volumes"] if one["name"] == "reauth-proxy-events"
+    )
+    assert volume["emptyDir"]["sizeLimit"] == "2Gi"
+    file = config["events"].get("rotate.bytes", 134_217_728)
+    assert config["events"]["retention.bytes"] + 2 * file < 2 * 1024**3
+
+
+def laid_out(documents: list[Document], root: Path) -> Path:
+    """The container's mounts as directories, and the configuration that says so; returns it.
+
+    A path outside of them would be on the read-only root.
+    """
+    config = manifests.configuration(documents)
+    for mount in manifests.container(documents)["volumeMounts"]:
+        directory = root / mount["mountPath"].lstrip("/")
+        directory.mkdir(parents=True, exist_ok=True)
+        config = re.sub(rf"(?<=[ :]){mount['mountPath']}(?=[/\n])", str(directory), config)
+    assert not re.search(r"[ :]/(etc|var)/", config)
+    certificate = Authority().issue()
+    for name, pem in (("tls.crt", certificate.certificate), ("tls.key", certificate.key)):
+        if (root / "etc/reauth-proxy-tls").exists():
+            (root / "etc/reauth-proxy-tls" / name).write_bytes(pem)
+    (root / "etc/reauth-proxy/proxy.yaml").write_text(config)
+    return root / "etc/reauth-proxy/proxy.yaml"
+
+
+def _proxy(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "proxy", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+
+def test_the_proxy_takes_the_config_map(documents: list[Document], tmp_path: Path) -> None:
+    done = _proxy("config", "check", laid_out(documents, tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("find", "put", "words"),
+    [
+        ("routing: sidecar", "routing: sidecra", "listeners[0].routing"),
+        ("http:", "htpp:", "htpp"),
+        ("listeners:", "listeners: [", "line"),
+        ("reauth-proxy-tls/tls.key", "reauth-proxy-tls/other.key", "other.key"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_it(
+    tmp_path: Path, find: str, put: str, words: str
+) -> None:
+    """It is the container's termination message; until it is mended nothing else starts."""
+    sidecar = manifests.container(kustomized("ingress"))
+    assert sidecar["terminationMessagePolicy"] == "FallbackToLogsOnError"
+    file = laid_out(kustomized("ingress"), tmp_path)
+    file.write_text(file.read_text().replace(find, put))
+    done = _proxy("serve", "--config", file)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert words in done.stderr
+
+
+def test_keys_of_secrets_are_mounted_by_name(documents: list[Document]) -> None:
+    """So that the kubelet names one that is missing, before the pod starts."""
+    for volume in manifests.pod(documents)["volumes"]:
+        if "secret" in volume:
+            assert volume["secret"]["items"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"replicas": 3}, "replicas"),
+        ({"image": {"tga": "1"}}, "tga"),
+        ({"redirect": {"enable": True}}, "enable"),
+        ({"secrets": [{"name": "tls", "secretName": "s", "mountPath": "/x"}]}, "keys"),
+        ({"config": {"listeners": []}}, "upstream"),
+        ({"config.htpp": {}}, "htpp"),
+        ({"config.http": {"address": "127.0.0.1:9404"}}, "kubelet"),
+        ({"config.http": {}}, "config.http.address"),
+        ({"config.shutdown.drain.ms": 600_000}, "terminationGracePeriodSeconds"),
+        ({"terminationGracePeriodSeconds": 30}, "terminationGracePeriodSeconds"),
+    ],
+)
+def test_the_chart_refuses_what_it_does_not_know(change: dict[str, Any], words: str) -> None:
+    values = manifests.values("ingress")
+    for key, value in change.items():
+        if key.startswith("config."):
+            values["config"][key.removeprefix("config.")] = value
+        else:
+            values[key] = value
+    assert words in manifests.templated(values, check=False)
+
+
+def test_the_charts_schema_is_as_it_would_be_generated() -> None:
+    """The schema of `config` in it is the proxy's own."""
+    program = [sys.executable, str(DEPLOY / "helm" / "schema.py"), "--check"]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert schema["additionalProperties"] is False
+    given = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert given.keys() <= schema["properties"].keys()

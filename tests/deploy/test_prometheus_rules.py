@@ -1,0 +1,69 @@
+"""Rules and alerts: valid, tried out, explained, and about metrics that exist."""
+
+import re
+from typing import Any
+
+import pytest
+
+from metrics.metric import Metric, MetricType
+from metrics.registry import METRICS
+from tests.deploy.tools import DEPLOY, ROOT, load, metric_names, run
+
+RULES = sorted((DEPLOY / "prometheus").glob("*.rules.yaml"))
+TESTS = DEPLOY / "prometheus" / "alerts.test.yaml"
+HEADINGS = re.findall(r"^## (.+)$", (ROOT / "docs/runbooks.md").read_text(), re.MULTILINE)
+
+
+def _rules() -> list[dict[str, Any]]:
+    return [rule for path in RULES for group in load(path)["groups"] for rule in group["rules"]]
+
+
+ALERTS = [rule for rule in _rules() if "alert" in rule]
+RECORDED = {rule["record"] for rule in _rules() if "record" in rule}
+
+
+def series_of(metric: Metric) -> set[str]:
+    """The names under which a metric is scraped."""
+    if metric.type in (MetricType.HISTOGRAM, MetricType.GAUGE_HISTOGRAM):
+        return {f"{metric.name}_{part}" for part in ("bucket", "sum", "count", "gsum", "gcount")}
+    return {metric.name}
+
+
+SERIES = set().union(*map(series_of, METRICS)) | RECORDED
+
+
+def test_prometheus_takes_the_rules() -> None:
+    run("promtool", "check", "rules", *RULES)
+
+
+def test_alerts_fire_when_they_should_and_only_then() -> None:
+    run("promtool", "test", "rules", TESTS)
+
+
+@pytest.mark.parametrize("rule", _rules(), ids=lambda rule: rule.get("alert") or rule["record"])
+def test_rules_read_metrics_that_exist(rule: dict[str, Any]) -> None:
+    names = metric_names(rule["expr"]) - {rule.get("record")}
+    assert names <= SERIES
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
+def test_every_alert_is_tried_both_ways_and_has_a_runbook(alert: dict[str, Any]) -> None:
+    name = alert["alert"]
+    tried = [test["name"].partition(":")[0] for test in load(TESTS)["tests"]]
+    assert tried.count(f"{name} fires") == 1
+    assert tried.count(f"{name} is silent") == 1
+    assert alert["annotations"]["runbook_url"] == f"docs/runbooks.md#{name.lower()}"
+    assert alert["labels"]["severity"] in {"info", "warning", "critical"}
+    assert name in HEADINGS
+
+
+def test_runbooks_are_about_alerts_that_exist() -> None:
+    assert [alert["alert"] for alert in ALERTS] == HEADINGS
+
+
+def test_every_rate_of_a_kip_is_recorded_under_its_name() -> None:
+    """KIP-368's -total metrics are exported as they are; rates and latencies need a rule."""
+    names = {kip.name for metric in METRICS for kip in metric.kip}
+    needed = {name for name in names if not name.endswith(("-total", "Count"))}
+    recorded = {name.removeprefix("kafka_reauth_proxy:").replace("_", "-") for name in RECORDED}
+    assert needed <= recorded
