@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from metrics.spark import next_steps
+from metrics.spark.missing_acls import missing_acls
 
 SCHEMA_VERSION = 1
 
@@ -68,6 +69,7 @@ def build_facts(collected: Collected) -> dict[str, Any]:
             "overrides": next_steps.overrides_block(worst_first),
             "probe": next_steps.to_probe(worst_first),
             "upgrades": next_steps.upgrades(clients),
+            "missing_acls": missing_acls(rows["denials"]),
             "libraries": next_steps.library_table(),
         },
     }

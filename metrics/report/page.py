@@ -196,11 +196,24 @@ def _next_steps(facts: Facts) -> str:
         )
     if steps["upgrades"]:
         parts.append(f"<h3>Upgrade</h3>{tables.upgrades(steps['upgrades'])}")
+    if steps["missing_acls"]:
+        parts.append(_missing_acls(steps["missing_acls"]))
     parts.append(
         "<details><summary>Which version of each library re-authenticates</summary>"
         f"{tables.libraries(steps['libraries'])}</details></section>"
     )
     return "".join(parts)
+
+
+def _missing_acls(rows: Sequence[Mapping[str, Any]]) -> str:
+    commands = "\n".join(plain(row["command"]) for row in rows if row["command"])
+    return (
+        "<h3>Missing ACLs</h3><p class='soft'>What was denied, or would be under "
+        "<code>authorizer.mode: enforce</code>. Unless it is meant to be denied, these commands "
+        "allow it. A name stands in them as its client gave it: read before you paste.</p>"
+        + tables.missing_acls(rows)
+        + (f"<pre>{commands}</pre>" if commands else "")
+    )
 
 
 def _clients(facts: Facts) -> str:
@@ -223,8 +236,8 @@ def _input(facts: Facts) -> str:
     aside = [f"{number(lines[key])} {words}" for key, words in _SET_ASIDE.items() if lines[key]]
     said = f"Set aside: {', '.join(aside)}." if aside else "None was set aside."
     missing = (
-        f" {count(lines['missing'], 'event was', 'events were')} dropped before "
-        "they were written (gaps in the numbering)."
+        f" {count(lines['missing'], 'event is', 'events are')} missing by the numbering: "
+        "dropped before they were written, or in files that are gone."
         if lines["missing"]
         else ""
     )

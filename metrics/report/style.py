@@ -10,9 +10,10 @@ STYLE = """
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);
 font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
-main{max-width:820px;margin:0 auto;padding:28px 20px 80px}
+main{max-width:880px;margin:0 auto;padding:28px 20px 80px}
 h1{font-size:1.75rem;line-height:1.2;margin:0 0 6px;letter-spacing:-.01em}
 h2{font-size:1.2rem;margin:0 0 4px}
+*+h2{margin-top:26px}
 p{margin:0 0 12px}
 .soft,figcaption,.none{color:var(--soft)}
 .soft{font-size:.92rem}
@@ -54,6 +55,7 @@ th{font-weight:600;color:var(--soft);font-size:.82rem}
 td.n,th.n{text-align:right;white-space:nowrap}
 td.name{overflow-wrap:break-word;min-width:6em;max-width:22em}
 .evidence td.name:last-child{min-width:15em}
+.evidence td.name{max-width:15em}
 .tag{display:inline-block;border-radius:4px;padding:0 7px;font-size:.82rem;white-space:nowrap;
 border:1px solid currentColor}
 .tag.ready{color:var(--ready)}.tag.unproven{color:var(--unproven)}

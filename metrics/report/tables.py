@@ -171,6 +171,25 @@ def upgrades(rows: Rows) -> str:
     )
 
 
+def missing_acls(rows: Rows) -> str:
+    """What ACLs denied; no command is given for a name that would stand for all of them."""
+    return table(
+        ["principal", "resource", "operations", "denied", "would be", ""],
+        [
+            [
+                name_of(row["principal"]),
+                f"{plain(row['resource_type'])} {plain(row['resource_name'])}",
+                plain(", ".join(row["operations"])),
+                number(row["denied"]),
+                number(row["would_be_denied"]),
+                "" if row["command"] else "to be decided by hand",
+            ]
+            for row in rows[:200]
+        ],
+        numbers=(3, 4),
+    )
+
+
 def libraries(rows: Rows) -> str:
     """Versions that re-authenticate, with their sources."""
     return table(
@@ -190,20 +209,19 @@ def libraries(rows: Rows) -> str:
 def clients(rows: Rows) -> str:
     """Clients with their verdicts."""
     return table(
-        ["verdict", "principal", "client id", "software", "mechanism", "connections", "evidence"],
+        ["verdict", "principal", "client", "mechanism", "connections", "evidence"],
         [
             [
                 tag(row["verdict"]),
                 name_of(row["principal"]),
-                name_of(row["client_id"]),
-                _software(row),
+                f'{name_of(row["client_id"])}<br><span class="soft">{_software(row)}</span>',
                 name_of(row["mechanism"]),
                 number(row["connections"]),
                 f"{plain(row['evidence'])}; from {_hosts(row)}",
             ]
             for row in rows
         ],
-        numbers=(5,),
+        numbers=(4,),
         kind="evidence",
     )
 

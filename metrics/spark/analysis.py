@@ -4,24 +4,32 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
 from metrics.spark.clients import clients
 from metrics.spark.readiness import client_readiness, principals
-from metrics.spark.sessions import intervals, sessions, usage
+from metrics.spark.sessions import identities, intervals, sessions
 from metrics.spark.trends import (
     by_day,
     failures,
+    happenings,
+    happenings_of_either_view,
+    histogram_of_either_view,
     latencies,
     projection,
     session_lengths,
     short_tokens,
     storm_profile,
     storms,
+    told_histogram,
 )
-from metrics.spark.what_if import active_runs, concerned, kills, what_if
+from metrics.spark.what_if import active_runs, concerned, kills, only_intervals, what_if
 
 STORM_POINTS = 480
 """Stretches of the storm plot; more than a screen shows apart."""
+
+Keep = Callable[[str, DataFrame], DataFrame]
+"""Takes a name and gives a DataFrame of the same rows that is not computed again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,40 +38,73 @@ class Known:
 
     events: DataFrame
     """Valid, of the past, each once."""
+    untold: DataFrame | None
+    """Connections (`connection_id`) of which only summary rows tell every authentication."""
     usage: DataFrame
     sessions: DataFrame
     clients: DataFrame
     """With their verdicts."""
+    happenings: DataFrame
 
 
-def known(events: DataFrame, keep: Callable[[str, DataFrame], DataFrame]) -> Known:
-    """Derive what most tables are made from; `keep` is called on what is used several times.
-
-    `keep` takes a name and gives a DataFrame of the same rows that is not computed again.
-    """
-    usage_rows = keep("usage", events.transform(usage))
-    session_rows = keep("sessions", usage_rows.transform(sessions))
+def known(
+    events: DataFrame, usage_rows: DataFrame, keep: Keep, *, untold: DataFrame | None = None
+) -> Known:
+    """Derive what most tables are made from."""
+    session_rows = keep("sessions", sessions(usage_rows, identities(events, usage_rows)))
     judged = session_rows.transform(clients).transform(client_readiness)
-    client_rows = keep("clients", judged)
-    return Known(events=events, usage=usage_rows, sessions=session_rows, clients=client_rows)
+    counted = _of_both(events, untold, happenings, happenings_of_either_view)
+    return Known(
+        events=events,
+        untold=untold,
+        usage=usage_rows,
+        sessions=session_rows,
+        clients=keep("clients", judged),
+        happenings=keep("happenings", counted),
+    )
+
+
+def _of_both(
+    events: DataFrame,
+    untold: DataFrame | None,
+    by_events: Callable[[DataFrame], DataFrame],
+    by_either_view: Callable[[DataFrame], DataFrame],
+) -> DataFrame:
+    """Count by the events alone, except for those connections where they do not tell all."""
+    if untold is None:
+        return by_events(events)
+    names = f.broadcast(untold)
+    rest = by_either_view(events.join(names, "connection_id", "left_semi"))
+    return by_events(events.join(names, "connection_id", "left_anti")).unionByName(rest)
+
+
+def latency_table(rows: Known) -> DataFrame:
+    """Latencies by mechanism."""
+    histogram = _of_both(rows.events, rows.untold, told_histogram, histogram_of_either_view)
+    return histogram.transform(latencies)
 
 
 def what_if_table(rows: Known, lifetimes_ms: tuple[int, ...]) -> DataFrame:
     """Apply each lifetime to what was recorded."""
-    ids = rows.sessions.transform(concerned).select("connection_id")
-    theirs = rows.events.join(ids, "connection_id", "left_semi")
-    kill_rows = kills(theirs.transform(intervals), theirs.transform(active_runs), lifetimes_ms)
-    return what_if(rows.sessions, kill_rows, lifetimes_ms)
+    theirs = rows.sessions.transform(concerned)
+    single = f.col("authentications") == 1
+    several = rows.events.join(
+        theirs.where(~single).select("connection_id"), "connection_id", "left_semi"
+    )
+    each = only_intervals(theirs.where(single)).unionByName(several.transform(intervals))
+    ids = theirs.select("connection_id")
+    runs = active_runs(rows.events.join(ids, "connection_id", "left_semi"))
+    return what_if(rows.sessions, kills(each, runs, lifetimes_ms), lifetimes_ms)
 
 
 TABLES: Mapping[str, Callable[[Known], DataFrame]] = {
     "principals": lambda rows: rows.clients.transform(principals),
-    "storms": lambda rows: rows.events.transform(storms),
-    "latencies": lambda rows: rows.events.transform(latencies),
-    "by_day": lambda rows: rows.usage.transform(by_day),
+    "storms": lambda rows: rows.happenings.transform(storms),
+    "latencies": latency_table,
+    "by_day": lambda rows: by_day(rows.usage, rows.sessions),
     "short_tokens": lambda rows: rows.clients.transform(short_tokens),
     "session_lengths": lambda rows: rows.sessions.transform(session_lengths),
-    "failures": lambda rows: rows.events.transform(failures),
+    "failures": lambda rows: rows.happenings.transform(failures),
 }
 """The other tables, by the name that they have in the report."""
 

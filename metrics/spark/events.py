@@ -10,6 +10,8 @@ The laws:
 """
 
 from enum import StrEnum
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
@@ -95,11 +97,12 @@ def is_future(as_of_ms: int) -> Column:
 
 def valid_events(rows: DataFrame) -> DataFrame:
     """Keep the classified rows that have no problem, with durations within bounds."""
-    return (
-        rows.where(f.col("problem").isNull())
-        .drop("problem")
-        .withColumns({name: _bounded(name) for name in _DURATIONS})
-    )
+    return bounded(rows.where(f.col("problem").isNull()))
+
+
+def bounded(rows: DataFrame) -> DataFrame:
+    """Take the classified rows for valid: for who has counted that they all are."""
+    return rows.drop("problem").withColumns({name: _bounded(name) for name in _DURATIONS})
 
 
 def problem_counts() -> list[Column]:
@@ -110,91 +113,38 @@ def problem_counts() -> list[Column]:
     return counts
 
 
-def sequence_totals(events: DataFrame) -> DataFrame:
-    """One row per connection: how many events, and whether each has a name of its own.
-
-    A run of distinct numbers is known by its count, its sum and its sum of squares. Whatever is
-    not such a run, because of a duplicate or of a dropped event, is `suspect`: an exact look at
-    the few suspects is cheaper than one at every event. (Three or more duplicates and as many
-    drops in one connection can cancel out; then those duplicates are not found.)
-    """
-    number = f.col("sequence")
-    first, last, count = f.col("first"), f.col("last"), f.col("count")
-    width = last - first + 1
-    run = (
-        (count == width)
-        & (f.col("total") * 2 == (first + last) * width)
-        & (f.col("squares") == _sum_of_squares(last) - _sum_of_squares(first - 1))
-    )
-    small = number < 1_000_000  # squares of more could not be added up in 64 bits
-    return (
-        events.groupBy("connection_id")
-        .agg(
-            f.count(f.lit(1)).alias("count"),
-            f.min("sequence").alias("first"),
-            f.max("sequence").alias("last"),
-            f.sum(f.when(small, number)).alias("total"),
-            f.sum(f.when(small, number * number)).alias("squares"),
-        )
-        .select("connection_id", "count", (~f.coalesce(run, f.lit(False))).alias("suspect"))
-    )
-
-
 def without_duplicates(events: DataFrame, suspects: DataFrame) -> DataFrame:
-    """Keep one event of each name; `suspects` holds the connections to look at."""
-    names = f.broadcast(suspects.select("connection_id"))
-    certain = events.join(names, "connection_id", "left_anti")
-    doubtful = events.join(names, "connection_id", "left_semi")
-    return certain.unionByName(doubtful.dropDuplicates(["connection_id", "sequence"]))
+    """Give the events of the `suspects` (a column `connection_id`), one of each name."""
+    theirs = events.join(f.broadcast(suspects), "connection_id", "left_semi")
+    return theirs.dropDuplicates(["connection_id", "sequence"])
 
 
-def duplicates(events: DataFrame, suspects: DataFrame) -> DataFrame:
-    """Count the events of a name beyond the first, and the numbers that are missing."""
-    names = f.broadcast(suspects.select("connection_id"))
-    by_name = (
-        events.join(names, "connection_id", "left_semi")
-        .groupBy("connection_id", "sequence")
-        .agg(f.count(f.lit(1)).alias("count"))
-    )
-    by_connection = by_name.groupBy("connection_id").agg(
-        f.sum(f.col("count") - 1).alias("duplicates"),
-        (f.max("sequence") + 1 - f.count(f.lit(1))).alias("missing"),
-    )
-    return by_connection.agg(
-        f.coalesce(f.sum("duplicates"), f.lit(0)).alias("duplicate"),
-        f.coalesce(f.sum("missing"), f.lit(0)).alias("missing"),
-    )
-
-
-def _sum_of_squares(last: Column) -> Column:
-    exact = last.cast("decimal(20,0)")
-    return (exact * (exact + 1) * (exact * 2 + 1)) / 6
+def certain(events: DataFrame, suspects: DataFrame) -> DataFrame:
+    """Give the events of all other connections."""
+    return events.join(f.broadcast(suspects), "connection_id", "left_anti")
 
 
 def _problem() -> Column:
-    missing = _any([f.col(name).isNull() for name in _REQUIRED])
     version = f.col("schema_version")
     known_kinds = [kind.value for kind in EventKind]
-    no_time = [~f.col(name).between(0, MAX_EPOCH_MS) for name in _TIMES]
-    no_count = [~f.col(name).between(0, MAX_COUNT) for name in _COUNTS]
-    no_duration = [f.col(name) < 0 for name in _DURATIONS]
     return (
-        f.when(f.coalesce(version > SCHEMA_VERSION, f.lit(False)), Problem.UNKNOWN_VERSION.value)
-        .when(missing, Problem.UNREADABLE.value)
+        f.when(version > SCHEMA_VERSION, Problem.UNKNOWN_VERSION.value)
+        .when(reduce(or_, map(f.isnull, _REQUIRED)), Problem.UNREADABLE.value)
         .when(version != SCHEMA_VERSION, Problem.UNKNOWN_VERSION.value)
         .when(~f.col("kind").isin(known_kinds), Problem.UNKNOWN_KIND.value)
-        .when(_any(no_time + no_count + no_duration), Problem.IMPOSSIBLE.value)
+        .when(_impossible(), Problem.IMPOSSIBLE.value)
+    )
+
+
+def _impossible() -> Column:
+    """Is any number out of bounds? `least` and `greatest` pass over nulls, as is wanted here."""
+    return (
+        (f.least(*_TIMES, *_COUNTS, *_DURATIONS) < 0)
+        | (f.greatest(*_TIMES) > MAX_EPOCH_MS)
+        | (f.greatest(*_COUNTS) > MAX_COUNT)
     )
 
 
 def _bounded(name: str) -> Column:
     # not `least`: it passes over nulls
     return f.when(f.col(name) > MAX_DURATION_MS, MAX_DURATION_MS).otherwise(f.col(name))
-
-
-def _any(conditions: list[Column]) -> Column:
-    """True if one is true; one that is null, because its field is, counts as false."""
-    result = f.lit(False)
-    for condition in conditions:
-        result = result | f.coalesce(condition, f.lit(False))
-    return result

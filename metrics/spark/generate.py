@@ -35,6 +35,8 @@ TEMPLATES = 400
 
 DAY = 86_400.0
 _SHORT_SECONDS = (20.0, 1200.0)
+_SHOWS_ITSELF = 2.2 * 3600
+"""Beyond two of the lifetimes that clients are told."""
 _EVENTS_A_DAY = 125
 """Of a connection that stays: checkpoints, summaries and re-authentications."""
 _LINES_A_FILE = 200_000
@@ -50,7 +52,7 @@ class Size:
     days: float
     seed: int
     events: int | None = None
-    """About so many, by the share of connections that stay; None: a third of them stays."""
+    """About so many, by how long connections stay; None: a third of them stays for days."""
     skew_seconds: float = 0.0
     """Clocks of the proxies are wrong by up to so much."""
     bad: bool = False
@@ -73,13 +75,9 @@ def clients_of(size: Size) -> list[SimulatedClient]:
 def simulated(size: Size, clients: list[SimulatedClient]) -> Iterator[SessionEvent]:
     """Tell the events of `size.connections` connections, one connection after the other."""
     rng = random.Random(size.seed + 1)  # noqa: S311 - not for secrets
-    staying = 1 / 3
-    if size.events is not None:
-        staying = min(1.0, size.events / size.connections / (_EVENTS_A_DAY * size.days))
     for number in range(size.connections):
         client = clients[number % len(clients)]
-        stays = number < len(clients) or rng.random() < staying
-        seconds = size.days * DAY * 0.97 if stays else rng.uniform(*_SHORT_SECONDS)
+        seconds = _seconds(size, rng, must_stay=number < len(clients))
         begin = rng.uniform(0, max(0.0, size.days * DAY - seconds))
         stay = Stay(
             connection_id=f"{size.seed:016x}-{number + 1}",
@@ -88,6 +86,16 @@ def simulated(size: Size, clients: list[SimulatedClient]) -> Iterator[SessionEve
             wall=float(EPOCH),
         )
         yield from events_of(client, stay, rng)
+
+
+def _seconds(size: Size, rng: random.Random, *, must_stay: bool) -> float:
+    """How long a connection stays; one of each client long enough to show what it does."""
+    longest = size.days * DAY * 0.97
+    if size.events is not None:
+        mean = size.events / size.connections / _EVENTS_A_DAY * DAY
+        return min(longest, max(mean * rng.uniform(0.5, 1.5), _SHOWS_ITSELF))
+    stays = must_stay or rng.random() < 1 / 3
+    return longest if stays else rng.uniform(*_SHORT_SECONDS)
 
 
 def truth(clients: list[SimulatedClient]) -> dict[str, Behaviour]:

@@ -11,7 +11,7 @@ from pathlib import PurePath
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
-from metrics.events import EventKind, schema_ddl
+from metrics.events import schema_ddl
 from metrics.spark import events as log
 from metrics.spark.sources import LineSource
 
@@ -42,20 +42,21 @@ class EventTable:
         observation = Observation(f"lines of batch {batch_id}")
         rows = log.classified(log.parsed(lines))
         kept = log.valid_events(rows.observe(observation, *log.problem_counts()))
-        summary = f.col("kind") == EventKind.SUMMARY.value
-        view = f.when(summary, "summaries").otherwise("events")
         folder = f"batch={batch_id}"
-        writer = kept.withColumn("view", view).write.mode("overwrite")
-        writer.partitionBy("view").parquet(_below(self.events_path, folder))
+        kept.write.mode("overwrite").parquet(_below(self.events_path, folder))
         counted = [(name, int(count)) for name, count in observation.get.items()]
         counts = lines.sparkSession.createDataFrame(counted, "name STRING, count BIGINT")
         counts.coalesce(1).write.mode("overwrite").parquet(_below(self.counts_path, folder))
 
     def events(self, spark: SparkSession) -> DataFrame:
         """Read the events."""
-        # files with no row of a view leave no trace of their schema: it is given
-        schema = f"{schema_ddl()}, batch BIGINT, view STRING"
-        return spark.read.schema(schema).parquet(self.events_path).drop("batch", "view")
+        # files without a row leave no trace of their schema: it is given
+        schema = f"{schema_ddl()}, batch BIGINT"
+        return spark.read.schema(schema).parquet(self.events_path).drop("batch")
+
+    def classified(self, spark: SparkSession) -> DataFrame:
+        """Read them as rows of which none has a problem."""
+        return self.events(spark).withColumn("problem", f.lit(None).cast("string"))
 
     def counts(self, spark: SparkSession) -> dict[str, int]:
         """Add up what was counted at reading."""

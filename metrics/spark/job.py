@@ -7,29 +7,29 @@ Exit status: 0 done (and everything required is so), 1 not ready, 2 an error in 
 """
 
 import argparse
+import re
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import SparkSession
 
 from metrics.events import schema_ddl
 from metrics.report.facts import Collected, build_facts
 from metrics.report.write import write_report
-from metrics.spark import analysis
 from metrics.spark import events as log
+from metrics.spark.cleaning import Rows, cleaned
 from metrics.spark.gate import Requirement, duration_ms, requirement
 from metrics.spark.ingest import EventTable, ingest_batch, ingest_new
+from metrics.spark.results import Results
 from metrics.spark.session import SMALL_BYTES, make_session
 from metrics.spark.sources import (
     FolderSource,
@@ -41,11 +41,7 @@ from metrics.spark.sources import (
 )
 from metrics.spark.what_if import DEFAULT_LIFETIMES_MS
 
-MAX_ROWS = 5_000
-"""Clients and principals that are collected for the page; the tables hold all of them."""
-
-BUSIEST = 20
-"""Minutes that are listed as storms."""
+_TOPIC = "kafka:"
 
 FAILURES = (SourceError, OSError, PySparkException, Py4JError)
 """What `run` raises when events cannot be read or the report not be written."""
@@ -71,6 +67,11 @@ class Settings:
     kafka_options: dict[str, str] = field(default_factory=dict, repr=False)
 
     @property
+    def is_topic(self) -> bool:
+        """Are the events to be read from a Kafka topic?"""
+        return self.events.startswith(_TOPIC)
+
+    @property
     def all_lifetimes_ms(self) -> tuple[int, ...]:
         """Give the lifetimes of the report and those of the requirements, in order."""
         asked = [each.lifetime_ms for each in self.requirements if each.lifetime_ms is not None]
@@ -82,14 +83,23 @@ def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[st
 
     Raises `FAILURES`.
     """
-    from_kafka = settings.events.startswith("kafka:")
-    size = None if from_kafka else local_bytes(settings.events)
+    size = None if settings.is_topic else local_bytes(settings.events)
     progress("starting Spark")
     log_file = None if settings.master is None else settings.out / "spark.log"
     spark = make_session(master=settings.master, input_bytes=size, log=log_file)
-    small = size is not None and size <= SMALL_BYTES
-    with _read(spark, settings, small=small, progress=progress) as (rows, counts):
-        collected = _analysed(rows, counts, settings, progress, small=small)
+    # executors of a cluster may go, and what Spark keeps in them with them
+    one_machine = re.match(r"local(\[|$)", str(spark.sparkContext.master)) is not None
+    small = one_machine and size is not None and size <= SMALL_BYTES
+    with ExitStack() as stack:
+        results = stack.enter_context(Results(settings.out, progress, small=small))
+        progress("reading events")
+        rows = stack.enter_context(_read(spark, settings, small=small))
+        progress("judging clients")
+        read = cleaned(rows, as_of_ms=settings.as_of_ms, keep=results.scratch)
+        results.collect(read, settings.all_lifetimes_ms)
+    collected = Collected(
+        as_of_ms=settings.as_of_ms, source=settings.events, lines=read.lines, rows=results.rows
+    )
     facts = build_facts(collected)
     unmet = [each.text for each in settings.requirements if not each.is_met(facts)]
     facts["requirements"] = [
@@ -101,158 +111,37 @@ def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[st
 
 
 @contextmanager
-def _read(
-    spark: SparkSession, settings: Settings, *, small: bool, progress: Progress
-) -> Iterator[tuple[DataFrame, dict[str, int]]]:
-    """Give the valid events, and what was counted when they were read."""
-    progress("reading events")
+def _read(spark: SparkSession, settings: Settings, *, small: bool) -> Iterator[Rows]:
+    """Give what was read."""
     if looks_like_parquet(settings.events):
         reader = spark.read.schema(schema_ddl()).option("pathGlobFilter", "*.parquet")
-        raw = reader.parquet(settings.events)
-        rows = log.classified(raw)
-        yield log.valid_events(rows), _counted(rows)
+        raw = reader.option("recursiveFileLookup", True).parquet(settings.events)
+        yield Rows(classified=log.classified(raw))
     elif small and settings.state is None:
-        rows = log.classified(log.parsed(_source(settings).batch(spark))).localCheckpoint()
-        yield log.valid_events(rows), _counted(rows)
+        lines = log.parsed(_source(settings).batch(spark))
+        yield Rows(classified=log.classified(lines).localCheckpoint())
     else:
-        root = settings.state or tempfile.mkdtemp(prefix=".events-", dir=_made(settings.out))
+        settings.out.mkdir(parents=True, exist_ok=True)
+        root = settings.state or tempfile.mkdtemp(prefix=".events-", dir=settings.out)
         table = EventTable(root)
         try:
             (ingest_new if settings.state else ingest_batch)(spark, _source(settings), table)
-            yield table.events(spark), table.counts(spark)
+            yield Rows(classified=table.classified(spark), counts=table.counts(spark))
         finally:
             if settings.state is None:
                 shutil.rmtree(root, ignore_errors=True)
 
 
-def _counted(rows: DataFrame) -> dict[str, int]:
-    return rows.agg(*log.problem_counts()).collect()[0].asDict()
-
-
 def _source(settings: Settings) -> LineSource:
-    if not settings.events.startswith("kafka:"):
+    if not settings.is_topic:
         return FolderSource(settings.events)
     if settings.bootstrap_servers is None:
         raise SourceError("kafka: needs --bootstrap-server HOST:PORT")
     return KafkaSource(
         bootstrap_servers=settings.bootstrap_servers,
-        topic=settings.events.removeprefix("kafka:"),
+        topic=settings.events.removeprefix(_TOPIC),
         options=settings.kafka_options,
     )
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def _analysed(
-    rows: DataFrame,
-    counts: dict[str, int],
-    settings: Settings,
-    progress: Progress,
-    *,
-    small: bool,
-) -> Collected:
-    progress("looking for duplicates")
-    future = log.is_future(settings.as_of_ms)
-    events = rows.where(~future)
-    totals = log.sequence_totals(events).localCheckpoint()
-    summed = totals.agg(
-        f.coalesce(f.sum("count"), f.lit(0)).alias("events"),
-        f.count_if("suspect").alias("suspects"),
-    ).collect()[0]
-    lines = counts | {
-        log.Problem.FUTURE.value: counts["lines"]
-        - summed["events"]
-        - sum(counts[problem.value] for problem in log.AT_READING),
-        "duplicate": 0,
-        "missing": 0,
-    }
-    if summed["suspects"]:
-        suspects = totals.where("suspect")
-        lines |= log.duplicates(events, suspects).collect()[0].asDict()
-        events = log.without_duplicates(events, suspects)
-    progress("judging clients")
-    results = _Results(settings, progress, small=small)
-    known = analysis.known(events, results.kept)
-    results.collect(known)
-    return Collected(
-        as_of_ms=settings.as_of_ms, source=settings.events, lines=lines, rows=results.rows
-    )
-
-
-class _Results:
-    """What the queries bring back, and the tables that they write."""
-
-    def __init__(self, settings: Settings, progress: Progress, *, small: bool) -> None:
-        self.rows: dict[str, list[dict[str, Any]]] = {}
-        self._settings = settings
-        self._progress = progress
-        self._small = small
-        self._tables = (settings.out / "tables").absolute()
-        shutil.rmtree(self._tables, ignore_errors=True)
-
-    def kept(self, name: str, frame: DataFrame) -> DataFrame:
-        """Compute a table once; what comes after it need not know how it was made.
-
-        Not by `persist`: the whole plan would be gone through again for each use.
-        """
-        if self._small:
-            return frame.localCheckpoint()
-        path = self._write(name, frame)
-        return frame.sparkSession.read.schema(frame.schema).parquet(path)
-
-    def collect(self, known: analysis.Known) -> None:
-        """Run the queries, a few at a time: each by itself leaves processors idle."""
-        if self._small:
-            self._write("sessions", known.sessions)
-            self._write("clients", known.clients)
-        steps = [self._what_if, self._clients, *(self._table(name) for name in analysis.TABLES)]
-        with ThreadPoolExecutor(max_workers=3) as pool:
-            for running in [pool.submit(step, known) for step in steps]:
-                running.result()
-
-    def _what_if(self, known: analysis.Known) -> None:
-        frame = analysis.what_if_table(known, self._settings.all_lifetimes_ms)
-        self._keep("what_if", self.kept("what_if", frame))
-
-    def _clients(self, known: analysis.Known) -> None:
-        clients = known.clients.orderBy(f.col("verdict") == "ready", "principal", "client_id")
-        self._keep("clients", clients)
-        verdicts = known.clients.groupBy("verdict").agg(f.count(f.lit(1)).alias("clients"))
-        self._keep("clients_by_verdict", verdicts)
-        span = known.sessions.agg(
-            f.count(f.lit(1)).alias("connections"),
-            f.min("connected_ms").alias("from_ms"),
-            f.max("last_event_ms").alias("to_ms"),
-        )
-        self._keep("observed", span)
-
-    def _table(self, name: str) -> Callable[[analysis.Known], None]:
-        def step(known: analysis.Known) -> None:
-            frame = self.kept(name, analysis.TABLES[name](known))
-            if self._small:
-                self._write(name, frame)
-            if name == "storms":
-                self._keep("storm_profile", analysis.storm_plot(frame))
-                frame = frame.orderBy(f.desc("authentications"), "minute_ms").limit(BUSIEST)
-            if name == "by_day":
-                self._keep("projection", analysis.projection_table(frame))
-            self._keep(name, frame)
-
-        return step
-
-    def _keep(self, name: str, frame: DataFrame) -> None:
-        self.rows[name] = [row.asDict(recursive=True) for row in frame.limit(MAX_ROWS).collect()]
-        self._progress(f"{name.replace('_', ' ')} done")
-
-    def _write(self, name: str, frame: DataFrame) -> str:
-        path = str(self._tables / name)
-        if self._small:
-            frame = frame.coalesce(1)
-        frame.write.mode("overwrite").parquet(path)
-        return path
 
 
 def arg_parser() -> argparse.ArgumentParser:
@@ -270,7 +159,9 @@ def arg_parser() -> argparse.ArgumentParser:
     parser.add_argument("--master", help="Spark master (default: as spark-submit says)")
     parser.add_argument("--state", metavar="DIR", help="go on from the last run")
     parser.add_argument("--bootstrap-server", metavar="HOST:PORT")
-    parser.add_argument("--kafka-option", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument(
+        "--kafka-option", type=_option, action="append", default=[], metavar="NAME=VALUE"
+    )
     return parser
 
 
@@ -291,6 +182,13 @@ def _requirement(text: str) -> Requirement:
         return requirement(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{name!r} is no NAME=VALUE")
+    return name, value
 
 
 def explained(error: Exception) -> str:
@@ -318,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         master=options.master,
         state=options.state,
         bootstrap_servers=options.bootstrap_server,
-        kafka_options=dict(option.split("=", 1) for option in options.kafka_option),
+        kafka_options=dict(options.kafka_option),
     )
     try:
         _, unmet = run(settings, _say)

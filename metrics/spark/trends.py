@@ -2,7 +2,7 @@
 
 import math
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from metrics.events import EventKind
@@ -22,44 +22,90 @@ TREND_DAYS = 28
 _AUTHENTICATIONS = (EventKind.AUTHENTICATED.value, EventKind.REAUTHENTICATED.value)
 
 
-def storms(events: DataFrame) -> DataFrame:
+def happenings(events: DataFrame) -> DataFrame:
+    """Authentications and failures: counted by minute, mechanism, kind and reason.
+
+    `busy_us` is the sum of their latencies.
+    """
+    minute = f.floor(f.col("timestamp_ms") / MINUTE_MS) * MINUTE_MS
+    failed = f.col("kind") == EventKind.FAILED.value
+    again = (f.col("kind") == EventKind.REAUTHENTICATED.value) | (
+        failed & (f.col("authentications") > 0)
+    )
+    kinds = (*_AUTHENTICATIONS, EventKind.FAILED.value)
+    return (
+        events.where(f.col("kind").isin(*kinds))
+        .groupBy(
+            minute.alias("minute_ms"),
+            "mechanism",
+            "kind",
+            "failure_reason",
+            again.alias("reauthentication"),
+        )
+        .agg(
+            f.count(f.lit(1)).alias("count"),
+            f.sum("auth_latency_us").alias("busy_us"),
+            f.max("auth_latency_us").alias("slowest_us"),
+        )
+    )
+
+
+def happenings_of_either_view(events: DataFrame) -> DataFrame:
+    """The same of connections of which only the summary rows tell every authentication."""
+    each = f.col("each")
+    is_first = f.col("number") == 1
+    kind = f.when(is_first, EventKind.AUTHENTICATED.value).otherwise(
+        EventKind.REAUTHENTICATED.value
+    )
+    told = events.where(f.col("kind").isin(*_AUTHENTICATIONS)).select(
+        "connection_id",
+        "mechanism",
+        f.col("authentications").alias("number"),
+        f.col("timestamp_ms"),
+        "auth_latency_us",
+    )
+    summed = (
+        events.where(f.col("kind") == EventKind.SUMMARY.value)
+        .select("connection_id", "mechanism", f.explode("intervals").alias("each"))
+        .select(
+            "connection_id",
+            "mechanism",
+            each["number"].alias("number"),
+            each["authenticated_ms"].alias("timestamp_ms"),
+        )
+    )
+    once = (
+        told.unionByName(summed, allowMissingColumns=True)
+        .groupBy("connection_id", "mechanism", "number")
+        .agg(
+            f.min("timestamp_ms").alias("timestamp_ms"),
+            f.max("auth_latency_us").alias("auth_latency_us"),
+        )
+        .withColumn("kind", kind)
+        .withColumn("failure_reason", f.lit(None).cast("string"))
+        .withColumnRenamed("number", "authentications")
+    )
+    failed = events.where(f.col("kind") == EventKind.FAILED.value).select(*once.columns)
+    return happenings(once.unionByName(failed))
+
+
+def storms(happening_rows: DataFrame) -> DataFrame:
     """One row per minute and mechanism: authentications, how many anew, the time they took.
 
     `busy_us` is the sum of their latencies: an upper bound of the processor time that they took,
     as a client's own delays between two SASL messages are in it. Null if only summary rows are
     left of that minute.
     """
-    minute = f.floor(f.col("timestamp_ms") / MINUTE_MS) * MINUTE_MS
-    again = f.col("kind") == EventKind.REAUTHENTICATED.value
-    told = (
-        events.where(f.col("kind").isin(*_AUTHENTICATIONS))
-        .groupBy(minute.alias("minute_ms"), "mechanism")
+    again = f.when(f.col("kind") == EventKind.REAUTHENTICATED.value, f.col("count")).otherwise(0)
+    return (
+        happening_rows.where(f.col("kind").isin(*_AUTHENTICATIONS))
+        .groupBy("minute_ms", "mechanism")
         .agg(
-            f.count(f.lit(1)).alias("authentications"),
-            f.count_if(again).alias("reauthentications"),
-            f.sum("auth_latency_us").alias("busy_us"),
-            f.max("auth_latency_us").alias("slowest_us"),
+            f.sum("count").alias("authentications"),
+            f.sum(again).alias("reauthentications"),
+            f.sum("busy_us").alias("busy_us"),
+            f.max("slowest_us").alias("slowest_us"),
         )
-    )
-    summed = _summary_storms(events)
-    keys = ["minute_ms", "mechanism"]
-    missing = summed.join(told.select(*keys), keys, "left_anti")
-    return told.unionByName(missing, allowMissingColumns=True)
-
-
-def _summary_storms(events: DataFrame) -> DataFrame:
-    """Count the authentications that the summary rows tell of, each once."""
-    each = f.col("each")
-    began = (
-        events.where(f.col("kind") == EventKind.SUMMARY.value)
-        .select("connection_id", "mechanism", f.explode("intervals").alias("each"))
-        .groupBy("connection_id", "mechanism", each["number"].alias("number"))
-        .agg(f.min(each["authenticated_ms"]).alias("authenticated_ms"))
-    )
-    minute = f.floor(f.col("authenticated_ms") / MINUTE_MS) * MINUTE_MS
-    return began.groupBy(minute.alias("minute_ms"), "mechanism").agg(
-        f.count(f.lit(1)).alias("authentications"),
-        f.count_if(f.col("number") > 1).alias("reauthentications"),
     )
 
 
@@ -82,15 +128,12 @@ def storm_profile(storm_rows: DataFrame, *, points: int) -> DataFrame:
     )
 
 
-def latencies(events: DataFrame) -> DataFrame:
+def latencies(histogram: DataFrame) -> DataFrame:
     """Quantiles of the latency by mechanism and kind of authentication, in microseconds.
 
-    Within 1 % of every latency (docs/events.md, "Latencies of a summary row"). Of the two views
-    of the log, the one that tells of more re-authentications is taken.
+    Within 1 % of every latency (docs/events.md, "Latencies of a summary row").
     """
-    keys = ("mechanism", "kind", "view")
-    histogram = _told_histogram(events).unionByName(_summary_histogram(events))
-    whole = Window.partitionBy(*keys)
+    whole = Window.partitionBy("mechanism", "kind")
     ordered = whole.orderBy("bucket").rowsBetween(Window.unboundedPreceding, 0)
     value = f.lit(2 / (LATENCY_GAMMA + 1)) * f.pow(f.lit(LATENCY_GAMMA), f.col("bucket"))
     reached = [
@@ -99,46 +142,44 @@ def latencies(events: DataFrame) -> DataFrame:
         )
         for quantile in QUANTILES
     ]
-    by_view = (
-        histogram.withColumn("below", f.sum("count").over(ordered))
-        .withColumn("total", f.sum("count").over(whole))
-        .groupBy(*keys, "total")
-        .agg(*reached, f.max(value).alias("max_us"))
-    )
-    fullest = Window.partitionBy("mechanism", "kind").orderBy(f.desc("total"), "view")
     return (
-        by_view.withColumn("rank", f.row_number().over(fullest))
-        .where(f.col("rank") == 1)
-        .drop("rank", "view")
+        histogram.groupBy("mechanism", "kind", "bucket")
+        .agg(f.sum("count").alias("count"))
+        .withColumn("below", f.sum("count").over(ordered))
+        .withColumn("total", f.sum("count").over(whole))
+        .groupBy("mechanism", "kind", "total")
+        .agg(*reached, f.max(value).alias("max_us"))
         .withColumnRenamed("total", "count")
         .orderBy("mechanism", "kind")
     )
 
 
-def _told_histogram(events: DataFrame) -> DataFrame:
+def told_histogram(events: DataFrame) -> DataFrame:
+    """Count the latencies that the events tell, by bucket."""
     latency = f.greatest(f.col("auth_latency_us"), f.lit(1)).cast("double")
     bucket = f.ceil(f.log(latency) / math.log(LATENCY_GAMMA)).cast("long")
     return (
         events.where(f.col("kind").isin(*_AUTHENTICATIONS) & f.col("auth_latency_us").isNotNull())
         .groupBy("mechanism", "kind", bucket.alias("bucket"))
         .agg(f.count(f.lit(1)).alias("count"))
-        .withColumn("view", f.lit("events"))
     )
 
 
-def _summary_histogram(events: DataFrame) -> DataFrame:
+def histogram_of_either_view(events: DataFrame) -> DataFrame:
+    """The same of connections of which only the summary rows tell every re-authentication."""
+    first = events.where(f.col("kind") != EventKind.REAUTHENTICATED.value)
     buckets = events.where(f.col("kind") == EventKind.SUMMARY.value).select(
         "mechanism", f.explode("reauth_latencies").alias("each")
     )
-    return (
+    summed = (
         buckets.groupBy("mechanism", f.col("each.bucket").alias("bucket"))
         .agg(f.sum("each.count").alias("count"))
         .withColumn("kind", f.lit(EventKind.REAUTHENTICATED.value))
-        .withColumn("view", f.lit("summaries"))
     )
+    return told_histogram(first).unionByName(summed)
 
 
-def by_day(usage_rows: DataFrame) -> DataFrame:
+def by_day(usage_rows: DataFrame, session_rows: DataFrame) -> DataFrame:
     """One row per day: the clients seen on it, by what was known of them at its end.
 
     Failures and old protocol versions count on the day they were seen, a re-authentication from
@@ -150,13 +191,14 @@ def by_day(usage_rows: DataFrame) -> DataFrame:
         + f.max("reauth_failures")
     )
     old = f.coalesce(f.col("authenticate_version"), f.lit(0)) < 1
+    who = session_rows.select("connection_id", "authenticate_version", *CLIENT_KEY)
     days = (
-        usage_rows.where(f.col("principal").isNotNull())
+        usage_rows.join(who.where(f.col("principal").isNotNull()), "connection_id")
         .groupBy("day", *CLIENT_KEY)
         .agg(
             failed.alias("failed"),
             f.max(old.cast("int")).alias("old"),
-            f.max(f.greatest("reauthenticated", _is_above("authentications", 1))).alias("again"),
+            f.max(f.col("authentications") > 1).cast("int").alias("again"),
         )
     )
     so_far = (
@@ -243,16 +285,11 @@ def session_lengths(session_rows: DataFrame) -> DataFrame:
     )
 
 
-def failures(events: DataFrame) -> DataFrame:
+def failures(happening_rows: DataFrame) -> DataFrame:
     """Failed authentications by reason, first ones and re-authentications apart."""
-    again = f.col("authentications") > 0
     return (
-        events.where(f.col("kind") == EventKind.FAILED.value)
-        .groupBy("mechanism", "failure_reason", again.alias("reauthentication"))
-        .agg(f.count(f.lit(1)).alias("count"))
+        happening_rows.where(f.col("kind") == EventKind.FAILED.value)
+        .groupBy("mechanism", "failure_reason", "reauthentication")
+        .agg(f.sum("count").alias("count"))
         .orderBy(f.desc("count"), "mechanism", "failure_reason")
     )
-
-
-def _is_above(column: str, bound: int) -> Column:
-    return (f.col(column) > bound).cast("long")

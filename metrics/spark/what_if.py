@@ -29,6 +29,17 @@ def concerned(session_rows: DataFrame) -> DataFrame:
     return session_rows.where(f.col("standing").isin(*_CONCERNED))
 
 
+def only_intervals(session_rows: DataFrame) -> DataFrame:
+    """Intervals of connections that authenticated once: what the connection did, it did in it."""
+    return session_rows.select(
+        "connection_id",
+        f.lit(1).cast("long").alias("number"),
+        "authenticated_ms",
+        "used_ms",
+        f.lit(None).cast("long").alias("reauthenticated_ms"),
+    )
+
+
 def what_if(
     session_rows: DataFrame, kill_rows: DataFrame, lifetimes_ms: tuple[int, ...]
 ) -> DataFrame:

@@ -16,6 +16,7 @@ from rich.text import Text
 from proxy.demo import watch
 from proxy.demo.broker import BROKERS
 from proxy.demo.processes import DemoFailed, Program
+from proxy.demo.readiness import make_report
 from proxy.demo.report import Report, read_report
 from proxy.demo.screen import Show, screen
 from proxy.demo.stage import SESSION_MS, Stage, free_ports
@@ -47,7 +48,10 @@ def play(seconds: float) -> int:
         return 1
     finally:
         demo.strike()
-    return demo.tell()
+    try:
+        return demo.tell()
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 @contextmanager
@@ -170,7 +174,9 @@ class _Demo:
             ("Logs and configuration", directory),
         ):
             self._console.print(Text(f"{what}: {where}"), soft_wrap=True)
-        return 0 if all(finding.good for finding in findings) else 1
+        log = directory / "report.log"
+        made = make_report(self._stage.events, directory / "report", log, self._console)
+        return 0 if made and all(finding.good for finding in findings) else 1
 
     def _print(self, finding: Finding) -> None:
         mark = ("✓", "green") if finding.good else ("✗", "red")

@@ -74,6 +74,10 @@ def collected(name: str, *, verdict: str = "not_capable") -> Collected:
         "failures": [
             {"mechanism": name, "failure_reason": name, "reauthentication": True, "count": 1}
         ],
+        "denials": [
+            {"principal": name, "resource_type": "TOPIC", "resource_name": name}
+            | {"operation": "READ", "denied": 1, "would_be_denied": 2}
+        ],
         "observed": [{"connections": 2, "from_ms": 0, "to_ms": 60_000}],
     }
     lines = dict.fromkeys(
@@ -94,7 +98,7 @@ class Tags(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.add(tag)
         self.attributes |= {name for name, _ in attrs}
-        if tag != "meta":
+        if tag not in {"meta", "br"}:
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:

@@ -7,6 +7,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from metrics.events import EventKind, SessionEvent, to_json_line
 from metrics.spark import events as log
+from metrics.spark.analysis import Known, known
+from metrics.spark.sessions import identities, sessions
+from metrics.spark.usage import sequences, usage
 from tests.metrics.given import EPOCH_MS, event
 
 MINUTE_MS = 60_000
@@ -44,7 +47,8 @@ def lines(spark: SparkSession, given: Iterable[str]) -> DataFrame:
 def frame(spark: SparkSession, given: Iterable[SessionEvent]) -> DataFrame:
     """The events as the package reads them."""
     text = lines(spark, (to_json_line(each) for each in given))
-    return log.valid_events(log.classified(log.parsed(text)))
+    # a plan that is short takes less time than it would take to follow a long one about
+    return log.valid_events(log.classified(log.parsed(text))).localCheckpoint()
 
 
 def rows(given: DataFrame) -> list[dict[str, Any]]:
@@ -54,3 +58,16 @@ def rows(given: DataFrame) -> list[dict[str, Any]]:
 def only(given: DataFrame) -> dict[str, Any]:
     (row,) = rows(given)
     return row
+
+
+def sessions_of(events: DataFrame) -> DataFrame:
+    usage_rows = events.transform(usage).localCheckpoint()
+    return sessions(usage_rows, identities(events, usage_rows)).localCheckpoint()
+
+
+def known_of(events: DataFrame) -> Known:
+    """What the tables are made from, of events without duplicates."""
+    usage_rows = events.transform(usage).localCheckpoint()
+    untold = usage_rows.transform(sequences).where("untold").select("connection_id")
+    some = untold.localCheckpoint() if untold.take(1) else None
+    return known(events, usage_rows, lambda _, each: each, untold=some)

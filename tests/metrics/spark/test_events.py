@@ -5,6 +5,7 @@ from pyspark.sql import SparkSession
 
 from metrics.events import MAX_INT64, to_json_line
 from metrics.spark import events as log
+from metrics.spark.cleaning import Cleaned, Rows, cleaned
 from metrics.spark.events import CLOCK_TOLERANCE_MS, Problem
 from tests.metrics.given import EPOCH_MS
 from tests.metrics.spark.given import frame, lines, login, only, rows
@@ -76,23 +77,58 @@ def test_clocks_may_be_ahead_by_minutes_but_not_by_more(spark: SparkSession) -> 
     assert [row["timestamp_ms"] for row in rows(kept)] == [at_the_edge]
 
 
-@pytest.mark.parametrize(
-    ("numbers", "duplicate", "missing"),
-    [
-        ([0, 1, 2], 0, 0),
-        ([2, 0, 1], 0, 0),
-        ([0, 0, 1], 1, 0),
-        ([0, 1, 1, 1, 2, 2], 3, 0),
-        ([0, 3], 0, 2),
-        ([0, 1, 1, 3], 1, 1),
-        ([3_000_000_000, 3_000_000_000], 1, 3_000_000_000),
-    ],
-)
-def test_duplicates_and_gaps_are_counted_exactly(
-    spark: SparkSession, numbers: list[int], duplicate: int, missing: int
-) -> None:
-    given = frame(spark, [login(sequence=number) for number in numbers])
-    suspects = log.sequence_totals(given).where("suspect")
-    assert only(log.duplicates(given, suspects)) == {"duplicate": duplicate, "missing": missing}
-    kept = sorted(row["sequence"] for row in rows(log.without_duplicates(given, suspects)))
-    assert kept == sorted(set(numbers))
+NUMBERS = [
+    ([0, 1, 2], 0, 0),
+    ([2, 0, 1], 0, 0),
+    ([0, 0, 1], 1, 0),
+    ([0, 1, 1, 1, 2, 2], 3, 0),
+    ([0, 3], 0, 2),
+    ([2, 3], 0, 2),
+    ([0, 1, 1, 3], 1, 1),
+    ([3_000_000_000, 3_000_000_000], 1, 3_000_000_000),
+]
+
+
+def test_duplicates_and_gaps_are_counted_exactly(spark: SparkSession) -> None:
+    given = [
+        to_json_line(login(sequence=sequence, connection_id=f"c-{number}"))
+        for number, (numbers, _, _) in enumerate(NUMBERS)
+        for sequence in numbers
+    ]
+    found = clean(spark, given)
+    assert found.lines["duplicate"] == sum(duplicate for _, duplicate, _ in NUMBERS)
+    assert found.lines["missing"] == sum(missing for _, _, missing in NUMBERS)
+    kept = sorted((row["connection_id"], row["sequence"]) for row in rows(found.events))
+    assert kept == sorted(
+        (f"c-{number}", sequence)
+        for number, (numbers, _, _) in enumerate(NUMBERS)
+        for sequence in set(numbers)
+    )
+
+
+def test_what_is_set_aside_is_counted_and_not_used(spark: SparkSession) -> None:
+    """One pass is enough if nothing is amiss; here something is."""
+    tomorrow = login(connection_id="f", timestamp_ms=EPOCH_MS + 86_400_000)
+    found = clean(spark, [GOOD, GOOD[:40], changed(kind="levitated"), to_json_line(tomorrow)])
+    assert found.lines == {
+        "lines": 4,
+        "unreadable": 1,
+        "unknown_version": 0,
+        "unknown_kind": 1,
+        "impossible": 0,
+        "future": 1,
+        "duplicate": 0,
+        "missing": 0,
+    }
+    assert [row["connection_id"] for row in rows(found.events)] == ["c-1"]
+
+
+def test_nothing_amiss_is_nothing_counted(spark: SparkSession) -> None:
+    found = clean(spark, [GOOD])
+    assert found.lines["lines"] == sum(found.lines.values()) == 1
+    assert found.untold is None
+
+
+def clean(spark: SparkSession, given: list[str]) -> Cleaned:
+    read = Rows(classified=log.classified(log.parsed(lines(spark, given))))
+    return cleaned(read, as_of_ms=EPOCH_MS, keep=lambda _, frame: frame)

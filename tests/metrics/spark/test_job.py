@@ -82,6 +82,7 @@ def same(facts: dict[str, Any], other: dict[str, Any]) -> None:
         assert facts[key] == other[key], key
 
 
+@pytest.mark.slow
 def test_in_portions_out_of_order_and_doubled_the_report_is_the_same(
     spark: SparkSession, folder: Path, report: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -103,6 +104,7 @@ def test_in_portions_out_of_order_and_doubled_the_report_is_the_same(
     assert facts["lines"]["lines"] == sum(map(len, portions))
 
 
+@pytest.mark.slow
 def test_parquet_says_what_lines_say(
     spark: SparkSession, folder: Path, report: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -112,6 +114,24 @@ def test_parquet_says_what_lines_say(
     same(facts, report[1])
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("spark")
+def test_what_is_too_large_for_memory_is_kept_in_files(
+    folder: Path,
+    report: tuple[Path, dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Beyond `SMALL_BYTES` another path is taken, to the same facts; it leaves nothing behind."""
+    monkeypatch.setattr(job, "SMALL_BYTES", -1)
+    facts, _ = run(settings(folder, tmp_path))
+    same(facts, report[1])
+    assert facts["lines"] == report[1]["lines"]
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left <= {"index.html", "report.json", "spark.log", "tables"}
+
+
+@pytest.mark.slow
 def test_a_batch_that_is_repeated_replaces_itself(
     spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
@@ -156,3 +176,24 @@ def test_kafka_without_a_broker_is_one_clear_sentence(
 ) -> None:
     assert job.main(["--events", "kafka:events", "--out", str(tmp_path)]) == 2
     assert "--bootstrap-server" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_spark_without_the_connector_is_one_clear_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--events", "kafka:events", "--bootstrap-server", "127.0.0.1:1"]
+    assert job.main([*options, "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith("report: ")
+    assert "kafka" in said
+
+
+@pytest.mark.parametrize("text", ["", "=x", "kafka.security.protocol"])
+def test_an_option_without_a_value_is_refused_without_telling_it(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--events", "kafka:events", "--out", str(tmp_path), "--kafka-option", text]
+    with pytest.raises(SystemExit):
+        job.main(options)
+    assert "NAME=VALUE" in capsys.readouterr().err

@@ -5,15 +5,14 @@ from metrics.events import EventKind, SessionEvent
 from metrics.spark.clients import clients
 from metrics.spark.generate import Size, clients_of, simulated, truth
 from metrics.spark.readiness import client_readiness, principals
-from metrics.spark.sessions import sessions, usage
 from tests.metrics.given import event
-from tests.metrics.spark.given import MINUTE_MS, frame, later, login, only, rows
+from tests.metrics.spark.given import MINUTE_MS, frame, later, login, only, rows, sessions_of
 
 TOLD = {"session_lifetime_ms": 15 * MINUTE_MS, "announced_lifetime_ms": 15 * MINUTE_MS}
 
 
 def verdicts(spark: SparkSession, *given: SessionEvent) -> DataFrame:
-    found = frame(spark, given).transform(usage).transform(sessions)
+    found = frame(spark, given).transform(sessions_of)
     return found.transform(clients).transform(client_readiness)
 
 

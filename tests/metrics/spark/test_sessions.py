@@ -6,15 +6,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from metrics.events import EventKind, SessionEvent
 from metrics.spark.generate import Size, clients_of, simulated
-from metrics.spark.sessions import intervals, sessions, usage
+from metrics.spark.sessions import intervals
 from tests.metrics.given import EPOCH_MS, event
-from tests.metrics.spark.given import MINUTE_MS, frame, later, login, only, rows
+from tests.metrics.spark.given import MINUTE_MS, frame, later, login, only, rows, sessions_of
 
 TOLD = {"session_lifetime_ms": 15 * MINUTE_MS, "announced_lifetime_ms": 15 * MINUTE_MS}
-
-
-def sessions_of(spark: SparkSession, *given: SessionEvent) -> DataFrame:
-    return frame(spark, given).transform(usage).transform(sessions)
 
 
 STANDINGS = [
@@ -52,7 +48,7 @@ def judged(spark: SparkSession) -> dict[str, dict[str, Any]]:
             # the connection's name is the case's
             values = {key: getattr(each, key) for key in each.__slots__}
             given.append(SessionEvent(**values | {"connection_id": name}))
-    return {row["connection_id"]: row for row in rows(sessions_of(spark, *given))}
+    return {row["connection_id"]: row for row in rows(sessions_of(frame(spark, given)))}
 
 
 @pytest.mark.parametrize(("name", "standing"), [(name, it) for name, _, it in STANDINGS])
@@ -63,20 +59,22 @@ def test_a_connection_stands_where_its_events_put_it(
 
 
 def test_no_events_are_no_sessions(spark: SparkSession) -> None:
-    assert rows(sessions_of(spark)) == []
+    assert rows(sessions_of(frame(spark, []))) == []
     assert rows(frame(spark, []).transform(intervals)) == []
 
 
 def test_what_became_known_last_is_valid(spark: SparkSession) -> None:
     """client.id comes with the first request, after the login."""
     last = later(EventKind.CHECKPOINT, 15, client_id="known-now")
-    assert only(sessions_of(spark, last, login(client_id=None)))["client_id"] == "known-now"
+    assert (
+        only(sessions_of(frame(spark, [last, login(client_id=None)])))["client_id"] == "known-now"
+    )
 
 
 def test_the_request_that_met_the_expired_session_is_a_use_of_it(spark: SparkSession) -> None:
     """In `enforce` it is refused and stands in no count of requests."""
     killed = later(EventKind.EXPIRED_KILLED, 20, last_request_ms=EPOCH_MS + 2 * MINUTE_MS, **TOLD)
-    assert only(sessions_of(spark, login(**TOLD), killed))["used_ms"] == 20 * MINUTE_MS
+    assert only(sessions_of(frame(spark, [login(**TOLD), killed])))["used_ms"] == 20 * MINUTE_MS
 
 
 def test_a_request_before_the_login_of_an_interval_is_no_use_of_it(spark: SparkSession) -> None:
@@ -88,7 +86,7 @@ def test_a_request_before_the_login_of_an_interval_is_no_use_of_it(spark: SparkS
         since_auth_ms=MINUTE_MS,
         last_request_ms=EPOCH_MS + 3 * MINUTE_MS,
     )
-    assert only(sessions_of(spark, again))["used_ms"] is None
+    assert only(sessions_of(frame(spark, [again])))["used_ms"] is None
 
 
 COMPARED = (
@@ -116,10 +114,11 @@ def population() -> list[SessionEvent]:
 
 
 def compared(given: DataFrame) -> list[tuple[Any, ...]]:
-    found = given.transform(usage).transform(sessions).where("principal IS NOT NULL")
+    found = sessions_of(given).where("principal IS NOT NULL")
     return sorted(tuple(row) for row in found.select(*COMPARED).collect())
 
 
+@pytest.mark.slow
 def test_either_view_alone_and_both_tell_the_same(
     spark: SparkSession, population: list[SessionEvent]
 ) -> None:
@@ -132,6 +131,7 @@ def test_either_view_alone_and_both_tell_the_same(
     assert compared(given.where("kind = 'summary'")) == both
 
 
+@pytest.mark.slow
 def test_the_order_of_events_does_not_matter(
     spark: SparkSession, population: list[SessionEvent]
 ) -> None:

@@ -2,35 +2,28 @@ import math
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from metrics.events import EventKind
-from metrics.spark.clients import clients
+from metrics.spark.analysis import TABLES
 from metrics.spark.generate import Size, clients_of, simulated
-from metrics.spark.readiness import client_readiness
-from metrics.spark.sessions import sessions, usage
-from metrics.spark.trends import (
-    by_day,
-    failures,
-    latencies,
-    projection,
-    session_lengths,
-    short_tokens,
-    storm_profile,
-    storms,
-)
+from metrics.spark.trends import projection, storm_profile
 from tests.metrics.given import EPOCH_MS, event
-from tests.metrics.spark.given import MINUTE_MS, frame, later, login, only, rows
+from tests.metrics.spark.given import MINUTE_MS, frame, known_of, later, login, only, rows
 
 DAY_MS = 86_400_000
 TOLD = {"session_lifetime_ms": 15 * MINUTE_MS, "announced_lifetime_ms": 15 * MINUTE_MS}
+
+
+def table(name: str, events: DataFrame) -> DataFrame:
+    return TABLES[name](known_of(events))
 
 
 def test_a_minute_counts_its_authentications_by_mechanism(spark: SparkSession) -> None:
     given = [login(connection_id=f"c-{number}", auth_latency_us=2000) for number in range(3)]
     again = later(EventKind.REAUTHENTICATED, 0.5, auth_latency_us=500, authentications=2)
     other = login(connection_id="d", mechanism=None)
-    found = rows(frame(spark, [*given, again, other]).transform(storms).orderBy("mechanism"))
+    found = rows(table("storms", frame(spark, [*given, again, other])).orderBy("mechanism"))
     assert [row["mechanism"] for row in found] == [None, "SCRAM-SHA-256"]
     assert found[1] == {
         "minute_ms": EPOCH_MS,
@@ -42,13 +35,14 @@ def test_a_minute_counts_its_authentications_by_mechanism(spark: SparkSession) -
     }
 
 
+@pytest.mark.slow
 def test_summaries_alone_tell_of_the_same_storms(spark: SparkSession) -> None:
     size = Size(connections=12, principals=4, clients=8, days=0.2, seed=5)
     given = frame(spark, simulated(size, clients_of(size)))
     columns = ["minute_ms", "mechanism", "authentications", "reauthentications"]
 
     def counted(kinds: str) -> set[Any]:
-        return set(given.where(kinds).transform(storms).select(*columns).collect())
+        return set(table("storms", given.where(kinds)).select(*columns).collect())
 
     assert counted("kind = 'summary'") == counted("kind <> 'summary'") == counted("true")
 
@@ -56,7 +50,7 @@ def test_summaries_alone_tell_of_the_same_storms(spark: SparkSession) -> None:
 def test_the_profile_keeps_the_busiest_minute(spark: SparkSession) -> None:
     given = [login(connection_id="a"), login(connection_id="b")]
     given.append(login(connection_id="c", timestamp_ms=EPOCH_MS + 90 * MINUTE_MS))
-    found = rows(storm_profile(frame(spark, given).transform(storms), points=2))
+    found = rows(storm_profile(table("storms", frame(spark, given)), points=2))
     assert [row["authentications"] for row in found] == [2, 1]
 
 
@@ -75,7 +69,7 @@ def test_quantiles_are_within_one_percent(spark: SparkSession, view: str) -> Non
 
         buckets = tuple(LatencyBucket(bucket=latency_bucket(value), count=1) for value in values)
         given = [later(EventKind.SUMMARY, 60, reauth_latencies=buckets)]
-    row = only(frame(spark, given).transform(latencies).where(f"kind = '{kind}'"))
+    row = only(table("latencies", frame(spark, given)).where(f"kind = '{kind}'"))
     assert row["count"] == 500
     for name, share in (("p50_us", 0.5), ("p95_us", 0.95), ("p99_us", 0.99)):
         exact = values[math.ceil(share * len(values)) - 1]
@@ -86,9 +80,7 @@ def test_a_client_is_ready_from_the_day_it_was_repaired(spark: SparkSession) -> 
     failing = later(EventKind.WOULD_BE_KILLED, 16, **TOLD)
     tomorrow = later(EventKind.REAUTHENTICATED, 1440, authentications=2, sequence=2, **TOLD)
     after = later(EventKind.CHECKPOINT, 2880, authentications=2, sequence=3, **TOLD)
-    found = rows(
-        frame(spark, [login(**TOLD), failing, tomorrow, after]).transform(usage).transform(by_day)
-    )
+    found = rows(table("by_day", frame(spark, [login(**TOLD), failing, tomorrow, after])))
     assert [(row["failing"], row["ready"]) for row in found] == [(1, 0), (0, 1), (0, 1)]
 
 
@@ -111,28 +103,36 @@ def test_the_trend_is_a_line_through_the_days(
     assert row["ready_day"] == ready_day
 
 
-@pytest.mark.parametrize(
-    ("token_ms", "used_ms", "listed", "outlived_ms"),
-    [
-        (3_600_000, 3_000_000, False, None),
-        (3_600_000, 3_700_000, True, 100_000),
-        (30_000, 10_000, True, None),
-        (None, 10**9, False, None),
-        (3_600_000, None, False, None),
-    ],
-)
+TOKENS = [
+    (3_600_000, 3_000_000, False, None),
+    (3_600_000, 3_700_000, True, 100_000),
+    (30_000, 10_000, True, None),
+    (None, 10**9, False, None),
+    (3_600_000, None, False, None),
+]
+
+
 def test_a_token_is_short_if_it_was_outlived_or_lives_less_than_a_minute(
     spark: SparkSession,
-    token_ms: int | None,
-    used_ms: int | None,
-    listed: bool,
-    outlived_ms: int | None,
 ) -> None:
-    last = None if used_ms is None else EPOCH_MS + used_ms
-    given = frame(spark, [login(credential_lifetime_ms=token_ms, last_request_ms=last)])
-    judged = given.transform(usage).transform(sessions).transform(clients)
-    found = rows(judged.transform(client_readiness).transform(short_tokens))
-    assert [row["outlived_ms"] for row in found] == ([outlived_ms] if listed else [])
+    given = [
+        login(
+            connection_id=f"c-{number}",
+            client_id=str(number),
+            credential_lifetime_ms=token_ms,
+            last_request_ms=None if used_ms is None else EPOCH_MS + used_ms,
+        )
+        for number, (token_ms, used_ms, _, _) in enumerate(TOKENS)
+    ]
+    found = {
+        row["client_id"]: row["outlived_ms"]
+        for row in rows(table("short_tokens", frame(spark, given)))
+    }
+    assert found == {
+        str(number): outlived_ms
+        for number, (_, _, listed, outlived_ms) in enumerate(TOKENS)
+        if listed
+    }
 
 
 def test_lengths_fall_into_classes_that_double(spark: SparkSession) -> None:
@@ -141,9 +141,7 @@ def test_lengths_fall_into_classes_that_double(spark: SparkSession) -> None:
         for number, ms in enumerate([0, 60_000, 60_001, 120_000, 900_000])
     ]
     given.append(login(connection_id="unused"))
-    found = rows(
-        frame(spark, given).transform(usage).transform(sessions).transform(session_lengths)
-    )
+    found = rows(table("session_lengths", frame(spark, given)))
     counted = {row["up_to_ms"]: row["connections"] for row in found}
     assert counted == {60_000: 2, 120_000: 2, 960_000: 1}
 
@@ -153,13 +151,12 @@ def test_failures_are_told_by_reason(spark: SparkSession) -> None:
     again = later(EventKind.FAILED, 14, failure_reason="expired")
     found = {
         (row["failure_reason"], row["reauthentication"])
-        for row in rows(frame(spark, [first, again]).transform(failures))
+        for row in rows(table("failures", frame(spark, [first, again])))
     }
     assert found == {("bad_credentials", False), ("expired", True)}
 
 
 def test_nothing_gives_nothing(spark: SparkSession) -> None:
-    empty = frame(spark, [])
-    for function in (storms, latencies, failures):
-        assert rows(empty.transform(function)) == []
-    assert rows(empty.transform(usage).transform(by_day)) == []
+    empty = known_of(frame(spark, []))
+    for name, made in TABLES.items():
+        assert rows(made(empty)) == [], name

@@ -8,11 +8,11 @@ from pyspark.sql import SparkSession
 from metrics.events import SessionEvent
 from metrics.history import SessionHistory
 from metrics.period import Usage
-from metrics.spark.analysis import known, what_if_table
-from metrics.spark.sessions import intervals, sessions, usage
+from metrics.spark.analysis import what_if_table
+from metrics.spark.sessions import intervals
 from metrics.spark.what_if import active_runs, kills, what_if
 from tests.metrics.given import EPOCH, grant, history
-from tests.metrics.spark.given import MINUTE_MS, frame, login, only, rows
+from tests.metrics.spark.given import MINUTE_MS, frame, known_of, login, only, rows, sessions_of
 
 LIFETIMES_MS = tuple(minutes * MINUTE_MS for minutes in (1, 2, 5, 15, 30, 60, 240, 7))
 
@@ -84,7 +84,14 @@ def killed_at_least_and_most(
     }
 
 
-@pytest.mark.parametrize("view", ["both", "events", "summaries"])
+@pytest.mark.parametrize(
+    "view",
+    [
+        "both",
+        pytest.param("events", marks=pytest.mark.slow),
+        pytest.param("summaries", marks=pytest.mark.slow),
+    ],
+)
 def test_the_kills_lie_between_the_least_and_the_most(
     spark: SparkSession, connections: dict[str, Any], view: str
 ) -> None:
@@ -116,7 +123,7 @@ def test_a_session_is_killed_beyond_its_lifetime_and_not_at_it(spark: SparkSessi
     used = login(
         connection_id=at, authenticate_version=0, last_request_ms=round(EPOCH * 1000) + 300_000
     )
-    found = frame(spark, [used]).transform(usage).transform(sessions)
+    found = sessions_of(frame(spark, [used]))
     none = kills(
         frame(spark, []).transform(intervals), frame(spark, []).transform(active_runs), (1,)
     )
@@ -126,20 +133,20 @@ def test_a_session_is_killed_beyond_its_lifetime_and_not_at_it(spark: SparkSessi
 
 def test_what_is_unproven_is_not_called_killed(spark: SparkSession) -> None:
     used = login(last_request_ms=round(EPOCH * 1000) + 3_600_000)
-    rows_known = known(frame(spark, [used]), lambda _, table: table)
+    rows_known = known_of(frame(spark, [used]))
     row = only(what_if_table(rows_known, (300_000,)))
     assert (row["killed_connections"], row["unproven_connections"]) == (0, 1)
     assert row["kills_most"] == 0
 
 
 def test_nothing_observed_is_nothing_killed(spark: SparkSession) -> None:
-    rows_known = known(frame(spark, []), lambda _, table: table)
+    rows_known = known_of(frame(spark, []))
     assert rows(what_if_table(rows_known, (300_000,))) == []
 
 
 def test_less_than_an_hour_is_too_little_to_speak_of_days(spark: SparkSession) -> None:
     used = login(authenticate_version=0, last_request_ms=round(EPOCH * 1000) + 600_000)
-    rows_known = known(frame(spark, [used]), lambda _, table: table)
+    rows_known = known_of(frame(spark, [used]))
     row = only(what_if_table(rows_known, (300_000,)))
     assert row["killed_connections"] == 1
     assert row["kills_per_day_least"] is None

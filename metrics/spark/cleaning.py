@@ -1,0 +1,83 @@
+"""Rows that were read → events, each once, and what was counted on the way.
+
+Most logs are clean. That they are is seen in the one pass that is made anyway (`usage`); only if
+something is amiss are the events looked at again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from metrics.spark import events as log
+from metrics.spark.analysis import Keep
+from metrics.spark.usage import sequence_totals, sequences, usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """What was read."""
+
+    classified: DataFrame
+    counts: Mapping[str, int] | None = None
+    """Lines, and those with each problem, if they were counted: then the rows have none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaned:
+    """What the analysis begins with."""
+
+    events: DataFrame
+    """Valid, of the past, each once."""
+    usage: DataFrame
+    untold: DataFrame | None
+    """Connections of which only summary rows tell every authentication; None: there is none."""
+    denied: bool
+    """Is there any event of a denial?"""
+    lines: Mapping[str, int]
+
+
+def cleaned(rows: Rows, *, as_of_ms: int, keep: Keep) -> Cleaned:
+    """Set aside what is not valid, of the future or a duplicate, and count it."""
+    past = log.valid_events(rows.classified).where(~log.is_future(as_of_ms))
+    usage_rows = keep("usage", past.transform(usage))
+    sequence_rows, totals = _sequences(usage_rows)
+    seen = totals["events"]
+    counts = dict(rows.counts) if rows.counts is not None else _counted(rows.classified, seen)
+    at_reading = sum(counts[problem.value] for problem in log.AT_READING)
+    future = counts["lines"] - at_reading - seen
+    spotless = future == 0 and (rows.counts is not None or at_reading == 0)
+    events = log.bounded(rows.classified) if spotless else past
+    if totals["suspects"]:
+        names = keep("suspects", sequence_rows.where("suspect").select("connection_id"))
+        exact = keep("exact", log.without_duplicates(events, names))
+        events = log.certain(events, names).unionByName(exact)
+        usage_rows = log.certain(usage_rows, names).unionByName(exact.transform(usage))
+        usage_rows = keep("exact_usage", usage_rows)
+        sequence_rows, totals = _sequences(usage_rows)
+    lines = counts | {
+        log.Problem.FUTURE.value: future,
+        "duplicate": seen - totals["events"],
+        "missing": totals["numbered"] - totals["events"],
+    }
+    untold = sequence_rows.where("untold").select("connection_id")
+    return Cleaned(
+        events=events,
+        usage=usage_rows,
+        untold=keep("untold", untold) if totals["untold"] else None,
+        denied=totals["denials"] > 0,
+        lines=lines,
+    )
+
+
+def _sequences(usage_rows: DataFrame) -> tuple[DataFrame, Mapping[str, int]]:
+    rows = usage_rows.transform(sequences)
+    return rows, rows.transform(sequence_totals).collect()[0].asDict()
+
+
+def _counted(classified: DataFrame, valid: int) -> dict[str, int]:
+    """Count the lines, and those with each problem; if all were valid that is known already."""
+    lines = classified.count()
+    if lines == valid:
+        return {"lines": lines} | {problem.value: 0 for problem in log.AT_READING}
+    return classified.agg(*log.problem_counts()).collect()[0].asDict()

@@ -1,0 +1,27 @@
+"""Valid events → what ACLs denied, or would have (`authorizer.mode: audit`)."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from metrics.events import EventKind
+from metrics.spark.clients import HOSTS_SHOWN
+
+DENIALS = (EventKind.DENIED.value, EventKind.WOULD_BE_DENIED.value)
+
+
+def denials(events: DataFrame) -> DataFrame:
+    """One row per principal, resource and operation: how often, from where, since when."""
+    times = f.coalesce(f.col("denials"), f.lit(1))
+    enforced = f.col("kind") == EventKind.DENIED.value
+    return (
+        events.where(f.col("kind").isin(*DENIALS) & f.col("principal").isNotNull())
+        .groupBy("principal", "resource_type", "resource_name", "operation")
+        .agg(
+            f.sum(f.when(enforced, times).otherwise(0)).alias("denied"),
+            f.sum(f.when(enforced, 0).otherwise(times)).alias("would_be_denied"),
+            f.slice(f.sort_array(f.collect_set("client_host")), 1, HOSTS_SHOWN).alias("hosts"),
+            f.min("timestamp_ms").alias("first_ms"),
+            f.max("timestamp_ms").alias("last_ms"),
+        )
+        .orderBy("principal", "resource_type", "resource_name", "operation")
+    )

@@ -1,0 +1,128 @@
+"""What the queries bring back, and the tables that they write."""
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from metrics.spark import analysis
+from metrics.spark.cleaning import Cleaned
+from metrics.spark.denials import denials
+
+MAX_ROWS = 5_000
+"""Clients and principals that are collected for the page; the tables hold all of them."""
+
+BUSIEST = 20
+"""Minutes that are listed as storms."""
+
+Progress = Callable[[str], None]
+
+
+class Results:
+    """Rows for the page, in `rows`, and Parquet tables below `out`.
+
+    `small`: what is used several times is kept by Spark; else in files, so that memory does not
+    grow with the input. A context manager: what is kept in between goes at its end.
+    """
+
+    def __init__(self, out: Path, progress: Progress, *, small: bool) -> None:
+        self.rows: dict[str, list[dict[str, Any]]] = {}
+        self._progress = progress
+        self._small = small
+        self._tables = (out / "tables").absolute()
+        self._out = out
+
+    def __enter__(self) -> Self:
+        shutil.rmtree(self._tables, ignore_errors=True)
+        self._tables.mkdir(parents=True)
+        self._scratch = Path(tempfile.mkdtemp(prefix=".kept-", dir=self._out.absolute()))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def scratch(self, name: str, frame: DataFrame) -> DataFrame:
+        """Compute a table once; what comes after it need not know how it was made.
+
+        Not by `persist`: the whole plan would be gone through again for each use.
+        """
+        return frame.localCheckpoint() if self._small else _written(self._scratch / name, frame)
+
+    def table(self, name: str, frame: DataFrame) -> DataFrame:
+        """Do the same with a table of the report."""
+        if self._small:
+            frame = frame.localCheckpoint()
+            frame.coalesce(1).write.parquet(str(self._tables / name))
+            return frame
+        return _written(self._tables / name, frame)
+
+    def collect(self, read: Cleaned, lifetimes_ms: tuple[int, ...]) -> None:
+        """Run the queries, a few at a time: each by itself leaves processors idle."""
+        known = analysis.known(
+            read.events,
+            read.usage,
+            lambda name, frame: (self.scratch if name == "happenings" else self.table)(name, frame),
+            untold=read.untold,
+        )
+        steps: list[Callable[[], None]] = [
+            lambda: self._what_if(known, lifetimes_ms),
+            lambda: self._clients(known),
+            *(self._step(name, known) for name in analysis.TABLES),
+        ]
+        if read.denied:
+            steps.append(lambda: self._denials(known))
+        else:
+            self.rows["denials"] = []
+        with ThreadPoolExecutor(max_workers=3) as pool:
+            for running in [pool.submit(step) for step in steps]:
+                running.result()
+
+    def _what_if(self, known: analysis.Known, lifetimes_ms: tuple[int, ...]) -> None:
+        self._keep("what_if", self.table("what_if", analysis.what_if_table(known, lifetimes_ms)))
+
+    def _clients(self, known: analysis.Known) -> None:
+        clients = known.clients.orderBy(f.col("verdict") == "ready", "principal", "client_id")
+        self._keep("clients", clients)
+        verdicts = known.clients.groupBy("verdict").agg(f.count(f.lit(1)).alias("clients"))
+        self._keep("clients_by_verdict", verdicts)
+        span = known.sessions.agg(
+            f.count(f.lit(1)).alias("connections"),
+            f.min("connected_ms").alias("from_ms"),
+            f.max("last_event_ms").alias("to_ms"),
+        )
+        self._keep("observed", span)
+
+    def _denials(self, known: analysis.Known) -> None:
+        self._keep("denials", self.table("denials", known.events.transform(denials)))
+
+    def _step(self, name: str, known: analysis.Known) -> Callable[[], None]:
+        def step() -> None:
+            frame = self.table(name, analysis.TABLES[name](known))
+            if name == "storms":
+                self._keep("storm_profile", analysis.storm_plot(frame))
+                frame = frame.orderBy(f.desc("authentications"), "minute_ms").limit(BUSIEST)
+            if name == "by_day":
+                self._keep("projection", analysis.projection_table(frame))
+            self._keep(name, frame)
+
+        return step
+
+    def _keep(self, name: str, frame: DataFrame) -> None:
+        self.rows[name] = [row.asDict(recursive=True) for row in frame.limit(MAX_ROWS).collect()]
+        self._progress(f"{name.replace('_', ' ')} done")
+
+
+def _written(path: Path, frame: DataFrame) -> DataFrame:
+    frame.write.mode("overwrite").parquet(str(path))
+    return frame.sparkSession.read.schema(frame.schema).parquet(str(path))

@@ -1,0 +1,59 @@
+"""The demo's last scene: the readiness report of its own events, if this machine can make it."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from proxy.demo.stage import SESSION_MS
+
+REPORT_SECONDS: Final = 180.0
+"""Some 15 s on an idle machine; beyond this it hangs."""
+
+
+def missing() -> str | None:
+    """Say what the report needs and is not here; None: nothing."""
+    needed = []
+    if importlib.util.find_spec("pyspark") is None:
+        needed.append("PySpark (pip install 'kafka-reauth-proxy[spark]')")
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        needed.append("Java 17 or later (Debian: openjdk-17-jre-headless)")
+    return " and ".join(needed) or None
+
+
+def make_report(events: Path, out: Path, log: Path, console: Console) -> bool:
+    """Make the report and say where it is; False: it could have been made and was not."""
+    options = ["--events", str(events), "--out", str(out), "--lifetime", f"{SESSION_MS}ms"]
+    needed = missing()
+    if needed is not None:
+        _say(console, f"Readiness report: it needs {needed}; then")
+        _say(console, f"  reauth-proxy report {' '.join(options)}")
+        return True
+    _say(console, "Readiness report: Spark is reading the events, some 15 seconds …")
+    with log.open("wb") as file:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "proxy", "report", *options],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                timeout=REPORT_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            _say(console, f"Readiness report: not done in {REPORT_SECONDS:.0f} s, see {log}")
+            return False
+    if done.returncode:
+        _say(console, f"Readiness report: failed, see {log}")
+        return False
+    _say(console, f"Readiness report: {out / 'index.html'}")
+    return True
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(Text(text), soft_wrap=True)

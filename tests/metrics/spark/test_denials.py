@@ -1,0 +1,75 @@
+"""From denials to commands; the names in them are a stranger's choice."""
+
+import shlex
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from metrics.events import EventKind
+from metrics.spark.denials import denials
+from metrics.spark.missing_acls import missing_acls
+from tests.metrics.spark.given import frame, later, login, rows
+
+ORDERS = {"resource_type": "TOPIC", "resource_name": "orders"}
+
+
+def denial(**more: Any) -> dict[str, Any]:
+    fields = {"principal": "User:alice", "operation": "READ", "denied": 0, "would_be_denied": 2}
+    return fields | ORDERS | more
+
+
+def test_denials_are_added_up_by_principal_resource_and_operation(spark: SparkSession) -> None:
+    would_be = EventKind.WOULD_BE_DENIED
+    given = [
+        login(),
+        later(would_be, 1, operation="READ", denials=3, **ORDERS),
+        later(would_be, 2, operation="READ", denials=2, client_host="10.0.0.8", **ORDERS),
+        later(EventKind.DENIED, 3, operation="READ", **ORDERS),
+        later(would_be, 3, operation="WRITE", denials=1, **ORDERS),
+    ]
+    read, write = rows(frame(spark, given).transform(denials))
+    assert (read["operation"], read["denied"], read["would_be_denied"]) == ("READ", 1, 5)
+    assert read["hosts"] == ["10.0.0.7", "10.0.0.8"]
+    assert (write["operation"], write["would_be_denied"]) == ("WRITE", 1)
+
+
+def test_one_command_allows_all_that_a_principal_was_denied_on_a_resource() -> None:
+    given = [denial(), denial(operation="DESCRIBE_CONFIGS"), denial(principal="User:bob")]
+    alice, bob = missing_acls(given)
+    assert alice["command"] == (
+        "kafka-acls --bootstrap-server HOST:PORT --add --allow-principal=User:alice "
+        "--operation=DescribeConfigs --operation=Read --topic=orders"
+    )
+    assert alice["would_be_denied"] == 4
+    assert "User:bob" in bob["command"]
+
+
+def test_the_cluster_has_no_name_to_give() -> None:
+    (row,) = missing_acls([denial(resource_type="CLUSTER", resource_name="kafka-cluster")])
+    assert row["command"].endswith("--operation=Read --cluster")
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "'; rm -rf ~ #", "$(reboot)", "--force", "-", "a\nb", "`x`", '"', "é"]
+)
+def test_a_name_stays_one_word_of_the_command(name: str) -> None:
+    """A client may ask for a topic or a group of any name, and is denied it by design."""
+    (row,) = missing_acls([denial(resource_type="GROUP", resource_name=name)])
+    assert shlex.split(row["command"])[-1] == f"--group={name}"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"resource_name": "*"},
+        {"principal": "User:*"},
+        {"resource_name": "x" * 255 + "…"},
+        {"resource_type": "A_LATER_TYPE"},
+        {"resource_type": None},
+    ],
+)
+def test_no_command_allows_more_than_was_asked_for(more: dict[str, Any]) -> None:
+    """To kafka-acls `*` is every topic, and a name that was cut is another's name."""
+    (row,) = missing_acls([denial(**more)])
+    assert row["command"] is None
