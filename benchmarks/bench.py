@@ -8,6 +8,7 @@ which is `python -m benchmarks.bench`, about seven minutes. Parts of it:
 
     python -m benchmarks.bench --quick                             # a minute or two, rougher
     python -m benchmarks.bench --figures relay --shapes 16x1x100B
+    python -m benchmarks.bench --figures relay,tls-handshakes --rows haproxy-tls,tls
     python -m benchmarks.bench --rows haproxy,session-check --rounds 15
     python -m benchmarks.bench --json after.json                   # every round, for comparisons
 
@@ -25,13 +26,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from benchmarks import figures, machine, report
+from benchmarks import acl_administration, figures, machine, report
 from benchmarks.kafka_listener import kafka
 from benchmarks.load import Generator
 from benchmarks.programs import (
@@ -51,6 +52,7 @@ from benchmarks.targets import (
     Lab,
     Row,
     Target,
+    authorizing,
     proxy,
 )
 
@@ -58,6 +60,8 @@ from benchmarks.targets import (
 _REAUTH_LIFETIME_SECONDS = 20
 _METADATA_TOPICS, _METADATA_PARTITIONS = 1_000, 6
 _PROXY_ROW = "session-check"
+_WITHOUT_TLS = {"haproxy-tls": "haproxy", "tls": _PROXY_ROW}
+"""Rows with TLS, and what differs from them by nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +123,8 @@ class Bench:
             shape: {row: asdict(each) | {"median": each.medians()} for row, each in rows.items()}
             for shape, rows in found.items()
         }
-        self._console.print(report.relay(found, self._plan.shapes))
+        secured = {row.name for row in self._plan.rows if row.tls}
+        self._console.print(report.relay(found, self._plan.shapes, secured))
 
     def auth(self) -> None:
         rows = [
@@ -143,6 +148,21 @@ class Bench:
             for mechanism, rows in found.items()
         }
         self._console.print(report.auth(found))
+
+    def tls_handshakes(self) -> None:
+        self._console.print("TLS handshakes …", style="dim")
+        wanted = {row.name for row in self._plan.rows if row.tls}
+        wanted |= {_WITHOUT_TLS[name] for name in wanted}
+        with self._rows([row for row in ROWS if row.name in wanted]) as targets:
+            found = figures.handshakes(
+                self._generator,
+                {name: one for name, one in targets.items() if one.ca is not None},
+                {name: targets[bare] for name, bare in _WITHOUT_TLS.items() if bare in targets},
+                rounds=self._plan.rounds,
+                seconds=self._plan.seconds,
+            )
+        self.results["tls-handshakes"] = {row: asdict(each) for row, each in found.items()}
+        self._console.print(report.handshakes(found))
 
     def idle(self) -> None:
         found = {}
@@ -178,6 +198,15 @@ class Bench:
         self.results["metadata"] = asdict(found)
         self._console.print(report.metadata(found, _METADATA_TOPICS, _METADATA_PARTITIONS))
 
+    def acls(self) -> None:
+        self._console.print("administration of ACLs …", style="dim")
+        with authorizing(acl_administration.ACLS)(self._lab) as target:
+            found = acl_administration.administration(
+                self._generator, target, self._lab.credentials
+            )
+        self.results["acls"] = {work: asdict(each) for work, each in found.items()}
+        self._console.print(report.acls(found))
+
     @contextmanager
     def _rows(self, rows: Sequence[Row]) -> Iterator[dict[str, Target]]:
         """Start these rows; one that cannot run here is left out, with a line that says why."""
@@ -199,9 +228,11 @@ class Bench:
 FIGURES: dict[str, Callable[[Bench], None]] = {
     "relay": Bench.relay,
     "auth": Bench.auth,
+    "tls-handshakes": Bench.tls_handshakes,
     "idle": Bench.idle,
     "reauth": Bench.reauth,
     "metadata": Bench.metadata,
+    "acls": Bench.acls,
 }
 
 
@@ -211,9 +242,7 @@ def fake_broker(programs: dict[str, Path], lab: Lab, *options: str) -> Iterator[
     address = free_address()
     command = [str(programs["fake_broker"]), "--port", str(address.port), *options]
     with running(command, log=lab.directory / "fake_broker.log", address=address):
-        yield Lab(
-            directory=lab.directory, broker=address, credentials=lab.credentials, cpus=lab.cpus
-        )
+        yield replace(lab, broker=address)
 
 
 def make_credentials(directory: Path) -> Credentials:
@@ -230,6 +259,23 @@ def make_credentials(directory: Path) -> Credentials:
         jwks_file=issuer.write_jwks(directory / "jwks.json"),
         issuer=ISSUER,
         audience=AUDIENCE,
+    )
+
+
+def make_lab(directory: Path, cpus: set[int] | None = None) -> Lab:
+    """Make what all targets share but the broker; the certificate is ECDSA's, P-256."""
+    from tests.certificates import Authority
+
+    authority = Authority()
+    certificate = directory / "server.pem"
+    certificate.write_bytes(authority.issue("benchmark").pem)
+    return Lab(
+        directory=directory,
+        broker=free_address(),
+        credentials=make_credentials(directory),
+        certificate=certificate,
+        ca=authority.write(directory),
+        cpus=cpus,
     )
 
 
@@ -297,13 +343,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="benchmarks-") as name, on_cpus(generators):
             directory = Path(name)
             programs = compile_all(directory)
-            bare = Lab(
-                directory=directory,
-                broker=free_address(),
-                credentials=make_credentials(directory),
-                cpus=measured,
-            )
-            with fake_broker(programs, bare) as lab:
+            with fake_broker(programs, make_lab(directory, measured)) as lab:
                 description = machine.describe(pinned=options.pin)
                 console.print(report.machine(description))
                 bench = Bench(make_plan(options), lab, programs, console)

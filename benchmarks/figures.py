@@ -27,14 +27,51 @@ class Shape:
     payload_bytes: int
     limit: float
     """The CPU per request to reach, as a multiple of the baseline's in the same run."""
+    tls_limit: float
+    """The same where clients speak TLS."""
 
 
 SHAPES: Sequence[Shape] = (
-    Shape(name="1x1x100B", connections=1, in_flight=1, payload_bytes=100, limit=1.4),
-    Shape(name="16x1x100B", connections=16, in_flight=1, payload_bytes=100, limit=1.4),
-    Shape(name="16x8x100B", connections=16, in_flight=8, payload_bytes=100, limit=1.2),
-    Shape(name="16x1x16KiB", connections=16, in_flight=1, payload_bytes=16_384, limit=1.0),
-    Shape(name="4x2x1MB", connections=4, in_flight=2, payload_bytes=1_000_000, limit=0.6),
+    Shape(
+        name="1x1x100B",
+        connections=1,
+        in_flight=1,
+        payload_bytes=100,
+        limit=1.4,
+        tls_limit=1.3,
+    ),
+    Shape(
+        name="16x1x100B",
+        connections=16,
+        in_flight=1,
+        payload_bytes=100,
+        limit=1.4,
+        tls_limit=1.3,
+    ),
+    Shape(
+        name="16x8x100B",
+        connections=16,
+        in_flight=8,
+        payload_bytes=100,
+        limit=1.2,
+        tls_limit=1.3,
+    ),
+    Shape(
+        name="16x1x16KiB",
+        connections=16,
+        in_flight=1,
+        payload_bytes=16_384,
+        limit=1.0,
+        tls_limit=1.3,
+    ),
+    Shape(
+        name="4x2x1MB",
+        connections=4,
+        in_flight=2,
+        payload_bytes=1_000_000,
+        limit=0.6,
+        tls_limit=1.0,
+    ),
 )
 
 
@@ -152,6 +189,70 @@ def _authenticated(rounds: Sequence[Measured], idle: float) -> Authenticated:
         p50_us=middle("p50_us"),
         p99_us=middle("p99_us"),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Greeted:
+    """The cost of a connection of one request, from connect to close."""
+
+    plain_cpu_us: float | None
+    """Without TLS, by the same program; None: it was not measured."""
+    full_cpu_us: float
+    resumed_cpu_us: float
+
+
+def handshakes(
+    generator: Generator,
+    secured: Mapping[str, Target],
+    plain: Mapping[str, Target],
+    *,
+    rounds: int,
+    seconds: float,
+) -> dict[str, Greeted]:
+    """Measure TLS handshakes, full and resumed, and the same connections without TLS.
+
+    One connection at a time: HAProxy resumes only some of the sessions that are offered to it at
+    once. `plain` has the programs of `secured` without TLS, by the same names.
+    """
+
+    def measure(target: Target, resume: str) -> Measured:
+        return _check_no_errors(
+            generator.measure(
+                target,
+                "auth",
+                connections=1,
+                seconds=seconds,
+                authenticate=False,
+                options=("--tls-resume", resume),
+            )
+        )
+
+    found: dict[tuple[str, str], list[Measured]] = {}
+    for _ in range(rounds):
+        for name, target in secured.items():
+            found.setdefault((name, "full"), []).append(measure(target, "no"))
+            found.setdefault((name, "resumed"), []).append(measure(target, "yes"))
+            if name in plain:
+                found.setdefault((name, "plain"), []).append(measure(plain[name], "no"))
+    for (name, kind), each in found.items():
+        _check_resumed(name, kind, each)
+    cost = {key: _authenticated(each, 0.0) for key, each in found.items()}
+    return {
+        name: Greeted(
+            plain_cpu_us=cost[name, "plain"].cpu_us if name in plain else None,
+            full_cpu_us=cost[name, "full"].cpu_us,
+            resumed_cpu_us=cost[name, "resumed"].cpu_us,
+        )
+        for name in secured
+    }
+
+
+def _check_resumed(name: str, kind: str, rounds: Sequence[Measured]) -> None:
+    """Sessions must be resumed where that is measured, and nowhere else."""
+    resumed = sum(each.report["resumed"] for each in rounds)
+    count = sum(each.report["count"] for each in rounds)
+    if resumed != (count if kind == "resumed" else 0):
+        raise MeasurementFailed(f"{name} {kind}: {resumed} of {count} sessions were resumed")
 
 
 def _check_no_errors(measured: Measured) -> Measured:

@@ -1,10 +1,11 @@
 /* A load generator for Kafka listeners: one thread, epoll, no decoding but what it must check.
  *
- *     cc -std=c11 -O2 -o load load.c -lcrypto
+ *     cc -std=c11 -O2 -o load load.c -lssl -lcrypto
  *     ./load MODE --target HOST:PORT [options]
  *
  * Every connection begins with ApiVersions v3 and, unless --mechanism is none, SaslHandshake v1 and
- * SaslAuthenticate v1. Modes:
+ * SaslAuthenticate v1; with --tls-ca all of it is in TLS, with --tls-resume yes every connection
+ * but the first ones resumes an earlier session. Modes:
  *
  *     relay   keeps --in-flight Produce requests of --payload bytes under way on each of
  *             --connections, for --seconds
@@ -20,6 +21,7 @@
 #define _GNU_SOURCE
 #include "histogram.h"
 #include "scram.h"
+#include "tls.h"
 #include "wire.h"
 
 #include <arpa/inet.h>
@@ -28,19 +30,27 @@
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
 enum {
     KEPT_BYTES = 2048, /* of each response: more than any that is read to its end */
     READ_BYTES = 64 * 1024,
-    FRAME_HEAD = 12,   /* size, api key, version, correlation id */
+    CORRELATION_ID = 8, /* its place in a request: behind size, api key and version */
     LOGINS_AT_ONCE = 64,
     PRODUCE_VERSION = 9,
 };
 
-enum state { CLOSED, CONNECTING, API_VERSIONS_SENT, HANDSHAKE_SENT, FIRST_SENT, FINAL_SENT, READY };
+enum state {
+    CLOSED,
+    CONNECTING,
+    SHAKING_HANDS, /* of TLS */
+    API_VERSIONS_SENT,
+    HANDSHAKE_SENT,
+    FIRST_SENT,
+    FINAL_SENT,
+    READY,
+};
 enum mode { RELAY, AUTH, IDLE, REAUTH };
 
 static const char *const MODES[] = {"relay", "auth", "idle", "reauth"};
@@ -48,12 +58,13 @@ static const uint64_t SECOND = 1000000000ULL;
 
 struct connection {
     int fd;
+    SSL *ssl; /* NULL: without TLS */
     enum state state;
     bool reauthenticating, authenticated, waiting_to_write;
     uint32_t kept, skip;             /* of the current response */
     uint32_t next_id, expected_id;   /* correlation ids: to send, to receive */
     uint32_t to_send;                /* Produce requests not yet wholly written */
-    size_t sent_of_current;          /* bytes of the first of them */
+    size_t sent_of_current;          /* bytes of the first of them; with TLS 0 until it is sent */
     uint64_t began, expires, reauth_at; /* ns */
     uint64_t *sent_at;               /* ns, by correlation id modulo in_flight */
     struct scram scram;
@@ -63,7 +74,8 @@ struct connection {
 static struct {
     enum mode mode;
     struct sockaddr_in target;
-    const char *mechanism, *user;
+    char host[64];
+    const char *mechanism, *user, *ca_file;
     char *password, *token;
     uint32_t connections, in_flight, payload;
     double seconds, warm_up, timeout;
@@ -73,14 +85,14 @@ static struct {
 static int epoll_fd;
 static uint64_t now, started, measure_from, measure_until, last_at;
 static struct connection *connections;
-static uint32_t opened, opening, ready, done, errors, reauthenticated, late, answered;
+static uint32_t opened, opening, ready, done, errors, reauthenticated, late, answered, resumed;
 static uint32_t *reauth_order; /* connections in the order of their logins */
 static uint32_t reauth_head, reauth_tail;
 static bool measuring, finished;
 static uint64_t session_lifetime_ms;
 static struct histogram latencies;
 static struct scram_keys keys;
-static struct buffer request, produce_tail;
+static struct buffer request, produce;
 static unsigned produce_version = PRODUCE_VERSION;
 static uint8_t read_buffer[READ_BYTES];
 
@@ -105,8 +117,21 @@ static void watch(struct connection *c, int operation, uint32_t events)
         die("epoll_ctl");
 }
 
+static ssize_t transmit(struct connection *c, const void *data, size_t size)
+{
+    return c->ssl ? tls_send(c->ssl, data, size) : send(c->fd, data, size, MSG_NOSIGNAL);
+}
+
+static ssize_t receive(struct connection *c)
+{
+    return c->ssl ? tls_receive(c->ssl, read_buffer, sizeof read_buffer)
+                  : recv(c->fd, read_buffer, sizeof read_buffer, 0);
+}
+
 static void close_connection(struct connection *c)
 {
+    if (c->ssl)
+        tls_close(c->ssl);
     close(c->fd);
     if (c->state < READY && !c->reauthenticating)
         opening--;
@@ -165,7 +190,7 @@ static size_t request_begin(struct connection *c, unsigned api_key, unsigned ver
 static void request_send(struct connection *c, size_t start, enum state next)
 {
     frame_end(&request, start);
-    if (send(c->fd, request.data, request.size, MSG_NOSIGNAL) != (ssize_t)request.size)
+    if (transmit(c, request.data, request.size) != (ssize_t)request.size)
         return fail(c, strerror(errno));
     c->state = next;
 }
@@ -192,11 +217,13 @@ static void send_authenticate(struct connection *c, const char *token, int size,
     request_send(c, start, next);
 }
 
-/* What follows the correlation id in every Produce request. */
+/* A Produce request but for its correlation id. */
 static void build_produce(void)
 {
-    struct buffer *b = &produce_tail;
+    struct buffer *b = &produce;
     bool flexible = produce_version >= PRODUCE_FIRST_FLEXIBLE;
+    size_t start = frame_begin(b);
+    put16(b, API_PRODUCE), put16(b, produce_version), put32(b, 0);
     put_string(b, false, "bench"), put_tags(b, flexible);
     put_null_string(b, flexible);          /* transactional_id */
     put16(b, 1), put32(b, 30000);          /* acks, timeout_ms */
@@ -208,27 +235,20 @@ static void build_produce(void)
         put32(b, options.payload);
     memset(buffer_room(b, options.payload), 'x', options.payload);
     put_tags(b, flexible), put_tags(b, flexible), put_tags(b, flexible);
+    frame_end(b, start);
 }
 
 /* One write per request, as Kafka's clients do: what a relay may then read at once is up to it. */
 static void send_produce(struct connection *c)
 {
-    uint8_t head[FRAME_HEAD];
-    size_t frame = FRAME_HEAD + produce_tail.size;
-    set32(head, (uint32_t)frame - 4);
-    set32(head + 4, (uint32_t)API_PRODUCE << 16 | produce_version);
     while (c->to_send) {
-        set32(head + 8, c->next_id);
-        size_t head_sent = c->sent_of_current < FRAME_HEAD ? c->sent_of_current : FRAME_HEAD;
-        size_t tail_sent = c->sent_of_current - head_sent;
-        struct iovec parts[] = {{head + head_sent, FRAME_HEAD - head_sent},
-                                {produce_tail.data + tail_sent, produce_tail.size - tail_sent}};
-        struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
-        ssize_t sent = sendmsg(c->fd, &message, MSG_NOSIGNAL);
+        set32(produce.data + CORRELATION_ID, c->next_id);
+        size_t left = produce.size - c->sent_of_current;
+        ssize_t sent = transmit(c, produce.data + c->sent_of_current, left);
         if (sent < 0 && errno != EAGAIN)
             return fail(c, strerror(errno));
         c->sent_of_current += sent < 0 ? 0 : (size_t)sent;
-        if (c->sent_of_current < frame)
+        if (c->sent_of_current < produce.size)
             break;
         c->sent_of_current = 0;
         c->next_id++, c->to_send--;
@@ -271,8 +291,10 @@ static void on_authenticated(struct connection *c)
     opening--;
     ready++;
     if (options.mode == AUTH) {
-        if (measuring)
+        if (measuring) {
             histogram_add(&latencies, now - c->began);
+            resumed += c->ssl && SSL_session_reused(c->ssl);
+        }
         close_connection(c);
     } else if (options.mode == REAUTH) {
         if (session_lifetime_ms == 0)
@@ -441,17 +463,42 @@ static uint32_t consume(struct connection *c, const uint8_t *p, uint32_t n)
     return complete;
 }
 
+static void shake_hands(struct connection *c)
+{
+    ssize_t outcome = tls_shake_hands(c->ssl);
+    if (outcome < 0 && errno == EAGAIN)
+        return;
+    if (outcome <= 0)
+        return fail(c, "the TLS handshake failed");
+    send_api_versions(c);
+}
+
+static void on_connected(struct connection *c)
+{
+    watch(c, EPOLL_CTL_MOD, EPOLLIN);
+    if (!tls.context)
+        return send_api_versions(c);
+    if (!(c->ssl = tls_open(c->fd)))
+        die("SSL_new");
+    c->state = SHAKING_HANDS;
+    shake_hands(c);
+}
+
 static void on_readable(struct connection *c)
 {
-    ssize_t n = recv(c->fd, read_buffer, sizeof read_buffer, 0);
-    if (n < 0 && errno == EAGAIN)
-        return;
-    if (n <= 0)
-        return fail(c, n ? strerror(errno) : "closed by the server");
-    read_clock();
-    uint32_t complete = consume(c, read_buffer, (uint32_t)n);
-    if (complete && c->state == READY && options.mode == RELAY && started)
-        owe_produce(c, complete);
+    if (c->state == SHAKING_HANDS)
+        return shake_hands(c);
+    do {
+        ssize_t n = receive(c);
+        if (n < 0 && errno == EAGAIN)
+            return;
+        if (n <= 0)
+            return fail(c, n ? strerror(errno) : "closed by the server");
+        read_clock();
+        uint32_t complete = consume(c, read_buffer, (uint32_t)n);
+        if (complete && c->state == READY && options.mode == RELAY && started)
+            owe_produce(c, complete);
+    } while (c->state != CLOSED && c->ssl && SSL_has_pending(c->ssl));
 }
 
 static void on_writable(struct connection *c)
@@ -460,8 +507,7 @@ static void on_writable(struct connection *c)
         return send_produce(c);
     if (!is_connected(c))
         return fail(c, strerror(errno));
-    watch(c, EPOLL_CTL_MOD, EPOLLIN);
-    send_api_versions(c);
+    on_connected(c);
 }
 
 /* --- the run --------------------------------------------------------------------------------- */
@@ -480,7 +526,7 @@ static void open_more(void)
 static void step_relay(void)
 {
     if (!started && ready == options.connections) {
-        if (!produce_tail.size)
+        if (!produce.size)
             build_produce();
         started = now;
         for (uint32_t i = 0; i < options.connections; i++)
@@ -523,7 +569,7 @@ static void step_reauth(void)
         if (c->state == READY && now < c->reauth_at)
             break;
         if (c->state == READY) {
-            if (!produce_tail.size)
+            if (!produce.size)
                 build_produce();
             begin_reauthentication(c);
         }
@@ -566,11 +612,13 @@ static void report(void)
 {
     uint64_t end = options.mode == REAUTH ? last_at : now;
     printf("{\"event\": \"end\", \"finished\": %s, \"count\": %llu, \"seconds\": %.6f, "
-           "\"p50_us\": %.1f, \"p99_us\": %.1f, \"max_us\": %.1f, \"errors\": %u",
+           "\"p50_us\": %.1f, \"p99_us\": %.1f, \"max_us\": %.1f, \"errors\": %u, "
+           "\"resumed\": %u",
            finished ? "true" : "false", (unsigned long long)latencies.count,
            measuring ? (double)(end - measure_from) / (double)SECOND : 0.0,
            (double)histogram_quantile(&latencies, 0.50) / 1000,
-           (double)histogram_quantile(&latencies, 0.99) / 1000, (double)latencies.max / 1000, errors);
+           (double)histogram_quantile(&latencies, 0.99) / 1000, (double)latencies.max / 1000, errors,
+           resumed);
     if (options.mode == REAUTH)
         printf(", \"reauthenticated\": %u, \"late\": %u, \"answered_after\": %u, "
                "\"session_lifetime_ms\": %llu",
@@ -586,7 +634,7 @@ static void usage(const char *why)
             "load: %s\nusage: load relay|auth|idle|reauth --target HOST:PORT [--connections N] "
             "[--in-flight N] [--payload BYTES] [--seconds S] [--warm-up S] [--timeout S] "
             "[--mechanism none|SCRAM-SHA-256|OAUTHBEARER] [--user NAME] [--password-file FILE] "
-            "[--token-file FILE]\n",
+            "[--token-file FILE] [--tls-ca FILE] [--tls-resume no|yes]\n",
             why);
     exit(2);
 }
@@ -605,11 +653,10 @@ static char *read_line(const char *path)
 
 static void parse_target(const char *text)
 {
-    char host[64];
     unsigned port;
     options.target.sin_family = AF_INET;
-    if (sscanf(text, "%63[^:]:%u", host, &port) != 2 ||
-        inet_pton(AF_INET, host, &options.target.sin_addr) != 1)
+    if (sscanf(text, "%63[^:]:%u", options.host, &port) != 2 ||
+        inet_pton(AF_INET, options.host, &options.target.sin_addr) != 1)
         usage("--target must be an IPv4 address and a port");
     options.target.sin_port = htons((uint16_t)port);
 }
@@ -646,6 +693,10 @@ static void parse_option(const char *name, const char *value)
         options.password = read_line(value);
     else if (!strcmp(name, "--token-file"))
         options.token = bearer_message(read_line(value));
+    else if (!strcmp(name, "--tls-ca"))
+        options.ca_file = value;
+    else if (!strcmp(name, "--tls-resume"))
+        tls.resume = !strcmp(value, "yes");
     else
         usage("unknown option");
 }
@@ -670,6 +721,8 @@ static void parse_arguments(int argc, char **argv)
         usage("the mechanism is unknown, or its password or token file is missing");
     if (!strcmp(options.mechanism, "SCRAM-SHA-256"))
         options.token = NULL;
+    if (options.ca_file && !tls_begin(options.ca_file, options.host))
+        usage("cannot read the certificates of --tls-ca");
 }
 
 int main(int argc, char **argv)

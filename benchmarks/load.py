@@ -40,11 +40,13 @@ class Generator:
         connections: int,
         seconds: float,
         mechanism: str | None = None,
+        authenticate: bool = True,
         options: Sequence[str] = (),
     ) -> Measured:
-        """Run one mode to its end."""
+        """Run one mode to its end; `mechanism` None: the target's."""
         wanted = ["--connections", str(connections), "--seconds", f"{seconds}", *options]
-        with self._started(target, mode, mechanism, wanted, seconds) as process:
+        how = (mechanism or target.mechanism) if authenticate else None
+        with self._started(target, mode, how, wanted, seconds) as process:
             self._expect(process, "start")
             before = _cpu(target)
             report = self._expect(process, "end")
@@ -57,7 +59,8 @@ class Generator:
     def idle(self, target: Target, connections: int, mechanism: str | None) -> Iterator[None]:
         """Hold authenticated connections open until the end of the block."""
         wanted = ["--connections", str(connections)]
-        with self._started(target, "idle", mechanism, wanted, 0.0) as process:
+        how = mechanism or target.mechanism
+        with self._started(target, "idle", how, wanted, 0.0) as process:
             ready = self._expect(process, "ready")
             if ready["connections"] != connections:
                 raise MeasurementFailed(f"only {ready['connections']} of {connections} connected")
@@ -78,9 +81,10 @@ class Generator:
         seconds: float,
     ) -> Iterator["subprocess.Popen[str]"]:
         command = [str(self.program), mode, "--target", str(target.address), *options]
-        login = self.credentials.login(mechanism or target.mechanism)
+        login = self.credentials.login(mechanism)
+        tls = () if target.ca is None else ("--tls-ca", str(target.ca))
         process = subprocess.Popen(
-            [*command, *login, "--timeout", f"{seconds + _GRACE_SECONDS}"],
+            [*command, *login, *tls, "--timeout", f"{seconds + _GRACE_SECONDS}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

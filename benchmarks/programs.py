@@ -3,6 +3,7 @@
 import os
 import shutil
 import socket
+import ssl
 import struct
 import subprocess
 import time
@@ -15,7 +16,7 @@ HERE = Path(__file__).parent
 START_DEADLINE_SECONDS = 60.0
 STOP_DEADLINE_SECONDS = 10.0
 
-_COMPILED: Mapping[str, Sequence[str]] = {"fake_broker": (), "load": ("-lcrypto",)}
+_COMPILED: Mapping[str, Sequence[str]] = {"fake_broker": (), "load": ("-lssl", "-lcrypto")}
 _COMPILE_FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra")
 
 
@@ -76,9 +77,17 @@ def on_cpus(cpus: set[int] | None) -> Iterator[None]:
 
 @contextmanager
 def running(
-    command: Sequence[str], *, log: Path, address: Address, cpus: set[int] | None = None
+    command: Sequence[str],
+    *,
+    log: Path,
+    address: Address,
+    cpus: set[int] | None = None,
+    ca: Path | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server until the end of the block; it has been seen to answer on `address`."""
+    """Run a server until the end of the block; it has been seen to answer on `address`.
+
+    `ca`: whom to trust to say who is there; None: it speaks without TLS.
+    """
     with log.open("wb") as output, on_cpus(cpus):
         process = subprocess.Popen(
             command,
@@ -88,20 +97,22 @@ def running(
             cwd=HERE.parent,
         )
     try:
-        _wait_until_answering(process, address, log)
+        _wait_until_answering(process, address, ca, log)
         yield process
     finally:
         _stop(process)
 
 
-def _wait_until_answering(process: subprocess.Popen[bytes], address: Address, log: Path) -> None:
+def _wait_until_answering(
+    process: subprocess.Popen[bytes], address: Address, ca: Path | None, log: Path
+) -> None:
     deadline = time.monotonic() + START_DEADLINE_SECONDS
     while True:
         if process.poll() is not None:
             what = f"ended with status {process.returncode}"
         elif time.monotonic() > deadline:
             what = f"did not answer on {address} within {START_DEADLINE_SECONDS:.0f} s"
-        elif _answers(address):
+        elif _answers(address, ca):
             return
         else:
             time.sleep(0.05)
@@ -110,15 +121,23 @@ def _wait_until_answering(process: subprocess.Popen[bytes], address: Address, lo
         raise MeasurementFailed(f"{process.args!r} {what}:\n{tail}")
 
 
-def _answers(address: Address) -> bool:
+def _answers(address: Address, ca: Path | None) -> bool:
     """Whether ApiVersions v0 is answered: a port may be open long before anybody reads from it."""
     request = struct.pack(">ihhih", 10, 18, 0, 1, -1)  # size, key, version, correlation id, no name
     try:
-        with socket.create_connection((address.host, address.port), timeout=1) as connection:
+        with _connected(address, ca) as connection:
             connection.sendall(request)
             return bool(connection.recv(4))
     except OSError:
         return False
+
+
+def _connected(address: Address, ca: Path | None) -> socket.socket:
+    connection = socket.create_connection((address.host, address.port), timeout=1)
+    if ca is None:
+        return connection
+    context = ssl.create_default_context(cafile=ca)
+    return context.wrap_socket(connection, server_hostname=address.host)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

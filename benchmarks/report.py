@@ -1,10 +1,20 @@
 """The tables that people read; every one says what is wanted beside what was found."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from rich.table import Table
 
-from benchmarks.figures import Authenticated, Held, Reauthenticated, Relayed, Rewritten, Shape
+from benchmarks.acl_administration import Administered
+from benchmarks.figures import (
+    Authenticated,
+    Greeted,
+    Held,
+    Reauthenticated,
+    Relayed,
+    Rewritten,
+    Shape,
+)
 from benchmarks.targets import OAUTHBEARER, SCRAM
 
 #: CPU per authentication to reach, as a share of what Kafka's own listener takes.
@@ -12,6 +22,7 @@ _AUTH_LIMITS = {SCRAM: 1 / 3, OAUTHBEARER: 1 / 2}
 _KIB_PER_CONNECTION_LIMIT = 8
 _WORKER_MIB_LIMIT = 60
 _REWRITE_MS_LIMIT = 3
+_PAUSE_MS_LIMIT = 20
 
 
 def machine(description: Mapping[str, str]) -> Table:
@@ -22,8 +33,10 @@ def machine(description: Mapping[str, str]) -> Table:
     return table
 
 
-def relay(found: Mapping[str, Mapping[str, Relayed]], shapes: Sequence[Shape]) -> Table:
-    """One line per shape and row."""
+def relay(
+    found: Mapping[str, Mapping[str, Relayed]], shapes: Sequence[Shape], secured: AbstractSet[str]
+) -> Table:
+    """One line per shape and row; `secured`: the rows whose clients speak TLS."""
     table = _table(
         "Relaying Produce requests (medians)",
         ("shape", "row"),
@@ -33,12 +46,13 @@ def relay(found: Mapping[str, Mapping[str, Relayed]], shapes: Sequence[Shape]) -
         for row, each in found[shape.name].items():
             values = each.medians()
             ratio = values["ratios"]
+            limit = shape.tls_limit if row in secured else shape.limit
             table.add_row(
                 shape.name,
                 row,
                 _number(values["cpu_us"] or None, 1),
-                _judged(ratio, shape.limit, 2),
-                f"≤ {shape.limit}" if ratio is not None else "",
+                _judged(ratio, limit, 2),
+                f"≤ {limit}" if ratio is not None else "",
                 _number(values["per_second"], 0),
                 _number(values["p50_us"], 0),
                 _number(values["p99_us"], 0),
@@ -68,6 +82,28 @@ def auth(found: Mapping[str, Mapping[str, Authenticated]]) -> Table:
                 _number(each.per_second, 0),
                 _number(each.p50_us, 0),
                 _number(each.p99_us, 0),
+            )
+        table.add_section()
+    return table
+
+
+def handshakes(found: Mapping[str, Greeted]) -> Table:
+    """One line per row and kind of connection."""
+    table = _table(
+        "TLS: connect, handshake, one request, close (medians)",
+        ("row", "handshake"),
+        ("CPU µs", "of it TLS", "connections/s per core"),
+    )
+    for row, each in found.items():
+        plain = each.plain_cpu_us
+        table.add_row(row, "none", _number(plain, 0), "", "")
+        for kind, cpu_us in (("full", each.full_cpu_us), ("resumed", each.resumed_cpu_us)):
+            table.add_row(
+                "",
+                kind,
+                _number(cpu_us, 0),
+                _number(None if plain is None else cpu_us - plain, 0),
+                _number(1e6 / cpu_us, 0),
             )
         table.add_section()
     return table
@@ -161,6 +197,27 @@ def _table(title: str, names: Iterable[str], values: Iterable[str]) -> Table:
 
 def _number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:,.{digits}f}"
+
+
+def acls(found: Mapping[str, Administered]) -> Table:
+    """One line per piece of administration."""
+    table = _table(
+        "Administering ACLs beside 100,000, while requests are relayed",
+        ("meanwhile",),
+        ("seconds", "p99 µs", "max µs", "more than without", "to reach"),
+    )
+    quiet = found["nothing"].max_us
+    for work, each in found.items():
+        pause = (each.max_us - quiet) / 1000
+        table.add_row(
+            work,
+            _number(each.seconds, 2),
+            _number(each.p99_us, 0),
+            _number(each.max_us, 0),
+            f"{_judged(pause, _PAUSE_MS_LIMIT, 1)} ms",
+            f"≤ {_PAUSE_MS_LIMIT} ms",
+        )
+    return table
 
 
 def _judged(value: float | None, limit: float | None, digits: int) -> str:

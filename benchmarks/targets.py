@@ -11,12 +11,16 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from benchmarks.programs import Address, MeasurementFailed, Unavailable, free_address, running
+from proxy.acl.model import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
+from proxy.quota.model import QuotaEntity, QuotaKey
+from proxy.store import open_store
 
 USER = "bench"
 SCRAM = "SCRAM-SHA-256"
@@ -52,6 +56,10 @@ class Lab:
     directory: Path
     broker: Address
     credentials: Credentials
+    certificate: Path
+    """What those show that speak TLS, and its key (PEM)."""
+    ca: Path
+    """Who signed it (PEM)."""
     cpus: set[int] | None
     """Where the programs under measurement run; None: anywhere."""
 
@@ -65,6 +73,8 @@ class Target:
     """The process tree that is measured; None: nothing stands between load and broker."""
     mechanism: str | None = None
     """How the load generator authenticates; None: not at all."""
+    ca: Path | None = None
+    """Whom the load generator trusts; None: it speaks without TLS."""
 
 
 Start = Callable[[Lab], AbstractContextManager[Target]]
@@ -88,27 +98,35 @@ defaults
     timeout client 1h
     timeout server 1h
 frontend clients
-    bind {address}
+    bind {address}{tls}
     default_backend brokers
 backend brokers
     server broker {broker}
 """
 
 
-@contextmanager
-def haproxy(lab: Lab) -> Iterator[Target]:
-    """HAProxy as a plain TCP relay with one thread, everything else as it comes."""
-    program = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
-    if program is None:
-        raise Unavailable("no haproxy (Debian: apt install haproxy)")
-    address = free_address()
-    config = lab.directory / "haproxy.cfg"
-    config.write_text(_HAPROXY.format(address=address, broker=lab.broker))
-    log = lab.directory / "haproxy.log"
-    with running(
-        [program, "-db", "-f", str(config)], log=log, address=address, cpus=lab.cpus
-    ) as process:
-        yield Target(address=address, pid=process.pid)
+def haproxy(*, tls: bool = False) -> Start:
+    """Return how to start HAProxy as a relay with one thread, everything else as it comes.
+
+    `tls`: it terminates its clients' TLS, and speaks to the broker without.
+    """
+
+    @contextmanager
+    def start(lab: Lab) -> Iterator[Target]:
+        program = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
+        if program is None:
+            raise Unavailable("no haproxy (Debian: apt install haproxy)")
+        address = free_address()
+        directory = lab.directory / ("haproxy-tls" if tls else "haproxy")
+        directory.mkdir(exist_ok=True)
+        config, ca = directory / "haproxy.cfg", lab.ca if tls else None
+        options = f" ssl crt {lab.certificate}" if tls else ""
+        config.write_text(_HAPROXY.format(address=address, broker=lab.broker, tls=options))
+        command, log = [program, "-db", "-f", str(config)], directory / "haproxy.log"
+        with running(command, log=log, address=address, cpus=lab.cpus, ca=ca) as process:
+            yield Target(address=address, pid=process.pid, ca=ca)
+
+    return start
 
 
 def proxy(
@@ -118,8 +136,12 @@ def proxy(
     listener: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     prepare: Prepare | None = None,
+    tls: bool = False,
 ) -> Start:
-    """Return how to start this project's proxy, `listener` and `settings` over the usual ones."""
+    """Return how to start this project's proxy, `listener` and `settings` over the usual ones.
+
+    `tls`: it terminates its clients' TLS, and speaks to the broker without.
+    """
 
     @contextmanager
     def start(lab: Lab) -> Iterator[Target]:
@@ -129,7 +151,9 @@ def proxy(
         directory.mkdir(exist_ok=True)
         address = free_address()
         config = directory / "proxy.yaml"
-        document = _proxy_config(lab, address, listener or {}) | dict(settings or {})
+        ca = lab.ca if tls else None
+        mine = {**(listener or {}), **(_sasl_ssl(lab) if tls else {})}
+        document = _proxy_config(lab, address, mine) | dict(settings or {})
         config.write_text(yaml.safe_dump(document))
         if not (directory / "state.db").exists():
             _add_user(lab, config)
@@ -137,10 +161,14 @@ def proxy(
             prepare(config)
         command = [sys.executable, "-m", "proxy", "serve", "--config", str(config)]
         log = directory / "proxy.log"
-        with running(command, log=log, address=address, cpus=lab.cpus) as process:
-            yield Target(address=address, pid=process.pid, mechanism=mechanism)
+        with running(command, log=log, address=address, cpus=lab.cpus, ca=ca) as process:
+            yield Target(address=address, pid=process.pid, mechanism=mechanism, ca=ca)
 
     return start
+
+
+def _sasl_ssl(lab: Lab) -> dict[str, str]:
+    return {"security.protocol": "SASL_SSL", "ssl.keystore.location": str(lab.certificate)}
 
 
 def _proxy_config(lab: Lab, address: Address, listener: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,6 +208,60 @@ def _add_user(lab: Lab, config: Path) -> None:
         raise MeasurementFailed(f"users add: {done.stdout}{done.stderr}")
 
 
+def authorizing(acls: int) -> Start:
+    """Return how to start the proxy with its authorizer on and so many ACLs."""
+
+    def create(config: Path) -> None:
+        store = open_store(f"sqlite:{config.parent / 'state.db'}")
+        store.create_acls(list(islice(_acls(), acls)))
+        store.close()
+
+    settings = {"authorizer": {"mode": "enforce", "allow.everyone.if.no.acl.found": not acls}}
+    return proxy(f"acls-{acls}", settings=settings, prepare=create)
+
+
+def _acls() -> Iterator[Acl]:
+    """What the load generator needs, and others that share all parts with it."""
+    yield _acl("bench", f"User:{USER}")
+    for operation in (Operation.ALTER, Operation.DESCRIBE):  # to administer ACLs
+        yield Acl(
+            resource_type=ResourceType.CLUSTER,
+            pattern_type=PatternType.LITERAL,
+            name=CLUSTER_NAME,
+            principal=f"User:{USER}",
+            host="*",
+            operation=operation,
+            permission=Permission.ALLOW,
+        )
+    for number in count():
+        yield _acl(f"bench-{number}", f"User:{USER}")
+        yield _acl("bench", f"User:{USER}-{number}")
+
+
+def _acl(topic: str, principal: str) -> Acl:
+    return Acl(
+        resource_type=ResourceType.TOPIC,
+        pattern_type=PatternType.LITERAL,
+        name=topic,
+        principal=principal,
+        host="*",
+        operation=Operation.WRITE,
+        permission=Permission.ALLOW,
+    )
+
+
+def measuring() -> Start:
+    """Return how to start the proxy with quotas on, none of which is ever exceeded."""
+
+    def create(config: Path) -> None:
+        store = open_store(f"sqlite:{config.parent / 'state.db'}")
+        limits = {QuotaKey.PRODUCER_BYTE_RATE: 1e15, QuotaKey.CONSUMER_BYTE_RATE: 1e15}
+        store.alter_quotas({QuotaEntity(user=USER): limits})
+        store.close()
+
+    return proxy("quotas", settings={"quotas": {"mode": "enforce"}}, prepare=create)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One line of the tables."""
@@ -188,10 +270,18 @@ class Row:
     start: Start
     baseline: str | None = None
     """The row to whose CPU per request this one's is compared, within each round."""
+    tls: bool = False
+    """Whether its clients speak TLS."""
 
 
 ROWS: Sequence[Row] = (
     Row(name="direct", start=direct),
-    Row(name="haproxy", start=haproxy),
+    Row(name="haproxy", start=haproxy()),
+    Row(name="haproxy-tls", start=haproxy(tls=True), tls=True),
     Row(name="session-check", start=proxy("session-check"), baseline="haproxy"),
+    Row(name="tls", start=proxy("tls", tls=True), baseline="haproxy-tls", tls=True),
+    Row(name="acls-0", start=authorizing(0), baseline="session-check"),
+    Row(name="acls-10", start=authorizing(10), baseline="session-check"),
+    Row(name="acls-100000", start=authorizing(100_000), baseline="session-check"),
+    Row(name="quotas", start=measuring(), baseline="session-check"),
 )
