@@ -7,6 +7,13 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --custom-compile-command "make lock" pyproject.toml requirements/build.in
 
+# On two cores: most tests wait for Kafka, Spark or a process. A file's tests share what they started.
+TWO := --numprocesses 2 --dist loadfile
+
+# What the code declares, written down: tables of the docs, the chart's schema, the dashboards.
+MODULES := proxy.config_docs metrics.docs proxy.reference_docs
+SCRIPTS := deploy/helm/schema.py deploy/grafana/generate.py
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test slow check static fmt lint types imports docs docs-check cov fuzz bench lock
 
@@ -17,10 +24,10 @@ demo: .venv/demo ## the proxy's main job on real traffic, in about a minute
 	$(BIN)/reauth-proxy demo
 
 test: .venv/test ## the tests, without those that take long
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest $(TWO) -m "not slow"
 
 slow: .venv/test ## the tests that take long
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest $(TWO) -m slow
 
 check: static test slow ## everything that CI runs
 
@@ -41,10 +48,12 @@ imports: .venv/test ## who may import whom
 	$(BIN)/lint-imports
 
 docs: .venv/test ## write the generated pages and tables anew
-	for page in proxy.config_docs metrics.docs proxy.reference_docs; do $(BIN)/python -m $$page; done
+	set -e; for module in $(MODULES); do $(BIN)/python -m $$module; done
+	set -e; for script in $(SCRIPTS); do $(BIN)/python $$script; done
 
 docs-check: .venv/test ## whether they are as they would be written
-	set -e; for page in proxy.config_docs metrics.docs proxy.reference_docs; do $(BIN)/python -m $$page --check; done
+	set -e; for module in $(MODULES); do $(BIN)/python -m $$module --check; done
+	set -e; for script in $(SCRIPTS); do $(BIN)/python $$script --check; done
 
 cov: .venv/test ## coverage by module
 	$(BIN)/coverage run -m pytest -m "not slow and not kafka"

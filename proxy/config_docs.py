@@ -19,25 +19,31 @@ from proxy.config.listener import (
     ReauthOverride,
     SessionSettings,
 )
-from proxy.config.model import Authorizer, Config, Events, Http, Store, Upstream
+from proxy.config.model import Admin, Authorizer, Config, Events, Http, Store, Upstream
+from proxy.config.quotas import Quotas
 from proxy.config.section import Section, described, keys, nested_section
+from proxy.config.tls import ListenerTls, UpstreamTls
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "configuration.md"
 
 _SECTIONS: tuple[tuple[str, type[Section]], ...] = (
     ("Top level", Config),
     ("`upstream`", Upstream),
+    ("`upstream`: TLS", UpstreamTls),
     ("`listeners[]`: where and who", Listener),
     ("`listeners[]`: sessions", SessionSettings),
     ("`listeners[].reauth.overrides[]`", ReauthOverride),
     ("`listeners[]`: OAUTHBEARER", OauthbearerSettings),
+    ("`listeners[]`: TLS", ListenerTls),
     ("`listeners[]`: limits", LimitSettings),
     ("`authorizer`", Authorizer),
+    ("`quotas`", Quotas),
     ("`store`", Store),
     ("`events`", Events),
     ("`http`", Http),
+    ("`admin`", Admin),
 )
-_PARENTS = (SessionSettings, OauthbearerSettings, LimitSettings)
+_PARENTS = (SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls, UpstreamTls)
 
 _INTRODUCTION = """\
 # Configuration
@@ -100,7 +106,7 @@ def _section(title: str, section: type[Section]) -> str:
 def _rows(section: type[Section]) -> Iterator[str]:
     inherited = {name for parent in _PARENTS for name in parent.model_fields}
     for key, name, field in keys(section):
-        if name in inherited and section is Listener:
+        if name in inherited and section in (Listener, Upstream):
             continue
         if nested := nested_section(field.annotation):
             what = "list" if get_args(field.annotation) else "section"
@@ -126,7 +132,7 @@ def _default(field: FieldInfo) -> str:
         case None:
             return "null"
         case {}:
-            return "its defaults"
+            return "its defaults" if nested_section(field.annotation) else "`{}`"
         case ():
             return "`[]`"
         case Enum() as default:
@@ -158,7 +164,8 @@ def _kind(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
     if schema.get("title") == "HOST:PORT":
         return "`HOST:PORT`"
     kind: str = schema["type"]
-    return {"integer": "whole number", "string": "text"}.get(kind, kind)
+    names = {"integer": "whole number", "string": "text", "object": "mapping"}
+    return names.get(kind, kind)
 
 
 def main(arguments: list[str]) -> int:

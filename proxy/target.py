@@ -9,21 +9,25 @@ from proxy.frames import (
     check_flexible_produce,
     check_produce,
     route_key,
+    unchanged,
 )
 from proxy.routing.discovery import Target
 from proxy.wire.addresses import Resolve, rewrite
 from proxy.wire.api_versions import ApiVersionsAnswers, UpstreamVersions
-from proxy.wire.apis import APIS, PRODUCE, Kind, carries_addresses, understands
+from proxy.wire.apis import APIS, FETCH, PRODUCE, Kind, carries_addresses, understands
 from proxy.wire.long_frames import APIS_CUT_THROUGH, LongFrameEndpoints
 
 
 class BrokerView:
     """Follows what its broker offers; its routes' counters live as long as it does."""
 
-    __slots__ = ("_resolve", "api_versions", "broker", "made", "routes")
+    __slots__ = ("_metered", "_resolve", "api_versions", "broker", "made", "routes")
 
-    def __init__(self, broker: Target, resolve: Resolve | None) -> None:
-        """Pass requests to `broker`; `resolve` rewrites addresses, None leaves them."""
+    def __init__(self, broker: Target, resolve: Resolve | None, *, metered: bool = False) -> None:
+        """Pass requests to `broker`; `resolve` rewrites addresses, None leaves them.
+
+        `metered`: what is fetched may count towards a quota.
+        """
         self.broker = broker
         self.api_versions: ApiVersionsAnswers | None = None
         """What clients are told of it; None: the broker has never been reached."""
@@ -32,6 +36,7 @@ class BrokerView:
         self.made: dict[int, Route] = {}
         """Every route there ever was, by `route_key`."""
         self._resolve = resolve
+        self._metered = metered
         if broker.versions is not None:
             self.offer(broker.versions)
 
@@ -59,7 +64,8 @@ class BrokerView:
             check = check_flexible_produce if flexible else check_produce
         resolve = self._resolve
         if resolve is None or not carries_addresses(api_key, version):
-            return Route(api_key, version, check)
+            metered = self._metered and api_key == FETCH
+            return Route(api_key, version, check, unchanged if metered else None)
 
         def transform(content: bytes) -> bytes:
             return rewrite(api_key, version, content, resolve)

@@ -14,15 +14,25 @@ PACKAGES = ("proxy", "sasl", "metrics")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 MAY_KNOW_ASYNCIO = {
+    "proxy/admin/client.py",
+    "proxy/admin/connection.py",
+    "proxy/admin/login.py",
+    "proxy/admin_socket.py",
+    "proxy/cli/administration.py",
+    "proxy/bulk.py",
     "proxy/control.py",
     "proxy/doors.py",
     "proxy/http.py",
     "proxy/http_process.py",
     "proxy/keys.py",
     "proxy/listener.py",
+    "proxy/quota_cluster.py",
     "proxy/relay.py",
     "proxy/routing/discovery.py",
+    "proxy/routing/transparent.py",
     "proxy/service_connection.py",
+    "proxy/status/service.py",
+    "proxy/tls/transport.py",
     "proxy/worker.py",
 }
 """The shell. Everything else is told what happened, and when."""

@@ -13,8 +13,8 @@ import sys
 from itertools import pairwise
 from typing import Final
 
+from proxy.bulk import BUFFER_BYTES
 from proxy.connection import Connection
-from proxy.relay import BUFFER_BYTES
 from proxy.requests import MOST_IN_FLIGHT
 from sasl.session import Enforcement
 from tests.fuzz.fuzz_sasl import mutate
