@@ -1,12 +1,14 @@
 """`reauth-proxy quotas`: how much users, client ids and addresses may use."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from proxy.cli.acl_options import Misuse
 from proxy.cli.administration import (
     BootstrapOption,
     CommandConfigOption,
@@ -15,6 +17,7 @@ from proxy.cli.administration import (
 )
 from proxy.cli.common import Exit, Output, OutputOption, fail, printable
 from proxy.cli.quota_administration import quota_administration
+from proxy.cli.quota_file import Named, filters_of_file
 from proxy.quota.model import (
     DEFAULT,
     BadEntity,
@@ -57,32 +60,54 @@ Keys = Annotated[
 
 @app.command(name="list")
 def list_quotas(
-    user: User = None,
+    user: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A user, without User:. May be repeated."),
+    ] = None,
     user_defaults: UserDefaults = False,
-    client_id: ClientId = None,
+    client_id: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID", help="A client id; with --user, of these users. May be repeated."
+        ),
+    ] = None,
     client_id_defaults: ClientIdDefaults = False,
-    ip: Ip = None,
+    ip: Annotated[
+        list[str] | None, typer.Option(metavar="ADDRESS", help="An address. May be repeated.")
+    ] = None,
     ip_defaults: IpDefaults = False,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Instead: a file with a filter per line, in these same options, such as"
+            " --user alice --client-id billing; - is the standard input.",
+        ),
+    ] = None,
     config: ConfigOption = None,
     store: StoreOption = None,
     bootstrap: BootstrapOption = None,
     command_config: CommandConfigOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List quotas: those set for what is named, alone or with others; or all."""
-    wanted = {
-        "user": _name("user", user, user_defaults),
-        "client_id": _name("client-id", client_id, client_id_defaults),
-        "ip": _name("ip", ip, ip_defaults),
-    }
+    """List quotas: those set for what is named, alone or with others; or all. One round trip."""
+    named = Named(
+        user=user or (),
+        user_defaults=user_defaults,
+        client_id=client_id or (),
+        client_id_defaults=client_id_defaults,
+        ip=ip or (),
+        ip_defaults=ip_defaults,
+    )
+    with _misuse_told():
+        filters = named.filters()
+        if file is not None:
+            if filters:
+                raise Misuse("--file goes without users, client ids and addresses: it names them")
+            filters = filters_of_file(file)
     with quota_administration(config, store, bootstrap, command_config) as administration:
-        quotas = administration.quotas()
-    found = {
-        entity: limits
-        for entity, limits in sorted(quotas.items(), key=lambda item: item[0].path)
-        if all(name in (None, getattr(entity, kind)) for kind, name in wanted.items())
-    }
-    _print_quotas(found, output)
+        quotas = administration.quotas(filters or None)
+    _print_quotas(dict(sorted(quotas.items(), key=lambda item: item[0].path)), output)
 
 
 @app.command(name="set")
@@ -158,6 +183,14 @@ def explain_quotas(
         typer.echo(json.dumps([_explanation_row(one) for one in explanations], indent=2))
     else:
         _print_explanations(explanations)
+
+
+@contextmanager
+def _misuse_told() -> Iterator[None]:
+    try:
+        yield
+    except Misuse as error:
+        raise typer.BadParameter(printable(str(error))) from None
 
 
 def _static_defaults(config: Path | None) -> StaticDefaults:

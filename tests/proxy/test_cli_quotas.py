@@ -1,13 +1,18 @@
 """`reauth-proxy quotas` as people script it."""
 
+import asyncio
 import json
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from proxy.cli.quotas import app
+from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
 from proxy.store import open_store
+from tests.proxy.admin.peer import DESCRIBE_CLIENT_QUOTAS, Peer
 
 
 @pytest.fixture
@@ -117,3 +122,231 @@ def test_there_must_be_a_store(tmp_path: Path) -> None:
     assert "there is no such store" in missing.output
     assert not (tmp_path / "typo.db").exists()
     assert CliRunner().invoke(app, ["list"]).exit_code == 2
+
+
+# ---------------------------------------------------------------------- many filters
+
+
+ENTITIES = [
+    QuotaEntity(ip="192.0.2.1"),
+    QuotaEntity(ip=DEFAULT),
+    QuotaEntity(user="a"),
+    QuotaEntity(user="a", client_id="c"),
+    QuotaEntity(user="a", client_id=DEFAULT),
+    QuotaEntity(user="b", client_id="c"),
+    QuotaEntity(user="c d"),
+    QuotaEntity(user="<default>"),
+    QuotaEntity(user=DEFAULT),
+    QuotaEntity(user=DEFAULT, client_id="c"),
+    QuotaEntity(client_id="c"),
+]
+
+
+@pytest.fixture
+def filled(store: Path) -> Path:
+    opened = open_store(f"sqlite:{store}")
+    opened.alter_quotas({entity: limit(entity) for entity in ENTITIES})
+    opened.close()
+    return store
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    """In a thread of its own: the command line runs its own event loop."""
+    one = Peer()
+    one.versions[DESCRIBE_CLIENT_QUOTAS] = (0, 2)
+    one.quotas.quotas = {entity: limit(entity) for entity in ENTITIES}
+    started, ended = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        async with one:
+            started.set()
+            await asyncio.to_thread(ended.wait, 30)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert started.wait(10)
+    yield one
+    ended.set()
+    thread.join(10)
+
+
+def limit(entity: QuotaEntity) -> dict[QuotaKey, float]:
+    of_address = entity.ip is not None
+    return {QuotaKey.CONNECTION_CREATION_RATE if of_address else QuotaKey.PRODUCER_BYTE_RATE: 1.0}
+
+
+def found(where: Path | Peer, *options: str, stdin: str = "") -> list[str]:
+    """Return whose quotas are listed, on the store or through a proxy."""
+    result = asked(where, *options, "--output", "json", stdin=stdin)
+    assert result.exit_code == 0, result.output
+    return [
+        " ".join(f"{kind}={name}" for kind, name in row["entity"].items())
+        for row in json.loads(result.stdout)
+    ]
+
+
+def asked(where: Path | Peer, *options: str, stdin: str = "") -> Result:
+    if isinstance(where, Peer):
+        way = ("--bootstrap-server", where.address)
+    else:
+        way = ("--store", str(where))
+    return CliRunner().invoke(app, ["list", *way, *options], input=stdin)
+
+
+@pytest.mark.parametrize(
+    ("options", "entities"),
+    [
+        (
+            "--user a --user b",
+            ["user=a", "user=a client-id=None", "user=a client-id=c", "user=b client-id=c"],
+        ),
+        ("--user a --user b --client-id c", ["user=a client-id=c", "user=b client-id=c"]),
+        ("--user a --client-id c --client-id nobody", ["user=a client-id=c"]),
+        (
+            "--user a --client-id c --client-id-defaults",
+            ["user=a client-id=None", "user=a client-id=c"],
+        ),
+        (
+            "--user-defaults --user <default>",
+            ["user=<default>", "user=None", "user=None client-id=c"],
+        ),
+        ("--ip 192.0.2.1 --ip 192.0.2.2", ["ip=192.0.2.1"]),
+        ("--ip-defaults --ip 192.0.2.1", ["ip=192.0.2.1", "ip=None"]),
+        ("--user nobody --user no-one", []),
+        ("--user nobody", []),
+    ],
+)
+def test_many_entities(filled: Path, peer: Peer, options: str, entities: list[str]) -> None:
+    """Every combination, as in `acls list`; on the store and in one round trip through a proxy."""
+    assert sorted(found(filled, *options.split())) == sorted(entities)
+    assert found(peer, *options.split()) == found(filled, *options.split())
+    assert peer.requests.count((DESCRIBE_CLIENT_QUOTAS, 2)) == 1
+
+
+def test_all_of_them(filled: Path, peer: Peer) -> None:
+    assert len(found(filled)) == len(ENTITIES)
+    assert found(peer) == found(filled)
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_an_older_peer_is_asked_one_by_one(filled: Path, peer: Peer, version: int) -> None:
+    """As Kafka 4.1, which has no KIP-888; nobody notices."""
+    peer.versions[DESCRIBE_CLIENT_QUOTAS] = (0, version)
+    options = ("--user", "a", "--user", "b", "--client-id", "c")
+    assert found(peer, *options) == found(filled, *options)
+    assert peer.seen(DESCRIBE_CLIENT_QUOTAS) == 2
+
+
+def test_what_two_filters_find_is_listed_once(filled: Path, peer: Peer) -> None:
+    lines = "--user a\n--client-id c --user a\n--user a\n"
+    entities = ["user=a", "user=a client-id=None", "user=a client-id=c"]
+    for where in (filled, peer):
+        assert sorted(found(where, "--file", "-", stdin=lines)) == entities
+
+
+FILTERS = """\
+# whom we look after
+--user b
+
+--user="c d"
+--user a --client-id-defaults
+  --ip 192.0.2.1\r
+"""
+
+
+@pytest.mark.parametrize("given", ["file", "stdin"])
+def test_a_file_of_filters(filled: Path, peer: Peer, given: str) -> None:
+    file = filled.with_name("filters")
+    file.write_text(FILTERS, newline="")
+    options = ("--file", str(file) if given == "file" else "-")
+    entities = ["ip=192.0.2.1", "user=a client-id=None", "user=b client-id=c", "user=c d"]
+    for where in (filled, peer):
+        assert sorted(found(where, *options, stdin=FILTERS)) == entities
+    assert peer.seen(DESCRIBE_CLIENT_QUOTAS) == 1
+
+
+def test_a_long_file_is_one_round_trip(peer: Peer) -> None:
+    peer.quotas.quotas = {
+        entity: limit(entity) for entity in (QuotaEntity(user=f"u{n}") for n in range(300))
+    }
+    lines = "".join(f"--user u{number}\n" for number in range(200))
+    assert len(found(peer, "--file", "-", stdin=lines)) == 200
+    assert peer.seen(DESCRIBE_CLIENT_QUOTAS) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "the file has no filters"),
+        ("# nothing\n\n", "the file has no filters"),
+        ("--user a\n\n--user b --user c\n", "line 3: one user, one client id, both, or one"),
+        ("--user a --user-defaults\n", "line 1: one user, one client id"),
+        ("--\n", "line 1: "),
+        ("--user a --ip 192.0.2.1\n", "line 1: Invalid quota entity combination"),
+        ("--user a\n--ip nowhere\n", "line 2: nowhere is not a valid IP"),
+        ("--user ''\n", "line 1: Empty user not supported"),
+        ("alice\n", "line 1: unrecognized arguments: alice"),
+        ("--use a\n", "line 1: unrecognized arguments"),
+        ("--store other\n", "line 1: unrecognized arguments"),
+        ("--help\n", "line 1: unrecognized arguments"),
+        ("--user\n", "line 1: argument --user: expected one argument"),
+        ('--user "a\n', "line 1: No closing quotation"),
+        (f"--user {'a' * 32_768}\n", "line 1: a name is longer than 32767 bytes"),
+        ("--user a\u2028--user b\n", "line 1: unrecognized arguments"),
+    ],
+)
+def test_a_file_that_says_something_else(peer: Peer, text: str, problem: str) -> None:
+    """One line that says where, status 2, and nobody is asked."""
+    result = asked(peer, "--file", "-", stdin=text)
+    assert result.exit_code == 2, result.output
+    assert problem in unwrapped(result)
+    assert peer.requests == []
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--user", "a", "--user", ""), "Empty user not supported"),
+        (("--user", "a", "--ip", "192.0.2.1"), "should not be combined"),
+        (("--client-id-defaults", "--ip-defaults"), "should not be combined"),
+        (("--ip", "nowhere"), "not a valid IP"),
+        (("--user", "\udcff"), "not UTF-8"),
+        (("--user", "ü" * 16_384), "longer than 32767 bytes"),
+        (("--file", "-", "--user", "a"), "--file goes without"),
+        (("--file", "-", "--ip-defaults"), "--file goes without"),
+    ],
+)
+def test_what_cannot_be_listed(
+    filled: Path, peer: Peer, options: tuple[str, ...], problem: str
+) -> None:
+    for where in (filled, peer):
+        result = asked(where, *options, stdin=FILTERS)
+        assert result.exit_code == 2, result.output
+        assert problem in unwrapped(result)
+    assert peer.requests == []
+
+
+def test_the_longest_name_can_be_asked_for(peer: Peer) -> None:
+    """In every version: what the limit lets through must not break the request."""
+    for version in (0, 1, 2):
+        peer.versions[DESCRIBE_CLIENT_QUOTAS] = (0, version)
+        assert found(peer, "--user", "a" * 32_767, "--user", "c d") == ["user=c d"]
+
+
+def test_a_file_that_cannot_be_read(filled: Path) -> None:
+    filled.with_name("binary").write_bytes(b"--user \xff")
+    for file in (filled.with_name("missing"), filled.with_name("binary"), filled.parent):
+        result = asked(filled, "--file", str(file))
+        assert result.exit_code == 2, result.output
+
+
+def test_refused_by_a_proxy(peer: Peer) -> None:
+    peer.rights = False
+    result = asked(peer, "--user", "a", "--user", "b")
+    assert result.exit_code == 1
+    assert result.stderr == "reauth-proxy: CLUSTER_AUTHORIZATION_FAILED\n"
+
+
+def unwrapped(result: Result) -> str:
+    return " ".join(result.stderr.replace("│", " ").split())
