@@ -124,7 +124,7 @@ class Bench:
             for shape, rows in found.items()
         }
         secured = {row.name for row in self._plan.rows if row.tls}
-        self._console.print(report.relay(found, self._plan.shapes, secured))
+        self._console.print(report.relay(found, self._plan.shapes, secured, baselines))
 
     def auth(self) -> None:
         rows = [
