@@ -17,6 +17,7 @@ from proxy.config import load
 from proxy.demo.processes import Program
 from proxy.demo.stage import free_ports
 from sasl import session
+from tests.ports import free_port_range
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
@@ -107,7 +108,7 @@ def blocks(language: str) -> list[str]:
 @pytest.mark.slow
 def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
     """As it stands there, but for the ports and for where the password comes from."""
-    first = free_ports(6)
+    first = free_port_range(6)
     brokers = Program("broker", "proxy.demo.broker", [], tmp_path / "broker.log")
     programs = [brokers]
     try:

@@ -17,8 +17,8 @@ from proxy.demo.broker import BROKERS
 from proxy.demo.processes import Program
 from tests.certificates import Authority
 from tests.deploy.tools import DEPLOY, find
-from tests.kafka.ports import free_port_range, free_ports
 from tests.kafka.proxied import ProxyProcess
+from tests.ports import free_port_range, free_ports
 
 JOB = "kafka/kafka-reauth-proxy"
 """As the Prometheus operator names the job of a PodMonitor."""

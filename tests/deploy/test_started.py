@@ -20,9 +20,9 @@ from tests.deploy.test_kubernetes import laid_out
 from tests.deploy.tools import missing
 from tests.kafka import java
 from tests.kafka.cluster import KafkaCluster
-from tests.kafka.ports import free_port_range, free_ports
 from tests.kafka.properties import BEHIND
 from tests.kafka.proxied import ProxyProcess, sidecar_config
+from tests.ports import free_port_range, free_ports
 
 pytestmark = pytest.mark.slow
 

@@ -20,10 +20,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.kafka import java, properties
-from tests.kafka.ports import free_ports
 from tests.kafka.properties import BEHIND, CONTROLLER, PLAINTEXT
 from tests.kafka.scram_client import salted_password
 from tests.kafka.wire_client import Address, ask, metadata_fields, milliseconds
+from tests.ports import free_ports
 
 #: `connections.max.reauth.ms` of each SASL listener, by the listener's name.
 SASL_LISTENERS: Mapping[str, int] = {"LONG": 3_600_000, "SHORT": 2_000, "NEVER": 0}

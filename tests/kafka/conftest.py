@@ -11,11 +11,11 @@ import pytest
 from tests.kafka import java
 from tests.kafka.clients import MECHANISMS, OAUTHBEARER, User, password_of
 from tests.kafka.cluster import KafkaCluster
-from tests.kafka.ports import free_ports
 from tests.kafka.properties import BEHIND
 from tests.kafka.proxied import SUPER_USER, ProxyProcess, gateway_config, sidecar_config
 from tests.kafka.sasl_programs import USERS, World, kafka_world
 from tests.kafka.tokens import Issuer
+from tests.ports import free_ports
 
 StartCluster = Callable[..., KafkaCluster]
 

@@ -18,9 +18,9 @@ from typing import Any, Self
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.kafka.cluster import SASL_LISTENERS, SCRAM_ITERATIONS
-from tests.kafka.ports import free_port_range, free_ports
 from tests.kafka.tokens import AUDIENCE, ISSUER
 from tests.kafka.wire_client import Address
+from tests.ports import free_port_range, free_ports
 
 START_DEADLINE_SECONDS = 30.0
 #: The proxy drains for a bounded time; past this it hangs.

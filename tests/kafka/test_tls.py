@@ -17,13 +17,13 @@ from tests.certificates import Authority
 from tests.kafka.clients import User
 from tests.kafka.cluster import KafkaCluster, wait_until
 from tests.kafka.conftest import add_users, user
-from tests.kafka.ports import free_ports
 from tests.kafka.properties import BEHIND
 from tests.kafka.proxied import ProxyProcess, sidecar_config
 from tests.kafka.sasl_programs import DELIBERATE, USERS, World, differences, run_all
 from tests.kafka.tokens import Issuer
 from tests.kafka.traffic import PARTITIONS, confluent_traffic
 from tests.kafka.wire_client import API_VERSIONS, Address, Outcome, WireClient
+from tests.ports import free_ports
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -17,27 +17,21 @@ from urllib.error import URLError
 import pytest
 import yaml
 
+from tests.ports import free_ports
 from tests.proxy.frames_given import api_versions, handshake
 
 PATIENCE_SECONDS = 15.0
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 class Serving:
     """A proxy whose broker does not exist: it accepts clients all the same."""
 
     def __init__(self, directory: Path, workers: int) -> None:
-        self.port, self.http_port = free_port(), free_port()
+        self.port, self.http_port, nobody = free_ports(3)
         self.path = directory / "config.yaml"
         self.log_path = directory / "proxy.log"
         self.settings: dict[str, Any] = {
-            "upstream": {"bootstrap.servers": f"127.0.0.1:{free_port()}"},
+            "upstream": {"bootstrap.servers": f"127.0.0.1:{nobody}"},
             "listeners": [
                 {
                     "name": "clients",
@@ -147,7 +141,8 @@ def test_a_life_of_two_workers(serving: Serving) -> None:
     serving.write()
     serving.process.send_signal(signal.SIGHUP)
     eventually(lambda: "needs a restart: workers" in serving.log(), "the reload is told")
-    assert "reloaded: listeners[clients].reauth.enforcement" in serving.log()
+    reloaded = "reloaded: listeners[clients].reauth.enforcement"
+    eventually(lambda: reloaded in serving.log(), "what was done is told")
 
     # A worker that dies is started anew; the line to the HTTP process holds.
     before = serving.children()
