@@ -105,10 +105,11 @@ class Admission:
 
     def allowed_topic(
         self, api_version: int, data: bytes | memoryview, at: int, end: int
-    ) -> bytes | None:
-        """Return what a Produce whose client id ends at `at` says of its one topic, if allowed.
+    ) -> int | None:
+        """Find what a Produce whose client id ends at `at` says of its one topic, if allowed.
 
-        Empty: it is allowed, and must be asked for each time. None: this look does not suffice.
+        Returns where that ends, for it holds until rights change; 0: it must be asked for each
+        time; None: it is not allowed, or this look does not suffice.
         """
         stop = only_topic(api_version, data, at, end)
         if not stop:
@@ -116,8 +117,7 @@ class Admission:
         said = bytes(data[topics_start(at) : stop])
         if not self._may_write(api_version, said):
             return None
-        remembered = (api_version, said) in self._allowed_topics
-        return said if remembered and api_version >= FIRST_FLEXIBLE else b""
+        return stop if (api_version, said) in self._allowed_topics else 0
 
     def _may_write(self, api_version: int, said: bytes) -> bool:
         """Whether a topic may be written to; `said` as `only_topic` finds it."""
@@ -320,7 +320,7 @@ def _unanswered(content: bytes, route: Route) -> bool:
     if route.check is None:
         return False
     at = 10 + max(0, INT16.unpack_from(content, 8)[0])
-    return route.check(content, at, len(content)) == FORWARD_UNANSWERED
+    return route.check(content, at, len(content))[0] == FORWARD_UNANSWERED
 
 
 def _cut(route: Route, response: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:

@@ -277,8 +277,7 @@ class Connection:
             self.requests.held = self._draining
             self.commands.append(ResumeClient())
             self.requests.reconsider()
-            if self.requests.rest:
-                self.client_bytes(self.requests.rest, now)
+            self.requests.resume(now)
         self.end_if_settled(now)
 
     # The end

@@ -12,8 +12,8 @@ from typing import Final, Protocol
 
 REQUEST_HEAD: Final = struct.Struct(">iIih")
 """Size, API key << 16 | version, correlation id, client id length."""
-LONGEST_CLIENT_ID_OF_A_LOOK: Final = 255
 RESPONSE_HEAD: Final = struct.Struct(">ii")
+read_response_head: Final = RESPONSE_HEAD.unpack_from
 """Size, correlation id."""
 SIZE: Final = struct.Struct(">i")
 
@@ -43,9 +43,9 @@ FORWARD_UNANSWERED: Final = 1
 UNDECIDED: Final = 2
 """The bytes at hand do not suffice."""
 
-Check = Callable[[Bytes, int, int], int]
+Check = Callable[[Bytes, int, int], tuple[int, int]]
 """`check(data, at, end)`: look at a frame whose client id ends at `at`, and of which the bytes
-before `end` are here, and say what to do with it."""
+before `end` are here, and say what to do with it, and behind which byte that is no more seen."""
 
 Transform = Callable[[bytes], bytes]
 """From a response's content behind the size field to what the client is sent in its place; no
@@ -103,10 +103,6 @@ class Route:
         self.response_bytes = 0
 
 
-NO_ROUTE: Final = Route(-1, -1)
-"""Stands for the route before the first."""
-
-
 class Amendment:
     """Stands for a route where the response to one request alone is treated in a way of its own."""
 
@@ -135,17 +131,26 @@ class Amendment:
         self._route.response_bytes = count
 
 
-@lru_cache(maxsize=4_096)
-def first_look(client_id_length: int, topic_bytes: int = 0) -> struct.Struct:
-    """One call that reads `REQUEST_HEAD` and, behind a client id of this length, a little more.
+Beginning = tuple[Callable[[Bytes, int], tuple[int, int, int, bytes]], int, int, bytes, Route]
+"""How frames begin that need no closer look: what reads size, API key and version, correlation id
+and the bytes behind them; how many bytes all these are; the API key and version and the bytes that
+it must find; the frames' route."""
 
-    In a flexible Produce the next four bytes are two zeros, for no tags and no transaction, and
-    acks; behind the timeout stand the number of topics and the first topic's name or id, which are
-    read if `topic_bytes` is their length. A connection's client id hardly ever changes, and often
-    it writes to one topic, so the next frame is nearly always judged by one look.
-    """
-    topic = f"4x{topic_bytes}s" if topic_bytes else "0s"
-    return struct.Struct(f">iIih{client_id_length}xHh{topic}")
+
+@lru_cache(maxsize=1_024)
+def _look(behind: int) -> struct.Struct:
+    return struct.Struct(f">iIi{behind}s")
+
+
+NO_BEGINNING: Final[Beginning] = _look(0).unpack_from, 1 << 32, -1, b"", Route(-1, -1)
+"""No read is as long as that."""
+
+
+def beginning_of(key: int, data: Bytes, pos: int, behind: int, route: Route) -> Beginning:
+    """What others must have in common up to `behind` with the frame at `pos`, but for two things:
+    their size and their correlation id."""
+    look = _look(behind - pos - 12)
+    return look.unpack_from, look.size, key, bytes(data[pos + 12 : behind]), route
 
 
 def route_key(api_key: int, api_version: int) -> int:
@@ -157,15 +162,15 @@ FIRST_FLEXIBLE_PRODUCE: Final = 9
 _INT16 = struct.Struct(">h")
 
 
-def check_produce(data: Bytes, at: int, end: int) -> int:
+def check_produce(data: Bytes, at: int, end: int) -> tuple[int, int]:
     """The look at a Produce of v3 to v8: with acks=0 it gets no answer."""
     if end < at + 2:
-        return UNDECIDED
+        return UNDECIDED, end
     (length,) = _INT16.unpack_from(data, at)
     return _acks(data, at + 2 + max(length, 0), end)
 
 
-def check_flexible_produce(data: Bytes, at: int, end: int) -> int:
+def check_flexible_produce(data: Bytes, at: int, end: int) -> tuple[int, int]:
     """The look at a Produce of v9 or later (KIP-482)."""
     try:
         tags, at = _uvarint(data, at, end)
@@ -175,14 +180,14 @@ def check_flexible_produce(data: Bytes, at: int, end: int) -> int:
             at += size
         length, at = _uvarint(data, at, end)
     except IndexError:
-        return UNDECIDED
+        return UNDECIDED, end
     return _acks(data, at + max(length - 1, 0), end)
 
 
-def _acks(data: Bytes, at: int, end: int) -> int:
+def _acks(data: Bytes, at: int, end: int) -> tuple[int, int]:
     if end < at + 2:
-        return UNDECIDED
-    return FORWARD if _INT16.unpack_from(data, at)[0] else FORWARD_UNANSWERED
+        return UNDECIDED, end
+    return (FORWARD if _INT16.unpack_from(data, at)[0] else FORWARD_UNANSWERED), at + 2
 
 
 def _uvarint(data: Bytes, at: int, end: int) -> tuple[int, int]:

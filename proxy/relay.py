@@ -186,8 +186,6 @@ class ClientSide(_Side):
         if connection is None or connection.closed:
             return
         now = monotonic()
-        if connection.requests.rest:
-            data = b"".join((connection.requests.rest, data))
         try:
             connection.client_bytes(data, now)
         except Exception:
@@ -332,8 +330,6 @@ class BrokerSide(_Side):
         if connection.closed:
             return
         now = monotonic()
-        if connection.responses.rest:
-            data = b"".join((connection.responses.rest, data))
         try:
             connection.broker_bytes(data, now)
         except Exception:

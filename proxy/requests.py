@@ -20,19 +20,18 @@ from typing import TYPE_CHECKING, Final
 from proxy.commands import CloseReason
 from proxy.frames import (
     FORWARD,
-    LONGEST_CLIENT_ID_OF_A_LOOK,
     MOST_BYTES_OF_A_LOOK,
-    NO_ROUTE,
+    NO_BEGINNING,
     REQUEST_HEAD,
     SIZE,
     SMALLEST_REQUEST,
     UNDECIDED,
     Amendment,
+    Beginning,
     Bytes,
     Route,
-    check_flexible_produce,
+    beginning_of,
     cut,
-    first_look,
 )
 from proxy.wire.apis import FETCH, PRODUCE, SASL_APIS, answered_here
 
@@ -47,6 +46,11 @@ MOST_IN_FLIGHT: Final = 1_024
 MOST_BYTES_OF_A_HEAD: Final = 1_024
 """Of a Produce up to its first topic: a longer one is gathered to be authorized."""
 
+LONGEST_BEGINNING: Final = 512
+"""Bytes of a frame by which others are recognised."""
+MOST_BEGINNINGS: Final = 16
+"""Per connection: API keys and versions whose frames are recognised."""
+
 MOST_BYTES_JUDGED: Final = 1_048_576
 """Of a request, other than Produce and Fetch, that must be read item by item to be authorized: the
 other connections of the worker wait as long. Kafka has no such bound."""
@@ -56,20 +60,19 @@ class Requests:
     """What comes from the client, cut into frames."""
 
     __slots__ = (
-        "_client_id_length",
         "_connection",
+        "_flows_until",
         "_gathered",
+        "_inflight",
         "_left",
-        "_look",
         "_owed",
-        "_topic",
-        "_topic_key",
+        "_passed",
+        "_usual",
         "active_at",
         "admission",
         "bytes",
         "count",
         "expires_at",
-        "flowing",
         "held",
         "held_behind",
         "last_at",
@@ -82,17 +85,18 @@ class Requests:
 
     def __init__(self, connection: "Connection", now: float) -> None:
         self._connection = connection
-        self._owed = connection.responses.inflight.append
+        self._inflight = connection.responses.inflight
+        self._owed = self._inflight.append
         self.most_bytes = connection.rules.request_max_bytes
         """`socket.request.max.bytes`."""
         self.active_at = now
         """When the client last sent anything."""
-        self.flowing = False
-        """Whether the next frame can be forwarded at a first look; see `reconsider`."""
+        self._flows_until = -inf
+        """The last moment at which a read is forwarded at a first look; see `reconsider`."""
         self.held = False
         """Whether no further request is to be taken for now."""
         self.rest = b""
-        """What could not be dealt with yet; put it before the next read."""
+        """What could not be dealt with yet; it comes before the next read."""
         self.admission: Admission | None = None
         """Judges what is asked; None: nothing needs to be authorized. See `guard`."""
         self.relaying = False
@@ -105,13 +109,10 @@ class Requests:
         """Of authenticated requests, those that the proxy answers included; without SASL's."""
         self.last_at: float | None = None
         """When the last of them arrived; None: none yet."""
-        self._client_id_length, self._look = 0, first_look(0)
-        """Of the last frame that needed more than one look."""
-        self._topic: bytes | None = b""
-        """What a Produce must say of its topics to be forwarded at a first look: the bytes that
-        were last found to be allowed. Empty: anything; None: nothing was found yet."""
-        self._topic_key = -1
-        """The API key and version in which they say so: a name in one is an id in the other."""
+        self._passed: dict[int, Beginning] = {}
+        """By API key and version: how a frame begins that needs no closer look."""
+        self._usual = NO_BEGINNING
+        """That of them which frames began with last."""
         self.throttle: Throttling | None = None
         """Counts what is used of quotas; None: the client has none."""
         self.held_behind = False
@@ -126,24 +127,27 @@ class Requests:
         return self._left > 0
 
     def client_bytes(self, data: Bytes, now: float) -> None:
-        """Take what was read from the client, `rest` first if there is any."""
+        """Take what was read from the client."""
         self.active_at = now
-        end = len(data)
-        pos = 0
-        if self.flowing and now <= self.expires_at:
-            pos = self._relay(data, 0, end, now)
-            if pos == end:
-                return
-        self._take(data, pos, end, now)
+        pos = self._relay(data, 0, now) if now <= self._flows_until else 0
+        if pos < len(data):
+            self._take(data, pos, now)
+
+    def resume(self, now: float) -> None:
+        """Take what could not be dealt with before."""
+        if self.rest:
+            self._take(b"", 0, now)
 
     def guard(self, admission: "Admission | None") -> None:
         """Have requests authorized by `admission` from now on; None: nothing needs to be."""
         self.admission = admission
-        self._topic = b"" if admission is None else None
-        self._look = first_look(self._client_id_length)
+        self._passed.clear()
+        self._usual = NO_BEGINNING
 
-    def _take(self, data: Bytes, pos: int, end: int, now: float) -> None:
-        self.rest = b""
+    def _take(self, data: Bytes, pos: int, now: float) -> None:
+        if self.rest:
+            data, pos, self.rest = b"".join((self.rest, data[pos:])), 0, b""
+        end = len(data)
         while pos < end:
             at = pos
             if self._left:
@@ -154,11 +158,11 @@ class Requests:
                 break
             else:
                 if self.relaying and self.to_broker is not None and now <= self.expires_at:
-                    pos = self._relay(data, at, end, now)
+                    pos = self._relay(data, at, now)
                 if pos == at and (pos := self._look_closer(data, at, end, now)) == at:
                     break
         if pos < end and not self._connection.closed:
-            self.rest = bytes(data[pos:end])
+            self.rest = bytes(data[pos:])
         self.reconsider()
         if self.held and not self._left:
             self._connection.end_if_settled(now)
@@ -166,11 +170,11 @@ class Requests:
     def hold(self) -> None:
         """Take no further request until `held` is cleared again."""
         self.held = True
-        self.flowing = False
+        self._flows_until = -inf
 
     def reconsider(self) -> None:
         """Find out whether the next read can be forwarded at a first look."""
-        self.flowing = (
+        flowing = (
             self.relaying
             and self.to_broker is not None
             and not self.held
@@ -178,82 +182,75 @@ class Requests:
             and not self._left
             and self._gathered is None
         )
+        self._flows_until = self.expires_at if flowing else -inf
 
-    def _relay(self, data: Bytes, start: int, end: int, now: float) -> int:  # noqa: C901 - in one piece, to be fast
-        """Forward frames that one look is enough for; return where more is needed.
+    def _relay(self, data: Bytes, start: int, now: float) -> int:
+        """Forward the frames at `start` that begin as one did that passed; return where others do.
 
-        The innermost loop of the proxy. Counters are brought up to date once per run of a route.
+        The innermost loop of the proxy: a run of one API key and version.
         """
-        pos = run = start
-        total = count = 0
-        key, route, always_answered, in_sight = -1, NO_ROUTE, False, False
-        routes, owed, most = self._connection.target.routes, self._owed, self.most_bytes
-        free, allowed, allowed_key = self.admission is None, self._topic, self._topic_key
-        throttle, produced = self.throttle, 0
-        length, width, unpack = self._client_id_length, self._look.size, self._look.unpack_from
+        end, pos, count = len(data), start, 0
+        read, width, key, beginning, route = self._usual
+        smallest, most, owed = width - 4, self.most_bytes, self._owed
         while end - pos >= width:
-            size, its_key, correlation_id, its_length, nothing, acks, topic = unpack(data, pos)
-            if its_length != length or not SMALLEST_REQUEST <= size <= most:
+            size, its_key, correlation_id, its_beginning = read(data, pos)
+            if its_beginning != beginning or its_key != key or size < smallest or size > most:
                 break
-            if its_key != key:
-                if its_key not in routes:
-                    break
-                route.requests += count
-                route.request_bytes += pos - run
-                total += count
-                if throttle is not None and route.api_key == PRODUCE:
-                    produced += pos - run - count * 4
-                key, route, run, count = its_key, routes[its_key], pos, 0
-                always_answered = free and route.check is None
-                in_sight = route.check is check_flexible_produce and (free or key == allowed_key)
-            if always_answered or (in_sight and nothing == 0 and acks and topic == allowed):
-                owed((correlation_id, route))
-            elif not in_sight or nothing or topic != allowed:
-                break
+            owed((correlation_id, route))
             count += 1
             pos += size + 4
-        if pos == start:
-            return pos
+        if not count:
+            if end - start >= width and its_key != key and its_key in self._passed:
+                self._usual = self._passed[its_key]
+                return self._relay(data, start, now)
+            return start
         route.requests += count
-        route.request_bytes += pos - run
-        after = self._forward(data, start, pos, end, total + count, now)
-        if throttle is not None:
-            if route.api_key == PRODUCE:
-                produced += pos - run - count * 4
-            if produced and (ms := throttle.used.produced(produced, now)):
-                throttle.tell(ms, now, PRODUCE)
+        route.request_bytes += pos - start
+        after = self._forward(data, start, pos, end, count, now)
+        if self.throttle is not None and route.api_key == PRODUCE:
+            self._meter(self.throttle, pos - start - 4 * count, now)
         return after
 
     def _relay_one(
-        self, data: Bytes, pos: int, end: int, now: float, topic: bytes | None = b""
+        self, data: Bytes, pos: int, end: int, now: float, behind: int | None = None
     ) -> int:
-        """Forward the frame at `pos`, and remember what it is recognised by at a first look.
+        """Forward the frame at `pos`, and others from now on that begin as it does up to `behind`.
 
-        `topic`: see `_topic`. Returns `pos` if it cannot be forwarded.
+        `behind` 0: no others; None: up to where it says what else must be known of it. Returns
+        `pos` if it cannot be forwarded.
         """
         size, key, correlation_id, length = REQUEST_HEAD.unpack_from(data, pos)
         route = self._connection.target.routes[key]
         after = pos + SIZE.size + size
-        verdict = FORWARD
-        if route.check is not None:
-            at = pos + REQUEST_HEAD.size + max(length, 0)
-            verdict = route.check(data, at, min(after, end))
+        at = pos + REQUEST_HEAD.size + max(length, 0)
+        verdict, seen = (
+            (FORWARD, at) if route.check is None else route.check(data, at, min(after, end))
+        )
         if verdict == UNDECIDED:
             if after <= end or end - pos > MOST_BYTES_OF_A_LOOK:  # enough was here
                 self._connection.end(CloseReason.MALFORMED_FRAME, now)
             return pos
         if verdict == FORWARD:
             self._owed((correlation_id, route))
-        if 0 <= length <= LONGEST_CLIENT_ID_OF_A_LOOK:
-            self._client_id_length, self._topic, self._topic_key = length, topic, key
-            self._look = first_look(length, len(topic) if topic else 0)
+            self._note(key, route, data, pos, seen if behind is None else behind, min(after, end))
         route.requests += 1
         route.request_bytes += after - pos
         upto = self._forward(data, pos, after, end, 1, now)
-        throttle = self.throttle
-        if throttle and route.api_key == PRODUCE and (ms := throttle.used.produced(size, now)):
-            throttle.tell(ms, now, PRODUCE)
+        if self.throttle is not None and route.api_key == PRODUCE:
+            self._meter(self.throttle, size, now)
         return upto
+
+    def _meter(self, throttle: "Throttling", produced: int, now: float) -> None:
+        ms = throttle.used.produced(produced, now)
+        if ms:
+            throttle.tell(ms, now, PRODUCE)
+
+    def _note(self, key: int, route: Route, data: Bytes, pos: int, behind: int, end: int) -> None:
+        """Remember how a frame begins that passed."""
+        if pos < behind <= min(end, pos + LONGEST_BEGINNING):
+            if len(self._passed) >= MOST_BEGINNINGS:
+                self._passed.clear()
+            self._usual = self._passed[key] = beginning_of(key, data, pos, behind, route)
 
     def _forward(
         self, data: Bytes, start: int, after: int, end: int, count: int, now: float
@@ -262,13 +259,14 @@ class Requests:
         assert self.to_broker is not None
         if after > end:
             self._left = after - end
-            self.flowing = False
+            self._flows_until = -inf
             after = end
         self.count += count
         self.bytes += after - start
         self.last_at = now
-        self.to_broker(cut(data, start, after))
-        if len(self._connection.responses.inflight) > MOST_IN_FLIGHT:
+        whole = after - start == len(data) and type(data) is bytes
+        self.to_broker(data if whole else cut(data, start, after))
+        if len(self._inflight) > MOST_IN_FLIGHT:
             self._connection.too_many_in_flight()
         return after
 
@@ -332,21 +330,15 @@ class Requests:
         return pos
 
     def _authorize_produce(
-        self,
-        admission: "Admission",
-        api_version: int,
-        data: Bytes,
-        pos: int,
-        end: int,
-        now: float,
+        self, admission: "Admission", api_version: int, data: Bytes, pos: int, end: int, now: float
     ) -> int:
         """Forward a Produce to one topic that is allowed; gather any other to be judged."""
         size, _, _, length = REQUEST_HEAD.unpack_from(data, pos)
         after = pos + SIZE.size + size
         at = pos + REQUEST_HEAD.size + max(length, 0)
-        topic = admission.allowed_topic(api_version, data, at, min(after, end))
-        if topic is not None:
-            return self._relay_one(data, pos, end, now, topic or None)
+        behind = admission.allowed_topic(api_version, data, at, min(after, end))
+        if behind is not None:
+            return self._relay_one(data, pos, end, now, behind)
         if end < after and end - pos < MOST_BYTES_OF_A_HEAD:
             return pos  # its head may not be here yet
         taker = admission.judge if self.throttle is None else self.throttle.judge
@@ -371,17 +363,16 @@ class Requests:
         self._forward(frame, 0, len(frame), len(frame), 1, now)
 
     def _take_whole(
-        self,
-        data: Bytes,
-        pos: int,
-        end: int,
-        now: float,
-        taker: Callable[[bytes, float], None],
+        self, data: Bytes, pos: int, end: int, now: float, taker: Callable[[bytes, float], None]
     ) -> int:
         """Gather the frame at `pos` for `taker`, which is given what is behind its size."""
-        (size,) = SIZE.unpack_from(data, pos)
+        size: int = SIZE.unpack_from(data, pos)[0]
+        begin = pos + SIZE.size
+        if begin + size <= end:
+            taker(bytes(data[begin : begin + size]), now)
+            return begin + size
         self._gathered = bytearray(), size, taker
-        return self._gather(self._gathered, data, pos + SIZE.size, end, now)
+        return self._gather(self._gathered, data, begin, end, now)
 
     def _gather(
         self,

@@ -15,7 +15,17 @@ from collections.abc import Callable
 from typing import Final
 
 from proxy.errors import BrokerFault
-from proxy.frames import RESPONSE_HEAD, SIZE, Amendment, Bytes, LongTransform, Route, cut, unchanged
+from proxy.frames import (
+    RESPONSE_HEAD,
+    SIZE,
+    Amendment,
+    Bytes,
+    LongTransform,
+    Route,
+    cut,
+    read_response_head,
+    unchanged,
+)
 from proxy.quota.throttle import Throttle
 from proxy.throttling import telling
 from proxy.wire.apis import FETCH
@@ -34,10 +44,12 @@ class Responses:
     """What a connection still owes its client, and how the broker's bytes pay for it."""
 
     __slots__ = (
+        "_flowing",
         "_gathered",
         "_left",
         "_long",
         "_own_waiting",
+        "_take_owed",
         "_throttle",
         "_throttle_time_ms",
         "_throttled",
@@ -50,8 +62,11 @@ class Responses:
     def __init__(self, to_client: Callable[[Bytes], None]) -> None:
         self._to_client = to_client
         self.inflight: deque[Owed] = deque()
+        self._take_owed = self.inflight.popleft
+        self._flowing = True
+        """Whether a read begins with a response, and no own answer waits; see `_reconsider`."""
         self.rest = b""
-        """The head of a response of which too little came; put it before the next read."""
+        """The head of a response of which too little came; it comes before the next read."""
         self.bytes = 0
         """Bytes sent to the client, own answers included."""
         self._left = 0
@@ -79,15 +94,21 @@ class Responses:
         else:
             self.inflight.append((None, frame))
             self._own_waiting += 1
+            self._flowing = False
 
     def broker_bytes(self, data: Bytes, now: float) -> None:
-        """Take what was read from the broker, `rest` first if there is any.
+        """Take what was read from the broker.
 
         Raises BrokerFault when it is no answer to what was asked.
         """
-        self.rest = b""
+        pos = self._relay(data, 0, len(data), now) if self._flowing else 0
+        if pos < len(data):
+            self._take(data, pos, now)
+
+    def _take(self, data: Bytes, pos: int, now: float) -> None:
+        if self.rest:
+            data, pos, self.rest = b"".join((self.rest, data[pos:])), 0, b""
         end = len(data)
-        pos = 0
         while pos < end:
             at = pos
             if self._left:
@@ -95,30 +116,37 @@ class Responses:
             elif self._gathered is not None:
                 pos = self._gather(self._gathered, data, at, end)
             else:
-                pos = self._relay(data, at, end, now)
+                # While own answers wait, one at a time: they may be due behind it.
+                pos = self._relay(data, at, min(at + 8, end) if self._own_waiting else end, now)
                 if pos == at and (pos := self._rewrite(data, at, end, now)) == at:
                     self.rest = bytes(data[at:end])
-                    return
+                    break
             if self._own_waiting:
                 self._send_own()
+        self._reconsider()
 
-    def _relay(self, data: Bytes, start: int, end: int, now: float) -> int:
+    def _reconsider(self) -> None:
+        """Find out whether the next read begins with a response, and may end with any."""
+        self._flowing = not (self.rest or self._left or self._gathered or self._own_waiting)
+
+    def _relay(self, data: Bytes, start: int, looks_end: int, now: float) -> int:
         """Forward whole responses and the beginning of one; return where a look is needed.
 
-        While own answers wait, one response at a time: they may be due behind it.
+        Nothing is looked at behind `looks_end`.
         """
-        pos = start
-        unpack, take = RESPONSE_HEAD.unpack_from, self.inflight.popleft
-        end_of_looks = min(start + 8, end) if self._own_waiting else end
+        pos, take = start, self._take_owed
         try:
-            while pos + 8 <= end_of_looks:
-                size, correlation_id = unpack(data, pos)
+            while pos + 8 <= looks_end:
+                size, correlation_id = read_response_head(data, pos)
                 owed = take()
                 expected, route = owed
                 if (
                     expected != correlation_id
                     or size < 4
-                    or (route.transform is not None and self._stays(route, size, end - pos, now))  # type: ignore[union-attr, arg-type] # bytes have no id
+                    or (
+                        route.transform is not None  # type: ignore[union-attr] # bytes have no id
+                        and self._stays(route, size, len(data) - pos, now)  # type: ignore[arg-type]
+                    )
                 ):
                     self.inflight.appendleft(owed)
                     break
@@ -127,12 +155,16 @@ class Responses:
                 pos += size
         except IndexError:  # nothing is owed: `_rewrite` says so
             pass
-        if pos > start:
-            if pos > end:
-                self._left = pos - end
-                pos = end
-            self.bytes += pos - start
-            self._to_client(cut(data, start, pos))
+        if pos == start:
+            return pos
+        end = len(data)
+        if pos > end:
+            self._left = pos - end
+            self._flowing = False
+            pos = end
+        self.bytes += pos - start
+        whole = pos - start == end and type(data) is bytes
+        self._to_client(data if whole else cut(data, start, pos))
         return pos
 
     def _stays(self, route: Route | Amendment, size: int, here: int, now: float) -> bool:

@@ -259,17 +259,14 @@ class Play:
     # The relay's part
 
     def _read(self, side: str) -> None:
-        part = self.connection.requests if side == "client" else self.connection.responses
         while self._unread[side] and not self._paused[side] and not self.connection.closed:
             read = self._unread[side][:BUFFER_BYTES]
             self._unread[side] = self._unread[side][BUFFER_BYTES:]
             buffer = bytearray(read)
-            # As the relay does: the worker's buffer itself, or joined to what was left.
-            data = part.rest + read if part.rest else memoryview(buffer)
             if side == "client":
-                self.connection.client_bytes(data, self.now)
+                self.connection.client_bytes(memoryview(buffer), self.now)
             else:
-                self.connection.broker_bytes(data, self.now)
+                self.connection.broker_bytes(memoryview(buffer), self.now)
             buffer[:] = b"\xee" * len(buffer)  # whoever keeps the buffer, not the bytes, is seen
             self.carry_out()
 
