@@ -77,9 +77,18 @@ def _same(of_acl: str, of_client: str) -> bool:
     try:
         client = ipaddress.ip_address(of_client)
         mapped = getattr(client, "ipv4_mapped", None)
-        return (mapped or client) in ipaddress.ip_network(of_acl, strict=False)
+        return (mapped or client) in _network(of_acl)
     except ValueError:
         return False
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    """What an ACL names; an IPv4-mapped address or block is the IPv4 one."""
+    network = ipaddress.ip_network(text, strict=False)
+    mapped = getattr(network.network_address, "ipv4_mapped", None)
+    if mapped is None or network.prefixlen < 96:
+        return network
+    return ipaddress.ip_network(f"{mapped}/{network.prefixlen - 96}")
 
 
 def _names(acl: Acl, name: str) -> bool:
