@@ -5,9 +5,9 @@ full the event is dropped and counted: a slow disk must not become a slow proxy.
 """
 
 import logging
-import queue
 import threading
 import time
+from collections import deque
 from typing import Final
 
 from metrics.event_log import EventLog, EventLogSettings
@@ -31,7 +31,8 @@ event loop need not wait for the whole burst."""
 class EventWriter:
     """The queue and the thread of one worker. Start it after the fork: threads do not survive one.
 
-    `emit` and `report` are called from one thread, the event loop's.
+    `emit` and `report` are called from one thread, the event loop's. The queue needs no lock: one
+    thread appends to it, one takes from it, and each of both is one step of a deque.
     """
 
     def __init__(
@@ -42,7 +43,8 @@ class EventWriter:
         flush_seconds: float = FLUSH_SECONDS,
     ) -> None:
         self._log = EventLog(settings)
-        self._queue: queue.Queue[SessionEvent] = queue.Queue(queue_events)
+        self._queue: deque[SessionEvent] = deque()
+        self._most = queue_events
         self._wake_at = max(1, queue_events // 2)
         self._flush_seconds = flush_seconds
         self._wake = threading.Event()
@@ -57,11 +59,12 @@ class EventWriter:
 
     def emit(self, event: SessionEvent) -> None:
         """Hand an event over, at once; it is dropped and counted if the queue is full."""
-        try:
-            self._queue.put_nowait(event)
-        except queue.Full:
+        waiting = len(self._queue)
+        if waiting < self._most:
+            self._queue.append(event)
+        else:
             self._queue_full += 1
-        if self._queue.qsize() >= self._wake_at:
+        if waiting + 1 >= self._wake_at and not self._wake.is_set():
             self._wake.set()
 
     def report(self, snapshot: Snapshot) -> None:
@@ -101,8 +104,8 @@ class EventWriter:
         lines: list[str] = []
         while len(lines) < CHUNK_EVENTS:
             try:
-                event = self._queue.get_nowait()
-            except queue.Empty:
+                event = self._queue.popleft()
+            except IndexError:
                 break
             try:
                 lines.append(to_json_line(event))

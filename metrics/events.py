@@ -15,14 +15,16 @@ The laws of the log:
 
 # ruff: noqa: RUF009 - `_column` and `_optional` return `field()`, which is what dataclasses want
 
-import json
 import secrets
 import types
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields
 from enum import StrEnum
+from functools import lru_cache
 from itertools import count
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from json.encoder import encode_basestring_ascii
+from operator import attrgetter
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 SCHEMA_VERSION = 1
 
@@ -77,6 +79,9 @@ class IntervalEnd(StrEnum):
 
 ALL_KINDS = frozenset(EventKind)
 
+# Rows of which three are made per connection are not `frozen`: setting forty fields by way of
+# `object.__setattr__` takes three times as long. Nobody changes one.
+
 
 def _column(meaning: str, *kinds: EventKind, default: Any = MISSING) -> Any:
     """Describe a field where it is declared. `kinds`: the only events that carry it."""
@@ -97,7 +102,7 @@ class LatencyBucket:
     count: int = _column("Re-authentications in it.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class AuthInterval:
     """The time from one successful authentication of a connection to whatever ended it."""
 
@@ -125,7 +130,7 @@ _EXPIRIES = (EventKind.EXPIRED_KILLED, EventKind.WOULD_BE_KILLED)
 _DENIALS = (EventKind.DENIED, EventKind.WOULD_BE_DENIED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class SessionEvent:
     """One line of the log. The meaning of each field stands in its description."""
 
@@ -314,27 +319,54 @@ def to_json_line(event: SessionEvent) -> str:
     Whatever a client sent stands inside a JSON string in ASCII: no line can be forged, no
     terminal be reached. Text and numbers are bounded.
     """
-    return _encode(_row(event))
+    return _object(event)
 
 
-_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+_COLUMNS: Final = {
+    row: (attrgetter(*names), [f'"{name}":' for name in names])
+    for row in (SessionEvent, AuthInterval, LatencyBucket)
+    for names in [[column.name for column in fields(row)]]
+}
+"""Of each kind of row: what reads its cells, and how their names stand in a line."""
 
 
-def _row(value: SessionEvent | AuthInterval | LatencyBucket) -> dict[str, object]:
-    return {
-        name: _cell(cell) for name in value.__slots__ if (cell := getattr(value, name)) is not None
-    }
+def _object(row: SessionEvent | AuthInterval | LatencyBucket) -> str:
+    """Write a row without its nulls. By hand: `json` takes three times as long, which counts when
+    ten thousand clients come back at once."""
+    cells_of, names = _COLUMNS[type(row)]
+    return (
+        "{"
+        + ",".join(
+            [
+                name
+                + (
+                    _text(cell)
+                    if isinstance(cell, str)
+                    else str(cell)
+                    if type(cell) is int and 0 <= cell <= MAX_INT64
+                    else _value(cell)
+                )
+                for name, cell in zip(names, cells_of(row), strict=True)
+                if cell is not None
+            ]
+        )
+        + "}"
+    )
 
 
-def _cell(value: object) -> object:
+@lru_cache(maxsize=1_024)
+def _text(text: str) -> str:
+    """Most texts of a line stand in the next one too: names, addresses, versions, reasons."""
+    return encode_basestring_ascii(bounded_text(text))
+
+
+def _value(value: object) -> str:
     if isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return bounded_text(value)
+        return "true" if value else "false"
     if isinstance(value, int):
-        return bounded_int(value)
+        return str(bounded_int(value))
     if isinstance(value, tuple):
-        return [_row(part) for part in value]
+        return f"[{','.join(map(_object, value))}]"
     raise AssertionError(f"no value of the log: {type(value)}")
 
 

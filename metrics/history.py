@@ -37,7 +37,7 @@ class Timeline:
             self._offset = wall - now
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Origin:
     """What is known of a connection when it is accepted."""
 
@@ -65,7 +65,7 @@ class Client:
     authenticate_version: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Grant:
     """A successful authentication."""
 
@@ -291,12 +291,10 @@ class SessionHistory:
         if kind is not EventKind.SUMMARY:
             self._told = usage
             self._last_event_at = now
-        if self._grant is not None:
-            more = self._session_fields(self._grant, now) | more
         used_at = self._last_use(usage)
         sequence, self._sequence = self._sequence, self._sequence + 1
         origin, client = self._origin, self.client
-        return SessionEvent(
+        event = SessionEvent(
             kind=kind,
             timestamp_ms=self._timeline.epoch_ms(now),
             proxy_id=origin.proxy_id,
@@ -318,15 +316,17 @@ class SessionHistory:
             request_bytes=usage.request_bytes - told.request_bytes,
             response_bytes=usage.response_bytes - told.response_bytes,
             last_request_ms=None if used_at is None else self._timeline.epoch_ms(used_at),
-            **more,
         )
+        if self._grant is not None:
+            self._add_session(event, self._grant, now)
+        for name, value in more.items():
+            setattr(event, name, value)
+        return event
 
-    def _session_fields(self, grant: Grant, now: float) -> dict[str, Any]:
-        return {
-            "principal": grant.principal,
-            "authenticated_ms": self._timeline.epoch_ms(self._authenticated_at),
-            "since_auth_ms": self._age_ms(now),
-            "session_lifetime_ms": grant.session_lifetime_ms,
-            "announced_lifetime_ms": grant.announced_lifetime_ms,
-            "credential_lifetime_ms": grant.credential_lifetime_ms,
-        }
+    def _add_session(self, event: SessionEvent, grant: Grant, now: float) -> None:
+        event.principal = grant.principal
+        event.authenticated_ms = self._timeline.epoch_ms(self._authenticated_at)
+        event.since_auth_ms = self._age_ms(now)
+        event.session_lifetime_ms = grant.session_lifetime_ms
+        event.announced_lifetime_ms = grant.announced_lifetime_ms
+        event.credential_lifetime_ms = grant.credential_lifetime_ms

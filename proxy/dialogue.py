@@ -5,6 +5,7 @@ answer, or ends it. Which is legal when, is `sasl.session`'s table.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from proxy.acl.model import Operation
@@ -48,6 +49,9 @@ from sasl.session import (
 if TYPE_CHECKING:
     from proxy.connection import Connection
 
+MOST_BYTES_KNOWN: Final = 256
+"""Of an ApiVersions request whose meaning is remembered."""
+
 _OF_SASL: Final = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE})
 _RIGHTS: Final[Mapping[int, Operation]] = {
     DESCRIBE_ACLS: Operation.DESCRIBE,
@@ -71,6 +75,16 @@ def _refusal(request: Request) -> bytes | None:
         return None
     content = api_versions.refusal(request.api_version, request.correlation_id, ILLEGAL_SASL_STATE)
     return SIZE.pack(len(content)) + content
+
+
+def _software(version: int, body: bytes) -> ClientSoftware:
+    """What an ApiVersions request says of the client. Raises ClientFault."""
+    known = len(body) <= MOST_BYTES_KNOWN
+    return (_known_software if known else api_versions.parse_request)(version, body)
+
+
+_known_software: Final = lru_cache(maxsize=256)(api_versions.parse_request)
+"""There are few libraries, and each says the same on all of its connections."""
 
 
 class Dialogue:
@@ -140,7 +154,7 @@ class Dialogue:
             self._connection.end(CloseReason.BROKER_UNREACHABLE, now)
             return
         else:
-            software = api_versions.parse_request(version, request.body)
+            software = _software(version, request.body)
             if version >= api_versions.FIRST_FLEXIBLE and not software.valid:
                 content = api_versions.refusal(
                     version, correlation_id, api_versions.INVALID_REQUEST

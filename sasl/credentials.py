@@ -25,6 +25,7 @@ DEFAULT_ITERATIONS: Final = 8192
 _SALT_BITS: Final = 130
 """Kafka's `ScramFormatter.secureRandomString`: a random number of 130 bits, in base 36."""
 _BASE_36: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+_PAIRS_OF_DIGITS: Final = [high + low for high in _BASE_36 for low in _BASE_36]
 
 
 class ScramMechanism(Enum):
@@ -38,20 +39,17 @@ class ScramMechanism(Enum):
         """The mechanism with this number in Describe/AlterUserScramCredentials (KIP-554)."""
         return next((mechanism for mechanism in cls if mechanism.code == code), None)
 
+    def __init__(self, iana_name: str) -> None:
+        self.hash_name = iana_name.removeprefix("SCRAM-").replace("-", "").lower()
+        """The hash function's name for `hashlib` and `hmac`."""
+        self._nothing_hashed = hashlib.new(self.hash_name)
+        self.key_bytes = self._nothing_hashed.digest_size
+        """The length of StoredKey, ServerKey and proofs in bytes."""
+
     @property
     def code(self) -> int:
         """The number of Kafka's `ScramMechanism.type` (KIP-554): 1 or 2."""
         return 1 if self is ScramMechanism.SCRAM_SHA_256 else 2
-
-    @property
-    def hash_name(self) -> str:
-        """The hash function's name for `hashlib` and `hmac`."""
-        return "sha256" if self is ScramMechanism.SCRAM_SHA_256 else "sha512"
-
-    @property
-    def key_bytes(self) -> int:
-        """The length of StoredKey, ServerKey and proofs in bytes."""
-        return 32 if self is ScramMechanism.SCRAM_SHA_256 else 64
 
     def hmac(self, key: bytes, message: bytes) -> bytes:
         """HMAC(key, str) of RFC 5802 section 2.2."""
@@ -59,7 +57,9 @@ class ScramMechanism(Enum):
 
     def hash(self, message: bytes) -> bytes:
         """H(str) of RFC 5802 section 2.2."""
-        return hashlib.new(self.hash_name, message).digest()
+        hashed = self._nothing_hashed.copy()  # OpenSSL 3 looks a name up longer than it hashes
+        hashed.update(message)
+        return hashed.digest()
 
     def salted_password(self, password: str, salt: bytes, iterations: int) -> bytes:
         """Hi(password, salt, i) of RFC 5802 section 2.2.
@@ -167,8 +167,8 @@ def salt_of(number: int) -> bytes:
     All salts share this form, so that a salt never tells by which tool, or whether, a user exists.
     """
     number &= (1 << _SALT_BITS) - 1
-    digits = []
+    pairs = []
     while number:
-        number, digit = divmod(number, 36)
-        digits.append(_BASE_36[digit])
-    return "".join(reversed(digits)).encode() or b"0"
+        number, pair = divmod(number, len(_PAIRS_OF_DIGITS))
+        pairs.append(_PAIRS_OF_DIGITS[pair])
+    return "".join(reversed(pairs)).lstrip("0").encode() or b"0"

@@ -7,7 +7,6 @@ never looked at: keys come from the JWKS alone.
 
 import base64
 import re
-from dataclasses import dataclass
 from typing import Any, Final
 
 from sasl.jwks import KeyCache, KeyMissing
@@ -15,6 +14,8 @@ from sasl.jwt_claims import OAuthBearerSettings, deadline_of, judge_claims
 from sasl.mechanism import FailureReason
 from sasl.signatures import ALGORITHMS
 from sasl.strict_json import read_object
+from sasl.values import value
+from sasl.verified_tokens import VerifiedTokens
 
 MAX_HEADER_CHARACTERS: Final = 32 * 1024
 """A chain of four certificates has about 12 KiB; the header of a stranger is parsed unverified."""
@@ -28,7 +29,7 @@ _LAST_CHARACTERS: Final = {
 """By length modulo 4, which characters may end canonical base64url (RFC 4648 section 3.5)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class AcceptedToken:
     """A token that lets its bearer in."""
 
@@ -37,7 +38,7 @@ class AcceptedToken:
     """Monotonic seconds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _SignedToken:
     algorithm: str
     kid: str | None
@@ -47,9 +48,24 @@ class _SignedToken:
 
 
 def judge_token(
-    token: str, keys: KeyCache, settings: OAuthBearerSettings, wall_now: float, now: float
+    token: str,
+    keys: KeyCache,
+    settings: OAuthBearerSettings,
+    wall_now: float,
+    now: float,
+    verified: VerifiedTokens | None = None,
 ) -> AcceptedToken | FailureReason | KeyMissing:
-    """Decide on a token; `KeyMissing` when the key for its signature cannot be found."""
+    """Decide on a token; `KeyMissing` when the key for its signature cannot be found.
+
+    `verified` remembers whose signatures were right; None: each is verified every time.
+    """
+    payload = None if verified is None else verified.payload(token, keys, now)
+    if payload is not None:
+        accepted = _judge_payload(payload, settings, wall_now, now)
+        if isinstance(accepted, FailureReason):
+            assert verified is not None
+            verified.forget(token)
+        return accepted
     parsed = _parse(token)
     if isinstance(parsed, FailureReason):
         return parsed
@@ -58,7 +74,23 @@ def judge_token(
         return key
     if not ALGORITHMS[parsed.algorithm].verify(key, parsed.signed, parsed.signature):
         return FailureReason.BAD_SIGNATURE
-    claims = read_object(parsed.payload)
+    accepted = _judge_payload(parsed.payload, settings, wall_now, now)
+    if verified is not None and isinstance(accepted, AcceptedToken):
+        verified.remember(
+            token,
+            algorithm=parsed.algorithm,
+            kid=parsed.kid,
+            key=key,
+            payload=parsed.payload,
+        )
+    return accepted
+
+
+def _judge_payload(
+    payload: bytes, settings: OAuthBearerSettings, wall_now: float, now: float
+) -> AcceptedToken | FailureReason:
+    """Judge what a token says whose signature is right."""
+    claims = read_object(payload)
     if claims is None:
         return FailureReason.BAD_CLAIMS
     accepted = judge_claims(claims, settings, wall_now)

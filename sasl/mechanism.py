@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from sasl.values import value
+
 
 class FailureReason(StrEnum):
     """Why an authentication failed: a label of metrics and events, never sent to the client."""
@@ -52,7 +54,7 @@ class Challenge:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Success:
     """The client is who it claims to be."""
 
@@ -64,7 +66,7 @@ class Success:
     """Monotonic seconds at which the credential (a token) expires; None: it does not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Failure:
     """The client is not authenticated; the connection answers `message` and closes."""
 

@@ -5,7 +5,7 @@ and the sidecar's workers then need no schema library in memory.
 """
 
 import struct
-from collections.abc import Sequence
+from functools import lru_cache
 
 SASL_HANDSHAKE = 17
 SASL_AUTHENTICATE = 36
@@ -40,7 +40,8 @@ def handshake_mechanism(body: bytes) -> str:
         raise MalformedMessage from error
 
 
-def handshake_response(error_code: int, mechanisms: Sequence[str]) -> bytes:
+@lru_cache(maxsize=64)
+def handshake_response(error_code: int, mechanisms: tuple[str, ...]) -> bytes:
     """Body of a SaslHandshake response, the same in v0 and v1."""
     names = [name.encode() for name in mechanisms]
     parts = [_SHORT.pack(error_code), _INT.pack(len(names))]

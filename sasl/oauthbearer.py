@@ -20,6 +20,7 @@ from sasl.jwks import KeyCache, KeyMissing
 from sasl.jwt_claims import OAuthBearerSettings
 from sasl.mechanism import Challenge, Failure, FailureReason, KeysNeeded, Step, Success
 from sasl.oauthbearer_messages import read_client_initial_response
+from sasl.verified_tokens import VerifiedTokens
 
 NAME: Final = "OAUTHBEARER"
 
@@ -47,6 +48,7 @@ class OAuthBearerServer:
         self._settings = settings
         self._keys = keys
         self._wall_clock = wall_clock
+        self._verified = VerifiedTokens()
 
     @property
     def name(self) -> str:
@@ -58,7 +60,9 @@ class OAuthBearerServer:
         return OAuthBearerServerExchange(self._judge, self._keys)
 
     def _judge(self, token: str, now: float) -> AcceptedToken | FailureReason | KeyMissing:
-        return judge_token(token, self._keys, self._settings, self._wall_clock(), now)
+        return judge_token(
+            token, self._keys, self._settings, self._wall_clock(), now, self._verified
+        )
 
 
 class OAuthBearerServerExchange:

@@ -15,20 +15,20 @@ Laws of this module:
 import hmac
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from sasl import scram_messages as messages
 from sasl.credentials import (
     DEFAULT_ITERATIONS,
     MIN_ITERATIONS,
     CredentialSource,
-    ScramCredential,
     ScramMechanism,
     salt_of,
 )
 from sasl.mechanism import Challenge, Failure, FailureReason, Step, Success
 from sasl.scram_messages import ClientFirst, ServerFirst
+from sasl.values import value
 
 MIN_FAKE_SECRET_BYTES: Final = 16
 _FRACTION_BITS: Final = 53
@@ -72,41 +72,39 @@ class ScramServer:
         if fake_iterations < MIN_ITERATIONS:
             raise ValueError(f"fake_iterations must be at least {MIN_ITERATIONS}")
         self._mechanism = mechanism
+        self._name = mechanism.value
         self._credentials = credentials
         self._fake_secret = fake_secret
+        self._fake_key = mechanism.hmac(fake_secret, b"key")
         self._fake_iterations = fake_iterations
         self._server_nonce = server_nonce
 
     @property
     def name(self) -> str:
         """`SCRAM-SHA-256` or `SCRAM-SHA-512`."""
-        return self._mechanism.value
+        return self._name
 
     def exchange(self) -> "ScramServerExchange":
         """Begin an authentication."""
         return ScramServerExchange(self._mechanism, self._lookup, self._server_nonce)
 
-    def _lookup(self, user: str) -> tuple[ScramCredential, bool]:
-        """The user's verifier and whether it is real.
+    def _lookup(self, user: str) -> "_Verifier":
+        """The user's verifier, or the fake of a user who does not exist.
 
         The fake is made for everybody: a user who exists must not be answered sooner.
         """
-        fake = self._fake_credential(user)
-        credential = self._credentials.find(user, self._mechanism)
-        return (fake, False) if credential is None else (credential, True)
+        salt, iterations = self._fake(user)
+        found = self._credentials.find(user, self._mechanism)
+        if found is None:
+            return _Verifier(salt, iterations, self._fake_key, self._fake_key, False)
+        return _Verifier(found.salt, found.iterations, found.stored_key, found.server_key, True)
 
-    def _fake_credential(self, user: str) -> ScramCredential:
-        subject = f"{self.name}\0{user}".encode()
-        seed = int.from_bytes(self._mechanism.hmac(self._fake_secret, b"salt\0" + subject))
-        key = self._mechanism.hmac(self._fake_secret, b"key\0" + subject)
-        return ScramCredential(
-            salt=salt_of(seed),
-            stored_key=key,
-            server_key=key,
-            iterations=self._credentials.iteration_shares(self._mechanism).draw(
-                self._fraction(seed), self._fake_iterations
-            ),
-        )
+    def _fake(self, user: str) -> tuple[bytes, int]:
+        """The salt and the iterations that a user who does not exist is shown."""
+        subject = f"salt\0{self._name}\0{user}".encode()
+        seed = int.from_bytes(self._mechanism.hmac(self._fake_secret, subject))
+        shares = self._credentials.iteration_shares(self._mechanism)
+        return salt_of(seed), shares.draw(self._fraction(seed), self._fake_iterations)
 
     def _fraction(self, seed: int) -> float:
         """A number in [0, 1) from the top bits of a seed, which the salt leaves unused."""
@@ -114,21 +112,33 @@ class ScramServer:
         return (seed >> bits - _FRACTION_BITS) / (1 << _FRACTION_BITS)
 
 
+class _Verifier(NamedTuple):
+    """What a client is shown, and measured by."""
+
+    salt: bytes
+    iterations: int
+    stored_key: bytes
+    server_key: bytes
+    exists: bool
+    """Whether there is such a user."""
+
+    def __repr__(self) -> str:
+        return "_Verifier(***)"
+
+
 @dataclass(frozen=True, slots=True)
 class _AwaitFirst:
     """Nothing has been said yet."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _AwaitFinal:
     """The client owes a proof."""
 
     client_first: ClientFirst
     server_first: str
     nonce: str
-    credential: ScramCredential = field(repr=False)
-    exists: bool
-    """Whether the credential is real."""
+    verifier: _Verifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +157,7 @@ class ScramServerExchange:
     def __init__(
         self,
         mechanism: ScramMechanism,
-        lookup: Callable[[str], tuple[ScramCredential, bool]],
+        lookup: Callable[[str], _Verifier],
         server_nonce: Callable[[], str],
     ) -> None:
         self._mechanism = mechanism
@@ -174,17 +184,16 @@ class ScramServerExchange:
             return Failure(reason=FailureReason.BAD_CREDENTIALS, message=AUTHORIZATION_ID_DIFFERS)
         if _asks_for_token_authentication(client_first):
             return Failure(reason=FailureReason.BAD_CREDENTIALS)
-        credential, exists = self._lookup(client_first.username)
+        verifier = self._lookup(client_first.username)
         nonce = client_first.nonce + self._server_nonce()
         server_first = messages.write_server_first(
-            ServerFirst(nonce=nonce, salt=credential.salt, iterations=credential.iterations)
+            ServerFirst(nonce=nonce, salt=verifier.salt, iterations=verifier.iterations)
         )
         self._state = _AwaitFinal(
             client_first=client_first,
             server_first=server_first,
             nonce=nonce,
-            credential=credential,
-            exists=exists,
+            verifier=verifier,
         )
         return Challenge(server_first.encode())
 
@@ -198,12 +207,12 @@ class ScramServerExchange:
         signed = auth_message(
             state.client_first.bare, state.server_first, client_final.without_proof
         )
-        proven = self._proves(client_final.proof, state.credential.stored_key, signed)
-        if not (proven and state.exists):
+        proven = self._proves(client_final.proof, state.verifier.stored_key, signed)
+        if not (proven and state.verifier.exists):
             return Failure(reason=FailureReason.BAD_CREDENTIALS)
-        verifier = self._mechanism.hmac(state.credential.server_key, signed)
+        signature = self._mechanism.hmac(state.verifier.server_key, signed)
         return Success(
-            data=f"v={messages.encode_base64(verifier)}".encode(),
+            data=f"v={messages.encode_base64(signature)}".encode(),
             name=state.client_first.username,
             credential_deadline=None,
         )

@@ -7,11 +7,12 @@ A message that breaks the grammar reads as None. Where Kafka's grammar is wider 
 - extensions have names of one or more letters, as Kafka's `tokenauth` needs.
 """
 
-import base64
 import binascii
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
+
+from sasl.values import value
 
 MAX_MESSAGE_BYTES: Final = 16 * 1024
 """Longer messages are refused: a half-done exchange keeps its first message in memory, and a
@@ -37,7 +38,7 @@ _SERVER_FIRST: Final = re.compile(
 _SERVER_FINAL: Final = re.compile(rf"v=(?P<verifier>{_BASE64}){_EXTENSIONS}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ClientFirst:
     """`n,a=authzid,n=user,r=nonce,…`: who wants in."""
 
@@ -51,7 +52,7 @@ class ClientFirst:
     extensions: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ClientFinal:
     """`c=…,r=…,p=…`: the proof."""
 
@@ -61,7 +62,7 @@ class ClientFinal:
     proof: bytes = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ServerFirst:
     """`r=…,s=…,i=…`: what the client must hash."""
 
@@ -75,21 +76,23 @@ def read_client_first(message: bytes) -> ClientFirst | None:
     match = _match(_CLIENT_FIRST, message)
     if match is None:
         return None
-    extensions = tuple(
-        (name, value)
-        for name, _, value in (pair.partition("=") for pair in match["extensions"].split(",")[1:])
-    )
+    gs2_header, authorization_id, bare, username, nonce, written = match.groups()
+    extensions = _read_extensions(written) if written else ()
     if any(name == "m" for name, _ in extensions):
         return None
-    authorization_id = match["authzid"]
     return ClientFirst(
-        gs2_header=match["gs2"],
+        gs2_header=gs2_header,
         authorization_id=None if authorization_id is None else decode_saslname(authorization_id),
-        username=decode_saslname(match["username"]),
-        nonce=match["nonce"],
-        bare=match["bare"],
+        username=decode_saslname(username),
+        nonce=nonce,
+        bare=bare,
         extensions=extensions,
     )
+
+
+def _read_extensions(written: str) -> tuple[tuple[str, str], ...]:
+    pairs = (pair.partition("=") for pair in written.split(",")[1:])
+    return tuple((name, value) for name, _, value in pairs)
 
 
 def read_client_final(message: bytes) -> ClientFinal | None:
@@ -97,14 +100,12 @@ def read_client_final(message: bytes) -> ClientFinal | None:
     match = _match(_CLIENT_FINAL, message)
     if match is None:
         return None
-    proof = decode_base64(match["proof"])
+    without_proof, channel_binding, nonce, written = match.groups()
+    proof = decode_base64(written)
     if proof is None:
         return None
     return ClientFinal(
-        channel_binding=match["channel_binding"],
-        nonce=match["nonce"],
-        without_proof=match["without_proof"],
-        proof=proof,
+        channel_binding=channel_binding, nonce=nonce, without_proof=without_proof, proof=proof
     )
 
 
@@ -142,14 +143,14 @@ def decode_saslname(name: str) -> str:
 
 def encode_base64(data: bytes) -> str:
     """Canonical base64."""
-    return base64.b64encode(data).decode()
+    return binascii.b2a_base64(data, newline=False).decode()
 
 
 def decode_base64(text: str) -> bytes | None:
     """Read base64; None unless canonical, so that two texts never stand for the same bytes."""
     try:
-        data = base64.b64decode(text, validate=True)
-    except binascii.Error:
+        data = binascii.a2b_base64(text)
+    except ValueError:  # binascii.Error is one, and so is what a character outside ASCII causes
         return None
     return data if encode_base64(data) == text else None
 

@@ -15,7 +15,6 @@ Time is monotonic seconds and always an argument.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 
 from sasl import messages
@@ -28,6 +27,7 @@ from sasl.mechanism import (
     Mechanism,
     Success,
 )
+from sasl.values import value
 
 MIN_REAUTHENTICATION_INTERVAL = 1.0
 """Seconds between the beginnings of two re-authentications (Kafka: KafkaChannel)."""
@@ -53,7 +53,7 @@ class Enforcement(StrEnum):
     """Announce the lifetime and close a connection that is used after it (KIP-368)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Terms:
     """What a principal's sessions are held to."""
 
@@ -62,7 +62,7 @@ class Terms:
     """`connections.max.reauth.ms`; 0: only a token's own expiry bounds the session."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class AwaitHandshake:
     """Connected, nothing known."""
 
@@ -70,7 +70,7 @@ class AwaitHandshake:
     """A second ApiVersions is legal only while the first was answered with an error."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Authenticated:
     """Somebody is known, until `deadline`."""
 
@@ -100,7 +100,7 @@ class Authenticated:
         return bool(self.authenticate_version)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Authenticating:
     """Between a SaslHandshake and the last token."""
 
@@ -118,7 +118,7 @@ class Authenticating:
         return self.handshake_version == 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Failed:
     """Refused; the connection is about to close."""
 
@@ -134,7 +134,7 @@ class Failed:
 State = AwaitHandshake | Authenticating | Authenticated | Failed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Outcome:
     """What the connection is to do. The new state is in `Session.state`."""
 

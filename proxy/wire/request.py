@@ -1,11 +1,11 @@
 """Requests that the proxy answers itself, taken apart as far as their headers."""
 
 import struct
-from dataclasses import dataclass
 
 from proxy.errors import ClientFault
 from proxy.wire.apis import API_VERSIONS, APIS, is_flexible
 from proxy.wire.primitives import INT32, Malformed, skip_tags
+from sasl.values import value
 
 _HEADER = struct.Struct(">hhih")
 
@@ -13,7 +13,7 @@ MOST_CHARACTERS_KEPT = 256
 """Of a client id or software name: strangers choose them, and they are kept per connection."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Request:
     """A whole request frame."""
 

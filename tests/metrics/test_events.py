@@ -57,6 +57,26 @@ def test_null_fields_are_left_out() -> None:
     assert line["final"] is False
 
 
+@given(st.text(max_size=20), st.integers(-MAX_INT64, MAX_INT64), st.booleans())
+def test_a_line_is_what_json_would_write(text: str, number: int, final: bool) -> None:
+    """It is put together by hand."""
+    row = event(
+        kind=EventKind.SUMMARY,
+        client_id=text,
+        credential_lifetime_ms=number,
+        final=final,
+        intervals=(INTERVAL, INTERVAL),
+        reauth_latencies=(),
+    )
+    line = to_json_line(row)
+    assert line == json.dumps(json.loads(line), separators=(",", ":"))
+    assert json.loads(line) == {
+        name: value
+        for name, value in json.loads(json.dumps(dataclasses.asdict(row))).items()
+        if value is not None and name != "intervals"
+    } | {"intervals": json.loads(line)["intervals"]}
+
+
 def test_rows_within_a_row() -> None:
     line = json.loads(to_json_line(event(kind=EventKind.SUMMARY, intervals=(INTERVAL,))))
     assert line["kind"] == "summary"
