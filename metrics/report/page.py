@@ -70,7 +70,7 @@ def _heading(facts: Facts) -> str:
         for each in facts.get("requirements", ())
     )
     return (
-        "<header><h1>Who is ready for re-authentication?</h1>"
+        "<header><h1>Who is ready for re&#8209;authentication?</h1>"
         f'<p class="soft">{seen}</p></header>'
         f'<section><p class="answer">{_answer(facts)}</p><div class="tiles">{tiles}</div>'
         + (f"<h3>Required</h3><ul>{required}</ul>" if required else "")
@@ -94,6 +94,8 @@ def _answer(facts: Facts) -> str:
             f"No client is known to break, but <b>{number(verdicts['unproven'])} of "
             f"{count(total, 'client')} have not been proven</b>: put them in <code>probe</code>."
         )
+    if verdicts["ready"] == total == 1:
+        return "<b>The one client is ready.</b>"
     if verdicts["ready"] == total:
         return f"<b>All {count(total, 'client')} are ready.</b>"
     return f"{number(verdicts['ready'])} of {count(total, 'client')} are ready."

@@ -5,12 +5,12 @@ from itertools import pairwise
 from typing import Any
 
 from metrics.report import svg
-from metrics.report.words import VERDICT_WORDS, count, duration, moment, name_of, number
+from metrics.report.words import VERDICT_WORDS, count, duration, moment, number, plain
 
 Rows = Sequence[Mapping[str, Any]]
 
 PRINCIPALS_SHOWN = 25
-_WIDE, _NARROW = 738, 330
+_WIDE, _NARROW = 796, 330
 _MINUTE_MS = 60_000
 _ORDER = ("ready", "unproven", "not_capable", "failing", "unknown")
 
@@ -31,7 +31,8 @@ def principal_bars(rows: Rows) -> str:
             if row[each]
         )
         bars.append(
-            f'<span class="who">{name_of(row["principal"])}</span>'
+            f'<span class="who" title="{plain(row["principal"])}">'
+            f"{plain(row['principal'])}</span>"
             f'<span class="bar">{parts}</span><span class="soft">{number(row["clients"])}</span>'
         )
     more = len(rows) - PRINCIPALS_SHOWN
@@ -41,6 +42,8 @@ def principal_bars(rows: Rows) -> str:
 
 def kills(rows: Rows) -> str:
     """Draw the connections that each lifetime would kill, and those it might."""
+    if not any(row["killed_connections"] + row["unproven_connections"] for row in rows):
+        return "<p>None of these lifetimes would have killed anything.</p>"
     columns = [
         svg.Column(
             label=duration(row["lifetime_ms"]),
@@ -66,11 +69,10 @@ def session_lengths(rows: Rows, lifetimes: Rows) -> str:
     by_class: dict[int, dict[str, float]] = {}
     for row in rows:
         by_class.setdefault(row["up_to_ms"], {})[row["standing"]] = row["connections"]
-    bounds = []
-    bound = _MINUTE_MS
-    while bound <= max(max(by_class), max((row["lifetime_ms"] for row in lifetimes), default=0)):
-        bounds.append(bound)
-        bound *= 2
+    bounds = [_MINUTE_MS]
+    longest = max(max(by_class), max((row["lifetime_ms"] for row in lifetimes), default=0))
+    while bounds[-1] < longest:
+        bounds.append(bounds[-1] * 2)
     columns = []
     for bound in bounds:
         given = by_class.get(bound, {})

@@ -29,7 +29,8 @@ padding:18px 20px;margin:18px 0}
 .tile.unknown{border-color:var(--unknown)}
 svg{display:block;max-width:100%;height:auto}
 svg .tick{font:11.5px system-ui,sans-serif;fill:var(--soft)}
-svg .marked{font:600 11.5px system-ui,sans-serif;fill:var(--ink)}
+svg .marked{font:600 11.5px system-ui,sans-serif;fill:var(--ink);paint-order:stroke;
+stroke:var(--card);stroke-width:4px}
 svg .grid{stroke:var(--rule)}svg .mark{stroke:var(--ink);stroke-dasharray:4 3}
 svg .storm{fill:var(--accent)}
 svg .ready{fill:var(--ready)}svg .unproven{fill:var(--unproven)}
@@ -54,8 +55,8 @@ vertical-align:top}
 th{font-weight:600;color:var(--soft);font-size:.82rem}
 td.n,th.n{text-align:right;white-space:nowrap}
 td.name{overflow-wrap:break-word;min-width:6em;max-width:22em}
-.evidence td.name:last-child{min-width:15em}
-.evidence td.name{max-width:15em}
+.evidence td.name:nth-child(3){min-width:13em}
+.evidence td.name:last-child{min-width:13em}
 .tag{display:inline-block;border-radius:4px;padding:0 7px;font-size:.82rem;white-space:nowrap;
 border:1px solid currentColor}
 .tag.ready{color:var(--ready)}.tag.unproven{color:var(--unproven)}
@@ -68,6 +69,17 @@ h3{font-size:1rem;margin:18px 0 4px}
 @media(max-width:640px){main{padding:18px 12px 60px}section{padding:14px}
 h1{font-size:1.4rem}.wide{display:none}.narrow{display:block}
 .tiles{grid-template-columns:repeat(2,1fr)}
-.bars{grid-template-columns:minmax(80px,130px) 1fr auto}}
+.bars{grid-template-columns:minmax(80px,150px) 1fr auto}
+.bars .who{white-space:normal;overflow-wrap:anywhere;line-height:1.25}
+.scroll{margin:8px 0}thead{display:none}table,tbody,tr,td{display:block}
+tr{border-bottom:1px solid var(--rule);padding:7px 0}
+td.n,td.name{position:relative;border:0;padding:1px 0 1px 8.5em;text-align:left;min-width:0;
+max-width:none;white-space:normal;overflow-wrap:anywhere}
+.evidence td.name:nth-child(3),.evidence td.name:last-child{min-width:0}
+td::before{content:attr(data-label);position:absolute;left:0;top:2px;color:var(--soft);
+font-size:.82rem}
+.few tr{display:grid;grid-template-columns:1fr 1fr;gap:4px 10px}
+.few td.n,.few td.name{padding:0;font-size:.94em}
+.few td::before{display:block;position:static}}
 @media print{section{break-inside:avoid}}
 """

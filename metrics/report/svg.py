@@ -47,14 +47,15 @@ def columns(
         parts.append(_stack(column, frame, x=x + (step - broad) / 2, width=broad))
         if index % every == 0:
             parts.append(_text(x + step / 2, height - 14, column.label, "middle"))
+    labels = []  # over all lines
     for row, mark in enumerate(marks):
         x = _LEFT + mark.at * step
         y = _TOP + 10 + (row % 3) * 13
         side = "end" if x > width * 0.8 else "start"
         parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" ')
         parts.append(f'y2="{height - _BOTTOM}"/>')
-        parts.append(_text(x + (4 if side == "start" else -4), y, mark.label, side, "marked"))
-    return _svg(name, width, height, parts)
+        labels.append(_text(x + (4 if side == "start" else -4), y, mark.label, side, "marked"))
+    return _svg(name, width, height, [*parts, *labels])
 
 
 def bars_over_time(

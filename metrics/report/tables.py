@@ -30,13 +30,18 @@ def table(
     """Write a table of cells that are HTML already; `numbers` are the columns set to the right."""
     classes = ["n" if index in numbers else "name" for index in range(len(head))]
 
-    def row_of(cells: Sequence[str], tag: str) -> str:
-        pairs = zip(classes, cells, strict=True)
-        return "".join(f'<{tag} class="{each}">{cell}</{tag}>' for each, cell in pairs)
+    def row_of(cells: Sequence[str]) -> str:
+        # a phone shows each cell on a line of its own, after the name of its column
+        given = zip(classes, head, cells, strict=True)
+        return "".join(
+            f'<td class="{each}" data-label="{name}">{cell}</td>' for each, name, cell in given
+        )
 
-    body = "".join(f"<tr>{row_of(row, 'td')}</tr>" for row in rows)
+    titles = zip(classes, head, strict=True)
+    top = "".join(f'<th class="{each}">{name}</th>' for each, name in titles)
+    body = "".join(f"<tr>{row_of(row)}</tr>" for row in rows)
     return (
-        f'<div class="scroll {kind}"><table><thead><tr>{row_of(head, "th")}</tr></thead>'
+        f'<div class="scroll {kind}"><table><thead><tr>{top}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
 
@@ -71,6 +76,7 @@ def what_if(rows: Rows) -> str:
             for row in rows
         ],
         numbers=range(1, 7),
+        kind="few",
     ) + (
         '<p class="soft">Kills a day: at least to at most, as a killed client comes back and is '
         "killed again; nothing if less than an hour was observed. Too late by: the median over the "
@@ -83,7 +89,7 @@ def latencies(rows: Rows) -> str:
     if not rows:
         return ""
     return table(
-        ["mechanism", "", "count", "p50", "p95", "p99"],
+        ["mechanism", "which", "count", "p50", "p95", "p99"],
         [
             [
                 name_of(row["mechanism"]),
@@ -94,13 +100,14 @@ def latencies(rows: Rows) -> str:
             for row in rows
         ],
         numbers=range(2, 6),
+        kind="few",
     )
 
 
 def storms(rows: Rows) -> str:
     """The busiest minutes."""
     return table(
-        ["busiest minutes (UTC)", "mechanism", "authentications", "again", "busy"],
+        ["busiest minute (UTC)", "mechanism", "authentications", "again", "busy"],
         [
             [
                 moment(row["minute_ms"]),
@@ -112,6 +119,7 @@ def storms(rows: Rows) -> str:
             for row in rows
         ],
         numbers=range(2, 5),
+        kind="few",
     ) + (
         '<p class="soft">Busy: the latencies of the minute added up, as a share of it; the load on '
         "one worker is at most that, as the clients' own delays are in it.</p>"
@@ -139,7 +147,7 @@ def short_tokens(rows: Rows) -> str:
 def failures(rows: Rows) -> str:
     """Failed authentications by reason."""
     return table(
-        ["mechanism", "reason", "", "count"],
+        ["mechanism", "reason", "which", "count"],
         [
             [
                 name_of(row["mechanism"]),
@@ -150,6 +158,7 @@ def failures(rows: Rows) -> str:
             for row in rows[:50]
         ],
         numbers=(3,),
+        kind="few",
     )
 
 
@@ -174,7 +183,7 @@ def upgrades(rows: Rows) -> str:
 def missing_acls(rows: Rows) -> str:
     """What ACLs denied; no command is given for a name that would stand for all of them."""
     return table(
-        ["principal", "resource", "operations", "denied", "would be", ""],
+        ["principal", "resource", "operations", "denied", "would be", "note"],
         [
             [
                 name_of(row["principal"]),
@@ -209,19 +218,19 @@ def libraries(rows: Rows) -> str:
 def clients(rows: Rows) -> str:
     """Clients with their verdicts."""
     return table(
-        ["verdict", "principal", "client", "mechanism", "connections", "evidence"],
+        ["verdict", "principal", "client", "connections", "evidence"],
         [
             [
                 tag(row["verdict"]),
                 name_of(row["principal"]),
-                f'{name_of(row["client_id"])}<br><span class="soft">{_software(row)}</span>',
-                name_of(row["mechanism"]),
+                f'{name_of(row["client_id"])}<br><span class="soft">{_software(row)}<br>'
+                f"{name_of(row['mechanism'])}</span>",
                 number(row["connections"]),
                 f"{plain(row['evidence'])}; from {_hosts(row)}",
             ]
             for row in rows
         ],
-        numbers=(4,),
+        numbers=(3,),
         kind="evidence",
     )
 

@@ -44,8 +44,12 @@ class EventTable:
         kept = log.valid_events(rows.observe(observation, *log.problem_counts()))
         folder = f"batch={batch_id}"
         kept.write.mode("overwrite").parquet(_below(self.events_path, folder))
-        counted = [(name, int(count)) for name, count in observation.get.items()]
-        counts = lines.sparkSession.createDataFrame(counted, "name STRING, count BIGINT")
+        # a DataFrame of Python's own values would have executors start a Python to read them
+        pairs = [
+            f.struct(f.lit(name).alias("name"), f.lit(int(count)).cast("long").alias("count"))
+            for name, count in observation.get.items()
+        ]
+        counts = lines.sparkSession.range(1).select(f.inline(f.array(*pairs)))
         counts.coalesce(1).write.mode("overwrite").parquet(_below(self.counts_path, folder))
 
     def events(self, spark: SparkSession) -> DataFrame:

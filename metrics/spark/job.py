@@ -30,18 +30,22 @@ from metrics.spark.cleaning import Rows, cleaned
 from metrics.spark.gate import Requirement, duration_ms, requirement
 from metrics.spark.ingest import EventTable, ingest_batch, ingest_new
 from metrics.spark.results import Results
-from metrics.spark.session import SMALL_BYTES, make_session
+from metrics.spark.session import SMALL_BYTES, make_session, tune_for_little
 from metrics.spark.sources import (
     FolderSource,
     KafkaSource,
     LineSource,
     SourceError,
+    holds_parquet,
     local_bytes,
-    looks_like_parquet,
 )
 from metrics.spark.what_if import DEFAULT_LIFETIMES_MS
 
 _TOPIC = "kafka:"
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/")
+
+_LINE_BYTES = 800
+"""About so long is a line."""
 
 FAILURES = (SourceError, OSError, PySparkException, Py4JError)
 """What `run` raises when events cannot be read or the report not be written."""
@@ -83,6 +87,8 @@ def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[st
 
     Raises `FAILURES`.
     """
+    if _ADDRESS.match(str(settings.out)):
+        raise SourceError(f"{settings.out}: the report is written to a folder of this machine")
     size = None if settings.is_topic else local_bytes(settings.events)
     progress("starting Spark")
     log_file = None if settings.master is None else settings.out / "spark.log"
@@ -91,9 +97,13 @@ def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[st
     one_machine = re.match(r"local(\[|$)", str(spark.sparkContext.master)) is not None
     small = one_machine and size is not None and size <= SMALL_BYTES
     with ExitStack() as stack:
-        results = stack.enter_context(Results(settings.out, progress, small=small))
         progress("reading events")
         rows = stack.enter_context(_read(spark, settings, small=small))
+        if one_machine and rows.counts is not None:
+            small = rows.counts["lines"] * _LINE_BYTES <= SMALL_BYTES
+            if small:
+                tune_for_little(spark)
+        results = stack.enter_context(Results(settings.out, progress, small=small))
         progress("judging clients")
         read = cleaned(rows, as_of_ms=settings.as_of_ms, keep=results.scratch)
         results.collect(read, settings.all_lifetimes_ms)
@@ -113,7 +123,7 @@ def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[st
 @contextmanager
 def _read(spark: SparkSession, settings: Settings, *, small: bool) -> Iterator[Rows]:
     """Give what was read."""
-    if looks_like_parquet(settings.events):
+    if not settings.is_topic and holds_parquet(spark, settings.events):
         reader = spark.read.schema(schema_ddl()).option("pathGlobFilter", "*.parquet")
         raw = reader.option("recursiveFileLookup", True).parquet(settings.events)
         yield Rows(classified=log.classified(raw))

@@ -47,9 +47,15 @@ def evidence() -> Column:
     """Say in a sentence what the verdict rests on."""
     kills = f.col("killed") + f.col("would_be_kills")
     failing = _phrase(
-        f.format_string("%d times past the end of a session", kills),
-        f.format_string("%d re-authentications failed", f.col("reauth_failures")),
-        f.format_string("%d succeeded", f.col("reauthentications")),
+        _counted(kills, "used once past the end of a session", "used %d times past the end of one"),
+        _counted(
+            f.col("reauth_failures"), "a re-authentication failed", "%d re-authentications failed"
+        ),
+        _counted(
+            f.col("reauthentications"),
+            "a re-authentication succeeded",
+            "%d re-authentications succeeded",
+        ),
     )
     not_capable = f.when(
         f.col("raw_token_connections") > 0,
@@ -69,16 +75,25 @@ def evidence() -> Column:
     unproven = f.when(never_told, "speaks v1 or later, was never given a lifetime").otherwise(
         "was given a lifetime, but never stayed to its end"
     )
+    never_in = _counted(
+        f.col("login_failures"),
+        "a login failed, none succeeded",
+        "%d logins failed, none succeeded",
+    )
     judged = f.col("verdict")
     return (
         f.when(judged == Standing.FAILING.value, failing)
         .when(judged == Standing.NOT_CAPABLE.value, not_capable)
         .when(
             judged == Standing.READY.value,
-            f.format_string("%d re-authentications, all in time", f.col("reauthentications")),
+            _counted(
+                f.col("reauthentications"),
+                "re-authenticated once, in time",
+                "%d re-authentications, all in time",
+            ),
         )
         .when(judged == Standing.UNPROVEN.value, unproven)
-        .otherwise(f.format_string("%d logins failed, none succeeded", f.col("login_failures")))
+        .otherwise(f.coalesce(never_in, f.lit("never logged in")))
     )
 
 
@@ -107,6 +122,11 @@ def principals(verdicts: DataFrame) -> DataFrame:
     return rows.withColumn("verdict", worst).withColumn(
         "enforceable", f.col("verdict") == Standing.READY.value
     )
+
+
+def _counted(count: Column, one: str, many: str) -> Column:
+    """Say how many; null if none."""
+    return f.when(count == 1, one).when(count > 1, f.format_string(many, count))
 
 
 def _phrase(*parts: Column) -> Column:

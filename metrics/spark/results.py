@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 
 from metrics.spark import analysis
 from metrics.spark.cleaning import Cleaned
+from metrics.spark.clients import CLIENT_KEY
 from metrics.spark.denials import denials
 
 MAX_ROWS = 5_000
@@ -92,7 +93,7 @@ class Results:
         self._keep("what_if", self.table("what_if", analysis.what_if_table(known, lifetimes_ms)))
 
     def _clients(self, known: analysis.Known) -> None:
-        clients = known.clients.orderBy(f.col("verdict") == "ready", "principal", "client_id")
+        clients = known.clients.orderBy(f.col("verdict") == "ready", *CLIENT_KEY)
         self._keep("clients", clients)
         verdicts = known.clients.groupBy("verdict").agg(f.count(f.lit(1)).alias("clients"))
         self._keep("clients_by_verdict", verdicts)
@@ -111,7 +112,9 @@ class Results:
             frame = self.table(name, analysis.TABLES[name](known))
             if name == "storms":
                 self._keep("storm_profile", analysis.storm_plot(frame))
-                frame = frame.orderBy(f.desc("authentications"), "minute_ms").limit(BUSIEST)
+                frame = frame.orderBy(f.desc("authentications"), "minute_ms", "mechanism").limit(
+                    BUSIEST
+                )
             if name == "by_day":
                 self._keep("projection", analysis.projection_table(frame))
             self._keep(name, frame)

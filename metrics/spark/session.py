@@ -11,13 +11,19 @@ from pyspark.sql import SparkSession
 SMALL_BYTES = 64 * 1024 * 1024
 """Up to here the JVM's start is most of the time, and its first compiler is enough."""
 
-_SMALL = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+_SMALL_SQL = {
+    "spark.sql.shuffle.partitions": "1",
     # compiling a query takes longer than interpreting it over a few thousand rows
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     # a job per stage, to replan after each, for nothing
     "spark.sql.adaptive.enabled": "false",
+}
+
+_SMALL = _SMALL_SQL | {
+    # the classes of Spark fill the JVM's first guess of them four times, each time for a full GC
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    " -XX:MetaspaceSize=256m -Xmn256m",
 }
 
 MEDIUM_BYTES = 1024 * 1024 * 1024
@@ -44,7 +50,6 @@ def make_session(
     `master` None: as spark-submit says. `input_bytes` None: unknown, perhaps large. `log`: where
     the JVM writes what it would write to stderr.
     """
-    small = input_bytes is not None and input_bytes <= SMALL_BYTES
     builder = (
         SparkSession.builder.appName("reauth-proxy report")
         .config("spark.sql.session.timeZone", "UTC")
@@ -61,9 +66,8 @@ def make_session(
     if master is not None:
         builder = builder.master(master).config("spark.ui.enabled", "false")
     if master is not None and master.startswith("local"):
-        partitions = "1" if small else "8"
         builder = (
-            builder.config("spark.sql.shuffle.partitions", partitions)
+            builder.config("spark.sql.shuffle.partitions", "8")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
         )
@@ -73,6 +77,12 @@ def make_session(
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def tune_for_little(spark: SparkSession) -> None:
+    """Change what can still be changed, if the input turned out to be small."""
+    for name, value in _SMALL_SQL.items():
+        spark.conf.set(name, value)
 
 
 def _options(input_bytes: int | None) -> dict[str, str]:

@@ -9,11 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 CLOSED_FILES = "{*.jsonl,*.jsonl.gz,*.jsonl.zst,part-*.json,part-*.json.gz}"
 ALL_FILES = "{*.jsonl,*.jsonl.gz,*.jsonl.zst,part-*.json,part-*.json.gz,*.jsonl.open}"
 """With the files that still grow: their last line may be half, and is then set aside."""
+
+_AS_EFFECTIVE = os.access in os.supports_effective_ids
+
+_NO_FOLDER = "there is no such folder"
+_NO_FILES = "no event files (events-*.jsonl, .jsonl.open, or .parquet) in this folder"
 
 _LOCAL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".jsonl.open", ".json", ".json.gz")
 
@@ -82,12 +88,30 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
-def looks_like_parquet(path: str) -> bool:
-    """Does a local folder hold Parquet files? Of a remote one nothing is known."""
+def holds_parquet(spark: SparkSession, path: str) -> bool:
+    """Does a folder hold Parquet files, not lines?
+
+    Raises SourceError with a clear sentence if a remote one holds neither; a local one was looked
+    at before Spark was started (`local_bytes`).
+    """
     if is_remote(path):
-        return False
+        parquet = _listed(spark, path, "*.parquet")
+        if not parquet and not _listed(spark, path, ALL_FILES):
+            raise SourceError(f"{path}: {_NO_FILES}")
+        return parquet
     folder = Path(path)
     return folder.suffix == ".parquet" or any(folder.glob("**/*.parquet"))
+
+
+def _listed(spark: SparkSession, path: str, names: str) -> bool:
+    """Are there files of such names? Hadoop's file system of the address is asked."""
+    reader = spark.read.option("pathGlobFilter", names).option("recursiveFileLookup", True)
+    try:
+        return bool(reader.text(path).inputFiles())
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        raise SourceError(f"{path}: {_NO_FOLDER}") from None
 
 
 def local_bytes(path: str) -> int | None:
@@ -98,15 +122,16 @@ def local_bytes(path: str) -> int | None:
     if is_remote(path):
         return None
     folder = Path(path)
-    if not folder.exists():
-        raise SourceError(f"{path}: there is no such folder")
+    try:
+        if not folder.exists():
+            raise SourceError(f"{path}: {_NO_FOLDER}")
+    except PermissionError as error:
+        raise SourceError(f"{path}: {error.strerror}; check its permissions") from None
     files = [folder] if folder.is_file() else _event_files(folder)
     if not files:
-        raise SourceError(
-            f"{path}: no event files (events-*.jsonl, .jsonl.open, or .parquet) in this folder"
-        )
+        raise SourceError(f"{path}: {_NO_FILES}")
     for file in files:
-        if not os.access(file, os.R_OK):
+        if not os.access(file, os.R_OK, effective_ids=_AS_EFFECTIVE):
             raise SourceError(f"{file}: this file may not be read; check its permissions")
     return sum(file.stat().st_size * _expansion(file.name) for file in files)
 

@@ -291,5 +291,5 @@ def failures(happening_rows: DataFrame) -> DataFrame:
         happening_rows.where(f.col("kind") == EventKind.FAILED.value)
         .groupBy("mechanism", "failure_reason", "reauthentication")
         .agg(f.sum("count").alias("count"))
-        .orderBy(f.desc("count"), "mechanism", "failure_reason")
+        .orderBy(f.desc("count"), "mechanism", "failure_reason", "reauthentication")
     )

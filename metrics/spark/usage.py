@@ -47,7 +47,7 @@ _SQUARABLE = 1_000_000
 
 def usage(events: DataFrame) -> DataFrame:
     """One row per connection and day (of UTC, since 1970), with numbers only."""
-    rows = _from_events(events).unionByName(_from_summaries(events))
+    rows = events.select(*_numbers())
     number = f.col("sequence")
     small = number < _SQUARABLE
     return rows.groupBy("connection_id", "day").agg(
@@ -158,8 +158,12 @@ def used_ms() -> Column:
     return f.greatest(f.when(age >= 0, age), killed)
 
 
-def _common() -> list[Column]:
-    return [
+def _numbers() -> list[Column]:
+    """What a row says, of either view: one look at each row costs less than two at half of them."""
+    told, summed = _told(), _summed()
+    summary = is_kind(EventKind.SUMMARY)
+    zero = f.lit(0).cast("long")
+    columns = [
         f.col("connection_id"),
         f.floor(f.col("timestamp_ms") / DAY_MS).cast("int").alias("day"),
         f.col("sequence"),
@@ -167,64 +171,61 @@ def _common() -> list[Column]:
         *(f.col(name) for name in ("connected_ms", "last_request_ms", "authentications")),
         f.col("credential_lifetime_ms"),
     ]
+    for name in (*told, *(name for name in summed if name not in told)):
+        by_events, by_summary = told.get(name, zero), summed.get(name, zero)
+        columns.append(f.when(summary, by_summary).otherwise(by_events).alias(name))
+    return columns
 
 
-def _from_events(events: DataFrame) -> DataFrame:
+def _told() -> dict[str, Column]:
+    """What an event proper says; what is not named here it does not tell."""
     authenticated = f.col("authentications") > 0
     failed = is_kind(EventKind.FAILED)
     again = is_kind(EventKind.REAUTHENTICATED)
     credential = f.when(~again, f.col("credential_lifetime_ms"))
-    first = f.when(again, interval_start()).otherwise(f.col("authenticated_ms"))
-    return proper(events).select(
-        *_common(),
-        first.alias("authenticated_ms"),
-        used_ms().alias("used_ms"),
-        when_kind("since_auth_ms", EventKind.REAUTHENTICATED).alias("longest_gap_ms"),
-        f.col("announced_lifetime_ms").alias("told_ms"),
-        (used_ms() - credential).alias("outlived_credential_ms"),
-        is_kind(EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED)
-        .cast("long")
-        .alias("told_authentications"),
-        _none().alias("summaries"),
-        is_kind(EventKind.EXPIRED_KILLED).cast("long").alias("killed"),
-        is_kind(EventKind.WOULD_BE_KILLED).cast("long").alias("would_be_kills_told"),
-        _none().alias("would_be_kills_summed"),
-        (failed & authenticated).cast("long").alias("reauth_failures"),
-        (failed & ~authenticated).cast("long").alias("login_failures"),
-        is_kind(EventKind.CLOSED).cast("long").alias("closed"),
-        f.col("requests").alias("event_requests"),
-        _none().alias("summary_requests"),
-        is_kind(EventKind.DENIED, EventKind.WOULD_BE_DENIED).cast("long").alias("denials"),
-    )
+    flags = {
+        "told_authentications": is_kind(EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED),
+        "killed": is_kind(EventKind.EXPIRED_KILLED),
+        "would_be_kills_told": is_kind(EventKind.WOULD_BE_KILLED),
+        "reauth_failures": failed & authenticated,
+        "login_failures": failed & ~authenticated,
+        "closed": is_kind(EventKind.CLOSED),
+        "denials": is_kind(EventKind.DENIED, EventKind.WOULD_BE_DENIED),
+    }
+    return {
+        "authenticated_ms": f.when(again, interval_start()).otherwise(f.col("authenticated_ms")),
+        "used_ms": used_ms(),
+        "longest_gap_ms": f.when(again, f.col("since_auth_ms")),
+        "told_ms": f.col("announced_lifetime_ms"),
+        "outlived_credential_ms": used_ms() - credential,
+        "event_requests": f.col("requests"),
+    } | {name: flag.cast("long") for name, flag in flags.items()}
 
 
-def _from_summaries(events: DataFrame) -> DataFrame:
-    """Read what the intervals say, by fields and not one by one: that can be compiled."""
+def _summed() -> dict[str, Column]:
+    """What a summary row says: its intervals are read by fields and not one by one.
+
+    That can be compiled.
+    """
     intervals = f.col("intervals")
     used, ended_by = intervals["last_request_since_auth_ms"], intervals["ended_by"]
     # the oldest first, so all but the last one ended by a re-authentication
     renewed = f.slice(intervals["ended_since_auth_ms"], f.lit(1), f.size(intervals) - 1)
     latest = f.when(f.size(intervals) > 0, used[f.size(intervals) - 1])
     outlived = f.when(latest < MAX_DURATION_MS, latest - f.col("credential_lifetime_ms"))
-    return summaries(events).select(
-        *_common(),
-        f.array_min(intervals["authenticated_ms"]).alias("authenticated_ms"),
-        f.array_max(used).alias("used_ms"),
-        f.when(f.size(intervals) > 1, f.array_max(renewed)).alias("longest_gap_ms"),
-        f.array_max(intervals["announced_lifetime_ms"]).alias("told_ms"),
-        outlived.alias("outlived_credential_ms"),
-        _none().alias("told_authentications"),
-        _one().alias("summaries"),
-        _holds(ended_by, IntervalEnd.EXPIRED_KILLED).alias("killed"),
-        _none().alias("would_be_kills_told"),
-        f.coalesce(f.col("would_be_kills"), _none()).alias("would_be_kills_summed"),
-        _holds(ended_by, IntervalEnd.FAILED).alias("reauth_failures"),
-        _none().alias("login_failures"),
-        f.coalesce(f.col("final"), f.lit(False)).cast("long").alias("closed"),
-        _none().alias("event_requests"),
-        f.col("requests").alias("summary_requests"),
-        _none().alias("denials"),
-    )
+    return {
+        "authenticated_ms": f.array_min(intervals["authenticated_ms"]),
+        "used_ms": f.array_max(used),
+        "longest_gap_ms": f.when(f.size(intervals) > 1, f.array_max(renewed)),
+        "told_ms": f.array_max(intervals["announced_lifetime_ms"]),
+        "outlived_credential_ms": outlived,
+        "summaries": f.lit(1).cast("long"),
+        "killed": _holds(ended_by, IntervalEnd.EXPIRED_KILLED),
+        "would_be_kills_summed": f.coalesce(f.col("would_be_kills"), f.lit(0)),
+        "reauth_failures": _holds(ended_by, IntervalEnd.FAILED),
+        "closed": f.coalesce(f.col("final"), f.lit(False)).cast("long"),
+        "summary_requests": f.col("requests"),
+    }
 
 
 def _holds(ends: Column, end: IntervalEnd) -> Column:
@@ -234,11 +235,3 @@ def _holds(ends: Column, end: IntervalEnd) -> Column:
 def _sum_of_squares(last: Column) -> Column:
     exact = last.cast("decimal(20,0)")
     return (exact * (exact + 1) * (exact * 2 + 1)) / 6
-
-
-def _none() -> Column:
-    return f.lit(0).cast("long")
-
-
-def _one() -> Column:
-    return f.lit(1).cast("long")

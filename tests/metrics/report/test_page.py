@@ -133,7 +133,7 @@ def test_the_page_needs_no_network() -> None:
         ("not_capable", "1 of 1 client would break"),
         ("failing", "1 of 1 client would break"),
         ("unproven", "have not been proven"),
-        ("ready", "All 1 client are ready"),
+        ("ready", "The one client is ready"),
     ],
 )
 def test_the_first_sentence_answers_the_question(verdict: str, answer: str) -> None:

@@ -2,6 +2,9 @@
 
 import json
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from metrics.spark import job
 from metrics.spark.gate import requirement
 from metrics.spark.generate import EPOCH, Size, generate
 from metrics.spark.ingest import EventTable, ingest_batch, ingest_new
-from metrics.spark.sources import FolderSource, SourceError, local_bytes
+from metrics.spark.sources import FolderSource, SourceError, holds_parquet, local_bytes
 
 SIZE = Size(connections=24, principals=6, clients=12, days=0.2, seed=3, skew_seconds=200, bad=True)
 AS_OF_MS = round((EPOCH + SIZE.days * 86_400) * 1000)
@@ -162,12 +165,67 @@ def test_a_folder_without_events_is_one_clear_sentence(
     assert "there is no such folder" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_folder_without_permission_is_one_clear_sentence(tmp_path: Path) -> None:
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0o000)
-    with pytest.raises(SourceError, match="permission"):
-        local_bytes(str(closed))
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Root may read everything: be somebody else."""
+    was = os.geteuid()
+    if was == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(was)
+
+
+@pytest.mark.parametrize("closed", ["folder", "folder/below", "folder/events-p-0-1.jsonl", "."])
+def test_what_may_not_be_read_is_one_clear_sentence(
+    closed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folder itself, one in it, a file in it, the one that it is in."""
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        root.chmod(0o755)
+        events = root / "folder"
+        (events / "below").mkdir(parents=True)
+        (events / "events-p-0-1.jsonl").write_text("{}")
+        (root / closed).chmod(0o000)
+        with nobody():
+            status = job.main(["--events", str(events), "--out", str(root / "out")])
+        (root / closed).chmod(0o755)
+    said = capsys.readouterr().err
+    assert status == 2
+    assert said.count("\n") == 1
+    assert "permission" in said.split("; ")[-1]
+
+
+@pytest.mark.parametrize("kind", ["lines", "parquet"])
+def test_an_address_is_read_by_hadoop_and_not_by_this_process(
+    spark: SparkSession, folder: Path, tmp_path: Path, kind: str
+) -> None:
+    """`file:` stands for `s3a:` here: the same way is taken for any address with a scheme."""
+    assert local_bytes(folder.as_uri()) is None
+    if kind == "parquet":
+        folder = tmp_path / "table"
+        spark.range(1).write.parquet(str(folder))
+    assert holds_parquet(spark, folder.as_uri()) == (kind == "parquet")
+
+
+def test_an_address_without_events_is_one_clear_sentence(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "notes.txt").write_text("no events")
+    with pytest.raises(SourceError, match="in this folder"):
+        holds_parquet(spark, tmp_path.as_uri())
+    with pytest.raises(SourceError, match="there is no such folder"):
+        holds_parquet(spark, (tmp_path / "no").as_uri())
+
+
+def test_a_report_is_not_written_to_an_address(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A path would be made of it, and a folder named `s3a:` in the working directory."""
+    assert job.main(["--events", str(folder), "--out", "s3a://bucket/report"]) == 2
+    assert "a folder of this machine" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("spark")

@@ -38,7 +38,7 @@ def test_one_expired_session_outweighs_good_ones(spark: SparkSession) -> None:
     late = later(EventKind.WOULD_BE_KILLED, 16, connection_id="bad", **TOLD)
     row = only(verdicts(spark, *good, bad, late))
     assert row["verdict"] == "failing"
-    assert row["evidence"].startswith("1 times past the end of a session")
+    assert row["evidence"].startswith("used once past the end of a session")
 
 
 def test_an_old_client_that_was_killed_is_not_capable_rather_than_failing(
