@@ -3,15 +3,21 @@
     python -m benchmarks.batch_describe
     python -m benchmarks.batch_describe --rounds 3 --seconds 2     # rougher
 
-For each shape (ACLs per principal): seconds and CPU seconds of the proxy from the first byte of the
-request, or of the 1,000 pipelined ones, to the last byte of the answer; medians of the rounds,
-which take turns. Then what the relay's 99th percentile is alone, beside a process that only burns
-CPU (on a machine with few cores that alone moves it), and while one batch follows the other. Then
-by how much the worker grows at most while it answers with 64 MiB. Needs what benchmarks.bench
-needs. Everything runs on loopback, and what was started is ended.
+For each shape (ACLs per principal), medians of the rounds, which take turns:
+
+- Seconds, and CPU seconds of the proxy, from the first byte of the request, or of the 1,000
+  pipelined ones, to the last byte of the answer. Who asks does not look at what is answered.
+- The same with the `AdminClient`, which makes an object of each ACL, and its CPU seconds: in one
+  request, and in one request per filter, as it asks brokers without KIP-888.
+- What the relay's 99th percentile is alone, beside a process that only burns CPU (on a machine with
+  few cores that alone moves it), and while one batch follows the other.
+- By how much the worker grows at most while it answers with 64 MiB.
+
+Needs what benchmarks.bench needs. Everything runs on loopback, and what was started is ended.
 """
 
 import argparse
+import asyncio
 import struct
 import subprocess
 import sys
@@ -44,6 +50,7 @@ from proxy.acl.model import (
     Permission,
     ResourceType,
 )
+from proxy.admin import AdminClient, OAuthBearer
 from proxy.admin.acl_messages import batch_request, describe_request
 from proxy.store import open_store
 from proxy.wire.codec import encode
@@ -53,6 +60,8 @@ ACLS: Final = 100_000
 PRINCIPALS: Final = 1_000
 SHAPES: Final = (10, 100)
 """ACLs of each principal: 10,000 principals have 10, or those that are asked for have all."""
+CONNECTIONS: Final = (1, 16)
+"""That are relayed meanwhile, one request in flight each: 16 need both cores by themselves."""
 DESCRIBE_ACLS: Final = 29
 DEADLINE_SECONDS: Final = 120.0
 
@@ -147,6 +156,27 @@ def describe(client: Client, target: Target, rounds: int) -> None:
     print(f"  ratio       {walls[1] / walls[0]:7.1f}        {cpus[1] / cpus[0]:7.1f}")
 
 
+def administer(lab: Lab, target: Target, rounds: int) -> None:
+    """Ask as programs do: with the `AdminClient`."""
+    asyncio.run(_administer(lab.credentials.token_file.read_text().strip(), target, rounds))
+
+
+async def _administer(token: str, target: Target, rounds: int) -> None:
+    assert target.pid is not None
+    server = f"{target.address.host}:{target.address.port}"
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    async with AdminClient(server, login=OAuthBearer(token=lambda: token)) as client:
+        link = await client._ready()  # noqa: SLF001 - to choose the version
+        for name, version in [("one batch", 4), ("one by one", 3)] * rounds:
+            began, used, own = time.perf_counter(), cpu_seconds(target.pid), time.process_time()
+            await link.describe_acls(version, FILTERS)
+            wall, own = time.perf_counter() - began, time.process_time() - own
+            found.setdefault(name, []).append((wall, cpu_seconds(target.pid) - used, own))
+    for name, values in found.items():
+        wall, cpu, own = (median(one[at] for one in values) for at in range(3))
+        print(f"  AdminClient, {name:11} {wall:6.3f} s  CPU {cpu:6.3f} s, its own {own:6.3f} s")
+
+
 @contextmanager
 def nothing() -> Iterator[None]:
     yield
@@ -190,17 +220,17 @@ def relay(
         "beside a busy process": a_busy_process,
         "beside batches": lambda: batches(client),
     }
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in beside}
     options = ("--in-flight", "1", "--payload", "100")
-    for name in [*beside] * rounds:
+    found: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    for connections, name in [*product(CONNECTIONS, beside)] * rounds:
         with beside[name]():
             report = generator.measure(
-                target, "relay", connections=16, seconds=seconds, options=options
+                target, "relay", connections=connections, seconds=seconds, options=options
             ).report
-        found[name].append((report["p50_us"], report["p99_us"]))
-    for name, values in found.items():
+        found.setdefault((connections, name), []).append((report["p50_us"], report["p99_us"]))
+    for (connections, name), values in found.items():
         p50, p99 = (median(one[at] for one in values) / 1e3 for at in (0, 1))
-        print(f"  relay {name:22} p50 {p50:6.2f} ms  p99 {p99:6.2f} ms")
+        print(f"  relay of {connections:2} {name:22} p50 {p50:6.2f} ms  p99 {p99:6.2f} ms")
 
 
 def large(client: Client, target: Target) -> None:
@@ -270,6 +300,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"{PRINCIPALS} principals with {each} ACLs each, of {ACLS}:", flush=True)
                 with started(each)(lab) as target, made(lab, target) as client:
                     describe(client, target, options.rounds)
+                    administer(lab, target, options.rounds)
                     relay(generator, client, target, options.rounds, options.seconds)
                     large(client, target)
     return 0

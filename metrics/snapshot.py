@@ -74,6 +74,11 @@ class Snapshot:
             series[labels] = Histogram.empty(metric)
         series[labels].observe(metric, value)
 
+    def take(self, metric: Metric, histogram: Histogram, *labels: str) -> None:
+        """Set a histogram that was observed elsewhere."""
+        _expect(metric, labels, MetricType.HISTOGRAM, MetricType.GAUGE_HISTOGRAM)
+        self.histograms.setdefault(metric.name, {})[labels] = histogram
+
     def merge(self, other: "Snapshot") -> None:
         """Add another worker's values by the rule of each metric."""
         for name, theirs in other.values.items():

@@ -2,14 +2,16 @@
 
 from proxy.acl.stored import Acls
 from proxy.commands import Consult
+from proxy.steps import Steps
 from proxy.store import Store
 from proxy.wire.apis import ACL_APIS, QUOTA_APIS
 
 
-def ask(question: Consult, store: Store, acls: Acls | None) -> bytes:
-    """Return the body of the answer. `acls`: None if there is no authorizer.
+def ask(question: Consult, store: Store, acls: Acls | None) -> bytes | Steps[bytes]:
+    """Return the body of the answer, or what is left to do for it, which needs no store.
 
-    Raises ClientFault if the request does not parse, and StoreError; then nothing was done.
+    `acls`: None if there is no authorizer. Raises ClientFault if the request does not parse, and
+    StoreError; then nothing was done.
     """
     # with 16 MiB of schemas, which most workers never need
     from proxy import scram_api
@@ -19,7 +21,7 @@ def ask(question: Consult, store: Store, acls: Acls | None) -> bytes:
     request, authorized = question.request, question.authorized
     key, version, body = request.api_key, request.api_version, request.body
     if key in ACL_APIS:
-        return acl_api.answer(
+        return acl_api.begin(
             key, version, body, acls, may_describe=authorized, may_alter=authorized
         )
     if key in QUOTA_APIS:

@@ -5,12 +5,14 @@ all of them is an iterator, of which each step is a slice of `SLICE` sessions; w
 the loop go on in between.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from time import monotonic
 from typing import Any, Final, Protocol
 
+from metrics import registry
 from metrics.events import bounded_text
+from metrics.snapshot import Histogram, Snapshot
 from proxy import config
 from proxy.connection import Connection
 from proxy.errors import ProxyError
@@ -22,6 +24,8 @@ SLICE: Final = 50
 """Sessions that are told of, about half a millisecond."""
 KILL_SLICE: Final = 10
 """Sessions that are killed, each with its events and two sockets."""
+SURVEY_SLICE: Final = 500
+"""Sessions that are counted for a scrape, less than half a millisecond."""
 
 
 class Client(Protocol):
@@ -105,7 +109,7 @@ class Sessions:
 
     def facts(self, selector: Selector) -> Iterator[list[SessionFacts]]:
         """Tell of the sessions that are meant, slice by slice."""
-        for clients in self._slices(SLICE):
+        for clients in self._slices(SLICE, self._listeners()):
             now = monotonic()
             yield [
                 facts_of(connection, self._worker, now)
@@ -115,7 +119,7 @@ class Sessions:
 
     def kill(self, selector: Selector) -> Iterator[list[SessionFacts]]:
         """Close the sessions that are meant, slice by slice, and tell which they were."""
-        for clients in self._slices(KILL_SLICE):
+        for clients in self._slices(KILL_SLICE, self._listeners()):
             killed = []
             for client in clients:
                 connection = _meant(client, selector)
@@ -124,10 +128,42 @@ class Sessions:
                     client.tell(Connection.killed)
             yield killed
 
-    def _slices(self, size: int) -> Iterator[list[Client]]:
-        clients = iter([client for listener in self._listeners() for client in listener.clients])
+    def survey(self, snapshot: Snapshot) -> Iterator[None]:
+        """Count, slice by slice, how the sessions stand, for a scrape."""
+        for listener in self._listeners():
+            throttled = 0
+            left: dict[str, Histogram] = {}
+            for clients in self._slices(SURVEY_SLICE, [listener]):
+                throttled += _survey(clients, left, monotonic())
+                yield
+            name = listener.settings.name
+            snapshot.gauge(registry.THROTTLED_CONNECTIONS, throttled, name)
+            for mechanism, histogram in left.items():
+                snapshot.take(registry.SESSION_LIFETIME_LEFT, histogram, name, mechanism)
+
+    @staticmethod
+    def _slices(size: int, listeners: Iterable[Listener]) -> Iterator[list[Client]]:
+        clients = iter([client for listener in listeners for client in listener.clients])
         while some := list(islice(clients, size)):
             yield some
+
+
+def _survey(clients: Iterable[Client], left: dict[str, Histogram], now: float) -> int:
+    """Add the lifetimes that are left, by mechanism; return how many clients are throttled."""
+    throttled = 0
+    for client in clients:
+        connection = client.connection
+        if connection is None or connection.closed:
+            continue
+        throttled += connection.is_throttled
+        session = connection.session.state
+        if isinstance(session, Authenticated) and session.deadline is not None:
+            histogram = left.get(session.mechanism)
+            if histogram is None:
+                histogram = Histogram.empty(registry.SESSION_LIFETIME_LEFT)
+                left[session.mechanism] = histogram
+            histogram.observe(registry.SESSION_LIFETIME_LEFT, max(0.0, session.deadline - now))
+    return throttled
 
 
 def _meant(client: Client, selector: Selector) -> Connection | None:

@@ -40,6 +40,7 @@ from proxy.rules import Unjudged
 from proxy.sessions import Sessions
 from proxy.store import CachedCredentials, Store, open_store
 from proxy.tls.contexts import LOOK_EVERY
+from proxy.turns import Turns
 
 if TYPE_CHECKING:
     from proxy.authorization import Authorization
@@ -83,6 +84,7 @@ class Worker:
         self._quotas = self._make_quotas()
         self._rights = self._authorization or Unjudged(settings.authorizer.super_users)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._turns = Turns(self.loop)
         self._stopping = asyncio.Event()
         self._tally = Tally(
             run=next(self._names),
@@ -314,9 +316,9 @@ class Worker:
     async def consult(self, question: Consult) -> bytes:
         """Answer a request about ACLs, quotas or SCRAM credentials."""
         acls = None if self._authorization is None else self._authorization.acls()
-        body = await asyncio.to_thread(ask, question, self._store, acls)
+        answer = await asyncio.to_thread(ask, question, self._store, acls)
         await self._refresh_store()
-        return body
+        return answer if isinstance(answer, bytes) else await self._turns.run(answer)
 
     def upstream_failed(self, listener: str, broker: Target) -> None:
         """A connection to a broker could not be opened."""
@@ -328,10 +330,17 @@ class Worker:
     def _answer(self, kind: str, arguments: Mapping[str, Any]) -> Mapping[str, Any] | Iterator[Any]:
         match kind:
             case "snapshot":
-                return self._tally.snapshot().to_json()
+                return self._snapshot()
             case "ready":
                 return {"reasons": self._not_ready()}
         return self._sessions.answer(kind, arguments)
+
+    def _snapshot(self) -> Iterator[Mapping[str, Any] | None]:
+        surveyed = Snapshot()
+        yield from self._sessions.survey(surveyed)
+        snapshot = self._tally.snapshot()
+        snapshot.merge(surveyed)
+        yield snapshot.to_json()
 
     def _not_ready(self) -> list[str]:
         reasons = [reason for one in self._listeners for reason in one.not_ready()]

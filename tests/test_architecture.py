@@ -33,6 +33,7 @@ MAY_KNOW_ASYNCIO = {
     "proxy/service_connection.py",
     "proxy/status/service.py",
     "proxy/tls/transport.py",
+    "proxy/turns.py",
     "proxy/worker.py",
 }
 """The shell. Everything else is told what happened, and when."""

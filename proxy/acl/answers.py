@@ -2,19 +2,23 @@
 
 Written by hand, and not with schema classes, because a response may hold 100,000 ACLs: an object
 for each would cost more than the bytes, and the collector of garbage would stop the relay for it.
-Tests judge the bytes by kio.
+What describes ACLs is written in steps, which others may run between. Tests judge the bytes by kio.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from io import BytesIO
-from itertools import groupby
-from operator import attrgetter
-from sys import maxsize
 from typing import Any, Final
 
 from proxy.acl.checks import Refusal
-from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
+from proxy.acl.model import Acl
+from proxy.acl.resources import (
+    FIRST_FLEXIBLE,
+    FIRST_WITH_PATTERN_TYPE,
+    Resources,
+    TooLarge,
+)
+from proxy.steps import Steps
 from proxy.wire.batch_describe import ACLS_BATCHED
 from proxy.wire.primitives import (
     INT16,
@@ -27,31 +31,25 @@ from proxy.wire.primitives import (
 Place = tuple[int, int]
 """Where a result begins and ends."""
 
-FIRST_WITH_PATTERN_TYPE: Final = 1
-"""KIP-290; every pattern of older messages is literal."""
-FIRST_FLEXIBLE: Final = 2
 _THROTTLE_TIME_MS: Final = INT32.pack(0)
 _NO_ERROR: Final = INT16.pack(0)
 _LEAST_RESULT: Final = 2 + 1 + 5 + 1
 """Bytes: no error, no message, the longest length of an array, no tags."""
-_STEP: Final = 1 << 20
-"""Bytes that are copied at once: a fraction of a millisecond."""
-_FEW: Final = 128
-"""Lengths of arrays that are written in advance."""
-_LENGTHS: Final = {
-    flexible: [write_array_length(size, flexible) for size in range(_FEW)]
-    for flexible in (False, True)
-}
+_STEP: Final = 1 << 17
+"""Bytes that are copied at once: some tens of microseconds."""
+_FOUND: Final = _NO_ERROR + write_string("", flexible=True)
+"""How a result without an error begins."""
 _MOST_KEPT: Final = 10_000
 _LONGEST_KEPT: Final = 256
 """Bytes. What is written once is remembered only if it takes little."""
-_RESOURCE: Final = attrgetter("resource_type", "pattern_type", "name")
 
 
-def describe_body(api_version: int, acls: Iterable[Acl]) -> bytes:
-    """Answer with ACLs, v0 to v3."""
+def describe_body(
+    api_version: int, acls: Iterable[Acl], principal: str | None = None
+) -> Steps[bytes]:
+    """Answer with ACLs, v0 to v3. `principal`: whose they all are, if it is known."""
     flexible = api_version >= FIRST_FLEXIBLE
-    resources, count = _Resources(api_version).write(acls)
+    resources, count = yield from Resources(api_version).write(acls, principal)
     head = _THROTTLE_TIME_MS + _NO_ERROR + write_string("", flexible)
     end = b"\0" if flexible else b""
     return b"".join((head, write_array_length(count, flexible), resources, end))
@@ -60,33 +58,39 @@ def describe_body(api_version: int, acls: Iterable[Acl]) -> bytes:
 class DescribeBatch:
     """The body of a DescribeAcls v4 response in the making: one result after the other.
 
-    All results take `most_bytes` at most, and the refusals that follow. No step copies much, so
-    that other threads get their turn.
+    All results take `most_bytes` at most, and the refusals that follow.
     """
 
     def __init__(self, count: int, *, most_bytes: int) -> None:
-        self._resources = _Resources(ACLS_BATCHED)
+        self._resources = Resources(ACLS_BATCHED)
         self._out = BytesIO()
         self._out.write(_THROTTLE_TIME_MS + write_array_length(count, flexible=True))
         self._most = self._out.tell() + most_bytes
 
-    def add(self, acls: Iterable[Acl]) -> Place | None:
-        """Add a result; return where it is, or None: it would be too much, and is not added."""
+    def add(self, acls: Iterable[Acl], principal: str | None) -> Steps[Place | None]:
+        """Add a result; return where it is, or None: it would be too much, and is not added.
+
+        `principal`: whose ACLs they all are, if it is known.
+        """
         start = self._out.tell()
         most = self._most - start - _LEAST_RESULT
         try:
-            resources, count = self._resources.write(acls, most)
-        except _TooLarge:
+            resources, count = yield from self._resources.write(acls, principal, most)
+        except TooLarge:
             return None
-        self._out.write(_NO_ERROR + write_string("", flexible=True))
-        self._out.write(write_array_length(count, flexible=True))
+        head = _FOUND + self._resources.length(count)
+        if len(resources) <= _STEP:
+            self._out.write(b"".join((head, resources, b"\0")))
+            return start, self._out.tell()
+        self._out.write(head)
         with memoryview(resources) as view:
             for at in range(0, len(view), _STEP):
                 self._out.write(view[at : at + _STEP])
+                yield
         self._out.write(b"\0")
         return start, self._out.tell()
 
-    def repeat(self, place: Place) -> bool:
+    def repeat(self, place: Place) -> Steps[bool]:
         """Add a result that is there already once more; False: it would be too much."""
         start, end = place
         at = self._out.tell()
@@ -98,6 +102,7 @@ class DescribeBatch:
             self._out.seek(at)
             at += self._out.write(piece)
             start += len(piece)
+            yield
         return True
 
     def refuse(self, refusal: Refusal) -> None:
@@ -113,55 +118,6 @@ class DescribeBatch:
 def batch_refusal(count: int, refusal: Refusal) -> bytes:
     """Answer all filters of DescribeAcls v4 alike."""
     return _all_alike(ACLS_BATCHED, count, refusal, with_message=True, matches=True)
-
-
-class _TooLarge(Exception):
-    pass
-
-
-class _Resources:
-    """Writes the items of `resources`: ACLs that stand together and are of one resource."""
-
-    def __init__(self, api_version: int) -> None:
-        flexible = api_version >= FIRST_FLEXIBLE
-        self._end = b"\0" if flexible else b""
-        self._lengths = _LENGTHS[flexible]
-        self._flexible = flexible
-        self._with_pattern_type = api_version >= FIRST_WITH_PATTERN_TYPE
-        self._string = _strings(flexible)
-        self._heads = _Kept(self._head)
-        self._rules = _Kept(self._rule)
-
-    def write(self, acls: Iterable[Acl], most: int = maxsize) -> tuple[bytearray, int]:
-        """Return the items, and how many they are. Raises _TooLarge: more than `most` bytes."""
-        string, heads, rules = self._string, self._heads, self._rules
-        written, count = bytearray(), 0
-        for resource, group in groupby(acls, _RESOURCE):
-            members = list(group)
-            written += heads[resource]
-            written += self._length(len(members))
-            for acl in members:
-                written += string[acl.principal]
-                written += rules[acl.host, acl.operation, acl.permission]
-                if len(written) > most:
-                    raise _TooLarge
-            written += self._end
-            count += 1
-        if len(written) > most:
-            raise _TooLarge
-        return written, count
-
-    def _length(self, size: int) -> bytes:
-        return self._lengths[size] if size < _FEW else write_array_length(size, self._flexible)
-
-    def _head(self, resource: tuple[ResourceType, PatternType, str]) -> bytes:
-        resource_type, pattern_type, name = resource
-        pattern = bytes((pattern_type,)) if self._with_pattern_type else b""
-        return bytes((resource_type,)) + write_string(name, self._flexible) + pattern
-
-    def _rule(self, rule: tuple[str, Operation, Permission]) -> bytes:
-        host, operation, permission = rule
-        return write_string(host, self._flexible) + bytes((operation, permission)) + self._end
 
 
 def describe_refusal(api_version: int, refusal: Refusal) -> bytes:

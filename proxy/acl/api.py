@@ -9,17 +9,17 @@ Answers are Kafka's, seen on a running Kafka 4.1, down to its sentences. Deliber
 - A denial is told in one sentence; Kafka's prints the server's own objects.
 - The filters of one DeleteAcls may cause so much work and no more: see the constants.
 
-Pure but for the store, whose writes wait for the disk; large requests take long: call `answer` in a
+Pure but for the store, whose writes wait for the disk; large requests take long: call `begin` in a
 thread. Nothing in it holds Python's lock for long: no large sort, few objects.
 """
 
 from collections.abc import Sequence
+from sys import maxsize
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from proxy.acl import answers, batch
-from proxy.acl.answers import FIRST_FLEXIBLE
 from proxy.acl.asked import acl_filter, acl_of, describe_refusal
 from proxy.acl.checks import (
     DISABLED,
@@ -32,8 +32,11 @@ from proxy.acl.checks import (
 )
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, AclFilter
+from proxy.acl.resources import FIRST_FLEXIBLE
+from proxy.acl.search import find_in_steps
 from proxy.acl.stored import Acls
 from proxy.errors import ClientFault
+from proxy.steps import Steps, finish
 from proxy.wire.acl_v0 import request_type
 from proxy.wire.batch_describe import ACLS_BATCHED
 from proxy.wire.codec import decode
@@ -74,6 +77,23 @@ def answer(
     Describe, and Alter, the cluster. Raises ClientFault and StoreError; then nothing was done.
     What was done is in force in this process when it returns.
     """
+    begun = begin(api_key, api_version, body, acls, may_describe=may_describe, may_alter=may_alter)
+    return begun if isinstance(begun, bytes) else finish(begun)
+
+
+def begin(
+    api_key: int,
+    api_version: int,
+    body: bytes,
+    acls: Acls | None,
+    *,
+    may_describe: bool,
+    may_alter: bool,
+) -> bytes | Steps[bytes]:
+    """Do what `answer` does as far as it needs the store; the rest are steps.
+
+    They raise nothing, and may be run on another thread.
+    """
     try:
         if api_key == DESCRIBE_ACLS:
             return _describe(api_version, body, acls, authorized=may_describe)
@@ -85,9 +105,11 @@ def answer(
         raise ClientFault("the request does not parse") from error
 
 
-def _describe(api_version: int, body: bytes, acls: Acls | None, *, authorized: bool) -> bytes:
+def _describe(
+    api_version: int, body: bytes, acls: Acls | None, *, authorized: bool
+) -> bytes | Steps[bytes]:
     if api_version >= ACLS_BATCHED:
-        return batch.answer(body, acls, authorized=authorized)
+        return batch.begin(body, acls, authorized=authorized)
     asked = decode(request_type(DESCRIBE_ACLS, api_version), body)
     if acls is None:
         return answers.describe_refusal(api_version, DISABLED_TO_DESCRIBE)
@@ -98,7 +120,12 @@ def _describe(api_version: int, body: bytes, acls: Acls | None, *, authorized: b
     wanted = acl_filter(asked, api_version)
     if filter_refusal(wanted):  # a code of a later Kafka, of which there can be no ACLs
         return answers.describe_body(api_version, ())
-    return answers.describe_body(api_version, acls.current().matching(wanted))
+    return _described(api_version, wanted, acls.current())
+
+
+def _described(api_version: int, wanted: AclFilter, index: AclIndex) -> Steps[bytes]:
+    [found] = yield from find_in_steps(index, [wanted], maxsize)
+    return (yield from answers.describe_body(api_version, found, wanted.principal))
 
 
 def _create(api_version: int, body: bytes, acls: Acls | None, *, authorized: bool) -> bytes:

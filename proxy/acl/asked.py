@@ -2,9 +2,10 @@
 
 from typing import Any, Final
 
-from proxy.acl.answers import FIRST_WITH_PATTERN_TYPE
 from proxy.acl.checks import Refusal, filter_refusal
 from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from proxy.acl.resources import FIRST_WITH_PATTERN_TYPE
+from proxy.wire.batch_describe import AclFilterParts
 
 _RESOURCE_TYPES: Final = {one.value: one for one in ResourceType}
 _PATTERN_TYPES: Final = {one.value: one for one in PatternType}
@@ -51,3 +52,23 @@ def describe_refusal(asked: Any, api_version: int) -> Refusal | None:
     if api_version >= FIRST_WITH_PATTERN_TYPE:
         codes.append(asked.pattern_type_filter)
     return filter_refusal(acl_filter(asked, api_version)) if 0 in codes else None
+
+
+def filter_of(parts: AclFilterParts) -> AclFilter:
+    """Return what one filter of DescribeAcls v4 asks for."""
+    resource_type, name, pattern_type, principal, host, operation, permission = parts
+    return AclFilter(
+        resource_type=_RESOURCE_TYPES.get(resource_type, ResourceType.UNKNOWN),
+        pattern_type=_PATTERN_TYPES.get(pattern_type, PatternType.UNKNOWN),
+        name=name,
+        principal=principal,
+        host=host,
+        operation=_OPERATIONS.get(operation, Operation.UNKNOWN),
+        permission=_PERMISSIONS.get(permission, Permission.UNKNOWN),
+    )
+
+
+def has_code_0(parts: AclFilterParts) -> bool:
+    """Whether DescribeAcls refuses a filter of v4, as `describe_refusal` does those before."""
+    resource_type, _, pattern_type, _, _, operation, permission = parts
+    return 0 in (resource_type, pattern_type, operation, permission)

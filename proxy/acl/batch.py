@@ -8,16 +8,16 @@
 - Results come in the order of the filters until they would exceed `MOST_RESULT_BYTES`. The filter
   with which they would, and all behind it, have POLICY_VIOLATION; a client asks for them again.
 
-Call it in a thread, as `proxy.acl.api`: nothing in it holds Python's lock for long.
+What needs the store is done at once, and belongs in a thread; the rest are steps.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from proxy.acl.answers import DescribeBatch, Place, batch_refusal
-from proxy.acl.asked import acl_filter, describe_refusal
+from proxy.acl.asked import filter_of, has_code_0
 from proxy.acl.checks import (
     DISABLED_TO_DESCRIBE,
     UNAUTHORIZED,
@@ -25,17 +25,19 @@ from proxy.acl.checks import (
     filter_refusal,
     invalid,
 )
-from proxy.acl.search import Found, find_each
+from proxy.acl.index import AclIndex
+from proxy.acl.model import AclFilter
+from proxy.acl.search import Found, find_in_steps
 from proxy.acl.stored import Acls
+from proxy.steps import MASK, Steps
 from proxy.wire.batch_describe import (
-    ACLS_BATCHED,
     MOST_FILTERS,
     MOST_RESULT_BYTES,
-    DescribeAclsFilter,
-    DescribeAclsRequest,
+    PRINCIPAL,
+    AclFilterParts,
     acl_filter_count,
+    acl_filters,
 )
-from proxy.wire.codec import decode
 from proxy.wire.primitives import Malformed
 
 _MALFORMED: Final = invalid("The request cannot be read.")
@@ -44,61 +46,89 @@ _LEAST_ACL_SIZE: Final = 6
 """Bytes in a response: a principal, which has a colon, a host, two codes, no tags."""
 
 
-def answer(
+def begin(
     body: bytes, acls: Acls | None, *, authorized: bool, most_bytes: int = MOST_RESULT_BYTES
-) -> bytes:
-    """Answer a request, from body to body. `acls`: None if the authorizer is off.
+) -> bytes | Steps[bytes]:
+    """Answer a request, from body to body, or return how. `acls`: None if the authorizer is off.
 
     Raises StoreError.
     """
     try:
         count = acl_filter_count(body)
-        if count > MOST_FILTERS:
-            return batch_refusal(1, _TOO_MANY)
-        if acls is None or not authorized:
-            return batch_refusal(count, DISABLED_TO_DESCRIBE if acls is None else UNAUTHORIZED)
-        request = decode(DescribeAclsRequest, body)
     except Malformed:
         return batch_refusal(1, _MALFORMED)
-    return _described(request, acls, most_bytes)
+    if count > MOST_FILTERS:
+        return batch_refusal(1, _TOO_MANY)
+    if acls is None or not authorized:
+        return batch_refusal(count, DISABLED_TO_DESCRIBE if acls is None else UNAUTHORIZED)
+    return _described(body, acls.current(), most_bytes)
 
 
-def _described(request: DescribeAclsRequest, acls: Acls, most_bytes: int) -> bytes:
-    wanted = {asked: acl_filter(asked, ACLS_BATCHED) for asked in request.filters}
-    valid = {asked: one for asked, one in wanted.items() if filter_refusal(one) is None}
-    found: dict[DescribeAclsFilter, Found] = {
-        asked: () for asked in wanted if asked not in valid
-    }  # codes of a later Kafka, of which there can be no ACLs
-    most = most_bytes // _LEAST_ACL_SIZE
-    results = find_each(acls.current(), [*valid.values()], most)
-    found |= zip(valid, results, strict=False)  # without those that cannot fit
-    made = DescribeBatch(len(request.filters), most_bytes=most_bytes)
+def _described(body: bytes, index: AclIndex, most_bytes: int) -> Steps[bytes]:
+    try:
+        filters = yield from acl_filters(body)
+    except Malformed:
+        return batch_refusal(1, _MALFORMED)
+    refused, found = yield from _results(index, filters, most_bytes // _LEAST_ACL_SIZE)
+    made = DescribeBatch(len(filters), most_bytes=most_bytes)
     too_large = Refusal(
         ErrorCode.policy_violation,
         f"The results would take more than {most_bytes} bytes. Ask for fewer at once.",
     )
-    places: dict[DescribeAclsFilter, Place] = {}
+    places: dict[AclFilterParts, Place] = {}
     is_full = False
-    for asked in request.filters:
-        if refusal := describe_refusal(asked, ACLS_BATCHED):
-            made.refuse(refusal)
+    for asked in filters:
+        yield
+        if asked in refused:
+            made.refuse(refused[asked])
             continue
-        is_full = is_full or not _added(made, asked, found, places)
+        is_full = is_full or not (yield from _added(made, asked, found, places))
         if is_full:
             made.refuse(too_large)
     return made.body()
 
 
+def _results(
+    index: AclIndex, filters: Sequence[AclFilterParts], most: int
+) -> Steps[tuple[Mapping[AclFilterParts, Refusal], Mapping[AclFilterParts, Found]]]:
+    """Return why filters are refused, and what the others find, but for those that cannot fit."""
+    refused: dict[AclFilterParts, Refusal] = {}
+    valid: dict[AclFilterParts, AclFilter] = {}
+    found: dict[AclFilterParts, Found] = {}
+    for number, asked in enumerate(filters):
+        if not number & MASK:
+            yield
+        if asked in valid:
+            continue
+        wanted = filter_of(asked)
+        refusal = filter_refusal(wanted)
+        if refusal is None:
+            valid[asked] = wanted
+        elif has_code_0(asked):
+            refused[asked] = refusal
+        else:
+            found[asked] = ()  # a code of a later Kafka, of which there can be no ACLs
+    results = yield from find_in_steps(index, [*valid.values()], most)
+    for number, (asked, result) in enumerate(zip(valid, results, strict=False)):
+        if not number & MASK:
+            yield
+        found[asked] = result
+    return refused, found
+
+
 def _added(
     made: DescribeBatch,
-    asked: DescribeAclsFilter,
-    found: Mapping[DescribeAclsFilter, Found],
-    places: dict[DescribeAclsFilter, Place],
-) -> bool:
+    asked: AclFilterParts,
+    found: Mapping[AclFilterParts, Found],
+    places: dict[AclFilterParts, Place],
+) -> Steps[bool]:
     """Whether there is room for a result, which is then added."""
     if asked in places:
-        return made.repeat(places[asked])
-    if asked not in found or (place := made.add(found[asked])) is None:
+        return (yield from made.repeat(places[asked]))
+    if asked not in found:
+        return False
+    principal = asked[PRINCIPAL]
+    if (place := (yield from made.add(found[asked], principal))) is None:
         return False
     places[asked] = place
     return True

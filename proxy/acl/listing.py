@@ -20,8 +20,8 @@ _KEYS: Final[dict[int, Callable[[Acl], AclKey]]] = {
     3: _pattern_key,
 }
 """By how many fields."""
-_CHUNK: Final = 1_000
-"""ACLs looked at in one step: about a millisecond."""
+_CHUNK: Final = 100
+"""ACLs looked at in one step: about a tenth of a millisecond."""
 _RESOURCE_TYPES: Final = [one for one in ResourceType if one > ResourceType.ANY]
 
 

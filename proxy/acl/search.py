@@ -11,7 +11,7 @@ each of these lists:
 So each ACL is looked at twice at most, and the time depends on the ACLs, on the kinds of filters
 (of which there are 80), and on what is found, but not on filters times ACLs.
 
-Pure Python from step to step, so that other threads get their turn: no large sort, no large copy.
+All in small steps, which others may run between: no large sort, no large copy.
 """
 
 from array import array
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, Self, TypeVar
 
 from proxy.acl import listing
 from proxy.acl.index import AclIndex
@@ -33,14 +33,15 @@ from proxy.acl.model import (
     Permission,
     ResourceType,
 )
+from proxy.steps import MASK, Steps, finish
 
 Found = Sequence[Acl]
 """What a filter finds, in order."""
 
 _LOOKUP: Final = 32
 """To look a filter up costs about as much as to go past so many ACLs."""
-_RUN: Final = 1_000
-"""Names that are sorted at once: less than a millisecond."""
+_RUN: Final = 200
+"""Names that are sorted at once."""
 _PATTERN_TYPES_OF_ACLS: Final = (PatternType.LITERAL, PatternType.PREFIXED)
 
 
@@ -49,18 +50,26 @@ def find_each(index: AclIndex, filters: Sequence[AclFilter], most: int) -> list[
 
     The list ends before the first filter with which it would hold more than `most` ACLs.
     """
+    return finish(find_in_steps(index, filters, most))
+
+
+def find_in_steps(index: AclIndex, filters: Sequence[AclFilter], most: int) -> Steps[list[Found]]:
+    """Return what `find_each` does, in steps."""
     groups: dict[str | None, list[int]] = {}
     for number, wanted in enumerate(filters):
         groups.setdefault(wanted.principal, []).append(number)
+        if not number & MASK:
+            yield
     results = _Results(len(filters), most)
     for principal, numbers in groups.items():
+        yield
         acls = index.held_by(principal)
-        some = [(number, filters[number]) for number in numbers]
-        if _is_quick(acls, [wanted for _, wanted in some]):
-            for number, wanted in some:
-                results.put(number, _looked_up(acls, wanted))
+        if len(numbers) == 1 or (yield from _is_quick(acls, filters, numbers)):
+            for number in numbers:
+                results.put(number, (yield from _looked_up(acls, filters[number])))
         else:
-            _Pass(some).run(acls, results)
+            arranged = yield from _Pass.of(filters, numbers)
+            yield from arranged.run(acls, results)
     return results.in_order()
 
 
@@ -120,24 +129,41 @@ class _Picked(Sequence[Acl]):
 # ---------------------------------------------------------------------- one by one
 
 
-def _is_quick(acls: Sequence[Acl], filters: Sequence[AclFilter]) -> bool:
+def _is_quick(
+    acls: Sequence[Acl], filters: Sequence[AclFilter], numbers: Iterable[int]
+) -> Steps[bool]:
     """Whether to look them up takes less than to go through the list."""
-    if len(filters) == 1:
-        return True
     left = len(acls)
-    for wanted in filters:
+    for number in numbers:
         left -= _LOOKUP
         if left >= 0:
-            left -= sum(end - start for start, end in listing.ranges(acls, wanted))
+            left -= sum(end - start for start, end in listing.ranges(acls, filters[number]))
         if left < 0:
             return False
+        yield
     return True
 
 
-def _looked_up(acls: Sequence[Acl], wanted: AclFilter) -> Found:
-    if not _given(wanted) and wanted.name is None:
+def _looked_up(acls: Sequence[Acl], wanted: AclFilter) -> Steps[Found]:
+    if _is_about_all(wanted):
         return acls
-    return [acl for some in listing.chunks(acls, wanted) for acl in some]
+    found: list[Acl] = []
+    for some in listing.chunks(acls, wanted):
+        found += some
+        yield
+    return found
+
+
+def _is_about_all(wanted: AclFilter) -> bool:
+    """Whether it says nothing but whose ACLs."""
+    return (
+        wanted.name is None
+        and wanted.host is None
+        and wanted.resource_type is ResourceType.ANY
+        and wanted.pattern_type not in _PATTERN_TYPES_OF_ACLS
+        and wanted.operation is Operation.ANY
+        and wanted.permission is Permission.ANY
+    )
 
 
 # ---------------------------------------------------------------------- all at once
@@ -160,13 +186,27 @@ def _getter(parts: tuple[str, ...]) -> Callable[[Any], Any]:
     return attrgetter(*parts) if parts else lambda _: ()
 
 
+_Value = TypeVar("_Value")
+_Table = tuple[Callable[[Any], Any], Callable[[Any], _Value | None]]
+"""What gets the parts of an ACL that a table is about, and what the table has under them."""
+
+
 class _Pass:
     """Filters, arranged so that a list of ACLs need be gone through only once."""
 
-    def __init__(self, filters: Iterable[tuple[int, AclFilter]]) -> None:
+    def __init__(self) -> None:
+        self._tables: list[_Table[list[int]]] = []
+        self._applying: list[_Table[_Names]] = []
+
+    @classmethod
+    def of(cls, filters: Sequence[AclFilter], numbers: Iterable[int]) -> Steps[Self]:
+        """Arrange those of the filters that have these numbers."""
         tables: dict[tuple[str, ...], dict[Any, list[int]]] = {}
         applying: dict[tuple[str, ...], dict[Any, _Names]] = {}
-        for number, wanted in filters:
+        for number in numbers:
+            if not number & MASK:
+                yield
+            wanted = filters[number]
             parts = _given(wanted)
             if wanted.name is not None and wanted.pattern_type is PatternType.MATCH:
                 by_parts = applying.setdefault(parts, {})
@@ -176,19 +216,30 @@ class _Pass:
                 parts = (*parts, "name")
             table = tables.setdefault(parts, {})
             table.setdefault(_getter(parts)(wanted), []).append(number)
-        self._tables = [(_getter(parts), table.get) for parts, table in tables.items()]
-        self._applying = [(_getter(parts), by_parts.get) for parts, by_parts in applying.items()]
+        for by_parts in applying.values():
+            for names in by_parts.values():
+                yield from names.sort()
+        made = cls()
+        made._tables = [(_getter(parts), table.get) for parts, table in tables.items()]
+        made._applying = [(_getter(parts), by_parts.get) for parts, by_parts in applying.items()]
+        return made
 
-    def run(self, acls: Sequence[Acl], results: _Results) -> None:
+    def run(self, acls: Sequence[Acl], results: _Results) -> Steps[None]:
         """Find what the filters find among these."""
+        picked = 0
         for place, acl in enumerate(acls):
+            if not place & MASK:
+                yield
             for number in self._finders(acl):
                 results.pick(number, acls, place)
+                picked += 1
+                if not picked & MASK:
+                    yield
 
     def _finders(self, acl: Acl) -> Iterator[int]:
         """Yield which filters find an ACL."""
         for parts_of, get in self._tables:
-            yield from get(parts_of(acl), ())
+            yield from get(parts_of(acl)) or ()
         for parts_of, names_of in self._applying:
             names = names_of(parts_of(acl))
             if names is not None:
@@ -200,11 +251,22 @@ class _Names:
 
     def __init__(self) -> None:
         self._filters: dict[str, list[int]] = {}
-        self._in_order: list[str] | None = None
+        self._in_order: list[str] = []
 
     def add(self, name: str, number: int) -> None:
         """Add a filter's."""
         self._filters.setdefault(name, []).append(number)
+
+    def sort(self) -> Steps[None]:
+        """Get ready to be asked."""
+        names, runs = list(self._filters), list[list[str]]()
+        for at in range(0, len(names), _RUN):
+            runs.append(sorted(names[at : at + _RUN]))
+            yield
+        for number, name in enumerate(merge(*runs)):
+            self._in_order.append(name)
+            if not number & MASK:
+                yield
 
     def to_which_applies(self, acl: Acl) -> Iterator[int]:
         """Yield the filters whose name the pattern of an ACL covers."""
@@ -218,16 +280,8 @@ class _Names:
             yield from self._filters.get(acl.name, ())
 
     def _beginning_with(self, prefix: str) -> Iterator[str]:
-        if self._in_order is None:
-            self._in_order = _sorted(list(self._filters))
         for at in range(bisect_left(self._in_order, prefix), len(self._in_order)):
             name = self._in_order[at]
             if not name.startswith(prefix):
                 return
             yield name
-
-
-def _sorted(names: list[str]) -> list[str]:
-    """Sort in steps: `sorted` would let nobody else run until all is done."""
-    runs = [sorted(names[at : at + _RUN]) for at in range(0, len(names), _RUN)]
-    return list(merge(*runs))

@@ -1,7 +1,7 @@
 """ACLs and filters in requests, and out of responses, v0 to v3, and DescribeAcls v4."""
 
 from collections.abc import Iterable
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, get_args
 
 from proxy.acl.checks import filter_refusal
 from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
@@ -23,7 +23,10 @@ DESCRIBE_VERSIONS: Final = (0, ACLS_BATCHED)
 
 _FIRST_WITH_PATTERN_TYPE: Final = 1
 
-_Enum = TypeVar("_Enum", ResourceType, PatternType, Operation, Permission)
+_RESOURCE_TYPES: Final = {one.value: one for one in ResourceType}
+_PATTERN_TYPES: Final = {one.value: one for one in PatternType}
+_OPERATIONS: Final = {one.value: one for one in Operation}
+_PERMISSIONS: Final = {one.value: one for one in Permission}
 
 
 def describe_request(api_version: int, wanted: AclFilter) -> Any:
@@ -123,21 +126,16 @@ def _creation_fields(api_version: int, acl: Acl) -> dict[str, Any]:
 
 
 def _acl(resource: Any, entry: Any, api_version: int) -> Acl:
+    """Return an ACL; what a newer broker's codes stand for is UNKNOWN (KIP-140)."""
     older = api_version < _FIRST_WITH_PATTERN_TYPE
     return Acl(
-        _known(ResourceType, resource.resource_type),
-        PatternType.LITERAL if older else _known(PatternType, resource.pattern_type),
+        _RESOURCE_TYPES.get(resource.resource_type, ResourceType.UNKNOWN),
+        PatternType.LITERAL
+        if older
+        else _PATTERN_TYPES.get(resource.pattern_type, PatternType.UNKNOWN),
         resource.resource_name,
         entry.principal,
         entry.host,
-        _known(Operation, entry.operation),
-        _known(Permission, entry.permission_type),
+        _OPERATIONS.get(entry.operation, Operation.UNKNOWN),
+        _PERMISSIONS.get(entry.permission_type, Permission.UNKNOWN),
     )
-
-
-def _known(kind: type[_Enum], code: int) -> _Enum:
-    """Return what a code stands for; a newer broker's is UNKNOWN (KIP-140)."""
-    try:
-        return kind(code)
-    except ValueError:
-        return kind(0)

@@ -17,8 +17,9 @@ from kio.schema.response_header.v1.header import ResponseHeader
 from kio.static.constants import EntityType
 from kio.static.primitive import f64, i8, i16, i32Timedelta
 
+from proxy.steps import MASK, Steps
 from proxy.wire import acl_v0
-from proxy.wire.primitives import Malformed, uvarint
+from proxy.wire.primitives import Malformed, nullable_string, uvarint
 
 ACLS_BATCHED: Final = 4
 """First version of DescribeAcls with many filters."""
@@ -221,6 +222,52 @@ class DescribeClientQuotasResponse:
     __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
     filter_results: tuple[DescribeClientQuotasFilterResult, ...]
+
+
+AclFilterParts = tuple[int, str | None, int, str | None, str | None, int, int]
+"""The fields of a `DescribeAclsFilter`, in their order; a code below 0 is 256 more here."""
+PRINCIPAL: Final = 3
+"""Which of them says whose ACLs."""
+
+
+def acl_filters(body: bytes) -> Steps[list[AclFilterParts]]:
+    """Read the filters of DescribeAcls v4 without an object for each. Raises Malformed.
+
+    What is read, and what is `Malformed`, is as of `proxy.wire.codec`.
+    """
+    length, at = uvarint(body, 0)
+    filters: list[AclFilterParts] = []
+    try:
+        for number in range(length - 1):
+            if not number & MASK:
+                yield
+            resource_type = body[at]
+            name, at = nullable_string(body, at + 1, flexible=True)
+            pattern_type = body[at]
+            principal, at = nullable_string(body, at + 1, flexible=True)
+            host, at = nullable_string(body, at, flexible=True)
+            codes = body[at], body[at + 1]
+            at = at + 3 if body[at + 2] == 0 else (yield from _behind_tags(body, at + 2))
+            filters.append((resource_type, name, pattern_type, principal, host, *codes))
+        if body[at] != 0:
+            yield from _behind_tags(body, at)
+    except IndexError:
+        raise Malformed("ends inside a filter") from None
+    return filters
+
+
+def _behind_tags(body: bytes, position: int) -> Steps[int]:
+    """Return where a section of tagged fields ends, none of which is known."""
+    count, position = uvarint(body, position)
+    for number in range(count):
+        if not number & MASK:
+            yield
+        _, position = uvarint(body, position)
+        size, position = uvarint(body, position)
+        position += size
+        if position > len(body):
+            raise Malformed("ends inside a tagged field")
+    return position
 
 
 def acl_filter_count(body: bytes) -> int:

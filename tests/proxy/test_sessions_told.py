@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from metrics.registry import SESSION_LIFETIME_LEFT, THROTTLED_CONNECTIONS
+from metrics.snapshot import Snapshot
 from proxy import config
 from proxy.errors import ProxyError
-from proxy.sessions import KILL_SLICE, SLICE, Sessions, facts_of
+from proxy.sessions import KILL_SLICE, SLICE, SURVEY_SLICE, Sessions, facts_of
 from proxy.status.facts import EVERY_SESSION, SessionFacts
 from proxy.status.picture import WorkerFacts
-from sasl.session import Enforcement
+from sasl.session import Authenticated, Enforcement
 from tests.proxy.frames_given import (
     api_versions,
     authenticate,
@@ -221,3 +223,28 @@ def test_the_rest_of_the_facts() -> None:
 def test_another_question_is_refused() -> None:
     with pytest.raises(ProxyError, match="no such question: dance"):
         slices(crowd(1), "dance")
+
+
+def test_a_scrape_counts_slice_by_slice() -> None:
+    """Whoever is gone, or has no lifetime, is not counted."""
+    door = crowd(SURVEY_SLICE + 3)
+    for play in list(door.clients)[:5]:
+        logged_in(play)
+    gone = next(
+        play for play in door.clients if isinstance(play.connection.session.state, Authenticated)
+    )
+    gone.tell(lambda connection, now: connection.client_closed(now))
+    snapshot = Snapshot()
+    assert len(list(door.sessions().survey(snapshot))) == 2
+    name = SETTINGS.name
+    assert snapshot.values[THROTTLED_CONNECTIONS.name] == {(name,): 0}
+    (((listener, _), lifetimes),) = snapshot.histograms[SESSION_LIFETIME_LEFT.name].items()
+    assert (listener, sum(lifetimes.counts)) == (name, 4)
+
+
+def test_a_scrape_of_nobody() -> None:
+    """The gauge is there, at 0: what is missing cannot be alerted on."""
+    snapshot = Snapshot()
+    assert list(Door(set()).sessions().survey(snapshot)) == []
+    assert snapshot.values == {THROTTLED_CONNECTIONS.name: {(SETTINGS.name,): 0}}
+    assert snapshot.histograms == {}

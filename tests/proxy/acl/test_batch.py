@@ -14,6 +14,7 @@ from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from proxy.acl.search import find_each
 from proxy.acl.stored import Acls
+from proxy.steps import finish
 from proxy.wire.batch_describe import (
     MOST_FILTERS,
     MOST_RESULT_BYTES,
@@ -58,12 +59,16 @@ def alone(store: Shelf | None, fields: dict[str, Any], *, authorized: bool = Tru
     return decode(response_type(DESCRIBE, 3), found)
 
 
+def bounded_answer(body: bytes, acls: Acls, most_bytes: int) -> bytes:
+    steps = batch.begin(body, acls, authorized=True, most_bytes=most_bytes)
+    assert not isinstance(steps, bytes)
+    return finish(steps)
+
+
 def bounded(
     store: Shelf, filters: Sequence[dict[str, Any]], most_bytes: int = MOST_RESULT_BYTES
 ) -> tuple[Any, int]:
-    found = batch.answer(
-        body_of(filters), store.administered(), authorized=True, most_bytes=most_bytes
-    )
+    found = bounded_answer(body_of(filters), store.administered(), most_bytes)
     return decode(DescribeAclsResponse, found).filter_results, len(found)
 
 
@@ -328,7 +333,7 @@ def test_memory_stays_near_the_size_of_the_answer() -> None:
     bound = 4 << 20
     tracemalloc.start()
     try:
-        found = batch.answer(body, administered, authorized=True, most_bytes=bound)
+        found = bounded_answer(body, administered, bound)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -6,11 +6,14 @@ from datetime import timedelta
 from typing import Any, get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 from kio.static.primitive import f64, i8, i32Timedelta
 
+from proxy.steps import finish
 from proxy.wire import acl_v0
 from proxy.wire import batch_describe as batch
 from proxy.wire.codec import decode, encode
@@ -248,3 +251,47 @@ def test_older_versions_are_as_they_were() -> None:
     assert batch.request_type(29, 3) is load_request_schema(29, 3)
     assert batch.response_type(48, 1) is load_response_schema(48, 1)
     assert batch.request_type(29, 0) is acl_v0.DescribeAclsRequest
+
+
+few_bytes = st.binary(max_size=8)
+lengths = st.sampled_from([b"\x00", b"\x01", b"\x02a", b"\x03\xc3\xbc", b"\x03\xc3", b"\x85"])
+tags = st.sampled_from([b"\x00", b"\x00", b"\x01\x05\x02hi", b"\x02\x01\x00\x02\x01x", b"\x01\x00"])
+codes = st.sampled_from([b"\x00", b"\x01", b"\x03", b"\x7f", b"\xff"])
+filters = st.tuples(codes, lengths, codes, lengths, lengths, codes, codes, tags).map(b"".join)
+
+
+def counted_and_read(body: bytes) -> list[batch.AclFilterParts]:
+    batch.acl_filter_count(body)
+    return finish(batch.acl_filters(body))
+
+
+@given(
+    body=st.binary(max_size=60)
+    | st.tuples(st.integers(0, 4), st.lists(filters, max_size=3), tags, few_bytes).map(
+        lambda parts: bytes((parts[0],)) + b"".join(parts[1]) + parts[2] + parts[3]
+    )
+)
+def test_filters_are_read_as_the_schema_has_them(body: bytes) -> None:
+    """The straight reader and the general one agree: what is read, and what cannot be."""
+    try:
+        batch.acl_filter_count(body)
+        expected = decode(batch.DescribeAclsRequest, body).filters
+    except Malformed:
+        with pytest.raises(Malformed):
+            counted_and_read(body)
+        return
+    unsigned = [
+        tuple(
+            value & 0xFF if isinstance(value, int) else value for value in dataclasses.astuple(one)
+        )
+        for one in expected
+    ]
+    assert counted_and_read(body) == unsigned
+    assert [one[batch.PRINCIPAL] for one in unsigned] == [one.principal_filter for one in expected]
+
+
+def test_many_unknown_tags_are_passed_over_in_steps() -> None:
+    """A filter of 30 KB that means nothing must not hold up the event loop."""
+    one = b"\x01\x00\x01\x00\x00\x01\x01" + b"\x90\x4e" + b"\x07\x01x" * 10_000
+    steps = batch.acl_filters(b"\x02" + one + TAGS)
+    assert sum(1 for _ in steps) > 300

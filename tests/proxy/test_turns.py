@@ -1,0 +1,101 @@
+"""Long work between the turns of the event loop."""
+
+import asyncio
+from time import perf_counter
+
+import pytest
+
+from proxy.steps import Steps, finish
+from proxy.turns import SLICE_SECONDS, Turns
+
+
+def counting(to: int, seen: list[str], name: str = "") -> Steps[int]:
+    for number in range(to):
+        seen.append(f"{name}{number}")
+        yield
+    return to
+
+
+def slow(steps: int) -> Steps[int]:
+    """Each step takes a whole slice."""
+    for _ in range(steps):
+        until = perf_counter() + SLICE_SECONDS
+        while perf_counter() < until:
+            pass
+        yield
+    return steps
+
+
+def failing() -> Steps[int]:
+    yield
+    raise ValueError("the third act")
+
+
+def test_without_turns_it_is_done_at_once() -> None:
+    seen: list[str] = []
+    assert finish(counting(3, seen)) == 3
+    assert seen == ["0", "1", "2"]
+
+
+def test_the_result_comes() -> None:
+    async def main() -> None:
+        turns = Turns(asyncio.get_running_loop())
+        assert await turns.run(counting(1_000, [])) == 1_000
+        assert await turns.run(counting(0, [])) == 0, "and again, after all was done"
+
+    asyncio.run(main())
+
+
+def test_others_have_their_turns_meanwhile() -> None:
+    async def main() -> int:
+        turns, loop = Turns(asyncio.get_running_loop()), asyncio.get_running_loop()
+        others = 0
+
+        def other() -> None:
+            nonlocal others
+            others += 1
+            if not work.done():
+                loop.call_soon(other)
+
+        work = turns.run(slow(20))
+        loop.call_soon(other)
+        await work
+        return others
+
+    assert asyncio.run(main()) >= 20
+
+
+def test_works_take_turns() -> None:
+    """A short one does not wait for a long one."""
+
+    async def main() -> None:
+        turns = Turns(asyncio.get_running_loop())
+        long, short = turns.run(slow(50)), turns.run(slow(2))
+        await short
+        assert not long.done()
+        assert await long == 50
+
+    asyncio.run(main())
+
+
+def test_one_that_fails_spoils_no_other() -> None:
+    async def main() -> None:
+        turns = Turns(asyncio.get_running_loop())
+        bad, good = turns.run(failing()), turns.run(slow(3))
+        with pytest.raises(ValueError, match="the third act"):
+            await bad
+        assert await good == 3
+
+    asyncio.run(main())
+
+
+def test_one_that_nobody_awaits_any_more_is_given_up() -> None:
+    async def main() -> None:
+        seen: list[str] = []
+        turns = Turns(asyncio.get_running_loop())
+        given_up, other = turns.run(counting(10, seen)), turns.run(slow(1))
+        given_up.cancel()
+        await other
+        assert seen == []
+
+    asyncio.run(main())
