@@ -112,7 +112,7 @@ def _wait_until_answering(
             what = f"ended with status {process.returncode}"
         elif time.monotonic() > deadline:
             what = f"did not answer on {address} within {START_DEADLINE_SECONDS:.0f} s"
-        elif _answers(address, ca):
+        elif answers(address, ca):
             return
         else:
             time.sleep(0.05)
@@ -121,7 +121,7 @@ def _wait_until_answering(
         raise MeasurementFailed(f"{process.args!r} {what}:\n{tail}")
 
 
-def _answers(address: Address, ca: Path | None) -> bool:
+def answers(address: Address, ca: Path | None) -> bool:
     """Whether ApiVersions v0 is answered: a port may be open long before anybody reads from it."""
     request = struct.pack(">ihhih", 10, 18, 0, 1, -1)  # size, key, version, correlation id, no name
     try:

@@ -152,8 +152,8 @@ def proxy(
         address = free_address()
         config = directory / "proxy.yaml"
         ca = lab.ca if tls else None
-        mine = {**(listener or {}), **(_sasl_ssl(lab) if tls else {})}
-        document = _proxy_config(lab, address, mine) | dict(settings or {})
+        mine = {**(listener or {}), **(sasl_ssl(lab) if tls else {})}
+        document = proxy_config(lab, address, mine) | dict(settings or {})
         config.write_text(yaml.safe_dump(document))
         if not (directory / "state.db").exists():
             _add_user(lab, config)
@@ -167,11 +167,13 @@ def proxy(
     return start
 
 
-def _sasl_ssl(lab: Lab) -> dict[str, str]:
+def sasl_ssl(lab: Lab) -> dict[str, str]:
+    """Return a listener's settings for TLS."""
     return {"security.protocol": "SASL_SSL", "ssl.keystore.location": str(lab.certificate)}
 
 
-def _proxy_config(lab: Lab, address: Address, listener: Mapping[str, Any]) -> dict[str, Any]:
+def proxy_config(lab: Lab, address: Address, listener: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the usual configuration, `listener` laid over its listener's."""
     clients = {
         "name": "clients",
         "address": str(address),

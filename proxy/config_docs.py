@@ -12,6 +12,7 @@ from typing import Any, get_args
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from proxy.config.documentation import meanings
 from proxy.config.listener import (
     LimitSettings,
     Listener,
@@ -105,15 +106,16 @@ def _section(title: str, section: type[Section]) -> str:
 
 def _rows(section: type[Section]) -> Iterator[str]:
     inherited = {name for parent in _PARENTS for name in parent.model_fields}
+    told = meanings(section)
     for key, name, field in keys(section):
         if name in inherited and section in (Listener, Upstream):
             continue
         if nested := nested_section(field.annotation):
             what = "list" if get_args(field.annotation) else "section"
-            meaning = field.description or nested.__doc__ or ""
+            meaning = told.get(name) or nested.__doc__ or ""
             yield _row(key, what, _default(field), field, meaning)
         else:
-            yield _row(key, _type(section, key, field), _default(field), field, field.description)
+            yield _row(key, _type(section, key, field), _default(field), field, told.get(name))
 
 
 def _row(key: str, kind: str, default: str, field: FieldInfo, meaning: str | None) -> str:

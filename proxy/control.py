@@ -9,7 +9,7 @@ while it wrote, spoils the line after it and no more:
     answer     {"id": 7, "answer": {…}}    or    {"id": 7, "error": "why not"}
 
     kind        arguments                 parts                      answer
-    snapshot                                                         `Snapshot.to_json()`
+    snapshot                              one `Snapshot.to_json()`   {}
     ready                                                            {"reasons": [why not, …]}
     status                                                           `WorkerFacts.from_json()`
     sessions    Selector.arguments()      rows of SessionFacts       {}
@@ -38,6 +38,7 @@ T = TypeVar("T")
 Answer = Callable[[str, Mapping[str, Any]], Mapping[str, Any] | Iterator[Any]]
 """Answers a question of a kind with arguments: at once, or part by part.
 
+A part that is None tells nothing yet: there is more to do, and the event loop goes on meanwhile.
 What it raises, or an iterator does, becomes an error answer.
 """
 
@@ -124,7 +125,8 @@ class _Worker(asyncio.Protocol):
         except Exception as error:
             self._refuse(number, error)
         else:
-            self._write({"id": number, "part": part})
+            if part is not None:
+                self._write({"id": number, "part": part})
             asyncio.get_running_loop().call_later(PART_PAUSE, self._go_on, number, parts)
 
     def _refuse(self, number: int, error: Exception) -> None:
@@ -236,10 +238,12 @@ class Fleet:
 
     async def snapshots(self) -> dict[int, Snapshot | None]:
         """Ask each worker for its values; None: it did not answer."""
-        answers = await self._ask_all("snapshot")
+        answers = await asyncio.gather(
+            *(_tried(link.ask_for_parts("snapshot", within=ANSWER_SECONDS)) for link in self.links)
+        )
         return {
-            worker: None if isinstance(answer, ControlError) else Snapshot.from_json(answer)
-            for worker, answer in answers.items()
+            link.worker: None if isinstance(answer, ControlError) else Snapshot.from_json(answer[0])
+            for link, answer in zip(self.links, answers, strict=True)
         }
 
     async def readiness(self) -> dict[int, list[str]]:

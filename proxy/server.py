@@ -124,7 +124,9 @@ class Server:
     # Children
 
     def _load(self) -> None:
-        """Load what is large and needed by all workers, once: they share its memory."""
+        """Load what all workers need, once: they share its memory, and need not wait for it."""
+        import proxy.worker
+
         if self._config.authorizer.mode is not AuthorizerMode.OFF:
             import proxy.authorization  # noqa: F401
 

@@ -4,27 +4,50 @@ Exit status: 0 done, 1 refused or not found, 2 usage or configuration. Errors ar
 stderr.
 """
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
-from proxy.cli import acls, config, quotas, report, sessions, users
 from proxy.cli.common import ConfigFile, explained
+
+GROUPS: Final = ("config", "users", "acls", "quotas", "sessions", "report")
+"""Commands with a module of their own, `proxy.cli.NAME`."""
+
+
+class Commands(TyperGroup):
+    """Loads the other commands when one of them is meant: `serve` would wait for them."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | TyperGroup | None:
+        """Return a command by its name."""
+        if cmd_name != "serve":
+            self._complete()
+        return super().get_command(ctx, cmd_name)  # type: ignore[return-value]
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands."""
+        self._complete()
+        return super().list_commands(ctx)
+
+    def _complete(self) -> None:
+        for name in GROUPS:
+            if name not in self.commands:
+                command = get_command(import_module(f"proxy.cli.{name}").app)
+                command.name = name
+                self.add_command(command)
+
 
 app = typer.Typer(
     name="reauth-proxy",
+    cls=Commands,
     help="A SASL re-authentication proxy for Apache Kafka.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(config.app, name="config")
-app.add_typer(users.app, name="users")
-app.add_typer(acls.app, name="acls")
-app.add_typer(quotas.app, name="quotas")
-app.add_typer(sessions.app, name="sessions")
-app.command()(report.report)
 
 
 @app.command()

@@ -10,7 +10,10 @@ from proxy.cli.common import Exit, fail
 
 _MISSING = "the report needs PySpark: pip install 'kafka-reauth-proxy[spark]'"
 
+app = typer.Typer(add_completion=False)
 
+
+@app.command()
 def report(
     events: Annotated[
         str,

@@ -47,7 +47,9 @@ def from_mapping(mapping: dict[str, Any], *, base_dir: Path) -> Config:
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of the file."""
-    schema = Config.model_json_schema(by_alias=True)
+    from proxy.config.documentation import DocumentedSchema
+
+    schema = Config.model_json_schema(by_alias=True, schema_generator=DocumentedSchema)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 

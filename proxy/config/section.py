@@ -27,7 +27,6 @@ class Section(BaseModel):
         extra="forbid",
         validate_default=True,
         alias_generator=lambda name: name.replace("_", "."),
-        use_attribute_docstrings=True,
     )
 
 
@@ -40,7 +39,7 @@ def setting(
     alias: str | None = None,
     repeated_or_one: bool = False,
 ) -> Any:
-    """Declare a setting; the string below it is its documentation.
+    """Declare a setting; the string below it is its documentation (`documentation.meanings`).
 
     `source` says whose name, default and meaning it is; `reloadable` that SIGHUP may change it.
     """

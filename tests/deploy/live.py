@@ -82,10 +82,10 @@ def scraped_proxy(directory: Path) -> Iterator[Prometheus]:
         proxy.command("quotas", "set", *limits, "--user", f"payments-{_PROBED}")
         running.enter_context(proxy)
         prometheus = running.enter_context(_prometheus(directory, config["http"]["address"]))
-        _until(lambda: prometheus.values("up") == [1])  # the first logins shall be an increase
+        until(lambda: prometheus.values("up") == [1])  # the first logins shall be an increase
         clients = [each for one in config["listeners"][:2] for each in _clients(directory, one)]
         running.callback(_end, clients)
-        _until(lambda: all(sum(prometheus.values(one)) > 0 for one in _SEEN))
+        until(lambda: all(sum(prometheus.values(one)) > 0 for one in _SEEN))
         yield prometheus
 
 
@@ -178,7 +178,7 @@ def _prometheus(directory: Path, target: str) -> Iterator[Prometheus]:
             stderr=log,
         )
     try:
-        _until(lambda: _is_ready(port))
+        until(lambda: _is_ready(port))
         yield Prometheus(f"127.0.0.1:{port}")
     finally:
         process.terminate()
@@ -194,7 +194,8 @@ def _is_ready(port: int) -> bool:
         return False
 
 
-def _until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until it is true; raises if that takes too long."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not condition():
         assert time.monotonic() < deadline, "did not happen in time"

@@ -1,5 +1,6 @@
 """The manifests: valid, the same from both tools, and meaning what they should."""
 
+import copy
 import importlib
 import json
 import re
@@ -16,7 +17,7 @@ from proxy.server import KILL_AFTER
 from tests.certificates import Authority
 from tests.deploy import manifests
 from tests.deploy.manifests import CHART, OVERLAYS, Document, helm, kustomized
-from tests.deploy.tools import DEPLOY, missing
+from tests.deploy.tools import DEPLOY, missing, operator_schema
 
 NO_PRIVILEGE = {
     "runAsNonRoot": True,
@@ -60,8 +61,22 @@ def _newest(kubernetes: ModuleType) -> list[str]:
 def test_the_api_server_would_take_them(kubernetes: ModuleType, documents: list[Document]) -> None:
     for version in _newest(kubernetes):
         for document in documents:
-            if document["kind"] != "PodMonitor":  # not Kubernetes' own
+            if document["kind"] != "PodMonitor":  # not Kubernetes' own: below
                 kubernetes.validate(document, version, strict=True)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kubernetes")
+def test_the_prometheus_operator_would_take_them(documents: list[Document]) -> None:
+    """By the operator's own definition of a PodMonitor; a misspelt field is noticed."""
+    jsonschema: Any = importlib.import_module("jsonschema")  # comes with kubernetes-validate
+    schema = operator_schema("podmonitors")
+    monitor = manifests.of_kind(documents, "PodMonitor")
+    jsonschema.validate(monitor, schema)
+    misspelt = copy.deepcopy(monitor)
+    misspelt["spec"]["podMetricsEndpoints"][0]["intervall"] = "15s"
+    with pytest.raises(jsonschema.ValidationError, match="intervall"):
+        jsonschema.validate(misspelt, schema)
 
 
 def test_both_tools_make_the_same(overlay: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.live import Prometheus, scraped_proxy
+from tests.deploy.live import Prometheus, scraped_proxy, until
 from tests.deploy.test_prometheus_rules import SERIES
 from tests.deploy.tools import DEPLOY, find, metric_names
 
@@ -83,10 +83,15 @@ def test_numbers_are_those_of_what_happened(
 def test_every_rule_evaluates_and_kills_are_noticed(prometheus: Prometheus) -> None:
     rules = prometheus.rules()
     assert {rule["name"]: rule["health"] for rule in rules if rule["health"] != "ok"} == {}
-    states = {rule["name"]: rule["state"] for rule in rules if rule["type"] == "alerting"}
-    assert states["ReauthProxyExpiredSessionsKilled"] == "pending"
-    assert states["ReauthProxyExpiredSessionsWouldBeKilled"] == "pending"
-    assert states["ReauthProxyDown"] == states["ReauthProxyWorkerDown"] == "inactive"
+
+    def states() -> dict[str, str]:
+        rules = prometheus.rules()
+        return {rule["name"]: rule["state"] for rule in rules if rule["type"] == "alerting"}
+
+    # The rules look once a second, and later than what waited for the kills.
+    until(lambda: states()["ReauthProxyExpiredSessionsKilled"] == "pending")
+    until(lambda: states()["ReauthProxyExpiredSessionsWouldBeKilled"] == "pending")
+    assert states()["ReauthProxyDown"] == states()["ReauthProxyWorkerDown"] == "inactive"
 
 
 @pytest.mark.slow

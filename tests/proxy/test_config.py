@@ -19,6 +19,7 @@ from proxy.config import (
     load,
 )
 from proxy.config.document import parse
+from proxy.config.documentation import meanings
 from proxy.config.section import Section, described, keys, nested_section
 from proxy.errors import ConfigError
 from sasl.session import Enforcement
@@ -348,9 +349,9 @@ def test_every_setting_is_documented() -> None:
     """What is not in the model is not in the reference."""
     for section in _sections(Config):
         assert section.__doc__
-        for key, _, field in keys(section):
+        for key, name, field in keys(section):
             assert described(field), f"{section.__name__} {key}"
-            assert field.description or nested_section(field.annotation), key
+            assert meanings(section).get(name) or nested_section(field.annotation), key
             assert re.fullmatch(r"[a-z0-9.-]+", key)
 
 

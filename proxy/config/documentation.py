@@ -1,0 +1,47 @@
+"""What the strings below the settings say, for those who ask: a start would wait for it."""
+
+import ast
+import inspect
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+
+from proxy.config.section import Section, keys
+
+
+@cache
+def meanings(section: type[Section]) -> dict[str, str]:
+    """Return, by attribute, the string below each setting of a section, its parents' included."""
+    found: dict[str, str] = {}
+    for declaring in reversed(section.__mro__):
+        if issubclass(declaring, Section):
+            found.update(_strings_below(declaring))
+    return found
+
+
+def _strings_below(section: type[Section]) -> Iterator[tuple[str, str]]:
+    (declaration,) = ast.parse(inspect.getsource(section)).body
+    assert isinstance(declaration, ast.ClassDef)
+    for statement, below in zip(declaration.body, declaration.body[1:], strict=False):
+        match statement, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                yield name, inspect.cleandoc(text)
+
+
+class DocumentedSchema(GenerateJsonSchema):
+    """A JSON Schema in which each setting has its meaning."""
+
+    def model_schema(self, schema: Any) -> JsonSchemaValue:
+        """Return a section's schema."""
+        made = super().model_schema(schema)
+        section = schema["cls"]
+        told = meanings(section)
+        for key, name, _ in keys(section):
+            if name in told:
+                made["properties"][key]["description"] = told[name]
+        return made
