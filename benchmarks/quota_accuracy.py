@@ -32,7 +32,7 @@ from proxy.admin.login import authenticate
 from proxy.admin.security import Scram
 from proxy.quota.model import QuotaEntity, QuotaKey
 from proxy.store import open_store
-from proxy.wire.apis import API_VERSIONS, FETCH, PRODUCE
+from proxy.wire.apis import API_VERSIONS, FETCH, METADATA, PRODUCE
 from proxy.wire.codec import encode, request_type, response_type
 from sasl.credentials import ScramCredential, ScramMechanism, new_salt
 
@@ -76,8 +76,13 @@ class Broker:
                 return b"\0\x01\0\0\0\0\0"
             case 1:  # no error, no session, no topics; what is behind them is ignored
                 return b"\0" + b"\0\0\0\0\0\0\0\0\0\0\x01\0".ljust(MESSAGE - 5, b"\0")
+            case 3:  # the proxy follows who leads what, for the callback: nobody leads anything
+                return b"\0" + encode(_no_cluster(version))
             case 18:
                 return _api_versions(version)
+            case 32:  # which broker is it? That of no cluster
+                kind = response_type(key, version)
+                return b"\0" + encode(kind(throttle_time=timedelta(), results=()))
             case _:
                 raise AssertionError(f"API {key} is not asked for")
 
@@ -95,6 +100,17 @@ def _api_versions(version: int) -> bytes:
             ),
             throttle_time=timedelta(),
         )
+    )
+
+
+def _no_cluster(version: int) -> Any:
+    return response_type(METADATA, version)(
+        throttle_time=timedelta(),
+        brokers=(),
+        cluster_id=None,
+        controller_id=-1,
+        topics=(),
+        cluster_authorized_operations=0,
     )
 
 
@@ -188,6 +204,11 @@ async def _ask(connection: Connection, request: Any, rate: float, until: float) 
         await connection.request(request)
 
 
+def _each(options: argparse.Namespace) -> int:
+    """Return how many connections a group has."""
+    return max(1, int(options.connections) // len(QUOTAS))
+
+
 async def measure(options: argparse.Namespace, directory: Path) -> tuple[float, Broker]:
     """Run the load; return when it began, and what the broker saw."""
     broker, at = Broker(), free_address()
@@ -198,7 +219,7 @@ async def measure(options: argparse.Namespace, directory: Path) -> tuple[float, 
     await asyncio.to_thread(proxy.__enter__)
     try:
         groups = range(len(QUOTAS))
-        each = max(1, options.connections // len(QUOTAS))
+        each = _each(options)
         connections = {
             group: await asyncio.gather(*(_log_in(address, group, n) for n in range(each)))
             for group in groups
@@ -278,7 +299,7 @@ def svg(found: dict[str, list[float]], title: str) -> str:
 def arg_parser() -> argparse.ArgumentParser:
     """The options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--connections", type=int, default=50, help="of all groups together")
+    parser.add_argument("--connections", type=int, default=50, help="of all groups, each has one")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=int, default=30)
     parser.add_argument("--fetch", action="store_true", help="fetch instead of produce")
@@ -295,7 +316,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = averages(began, broker, options.seconds)
     what = "fetched" if options.fetch else "produced"
     title = (
-        f"{options.connections} connections, {options.workers} workers: bytes {what},"
+        f"{_each(options) * len(QUOTAS)} connections, {options.workers} workers: bytes {what},"
         " average since the beginning"
     )
     print(f"{title} (load before: {load})")

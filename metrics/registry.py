@@ -232,8 +232,8 @@ _QUOTA_ENTRIES = 2_000
 """Those that the operator made, and one for the rest: see `proxy.quota.quotas.MOST_COUNTS`."""
 QUOTA_LIMIT = _gauge(
     "quota_limit",
-    "Limit of a quota that is in use: bytes, percent of a thread's time, or connections, per second"
-    " and for each who has the entry's quota for itself.",
+    "Limit of a quota that is in use: bytes, percent of a thread's time, partitions or connections,"
+    " per second and for each who has the entry's quota for itself.",
     QUOTA_LABELS,
     merge=Merge.MAX,
 )
@@ -267,6 +267,13 @@ QUOTA_CONNECTIONS = _counter(
     "quota_connections_total",
     "Connections that count towards a connection_creation_rate, by the entry it comes from; refused"
     " ones are not counted.",
+    ("entry",),
+    max_label_sets=_QUOTA_ENTRIES,
+)
+QUOTA_MUTATIONS = _counter(
+    "quota_mutations_total",
+    "Partitions created or deleted that count towards a controller_mutation_rate, by the entry it"
+    " comes from; refused ones are not counted.",
     ("entry",),
     max_label_sets=_QUOTA_ENTRIES,
 )

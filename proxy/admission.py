@@ -28,7 +28,7 @@ from proxy.acl.topics import KnownTopics, LookedUpTopics, found_topics, lookup_r
 from proxy.commands import CloseReason
 from proxy.errors import BrokerFault, ClientFault
 from proxy.frames import FORWARD_UNANSWERED, SIZE, Amendment, LongTransform, Route, route_key
-from proxy.wire.apis import FETCH, METADATA, PRODUCE, response_header_version
+from proxy.wire.apis import FETCH, METADATA, MUTATIONS, PRODUCE, response_header_version
 from proxy.wire.fetch_requests import FINAL_EPOCH, INITIAL_EPOCH, SESSION_BYTES
 from proxy.wire.fetch_requests import plain_topics as plain_fetch
 from proxy.wire.primitives import INT16, Malformed, skip_tags, string
@@ -185,7 +185,11 @@ class Admission:
             self._connection.end(CloseReason.MALFORMED_FRAME, now)
             return
         self._topics.missing.clear()
-        self._carry_out(judgement, request, now)
+        throttle = self._connection.requests.throttle
+        if request.api_key in MUTATIONS and throttle is not None and throttle.mutations is not None:
+            throttle.mutations.limit(judgement, request, now, self._carry_out)
+        else:
+            self._carry_out(judgement, request, now)
 
     def _passes(self, content: bytes) -> bool:
         """Whether a request may pass for what was found to be allowed before.
@@ -243,7 +247,7 @@ class Admission:
         content = request.content
         if (
             len(content) > LONGEST_REMEMBERED
-            or request.api_key in (PRODUCE, FETCH)
+            or request.api_key in (PRODUCE, FETCH, *MUTATIONS)
             or self._authority.auditing
         ):
             return

@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from metrics import registry
 from metrics.snapshot import Snapshot
@@ -34,9 +34,13 @@ from sasl.jwt_claims import OAuthBearerSettings
 from sasl.mechanism import Mechanism
 from sasl.oauthbearer import OAuthBearerServer
 from sasl.scram import ScramServer
-from sasl.session import Authenticated, Enforcement
+from sasl.session import Enforcement
 
 log = logging.getLogger(__name__)
+
+SHARE_OF_WAITING: Final = 10
+"""One connection in so many may be kept unserved for its address connecting too often; further ones
+are closed at once, or a storm from one address would leave no room for others."""
 
 
 class Office(Protocol):
@@ -167,7 +171,7 @@ class Listener:
         return []
 
     def collect(self, snapshot: Snapshot, now: float) -> None:
-        """Add what is counted on its connections."""
+        """Add what is counted for all its connections; `Sessions.survey` goes through them."""
         snapshot.gauge(registry.CONNECTIONS, len(self.clients), self.name)
         if self.tls is not None and (expiry := self.tls.expires_at) is not None:
             snapshot.gauge(registry.CERTIFICATE_EXPIRY, expiry, self.name)
@@ -182,14 +186,6 @@ class Listener:
                 snapshot.count(registry.REQUESTS, route.requests, *labels)
                 snapshot.count(registry.REQUEST_BYTES, route.request_bytes, *labels)
                 snapshot.count(registry.RESPONSE_BYTES, route.response_bytes, *labels)
-        throttled = [one for one in self.clients if one.connection and one.connection.is_throttled]
-        snapshot.gauge(registry.THROTTLED_CONNECTIONS, len(throttled), self.name)
-        for client in self.clients:
-            session = client.connection.session.state if client.connection else None
-            if isinstance(session, Authenticated) and session.deadline is not None:
-                left = max(0.0, session.deadline - now)
-                labels = (self.name, session.mechanism)
-                snapshot.observe(registry.SESSION_LIFETIME_LEFT, left, *labels)
 
 
 def _token_settings(settings: config.Listener) -> OAuthBearerSettings:
@@ -266,6 +262,8 @@ class Door:
             delay = listener.quotas.admit(client.peer_host, now)
             if delay:
                 listener.observer.refused(CloseReason.CONNECTION_RATE)
+                if len(listener.waiting) >= listener.most_connections // SHARE_OF_WAITING:
+                    return None
                 listener.waiting.add(client)
                 self.loop.call_later(delay, self._turn_away, client)
                 return Refused()

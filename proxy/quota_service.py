@@ -8,7 +8,7 @@ connections within about a second.
 import logging
 from collections.abc import Callable, Mapping
 from time import monotonic, perf_counter_ns
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from metrics import registry
 from metrics.snapshot import Snapshot
@@ -26,6 +26,9 @@ from proxy.quota.throttle import Mode, Throttle, Throttled
 from proxy.quota.window import NANOSECONDS_PER_PERCENT
 from proxy.repeats import Repeats
 from proxy.throttling import Throttling
+
+if TYPE_CHECKING:
+    from proxy.mutations import MutationLimiter
 
 log = logging.getLogger("proxy.throttles")
 
@@ -69,15 +72,25 @@ class QuotaService:
     def meter(self, connection: Connection, principal: str) -> None:
         """Have what a connection uses counted for the quotas that apply now, if any do."""
         meters = self._quotas.meters(principal, connection.client_id)
+        bucket = self._quotas.bucket(principal, connection.client_id)
         throttling = connection.requests.throttle
         if throttling is not None:
-            throttling.used.apply(meters)
-        elif meters:
-            throttling = Throttling(connection, Throttle(meters, self._mode, self._report))
+            throttling.used.apply(meters, bucket)
+        elif meters or bucket is not None:
+            used = Throttle(meters, self._mode, self._report, bucket)
+            throttling = Throttling(connection, used)
             connection.requests.throttle = throttling
             connection.responses.meter(throttling.used, throttling.hold)
         if throttling is not None:
             Stopwatch.fit(connection, throttling, self._clock)
+            throttling.mutations = None if bucket is None else self._limiter(connection, throttling)
+
+    @staticmethod
+    def _limiter(connection: Connection, throttling: Throttling) -> "MutationLimiter":
+        from proxy.mutations import MutationLimiter  # with 16 MiB of schemas
+
+        limiter = throttling.mutations
+        return limiter or MutationLimiter(connection, throttling.used, throttling.hold)
 
     def changed(self, connection: Connection, _now: float) -> None:
         """Other quotas may apply to a connection's client now."""
@@ -135,8 +148,9 @@ class QuotaService:
         self._log(throttled.quota_type.value, throttled.tags, throttled.throttle_time_ms)
 
     def _log(self, key: QuotaKey, tags: Tags, throttle_time_ms: int) -> None:
-        """Log it, once a minute for each quota."""
-        who = ascii(entry_of_tags(tags)[:LONGEST_NAME_LOGGED])[1:-1]
+        """Log it, once a minute for each quota, and no more than `Repeats` lets pass."""
+        named = {name: value for name, value in tags.items() if value}
+        who = ascii(entry_of_tags(named)[:LONGEST_NAME_LOGGED])[1:-1]
         verb = "is" if self._mode is Mode.ENFORCE else "would be"
         text = f"{who} {verb} throttled for {throttle_time_ms} ms by {key.value}"
         line = self._repeats.line(f"{key.value} {who}", text, monotonic())
@@ -154,6 +168,8 @@ class QuotaService:
                     snapshot.count(registry.QUOTA_REQUEST_TIME, count.used / 1e9, entry)
                 case QuotaKey.CONNECTION_CREATION_RATE:
                     snapshot.count(registry.QUOTA_CONNECTIONS, count.used, entry)
+                case QuotaKey.CONTROLLER_MUTATION_RATE:
+                    snapshot.count(registry.QUOTA_MUTATIONS, count.used, entry)
                 case _:
                     snapshot.count(registry.QUOTA_BYTES, count.used, *labels)
             snapshot.count(registry.QUOTA_THROTTLES, count.throttles, *labels)

@@ -307,8 +307,10 @@ class Requests:
 
     def _admit(self, key: int, data: Bytes, pos: int, end: int, now: float) -> int:
         """Take a request of a live session that is to be answered here, or say what it lacks."""
-        connection = self._connection
+        connection, admission = self._connection, self.admission
         api_key, api_version = key >> 16, key & 0xFFFF
+        if admission is None and self.throttle is not None:
+            admission = self.throttle.admission(api_key)
         if answered_here(api_key, api_version):
             (size,) = SIZE.unpack_from(data, pos)
             if api_key in SASL_APIS and size > connection.rules.sasl_max_receive_size:
@@ -319,14 +321,14 @@ class Requests:
             connection.end(CloseReason.UNSUPPORTED_API, now)
         elif self.to_broker is None:
             connection.connect()
-        elif self.admission is None:
+        elif admission is None:
             return self._relay_one(data, pos, end, now)
         elif api_key == PRODUCE:
-            return self._authorize_produce(self.admission, api_version, data, pos, end, now)
+            return self._authorize_produce(admission, api_version, data, pos, end, now)
         elif api_key != FETCH and SIZE.unpack_from(data, pos)[0] > MOST_BYTES_JUDGED:
             connection.end(CloseReason.OVERSIZE_FRAME, now)
         else:
-            return self._take_whole(data, pos, end, now, self.admission.judge)
+            return self._take_whole(data, pos, end, now, admission.judge)
         return pos
 
     def _authorize_produce(

@@ -8,13 +8,14 @@ from proxy.frames import (
     Route,
     check_flexible_produce,
     check_produce,
+    look_closer,
     route_key,
     unchanged,
 )
 from proxy.routing.discovery import Target
 from proxy.wire.addresses import Resolve, rewrite
 from proxy.wire.api_versions import ApiVersionsAnswers, UpstreamVersions
-from proxy.wire.apis import APIS, FETCH, PRODUCE, Kind, carries_addresses, understands
+from proxy.wire.apis import APIS, FETCH, MUTATIONS, PRODUCE, Kind, carries_addresses, understands
 from proxy.wire.long_frames import APIS_CUT_THROUGH, LongFrameEndpoints
 
 
@@ -26,7 +27,7 @@ class BrokerView:
     def __init__(self, broker: Target, resolve: Resolve | None, *, metered: bool = False) -> None:
         """Pass requests to `broker`; `resolve` rewrites addresses, None leaves them.
 
-        `metered`: what is fetched may count towards a quota.
+        `metered`: what is fetched or created may count towards a quota.
         """
         self.broker = broker
         self.api_versions: ApiVersionsAnswers | None = None
@@ -62,6 +63,8 @@ class BrokerView:
         if api_key == PRODUCE:
             flexible = version >= FIRST_FLEXIBLE_PRODUCE
             check = check_flexible_produce if flexible else check_produce
+        elif api_key in MUTATIONS and self._metered:
+            check = look_closer
         resolve = self._resolve
         if resolve is None or not carries_addresses(api_key, version):
             metered = self._metered and api_key == FETCH

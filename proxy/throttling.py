@@ -9,22 +9,26 @@ from typing import TYPE_CHECKING
 from proxy.errors import BrokerFault
 from proxy.frames import Amendment, LongTransform, Route, unchanged
 from proxy.quota.throttle import Throttle
-from proxy.wire.apis import PRODUCE
+from proxy.wire.apis import MUTATIONS, PRODUCE
 from proxy.wire.throttle_times import has_throttle_time, is_first, patch, patch_in_place
 
 if TYPE_CHECKING:
+    from proxy.admission import Admission
     from proxy.connection import Connection
+    from proxy.mutations import MutationLimiter
 
 
 class Throttling:
     """What follows from what one connection uses: it is told, and held."""
 
-    __slots__ = ("_connection", "_to_tell", "used")
+    __slots__ = ("_connection", "_to_tell", "mutations", "used")
 
     def __init__(self, connection: "Connection", used: Throttle) -> None:
         self._connection = connection
         self.used = used
         """Counts what is used."""
+        self.mutations: MutationLimiter | None = None
+        """Limits the creation and deletion of topics; None: nobody does."""
         self._to_tell: tuple[int, int] | None = None
         """Version and throttle time (ms) of the Produce that is being judged."""
 
@@ -53,6 +57,12 @@ class Throttling:
             self._connection.requests.held_behind = True
         else:
             self._connection.throttled(now)
+
+    def admission(self, api_key: int) -> "Admission | None":
+        """Return who takes a request that is not judged otherwise; None: it passes."""
+        if self.mutations is None or api_key not in MUTATIONS:
+            return None
+        return self.mutations.admission
 
     # A Produce that must be authorized
 

@@ -24,6 +24,7 @@ from proxy.quota.shared import (
     SAMPLES,
     VALUE_BITS,
     VALUE_MASK,
+    SharedQuota,
     UsageTable,
     pack,
     unpack,
@@ -51,23 +52,18 @@ class Count:
         self.throttle_time_ms += throttle_time_ms
 
 
-class Meter:
+class Meter(SharedQuota):
     """One worker's view of one quota; its connections with the same tags share the object."""
 
     __slots__ = (
         "__weakref__",
         "_allowance",
-        "_digest",
         "_keeps_debts",
         "_limit",
         "_look_at",
         "_look_every",
         "_pending",
-        "_rows",
         "_settled_sample",
-        "_table",
-        "_worker",
-        "alone",
         "count",
         "entry",
         "kind",
@@ -91,8 +87,7 @@ class Meter:
         `longest_ms` is the longest throttle time to be told. Where nobody is throttled, in audit,
         no debts are kept: they would grow beyond measure.
         """
-        self.alone = False
-        """Whether other workers do not see what is used here: there was no room for it."""
+        super().__init__(table, worker, kind=kind, tags=tags)
         self.count, self.entry = Count(), ""
         """What metrics are told of, and the entry that the limit comes from."""
         self.kind = kind
@@ -100,10 +95,6 @@ class Meter:
         self.longest_ms = longest_ms
         self._keeps_debts = keeps_debts
         self._limit = limit
-        self._worker = worker
-        self._table = table
-        self._digest = table.digest(kind, tags)
-        self._rows: list[int | None] = [None] * table.workers
         self._pending = 0
         """Recorded, but not yet told to the others."""
         self._allowance = -1
@@ -182,22 +173,6 @@ class Meter:
         begun = max(0, milliseconds(now) - sample * config.size_ms)
         return (config.num - 1) * config.size_ms + begun
 
-    def _own_row(self, sample: int) -> int:
-        row = self._rows[self._worker]
-        if row is None or not self._table.is_owner(self._worker, self._digest, row):
-            row = self._rows[self._worker] = self._claim(sample)
-        return row
-
-    def _claim(self, sample: int) -> int:
-        row = self._table.claim(self._worker, self._digest, sample)
-        if row is None:  # all places are in use: count here alone
-            self.alone = True
-            self._table, self._worker = UsageTable(1, self._table.config, rows=1), 0
-            self._rows = [None]
-            row = self._table.claim(0, self._digest, sample)
-        assert row is not None
-        return row
-
     def _begin(self, row: int, sample: int, now: float) -> int:
         """Take as used what would have fitted into the part of the first sample that had passed.
 
@@ -226,7 +201,7 @@ class Meter:
         """Return what all workers used in the window, and the debt from before it (µs)."""
         num, end = self._table.config.num, SAMPLES + self._table.ring
         here = sample & NUMBER_MASK
-        columns = [words for worker in range(self._table.workers) if (words := self._read(worker))]
+        columns = self._columns()
         used = 0
         for words in columns:
             for word in words[SAMPLES:end]:
@@ -235,17 +210,6 @@ class Meter:
                 if age < num or age == NUMBER_MASK:
                     used += word & VALUE_MASK
         return used, self._debt(columns, sample) if self._keeps_debts else 0
-
-    def _read(self, worker: int) -> list[int] | None:
-        row = self._rows[worker]
-        if row is None:
-            row = self._rows[worker] = self._table.find(worker, self._digest)
-            if row is None:
-                return None
-        words = self._table.read(worker, self._digest, row)
-        if words is None:
-            self._rows[worker] = None
-        return words
 
     def _debt(self, columns: list[list[int]], sample: int) -> int:
         """Bring the last debt that is known (µs) up to `sample`: each sample that left the window

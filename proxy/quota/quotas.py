@@ -5,8 +5,8 @@ The seam between this package and the worker. The worker makes one `Quotas` for 
 
 - `apply` when the store's quotas changed, `update_cluster_metadata` when the cluster did, and
   `tick` once a second;
-- `meters` when a client is first seen, and again when `generation` is not what it was then: so a
-  change takes effect on open connections at their next request;
+- `meters` and `bucket` when a client is first seen, and again when `generation` is not what it was
+  then: so a change takes effect on open connections at their next request;
 - `admit` when somebody connects.
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Final
 from weakref import WeakValueDictionary
 
+from proxy.quota.bucket import Bucket
 from proxy.quota.callback import (
     ClientQuotaType,
     Cluster,
@@ -30,7 +31,7 @@ from proxy.quota.throttle import ClientMeters, Mode
 from proxy.quota.window import MOST_THROTTLE_TIME_MS, NANOSECONDS_PER_PERCENT
 
 METERED: Final = (ClientQuotaType.PRODUCE, ClientQuotaType.FETCH, ClientQuotaType.REQUEST)
-"""What is measured by rate. Mutations have a bucket instead, see `window.TokenBucket`."""
+"""What is measured by rate. Mutations have a bucket instead."""
 _CONNECTIONS: Final = QuotaKey.CONNECTION_CREATION_RATE
 STATIC_ENTRY: Final = "quota.*.default"
 """What stands for the static defaults, where entries are named."""
@@ -69,6 +70,9 @@ class WorkerQuotas:
         self._meters: WeakValueDictionary[tuple[str, frozenset[tuple[str, str]]], Meter] = (
             WeakValueDictionary()
         )
+        self._buckets: WeakValueDictionary[frozenset[tuple[str, str]], Bucket] = (
+            WeakValueDictionary()
+        )
 
     @property
     def generation(self) -> int:
@@ -92,8 +96,8 @@ class WorkerQuotas:
 
     def limits(self) -> list[tuple[QuotaKey, str, float]]:
         """Return key, entry and limit of what is in use at present, for metrics."""
-        kinds = [(QuotaKey(meter.kind), meter) for meter in self._meters.values()]
-        return [(kind, meter.entry, meter.limit) for kind, meter in kinds]
+        used: list[Meter | Bucket] = [*self._meters.values(), *self._buckets.values()]
+        return [(QuotaKey(one.kind), one.entry, one.limit) for one in used]
 
     def apply(self, quotas: Quotas) -> None:
         """Take the quotas that are now in the store."""
@@ -129,18 +133,36 @@ class WorkerQuotas:
         """Return the quotas of a client; empty: it has none."""
         found: dict[ClientQuotaType, Meter] = {}
         for quota_type in METERED:
-            meter = (
-                self._meter_by_default(quota_type, principal, client_id or "")
-                if self._custom is None
-                else self._meter_by_callback(self._custom, quota_type, principal, client_id or "")
-            )
-            if meter is not None:
-                found[quota_type] = meter
+            applied = self._applied(quota_type, principal, client_id or "")
+            if applied is not None:
+                found[quota_type] = self._meter(quota_type, *applied)
         return found
 
-    def _meter_by_default(
+    def bucket(self, principal: str, client_id: str | None) -> Bucket | None:
+        """Return the controller_mutation_rate of a client; None: it has none."""
+        quota_type = ClientQuotaType.CONTROLLER_MUTATION
+        applied = self._applied(quota_type, principal, client_id or "")
+        if applied is None:
+            return None
+        tags, limit, entry = applied
+        key = frozenset(tags.items())
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = Bucket(
+                self._table, self._worker, kind=quota_type.value.value, tags=tags, limit=limit
+            )
+        bucket.limit = limit
+        bucket.entry, bucket.count = self._counted(quota_type.value, entry)
+        return bucket
+
+    def _applied(
         self, quota_type: ClientQuotaType, principal: str, client_id: str
-    ) -> Meter | None:
+    ) -> tuple[Tags, float, str] | None:
+        """Return tags, limit and entry of the quota that applies to a client."""
+        if self._custom is not None:
+            tags = self._custom.tags(quota_type, principal, client_id)
+            limit = self._custom.limit(quota_type, tags)
+            return None if limit is None else (tags, limit, entry_of_tags(tags))
         applied = self._index.applied(quota_type.value, user_name(principal), client_id)
         if applied is None:
             return None
@@ -148,16 +170,7 @@ class WorkerQuotas:
         if applied.names is not None:
             user, client = applied.names
             entry = QuotaEntity(user=user, client_id=client).entity_path
-        return self._meter(quota_type, applied.tags, applied.limit, entry)
-
-    def _meter_by_callback(
-        self, callback: GuardedCallback, quota_type: ClientQuotaType, principal: str, client_id: str
-    ) -> Meter | None:
-        tags = callback.tags(quota_type, principal, client_id)
-        limit = callback.limit(quota_type, tags)
-        if limit is None:
-            return None
-        return self._meter(quota_type, tags, limit, entry_of_tags(tags))
+        return applied.tags, applied.limit, entry
 
     def _meter(self, quota_type: ClientQuotaType, tags: Tags, limit: float, entry: str) -> Meter:
         key = quota_type.value
@@ -189,10 +202,14 @@ class WorkerQuotas:
             )
         if meter.limit != limit:
             meter.limit = limit
+        meter.entry, meter.count = self._counted(quota, entry)
+        return meter
+
+    def _counted(self, quota: QuotaKey, entry: str) -> tuple[str, Count]:
+        """Return as what an entry is counted, and its count."""
         if (quota, entry) not in self.counts and len(self.counts) >= MOST_COUNTS:
             entry = OTHER_ENTRIES
-        meter.entry, meter.count = entry, self.counts.setdefault((quota, entry), Count())
-        return meter
+        return entry, self.counts.setdefault((quota, entry), Count())
 
     def admit(self, address: str, now: float) -> int:
         """Somebody connects from this address; return 0, or for how long (ms) to keep the

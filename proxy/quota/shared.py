@@ -130,3 +130,51 @@ class UsageTable:
                 self.words[owner] = digest
                 return row
         return None
+
+
+class SharedQuota:
+    """One worker's access to the rows of one quota: its own, and the others'."""
+
+    __slots__ = ("_digest", "_rows", "_table", "_worker", "alone")
+
+    def __init__(
+        self, table: UsageTable, worker: int, *, kind: str, tags: Mapping[str, str]
+    ) -> None:
+        """Count for `worker`, from 0."""
+        self.alone = False
+        """Whether other workers do not see what is used here: there was no room for it."""
+        self._table = table
+        self._worker = worker
+        self._digest = table.digest(kind, tags)
+        self._rows: list[int | None] = [None] * table.workers
+
+    def _own_row(self, sample: int) -> int:
+        row = self._rows[self._worker]
+        if row is None or not self._table.is_owner(self._worker, self._digest, row):
+            row = self._rows[self._worker] = self._claim(sample)
+        return row
+
+    def _claim(self, sample: int) -> int:
+        row = self._table.claim(self._worker, self._digest, sample)
+        if row is None:  # all places are in use: count here alone
+            self.alone = True
+            self._table, self._worker = UsageTable(1, self._table.config, rows=1), 0
+            self._rows = [None]
+            row = self._table.claim(0, self._digest, sample)
+        assert row is not None
+        return row
+
+    def _columns(self) -> list[list[int]]:
+        """Return the words of each worker that has a row for this quota."""
+        return [words for worker in range(self._table.workers) if (words := self._read(worker))]
+
+    def _read(self, worker: int) -> list[int] | None:
+        row = self._rows[worker]
+        if row is None:
+            row = self._rows[worker] = self._table.find(worker, self._digest)
+            if row is None:
+                return None
+        words = self._table.read(worker, self._digest, row)
+        if words is None:
+            self._rows[worker] = None
+        return words

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from proxy.quota.bucket import Bucket
 from proxy.quota.callback import ClientQuotaType
 from proxy.quota.meter import Meter
 from proxy.quota.precedence import Tags
@@ -50,21 +51,41 @@ ClientMeters = Mapping[ClientQuotaType, Meter]
 class Throttle:
     """The quotas of one connection."""
 
-    __slots__ = ("_enforced", "_fetch", "_produce", "_report", "_request", "held_until")
+    __slots__ = (
+        "_fetch",
+        "_produce",
+        "_report",
+        "_request",
+        "_silent_until",
+        "enforced",
+        "held_until",
+        "mutations",
+    )
 
-    def __init__(self, meters: ClientMeters, mode: Mode, report: Report) -> None:
-        self._enforced: Final = mode is Mode.ENFORCE
+    def __init__(
+        self,
+        meters: ClientMeters,
+        mode: Mode,
+        report: Report,
+        mutations: Bucket | None = None,
+    ) -> None:
+        self.enforced: Final = mode is Mode.ENFORCE
+        """Whether anybody is held."""
         self._report = report
         self.held_until = 0.0
         """The moment, in monotonic seconds, before which the client is not to be read; in audit:
         would not have been."""
-        self.apply(meters)
+        self._silent_until: dict[ClientQuotaType, float] = {}
+        """In audit: until when each quota by itself would have held it."""
+        self.apply(meters, mutations)
 
-    def apply(self, meters: ClientMeters) -> None:
+    def apply(self, meters: ClientMeters, mutations: Bucket | None = None) -> None:
         """Use other quotas from now on: they changed, or the client id did. A hold stays."""
         self._produce = meters.get(ClientQuotaType.PRODUCE)
         self._fetch = meters.get(ClientQuotaType.FETCH)
         self._request = meters.get(ClientQuotaType.REQUEST)
+        self.mutations = mutations
+        """What is charged for topics; see `proxy.mutations`."""
 
     @property
     def times_requests(self) -> bool:
@@ -92,23 +113,32 @@ class Throttle:
             return 0
         return self._exceeded(ClientQuotaType.REQUEST, meter, ms, now)
 
+    def mutated(self, throttle_time_ms: int, now: float) -> int:
+        """Topics were changed, or not, beyond the quota; return the throttle_time_ms to be told."""
+        assert self.mutations is not None
+        quota_type = ClientQuotaType.CONTROLLER_MUTATION
+        return self._exceeded(quota_type, self.mutations, throttle_time_ms, now)
+
     def _exceeded(
-        self, quota_type: ClientQuotaType, meter: Meter, throttle_time_ms: int, now: float
+        self,
+        quota_type: ClientQuotaType,
+        meter: Meter | Bucket,
+        throttle_time_ms: int,
+        now: float,
     ) -> int:
         until = now + throttle_time_ms / 1_000
-        if self._enforced:
-            self.held_until = max(self.held_until, until)
-        elif now < self.held_until:
-            return 0  # it would be silent by now
-        else:
-            self.held_until = until
+        if not self.enforced:
+            if now < self._silent_until.get(quota_type, 0.0):
+                return 0  # nor would it have used anything
+            self._silent_until[quota_type] = until
+        self.held_until = max(self.held_until, until)
         meter.count.note(throttle_time_ms)
         self._report(
             Throttled(
                 quota_type=quota_type,
                 tags=meter.tags,
                 throttle_time_ms=throttle_time_ms,
-                enforced=self._enforced,
+                enforced=self.enforced,
             )
         )
-        return throttle_time_ms if self._enforced else 0
+        return throttle_time_ms if self.enforced else 0

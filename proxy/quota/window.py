@@ -123,8 +123,9 @@ def most_in_window(limit: float, config: WindowConfig) -> float:
 class TokenBucket:
     """How many mutations may still be made: a bucket that fills at the quota's rate (KIP-599).
 
-    It begins empty and lives through overdrafts: who finds any credit, or none and no debt, may
-    make as many mutations as it likes, and waits for the debt to be filled up then.
+    It lives through overdrafts: who finds no debt may make as many mutations as it likes, and waits
+    then for the debt to be filled up. The reference for the shared buckets; see
+    `proxy.quota.bucket`.
     """
 
     __slots__ = ("_config", "_tokens", "_updated_ms", "limit")

@@ -20,10 +20,13 @@ METADATA: Final = 3
 FIND_COORDINATOR: Final = 10
 SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
+CREATE_TOPICS: Final = 19
+DELETE_TOPICS: Final = 20
 DESCRIBE_ACLS: Final = 29
 CREATE_ACLS: Final = 30
 DELETE_ACLS: Final = 31
 SASL_AUTHENTICATE: Final = 36
+CREATE_PARTITIONS: Final = 37
 DESCRIBE_CLIENT_QUOTAS: Final = 48
 ALTER_CLIENT_QUOTAS: Final = 49
 DESCRIBE_USER_SCRAM_CREDENTIALS: Final = 50
@@ -34,6 +37,8 @@ SHARE_FETCH: Final = 78
 SHARE_ACKNOWLEDGE: Final = 79
 
 ACL_APIS: Final = frozenset({DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS})
+MUTATIONS: Final = frozenset({CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS})
+"""What counts towards a controller_mutation_rate (KIP-599)."""
 QUOTA_APIS: Final = frozenset({DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS})
 SASL_APIS: Final = frozenset({SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE})
 """What is said before and while a client authenticates; short, whoever says it."""

@@ -111,6 +111,14 @@ def _topic(api_version: int, body: bytes, start: int, flexible: bool) -> Topic:
     return Topic(error_code, name, topic_id, start, position, operations_at)
 
 
+def partition_count(api_version: int, body: bytes, topic: Topic) -> int:
+    """Return how many partitions a topic of a response has."""
+    flexible = api_version >= FIRST_FLEXIBLE
+    position = skip_string(body, topic.start + 2, flexible)
+    position += 16 * (api_version >= FIRST_WITH_TOPIC_IDS) + (api_version >= 1)
+    return array_length(body, position, flexible)[0]
+
+
 def _skip_partitions(api_version: int, body: bytes, position: int, count: int) -> int:
     """Pass over partitions of v0 to v8."""
     head = 2 + 4 + 4 + (4 if api_version >= 7 else 0)  # error, index, leader, epoch

@@ -99,19 +99,23 @@ class Client:
         if self._wire is None:
             self._wire = WireClient(self._address)
             if self._user is not None:
-                _log_in(self._wire, self._user)
+                log_in(self._wire, self._user)
         return self._wire
 
 
-def _log_in(wire: WireClient, user: str) -> None:
+def log_in(wire: WireClient, user: str, client_id: str = "acl") -> None:
+    """Logs in with SCRAM; `client_id` is what the connection goes by from then on."""
     scram = ScramClient(mechanism=SCRAM, name=user, password=PASSWORD)
-    _exchange(wire, _HANDSHAKE, 1, mechanism=SCRAM)
-    first = _exchange(wire, _AUTHENTICATE, 2, auth_bytes=scram.first())
-    _exchange(wire, _AUTHENTICATE, 2, auth_bytes=scram.answer(first.auth_bytes).message())
+    _exchange(wire, client_id, _HANDSHAKE, 1, mechanism=SCRAM)
+    first = _exchange(wire, client_id, _AUTHENTICATE, 2, auth_bytes=scram.first())
+    final = scram.answer(first.auth_bytes).message()
+    _exchange(wire, client_id, _AUTHENTICATE, 2, auth_bytes=final)
 
 
-def _exchange(wire: WireClient, api_key: int, version: int, **fields: object) -> Any:
-    wire.send_frame(api_key, version, 0, "acl", request_body(api_key, version, **fields))
+def _exchange(
+    wire: WireClient, client_id: str, api_key: int, version: int, **fields: object
+) -> Any:
+    wire.send_frame(api_key, version, 0, client_id, request_body(api_key, version, **fields))
     frame = wire.receive()
     if isinstance(frame, Outcome):
         raise ConnectionError(f"{frame.value} at API {api_key}")

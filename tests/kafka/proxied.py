@@ -230,16 +230,23 @@ class ProxyProcess:
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's samples that carry these labels, of all workers."""
+        samples = self._samples(name)
+        return sum(value for of, value in samples if labels.items() <= of.items())
+
+    def labels(self, name: str) -> list[Mapping[str, str]]:
+        """The labels of a metric's samples."""
+        return [labels for labels, _ in self._samples(name)]
+
+    def _samples(self, name: str) -> list[tuple[Mapping[str, str], float]]:
         url = f"http://{self._http_address}/metrics"
         with urllib.request.urlopen(url, timeout=10) as answer:
             families = list(text_string_to_metric_families(answer.read().decode()))
-        return sum(
-            sample.value
+        return [
+            (sample.labels, sample.value)
             for family in families
             for sample in family.samples
             if sample.name == f"kafka_reauth_proxy_{name}"
-            and labels.items() <= sample.labels.items()
-        )
+        ]
 
     def readiness(self) -> int:
         """The HTTP status of `/readyz`."""

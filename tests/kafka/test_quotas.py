@@ -336,6 +336,60 @@ def test_throttles_as_kafka_does(
     kafka.ask(ALTER, 1, **alteration(entities(("user", someone.name)), ops((PRODUCER, None)))[1])
 
 
+def test_holds_consumers_as_long_as_kafka_does(
+    kafka: KafkaCluster, proxy: ProxyProcess, someone: User, bootstrap: str, topic: str
+) -> None:
+    """400 kB at 20 kB/s, of which ten seconds' worth passes at once."""
+    kafka.add_scram_user(someone.name, password_of(someone.name))
+    entity = entities(("user", someone.name))
+    kafka.ask(ALTER, 1, **alteration(entity, ops((CONSUMER, 20_000.0)))[1])
+    set_quota(proxy, CONSUMER, 20_000, user=someone.name)
+    unlimited = confluent.Producer({"bootstrap.servers": str(kafka.address())})
+    for _ in range(40):
+        unlimited.produce(topic, b"x" * 10_000)
+        assert unlimited.flush(DEADLINE) == 0
+    time.sleep(KNOWN_WITHIN_SECONDS)
+    took = []
+    for where in (str(kafka.address(listener="LONG")), bootstrap):
+        settings = someone.confluent(where) | {"group.id": f"g-{uuid.uuid4()}"}
+        small = {"auto.offset.reset": "earliest", "fetch.message.max.bytes": 12_000}
+        consumer = confluent.Consumer(settings | small)
+        consumer.assign([confluent.TopicPartition(topic, 0, 0)])
+        assert len(consumer.consume(1, DEADLINE)) == 1
+        began = time.monotonic()
+        assert len(consumer.consume(39, DEADLINE)) == 39
+        took.append(time.monotonic() - began)
+        consumer.close()
+    kafkas, ours = took
+    assert ours == pytest.approx(10.0, abs=2.0)
+    assert ours == pytest.approx(kafkas, abs=2.0)
+    kafka.ask(ALTER, 1, **alteration(entity, ops((CONSUMER, None)))[1])
+
+
+def test_lets_as_many_connections_in_as_kafka_does(
+    kafka: KafkaCluster, proxy: ProxyProcess
+) -> None:
+    """Thirty at once at one per second; from an address of their own, on both."""
+    elsewhere = "127.0.0.7"
+    entity = entities(("ip", elsewhere))
+    rate = "connection_creation_rate"
+    kafka.ask(ALTER, 1, **alteration(entity, ops((rate, 1.0)))[1])
+    set_quota(proxy, rate, 1, ip=elsewhere)
+    time.sleep(KNOWN_WITHIN_SECONDS)
+    served = []
+    for address in (kafka.address(), proxy.addresses()["LONG"]):
+        source = (elsewhere, 0)
+        sockets = [
+            socket.create_connection(address[:2], timeout=3, source_address=source)
+            for _ in range(30)
+        ]
+        time.sleep(2.0)
+        served.append(sum(_is_served(one) for one in sockets))
+    kafka.ask(ALTER, 1, **alteration(entity, ops((rate, None)))[1])
+    kafkas, ours = served
+    assert ours == pytest.approx(kafkas, abs=2), served
+
+
 # --- tools and libraries
 
 
@@ -501,10 +555,14 @@ def test_an_address_that_connects_too_often_is_turned_away(
 
 
 def _gets_in(address: Any) -> bool:
-    with socket.create_connection(address[:2], timeout=3) as one:
-        one.sendall(bytes.fromhex("0000000a 0012 0000 00000001 ffff".replace(" ", "")))
+    return _is_served(socket.create_connection(address[:2], timeout=3))
+
+
+def _is_served(one: socket.socket) -> bool:
+    with one:
         one.settimeout(1.0)
         try:
+            one.sendall(bytes.fromhex("0000000a 0012 0000 00000001 ffff".replace(" ", "")))
             return len(one.recv(4)) == 4
-        except TimeoutError:
+        except OSError:
             return False

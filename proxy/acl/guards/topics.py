@@ -25,11 +25,8 @@ from proxy.acl.judgement import (
     TopicsUnknown,
 )
 from proxy.acl.model import Operation
+from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from proxy.wire.codec import decode, encode, response_type
-
-CREATE_TOPICS: Final = 19
-DELETE_TOPICS: Final = 20
-CREATE_PARTITIONS: Final = 37
 
 _DENIED: Final = ErrorCode.topic_authorization_failed
 _CONFIGS_IN_RESPONSE: Final = 5

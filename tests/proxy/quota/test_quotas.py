@@ -1,9 +1,11 @@
 """A worker's quotas: changes reach clients that are already there."""
 
-from proxy.quota.callback import ClientQuotaType, Cluster
+from proxy.quota.callback import ClientQuotaType, Cluster, DefaultQuotaCallback
+from proxy.quota.examples.groups import QuotaGroups
 from proxy.quota.examples.partitions import PartitionShare
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
-from proxy.quota.quotas import WorkerQuotas
+from proxy.quota.precedence import Tags
+from proxy.quota.quotas import METERED, MOST_COUNTS, OTHER_ENTRIES, WorkerQuotas
 from proxy.quota.shared import UsageTable
 from proxy.quota.store import CachedQuotas
 from proxy.quota.throttle import Mode
@@ -16,6 +18,7 @@ PRODUCE, FETCH, REQUEST = (
     ClientQuotaType.REQUEST,
 )
 BYTES = QuotaKey.PRODUCER_BYTE_RATE
+MUTATIONS = QuotaKey.CONTROLLER_MUTATION_RATE
 USER = QuotaEntity(user="u")
 
 
@@ -123,3 +126,82 @@ def test_the_cache_follows_the_store() -> None:
     store.alter_quotas({USER: {BYTES: None}})
     assert cached.refresh_if_changed()
     assert cached.quotas == {}
+
+
+def test_thousands_of_client_ids_cost_what_their_connections_cost() -> None:
+    """Client ids are free. Each falls under one entry, and is forgotten with its connection."""
+    (quotas,) = office()
+    rates = {BYTES: 1_000.0, MUTATIONS: 1.0}
+    quotas.apply({QuotaEntity(client_id=DEFAULT): rates})
+    for number in range(4_000):
+        client_id = f"forged-{number}"
+        meter = quotas.meters("User:u", client_id)[PRODUCE]
+        meter.record(20_000, now=5.0)
+        bucket = quotas.bucket("User:u", client_id)
+        assert bucket is not None
+        bucket.record(20, now=5.0)
+    assert quotas.counts.keys() == {(BYTES, "clients/<default>"), (MUTATIONS, "clients/<default>")}
+    del meter, bucket
+    assert quotas.open_meters == []
+    assert quotas.limits() == []
+
+
+def test_when_the_table_is_full_further_clients_are_held_all_the_same() -> None:
+    """By their worker alone: 64 rows, all of them in debt."""
+    (quotas,) = office()
+    quotas.apply({QuotaEntity(client_id=DEFAULT): {BYTES: 1_000.0}})
+    meters = [quotas.meters("User:u", f"c-{number}")[PRODUCE] for number in range(500)]
+    assert {meter.record(20_000, now=5.0) for meter in meters} == {10_000}
+    assert sum(meter.alone for meter in meters) >= 500 - 64
+
+
+def test_a_callback_that_makes_up_tags_makes_no_more_metrics_than_there_may_be() -> None:
+    """`MOST_COUNTS` entries are counted by themselves, the rest together."""
+
+    class OneEach(DefaultQuotaCallback):
+        def quota_metric_tags(
+            self, quota_type: ClientQuotaType, principal: str, client_id: str
+        ) -> dict[str, str]:
+            return {"one": f"{quota_type.name} {principal} {client_id}"}
+
+        def quota_limit(self, _type: ClientQuotaType, _tags: Tags) -> float:
+            return 5.0
+
+    table = UsageTable(1, WindowConfig(), rows=64)
+    quotas = WorkerQuotas(table, 0, mode=Mode.ENFORCE, static={}, custom=OneEach())
+    for number in range(MOST_COUNTS):
+        quotas.meters("User:u", f"c-{number}")
+    assert len(quotas.counts) <= MOST_COUNTS + len(METERED)
+    assert (BYTES, OTHER_ENTRIES) in quotas.counts
+    quotas.close()
+
+
+def test_mutations_have_a_bucket_which_all_workers_share() -> None:
+    first, second = office(workers=2)
+    for quotas in (first, second):
+        quotas.apply({USER: {MUTATIONS: 1.0}})
+        assert quotas.meters("User:u", "c") == {}
+        assert quotas.bucket("User:v", "c") is None
+    ours, theirs = first.bucket("User:u", "c"), second.bucket("User:u", "d")
+    assert ours is not None
+    assert theirs is not None
+    assert ours.try_record(12, now=5.0) == 0
+    assert theirs.try_record(1, now=5.0) == 1_000
+    assert first.limits() == [(MUTATIONS, "users/u", 1.0)]
+    first.apply({USER: {MUTATIONS: 2.0}})
+    assert first.bucket("User:u", "c") is ours
+    assert ours.limit == 2.0
+
+
+def test_mutations_of_a_callbacks_quota() -> None:
+    table = UsageTable(1, WindowConfig(), rows=64)
+    groups = QuotaGroups()
+    groups.configure({"groups": {"web": ["a", "b"]}})
+    quotas = WorkerQuotas(table, 0, mode=Mode.ENFORCE, static={}, custom=groups)
+    quotas.apply({QuotaEntity(user="web"): {MUTATIONS: 1.0}})
+    one, other = quotas.bucket("User:a", "c"), quotas.bucket("User:b", None)
+    assert one is not None
+    assert one is other
+    assert one.tags == {"group": "web"}
+    assert quotas.bucket("User:else", "c") is None
+    quotas.close()

@@ -65,6 +65,20 @@ def test_in_audit_a_hold_is_not_told_twice() -> None:
     assert len(told) == 2
 
 
+def test_in_audit_no_quota_hides_another() -> None:
+    """Who would be held by one of them all the time is told of the others too."""
+    connection, told = throttle(Mode.AUDIT)
+    connection.spent(60_000_000_000, now=100.0)
+    connection.produced(12_000, now=100.5)
+    connection.fetched(24_000, now=100.5)
+    assert [one.quota_type for one in told] == [
+        ClientQuotaType.REQUEST,
+        ClientQuotaType.PRODUCE,
+        ClientQuotaType.FETCH,
+    ]
+    assert connection.held_until > 102.0
+
+
 def test_without_quotas_nothing_is_counted() -> None:
     told: list[Throttled] = []
     connection = Throttle({}, Mode.ENFORCE, told.append)

@@ -1,0 +1,271 @@
+"""How the creation and deletion of topics is limited on one connection (KIP-599).
+
+Laws:
+
+- Only a client with a controller_mutation_rate is limited, and after it was authorized: what is
+  denied does not count, and nobody learns from a throttling what may not be described.
+- A broker is asked first which of the topics exist, and with how many partitions, on the
+  connection's own way to it: the client waits, and nobody else. What the broker cannot be asked
+  counts as one partition.
+- What is let through is charged before it is forwarded, so that many requests at once do not pass
+  for one; what then was not done is given back. Without a response, it is not.
+- Requests of strict versions are refused while there is a debt; older ones are told and held with
+  the response.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from proxy.acl.guards.entities import uuid_or_none
+from proxy.acl.judgement import (
+    FORWARD,
+    Answer,
+    BodyTransform,
+    Change,
+    Close,
+    Forward,
+    Judgement,
+)
+from proxy.acl.topics import CLIENT_ID, NO_ID, KnownTopics
+from proxy.admission import Admission
+from proxy.commands import CloseReason
+from proxy.errors import BrokerFault
+from proxy.frames import SIZE, Amendment, Route, route_key
+from proxy.quota.bucket import Bucket
+from proxy.quota.mutations import EVERYTHING, Key, MutationRequest, Topic, Topics
+from proxy.quota.throttle import Throttle
+from proxy.wire import metadata_topics
+from proxy.wire.apis import METADATA, is_flexible, response_header_version
+from proxy.wire.primitives import (
+    INT16,
+    INT32,
+    Malformed,
+    skip_tags,
+    write_array_length,
+    write_null_string,
+    write_string,
+)
+from proxy.wire.request import Request
+
+if TYPE_CHECKING:
+    from proxy.connection import Connection
+
+BY_ID_SINCE: Final = 12
+"""First Metadata version that takes ids without names (KIP-516)."""
+BY_NAME_SINCE: Final = 4
+"""First one by which no topic is created for being asked about."""
+OPERATIONS_SINCE: Final = 8
+"""First one that may ask what the client is allowed (KIP-430)."""
+CLUSTER_OPERATIONS_UNTIL: Final = 10
+"""Last one that may ask it of the cluster."""
+MOST_TOPICS: Final = 10_000
+"""Of one request: Kafka changes no more at once (`QuorumController.MAX_RECORDS_PER_USER_OP`), and
+the other connections of the worker wait while they are judged."""
+_CORRELATION_ID: Final = 0
+"""Of the proxy's own requests: answers come in order, so any would do."""
+
+CarryOut = Callable[[Judgement, Request, float], None]
+
+
+class MutationLimiter:
+    """Limits what one connection does to topics."""
+
+    __slots__ = ("_connection", "_hold", "_used", "admission")
+
+    def __init__(
+        self, connection: "Connection", used: Throttle, hold: Callable[[float], None]
+    ) -> None:
+        """`hold(now)` has the client held for as long as `used` says."""
+        self._connection = connection
+        self._used = used
+        self._hold = hold
+        self.admission = Admission(connection, EVERYTHING, KnownTopics())
+        """Takes the requests of a client whose other requests are not judged."""
+
+    def limit(
+        self, judgement: Judgement, request: Request, now: float, carry_out: CarryOut
+    ) -> None:
+        """Limit what was judged, then have it carried out."""
+        match judgement:
+            case Answer() | Close():
+                carry_out(judgement, request, now)
+                return
+            case Change(request=bytes(cut)):
+                body = cut
+            case _:
+                body = request.body
+        try:
+            asked = MutationRequest(request.api_key, request.api_version, body)
+        except Malformed:
+            self._connection.end(CloseReason.MALFORMED_FRAME, now)
+            return
+
+        if len(asked.keys) > MOST_TOPICS:
+            if self._used.enforced:
+                self._connection.end(CloseReason.OVERSIZE_FRAME, now)
+            else:
+                carry_out(judgement, request, now)
+            return
+
+        def found(topics: Topics, now: float) -> None:
+            limited, told = self._limited(asked, topics, now)
+            carry_out(_in_turn(judgement, limited), request, now)
+            if told:
+                self._hold(now)
+
+        self._look_up(asked.keys, found, now)
+
+    def _limited(self, asked: MutationRequest, topics: Topics, now: float) -> tuple[Judgement, int]:
+        """Charge for a request; what passes is settled by its response.
+
+        Returns the throttle time (ms) of what was refused too.
+        """
+        bucket, used = self._used.mutations, self._used
+        if bucket is None:  # removed meanwhile
+            return FORWARD, 0
+        waits: list[int] = []
+
+        def charge(partitions: int) -> int | None:
+            if used.enforced and not asked.strict:
+                bucket.record(partitions, now)
+            elif wait := bucket.try_record(partitions, now):
+                waits.append(wait)
+                return None if used.enforced else 0
+            return partitions
+
+        judgement = asked.judge(topics, charge)
+        told = used.mutated(max(waits), now) if waits else 0
+        if isinstance(judgement, Answer):
+            return Answer(asked.telling(judgement.body, told)), told
+        settling = Change(response=self._settling(asked, bucket, told, now))
+        return _in_turn(judgement, settling), told
+
+    def _settling(
+        self, asked: MutationRequest, bucket: Bucket, told: int, began: float
+    ) -> BodyTransform:
+        """Return what is done to the response: what was not done is given back."""
+
+        def settle(body: bytes) -> bytes:
+            now = self._connection.active_at
+            done = asked.done(body)
+            if done != asked.charged_in_all:
+                bucket.correct(done - asked.charged_in_all, now)
+            bucket.count.used += done
+            throttle_time_ms = max(0, told - round((now - began) * 1_000))
+            if done and not asked.strict and (wait := bucket.throttle_time_ms(now)):
+                throttle_time_ms = self._used.mutated(wait, now)
+                if throttle_time_ms:
+                    self._hold(now)
+            return asked.telling(body, throttle_time_ms)
+
+        return settle
+
+    # Which topics exist
+
+    def _look_up(
+        self, keys: Iterable[Key], then: Callable[[Topics, float], None], now: float
+    ) -> None:
+        """Ask the broker for topics by their names, and for others by their ids."""
+        connection, found = self._connection, dict[Key, Topic]()
+        asked = list(self._lookups(keys))
+        if any(route is None for route, _ in asked):
+            then(Topics(found={}, known=False), now)
+            return
+        if not asked:
+            then(Topics(found={}), now)
+            return
+        left = len(asked)
+
+        def learn(route: Route, answer: bytes) -> bytes:
+            nonlocal left
+            found.update(_topics(route.api_version, answer))
+            left -= 1
+            if not left and not connection.closed:
+                then(Topics(found=found), connection.active_at)
+                connection.topics_found()
+            return b""  # the client did not ask
+
+        connection.wait_for_topics()
+        assert connection.requests.to_broker is not None
+        for route, topics in asked:
+            assert route is not None
+            owed = Amendment(route, partial(learn, route))
+            connection.responses.inflight.append((_CORRELATION_ID, owed))
+            connection.requests.to_broker(_question(route.api_version, topics))
+
+    def _lookups(self, keys: Iterable[Key]) -> Iterator[tuple[Route | None, list[Key]]]:
+        """Yield what to ask, and by which route; None: the broker cannot be asked."""
+        names, ids = list[Key](), list[Key]()
+        for key in keys:
+            (ids if isinstance(key, UUID) else names).append(key)
+        for asked, since in ((names, BY_NAME_SINCE), (ids, BY_ID_SINCE)):
+            if asked:
+                routes = self._connection.target.routes
+                versions = range(BY_ID_SINCE, since - 1, -1)
+                found = (routes.get(route_key(METADATA, version)) for version in versions)
+                yield next((route for route in found if route is not None), None), asked
+
+
+def _question(api_version: int, topics: Collection[Key]) -> bytes:
+    """Write a Metadata request, frame and all, that creates nothing."""
+    flexible = is_flexible(METADATA, api_version)
+    with_ids = api_version >= metadata_topics.FIRST_WITH_TOPIC_IDS
+    tags = b"\0" * flexible
+    content = b"".join(
+        (
+            INT16.pack(METADATA) + INT16.pack(api_version) + INT32.pack(_CORRELATION_ID),
+            write_string(CLIENT_ID, flexible=False) + tags,
+            write_array_length(len(topics), flexible),
+            *(
+                key.bytes + write_null_string(flexible) + tags
+                if isinstance(key, UUID)
+                else NO_ID * with_ids + write_string(key, flexible) + tags
+                for key in topics
+            ),
+            b"\0",  # make no topics
+            b"\0" * (OPERATIONS_SINCE <= api_version <= CLUSTER_OPERATIONS_UNTIL),
+            b"\0" * (api_version >= OPERATIONS_SINCE) + tags,
+        )
+    )
+    return SIZE.pack(len(content)) + content
+
+
+def _topics(api_version: int, content: bytes) -> dict[Key, Topic]:
+    """Return those that exist, by name and by id, from a Metadata response. Raises BrokerFault."""
+    try:
+        at = skip_tags(content, 4) if response_header_version(METADATA, api_version) else 4
+        body = content[at:]
+        topics = metadata_topics.parse(api_version, body).topics
+        found: dict[Key, Topic] = {}
+        for one in topics:
+            if not one.error_code and one.name is not None:
+                partitions = metadata_topics.partition_count(api_version, body, one)
+                topic_id = uuid_or_none(one.topic_id)
+                topic = Topic(name=one.name, topic_id=topic_id, partitions=partitions)
+                found[topic.name] = topic
+                if topic_id is not None:
+                    found[topic_id] = topic
+    except Malformed as malformed:
+        raise BrokerFault(f"topics to be changed: {malformed}") from None
+    return found
+
+
+def _in_turn(outer: Judgement, inner: Judgement) -> Judgement:
+    """Return what becomes of a request of which `inner` judged what `outer` lets pass."""
+    if isinstance(outer, Forward):
+        return inner
+    if not isinstance(outer, Change) or isinstance(inner, Forward):
+        return outer
+    last = outer.response or _as_it_is
+    if isinstance(inner, Answer):
+        return Answer(last(inner.body))
+    assert isinstance(inner, Change)
+    first = inner.response or _as_it_is
+    request = outer.request if inner.request is None else inner.request
+    return Change(request=request, response=lambda body: last(first(body)))
+
+
+def _as_it_is(body: bytes) -> bytes:
+    return body

@@ -1,0 +1,181 @@
+"""What somebody who means harm can do about quotas, and what audit says of everybody."""
+
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka as confluent
+import pytest
+
+from proxy.quota.model import QuotaKey
+from proxy.wire.apis import PRODUCE
+from tests.kafka.acl_messages import encoded
+from tests.kafka.acl_side import PASSWORD, log_in
+from tests.kafka.cluster import KafkaCluster, wait_until
+from tests.kafka.conftest import add_users, user
+from tests.kafka.proxied import ProxyProcess, gateway_config
+from tests.kafka.test_mutation_quotas import MUTATIONS, Side
+from tests.kafka.test_quotas import CONSUMER, DEADLINE, KNOWN_WITHIN_SECONDS, PRODUCER, SCRAM
+from tests.kafka.test_quotas import set_quota as set_quota
+from tests.kafka.tokens import Issuer
+from tests.kafka.wire_client import Address, WireClient, record_batch, request_header
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+LISTENER = "LONG"
+MOST_CONNECTIONS = 60
+ELSEWHERE = "127.0.0.9"
+"""Where the attacker connects from: all of 127.0.0.0/8 is this machine."""
+MIB = 1_048_576
+
+
+def started(
+    kafka: KafkaCluster, jwks: Path, directory: Path, mode: str, **listener: Any
+) -> ProxyProcess:
+    config = gateway_config(str(kafka.address()), jwks, listeners={LISTENER: 3_600_000})
+    config["listeners"][0] |= listener
+    config |= {"quotas": {"mode": mode}, "workers": 1}
+    process = ProxyProcess(config, directory)
+    add_users(process)
+    process.add_user("mallory", PASSWORD, SCRAM)
+    process.start()
+    return process
+
+
+@pytest.fixture(scope="module")
+def proxy(
+    kafka: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProxyProcess]:
+    most = {"max.connections": MOST_CONNECTIONS}
+    process = started(kafka, jwks, tmp_path_factory.mktemp("attacked"), "enforce", **most)
+    yield process
+    process.stop()
+
+
+def produce_frame(topic: str, size: int, correlation_id: int) -> bytes:
+    partition = {"index": 0, "records": record_batch(b"x" * size)}
+    topics = [{"name": topic, "partition_data": [partition]}]
+    fields = {"transactional_id": None, "acks": 1, "timeout": 10_000, "topic_data": topics}
+    header = request_header(PRODUCE, 9, correlation_id, "mallory", flexible=True)
+    content = header + encoded(PRODUCE, 9, fields)
+    return struct.pack(">i", len(content)) + content
+
+
+def _connect(address: Address) -> socket.socket:
+    """From elsewhere."""
+    return socket.create_connection(address[:2], timeout=3, source_address=(ELSEWHERE, 0))
+
+
+def test_a_storm_from_one_address_leaves_room_for_others(proxy: ProxyProcess) -> None:
+    """Those beyond its rate are kept waiting, as Kafka does: but not in everybody's places."""
+    set_quota(proxy, "connection_creation_rate", 1, ip=ELSEWHERE)
+    time.sleep(KNOWN_WITHIN_SECONDS)
+    address = proxy.addresses()[LISTENER]
+    with contextlib.ExitStack() as open_ones:
+        for _ in range(200):
+            open_ones.enter_context(_connect(address))
+        with WireClient(address) as client:
+            log_in(client, "mallory")
+    refused = proxy.metric("connections_closed_total", reason="connection_rate")
+    assert 185 <= refused <= 190, "a window's worth got in"
+    assert proxy.metric("connections_closed_total", reason="too_many_connections") == 0
+    wait_until(lambda: proxy.metric("connections") == 0, 10, what="not all let go of")
+
+
+def test_many_client_ids_make_no_more_metrics(proxy: ProxyProcess) -> None:
+    """Each has a quota of its own, and all are counted under the entry that gives it to them."""
+    set_quota(proxy, PRODUCER, 1_000_000, client_id=None)
+    time.sleep(KNOWN_WITHIN_SECONDS)
+    memory = 0.0
+    for number in range(600):
+        with WireClient(proxy.addresses()[LISTENER]) as client:
+            log_in(client, "mallory", client_id=f"forged-{number}-" + "x" * 200)
+        if number == 100:
+            memory = proxy.metric("worker_resident_memory_bytes")
+    assert proxy.metric("worker_resident_memory_bytes") - memory < 4 * MIB
+    entries = {labels["entry"] for labels in proxy.labels("quota_bytes_total")}
+    assert not any("forged" in entry for entry in entries), entries
+    assert len(entries) <= 3
+
+
+def test_who_ignores_a_throttling_stays_muted_and_fills_no_memory(
+    kafka: KafkaCluster, proxy: ProxyProcess
+) -> None:
+    """What it sends on stays in the kernel's buffers, and the broker gets none of it."""
+    kafka.create_topic("attacked")
+    set_quota(proxy, PRODUCER, 2_000, user="mallory")
+    time.sleep(KNOWN_WITHIN_SECONDS)
+    with WireClient(proxy.addresses()[LISTENER]) as client:
+        log_in(client, "mallory")
+        client.raw(produce_frame("attacked", 30_000, 1))
+        assert isinstance(client.receive(), bytes), "answered at once"
+        assert proxy.metric("throttled_connections") == 1
+        requests = proxy.metric("requests_total")
+        memory = proxy.metric("worker_resident_memory_bytes")
+        flood, sent = produce_frame("attacked", 100_000, 2) * 10, 0
+        client._socket.settimeout(0.5)
+        with contextlib.suppress(TimeoutError):
+            while sent < 256 * MIB:
+                sent += client._socket.send(flood)
+        assert sent < 32 * MIB, "the kernel's buffers, here and there"
+        assert proxy.metric("requests_total") == requests
+        assert proxy.metric("throttled_connections") == 1
+        assert proxy.metric("worker_resident_memory_bytes") - memory < 4 * MIB
+
+
+def test_in_audit_everybody_is_told_of_and_nobody_held(
+    kafka: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
+) -> None:
+    """Every kind of quota, with real clients: how often and for how long, by log and metrics."""
+    kafka.create_topic("audited")
+    proxy = started(kafka, jwks, tmp_path, "audit")
+    try:
+        for key in (PRODUCER, CONSUMER):
+            set_quota(proxy, key, 2_000, user="carol")
+        set_quota(proxy, "request_percentage", 0.001, user="carol")
+        set_quota(proxy, MUTATIONS, 0.5, user="mallory")
+        set_quota(proxy, "connection_creation_rate", 1, ip=ELSEWHERE)
+        time.sleep(KNOWN_WITHIN_SECONDS)
+        carol, bootstrap = user(issuer, SCRAM), str(proxy.addresses()[LISTENER])
+        told: list[Any] = []
+        settings = carol.confluent(bootstrap) | {"throttle_cb": told.append}
+        producer = confluent.Producer(settings | {"acks": 1})
+        for _ in range(10):
+            producer.produce("audited", b"x" * 10_000)
+            assert producer.flush(DEADLINE) == 0
+        groups = {"group.id": "audited", "auto.offset.reset": "earliest"}
+        consumer = confluent.Consumer(settings | groups)
+        consumer.subscribe(["audited"])
+        assert len(consumer.consume(10, DEADLINE)) == 10
+        consumer.close()
+        side = Side(proxy.addresses()[LISTENER], "mallory")
+        answers = [side.create(7, a=7), side.create(7, b=7), side.create(7, c=7)]
+        assert {error for one in answers for error in one.errors.values()} == {0}
+        assert {one.throttle_time for one in answers} == {0.0}
+        side.close()
+        sockets = [_connect(proxy.addresses()[LISTENER]) for _ in range(30)]
+        time.sleep(1.5)
+        assert proxy.metric("connections_closed_total", reason="connection_rate") == 0
+        for one in sockets:
+            one.close()
+        assert told == []
+        assert proxy.metric("throttled_connections") == 0
+        log = proxy.log()
+        for who, key in (
+            ("user=carol", PRODUCER),
+            ("user=carol", CONSUMER),
+            ("user=carol", "request_percentage"),
+            ("user=mallory", MUTATIONS),
+            (f"ip={ELSEWHERE}", QuotaKey.CONNECTION_CREATION_RATE.value),
+        ):
+            assert f"{who} would be throttled for " in log
+            assert f" ms by {key}" in log
+            assert log.count(f"by {key}") <= 2, "once a minute"
+            assert proxy.metric("quota_throttles_total", quota=key) >= 1
+            assert proxy.metric("quota_throttle_time_seconds_total", quota=key) > 0
+    finally:
+        proxy.stop()

@@ -1,0 +1,545 @@
+"""Topics that one connection creates, grows and deletes under a controller_mutation_rate."""
+
+import uuid
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make
+from proxy.acl.guards.items import entity
+from proxy.acl.model import Operation
+from proxy.config import Quotas
+from proxy.mutations import BY_ID_SINCE, BY_NAME_SINCE, _question
+from proxy.quota.model import QuotaEntity, QuotaKey
+from proxy.quota.mutations import STRICT_SINCE
+from proxy.quota.shared import UsageTable
+from proxy.quota.window import WindowConfig
+from proxy.quota_service import QuotaService
+from proxy.wire.apis import (
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    METADATA,
+    MUTATIONS,
+    is_flexible,
+    response_header_version,
+)
+from proxy.wire.codec import decode, encode, request_type, response_type
+from tests.proxy.acl.guards.given import topic
+from tests.proxy.frames_given import request, response
+from tests.proxy.playbook import Play, everything, logged_in, whole_frame
+from tests.proxy.quota.given import MemoryStore
+from tests.proxy.test_throttling import Judged
+
+ALICE = QuotaEntity(user="alice")
+RATE = QuotaKey.CONTROLLER_MUTATION_RATE
+BURST = 11
+"""Partitions that pass at once with a rate of 1."""
+NONE, EXISTS, EXCEEDED = (
+    ErrorCode.none,
+    ErrorCode.topic_already_exists,
+    ErrorCode.throttling_quota_exceeded,
+)
+T1 = uuid.UUID(int=1)
+
+
+class Broker:
+    """What the broker says of its topics, and what it does, by the frames it was sent."""
+
+    def __init__(self, play: Play) -> None:
+        self._play = play
+        self._seen = 0
+        self.topics: dict[str, tuple[uuid.UUID | None, int]] = {}
+        self.fails: dict[str, ErrorCode] = {}
+        self.default = 1
+        """`num.partitions`."""
+        self.asked: list[tuple[int, Any]] = []
+        """API key and body of each request."""
+
+    def answer(self) -> None:
+        """Answer what was asked, and what is asked because of that."""
+        while (frame := whole_frame(self._play.to_broker, self._seen)) is not None:
+            self._seen += 4 + len(frame)
+            key, version = int.from_bytes(frame[:2]), int.from_bytes(frame[2:4])
+            at = 10 + int.from_bytes(frame[8:10]) + is_flexible(key, version)
+            body = decode(request_type(key, version), frame, at)
+            self.asked.append((key, body))
+            header = b"\0" * response_header_version(key, version)
+            answer = encode(self._answer(key, version, body))
+            self._play.broker(response(int.from_bytes(frame[4:8]), header + answer))
+
+    def _answer(self, key: int, version: int, body: Any) -> Any:
+        kind = response_type(key, version)
+        if key == METADATA:
+            return self._metadata(kind, body)
+        results = {CREATE_TOPICS: "topics", DELETE_TOPICS: "responses"}.get(key, "results")
+        items = body.topic_names if hasattr(body, "topic_names") else body.topics
+        return entity(
+            kind,
+            {
+                "throttle_time": NOT_THROTTLED,
+                results: [self._result(key, item) for item in items],
+            },
+        )
+
+    def _metadata(self, kind: Any, body: Any) -> Any:
+        entry = item_type(kind, "topics")
+        partition = item_type(entry, "partitions")
+        by_id = {topic_id: name for name, (topic_id, _) in self.topics.items()}
+        found = []
+        for one in body.topics:
+            name = one.name if one.name is not None else by_id.get(one.topic_id)
+            topic_id, count = self.topics.get(str(name), (None, 0))
+            partitions = tuple(
+                make(
+                    partition,
+                    error_code=NONE,
+                    partition_index=index,
+                    leader_id=1,
+                    leader_epoch=0,
+                    replica_nodes=(1,),
+                    isr_nodes=(1,),
+                    offline_replicas=(),
+                )
+                for index in range(count)
+            )
+            error = NONE if count else ErrorCode.unknown_topic_or_partition
+            found.append(
+                make(
+                    entry,
+                    error_code=error,
+                    name=name,
+                    topic_id=topic_id,
+                    is_internal=False,
+                    partitions=partitions,
+                    topic_authorized_operations=0,
+                )
+            )
+        return make(
+            kind,
+            throttle_time=NOT_THROTTLED,
+            brokers=(),
+            cluster_id=None,
+            controller_id=1,
+            topics=tuple(found),
+            cluster_authorized_operations=0,
+        )
+
+    def _result(self, key: int, item: Any) -> dict[str, Any]:
+        name = item if isinstance(item, str) else item.name
+        result: dict[str, Any] = {
+            "name": name,
+            "topic_id": getattr(item, "topic_id", None),
+            "error_code": self.fails.get(name or "", NONE),
+            "error_message": None,
+            "configs": [],
+        }
+        if key == CREATE_TOPICS and result["error_code"] is NONE:
+            result["num_partitions"] = (
+                item.num_partitions if item.num_partitions > 0 else self.default
+            )
+        return result
+
+
+class Limited:
+    """A logged-in connection of alice with a rate of 1 partition per second."""
+
+    def __init__(self, *, mode: str = "enforce", rights: Any = None, rate: float = 1.0) -> None:
+        self.store = MemoryStore()
+        self.store.alter_quotas({ALICE: {RATE: rate}})
+        table = UsageTable(1, WindowConfig(), rows=64)
+        self.service = QuotaService(Quotas.model_validate({"mode": mode}), self.store, table, 0)
+        offer = everything(rewritten=frozenset(), metered=True)
+        self.play = Play(quotas=self.service, offer=offer, rights=rights)
+        self.play.now = float(int(self.play.now))
+        logged_in(self.play)
+        self.broker = Broker(self.play)
+        self._ids = iter(range(10, 1_000))
+
+    def ask(self, key: int, version: int, body: Any) -> Any:
+        """The answer, as the client reads it."""
+        self.send(key, version, body)
+        self.broker.answer()
+        return self.told(key, version)
+
+    def send(self, key: int, version: int, body: Any) -> None:
+        self.play.client(request(key, version, next(self._ids), encode(body)))
+
+    def told(self, key: int, version: int) -> Any:
+        frame = self.play.received[-1]
+        return decode(response_type(key, version), frame, 4 + response_header_version(key, version))
+
+    def create(self, *topics: tuple[str, int], version: int = 7, validate: bool = False) -> Any:
+        return self.ask(CREATE_TOPICS, version, created(version, *topics, validate=validate))
+
+    @property
+    def forwarded(self) -> list[int]:
+        """What the broker was asked but for Metadata."""
+        return [key for key, _ in self.broker.asked if key != METADATA]
+
+    @property
+    def tokens(self) -> float:
+        bucket = self.service._quotas.bucket("User:alice", "app")
+        assert bucket is not None
+        return bucket.tokens(self.play.now)
+
+    @property
+    def count(self) -> Any:
+        (count,) = self.service.counts.values()
+        return count
+
+
+def created(version: int, *topics: tuple[str, int], validate: bool = False) -> Any:
+    kind = request_type(CREATE_TOPICS, version)
+    entry = item_type(kind, "topics")
+    return make(
+        kind,
+        topics=tuple(
+            entry(
+                name=name,
+                num_partitions=partitions,
+                replication_factor=1,
+                assignments=(),
+                configs=(),
+            )
+            for name, partitions in topics
+        ),
+        timeout=NOT_THROTTLED,
+        validate_only=validate,
+    )
+
+
+def grown(version: int, *topics: tuple[str, int], assignments: Any = None) -> Any:
+    kind = request_type(CREATE_PARTITIONS, version)
+    entry = item_type(kind, "topics")
+    return make(
+        kind,
+        topics=tuple(
+            entry(name=name, count=count, assignments=assignments) for name, count in topics
+        ),
+        timeout=NOT_THROTTLED,
+        validate_only=False,
+    )
+
+
+def deleted(version: int, *keys: str | uuid.UUID) -> Any:
+    kind = request_type(DELETE_TOPICS, version)
+    if version < 6:
+        return make(kind, topic_names=keys, timeout=NOT_THROTTLED)
+    entry = item_type(kind, "topics")
+    topics = tuple(
+        entry(name=None, topic_id=key)
+        if isinstance(key, uuid.UUID)
+        else entry(name=key, topic_id=None)
+        for key in keys
+    )
+    return make(kind, topics=topics, timeout=NOT_THROTTLED)
+
+
+def errors(answer: Any) -> dict[Any, ErrorCode]:
+    results = getattr(answer, "responses", getattr(answer, "results", None))
+    listed = answer.topics if results is None else results
+    return {one.name or one.topic_id: one.error_code for one in listed}
+
+
+def throttle_time_ms(answer: Any) -> int:
+    seconds: float = answer.throttle_time.total_seconds()
+    return round(seconds * 1_000)
+
+
+class TestStrict:
+    def test_the_first_may_overdraw_the_next_is_refused_and_held(self) -> None:
+        """Seen on Kafka: within one request too, and the refusal tells for how long."""
+        limited = Limited()
+        answer = limited.create(("a", 5), ("b", BURST), ("c", 1))
+        assert errors(answer) == {"a": NONE, "b": NONE, "c": EXCEEDED}
+        assert [one.name for one in answer.topics] == ["a", "b", "c"], "in Kafka's order"
+        assert answer.topics[2].error_message == "The throttling quota has been exceeded."
+        assert throttle_time_ms(answer) == 5_000
+        assert limited.play.paused == {"client"}
+        assert limited.play.wakes_at == limited.play.now + 5.0
+        _, forwarded = limited.broker.asked[-1]
+        assert [one.name for one in forwarded.topics] == ["a", "b"]
+
+    def test_an_overdraft_alone_holds_nobody(self) -> None:
+        limited = Limited()
+        answer = limited.create(("a", 100))
+        assert errors(answer) == {"a": NONE}
+        assert throttle_time_ms(answer) == 0
+        assert limited.play.paused == set()
+
+    def test_refused_as_a_whole_the_broker_does_not_hear_of_it(self) -> None:
+        limited = Limited()
+        limited.create(("a", BURST + 2))
+        answer = limited.create(("b", 1), ("c", 1))
+        assert errors(answer) == {"b": EXCEEDED, "c": EXCEEDED}
+        assert throttle_time_ms(answer) == 2_000
+        assert limited.forwarded == [CREATE_TOPICS]
+        limited.play.wait_for(limited.play.wakes_at)
+        assert limited.play.paused == set()
+        assert errors(limited.create(("b", 1))) == {"b": NONE}
+
+    @pytest.mark.parametrize("api_key", sorted(MUTATIONS))
+    def test_since_the_version_that_knows_the_error(self, api_key: int) -> None:
+        version = STRICT_SINCE[api_key]
+        for each in (version - 1, version):
+            limited = Limited()
+            limited.broker.topics = {"t": (T1, 1)}
+            limited.create(("a", BURST + 3))
+            answer = limited.ask(api_key, each, one_of(api_key, each))
+            (error,) = errors(answer).values()
+            assert error is (EXCEEDED if each == version else NONE)
+            assert throttle_time_ms(answer) == (3_000 if each == version else 4_000)
+            assert limited.play.paused == {"client"}
+
+    def test_what_a_client_of_the_same_quota_did_counts(self) -> None:
+        first, second = Limited(), Limited()
+        second.service.meter(first.play.connection, "User:alice")
+        first.create(("a", BURST + 1))
+        assert errors(second.create(("b", 1))) == {"b": EXCEEDED}
+
+
+def one_of(api_key: int, version: int) -> Any:
+    """A request for one partition."""
+    if api_key == CREATE_TOPICS:
+        return created(version, ("new", 1))
+    return grown(version, ("t", 2)) if api_key == CREATE_PARTITIONS else deleted(version, "t")
+
+
+class TestPermissive:
+    def test_is_done_and_then_throttled(self) -> None:
+        limited = Limited()
+        answer = limited.create(("a", BURST + 4), ("b", 1), version=5)
+        assert errors(answer) == {"a": NONE, "b": NONE}
+        assert throttle_time_ms(answer) == 5_000
+        assert limited.play.paused == {"client"}
+        assert limited.count.used == BURST + 5
+
+    def test_that_did_nothing_is_not_throttled(self) -> None:
+        limited = Limited()
+        limited.create(("a", BURST + 4), version=5)
+        limited.play.wait_for(limited.play.wakes_at)
+        limited.create(("b", BURST + 4))
+        limited.broker.topics = {"t": (T1, 1)}
+        limited.broker.fails = {"t": EXISTS}
+        assert throttle_time_ms(limited.create(("t", 1), version=5)) == 0
+
+
+class TestWhatCounts:
+    def test_topics_that_exist_do_not_and_are_not_refused(self) -> None:
+        limited = Limited()
+        limited.broker.topics = {"t": (T1, 3)}
+        limited.broker.fails = {"t": EXISTS}
+        limited.create(("a", BURST + 1))
+        assert errors(limited.create(("t", 3), ("b", 1))) == {"t": EXISTS, "b": EXCEEDED}
+
+    def test_a_failure_is_given_back(self) -> None:
+        limited = Limited()
+        limited.broker.fails = {"a": ErrorCode.invalid_config}
+        limited.create(("a", 10), ("b", 2))
+        assert limited.tokens == pytest.approx(BURST - 2)
+        assert limited.count.used == 2
+
+    def test_a_request_that_is_only_validated_does(self) -> None:
+        limited = Limited()
+        limited.create(("a", 4), validate=True)
+        assert limited.tokens == pytest.approx(BURST - 4)
+
+    def test_the_brokers_default_is_what_the_response_tells(self) -> None:
+        limited = Limited()
+        limited.broker.default = 7
+        limited.create(("a", -1))
+        assert limited.tokens == pytest.approx(BURST - 7)
+
+    @pytest.mark.parametrize("partitions", [0, -2, -(2**31)])
+    def test_numbers_that_cannot_be_do_not(self, partitions: int) -> None:
+        limited = Limited()
+        limited.broker.fails = {"a": ErrorCode.invalid_partitions}
+        limited.create(("a", partitions))
+        assert limited.tokens == BURST
+
+    def test_duplicates_do_not(self) -> None:
+        limited = Limited()
+        limited.broker.fails = {"a": ErrorCode.invalid_request}
+        limited.create(("a", 9), ("a", 9), ("b", 1))
+        assert limited.tokens == pytest.approx(BURST - 1)
+
+    def test_growing_counts_what_is_added(self) -> None:
+        limited = Limited()
+        limited.broker.topics = {"t": (T1, 3), "u": (uuid.UUID(int=2), 5)}
+        limited.broker.fails = {"u": ErrorCode.invalid_partitions, "v": ErrorCode.invalid_request}
+        limited.ask(CREATE_PARTITIONS, 3, grown(3, ("t", 7), ("u", 5), ("v", 50)))
+        assert limited.tokens == pytest.approx(BURST - 4)
+
+    @pytest.mark.parametrize("key", ["t", T1])
+    def test_deleting_counts_what_was_there(self, key: str | uuid.UUID) -> None:
+        limited = Limited()
+        limited.broker.topics = {"t": (T1, 6)}
+        answer = limited.ask(DELETE_TOPICS, 6, deleted(6, key))
+        assert errors(answer) == {key: NONE}
+        assert limited.tokens == pytest.approx(BURST - 6)
+
+    def test_names_and_ids_in_one_request(self) -> None:
+        limited = Limited()
+        limited.broker.topics = {"t": (T1, 6), "u": (uuid.UUID(int=2), 3)}
+        limited.ask(DELETE_TOPICS, 6, deleted(6, "u", T1))
+        assert [key for key, _ in limited.broker.asked] == [METADATA, METADATA, DELETE_TOPICS]
+        assert limited.tokens == pytest.approx(BURST - 9)
+
+    def test_a_refusal_says_what_kafka_says_of_the_topic(self) -> None:
+        limited = Limited()
+        limited.broker.topics = {"t": (T1, 6)}
+        limited.create(("a", BURST + 1))
+        (result,) = limited.ask(DELETE_TOPICS, 6, deleted(6, T1)).responses
+        assert (result.name, result.topic_id, result.error_code) == ("t", T1, EXCEEDED)
+
+    def test_one_that_is_named_twice_does_not(self) -> None:
+        limited = Limited()
+        limited.broker.topics = {"t": (T1, 6)}
+        limited.broker.fails = {"t": ErrorCode.invalid_request, "": ErrorCode.invalid_request}
+        limited.ask(DELETE_TOPICS, 6, deleted(6, T1, "t"))
+        assert limited.tokens == BURST
+
+    def test_what_the_broker_did_not_know_of_counts_as_one(self) -> None:
+        """It was just made, and the broker that was asked has not heard of it."""
+        limited = Limited()
+        limited.ask(DELETE_TOPICS, 6, deleted(6, "t"))
+        assert limited.tokens == pytest.approx(BURST - 1)
+
+    def test_nothing_is_made_by_asking(self) -> None:
+        limited = Limited()
+        limited.create(("a", 1))
+        (key, asked), _ = limited.broker.asked
+        assert key == METADATA
+        assert asked.allow_auto_topic_creation is False
+
+
+class TestAmongOtherRequests:
+    def test_others_wait_their_turn_and_are_not_touched(self) -> None:
+        limited = Limited()
+        limited.send(CREATE_TOPICS, 7, created(7, ("a", 1)))
+        assert limited.play.paused == {"client"}
+        limited.play.client(request(METADATA, 0, 5, b"\0\0\0\0"))
+        assert "to broker: Metadata v0 #5" not in limited.play.take()
+        limited.broker.answer()
+        order = [line for line in limited.play.take() if line.startswith("to broker")]
+        assert order == ["to broker: CreateTopics v7 #10", "to broker: Metadata v0 #5"]
+
+    def test_many_at_once_do_not_pass_for_one(self) -> None:
+        limited = Limited()
+        frames = [
+            request(CREATE_TOPICS, 7, n, encode(created(7, (f"t{n}", 6)))) for n in range(10, 14)
+        ]
+        limited.play.client(*frames)
+        limited.broker.answer()
+        assert limited.forwarded == [CREATE_TOPICS] * 2
+        assert limited.play.paused == {"client"}, "behind the third"
+
+    def test_a_client_that_ignores_it_stays_held(self) -> None:
+        limited = Limited()
+        limited.create(("a", BURST + 50))
+        limited.create(("b", 1))
+        asked = len(limited.broker.asked)
+        for n in range(50):
+            limited.send(CREATE_TOPICS, 7, created(7, (f"more-{n}", 1)))
+            limited.broker.answer()
+        assert len(limited.broker.asked) == asked
+        assert limited.play.kept_bytes < 100
+
+    @pytest.mark.parametrize("mode", ["enforce", "audit"])
+    def test_more_topics_than_kafka_changes_at_once(self, mode: str) -> None:
+        """Nobody means that, and judging them would make others wait."""
+        limited = Limited(mode=mode)
+        many = deleted(5, *(f"t{number}" for number in range(10_001)))
+        limited.send(DELETE_TOPICS, 5, many)
+        limited.broker.answer()
+        closed = mode == "enforce"
+        assert limited.play.connection.closed is closed
+        assert limited.forwarded == ([] if closed else [DELETE_TOPICS])
+
+    @pytest.mark.parametrize("version", range(BY_NAME_SINCE, BY_ID_SINCE + 1))
+    def test_the_question_is_a_request_of_every_version(self, version: int) -> None:
+        keys = ["a", "ü" * 100] if version < BY_ID_SINCE else [T1, uuid.UUID(int=2)]
+        frame = _question(version, keys)
+        assert int.from_bytes(frame[:4]) == len(frame) - 4
+        at = 14 + int.from_bytes(frame[12:14]) + is_flexible(METADATA, version)
+        kind = request_type(METADATA, version)
+        body = decode(kind, frame, at)
+        assert encode(body) == frame[at:], "nothing behind it"
+        asked = [one.name if version < BY_ID_SINCE else one.topic_id for one in body.topics]
+        assert asked == keys
+        assert body.allow_auto_topic_creation is False
+
+    def test_what_does_not_parse_ends_the_connection(self) -> None:
+        limited = Limited()
+        limited.play.client(request(CREATE_TOPICS, 7, 10, b"\xff\xff\xff\xff"))
+        assert limited.play.connection.closed
+
+    def test_a_connection_that_ends_meanwhile(self) -> None:
+        limited = Limited()
+        limited.send(CREATE_TOPICS, 7, created(7, ("a", 1)))
+        limited.play.tell(lambda connection, now: connection.client_closed(now))
+        assert limited.play.connection.closed
+        assert limited.tokens == BURST
+
+
+class TestAuthorized:
+    def test_what_is_denied_does_not_count_nor_is_it_told_of_the_quota(self) -> None:
+        """Or a throttling would tell whether a topic exists that may not be described."""
+        rights = Judged(topic(Operation.CREATE, "a", "b"))
+        limited = Limited(rights=rights)
+        answer = limited.create(("a", BURST + 1), ("x", 100))
+        denied = ErrorCode.topic_authorization_failed
+        assert errors(answer) == {"a": NONE, "x": denied}
+        answer = limited.create(("b", 1), ("x", 1))
+        assert errors(answer) == {"b": EXCEEDED, "x": denied}
+        assert throttle_time_ms(answer) == 1_000
+
+    def test_the_same_request_again_is_judged_again(self) -> None:
+        """A request that was allowed is remembered by its bytes: not one that counts."""
+        limited = Limited(rights=Judged(topic(Operation.CREATE, "*")))
+        seen = [errors(limited.create(("a", BURST + 1))) for _ in range(2)]
+        assert seen == [{"a": NONE}, {"a": EXCEEDED}]
+
+
+class TestAudit:
+    def test_everything_passes_and_is_told_to_the_operator(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO", "proxy.throttles")
+        limited = Limited(mode="audit")
+        assert errors(limited.create(("a", BURST + 2))) == {"a": NONE}
+        for version in (7, 5):
+            answer = limited.create((f"b{version}", 4), version=version)
+            assert errors(answer) == {f"b{version}": NONE}
+            assert throttle_time_ms(answer) == 0
+        assert limited.play.paused == set()
+        assert limited.tokens == pytest.approx(-2), "what would have been refused was not done"
+        assert limited.count.throttles == 1, "it would have been silent by then"
+        assert limited.count.throttle_time_ms == 2_000
+        assert caplog.messages == [
+            "user=alice would be throttled for 2000 ms by controller_mutation_rate"
+        ]
+
+
+class TestChanges:
+    def test_a_quota_that_is_gone_limits_nothing(self) -> None:
+        limited = Limited()
+        limited.store.alter_quotas({ALICE: {RATE: None}})
+        limited.service.read()
+        assert limited.service.take_over()
+        limited.play.tell(limited.service.changed)
+        limited.create(("a", 1_000))
+        limited.create(("b", 1_000))
+        assert limited.forwarded == [CREATE_TOPICS] * 2
+        assert METADATA not in [key for key, _ in limited.broker.asked]
+
+    def test_without_such_a_quota_nothing_is_asked(self) -> None:
+        limited = Limited()
+        limited.store.alter_quotas({ALICE: {RATE: None, QuotaKey.PRODUCER_BYTE_RATE: 5.0}})
+        limited.service.read()
+        limited.service.take_over()
+        limited.play.tell(limited.service.changed)
+        limited.create(("a", 1))
+        assert [key for key, _ in limited.broker.asked] == [CREATE_TOPICS]

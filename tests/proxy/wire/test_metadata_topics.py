@@ -1,0 +1,21 @@
+"""How many partitions a topic of a Metadata response has, read past everything else."""
+
+from dataclasses import replace
+
+import pytest
+
+from proxy.wire.apis import APIS, METADATA
+from proxy.wire.codec import encode, response_type
+from proxy.wire.metadata_topics import parse, partition_count
+from tests.proxy.wire.instances import large
+
+
+@pytest.mark.parametrize("version", range(APIS[METADATA].max_version + 1))
+def test_partitions_are_counted(version: int) -> None:
+    response = large(response_type(METADATA, version))
+    (topic, *_), (partition, *_) = response.topics, response.topics[0].partitions
+    counts = [0, 1, 300]
+    topics = tuple(replace(topic, partitions=(partition,) * count) for count in counts)
+    body = encode(replace(response, topics=topics))
+    found = parse(version, body).topics
+    assert [partition_count(version, body, one) for one in found] == counts
