@@ -186,8 +186,9 @@ class ClientSide(_Side):
         if connection is None or connection.closed:
             return
         now = monotonic()
+        take = connection.client_bytes  # a slot's method is called quicker by a local name
         try:
-            connection.client_bytes(data, now)
+            take(data, now)
         except Exception:
             self.broke(now)
         if connection.commands:
@@ -330,8 +331,9 @@ class BrokerSide(_Side):
         if connection.closed:
             return
         now = monotonic()
+        take = connection.broker_bytes
         try:
-            connection.broker_bytes(data, now)
+            take(data, now)
         except Exception:
             self._client.broke(now)
         if connection.commands:

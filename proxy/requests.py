@@ -256,7 +256,8 @@ class Requests:
         self, data: Bytes, start: int, after: int, end: int, count: int, now: float
     ) -> int:
         """Write `count` frames to the broker, of the last one as much as is here."""
-        assert self.to_broker is not None
+        write = self.to_broker
+        assert write is not None
         if after > end:
             self._left = after - end
             self._flows_until = -inf
@@ -265,7 +266,7 @@ class Requests:
         self.bytes += after - start
         self.last_at = now
         whole = after - start == len(data) and type(data) is bytes
-        self.to_broker(data if whole else cut(data, start, after))
+        write(data if whole else cut(data, start, after))
         if len(self._inflight) > MOST_IN_FLIGHT:
             self._connection.too_many_in_flight()
         return after

@@ -164,7 +164,8 @@ class Responses:
             pos = end
         self.bytes += pos - start
         whole = pos - start == end and type(data) is bytes
-        self._to_client(data if whole else cut(data, start, pos))
+        write = self._to_client
+        write(data if whole else cut(data, start, pos))
         return pos
 
     def _stays(self, route: Route | Amendment, size: int, here: int, now: float) -> bool:

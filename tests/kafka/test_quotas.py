@@ -339,7 +339,7 @@ def test_throttles_as_kafka_does(
 def test_holds_consumers_as_long_as_kafka_does(
     kafka: KafkaCluster, proxy: ProxyProcess, someone: User, bootstrap: str, topic: str
 ) -> None:
-    """400 kB at 20 kB/s, of which ten seconds' worth passes at once."""
+    """400 kB at 20 kB/s, of which some seconds' worth passes at once."""
     kafka.add_scram_user(someone.name, password_of(someone.name))
     entity = entities(("user", someone.name))
     kafka.ask(ALTER, 1, **alteration(entity, ops((CONSUMER, 20_000.0)))[1])
@@ -361,7 +361,7 @@ def test_holds_consumers_as_long_as_kafka_does(
         took.append(time.monotonic() - began)
         consumer.close()
     kafkas, ours = took
-    assert ours == pytest.approx(10.0, abs=2.0)
+    assert kafkas > 5.0
     assert ours == pytest.approx(kafkas, abs=2.0)
     kafka.ask(ALTER, 1, **alteration(entity, ops((CONSUMER, None)))[1])
 
@@ -540,6 +540,7 @@ def test_an_address_that_connects_too_often_is_turned_away(
     set_quota(proxy, "connection_creation_rate", 1, ip="127.0.0.1")
     time.sleep(KNOWN_WITHIN_SECONDS)
     address = proxy.addresses()["LONG"]
+    before = proxy.metric("connections_closed_total", reason="connection_rate")
     sockets = [socket.create_connection(address[:2], timeout=3) for _ in range(30)]
     time.sleep(1.5)
     closed = 0
@@ -549,7 +550,8 @@ def test_an_address_that_connects_too_often_is_turned_away(
             closed += one.recv(1) == b""
         one.close()
     assert 15 <= closed <= 25
-    assert proxy.metric("connections_closed_total", reason="connection_rate") == closed
+    now = proxy.metric("connections_closed_total", reason="connection_rate")
+    assert now - before == closed
     remove_quotas(proxy)
     wait_until(lambda: _gets_in(address), 10, what="nobody gets in any more", details=proxy.log)
 
