@@ -79,6 +79,8 @@ class DescribeBatch:
         except TooLarge:
             return None
         head = _FOUND + self._resources.length(count)
+        if start + len(head) + len(resources) + 1 > self._most:
+            return None
         if len(resources) <= _STEP:
             self._out.write(b"".join((head, resources, b"\0")))
             return start, self._out.tell()
