@@ -20,12 +20,12 @@ class ReadBuffer:
 
     __slots__ = ("view",)
 
-    def __init__(self) -> None:
-        self.view = memoryview(bytearray(BUFFER_BYTES))
+    def __init__(self, size: int = BUFFER_BYTES) -> None:
+        self.view = memoryview(bytearray(size))
 
     def give_up(self) -> None:
         """Leave the present bytes to whoever still refers to them."""
-        self.view = memoryview(bytearray(BUFFER_BYTES))
+        self.view = memoryview(bytearray(len(self.view)))
 
 
 class Side(Protocol):

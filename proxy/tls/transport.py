@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, cast
 
-from proxy.bulk import ReadBuffer, Side
+from proxy.bulk import BULK_READ, Bulk, ReadBuffer, Side
 from proxy.frames import LONG_WRITE, Bytes
 from proxy.tls.strangers import HANGS_UP, Stranger
 
@@ -34,12 +34,11 @@ RECORDS_PER_WRITE: Final = 4
 LINGER: Final = 5.0
 """Seconds in which a broker must close its side of a connection that is closed."""
 
+_cipher = ReadBuffer(CIPHER_BYTES)
+"""Of all bulk of a worker: nobody else runs until what was read is in OpenSSL's hands."""
 
-_cipher = memoryview(bytearray(CIPHER_BYTES))
-"""Of all connections of a worker: nobody else runs until what was read is in OpenSSL's hands."""
 
-
-class TlsTransport(asyncio.BufferedProtocol):
+class TlsTransport(asyncio.Protocol):
     """The protocol of a socket, and the transport of a side. See the head of this module."""
 
     __slots__ = (
@@ -71,21 +70,34 @@ class TlsTransport(asyncio.BufferedProtocol):
         """The socket is connected."""
         self._socket = cast(asyncio.Transport, transport)
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        """Where the next read goes; never empty."""
-        return _cipher
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Encrypted bytes arrived."""
+    def data_received(self, data: Bytes) -> None:
+        """Encrypted bytes arrived: in an object of their own, or in the buffer of bulk."""
         if self._closing:
             return
         if not self._established:
-            self._greet(_cipher[:nbytes])
-        elif nbytes <= RECORD:
-            self._incoming.write(_cipher[:nbytes])
+            self._greet(data)
+        elif len(data) <= RECORD:
+            self._incoming.write(data)
             self._decrypt_little()
         else:
-            self._decrypt_bulk(_cipher[:nbytes])
+            self._decrypt_bulk(memoryview(data))
+            if len(data) >= BULK_READ and type(data) is bytes:
+                self._carry_bulk()
+
+    def _carry_bulk(self) -> None:
+        """Read into the buffer of bulk from now on."""
+        socket = self._socket
+        if socket.is_closing():
+            return
+        socket.set_protocol(Bulk(self, _cipher))
+        if socket.is_reading():  # the way of reading is chosen when reading begins
+            socket.pause_reading()
+            socket.resume_reading()
+
+    @property
+    def peer_owes(self) -> bool:
+        """Nothing waits in the buffer: what was read is decrypted."""
+        return False
 
     def eof_received(self) -> bool:
         """The peer has sent FIN."""
@@ -111,7 +123,7 @@ class TlsTransport(asyncio.BufferedProtocol):
 
     # Between the two
 
-    def _greet(self, data: memoryview) -> None:
+    def _greet(self, data: Bytes) -> None:
         """Encrypted bytes of a handshake arrived, or what else a stranger sends."""
         self._incoming.write(data)
         self._shake_hands()
@@ -129,8 +141,8 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._established = True
         self._flush()
         self._greeted()
-        if self._incoming.pending and not self._closing:
-            self._decrypt_little()
+        if self._incoming.pending and not self._closing:  # as much as a read, perhaps
+            self._decrypt_bulk(memoryview(self._incoming.read()))
 
     def _greeted(self) -> None:
         """The handshake is done."""
@@ -143,25 +155,23 @@ class TlsTransport(asyncio.BufferedProtocol):
     # whole, and nothing is read ahead.
 
     def _decrypt_little(self) -> None:
-        """Hand on what `_incoming` has, in an object of its own."""
+        """Hand on what `_incoming` has, `RECORD` bytes at most, in an object of its own."""
         incoming, read = self._incoming, self._ssl.read
-        records: list[bytes] = []
-        ended = False
+        data, ended = b"", False
         try:
+            data = read(RECORD)
+            ended = not data
             while incoming.pending and not ended:
                 record = read(RECORD)
-                if record:
-                    records.append(record)
-                else:
-                    ended = True
+                data += record  # few, or short: no list for the one that it mostly is
+                ended = not record
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError:
             self._ended = ended = True  # what came before it is genuine
         if self._outgoing.pending:
             self._flush()
-        if records:
-            data = records[0] if len(records) == 1 else b"".join(records)
+        if data:
             self._side.data_received(data)
         if ended:
             self._finish()
@@ -174,7 +184,7 @@ class TlsTransport(asyncio.BufferedProtocol):
             incoming.write(data[start : start + PIECE])
             try:
                 while incoming.pending and not ended:
-                    count = cast(int, read(RECORD, view[size:]))
+                    count: int = read(RECORD, view[size:])  # type: ignore[assignment]
                     size += count
                     ended = not count
             except ssl.SSLWantReadError:
@@ -312,7 +322,7 @@ class ServerTls(TlsTransport):
         super().connection_made(transport)
         self._side.connection_made(cast(asyncio.Transport, self))
 
-    def _greet(self, data: memoryview) -> None:
+    def _greet(self, data: Bytes) -> None:
         if self._first:
             self._first = False
             stranger = Stranger.by_first_bytes(data)

@@ -12,8 +12,9 @@ import pytest
 import uvloop
 
 from proxy import relay as module
-from proxy.bulk import ReadBuffer
+from proxy.bulk import Bulk, ReadBuffer
 from proxy.connection import Connection
+from proxy.tls import transport as tls_module
 from proxy.tls.transport import ClientTls
 from tests.proxy import relayed as harness
 from tests.proxy.frames_given import authenticate, bearer, fetch, handshake, produce, response
@@ -78,6 +79,72 @@ def test_an_acks_0_request_before_a_close_arrives(front: Secured) -> None:
         await asyncio.wait_for(there.wait(), 3)
 
     relayed(broker, test, offer=PLAIN, receive_buffer=SMALL_BUFFER)
+    assert arrived == [request[4:]]
+
+
+def test_bulk_is_read_another_way_and_ends_as_orderly(
+    front: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The socket's protocol is replaced at the first large read; FIN and answers as before."""
+    carried: list[object] = []
+
+    class Watched(Bulk):
+        __slots__ = ()
+
+        def buffer_updated(self, nbytes: int) -> None:
+            carried.append(nbytes)
+            super().buffer_updated(nbytes)
+
+    monkeypatch.setattr(tls_module, "Bulk", Watched)
+    monkeypatch.setattr(tls_module, "BULK_READ", 2 * tls_module.RECORD)
+    request = produce(3, records=os.urandom(3 * MEGABYTE))
+    arrived: list[bytes] = []
+
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        arrived.append(await read_frame(reader))
+        writer.write(response(3, b"late"))
+        await reader.read()
+
+    async def test(relay: Relay) -> None:
+        client = await logged_in(relay, front.client)
+        client.write(request)
+        client.finish_sending()
+        assert await client.frame() == response(3, b"late")[4:]
+        assert await client.read() == b""
+        assert client.was_told_of_the_end
+        client.close()
+
+    play = relayed(broker, test, offer=PLAIN)
+    assert "closed client_closed" in play.take()
+    assert arrived == [request[4:]]
+    assert carried
+
+
+def test_much_behind_the_last_bytes_of_a_handshake(
+    front: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the handshake and a long request in one read: the side meets it as bulk, for its
+    own way of carrying bulk is none for what is encrypted."""
+    monkeypatch.setattr(module, "BULK_READ", 2 * tls_module.RECORD)
+    request = produce(3, records=os.urandom(8 * tls_module.RECORD))
+    arrived: list[bytes] = []
+
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        arrived.append(await read_frame(reader))
+        writer.write(response(3, b"late"))
+        await reader.read()
+
+    async def test(relay: Relay) -> None:
+        port = relay.writer.get_extra_info("peername")[1]
+        assert front.client is not None
+        first = handshake(1, OAUTHBEARER) + authenticate(2, bearer()) + request
+        client = await TlsClient.connect(port, front.client, first=first)
+        await client.frame()
+        await client.frame()
+        assert await client.frame() == response(3, b"late")[4:]
+        client.close()
+
+    relayed(broker, test, offer=PLAIN)
     assert arrived == [request[4:]]
 
 

@@ -55,16 +55,19 @@ class TlsClient:
         self.was_told_of_the_end = False
 
     @classmethod
-    async def connect(cls, port: int, context: ssl.SSLContext, *, bytewise: bool = False) -> Self:
+    async def connect(
+        cls, port: int, context: ssl.SSLContext, *, bytewise: bool = False, first: bytes = b""
+    ) -> Self:
+        """`first` is sent together with the last bytes of the handshake."""
         client = cls(*await asyncio.open_connection("127.0.0.1", port), context)
         try:
-            await client._shake_hands(bytewise=bytewise)
+            await client._shake_hands(first, bytewise=bytewise)
         except BaseException:
             client.close()
             raise
         return client
 
-    async def _shake_hands(self, *, bytewise: bool) -> None:
+    async def _shake_hands(self, first: bytes, *, bytewise: bool) -> None:
         while True:
             try:
                 self.ssl.do_handshake()
@@ -72,6 +75,8 @@ class TlsClient:
                 await self._send(bytewise=bytewise)
                 await self._receive()
             else:
+                while first:
+                    first = first[self.ssl.write(first) :]
                 await self._send(bytewise=bytewise)
                 return
 
