@@ -196,23 +196,11 @@ class Vestibule(asyncio.Protocol):
             return
         # Before what it says early, which may pause it: the way of reading is chosen here.
         transport.resume_reading()
-        _feed(protocol, self._early)
+        streaming = cast(asyncio.Protocol, protocol)
+        if self._early:
+            streaming.data_received(self._early)
         if self._ended and not transport.is_closing():
-            cast(asyncio.Protocol, protocol).eof_received()
-
-
-def _feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
-    """Hand on bytes as the transport would have."""
-    if not isinstance(protocol, asyncio.BufferedProtocol):
-        if data:
-            cast(asyncio.Protocol, protocol).data_received(data)
-        return
-    while data:
-        buffer = memoryview(protocol.get_buffer(len(data)))
-        size = min(len(buffer), len(data))
-        buffer[:size] = data[:size]
-        protocol.buffer_updated(size)
-        data = data[size:]
+            streaming.eof_received()
 
 
 def _plain(name: tuple[object, ...]) -> tuple[str, int]:
