@@ -125,9 +125,12 @@ class _Worker(asyncio.Protocol):
         except Exception as error:
             self._refuse(number, error)
         else:
-            if part is not None:
-                self._write({"id": number, "part": part})
-            asyncio.get_running_loop().call_later(PART_PAUSE, self._go_on, number, parts)
+            loop = asyncio.get_running_loop()
+            if part is None:
+                loop.call_soon(self._go_on, number, parts)  # after what its clients sent meanwhile
+                return
+            self._write({"id": number, "part": part})
+            loop.call_later(PART_PAUSE, self._go_on, number, parts)
 
     def _refuse(self, number: int, error: Exception) -> None:
         if not isinstance(error, ProxyError):
