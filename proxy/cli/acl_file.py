@@ -1,12 +1,13 @@
 """`reauth-proxy acls list --file`: a filter per line, in the options of the command itself."""
 
-import argparse
-import shlex
-from collections.abc import Iterable
-from typing import Final, NoReturn
+from argparse import Namespace
+from pathlib import Path
+from typing import Final
 
 from proxy.acl.model import AclFilter
-from proxy.cli.acl_options import Misuse, PatternKind, Resources, filters_to_list
+from proxy.cli.acl_options import PatternKind, Resources, filters_to_list
+from proxy.cli.common import Misuse
+from proxy.cli.filter_file import LineParser, filters_of_file
 
 _NAMED: Final = (
     "topic",
@@ -18,43 +19,21 @@ _NAMED: Final = (
 )
 
 
-def filters_of_lines(lines: Iterable[str]) -> tuple[AclFilter, ...]:
+def acl_filters_of_file(file: Path) -> tuple[AclFilter, ...]:
     """Return the filter of each line, such as `--principal User:alice --topic "my topic"`.
 
-    Quotes are a shell's. Empty lines, and those that begin with `#`, are passed over. Raises
-    Misuse.
+    See `filters_of_file`. Raises Misuse.
     """
-    parser = _parser()
-    filters = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        try:
-            filters.append(_filter(parser, line))
-        except Misuse as problem:
-            raise Misuse(f"line {number}: {problem}") from None
-    if not filters:
-        raise Misuse("the file has no filters")
-    return tuple(filters)
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise Misuse(message)
-
-
-def _parser() -> _Parser:
-    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser = LineParser()
     for name in _NAMED:
         parser.add_argument(f"--{name}", action="append", default=[])
     parser.add_argument("--cluster", action="store_true")
     parser.add_argument("--resource-pattern-type", type=str.lower, default="literal")
-    return parser
+    return filters_of_file(file, parser, _filter)
 
 
-def _filter(parser: _Parser, line: str) -> AclFilter:
+def _filter(given: Namespace) -> AclFilter:
     try:
-        given = parser.parse_args(shlex.split(line))
         pattern = PatternKind(given.resource_pattern_type)
     except ValueError as problem:
         raise Misuse(str(problem)) from None

@@ -21,6 +21,7 @@ from proxy.acl.model import (
     Permission,
     ResourceType,
 )
+from proxy.cli.common import Misuse
 
 LONGEST_TEXT: Final = 8_000
 """Characters: a STRING of the wire holds 32,767 bytes."""
@@ -28,10 +29,6 @@ LONGEST_TEXT: Final = 8_000
 _OPERATION_NAMES: Final = {
     one.name.replace("_", "").lower(): one for one in Operation if one > Operation.ANY
 }
-
-
-class Misuse(Exception):
-    """The options contradict each other, or say too little."""
 
 
 class PatternKind(StrEnum):

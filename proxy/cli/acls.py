@@ -1,17 +1,15 @@
 """`reauth-proxy acls`: who may do what, with the option names of kafka-acls.sh."""
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from proxy.acl.model import Acl, AclFilter
-from proxy.cli.acl_file import filters_of_lines
+from proxy.cli.acl_file import acl_filters_of_file
 from proxy.cli.acl_options import (
-    Misuse,
     PatternKind,
     Resources,
     Rules,
@@ -27,7 +25,16 @@ from proxy.cli.administration import (
     StoreOption,
     administration,
 )
-from proxy.cli.common import Exit, Output, OutputOption, fail, printable
+from proxy.cli.common import (
+    Exit,
+    Misuse,
+    Output,
+    OutputOption,
+    fail,
+    misuse_told,
+    print_table,
+    printable,
+)
 
 app = typer.Typer(help="Manage who may do what (ACLs).", no_args_is_help=True)
 
@@ -108,13 +115,13 @@ def list_acls(
         user_principal=user_principal or (),
         pattern=resource_pattern_type,
     )
-    with _misuse_told():
+    with misuse_told():
         if file is None:
             filters = filters_to_list(resources, principal or ())
         elif resources.patterns() or principal:
             raise Misuse("--file goes without resources and principals: the file names them")
         else:
-            filters = filters_of_lines(_lines(file))
+            filters = acl_filters_of_file(file)
     with administration(config, store, bootstrap_server, command_config) as acls:
         found = _matching(acls, filters)
     _print([(acl, None) for acl in found], output)
@@ -163,7 +170,7 @@ def add(
         consumer=consumer,
         idempotent=idempotent,
     )
-    with _misuse_told():
+    with misuse_told():
         wanted = acls_to_add(resources, rules)
     with administration(config, store, bootstrap_server, command_config) as acls:
         existing = set(_matching(acls, [_filter_of_resource(acl) for acl in wanted]))
@@ -219,7 +226,7 @@ def remove(
         consumer=consumer,
         idempotent=idempotent,
     )
-    with _misuse_told():
+    with misuse_told():
         filters = filters_to_remove(resources, rules)
     with administration(config, store, bootstrap_server, command_config) as acls:
         if not force:
@@ -230,25 +237,8 @@ def remove(
         raise fail("there is no such ACL", Exit.REFUSED)
 
 
-@contextmanager
-def _misuse_told() -> Iterator[None]:
-    try:
-        yield
-    except Misuse as error:
-        raise typer.BadParameter(printable(str(error))) from None
-
-
 def _filter_of_resource(acl: Acl) -> AclFilter:
     return AclFilter(resource_type=acl.resource_type, pattern_type=acl.pattern_type, name=acl.name)
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        if str(file) == "-":
-            return typer.get_text_stream("stdin").read().splitlines()
-        return file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as problem:
-        raise Misuse(f"{file}: {problem}") from None
 
 
 def _matching(acls: AclAdministration, filters: Sequence[AclFilter]) -> list[Acl]:
@@ -278,29 +268,13 @@ def _row(acl: Acl, status: str | None) -> dict[str, str]:
     return row if status is None else row | {"status": status}
 
 
+_SHORT = ("Resource", "Pattern", "Operation", "Permission")
+
+
 def _print(acls: Sequence[tuple[Acl, str | None]], output: Output) -> None:
     rows = [_row(acl, status) for acl, status in acls]
     if output is Output.JSON:
         typer.echo(json.dumps(rows, indent=2))
     elif rows:
-        _print_table(rows)
-
-
-_SHORT = ("resource_type", "pattern_type", "operation", "permission")
-"""What a narrow terminal does not break."""
-
-
-def _print_table(rows: Sequence[dict[str, str]]) -> None:
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE)
-    for name in rows[0]:
-        heading = name.removesuffix("_type").capitalize()
-        table.add_column(heading, overflow="fold", no_wrap=name in _SHORT)
-    for row in rows:
-        # Text, not str: a name may look like rich's markup
-        table.add_row(*(Text(printable(value)) for value in row.values()))
-    Console().print(table)
+        head = [name.removesuffix("_type").capitalize() for name in rows[0]]
+        print_table(head, [[*row.values()] for row in rows], unbroken=_SHORT)

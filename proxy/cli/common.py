@@ -1,6 +1,6 @@
 """What the commands share: their options, and how errors are told."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum, StrEnum
 from pathlib import Path
@@ -54,3 +54,34 @@ def explained(config: Path) -> Iterator[None]:
         raise fail(f"{config}: {error}", Exit.USAGE) from None
     except ProxyError as error:
         raise fail(str(error), Exit.REFUSED) from None
+
+
+class Misuse(Exception):
+    """The options contradict each other, or say too little."""
+
+
+@contextmanager
+def misuse_told() -> Iterator[None]:
+    """Turn a misuse into a usage error."""
+    try:
+        yield
+    except Misuse as error:
+        raise typer.BadParameter(printable(str(error))) from None
+
+
+def print_table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, unbroken: Collection[str] = ()
+) -> None:
+    """Print a table; `unbroken` are headings of columns that a narrow terminal does not break."""
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE)
+    for title in head:
+        table.add_column(title, overflow="fold", no_wrap=title in unbroken)
+    for row in rows:
+        # Text, not str: a name may look like rich's markup
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    Console().print(table)

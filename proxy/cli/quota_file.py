@@ -1,16 +1,14 @@
 """What `reauth-proxy quotas list` asks for: by its options, or by a file with a filter per line."""
 
-import argparse
-import shlex
-from collections.abc import Iterable, Sequence
+from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
-import typer
-
-from proxy.cli.acl_options import Misuse
+from proxy.cli.common import Misuse
+from proxy.cli.filter_file import LineParser, filters_of_file
 from proxy.quota.model import DEFAULT, BadEntity, Name, QuotaEntity
 
 LONGEST_NAME: Final = 32_767
@@ -68,57 +66,19 @@ def _check(name: str) -> None:
         raise Misuse(f"a name is longer than {LONGEST_NAME} bytes")
 
 
-def filters_of_file(file: Path) -> tuple[QuotaEntity, ...]:
-    """Return the filter of each line of a file; `-` is the standard input. Raises Misuse."""
-    try:
-        if str(file) == "-":
-            text = typer.get_text_stream("stdin").read()
-        else:
-            text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise Misuse(f"{file}: {problem}") from None
-    # not splitlines: a name may have in it what that takes for an end of line
-    return filters_of_lines(text.split("\n"))
-
-
-def filters_of_lines(lines: Iterable[str]) -> tuple[QuotaEntity, ...]:
+def quota_filters_of_file(file: Path) -> tuple[QuotaEntity, ...]:
     """Return the filter of each line, such as `--user alice --client-id "my app"`.
 
-    Quotes are a shell's. Empty lines, and those that begin with `#`, are passed over. Raises
-    Misuse.
+    See `filters_of_file`. Raises Misuse.
     """
-    parser = _parser()
-    filters = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        try:
-            filters.append(_filter(parser, line))
-        except Misuse as problem:
-            raise Misuse(f"line {number}: {problem}") from None
-    if not filters:
-        raise Misuse("the file has no filters")
-    return tuple(dict.fromkeys(filters))
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise Misuse(message)
-
-
-def _parser() -> _Parser:
-    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser = LineParser()
     for kind in _KINDS:
         parser.add_argument(f"--{kind}", action="append", default=[])
         parser.add_argument(f"--{kind}-defaults", action="store_true")
-    return parser
+    return filters_of_file(file, parser, _filter)
 
 
-def _filter(parser: _Parser, line: str) -> QuotaEntity:
-    try:
-        given = parser.parse_args(shlex.split(line))
-    except ValueError as problem:
-        raise Misuse(str(problem)) from None
+def _filter(given: Namespace) -> QuotaEntity:
     filters = Named(**vars(given)).filters()
     if len(filters) != 1:
         raise Misuse("one user, one client id, both, or one address: a line is one filter")

@@ -1,23 +1,30 @@
 """`reauth-proxy quotas`: how much users, client ids and addresses may use."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from proxy.cli.acl_options import Misuse
 from proxy.cli.administration import (
     BootstrapOption,
     CommandConfigOption,
     ConfigOption,
     StoreOption,
 )
-from proxy.cli.common import Exit, Output, OutputOption, fail, printable
+from proxy.cli.common import (
+    Exit,
+    Misuse,
+    Output,
+    OutputOption,
+    fail,
+    misuse_told,
+    print_table,
+    printable,
+)
 from proxy.cli.quota_administration import quota_administration
-from proxy.cli.quota_file import Named, filters_of_file
+from proxy.cli.quota_file import Named, quota_filters_of_file
 from proxy.quota.model import (
     DEFAULT,
     BadEntity,
@@ -99,12 +106,12 @@ def list_quotas(
         ip=ip or (),
         ip_defaults=ip_defaults,
     )
-    with _misuse_told():
+    with misuse_told():
         filters = named.filters()
         if file is not None:
             if filters:
                 raise Misuse("--file goes without users, client ids and addresses: it names them")
-            filters = filters_of_file(file)
+            filters = quota_filters_of_file(file)
     with quota_administration(config, store, bootstrap, command_config) as administration:
         quotas = administration.quotas(filters or None)
     _print_quotas(dict(sorted(quotas.items(), key=lambda item: item[0].path)), output)
@@ -183,14 +190,6 @@ def explain_quotas(
         typer.echo(json.dumps([_explanation_row(one) for one in explanations], indent=2))
     else:
         _print_explanations(explanations)
-
-
-@contextmanager
-def _misuse_told() -> Iterator[None]:
-    try:
-        yield
-    except Misuse as error:
-        raise typer.BadParameter(printable(str(error))) from None
 
 
 def _static_defaults(config: Path | None) -> StaticDefaults:
@@ -273,7 +272,7 @@ def _print_quotas(quotas: Quotas, output: Output) -> None:
         ]
         typer.echo(json.dumps(rows, indent=2))
         return
-    _print_table(
+    print_table(
         ("Quota of", "Key", "Limit"),
         [
             (str(entity), key.value, format_limit(value))
@@ -298,18 +297,3 @@ def _print_explanations(explanations: Sequence[Explanation]) -> None:
         for one in explanation.considered[: explanation.considered.index(applied) + 1]:
             what = "applies" if one is applied else "not set"
             typer.echo(f"  {one.candidate.row}. {printable(one.candidate.source)}: {what}")
-
-
-def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE)
-    for title in head:
-        table.add_column(title, overflow="fold")
-    for row in rows:
-        # Text, not str: a name may look like rich's markup
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    Console().print(table)
