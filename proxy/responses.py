@@ -31,7 +31,6 @@ from proxy.throttling import telling
 from proxy.wire.apis import FETCH
 from proxy.wire.throttle_times import HEAD
 
-LARGEST_RESPONSE: Final = 0x7FFF_FFFF
 MOST_GATHERED_BYTES: Final = 104_857_600
 """Of a response that must be rewritten whole (Metadata, say): Kafka's own bound of a frame."""
 LONG_RESPONSE: Final = 65_536

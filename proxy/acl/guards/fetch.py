@@ -14,6 +14,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make, uuid_or_none
+from proxy.acl.guards.items import topic_refusal
 from proxy.acl.judgement import FORWARD, Answer, BodyTransform, Change, Inquiry, Judgement, names_of
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
 from proxy.wire.apis import FETCH
@@ -65,22 +66,11 @@ def _denied(inquiry: Inquiry, topics: tuple[FetchedTopic, ...], *, replica: bool
             return {}
         return dict.fromkeys(topics, ErrorCode.topic_authorization_failed)
     names = names_of(inquiry.topics, (one.topic_id for one in topics if one.topic_id is not None))
-    errors = ((topic, _error(inquiry, topic, names)) for topic in topics)
+    errors = (
+        (one, topic_refusal(inquiry, Operation.READ, one.name, one.topic_id, names))
+        for one in topics
+    )
     return {topic: error for topic, error in errors if error is not None}
-
-
-def _error(
-    inquiry: Inquiry, topic: FetchedTopic, names: dict[bytes, str | None]
-) -> ErrorCode | None:
-    name = topic.name
-    if topic.topic_id is not None:
-        name = names[topic.topic_id]
-        if name is None:
-            return ErrorCode.unknown_topic_id
-    assert name is not None
-    if inquiry.authority.may(Operation.READ, ResourceType.TOPIC, name):
-        return None
-    return ErrorCode.topic_authorization_failed
 
 
 def _note_session(api_version: int, sessions: set[int]) -> Callable[[bytes], None]:

@@ -43,6 +43,25 @@ def may_topic(inquiry: Inquiry, operation: Operation, name: str, *, report: bool
     return inquiry.authority.may(operation, ResourceType.TOPIC, name, report=report)
 
 
+def topic_refusal(
+    inquiry: Inquiry,
+    operation: Operation,
+    name: str | None,
+    topic_id: bytes | None,
+    names: Mapping[bytes, str | None],
+) -> ErrorCode | None:
+    """Why the operation is refused on a topic that is named by its name or its id; None: it is not.
+
+    `names`: of the ids asked for; None: no topic has it.
+    """
+    if topic_id is not None:
+        name = names[topic_id]
+        if name is None:
+            return ErrorCode.unknown_topic_id
+    assert name is not None
+    return None if may_topic(inquiry, operation, name) else ErrorCode.topic_authorization_failed
+
+
 def read_request(inquiry: Inquiry, api_key: int) -> Any:
     """Decode the request that is judged. Raises Malformed."""
     return decode(request_type(api_key, inquiry.api_version), inquiry.body)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from proxy.acl.guards.entities import item_type, make, uuid_or_none
+from proxy.acl.guards.items import topic_refusal
 from proxy.acl.judgement import (
     FORWARD,
     Answer,
@@ -57,7 +58,10 @@ def _denied(inquiry: Inquiry, request: ProduceRequest) -> Denied:
         return dict.fromkeys(request.topics, ErrorCode.transactional_id_authorization_failed)
     ids = (topic.topic_id for topic in request.topics if topic.topic_id is not None)
     names = names_of(inquiry.topics, ids)
-    errors = ((topic, _error(inquiry, topic, names)) for topic in request.topics)
+    errors = (
+        (one, topic_refusal(inquiry, Operation.WRITE, one.name, one.topic_id, names))
+        for one in request.topics
+    )
     return {topic: error for topic, error in errors if error}
 
 
@@ -65,20 +69,6 @@ def _may_transact(inquiry: Inquiry, request: ProduceRequest) -> bool:
     return request.transactional_id is not None and inquiry.authority.may(
         Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
     )
-
-
-def _error(
-    inquiry: Inquiry, topic: ProducedTopic, names: dict[bytes, str | None]
-) -> ErrorCode | None:
-    name = topic.name
-    if topic.topic_id is not None:
-        name = names[topic.topic_id]
-        if name is None:
-            return ErrorCode.unknown_topic_id
-    assert name is not None
-    if inquiry.authority.may(Operation.WRITE, ResourceType.TOPIC, name):
-        return None
-    return ErrorCode.topic_authorization_failed
 
 
 def _answer(api_version: int, denied: Denied) -> bytes:
