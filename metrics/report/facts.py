@@ -11,6 +11,7 @@ from typing import Any
 
 from metrics.spark import next_steps
 from metrics.spark.missing_acls import missing_acls
+from metrics.spark.trends import projection
 
 SCHEMA_VERSION = 1
 
@@ -45,7 +46,7 @@ def build_facts(collected: Collected) -> dict[str, Any]:
         "as_of": datetime.fromtimestamp(collected.as_of_ms / 1000, UTC).isoformat(),
         "source": collected.source,
         "lines": dict(collected.lines),
-        "observed": rows["observed"][0],
+        "observed": _observed(rows["clients_by_verdict"]),
         "clients_by_verdict": {verdict: counted.get(verdict, 0) for verdict in VERDICTS},
         "principals_by_verdict": {
             verdict: sum(row["verdict"] == verdict for row in principals) for verdict in VERDICTS
@@ -61,7 +62,7 @@ def build_facts(collected: Collected) -> dict[str, Any]:
         "latencies": rows["latencies"],
         "trend": {
             "days": [_dated(row) for row in rows["by_day"]],
-            "projection": _projection(rows["projection"]),
+            "projection": _projection(projection(rows["by_day"])),
         },
         "short_tokens": rows["short_tokens"],
         "failures": rows["failures"],
@@ -75,6 +76,17 @@ def build_facts(collected: Collected) -> dict[str, Any]:
     }
 
 
+def _observed(verdicts: Rows) -> dict[str, Any]:
+    """Say what all clients together span; a time that no event told is null."""
+    from_ms = [row["from_ms"] for row in verdicts if row["from_ms"] is not None]
+    to_ms = [row["to_ms"] for row in verdicts]
+    return {
+        "connections": sum(row["connections"] for row in verdicts),
+        "from_ms": min(from_ms, default=None),
+        "to_ms": max(to_ms, default=None),
+    }
+
+
 def _rank(verdict: str) -> int:
     return ("failing", "not_capable", "unproven", "unknown", "ready").index(verdict)
 
@@ -83,14 +95,10 @@ def _dated(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"day": _day(row["day"])}
 
 
-def _projection(rows: Rows) -> dict[str, Any]:
-    row = rows[0]
+def _projection(row: dict[str, Any]) -> dict[str, Any]:
     ready, last = row["ready_day"], row["last_day"]
-    return {
-        "days": row["days"],
+    return row | {
         "last_day": None if last is None else _day(last),
-        "ready_share": row["ready_share"],
-        "share_per_day": row["share_per_day"],
         "ready_day": None if ready is None else _day(ready),
     }
 

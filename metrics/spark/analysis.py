@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
 
+from metrics.spark import events as log
 from metrics.spark.clients import clients
+from metrics.spark.intervals import intervals
 from metrics.spark.readiness import client_readiness, principals
-from metrics.spark.sessions import identities, intervals, sessions
+from metrics.spark.sessions import identities, sessions
 from metrics.spark.trends import (
     by_day,
     failures,
@@ -16,14 +17,13 @@ from metrics.spark.trends import (
     happenings_of_either_view,
     histogram_of_either_view,
     latencies,
-    projection,
     session_lengths,
     short_tokens,
     storm_profile,
     storms,
     told_histogram,
 )
-from metrics.spark.what_if import active_runs, concerned, kills, only_intervals, what_if
+from metrics.spark.what_if import concerned, kills, what_if
 
 STORM_POINTS = 480
 """Stretches of the storm plot; more than a screen shows apart."""
@@ -73,9 +73,8 @@ def _of_both(
     """Count by the events alone, except for those connections where they do not tell all."""
     if untold is None:
         return by_events(events)
-    names = f.broadcast(untold)
-    rest = by_either_view(events.join(names, "connection_id", "left_semi"))
-    return by_events(events.join(names, "connection_id", "left_anti")).unionByName(rest)
+    rest = by_either_view(log.of(events, untold))
+    return by_events(log.others(events, untold)).unionByName(rest)
 
 
 def latency_table(rows: Known) -> DataFrame:
@@ -86,15 +85,8 @@ def latency_table(rows: Known) -> DataFrame:
 
 def what_if_table(rows: Known, lifetimes_ms: tuple[int, ...]) -> DataFrame:
     """Apply each lifetime to what was recorded."""
-    theirs = rows.sessions.transform(concerned)
-    single = f.col("authentications") == 1
-    several = rows.events.join(
-        theirs.where(~single).select("connection_id"), "connection_id", "left_semi"
-    )
-    each = only_intervals(theirs.where(single)).unionByName(several.transform(intervals))
-    ids = theirs.select("connection_id")
-    runs = active_runs(rows.events.join(ids, "connection_id", "left_semi"))
-    return what_if(rows.sessions, kills(each, runs, lifetimes_ms), lifetimes_ms)
+    theirs = log.of(rows.events, rows.sessions.transform(concerned))
+    return what_if(rows.sessions, kills(theirs.transform(intervals), lifetimes_ms), lifetimes_ms)
 
 
 TABLES: Mapping[str, Callable[[Known], DataFrame]] = {
@@ -107,11 +99,6 @@ TABLES: Mapping[str, Callable[[Known], DataFrame]] = {
     "failures": lambda rows: rows.happenings.transform(failures),
 }
 """The other tables, by the name that they have in the report."""
-
-
-def projection_table(day_rows: DataFrame) -> DataFrame:
-    """Say when the trend is ready."""
-    return day_rows.transform(projection)
 
 
 def storm_plot(storm_rows: DataFrame) -> DataFrame:

@@ -1,17 +1,18 @@
 """Rows that were read → events, each once, and what was counted on the way.
 
-Most logs are clean. That they are is seen in the one pass that is made anyway (`usage`); only if
-something is amiss are the events looked at again.
+Most logs are clean, and most connections whole. That they are is seen in the one pass that is made
+anyway (`usage_if_whole`); only what is not so is looked at again.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
 from metrics.spark import events as log
 from metrics.spark.analysis import Keep
-from metrics.spark.usage import sequence_totals, sequences, usage
+from metrics.spark.usage import sequence_totals, sequences, usage, usage_if_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,7 @@ class Cleaned:
 def cleaned(rows: Rows, *, as_of_ms: int, keep: Keep) -> Cleaned:
     """Set aside what is not valid, of the future or a duplicate, and count it."""
     past = log.valid_events(rows.classified).where(~log.is_future(as_of_ms))
-    usage_rows = keep("usage", past.transform(usage))
+    usage_rows = keep("usage", past.transform(usage_if_whole))
     sequence_rows, totals = _sequences(usage_rows)
     seen = totals["events"]
     counts = dict(rows.counts) if rows.counts is not None else _counted(rows.classified, seen)
@@ -48,12 +49,14 @@ def cleaned(rows: Rows, *, as_of_ms: int, keep: Keep) -> Cleaned:
     future = counts["lines"] - at_reading - seen
     spotless = future == 0 and (rows.counts is not None or at_reading == 0)
     events = log.bounded(rows.classified) if spotless else past
-    if totals["suspects"]:
-        names = keep("suspects", sequence_rows.where("suspect").select("connection_id"))
-        exact = keep("exact", log.without_duplicates(events, names))
-        events = log.certain(events, names).unionByName(exact)
-        usage_rows = log.certain(usage_rows, names).unionByName(exact.transform(usage))
-        usage_rows = keep("exact_usage", usage_rows)
+    if totals["parts"]:
+        parts = keep("parts", sequence_rows.where(~f.col("whole")))
+        if totals["suspects"]:
+            suspects = parts.where("suspect")
+            exact = keep("exact", log.without_duplicates(events, suspects))
+            events = log.others(events, suspects).unionByName(exact)
+        again = log.of(events, parts).transform(usage)
+        usage_rows = keep("all_usage", log.others(usage_rows, parts).unionByName(again))
         sequence_rows, totals = _sequences(usage_rows)
     lines = counts | {
         log.Problem.FUTURE.value: future,
@@ -65,7 +68,7 @@ def cleaned(rows: Rows, *, as_of_ms: int, keep: Keep) -> Cleaned:
         events=events,
         usage=usage_rows,
         untold=keep("untold", untold) if totals["untold"] else None,
-        denied=totals["denials"] > 0,
+        denied=totals["denied"] > 0,
         lines=lines,
     )
 

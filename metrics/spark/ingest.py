@@ -11,7 +11,6 @@ from pathlib import PurePath
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
-from metrics.events import schema_ddl
 from metrics.spark import events as log
 from metrics.spark.sources import LineSource
 
@@ -55,7 +54,7 @@ class EventTable:
     def events(self, spark: SparkSession) -> DataFrame:
         """Read the events."""
         # files without a row leave no trace of their schema: it is given
-        schema = f"{schema_ddl()}, batch BIGINT"
+        schema = f"{log.FIELDS}, batch BIGINT"
         return spark.read.schema(schema).parquet(self.events_path).drop("batch")
 
     def classified(self, spark: SparkSession) -> DataFrame:

@@ -22,7 +22,6 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from metrics.events import schema_ddl
 from metrics.report.facts import Collected, build_facts
 from metrics.report.write import write_report
 from metrics.spark import events as log
@@ -37,6 +36,7 @@ from metrics.spark.sources import (
     LineSource,
     SourceError,
     holds_parquet,
+    holds_parquet_here,
     local_bytes,
 )
 from metrics.spark.what_if import DEFAULT_LIFETIMES_MS
@@ -92,7 +92,8 @@ def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[st
     size = None if settings.is_topic else local_bytes(settings.events)
     progress("starting Spark")
     log_file = None if settings.master is None else settings.out / "spark.log"
-    spark = make_session(master=settings.master, input_bytes=size, log=log_file)
+    parquet = size is not None and holds_parquet_here(settings.events)
+    spark = make_session(master=settings.master, input_bytes=size, parquet=parquet, log=log_file)
     # executors of a cluster may go, and what Spark keeps in them with them
     one_machine = re.match(r"local(\[|$)", str(spark.sparkContext.master)) is not None
     small = one_machine and size is not None and size <= SMALL_BYTES
@@ -124,7 +125,7 @@ def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[st
 def _read(spark: SparkSession, settings: Settings, *, small: bool) -> Iterator[Rows]:
     """Give what was read."""
     if not settings.is_topic and holds_parquet(spark, settings.events):
-        reader = spark.read.schema(schema_ddl()).option("pathGlobFilter", "*.parquet")
+        reader = spark.read.schema(log.FIELDS).option("pathGlobFilter", "*.parquet")
         raw = reader.option("recursiveFileLookup", True).parquet(settings.events)
         yield Rows(classified=log.classified(raw))
     elif small and settings.state is None:

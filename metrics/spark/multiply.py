@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from metrics.events import EVENT_SCHEMA, to_json_line
+from metrics.events import EVENT_SCHEMA, schema_ddl, to_json_line
 from metrics.spark import events as log
 from metrics.spark.generate import TEMPLATES, Size, clients_of, simulated, write_lines
 from metrics.spark.session import make_session
@@ -38,7 +38,7 @@ def multiply(size: Size, out: Path, *, parquet: bool) -> tuple[int, dict[str, st
     spark = make_session(master="local[*]", input_bytes=None)
     with tempfile.TemporaryDirectory() as directory:
         write_lines((to_json_line(event) for event in simulated(base, clients)), Path(directory))
-        templates = log.parsed(spark.read.text(directory)).persist()
+        templates = log.parsed(spark.read.text(directory), schema_ddl()).persist()
         made = copied(templates, copies=copies, groups=groups, clients=base.clients)
         writer = made.write.mode("overwrite")
         if parquet:
@@ -82,7 +82,8 @@ def copied(templates: DataFrame, *, copies: int, groups: int, clients: int) -> D
 
 
 def _of_group(name: str, group: Column) -> Column:
-    return f.when(group > 0, f.concat_ws("-", name, group)).otherwise(f.col(name))
+    named = (group > 0) & f.col(name).isNotNull()
+    return f.when(named, f.concat_ws("-", name, group)).otherwise(f.col(name))
 
 
 def _moved_interval(interval: Column, later: Column) -> Column:

@@ -95,14 +95,13 @@ class Results:
     def _clients(self, known: analysis.Known) -> None:
         clients = known.clients.orderBy(f.col("verdict") == "ready", *CLIENT_KEY)
         self._keep("clients", clients)
-        verdicts = known.clients.groupBy("verdict").agg(f.count(f.lit(1)).alias("clients"))
-        self._keep("clients_by_verdict", verdicts)
-        span = known.sessions.agg(
-            f.count(f.lit(1)).alias("connections"),
-            f.min("connected_ms").alias("from_ms"),
-            f.max("last_event_ms").alias("to_ms"),
+        verdicts = known.clients.groupBy("verdict").agg(
+            f.count(f.lit(1)).alias("clients"),
+            f.sum("connections").alias("connections"),
+            f.min("first_seen_ms").alias("from_ms"),
+            f.max("last_seen_ms").alias("to_ms"),
         )
-        self._keep("observed", span)
+        self._keep("clients_by_verdict", verdicts)
 
     def _denials(self, known: analysis.Known) -> None:
         self._keep("denials", self.table("denials", known.events.transform(denials)))
@@ -115,8 +114,6 @@ class Results:
                 frame = frame.orderBy(f.desc("authentications"), "minute_ms", "mechanism").limit(
                     BUSIEST
                 )
-            if name == "by_day":
-                self._keep("projection", analysis.projection_table(frame))
             self._keep(name, frame)
 
         return step

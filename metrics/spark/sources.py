@@ -99,6 +99,11 @@ def holds_parquet(spark: SparkSession, path: str) -> bool:
         if not parquet and not _listed(spark, path, ALL_FILES):
             raise SourceError(f"{path}: {_NO_FILES}")
         return parquet
+    return holds_parquet_here(path)
+
+
+def holds_parquet_here(path: str) -> bool:
+    """Does a local folder hold Parquet files, not lines?"""
     folder = Path(path)
     return folder.suffix == ".parquet" or any(folder.glob("**/*.parquet"))
 

@@ -1,6 +1,10 @@
 """When, and how fast: storms of authentications, latencies, the trend by day, token lifetimes."""
 
 import math
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from statistics import linear_regression
+from typing import Any
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
@@ -9,6 +13,7 @@ from metrics.events import EventKind
 from metrics.period import LATENCY_GAMMA
 from metrics.spark.clients import CLIENT_KEY
 from metrics.spark.sessions import Standing
+from metrics.spark.usage import Saw
 
 MINUTE_MS = 60_000
 QUANTILES = (0.5, 0.95, 0.99)
@@ -18,6 +23,8 @@ SHORTEST_SENSIBLE_TOKEN_MS = 60_000
 
 TREND_DAYS = 28
 """Days that the projection looks back; what was before says little about the pace of today."""
+
+Row = Mapping[str, Any]
 
 _AUTHENTICATIONS = (EventKind.AUTHENTICATED.value, EventKind.REAUTHENTICATED.value)
 
@@ -116,13 +123,14 @@ def storm_profile(storm_rows: DataFrame, *, points: int) -> DataFrame:
         f.sum("reauthentications").alias("reauthentications"),
         f.sum("busy_us").alias("busy_us"),
     )
-    span = by_minute.agg(f.min("minute_ms").alias("first"), f.max("minute_ms").alias("last"))
-    minutes = (f.col("last") - f.col("first")) / MINUTE_MS + 1
+    whole = Window.partitionBy()
+    first = f.min("minute_ms").over(whole)
+    minutes = (f.max("minute_ms").over(whole) - first) / MINUTE_MS + 1
     width = f.ceil(minutes / points) * MINUTE_MS
-    stretch = f.floor((f.col("minute_ms") - f.col("first")) / width) * width + f.col("first")
+    stretch = f.floor((f.col("minute_ms") - first) / width) * width + first
     return (
-        by_minute.crossJoin(f.broadcast(span))
-        .groupBy(stretch.alias("minute_ms"))
+        by_minute.withColumn("stretch_ms", stretch)
+        .groupBy(f.col("stretch_ms").alias("minute_ms"))
         .agg(*(f.max(name).alias(name) for name in ("authentications", "reauthentications")))
         .orderBy("minute_ms")
     )
@@ -185,11 +193,9 @@ def by_day(usage_rows: DataFrame, session_rows: DataFrame) -> DataFrame:
     Failures and old protocol versions count on the day they were seen, a re-authentication from
     its day on: a client that was repaired is ready the day after.
     """
-    failed = (
-        f.max("killed")
-        + f.greatest(f.sum("would_be_kills_told"), f.sum("would_be_kills_summed"))
-        + f.max("reauth_failures")
-    )
+    failed = f.bit_or("saw").bitwiseAND(
+        f.lit((Saw.KILLED | Saw.REAUTH_FAILURE).value)
+    ) + f.greatest(f.sum("would_be_kills_told"), f.sum("would_be_kills_summed"))
     old = f.coalesce(f.col("authenticate_version"), f.lit(0)) < 1
     who = session_rows.select("connection_id", "authenticate_version", *CLIENT_KEY)
     days = (
@@ -224,29 +230,33 @@ def by_day(usage_rows: DataFrame, session_rows: DataFrame) -> DataFrame:
     )
 
 
-def projection(day_rows: DataFrame) -> DataFrame:
-    """One row: the day (since 1970) on which the present trend is ready, or null.
+def projection(day_rows: Sequence[Row]) -> dict[str, Any]:
+    """Say on which day (since 1970) the present trend is ready, or null; from the rows of `by_day`.
 
     A straight line through the shares of the last `TREND_DAYS` days. Null with fewer than three
     days, or with a trend that does not rise; the last day itself if all are ready.
     """
-    last = Window.orderBy(f.desc("day"))
-    recent = day_rows.withColumn("rank", f.row_number().over(last)).where(
-        f.col("rank") <= TREND_DAYS
-    )
-    fit = recent.agg(
-        f.count(f.lit(1)).alias("days"),
-        f.max("day").alias("last_day"),
-        f.max_by("ready_share", "day").alias("ready_share"),
-        f.regr_slope("ready_share", "day").alias("share_per_day"),
-    )
-    rising = (f.col("days") >= 3) & (f.col("share_per_day") > 1e-6)
-    # rounded: an exact number of days must not become one more by the last bit of a double
-    remaining = f.ceil(f.round((1 - f.col("ready_share")) / f.col("share_per_day"), 6))
-    ready_day = f.when(f.col("ready_share") >= 1, f.col("last_day")).when(
-        rising, f.col("last_day") + remaining
-    )
-    return fit.withColumn("ready_day", ready_day.cast("long"))
+    recent = sorted(day_rows, key=itemgetter("day"))[-TREND_DAYS:]
+    if not recent:
+        return dict.fromkeys(("last_day", "ready_share", "share_per_day", "ready_day")) | {
+            "days": 0
+        }
+    days, shares = [row["day"] for row in recent], [row["ready_share"] for row in recent]
+    last_day, share = days[-1], shares[-1]
+    slope = linear_regression(days, shares).slope if len(recent) > 1 else None
+    ready_day = None
+    if share >= 1:
+        ready_day = last_day
+    elif slope is not None and len(recent) >= 3 and slope > 1e-6:
+        # rounded: an exact number of days must not become one more by the last bit of a double
+        ready_day = last_day + math.ceil(round((1 - share) / slope, 6))
+    return {
+        "days": len(recent),
+        "last_day": last_day,
+        "ready_share": share,
+        "share_per_day": slope,
+        "ready_day": ready_day,
+    }
 
 
 def short_tokens(verdicts: DataFrame) -> DataFrame:

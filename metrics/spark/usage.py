@@ -6,7 +6,12 @@ that is still to come, and an order of arrival change nothing.
 
 This is the one pass over all events, so its cost is the report's. What is carried along are
 numbers: Spark aggregates them in place, and with text among them would sort all events instead.
+And where no event of a connection is missing, one view is enough (`usage_if_whole`).
 """
+
+from collections.abc import Mapping
+from enum import IntFlag
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
@@ -16,30 +21,29 @@ from metrics.spark.events import MAX_DURATION_MS
 
 DAY_MS = 86_400_000
 
-LEAST = ("connected_ms", "authenticated_ms", "credential_lifetime_ms")
+LEAST = ("authenticated_ms", "credential_lifetime_ms")
 GREATEST = (
     "last_event_ms",
-    "last_request_ms",
     "authentications",
     "used_ms",
     "longest_gap_ms",
     "told_ms",
     "outlived_credential_ms",
-    "killed",
-    "reauth_failures",
-    "login_failures",
-    "closed",
 )
-_SUMMED = (
-    "told_authentications",
-    "summaries",
-    "would_be_kills_told",
-    "would_be_kills_summed",
-    "event_requests",
-    "summary_requests",
-    "denials",
-)
+_SUMMED = ("would_be_kills_summed", "event_requests", "summary_requests")
 """What of a connection's rows is kept: the least, the greatest, or the sum."""
+
+
+class Saw(IntFlag):
+    """What happened to a connection at least once: a bit each in the column `saw`."""
+
+    KILLED = 1
+    REAUTH_FAILURE = 2
+    LOGIN_FAILURE = 4
+    CLOSED = 8
+    DENIAL = 16
+    SUMMARY = 32
+
 
 _SQUARABLE = 1_000_000
 """Squares of larger numbers could not be added up in 64 bits; such a connection is looked at."""
@@ -47,7 +51,25 @@ _SQUARABLE = 1_000_000
 
 def usage(events: DataFrame) -> DataFrame:
     """One row per connection and day (of UTC, since 1970), with numbers only."""
-    rows = events.select(*_numbers())
+    return _added_up(events, _told_and_summed())
+
+
+def usage_if_whole(events: DataFrame) -> DataFrame:
+    """The same, for connections of which every event is there (`sequences`); else too little.
+
+    What the intervals of a summary row say was then said by the events before it, and reading
+    them, a list of rows in a row, takes more time than all else.
+    """
+    return _added_up(events, _told() | {"would_be_kills_summed": f.lit(0).cast("long")})
+
+
+def _added_up(events: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
+    # each in a step of its own, or Spark would work it out wherever it is named
+    rows = events.withColumn("begin_ms", interval_start()).withColumn(
+        "is_summary", is_kind(EventKind.SUMMARY)
+    )
+    rows = rows.withColumn("age_ms", used_ms(f.col("begin_ms")))
+    rows = rows.select(*_numbers(), *(each.alias(name) for name, each in columns.items()))
     number = f.col("sequence")
     small = number < _SQUARABLE
     return rows.groupBy("connection_id", "day").agg(
@@ -56,10 +78,18 @@ def usage(events: DataFrame) -> DataFrame:
         f.max(number).alias("last_sequence"),
         f.sum(f.when(small, number)).alias("sequences"),
         f.sum(f.when(small, number * number)).alias("sequence_squares"),
+        f.bit_or("saw").alias("saw"),
+        f.count_if("told_authentication").alias("told_authentications"),
+        f.count_if("would_be_kill").alias("would_be_kills_told"),
         *(f.min(name).alias(name) for name in LEAST),
         *(f.max(name).alias(name) for name in GREATEST),
         *(f.sum(name).alias(name) for name in _SUMMED),
     )
+
+
+def has_seen(what: Saw) -> Column:
+    """Did it happen? For the column `saw` of any table here."""
+    return f.col("saw").bitwiseAND(f.lit(what.value)) != 0
 
 
 def sequences(usage_rows: DataFrame) -> DataFrame:
@@ -70,7 +100,8 @@ def sequences(usage_rows: DataFrame) -> DataFrame:
     the few suspects is cheaper than one at every event. (Three or more duplicates and as many
     drops in one connection can cancel out; then those duplicates are not found.)
 
-    `untold`: there are authentications that only the summary rows tell of.
+    `whole`: its first event is there too, and so all of them up to the last one. `untold`: there
+    are authentications that only the summary rows tell of.
     """
     first, last, count = f.col("first_sequence"), f.col("last_sequence"), f.col("events")
     width = last - first + 1
@@ -79,30 +110,25 @@ def sequences(usage_rows: DataFrame) -> DataFrame:
         & (f.col("sequences") * 2 == (first + last) * width)
         & (f.col("sequence_squares") == _sum_of_squares(last) - _sum_of_squares(first - 1))
     )
-    untold = (f.col("told_authentications") < f.col("authentications")) & (f.col("summaries") > 0)
-    sums = (
-        "events",
-        "sequences",
-        "sequence_squares",
-        "told_authentications",
-        "summaries",
-        "denials",
-    )
+    told_fewer = f.col("told_authentications") < f.col("authentications")
+    sums = ("events", "sequences", "sequence_squares", "told_authentications")
     return (
         usage_rows.groupBy("connection_id")
         .agg(
             f.min("first_sequence").alias("first_sequence"),
             f.max("last_sequence").alias("last_sequence"),
             f.max("authentications").alias("authentications"),
+            f.bit_or("saw").alias("saw"),
             *(f.sum(name).alias(name) for name in sums),
         )
         .select(
             "connection_id",
             "events",
-            "denials",
             "last_sequence",
+            has_seen(Saw.DENIAL).alias("denied"),
             (~f.coalesce(run, f.lit(False))).alias("suspect"),
-            untold.alias("untold"),
+            (f.coalesce(run, f.lit(False)) & (first == 0)).alias("whole"),
+            (told_fewer & has_seen(Saw.SUMMARY)).alias("untold"),
         )
     )
 
@@ -113,25 +139,11 @@ def sequence_totals(sequence_rows: DataFrame) -> DataFrame:
     return sequence_rows.agg(
         f.coalesce(f.sum("events"), zero).alias("events"),
         f.coalesce(f.sum(f.col("last_sequence") + 1), zero).alias("numbered"),
-        f.coalesce(f.sum("denials"), zero).alias("denials"),
+        f.count_if("denied").alias("denied"),
         f.count_if("suspect").alias("suspects"),
+        f.count_if(~f.col("whole")).alias("parts"),
         f.count_if("untold").alias("untold"),
     )
-
-
-def proper(events: DataFrame) -> DataFrame:
-    """Keep the events proper."""
-    return events.where(f.col("kind") != EventKind.SUMMARY.value)
-
-
-def summaries(events: DataFrame) -> DataFrame:
-    """Keep the summary rows."""
-    return events.where(f.col("kind") == EventKind.SUMMARY.value)
-
-
-def when_kind(column: str, *kinds: EventKind) -> Column:
-    """Give the column on events of these kinds, else null."""
-    return f.when(f.col("kind").isin([kind.value for kind in kinds]), f.col(column))
 
 
 def is_kind(*kinds: EventKind) -> Column:
@@ -146,60 +158,62 @@ def interval_start() -> Column:
     return f.when(ended, before).otherwise(f.col("authenticated_ms"))
 
 
-def used_ms() -> Column:
-    """Age of the session at its last use; null: not used since it began.
+def used_ms(begin: Column) -> Column:
+    """Age of the session that began then, at its last use; null: not used since it began.
 
     The request that meets an expired session is a use of it, though it is refused in `enforce`.
     """
     killed = f.when(
         is_kind(EventKind.EXPIRED_KILLED, EventKind.WOULD_BE_KILLED), f.col("since_auth_ms")
     )
-    age = f.col("last_request_ms") - interval_start()
+    age = f.col("last_request_ms") - begin
     return f.greatest(f.when(age >= 0, age), killed)
 
 
 def _numbers() -> list[Column]:
-    """What a row says, of either view: one look at each row costs less than two at half of them."""
-    told, summed = _told(), _summed()
-    summary = is_kind(EventKind.SUMMARY)
-    zero = f.lit(0).cast("long")
-    columns = [
+    """What a row says, of either view in the same way."""
+    summary = f.col("is_summary")
+    return [
         f.col("connection_id"),
-        f.floor(f.col("timestamp_ms") / DAY_MS).cast("int").alias("day"),
+        f.expr(f"cast(timestamp_ms div {DAY_MS} as int)").alias("day"),
         f.col("sequence"),
         f.col("timestamp_ms").alias("last_event_ms"),
-        *(f.col(name) for name in ("connected_ms", "last_request_ms", "authentications")),
+        f.col("authentications"),
         f.col("credential_lifetime_ms"),
+        is_kind(EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED).alias("told_authentication"),
+        is_kind(EventKind.WOULD_BE_KILLED).alias("would_be_kill"),
+        f.when(~summary, f.col("requests")).alias("event_requests"),
+        f.when(summary, f.col("requests")).alias("summary_requests"),
     ]
-    for name in (*told, *(name for name in summed if name not in told)):
-        by_events, by_summary = told.get(name, zero), summed.get(name, zero)
-        columns.append(f.when(summary, by_summary).otherwise(by_events).alias(name))
-    return columns
+
+
+def _told_and_summed() -> dict[str, Column]:
+    told, summed = _told(), _summed()
+    either = {
+        name: f.when(f.col("is_summary"), summed[name]).otherwise(told[name]) for name in told
+    }
+    return either | {"would_be_kills_summed": f.col("would_be_kills")}
 
 
 def _told() -> dict[str, Column]:
-    """What an event proper says; what is not named here it does not tell."""
-    authenticated = f.col("authentications") > 0
-    failed = is_kind(EventKind.FAILED)
+    """What an event proper says; and a summary row, but for its intervals."""
     again = is_kind(EventKind.REAUTHENTICATED)
-    credential = f.when(~again, f.col("credential_lifetime_ms"))
-    flags = {
-        "told_authentications": is_kind(EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED),
-        "killed": is_kind(EventKind.EXPIRED_KILLED),
-        "would_be_kills_told": is_kind(EventKind.WOULD_BE_KILLED),
-        "reauth_failures": failed & authenticated,
-        "login_failures": failed & ~authenticated,
-        "closed": is_kind(EventKind.CLOSED),
-        "denials": is_kind(EventKind.DENIED, EventKind.WOULD_BE_DENIED),
-    }
+    failure = f.when(f.col("authentications") > 0, Saw.REAUTH_FAILURE.value).otherwise(
+        Saw.LOGIN_FAILURE.value
+    )
     return {
-        "authenticated_ms": f.when(again, interval_start()).otherwise(f.col("authenticated_ms")),
-        "used_ms": used_ms(),
+        "authenticated_ms": f.col("begin_ms"),
+        "used_ms": f.col("age_ms"),
         "longest_gap_ms": f.when(again, f.col("since_auth_ms")),
         "told_ms": f.col("announced_lifetime_ms"),
-        "outlived_credential_ms": used_ms() - credential,
-        "event_requests": f.col("requests"),
-    } | {name: flag.cast("long") for name, flag in flags.items()}
+        "outlived_credential_ms": f.when(~again, f.col("age_ms") - f.col("credential_lifetime_ms")),
+        "saw": f.when(is_kind(EventKind.CLOSED), Saw.CLOSED.value)
+        .when(is_kind(EventKind.EXPIRED_KILLED), Saw.KILLED.value)
+        .when(is_kind(EventKind.FAILED), failure)
+        .when(is_kind(EventKind.DENIED, EventKind.WOULD_BE_DENIED), Saw.DENIAL.value)
+        .when(f.col("is_summary"), Saw.SUMMARY.value)
+        .otherwise(0),
+    }
 
 
 def _summed() -> dict[str, Column]:
@@ -209,27 +223,28 @@ def _summed() -> dict[str, Column]:
     """
     intervals = f.col("intervals")
     used, ended_by = intervals["last_request_since_auth_ms"], intervals["ended_by"]
+    count = f.size(used)  # not of `intervals`: all of their fields would be read for it
     # the oldest first, so all but the last one ended by a re-authentication
-    renewed = f.slice(intervals["ended_since_auth_ms"], f.lit(1), f.size(intervals) - 1)
-    latest = f.when(f.size(intervals) > 0, used[f.size(intervals) - 1])
+    renewed = f.slice(intervals["ended_since_auth_ms"], f.lit(1), count - 1)
+    latest = f.when(count > 0, used[count - 1])
     outlived = f.when(latest < MAX_DURATION_MS, latest - f.col("credential_lifetime_ms"))
+    saw = [
+        _bit(f.array_contains(ended_by, IntervalEnd.EXPIRED_KILLED.value), Saw.KILLED),
+        _bit(f.array_contains(ended_by, IntervalEnd.FAILED.value), Saw.REAUTH_FAILURE),
+        _bit(f.col("final"), Saw.CLOSED),
+    ]
     return {
         "authenticated_ms": f.array_min(intervals["authenticated_ms"]),
         "used_ms": f.array_max(used),
-        "longest_gap_ms": f.when(f.size(intervals) > 1, f.array_max(renewed)),
+        "longest_gap_ms": f.when(count > 1, f.array_max(renewed)),
         "told_ms": f.array_max(intervals["announced_lifetime_ms"]),
         "outlived_credential_ms": outlived,
-        "summaries": f.lit(1).cast("long"),
-        "killed": _holds(ended_by, IntervalEnd.EXPIRED_KILLED),
-        "would_be_kills_summed": f.coalesce(f.col("would_be_kills"), f.lit(0)),
-        "reauth_failures": _holds(ended_by, IntervalEnd.FAILED),
-        "closed": f.coalesce(f.col("final"), f.lit(False)).cast("long"),
-        "summary_requests": f.col("requests"),
+        "saw": reduce(Column.bitwiseOR, saw, f.lit(Saw.SUMMARY.value)),
     }
 
 
-def _holds(ends: Column, end: IntervalEnd) -> Column:
-    return f.coalesce(f.array_contains(ends, end.value), f.lit(False)).cast("long")
+def _bit(happened: Column, what: Saw) -> Column:
+    return f.when(happened, what.value).otherwise(0)
 
 
 def _sum_of_squares(last: Column) -> Column:

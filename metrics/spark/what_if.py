@@ -10,34 +10,21 @@ lifetime are counted apart, as `unproven`: nobody has seen yet what these client
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from metrics.events import EventKind
 from metrics.spark.clients import CLIENT_KEY
+from metrics.spark.intervals import MINUTE_MS
 from metrics.spark.sessions import Standing
 
-MINUTE_MS = 60_000
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 
 DEFAULT_LIFETIMES_MS = tuple(minutes * MINUTE_MS for minutes in (5, 15, 30, 60, 240))
 
 _CONCERNED = (Standing.NOT_CAPABLE.value, Standing.FAILING.value)
-_MINUTES_OF_A_ROW = 63
 
 
 def concerned(session_rows: DataFrame) -> DataFrame:
     """Keep the connections for which a session past its end means a kill."""
     return session_rows.where(f.col("standing").isin(*_CONCERNED))
-
-
-def only_intervals(session_rows: DataFrame) -> DataFrame:
-    """Intervals of connections that authenticated once: what the connection did, it did in it."""
-    return session_rows.select(
-        "connection_id",
-        f.lit(1).cast("long").alias("number"),
-        "authenticated_ms",
-        "used_ms",
-        f.lit(None).cast("long").alias("reauthenticated_ms"),
-    )
 
 
 def what_if(
@@ -83,41 +70,7 @@ def what_if(
     )
 
 
-def active_runs(events: DataFrame) -> DataFrame:
-    """Runs of minutes in which a connection was used, from its summary rows.
-
-    `first_ms` and `last_ms` are the begins of a run's first and last minute.
-    """
-    bits = f.col("active_minutes")
-    rows = events.where((f.col("kind") == EventKind.SUMMARY.value) & (bits != 0)).select(
-        "connection_id", "active_from_ms", bits.alias("bits")
-    )
-    lowest = f.col("bits").bitwiseAND(-f.col("bits"))
-    rows = rows.withColumn("lowest", lowest).withColumn("moved", f.expr("bits div lowest"))
-    whole = f.col("moved").bitwiseAND(f.col("moved") + 1) == 0
-    first = f.round(f.log2("lowest")).cast("int")
-    one_run = f.array(
-        f.struct(first.alias("first"), (first + f.bit_count("bits") - 1).alias("last"))
-    )
-    each_minute = f.transform(
-        f.filter(
-            f.sequence(f.lit(0), f.lit(_MINUTES_OF_A_ROW - 1)),
-            lambda minute: f.getbit(f.col("bits"), minute) == 1,
-        ),
-        lambda minute: f.struct(minute.alias("first"), minute.alias("last")),
-    )
-    return rows.select(
-        "connection_id",
-        "active_from_ms",
-        f.explode(f.when(whole, one_run).otherwise(each_minute)).alias("run"),
-    ).select(
-        "connection_id",
-        (f.col("active_from_ms") + f.col("run.first") * MINUTE_MS).alias("first_ms"),
-        (f.col("active_from_ms") + f.col("run.last") * MINUTE_MS).alias("last_ms"),
-    )
-
-
-def kills(interval_rows: DataFrame, runs: DataFrame, lifetimes_ms: tuple[int, ...]) -> DataFrame:
+def kills(interval_rows: DataFrame, lifetimes_ms: tuple[int, ...]) -> DataFrame:
     """How often each interval would have been killed under each lifetime: at least, at most.
 
     A killed client comes back, and its next session expires L later. Walking through the active
@@ -128,66 +81,63 @@ def kills(interval_rows: DataFrame, runs: DataFrame, lifetimes_ms: tuple[int, ..
     """
     used = interval_rows.where(f.col("used_ms") > min(lifetimes_ms))
     until = f.col("authenticated_ms") + f.col("used_ms")
-    inside = (f.col("last_ms") + MINUTE_MS > f.col("authenticated_ms")) & (
-        f.col("first_ms") <= until
+    inside = f.filter(
+        "runs",
+        lambda run: (
+            (run["last_ms"] + MINUTE_MS > f.col("authenticated_ms")) & (run["first_ms"] <= until)
+        ),
     )
-    runs_inside = (
-        used.join(runs, "connection_id")
-        .where(inside)
-        .groupBy("connection_id", "number")
-        .agg(
-            f.sort_array(
-                f.collect_set(
-                    f.struct("first_ms", f.least("last_ms", _minute(until)).alias("last_ms"))
-                )
-            ).alias("runs")
-        )
+    cut = f.transform(
+        inside,
+        lambda run: f.struct(
+            run["first_ms"].alias("first_ms"),
+            f.least(run["last_ms"], _minute(until)).alias("last_ms"),
+        ),
     )
-    rows = used.join(runs_inside, ["connection_id", "number"], "left").select(
-        "*", _each(lifetimes_ms)
-    )
-    killed = f.col("used_ms") > f.col("lifetime_ms")
+    seen_until = f.array_max(f.transform("runs", lambda run: run["last_ms"])) + 2 * MINUTE_MS
+    rows = used.withColumn("runs", f.sort_array(cut)).withColumn("known", seen_until > until)
+    rows = rows.select("*", _each(lifetimes_ms)).where(f.col("used_ms") > f.col("lifetime_ms"))
     most = f.floor((f.col("used_ms") - 1) / f.col("lifetime_ms"))
-    known = f.array_max(f.transform("runs", lambda run: run["last_ms"])) + 2 * MINUTE_MS > until
     long_enough = f.col("lifetime_ms") >= 2 * MINUTE_MS
-    walked_most = f.when(known & long_enough, f.least(most, _walk(sure=False)))
-    return rows.where(killed).select(
+    walked_most = f.when(f.col("known") & long_enough, f.least(most, _walk(sure=False)))
+    return rows.select(
         "connection_id",
         "number",
         "lifetime_ms",
-        f.greatest(f.lit(1), f.least(most, f.coalesce(_walk(sure=True), f.lit(1)))).alias(
-            "kills_least"
-        ),
+        f.greatest(f.lit(1), f.least(most, _walk(sure=True))).alias("kills_least"),
         f.greatest(f.lit(1), f.coalesce(walked_most, most)).alias("kills_most"),
     )
 
 
 def _walk(*, sure: bool) -> Column:
-    """Count the kills in `runs`, greedily; within a run of active minutes they are periodic."""
-    whole_minutes = f.floor(f.col("lifetime_ms") / MINUTE_MS) * MINUTE_MS
-    period = whole_minutes + (2 * MINUTE_MS if sure else 0)
-    slack = 0 if sure else MINUTE_MS
+    """Count the kills in `runs`, greedily; within a run of active minutes they are periodic.
+
+    `due_ms` is the first minute in which a use is a kill, surely or perhaps. The period is from
+    one kill to where the next is due: from the end of its minute to the first minute that begins
+    after the expiry, or from the begin of its minute to the first that ends after it.
+    """
+    lifetime = f.col("lifetime_ms")
+    period = _minute(lifetime) + (2 * MINUTE_MS if sure else 0)
+    due = _minute(f.col("authenticated_ms") + lifetime - (0 if sure else MINUTE_MS)) + MINUTE_MS
 
     def step(state: Column, run: Column) -> Column:
-        # the first minute of the grid that begins (sure) or ends (perhaps) after the expiry
-        expiry = state["begin"] + f.col("lifetime_ms")
-        first = f.greatest(run["first_ms"], _minute(expiry - slack) + MINUTE_MS)
-        count = f.greatest(f.floor((run["last_ms"] - first) / period) + 1, f.lit(0))
-        last = first + (count - 1) * period + (MINUTE_MS if sure else 0)
+        first = f.greatest(state["due_ms"], run["first_ms"])
+        count = _whole(f.greatest(run["last_ms"] - first + period, f.lit(0)), period)
         return f.struct(
-            f.when(count > 0, last).otherwise(state["begin"]).cast("long").alias("begin"),
-            (state["kills"] + count).cast("long").alias("kills"),
+            (first + count * period).alias("due_ms"), (state["kills"] + count).alias("kills")
         )
 
-    start = f.struct(
-        f.col("authenticated_ms").cast("long").alias("begin"),
-        f.lit(0).cast("long").alias("kills"),
-    )
+    start = f.struct(due.alias("due_ms"), f.lit(0).cast("long").alias("kills"))
     return f.aggregate("runs", start, step)["kills"]
 
 
 def _minute(time_ms: Column) -> Column:
-    return f.floor(time_ms / MINUTE_MS) * MINUTE_MS
+    """Give the begin of the minute."""
+    return time_ms - f.pmod(time_ms, f.lit(MINUTE_MS).cast("long"))
+
+
+def _whole(number: Column, divisor: Column) -> Column:
+    return f.call_function("div", number, divisor)
 
 
 def _each(lifetimes_ms: tuple[int, ...]) -> Column:

@@ -49,11 +49,13 @@ def collected(name: str, *, verdict: str = "not_capable") -> Collected:
         "late_median_ms": 61_000,
         "unproven_connections": 1,
     }
-    day = {"day": 20_000, "clients": 1, "ready": 0, "not_capable": 1}
+    day = {"day": 20_000, "clients": 1, "ready": 0, "not_capable": 1, "ready_share": 0.0}
     storm = {"minute_ms": 0, "mechanism": name, "authentications": 3, "reauthentications": 1}
     rows: dict[str, list[dict[str, Any]]] = {
         "clients": [one],
-        "clients_by_verdict": [{"verdict": verdict, "clients": 1}],
+        "clients_by_verdict": [
+            {"verdict": verdict, "clients": 1, "connections": 2, "from_ms": 0, "to_ms": 60_000}
+        ],
         "principals": [
             row | verdicts | {"not_capable": int(verdict == "not_capable"), "connections": 2}
         ],
@@ -66,10 +68,6 @@ def collected(name: str, *, verdict: str = "not_capable") -> Collected:
             | {"p50_us": 900.0, "p95_us": 1200.0, "p99_us": None}
         ],
         "by_day": [day],
-        "projection": [
-            {"days": 1, "last_day": 20_000, "ready_share": 0.0, "share_per_day": None}
-            | {"ready_day": None}
-        ],
         "short_tokens": [one],
         "failures": [
             {"mechanism": name, "failure_reason": name, "reauthentication": True, "count": 1}
@@ -78,7 +76,6 @@ def collected(name: str, *, verdict: str = "not_capable") -> Collected:
             {"principal": name, "resource_type": "TOPIC", "resource_name": name}
             | {"operation": "READ", "denied": 1, "would_be_denied": 2}
         ],
-        "observed": [{"connections": 2, "from_ms": 0, "to_ms": 60_000}],
     }
     lines = dict.fromkeys(
         ("unreadable", "unknown_version", "unknown_kind", "impossible", "duplicate", "missing"), 0

@@ -2,7 +2,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from metrics.events import to_json_line
+from metrics.events import schema_ddl, to_json_line
 from metrics.spark import events as log
 from metrics.spark.generate import Size, clients_of, main, simulated
 from metrics.spark.multiply import copied
@@ -28,10 +28,12 @@ def test_files_are_as_the_proxy_names_them(tmp_path: Path) -> None:
 
 
 def test_copies_are_other_connections_at_other_times(spark: SparkSession) -> None:
-    templates = log.parsed(lines(spark, told(SIZE)))
+    templates = log.parsed(lines(spark, told(SIZE)), schema_ddl())
     made = copied(templates, copies=3, groups=3, clients=5)
     assert made.count() == 3 * templates.count()
     assert made.select("connection_id").distinct().count() == 24
     assert made.select("client_id").where("client_id IS NOT NULL").distinct().count() == 15
+    nameless = templates.where("principal IS NULL").count()
+    assert made.where("principal IS NULL").count() == 3 * nameless > 0
     assert made.where("active_from_ms % 60000 <> 0").count() == 0
     assert made.where("authenticated_ms < connected_ms").count() == 0

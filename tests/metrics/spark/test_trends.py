@@ -95,12 +95,9 @@ def test_a_client_is_ready_from_the_day_it_was_repaired(spark: SparkSession) -> 
         ([0.2, 1.0], 101),
     ],
 )
-def test_the_trend_is_a_line_through_the_days(
-    spark: SparkSession, shares: list[float], ready_day: int | None
-) -> None:
-    given = [(100 + number, share) for number, share in enumerate(shares)]
-    row = only(projection(spark.createDataFrame(given, "day INT, ready_share DOUBLE")))
-    assert row["ready_day"] == ready_day
+def test_the_trend_is_a_line_through_the_days(shares: list[float], ready_day: int | None) -> None:
+    given = [{"day": 100 + number, "ready_share": share} for number, share in enumerate(shares)]
+    assert projection(given)["ready_day"] == ready_day
 
 
 TOKENS = [

@@ -5,14 +5,23 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from metrics.events import SessionEvent
+from metrics.events import AuthInterval, EventKind, SessionEvent
 from metrics.history import SessionHistory
 from metrics.period import Usage
 from metrics.spark.analysis import what_if_table
-from metrics.spark.sessions import intervals
-from metrics.spark.what_if import active_runs, kills, what_if
-from tests.metrics.given import EPOCH, grant, history
-from tests.metrics.spark.given import MINUTE_MS, frame, known_of, login, only, rows, sessions_of
+from metrics.spark.intervals import intervals
+from metrics.spark.what_if import kills, what_if
+from tests.metrics.given import EPOCH, EPOCH_MS, grant, history
+from tests.metrics.spark.given import (
+    MINUTE_MS,
+    frame,
+    known_of,
+    later,
+    login,
+    only,
+    rows,
+    sessions_of,
+)
 
 LIFETIMES_MS = tuple(minutes * MINUTE_MS for minutes in (1, 2, 5, 15, 30, 60, 240, 7))
 
@@ -77,7 +86,7 @@ def killed_at_least_and_most(
     spark: SparkSession, events: Sequence[SessionEvent]
 ) -> dict[tuple[str, int], tuple[int, int]]:
     given = frame(spark, events)
-    found = kills(given.transform(intervals), given.transform(active_runs), LIFETIMES_MS)
+    found = kills(given.transform(intervals), LIFETIMES_MS)
     return {
         (row["connection_id"], row["lifetime_ms"]): (row["kills_least"], row["kills_most"])
         for row in rows(found)
@@ -118,15 +127,58 @@ def test_the_kills_lie_between_the_least_and_the_most(
         assert spread < 0.35 * truth
 
 
+ROWS = [
+    (0b1, [(0, 0)]),
+    (0b1110, [(1, 3)]),
+    (0b101, [(0, 0), (2, 2)]),
+    (1 << 62, [(62, 62)]),
+    (2**63 - 1, [(0, 62)]),
+    (-1, [(0, 62)]),
+    (-(2**63), []),
+    (0, []),
+    (None, []),
+]
+
+
+def test_the_bits_of_a_summary_row_are_runs_of_minutes(spark: SparkSession) -> None:
+    """All of them set, and what no proxy writes, too: nothing may overflow."""
+    begin = EPOCH_MS
+    each = AuthInterval(
+        number=1,
+        authenticated_ms=begin,
+        session_lifetime_ms=0,
+        announced_lifetime_ms=0,
+        requests=1,
+        last_request_since_auth_ms=2**63 - 1,
+    )
+    given = [
+        later(
+            EventKind.SUMMARY,
+            60,
+            connection_id=f"c-{number}",
+            active_from_ms=begin,
+            active_minutes=bits,
+            intervals=(each,),
+        )
+        for number, (bits, _) in enumerate(ROWS)
+    ]
+    found = {row["connection_id"]: row for row in rows(frame(spark, given).transform(intervals))}
+    for number, (_, runs) in enumerate(ROWS):
+        minutes = [
+            ((run["first_ms"] - begin) // MINUTE_MS, (run["last_ms"] - begin) // MINUTE_MS)
+            for run in found[f"c-{number}"]["runs"]
+        ]
+        assert sorted(minutes) == runs
+    assert len(rows(kills(frame(spark, given).transform(intervals), (300_000,)))) == len(ROWS)
+
+
 def test_a_session_is_killed_beyond_its_lifetime_and_not_at_it(spark: SparkSession) -> None:
     at = "c-at"
     used = login(
         connection_id=at, authenticate_version=0, last_request_ms=round(EPOCH * 1000) + 300_000
     )
     found = sessions_of(frame(spark, [used]))
-    none = kills(
-        frame(spark, []).transform(intervals), frame(spark, []).transform(active_runs), (1,)
-    )
+    none = kills(frame(spark, []).transform(intervals), (1,))
     assert only(what_if(found, none, (300_000,)))["killed_connections"] == 0
     assert only(what_if(found, none, (299_999,)))["killed_connections"] == 1
 
