@@ -5,7 +5,8 @@ SECONDS ?= 60
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	--no-emit-index-url --custom-compile-command "make lock" pyproject.toml requirements/build.in
+	--no-emit-index-url --custom-compile-command "make lock"
+PROJECT := pyproject.toml requirements/build.in
 
 # On two cores: most tests wait for Kafka, Spark or a process. A file's tests share what they started.
 TWO := --numprocesses 2 --dist loadfile
@@ -66,9 +67,10 @@ bench: .venv/test ## CPU per request, latency and memory, beside HAProxy and Kaf
 	$(BIN)/python -m benchmarks.bench
 
 lock: ## pin the dependencies anew; needs uv
-	$(COMPILE) --upgrade --extra demo --extra test --output-file requirements/test.lock
-	$(COMPILE) --constraint requirements/test.lock --extra demo --output-file requirements/demo.lock
-	$(COMPILE) --constraint requirements/test.lock --output-file requirements/runtime.lock
+	$(COMPILE) --upgrade $(PROJECT) requirements/compile.in --extra demo --extra test --output-file requirements/test.lock
+	$(COMPILE) --constraint requirements/test.lock $(PROJECT) --extra demo --output-file requirements/demo.lock
+	$(COMPILE) --constraint requirements/test.lock $(PROJECT) --output-file requirements/runtime.lock
+	$(COMPILE) --constraint requirements/test.lock requirements/compile.in --output-file requirements/compile.lock
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

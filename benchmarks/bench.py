@@ -59,8 +59,8 @@ from benchmarks.targets import (
 #: A lifetime short enough to wait for: connections re-authenticate at 90 % of it.
 _REAUTH_LIFETIME_SECONDS = 20
 _METADATA_TOPICS, _METADATA_PARTITIONS = 1_000, 6
-_PROXY_ROW = "session-check"
-_WITHOUT_TLS = {"haproxy-tls": "haproxy", "tls": _PROXY_ROW}
+_PROXY_ROWS = ("session-check", "compiled")
+_WITHOUT_TLS = {"haproxy-tls": "haproxy", "tls": "session-check", "compiled-tls": "compiled"}
 """Rows with TLS, and what differs from them by nothing else."""
 
 
@@ -129,7 +129,7 @@ class Bench:
     def auth(self) -> None:
         rows = [
             Row(name="kafka", start=kafka),
-            *(row for row in self._plan.rows if row.name == _PROXY_ROW),
+            *(row for row in self._plan.rows if row.name in _PROXY_ROWS),
         ]
         with self._rows(rows) as targets:
             found = {}

@@ -83,8 +83,9 @@ def running(
     address: Address,
     cpus: set[int] | None = None,
     ca: Path | None = None,
+    directory: Path = HERE.parent,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server until the end of the block; it has been seen to answer on `address`.
+    """Run a server in `directory` to the block's end; it has been seen to answer on `address`.
 
     `ca`: whom to trust to say who is there; None: it speaks without TLS.
     """
@@ -94,7 +95,7 @@ def running(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            cwd=HERE.parent,
+            cwd=directory,
         )
     try:
         _wait_until_answering(process, address, ca, log)

@@ -22,6 +22,7 @@ from proxy.acl.model import CLUSTER_NAME, Acl, Operation, PatternType, Permissio
 from proxy.quota.model import QuotaEntity, QuotaKey
 from proxy.store import open_store
 
+PROJECT = Path(__file__).parents[1]
 USER = "bench"
 SCRAM = "SCRAM-SHA-256"
 OAUTHBEARER = "OAUTHBEARER"
@@ -137,16 +138,19 @@ def proxy(
     settings: Mapping[str, Any] | None = None,
     prepare: Prepare | None = None,
     tls: bool = False,
+    compiled: bool = False,
 ) -> Start:
     """Return how to start this project's proxy, `listener` and `settings` over the usual ones.
 
-    `tls`: it terminates its clients' TLS, and speaks to the broker without.
+    `tls`: it terminates its clients' TLS, and speaks to the broker without. `compiled`: its data
+    path is, as in the image.
     """
 
     @contextmanager
     def start(lab: Lab) -> Iterator[Target]:
         if importlib.util.find_spec("proxy.__main__") is None:
             raise Unavailable("no command line to start the proxy with (proxy/__main__.py)")
+        project = _compiled(lab) if compiled else PROJECT
         directory = lab.directory / name
         directory.mkdir(exist_ok=True)
         address = free_address()
@@ -161,10 +165,28 @@ def proxy(
             prepare(config)
         command = [sys.executable, "-m", "proxy", "serve", "--config", str(config)]
         log = directory / "proxy.log"
-        with running(command, log=log, address=address, cpus=lab.cpus, ca=ca) as process:
+        with running(
+            command, log=log, address=address, cpus=lab.cpus, ca=ca, directory=project
+        ) as process:
             yield Target(address=address, pid=process.pid, mechanism=mechanism, ca=ca)
 
     return start
+
+
+def _compiled(lab: Lab) -> Path:
+    """A copy of the project as the image has it, made at first use."""
+    from tests.compiled import compiled_copy, lacking
+
+    directory = lab.directory / "compiled-project"
+    if not directory.exists():
+        if (words := lacking()) is not None:
+            raise Unavailable(words)
+        directory.mkdir()
+        try:
+            compiled_copy(directory)
+        except RuntimeError as problem:
+            raise MeasurementFailed(f"compiling: {problem}") from None
+    return directory
 
 
 def sasl_ssl(lab: Lab) -> dict[str, str]:
@@ -204,7 +226,7 @@ def _add_user(lab: Lab, config: Path) -> None:
         capture_output=True,
         text=True,
         timeout=60,
-        cwd=Path(__file__).parents[1],
+        cwd=PROJECT,
     )
     if done.returncode != 0:
         raise MeasurementFailed(f"users add: {done.stdout}{done.stderr}")
@@ -282,6 +304,13 @@ ROWS: Sequence[Row] = (
     Row(name="haproxy-tls", start=haproxy(tls=True), tls=True),
     Row(name="session-check", start=proxy("session-check"), baseline="haproxy"),
     Row(name="tls", start=proxy("tls", tls=True), baseline="haproxy-tls", tls=True),
+    Row(name="compiled", start=proxy("compiled", compiled=True), baseline="haproxy"),
+    Row(
+        name="compiled-tls",
+        start=proxy("compiled-tls", tls=True, compiled=True),
+        baseline="haproxy-tls",
+        tls=True,
+    ),
     Row(name="acls-0", start=authorizing(0), baseline="session-check"),
     Row(name="acls-10", start=authorizing(10), baseline="session-check"),
     Row(name="acls-100000", start=authorizing(100_000), baseline="session-check"),

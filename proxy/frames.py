@@ -10,10 +10,13 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, Protocol
 
+Bytes = bytes | memoryview
+"""What was read: bytes, or the part of a shared read buffer that was filled."""
+
 REQUEST_HEAD: Final = struct.Struct(">iIih")
 """Size, API key << 16 | version, correlation id, client id length."""
 RESPONSE_HEAD: Final = struct.Struct(">ii")
-read_response_head: Final = RESPONSE_HEAD.unpack_from
+read_response_head: Final[Callable[[Bytes, int], tuple[int, int]]] = RESPONSE_HEAD.unpack_from
 """Size, correlation id."""
 SIZE: Final = struct.Struct(">i")
 
@@ -22,8 +25,6 @@ SMALLEST_REQUEST: Final = REQUEST_HEAD.size - SIZE.size
 MOST_BYTES_OF_A_LOOK: Final = 65_536
 """A check that wants to see more of a frame than this is being led on."""
 
-Bytes = bytes | memoryview
-"""What was read: bytes, or the part of a shared read buffer that was filled."""
 LONG_WRITE: Final = 16_384
 """From a read buffer, what is longer is written without a copy, and at once."""
 

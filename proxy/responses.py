@@ -3,8 +3,8 @@
 Laws:
 
 - Per unanswered request the queue holds either `(correlation_id, route)`, for a response that the
-  broker owes, or `(None, frame)`, an answer of the proxy's own that waits for its turn. An
-  `Amendment` may stand in place of the route.
+  broker owes, or `OWN`, for an answer of the proxy's own that waits for its turn. An `Amendment`
+  may stand in place of the route.
 - An own answer is never at the head while nothing is half-sent: it leaves at once.
 - A response without a transform is written as it was read, in one piece with its
   neighbours; its body is never gathered. Nor is that of a Fetch that counts towards a quota.
@@ -36,7 +36,9 @@ MOST_GATHERED_BYTES: Final = 104_857_600
 LONG_RESPONSE: Final = 65_536
 """From this size on a response with a long transform is not gathered but changed in passing."""
 
-Owed = tuple[int, Route | Amendment] | tuple[None, bytes]
+Owed = tuple[int | None, Route | Amendment]
+OWN: Final[Owed] = None, Route(-1, -1)
+"""Stands in the queue for an answer of the proxy's own."""
 
 
 class Responses:
@@ -47,7 +49,7 @@ class Responses:
         "_gathered",
         "_left",
         "_long",
-        "_own_waiting",
+        "_own",
         "_take_owed",
         "_throttle",
         "_throttle_time_ms",
@@ -71,7 +73,8 @@ class Responses:
         self._left = 0
         self._gathered: tuple[bytearray, int, Route | Amendment] | None = None
         self._long: LongTransform | None = None
-        self._own_waiting = 0
+        self._own: list[bytes] = []
+        """Own answers that wait for their turn."""
         self._throttle: Throttle | None = None
         self._throttled: Callable[[float], None] | None = None
         self._throttle_time_ms = 0
@@ -91,8 +94,8 @@ class Responses:
         if self.settled:
             self._send(frame)
         else:
-            self.inflight.append((None, frame))
-            self._own_waiting += 1
+            self.inflight.append(OWN)
+            self._own.append(frame)
             self._flowing = False
 
     def broker_bytes(self, data: Bytes, now: float) -> None:
@@ -116,17 +119,17 @@ class Responses:
                 pos = self._gather(self._gathered, data, at, end)
             else:
                 # While own answers wait, one at a time: they may be due behind it.
-                pos = self._relay(data, at, min(at + 8, end) if self._own_waiting else end, now)
+                pos = self._relay(data, at, min(at + 8, end) if self._own else end, now)
                 if pos == at and (pos := self._rewrite(data, at, end, now)) == at:
                     self.rest = bytes(data[at:end])
                     break
-            if self._own_waiting:
+            if self._own:
                 self._send_own()
         self._reconsider()
 
     def _reconsider(self) -> None:
         """Find out whether the next read begins with a response, and may end with any."""
-        self._flowing = not (self.rest or self._left or self._gathered or self._own_waiting)
+        self._flowing = not (self.rest or self._left or self._gathered or self._own)
 
     def _relay(self, data: Bytes, start: int, looks_end: int, now: float) -> int:
         """Forward whole responses and the beginning of one; return where a look is needed.
@@ -143,14 +146,14 @@ class Responses:
                     expected != correlation_id
                     or size < 4
                     or (
-                        route.transform is not None  # type: ignore[union-attr] # bytes have no id
-                        and self._stays(route, size, len(data) - pos, now)  # type: ignore[arg-type]
+                        route.transform is not None
+                        and self._stays(route, size, len(data) - pos, now)
                     )
                 ):
                     self.inflight.appendleft(owed)
                     break
                 size += 4
-                route.response_bytes += size  # type: ignore[union-attr]
+                route.response_bytes += size
                 pos += size
         except IndexError:  # nothing is owed: `_rewrite` says so
             pass
@@ -191,7 +194,6 @@ class Responses:
         expected, route = self.inflight[0]
         if expected != correlation_id or size < 4:
             raise BrokerFault("a response out of turn, or of an impossible size")
-        assert not isinstance(route, bytes)
         in_passing = route.long_transform is not None or route.transform is unchanged
         if size > MOST_GATHERED_BYTES and not in_passing:
             raise BrokerFault("a response too large to be rewritten")
@@ -253,10 +255,8 @@ class Responses:
         if self._left or self._gathered is not None:
             return
         while self.inflight and self.inflight[0][0] is None:
-            _, frame = self.inflight.popleft()
-            self._own_waiting -= 1
-            assert isinstance(frame, bytes)
-            self._send(frame)
+            self.inflight.popleft()
+            self._send(self._own.pop(0))
 
     def _send(self, piece: Bytes) -> None:
         self.bytes += len(piece)

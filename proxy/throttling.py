@@ -42,7 +42,7 @@ class Throttling:
         inflight = self._connection.responses.inflight
         for index in range(-1, -len(inflight) - 1, -1):
             correlation_id, owed = inflight[index]
-            if correlation_id is None or isinstance(owed, bytes):
+            if correlation_id is None:
                 continue
             if api_key in (None, owed.api_key) and has_throttle_time(
                 owed.api_key, owed.api_version

@@ -1,0 +1,65 @@
+"""What the image runs: the data path compiled from the same source behaves the same."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.compiled import ROOT, compiled_copy, lacking
+from tests.deploy.tools import missing
+
+pytestmark = pytest.mark.slow
+
+TEST_SECONDS = 1_200
+ASPECTS = (
+    "connection",
+    "frames",
+    "listener",
+    "observer",
+    "relay",
+    "throttling",
+    "tls_relay",
+    "tls_transport",
+)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if (words := lacking()) is not None:
+        missing(words)
+    return compiled_copy(tmp_path_factory.mktemp("compiled"))
+
+
+def _python(copy: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=copy,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TEST_SECONDS,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
+    return done.stdout
+
+
+def test_what_is_to_be_compiled_is(copy: Path) -> None:
+    """Else the tests below would say nothing."""
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    sources = build["targets"]["wheel"]["hooks"]["mypyc"]["include"]
+    modules = [source.strip("/").removesuffix(".py").replace("/", ".") for source in sources]
+    words = (
+        "import importlib, sys; print(*(importlib.import_module(m).__file__ for m in sys.argv[1:]))"
+    )
+    files = _python(copy, "-c", words, *modules).split()
+    assert len(files) == len(modules)
+    assert all(file.startswith(str(copy)) and file.endswith(".so") for file in files), files
+
+
+@pytest.mark.parametrize("aspect", ASPECTS)
+def test_it_passes_the_data_paths_own_tests(copy: Path, aspect: str) -> None:
+    tests = sorted(str(path) for path in (copy / "tests/proxy").glob(f"test_{aspect}*.py"))
+    assert tests
+    _python(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests)
