@@ -69,7 +69,8 @@ If the disk refuses, events are dropped and counted
 Two views of the same history, to be read one at a time: the **events** proper (all kinds but
 `summary`), and the **summary** rows, which alone answer all questions of the report at a fraction
 of the volume. `requests` and bytes add up over either. Connections that never sent a SaslHandshake
-(port scans, health checks) are in neither; those that never authenticated have no summary row.
+(port scans, health checks) are in neither; those that never authenticated have no summary row. Of
+connections to listeners without SASL nothing but denials is told.
 
 ## Fields
 

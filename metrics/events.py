@@ -153,7 +153,8 @@ class SessionEvent:
     client_software_version: str | None = _optional("From ApiVersions v3 and later (KIP-511).")
     mechanism: str | None = _optional("SASL mechanism that the client chose. Null: none yet.")
     principal: str | None = _optional(
-        "Authenticated principal, e.g. `User:alice`. Null: none yet; a mere claim is not written."
+        """Authenticated principal, e.g. `User:alice`. Null: none yet; a mere claim is not written.
+        Where there is no SASL, authentications is 0 beside it, and only denials are told of."""
     )
     handshake_version: int | None = _optional("Version of SaslHandshake. Null: none came.")
     authenticate_version: int | None = _optional(

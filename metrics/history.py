@@ -63,6 +63,8 @@ class Client:
     mechanism: str | None = None
     handshake_version: int | None = None
     authenticate_version: int | None = None
+    principal: str | None = None
+    """Who it is without SASL, so without sessions: only denials are told of it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -311,6 +313,7 @@ class SessionHistory:
             mechanism=client.mechanism,
             handshake_version=client.handshake_version,
             authenticate_version=client.authenticate_version,
+            principal=client.principal,
             authentications=self._authentications,
             requests=usage.requests - told.requests,
             request_bytes=usage.request_bytes - told.request_bytes,

@@ -14,9 +14,9 @@ from metrics.snapshot import Histogram, Labels, Snapshot
 class Tally:
     """Counters and histograms of one worker, for one thread.
 
-    The label sets of `sessions` (listener, mechanism) are 0 from the start, and always find room;
-    of others a metric takes `max_label_sets`, so that no client can fill the memory by inventing
-    names.
+    The label sets of `sessions` (listener, mechanism), of their listeners and of `listeners`, which
+    may have no mechanism, are 0 from the start, and always find room; of others a metric takes
+    `max_label_sets`, so that no client can fill the memory by inventing names.
     """
 
     def __init__(
@@ -24,6 +24,7 @@ class Tally:
         *,
         run: str,
         sessions: Iterable[tuple[str, str]] = (),
+        listeners: Iterable[str] = (),
         collect: Callable[[Snapshot], None] | None = None,
     ) -> None:
         self._run = run
@@ -32,9 +33,9 @@ class Tally:
         self._histograms: dict[str, dict[Labels, Histogram]] = {}
         self._room: dict[str, int] = {}
         known = list(sessions)
-        listeners = list(dict.fromkeys(listener for listener, _ in known))
+        everyone = list(dict.fromkeys((*(listener for listener, _ in known), *listeners)))
         for metric in METRICS:
-            self._start(metric, known, listeners)
+            self._start(metric, known, everyone)
 
     def _start(self, metric: Metric, known: list[tuple[str, str]], listeners: list[str]) -> None:
         sets: dict[tuple[str, ...], list[Labels]] = {

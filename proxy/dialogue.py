@@ -37,6 +37,7 @@ from sasl.messages import (
     SASL_AUTHENTICATE_VERSIONS,
     SASL_HANDSHAKE,
     SASL_HANDSHAKE_VERSIONS,
+    MalformedMessage,
 )
 from sasl.session import (
     Authenticated,
@@ -97,6 +98,13 @@ class Dialogue:
         self.waiting: Request | None = None
         """The request whose answer waits for keys or for the store; None: none, or a raw token."""
 
+    def admit(self, principal: str, now: float) -> None:
+        """Know a client without SASL: by what its listener is, or by its certificate."""
+        connection = self._connection
+        session = connection.session.admit(principal, now)
+        connection.requests.relaying = True
+        connection.authenticated(session, now)
+
     def answer_whole(self, content: bytes, now: float) -> None:
         """Answer a frame that is not forwarded: SASL, ApiVersions, and what the store knows."""
         state = self._connection.session.state
@@ -110,7 +118,7 @@ class Dialogue:
             if self._connection.requests.relaying and request.api_key not in _OF_SASL:
                 self._connection.requests.answered(len(content), now)
             self._answer(request, now)
-        except ClientFault:
+        except (ClientFault, MalformedMessage):
             self._connection.end(CloseReason.MALFORMED_FRAME, now)
 
     def _answer(self, request: Request, now: float) -> None:

@@ -13,6 +13,7 @@ from metrics.snapshot import Snapshot
 from proxy import config
 from proxy.bulk import ReadBuffer
 from proxy.commands import CloseReason, Consult
+from proxy.config.tls import SecurityProtocol
 from proxy.connection import Connection
 from proxy.errors import ClientFault
 from proxy.keys import KeyService
@@ -25,7 +26,10 @@ from proxy.routing.discovery import Target
 from proxy.rules import Rights, Rules
 from proxy.target import BrokerView
 from proxy.tls.contexts import Tls
-from proxy.tls.strangers import Stranger, why
+from proxy.tls.identity import ANONYMOUS, certified_principal
+from proxy.tls.principal_mapping import PrincipalMapping
+from proxy.tls.strangers import Met, Stranger, why
+from proxy.tls.subject import NamelessError
 from proxy.tls.transport import ClientTls, ServerTls
 from proxy.wire.apis import APIS
 from sasl.credentials import CredentialSource, ScramMechanism
@@ -87,6 +91,12 @@ class Listener:
         """`tls`: what clients are met with; None: they speak without. `quotas`: None: none."""
         self.tls = tls
         self.repeats = Repeats()
+        self.protocol = settings.security_protocol
+        """As the proxy was started: no reload lets anybody in who was to log in."""
+        self.sasl = settings.sasl
+        self._mechanisms = settings.sasl_enabled_mechanisms
+        self.mapping = PrincipalMapping(settings.ssl_principal_mapping_rules)
+        """From certificates to principals, where there is no SASL."""
         self.settings = settings
         self.office = office
         self.clients: set[ClientSide] = set()
@@ -114,16 +124,16 @@ class Listener:
 
     def enforcement(self) -> Enforcement:
         """What holds for a principal that no override names."""
-        return self.settings.reauth_enforcement
+        return self.settings.enforcement_in_effect()
 
     def apply(self, settings: config.Listener) -> None:
         """Take settings into effect for authentications and connections that come after."""
         self.settings = settings
+        if self.sasl and settings.sasl:
+            self._mechanisms = settings.sasl_enabled_mechanisms
         self.rules = Rules(
             listener=settings.name,
-            mechanisms={
-                name: self._mechanism(name, settings) for name in settings.sasl_enabled_mechanisms
-            },
+            mechanisms={name: self._mechanism(name, settings) for name in self._mechanisms},
             terms=settings.enforcement_policy().terms_for,
             rights=self._rights,
             sasl_max_receive_size=settings.sasl_server_max_receive_size,
@@ -231,21 +241,38 @@ class Door:
         if self._listener.tls is None:
             return side
         return ServerTls(
-            side, self.buffer, self._listener.tls.context, lambda what: self._unwelcome(side, what)
+            side, self.buffer, self._listener.tls.context, lambda what: self._meet(side, what)
         )
 
-    def _unwelcome(self, client: ClientSide, what: Stranger | ssl.SSLError) -> None:
-        """A client does not speak TLS, or not as it has to."""
+    def _meet(self, client: ClientSide, what: Met) -> None:
+        """A client's TLS handshake is done; or it does not speak TLS, or not as it has to."""
+        if isinstance(what, ssl.SSLObject):
+            if not self._listener.sasl:
+                client.tell(lambda connection, now: self._identify(connection, what, now))
+            return
         if isinstance(what, Stranger):
-            text = f"{client.peer_host} speaks {what.value}; here is SASL_SSL"
+            text = f"{client.peer_host} speaks {what.value}; here is {self._listener.protocol}"
         else:
             text = f"TLS handshake with {client.peer_host} failed: {why(what)}"
         self._listener.warn(text.replace(client.peer_host, ""), text)
         client.handshake_failed()
 
+    def _identify(self, connection: Connection, client: ssl.SSLObject, now: float) -> None:
+        """Without SASL, a client's certificate says who it is."""
+        try:
+            principal = certified_principal(client, self._listener.mapping)
+        except NamelessError as error:
+            text = f"the certificate of {connection.peer_host} is refused: {error.reason}"
+            self._listener.warn(error.reason, text)
+            connection.end(CloseReason.AUTHENTICATION_FAILED, now)
+        else:
+            connection.dialogue.admit(principal, now)
+
     def met_tls(self, client: ClientSide) -> None:
         """A client began with TLS where none is spoken."""
-        self._listener.warn("TLS", f"{client.peer_host} speaks TLS; here is SASL_PLAINTEXT")
+        self._listener.warn(
+            "TLS", f"{client.peer_host} speaks TLS; here is {self._listener.protocol}"
+        )
 
     def opened(self, client: ClientSide) -> Connection | Refused | None:
         """A client connected; None refuses it."""
@@ -277,6 +304,8 @@ class Door:
             now=now,
         )
         listener.observer.opened(connection, now)
+        if listener.protocol is SecurityProtocol.PLAINTEXT:
+            connection.dialogue.admit(ANONYMOUS, now)
         listener.clients.add(client)
         return connection
 

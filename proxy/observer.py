@@ -66,7 +66,14 @@ class SessionObserver:
         self._tally.count(registry.CONNECTIONS_CLOSED, self._listener, reason)
 
     def authenticated(self, connection: Connection, session: Authenticated, now: float) -> None:
-        """An authentication or re-authentication succeeded."""
+        """An authentication or re-authentication succeeded, or none is needed.
+
+        Without SASL there is nothing that KIP-368 counts, and no session to tell of.
+        """
+        history = self._introduce(connection)
+        if session.mechanism is None:
+            history.client.principal = session.principal
+            return
         labels = (self._listener, session.mechanism)
         if session.reauthentications:
             self._tally.count(registry.SUCCESSFUL_REAUTHENTICATION, *labels)
@@ -75,7 +82,6 @@ class SessionObserver:
             self._tally.count(registry.SUCCESSFUL_AUTHENTICATION, *labels)
             if not session.told_of_lifetime:
                 self._tally.count(registry.SUCCESSFUL_AUTHENTICATION_NO_REAUTH, *labels)
-        history = self._introduce(connection)
         history.client.enforcement = session.enforcement
         history.client.mechanism = session.mechanism
         history.client.handshake_version = session.handshake_version
@@ -112,6 +118,7 @@ class SessionObserver:
         self, connection: Connection, session: Authenticated, api_key: int, now: float
     ) -> None:
         """An expired session was used: killed if its terms enforce, else it would have been."""
+        assert session.mechanism is not None  # without SASL a session has no end
         labels = (self._listener, session.mechanism)
         history = self._introduce(connection)
         if session.enforcement is Enforcement.ENFORCE:

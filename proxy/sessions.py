@@ -99,7 +99,7 @@ class Sessions:
             "name": settings.name,
             "address": str(settings.address),
             "routing": settings.routing.value,
-            "enforcement": settings.reauth_enforcement.value,
+            "enforcement": settings.enforcement_in_effect().value,
             "overrides": len(settings.reauth_overrides),
             "max_reauth_ms": settings.connections_max_reauth_ms,
             "mechanisms": list(settings.sasl_enabled_mechanisms),
@@ -158,6 +158,7 @@ def _survey(clients: Iterable[Client], left: dict[str, Histogram], now: float) -
         throttled += connection.is_throttled
         session = connection.session.state
         if isinstance(session, Authenticated) and session.deadline is not None:
+            assert session.mechanism is not None  # without SASL a session has no end
             histogram = left.get(session.mechanism)
             if histogram is None:
                 histogram = Histogram.empty(registry.SESSION_LIFETIME_LEFT)
@@ -202,7 +203,7 @@ def facts_of(connection: Connection, worker: int, now: float) -> SessionFacts:
         client_id=_text(connection.client_id),
         client_software_name=_text(connection.client_software_name),
         client_software_version=_text(connection.client_software_version),
-        told_of_lifetime=session.told_of_lifetime if session else None,
+        told_of_lifetime=session.told_of_lifetime if session and session.mechanism else None,
         reauthentications=session.reauthentications if session else 0,
         session_lifetime_ms=session.session_lifetime_ms if session else None,
         lifetime_left_s=_seconds(session.deadline - now)

@@ -80,6 +80,7 @@ class Worker:
         self._store: Store = open_store(settings.store.url)
         self._credentials = CachedCredentials(self._store)
         self._store_error: str | None = None
+        self._store_read_at = self.loop.time()
         self._authorization = self._make_authorization()
         self._quotas = self._make_quotas()
         self._rights = self._authorization or Unjudged(settings.authorizer.super_users)
@@ -93,6 +94,7 @@ class Worker:
                 for listener in settings.listeners
                 for mechanism in listener.sasl_enabled_mechanisms
             ],
+            listeners=[listener.name for listener in settings.listeners],
             collect=self._collect,
         )
         self._events = self._event_writer()
@@ -267,6 +269,7 @@ class Worker:
                     log.exception("a certificate could not be looked at")
 
     async def _refresh_store(self) -> None:
+        began = self.loop.time()
         try:
             await asyncio.to_thread(self._credentials.refresh_if_changed)
             if self._authorization is not None:
@@ -278,6 +281,7 @@ class Worker:
                 if self._quotas.take_over():
                     await self._quotas_changed(self._quotas)
             self._store_error = None
+            self._store_read_at = max(began, self._store_read_at)
         except ProxyError as error:  # what was known goes on applying
             if self._store_error is None:
                 log.error("%s", error)
@@ -362,8 +366,9 @@ class Worker:
             snapshot.gauge(registry.UPSTREAM_CERTIFICATE_EXPIRY, self.upstream_tls.expires_at)
         if self._events is not None:
             self._events.report(snapshot)
+        snapshot.gauge(registry.STORE_AGE, self.loop.time() - self._store_read_at)
         if self._authorization is not None:
-            self._authorization.collect(snapshot, self.loop.time())
+            self._authorization.collect(snapshot)
         if self._quotas is not None:
             self._quotas.collect(snapshot, monotonic())
         for listener in self._listeners:

@@ -11,6 +11,9 @@ connection, and nothing at all reaches a broker before `Authenticated`.
                      passed, SaslHandshake alone           re-authentication: Authenticating
     Failed           nothing                               the connection is closed
 
+Where there is no SASL (Kafka's PLAINTEXT and SSL), `admit` leads from AwaitHandshake to
+Authenticated, whose session then has no end: nothing could renew it.
+
 Time is monotonic seconds and always an argument.
 """
 
@@ -76,10 +79,13 @@ class Authenticated:
 
     principal: str
     """`User:alice`."""
-    mechanism: str
-    handshake_version: int
+    mechanism: str | None
+    """None: known without SASL."""
+    handshake_version: int | None
+    """None: known without SASL."""
     authenticate_version: int | None
-    """Version of SaslAuthenticate; None: raw tokens. Below 1 the client cannot re-authenticate."""
+    """Version of SaslAuthenticate; None: raw tokens, or known without SASL. Below 1 the client
+    cannot re-authenticate."""
     enforcement: Enforcement
     authenticated_at: float
     """When the last successful authentication ended."""
@@ -162,18 +168,37 @@ class Session:
         self._pending_token: tuple[int | None, bytes] | None = None
         self.state: State = AwaitHandshake()
 
+    def admit(self, principal: str, now: float) -> Authenticated:
+        """Let a client in that is known without SASL; its session has no end."""
+        assert isinstance(self.state, AwaitHandshake)
+        self.state = Authenticated(
+            principal=principal,
+            mechanism=None,
+            handshake_version=None,
+            authenticate_version=None,
+            enforcement=Enforcement.OBSERVE,
+            authenticated_at=now,
+            latency=0.0,
+            session_lifetime_ms=0,
+            credential_lifetime_ms=None,
+            deadline=None,
+            reauthentications=0,
+        )
+        return self.state
+
     def api_versions_answered(self) -> None:
         """An ApiVersions was answered without an error."""
         if isinstance(self.state, AwaitHandshake):
             self.state = AwaitHandshake(api_versions_answered=True)
 
     def handshake(self, version: int, body: bytes, now: float) -> Outcome:
-        """Take a SaslHandshake request (v0 or v1)."""
+        """Take a SaslHandshake request (v0, v1). Raises MalformedMessage where none is awaited."""
         state = self.state
         if isinstance(state, Authenticating):
             self._fail(FailureReason.ILLEGAL_STATE)
             return Outcome(reply=messages.handshake_response(messages.ILLEGAL_SASL_STATE, ()))
         if isinstance(state, Authenticated) and not self._may_reauthenticate(state, now):
+            messages.handshake_mechanism(body)  # Kafka reads it before it refuses it
             return Outcome(reply=messages.handshake_response(messages.ILLEGAL_SASL_STATE, ()))
         try:
             name = messages.handshake_mechanism(body)
@@ -185,8 +210,9 @@ class Session:
         return self._begin(name, version, now, previous=None)
 
     def authenticate(self, version: int, body: bytes, now: float) -> Outcome:
-        """Take a SaslAuthenticate request (v0 to v2)."""
+        """Take a SaslAuthenticate request (v0 to v2). Raises MalformedMessage as `handshake`."""
         if isinstance(self.state, Authenticated):
+            messages.authenticate_token(version, body)  # as above
             return Outcome(
                 reply=messages.authenticate_response(
                     version,

@@ -68,7 +68,9 @@ class Authority:
     certificate: bytes = b""
 
     def __post_init__(self) -> None:
-        self._own = self._sign(self.name, self._key.public_key(), (), NOW - HOUR, NOW + 24 * HOUR)
+        self._own = self._sign(
+            _name(self.name), self._key.public_key(), (), NOW - HOUR, NOW + 24 * HOUR
+        )
         self.certificate = self._own.public_bytes(serialization.Encoding.PEM)
 
     def issue(
@@ -79,10 +81,12 @@ class Authority:
         begins: datetime.timedelta = -HOUR,
         ends: datetime.timedelta = 24 * HOUR,
         algorithm: str = "ec",
+        subject: x509.Name | None = None,
     ) -> Issued:
-        """A certificate; `begins` and `ends` are seen from now."""
+        """A certificate; `begins` and `ends` are seen from now; `subject` says more than `name`."""
         key = _key(algorithm)
-        certificate = self._sign(name, key.public_key(), hosts, NOW + begins, NOW + ends)
+        whom = subject or _name(name)
+        certificate = self._sign(whom, key.public_key(), hosts, NOW + begins, NOW + ends)
         return Issued(
             certificate=certificate.public_bytes(serialization.Encoding.PEM),
             key=_pem(key, serialization.NoEncryption()),
@@ -97,16 +101,16 @@ class Authority:
 
     def _sign(
         self,
-        name: str,
+        name: x509.Name,
         public_key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey,
         hosts: tuple[str, ...],
         begins: datetime.datetime,
         ends: datetime.datetime,
     ) -> x509.Certificate:
-        is_authority = name == self.name
+        is_authority = name == _name(self.name)
         builder = (
             x509.CertificateBuilder()
-            .subject_name(_name(name))
+            .subject_name(name)
             .issuer_name(_name(self.name))
             .public_key(public_key)
             .serial_number(x509.random_serial_number())

@@ -8,15 +8,12 @@ from enum import StrEnum
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from metrics.events import EventKind, IntervalEnd
+from metrics.events import IntervalEnd
 from metrics.spark.usage import (
     GREATEST,
     LEAST,
-    interval_start,
-    proper,
-    summaries,
-    used_ms,
-    when_kind,
+    Saw,
+    has_seen,
 )
 
 IDENTITY = (
@@ -30,8 +27,10 @@ IDENTITY = (
     "enforcement",
     "handshake_version",
     "authenticate_version",
+    "connected_ms",
+    "last_request_ms",
 )
-"""What is known of a client; it grows while a connection is young, so the latest is valid."""
+"""What is known of a connection; it grows while a connection is young, so the latest is valid."""
 
 
 class Standing(StrEnum):
@@ -74,11 +73,21 @@ def identities(events: DataFrame, usage_rows: DataFrame) -> DataFrame:
 
 
 def sessions(usage_rows: DataFrame, identity_rows: DataFrame) -> DataFrame:
-    """One row per connection: who, since when, how it was kept up, how it ended."""
+    """One row per connection: who, since when, how it was kept up, how it ended.
+
+    A connection without SASL, of which only denials are told, has no session to judge.
+    """
     extremes = (*GREATEST, "last_sequence")
+    flags = {
+        "killed": Saw.KILLED,
+        "reauth_failures": Saw.REAUTH_FAILURE,
+        "login_failures": Saw.LOGIN_FAILURE,
+        "closed": Saw.CLOSED,
+    }
     by_connection = usage_rows.groupBy("connection_id").agg(
         *(f.min(name).alias(name) for name in LEAST),
         *(f.max(name).alias(name) for name in extremes),
+        f.bit_or("saw").alias("saw"),
         f.greatest(f.sum("would_be_kills_told"), f.sum("would_be_kills_summed")).alias(
             "would_be_kills"
         ),
@@ -86,41 +95,12 @@ def sessions(usage_rows: DataFrame, identity_rows: DataFrame) -> DataFrame:
     )
     return (
         by_connection.join(identity_rows, "connection_id")
+        .where(f.col("principal").isNull() | (f.col("authentications") > 0))
+        .withColumns({name: has_seen(what).cast("long") for name, what in flags.items()})
+        .drop("saw")
         .withColumn("reauthentications", f.greatest(f.col("authentications") - 1, f.lit(0)))
         .withColumn("ended_by", _ended_by())
         .withColumn("standing", standing())
-    )
-
-
-def intervals(events: DataFrame) -> DataFrame:
-    """One row per connection and authentication: from it to the next one or to the end."""
-    number = f.col("authentications") - (f.col("kind") == EventKind.REAUTHENTICATED).cast("int")
-    told = proper(events).where(number > 0)
-    from_events = told.select(
-        "connection_id",
-        number.alias("number"),
-        interval_start().alias("authenticated_ms"),
-        used_ms().alias("used_ms"),
-        when_kind("since_auth_ms", EventKind.REAUTHENTICATED).alias("reauthenticated_ms"),
-    )
-    each = f.col("each")
-    reauthenticated = each["ended_by"] == IntervalEnd.REAUTHENTICATED.value
-    from_summaries = summaries(events).select("connection_id", f.explode("intervals").alias("each"))
-    from_summaries = from_summaries.select(
-        "connection_id",
-        each["number"].alias("number"),
-        each["authenticated_ms"].alias("authenticated_ms"),
-        each["last_request_since_auth_ms"].alias("used_ms"),
-        f.when(reauthenticated, each["ended_since_auth_ms"]).alias("reauthenticated_ms"),
-    )
-    return (
-        from_events.unionByName(from_summaries)
-        .groupBy("connection_id", "number")
-        .agg(
-            f.min("authenticated_ms").alias("authenticated_ms"),
-            f.max("used_ms").alias("used_ms"),
-            f.max("reauthenticated_ms").alias("reauthenticated_ms"),
-        )
     )
 
 

@@ -225,8 +225,9 @@ class LimitSettings(Section):
     sasl_authentication_timeout_ms: PositiveMilliseconds = setting(
         30_000, source=OWN, reloadable=True, unit="ms"
     )
-    """How long a connection may take to authenticate. Kafka only has the idle time for it, which
-    a stranger can stretch by sending a byte now and then."""
+    """How long a connection may take to authenticate; with `SSL`, to finish its TLS handshake.
+    Kafka only has the idle time for it, which a stranger can stretch by sending a byte now and
+    then."""
     connection_failed_authentication_delay_ms: Milliseconds = setting(
         100, source=KAFKA_BROKER, reloadable=True, unit="ms"
     )
@@ -261,22 +262,46 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
     """`gateway` only, and needed there: the host that clients are told to connect to."""
     broker_ports: PortRangeValue | None = setting(None, source=OWN)
     """`gateway` only, and needed there: the broker with id N is at the first port + N."""
-    sasl_enabled_mechanisms: Annotated[tuple[MechanismName, ...], Field(min_length=1)] = setting(
-        source=KAFKA_BROKER
-    )
+    sasl_enabled_mechanisms: tuple[MechanismName, ...] = setting((), source=KAFKA_BROKER)
     """What clients may authenticate with, in the order in which it is told to them:
-    OAUTHBEARER, SCRAM-SHA-256, SCRAM-SHA-512."""
+    OAUTHBEARER, SCRAM-SHA-256, SCRAM-SHA-512. Needed where there is SASL."""
 
     @model_validator(mode="after")
-    def _check_mechanisms(self) -> Self:
+    def _check_sasl(self) -> Self:
+        if self.sasl:
+            self._check_mechanisms()
+            return self
+        for name in type(self).model_fields:
+            given = name in self.model_fields_set and getattr(self, name) is not None
+            if given and self._is_of_sasl(name):
+                raise KeyProblemError(
+                    str(type(self).model_fields[name].alias),
+                    f"has no meaning with security.protocol: {self.security_protocol}",
+                )
+        return self
+
+    def _is_of_sasl(self, name: str) -> bool:
+        """Whether a setting is without effect where nobody logs in."""
+        if name == "sasl_authentication_timeout_ms":
+            return not self.tls  # it bounds the handshake, too
+        return (
+            name.startswith("sasl_")
+            or name in SessionSettings.model_fields
+            or name == "connection_failed_authentication_delay_ms"
+        )
+
+    def _check_mechanisms(self) -> None:
         mechanisms = self.sasl_enabled_mechanisms
+        if not mechanisms:
+            given = "sasl_enabled_mechanisms" in self.model_fields_set
+            problem = "must not be empty" if given else "is required"
+            raise KeyProblemError("sasl.enabled.mechanisms", problem)
         if len(set(mechanisms)) < len(mechanisms):
             raise KeyProblemError("sasl.enabled.mechanisms", "names a mechanism twice")
         if "OAUTHBEARER" in mechanisms and self.sasl_oauthbearer_jwks_endpoint_url is None:
             raise KeyProblemError(
                 "sasl.oauthbearer.jwks.endpoint.url", "is required for OAUTHBEARER"
             )
-        return self
 
     @model_validator(mode="after")
     def _check_routing(self) -> Self:
@@ -294,3 +319,7 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
                 "broker.ports", f"must not contain the port of the address, {self.address.port}"
             )
         return self
+
+    def enforcement_in_effect(self) -> Enforcement:
+        """Return what holds for a principal that no override names: without SASL, nothing."""
+        return self.reauth_enforcement if self.sasl else Enforcement.OBSERVE

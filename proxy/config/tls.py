@@ -7,7 +7,15 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from proxy.config.section import KAFKA_BROKER, KAFKA_CLIENT, OWN, KeyProblemError, Section, setting
-from proxy.config.values import CipherSuite, PathValue, SecretSource, available, one_or_list
+from proxy.config.values import (
+    CipherSuite,
+    MappingRules,
+    PathValue,
+    SecretSource,
+    available,
+    one_or_list,
+)
+from proxy.tls.principal_mapping import DEFAULT
 
 _STORE_TYPES = ("JKS", "PKCS12")
 
@@ -19,6 +27,15 @@ class ClientAuth(StrEnum):
     REQUESTED = "requested"
     """One that is shown must be good."""
     REQUIRED = "required"
+
+
+class SecurityProtocol(StrEnum):
+    """What clients speak, as Kafka names it."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
 
 
 class TlsSettings(Section):
@@ -82,42 +99,55 @@ class ListenerTls(TlsSettings):
     """What clients are shown, and what they must show."""
 
     security_protocol: Annotated[
-        Literal["SASL_PLAINTEXT", "SASL_SSL"],
-        BeforeValidator(
-            available(
-                "SASL_PLAINTEXT",
-                "SASL_SSL",
-                never={
-                    "PLAINTEXT": "a listener without SASL has no sessions",
-                    "SSL": "a listener without SASL has no sessions",
-                },
-            )
-        ),
-    ] = setting("SASL_PLAINTEXT", source=KAFKA_BROKER)
-    """What clients speak. Kafka's PLAINTEXT and SSL have no SASL, so no session to hold anybody
-    to, and are refused."""
+        SecurityProtocol, BeforeValidator(available(*SecurityProtocol))
+    ] = setting(SecurityProtocol.SASL_PLAINTEXT, source=KAFKA_BROKER)
+    """What clients speak. `PLAINTEXT` and `SSL` are without SASL: nobody logs in, and no session
+    ends. By `PLAINTEXT` everybody is `User:ANONYMOUS`; by `SSL` whom the certificate names that
+    `ssl.client.auth` asks for, and `User:ANONYMOUS` without one."""
     ssl_client_auth: ClientAuth = setting(ClientAuth.NONE, source=KAFKA_BROKER)
-    """Whether a client must show a certificate that comes from `ssl.truststore.location`. It is
-    asked for in addition to SASL: the principal is always SASL's."""
+    """Whether a client must show a certificate that comes from `ssl.truststore.location`. With
+    `SASL_SSL` it is asked for in addition to SASL, and the principal is SASL's."""
+    ssl_principal_mapping_rules: MappingRules = setting(DEFAULT, source=KAFKA_BROKER)
+    """`SSL` only: what a certificate's subject makes of its principal (KIP-371).
+    `RULE:pattern/replacement/[LU]` or `DEFAULT`, the subject itself; several with commas in
+    between, of which the first that matches counts. No match: the connection is closed."""
 
     @property
     def tls(self) -> bool:
         """Whether clients speak TLS."""
-        return self.security_protocol == "SASL_SSL"
+        return self.security_protocol in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def sasl(self) -> bool:
+        """Whether clients log in."""
+        return self.security_protocol.startswith("SASL_")
 
     @model_validator(mode="after")
     def _check_tls(self) -> Self:
+        if "ssl_principal_mapping_rules" in self.model_fields_set:
+            self._check_mapping()
         if not self.tls:
             self._check_unused(self.security_protocol)
             return self
         if self.ssl_keystore_location is None:
-            raise KeyProblemError("ssl.keystore.location", "is required with SASL_SSL")
+            problem = f"is required with {self.security_protocol}"
+            raise KeyProblemError("ssl.keystore.location", problem)
         if self.ssl_client_auth is not ClientAuth.NONE and self.ssl_truststore_location is None:
             raise KeyProblemError(
                 "ssl.truststore.location",
                 f"is required with ssl.client.auth: {self.ssl_client_auth}",
             )
         return self
+
+    def _check_mapping(self) -> None:
+        """Refuse rules by which nobody would be judged."""
+        cause = None
+        if self.security_protocol is not SecurityProtocol.SSL:
+            cause = f"security.protocol: {self.security_protocol}"
+        elif self.ssl_client_auth is ClientAuth.NONE:
+            cause = "ssl.client.auth: none"
+        if cause is not None:
+            raise KeyProblemError("ssl.principal.mapping.rules", f"has no meaning with {cause}")
 
 
 class UpstreamTls(TlsSettings):

@@ -7,7 +7,7 @@ port, got 'x'"; the loader puts the key's path in front of it.
 import ipaddress
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -21,6 +21,8 @@ from pydantic import (
     ValidationInfo,
     WithJsonSchema,
 )
+
+from proxy.tls.principal_mapping import PrincipalMapping
 
 _MAX_SHOWN = 60
 _MAX_PORT = 65_535
@@ -211,6 +213,13 @@ def _cipher_suite(value: object) -> object:
     return value
 
 
+def _mapping_rules(value: object) -> object:
+    if not isinstance(value, str):
+        raise ValueError(f"must be text, got {shown(value)}")
+    PrincipalMapping(value)
+    return value
+
+
 def _is_host(host: str) -> bool:
     try:
         ipaddress.ip_address(host)
@@ -263,21 +272,14 @@ def one_or_list(value: object) -> object:
     return value if isinstance(value, list | tuple) else [value]
 
 
-def available(
-    *now: str, later: tuple[str, ...] = (), never: Mapping[str, str] | None = None
-) -> Callable[[object], object]:
-    """Accept the values in `now`; name those in `later` as announced but not there yet.
-
-    `never` has the values that one could expect, and why they are not there.
-    """
+def available(*now: str, later: tuple[str, ...] = ()) -> Callable[[object], object]:
+    """Accept the values in `now`; name those in `later` as announced but not there yet."""
 
     def check(value: object) -> object:
         if value in now:
             return value
         if isinstance(value, str) and value in later:
             raise ValueError(f"{value} is not available yet, use {' or '.join(now)}")
-        if isinstance(value, str) and never and value in never:
-            raise ValueError(f"{value} is not available: {never[value]}; use {' or '.join(now)}")
         raise ValueError(f"must be {' or '.join(now)}, got {shown(value)}")
 
     return check
@@ -379,6 +381,7 @@ SecretSource = Annotated[
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "pattern": "^(file|env):"}),
 ]
+MappingRules = Annotated[str, BeforeValidator(_mapping_rules)]
 CipherSuite = Annotated[str, BeforeValidator(_cipher_suite)]
 PathValue = Annotated[Path, PlainValidator(_path), WithJsonSchema({"type": "string"})]
 StoreUrl = Annotated[

@@ -37,12 +37,14 @@ class SessionFacts(NamedTuple):
     principal: str | None
     """`User:alice`; None: nobody is known yet."""
     mechanism: str | None
+    """None: none was chosen yet, or the listener is without SASL."""
     enforcement: str | None
     client_id: str | None
     client_software_name: str | None
     client_software_version: str | None
     told_of_lifetime: bool | None
-    """Whether a lifetime can be announced to it (SaslAuthenticate v1+): it can re-authenticate."""
+    """Whether a lifetime can be announced to it (SaslAuthenticate v1+): it can re-authenticate.
+    None: not known yet, or the listener is without SASL."""
     reauthentications: int
     session_lifetime_ms: int | None
     """0: the session has no end."""

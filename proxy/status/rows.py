@@ -64,7 +64,7 @@ def listener_row(one: ListenerFacts) -> tuple[Markup, ...]:
         _two(name(one.name), one.address),
         _two(_badge(one.enforcement, _MODES[Enforcement(one.enforcement)]), exceptions),
         _one(_longest(one)),
-        _one(", ".join(one.mechanisms)),
+        _one(", ".join(one.mechanisms) or "none: no SASL"),
         _one(f"{number(one.connections)} of {number(one.most_connections)}"),
         _one(one.routing),
     )
@@ -158,7 +158,7 @@ def _said(seconds: float | None) -> str:
 
 def _capability(group: Group) -> Markup:
     counts = group.counts
-    if group.principal is None:
+    if group.principal is None or not group.mechanisms.names:  # not known yet; without SASL
         return name(None)
     cannot, times = counts.cannot_reauthenticate, counts.reauthentications
     if not cannot:

@@ -32,6 +32,10 @@ class Stranger(Enum):
         return cls.HTTP if bytes(data[:2]) in _METHODS else cls.UNKNOWN
 
 
+Met = Stranger | ssl.SSLError | ssl.SSLObject
+"""What comes of a client's handshake: something else in its place, a failure, or the handshake."""
+
+
 def begins_tls(data: Bytes) -> bool:
     """Whether a client without TLS would hardly begin so: as a frame it would have 369 MB."""
     return len(data) >= 2 and data[0] == _HANDSHAKE and data[1] == _VERSION_MAJOR

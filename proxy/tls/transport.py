@@ -22,7 +22,7 @@ from typing import Any, Final, cast
 
 from proxy.bulk import BULK_READ, Bulk, ReadBuffer, Side
 from proxy.frames import LONG_WRITE, Bytes
-from proxy.tls.strangers import HANGS_UP, Stranger
+from proxy.tls.strangers import HANGS_UP, Met, Stranger
 
 CIPHER_BYTES: Final = 262_144
 """Of one read of encrypted bytes; with a record from before it fits into the worker's buffer."""
@@ -178,13 +178,14 @@ class TlsTransport(asyncio.Protocol):
 
     def _decrypt_bulk(self, data: memoryview) -> None:
         """Hand on what was read, in the worker's buffer."""
-        view, incoming, read = self._buffer.view, self._incoming, self._ssl.read
+        view, incoming = self._buffer.view, self._incoming
+        read_into = cast(Callable[[int, memoryview], int], self._ssl.read)
         size, ended = 0, False
         for start in range(0, len(data), PIECE):
             incoming.write(data[start : start + PIECE])
             try:
                 while incoming.pending and not ended:
-                    count: int = read(RECORD, view[size:])  # type: ignore[assignment]
+                    count = read_into(RECORD, view[size:])
                     size += count
                     ended = not count
             except ssl.SSLWantReadError:
@@ -302,19 +303,15 @@ class TlsTransport(asyncio.Protocol):
 class ServerTls(TlsTransport):
     """Of a client of ours."""
 
-    __slots__ = ("_first", "_on_failure")
+    __slots__ = ("_first", "_meet")
 
     def __init__(
-        self,
-        side: Side,
-        buffer: ReadBuffer,
-        context: ssl.SSLContext,
-        on_failure: Callable[[Stranger | ssl.SSLError], None],
+        self, side: Side, buffer: ReadBuffer, context: ssl.SSLContext, meet: Callable[[Met], None]
     ) -> None:
-        """`on_failure` is told what came instead of a good handshake, and ends the connection."""
+        """`meet` is told of a good handshake, or of what came instead, and ends that."""
         super().__init__(side, buffer)
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._on_failure = on_failure
+        self._meet = meet
         self._first = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -327,13 +324,16 @@ class ServerTls(TlsTransport):
             self._first = False
             stranger = Stranger.by_first_bytes(data)
             if stranger is not Stranger.TLS:
-                self._on_failure(stranger)
+                self._meet(stranger)
                 return
         super()._greet(data)
 
+    def _greeted(self) -> None:
+        self._meet(self._ssl)
+
     def _failed(self, error: Exception) -> None:
         assert isinstance(error, ssl.SSLError)
-        self._on_failure(error)
+        self._meet(error)
 
 
 class ClientTls(TlsTransport):

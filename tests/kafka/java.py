@@ -35,6 +35,9 @@ TOOLS = {
     "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
 }
 
+#: For a program and all that it asks for, on a machine that is busy with something else.
+RUN_SECONDS = 300.0
+
 #: Short-lived programs: start fast rather than run fast.
 FAST_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
@@ -89,7 +92,7 @@ def _copy_dependencies(jars: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     command = ["mvn", "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies"]
     options = ["-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=600)
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=1200)
     if done.returncode != 0:
         shutil.rmtree(partial, ignore_errors=True)
         raise KafkaUnavailable(f"mvn could not fetch Kafka's jars:\n{done.stdout[-2000:]}")
@@ -111,7 +114,7 @@ def run_java(
     jvm_options: Sequence[str] = (),
     extra_class_path: Path | None = None,
     stdin: str | None = None,
-    timeout_seconds: float = 60,
+    timeout_seconds: float = RUN_SECONDS,
 ) -> Finished:
     """Runs one main class to its end; a program that outlives the deadline is killed."""
     path = class_path() if extra_class_path is None else f"{extra_class_path}:{class_path()}"
@@ -126,7 +129,11 @@ def run_java(
 
 
 def run_tool(
-    tool: str, arguments: Sequence[str], *, stdin: str | None = None, timeout_seconds: float = 60
+    tool: str,
+    arguments: Sequence[str],
+    *,
+    stdin: str | None = None,
+    timeout_seconds: float = RUN_SECONDS,
 ) -> Finished:
     """Runs what `tool.sh` of a Kafka distribution would run."""
     return run_java(TOOLS[tool], arguments, stdin=stdin, timeout_seconds=timeout_seconds)
@@ -151,7 +158,7 @@ def compiled(name: str) -> Path:
             subprocess.run(
                 [*command, "-cp", path, "-d", str(partial), str(source)],
                 check=True,
-                timeout=120,
+                timeout=RUN_SECONDS,
             )
             partial.rename(classes)
     return classes
@@ -162,7 +169,8 @@ def run_program(
     arguments: Sequence[str],
     *,
     jvm_options: Sequence[str] = (),
-    timeout_seconds: float = 60,
+    stdin: str | None = None,
+    timeout_seconds: float = RUN_SECONDS,
 ) -> Finished:
     """Compiles and runs a program of `tests/kafka/java/`."""
     return run_java(
@@ -170,5 +178,6 @@ def run_program(
         arguments,
         jvm_options=jvm_options,
         extra_class_path=compiled(name),
+        stdin=stdin,
         timeout_seconds=timeout_seconds,
     )

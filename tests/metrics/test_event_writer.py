@@ -48,7 +48,7 @@ def test_a_full_queue_drops_and_counts(tmp_path: Path) -> None:
     begun = time.perf_counter()
     for sequence in range(10_000):
         writer.emit(event(sequence=sequence))
-    assert time.perf_counter() - begun < 5
+    assert time.perf_counter() - begun < 60
     writer.start()
     assert writer.close()
     assert figures(writer)[0] == 10
@@ -73,7 +73,7 @@ def test_who_follows_the_open_file_sees_events_soon(tmp_path: Path) -> None:
     writer = writer_in(tmp_path)
     writer.start()
     writer.emit(event())
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while figures(writer)[0] == 0 and time.monotonic() < deadline:
         os.sched_yield()
     (path,) = tmp_path.iterdir()

@@ -286,3 +286,24 @@ def test_a_row_stays_small() -> None:
     line = to_json_line(row)
     assert len(line) < 1500
     assert json.loads(line)["active_minutes"] == 1 << 59
+
+
+def test_without_sasl_only_denials_are_told() -> None:
+    """There is no session; but whom ACLs stop, an operator must find by name."""
+    told = history()
+    told.client.mechanism = told.client.handshake_version = None
+    told.client.authenticate_version = None
+    told.client.principal = "User:CN=alice"
+    denied = told.denied(
+        would_be=True,
+        operation="READ",
+        resource_type="TOPIC",
+        resource_name="orders",
+        denials=2,
+        usage=used(3, 5.0),
+        now=6.0,
+    )
+    assert (denied.principal, denied.authentications) == ("User:CN=alice", 0)
+    assert (denied.mechanism, denied.since_auth_ms, denied.session_lifetime_ms) == (None,) * 3
+    assert told.sweep(used(3, 5.0), 10_000.0) == []
+    assert told.closed("client_closed", used(3, 5.0), 10_001.0) == []

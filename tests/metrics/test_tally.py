@@ -9,6 +9,7 @@ from metrics.metric import OTHER, Metric, MetricType
 from metrics.registry import (
     AUTHENTICATION_FAILURES,
     CONNECTIONS,
+    CONNECTIONS_OPENED,
     EVENT_LOOP_LAG,
     EVENTS_WRITTEN,
     JWKS_AGE,
@@ -46,6 +47,12 @@ def test_configured_sessions_are_zero_from_the_start() -> None:
     values = Tally(run="a", sessions=[SCRAM]).snapshot().values
     assert values[SUCCESSFUL_AUTHENTICATION.name] == {SCRAM: 0}
     assert values[EVENTS_WRITTEN.name] == {(): 0}
+
+
+def test_a_listener_without_sasl_begins_with_zeros_too() -> None:
+    values = Tally(run="a", sessions=[SCRAM], listeners=["clients", "plain"]).snapshot().values
+    assert values[CONNECTIONS_OPENED.name] == {("clients",): 0, ("plain",): 0}
+    assert values[SUCCESSFUL_AUTHENTICATION.name] == {SCRAM: 0}
 
 
 def test_counts_and_observations() -> None:

@@ -14,10 +14,11 @@ from proxy.bulk import ReadBuffer
 from proxy.commands import Consult
 from proxy.connection import Connection
 from proxy.relay import BrokerSide, ClientSide
-from proxy.tls.strangers import Stranger, why
+from proxy.tls.strangers import Met, Stranger, why
 from proxy.tls.transport import ClientTls, ServerTls
 from tests.proxy.frames_given import authenticate, bearer, handshake
 from tests.proxy.playbook import OAUTHBEARER, Offer, Play
+from tests.proxy.waiting import PATIENCE_SECONDS, until
 
 SMALL_BUFFER: Final = 4_096
 """Bytes of a socket whose owner reads slowly: every write to it is a partial one."""
@@ -81,9 +82,11 @@ class Shell:
         context = self.secured.clients
         if context is None:
             return side
-        return ServerTls(side, self.buffer, context, lambda what: self._unwelcome(side, what))
+        return ServerTls(side, self.buffer, context, lambda what: self._meet(side, what))
 
-    def _unwelcome(self, side: ClientSide, what: Stranger | ssl.SSLError) -> None:
+    def _meet(self, side: ClientSide, what: Met) -> None:
+        if isinstance(what, ssl.SSLObject):
+            return
         self.unwelcome.append(what.name if isinstance(what, Stranger) else why(what))
         side.handshake_failed()
 
@@ -182,10 +185,10 @@ def relayed(
             front.close()
             behind.close()
             await asyncio.gather(*shell.tasks, return_exceptions=True)
-            await asyncio.sleep(0.01)
+            await until(lambda: not shell.clients)
 
     async def bounded() -> None:
-        async with asyncio.timeout(6):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await run()
 
     uvloop.run(bounded())

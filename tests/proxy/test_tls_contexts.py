@@ -364,7 +364,10 @@ def test_names_of_ciphers(standard: str, openssl: str) -> None:
     [
         ({"ssl.keystore.location": None}, "ssl.keystore.location: is required with SASL_SSL"),
         ({"ssl.keystore.type": "JKS"}, "ssl.keystore.type: JKS is not available yet, use PEM"),
-        ({"security.protocol": "SSL"}, "security.protocol: SSL is not available: a listener"),
+        (
+            {"security.protocol": "SSL"},
+            "sasl.enabled.mechanisms: has no meaning with security.protocol: SSL",
+        ),
         (
             {"security.protocol": "SASL_PLAINTEXT"},
             "ssl.keystore.location: has no meaning with security.protocol: SASL_PLAINTEXT",

@@ -22,6 +22,7 @@ from tests.proxy.playbook import OAUTHBEARER
 from tests.proxy.relayed import SMALL_BUFFER, Relay, Secured, read_frame, relayed
 from tests.proxy.test_relay import MEGABYTE, PLAIN, answer_slowly
 from tests.proxy.tls_given import AUTHORITY, BACK, BOTH, FRONT, TlsClient, client_context
+from tests.proxy.waiting import PATIENCE_SECONDS, turns, until
 
 
 @pytest.fixture(params=[FRONT, BOTH], ids=["clients", "both"])
@@ -76,7 +77,7 @@ def test_an_acks_0_request_before_a_close_arrives(front: Secured) -> None:
         client.finish_sending()
         await client.read()
         client.close()
-        await asyncio.wait_for(there.wait(), 3)
+        await asyncio.wait_for(there.wait(), PATIENCE_SECONDS)
 
     relayed(broker, test, offer=PLAIN, receive_buffer=SMALL_BUFFER)
     assert arrived == [request[4:]]
@@ -189,7 +190,7 @@ def test_what_is_no_tls_is_told_apart_and_closed(first: bytes, told: str | None)
         port = relay.writer.get_extra_info("peername")[1]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(first)
-        assert len(await asyncio.wait_for(reader.read(), 2)) < 10  # an alert at most
+        assert len(await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)) < 10  # an alert at most
         writer.close()
         assert len(relay.shell.unwelcome) == 1
         assert told is None or relay.shell.unwelcome == [told]
@@ -206,8 +207,8 @@ def test_a_stranger_is_a_connection_from_its_first_byte() -> None:
         before = len(relay.shell.clients)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"\x16\x03\x01")
-        await asyncio.sleep(0.05)
-        assert len(relay.shell.clients) == before + 1
+        await until(lambda: len(relay.shell.clients) == before + 1)
+        await turns()  # what it sent is read
         (stranger,) = (
             one
             for one in relay.shell.clients
@@ -218,7 +219,7 @@ def test_a_stranger_is_a_connection_from_its_first_byte() -> None:
         assert stranger.connection is not None
         deadline = stranger.connection.next_deadline()
         stranger.tell(lambda connection, _: connection.timer(deadline or 0.0))
-        assert await asyncio.wait_for(reader.read(), 2) == b""
+        assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
         writer.close()
 
     play = relayed(answer_slowly, test, offer=PLAIN)
@@ -266,7 +267,7 @@ def test_a_broker_that_speaks_no_tls_is_a_broker_that_cannot_be_reached() -> Non
                 *server.sockets[0].getsockname(),
             )
             with pytest.raises(ConnectionResetError, match="does it speak TLS"):
-                await asyncio.wait_for(connected, 2)
+                await asyncio.wait_for(connected, PATIENCE_SECONDS)
 
     context = client_context(AUTHORITY)
     uvloop.run(run())
@@ -309,13 +310,11 @@ def test_linger_holds_for_what_is_encrypted(
         (side,) = relay.shell.clients - known
         transport = side._transport
         assert transport is not None
-        while not transport.get_write_buffer_size():  # noqa: ASYNC110 - no such event
-            await asyncio.sleep(0.01)
+        await until(lambda: transport.get_write_buffer_size() > 0)
         client.finish_sending()
         side.tell(Connection.cut_short)
         assert side in relay.shell.clients
-        await asyncio.sleep(0.3)
-        assert side not in relay.shell.clients
+        await until(lambda: side not in relay.shell.clients)
         client.close()
 
     relayed(broker, test, offer=PLAIN, receive_buffer=SMALL_BUFFER)
@@ -332,7 +331,7 @@ def test_nothing_of_a_handshake_is_logged_by_asyncio(caplog: pytest.LogCaptureFi
             sock.sendall(first)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.close()
-        await asyncio.sleep(0.05)
+        await turns()
 
     with caplog.at_level(logging.DEBUG):
         relayed(answer_slowly, test, offer=PLAIN)

@@ -5,8 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sasl.mechanism import FailureReason
+from sasl.messages import MalformedMessage
 from sasl.session import (
     MAX_SESSION_LIFETIME_MS,
+    Authenticated,
     AwaitHandshake,
     Enforcement,
     Failed,
@@ -57,6 +59,26 @@ def test_a_malformed_handshake_fails_without_an_answer(body: bytes) -> None:
     assert one.handshake(1, body, NOW).reply is None
     assert isinstance(one.state, Failed)
     assert one.state.reason is FailureReason.BAD_MESSAGE
+
+
+def test_who_is_known_without_sasl_has_a_session_that_nothing_ends_or_renews() -> None:
+    one = session()
+    admitted = one.admit("User:CN=alice", NOW)
+    assert one.state is admitted
+    assert (admitted.mechanism, admitted.deadline, admitted.session_lifetime_ms) == (None, None, 0)
+    assert not one.may_begin_reauthentication(NOW + 10**9)
+    assert not admitted.told_of_lifetime
+
+
+def test_what_is_out_of_place_must_parse_all_the_same() -> None:
+    """Kafka reads a request before it says that it comes at the wrong time."""
+    one = session()
+    one.admit("User:ANONYMOUS", NOW)
+    with pytest.raises(MalformedMessage):
+        one.handshake(1, b"\0\x20SCRAM", NOW)
+    with pytest.raises(MalformedMessage):
+        one.authenticate(1, b"\0\0\0\x20n,,", NOW)
+    assert isinstance(one.state, Authenticated)
 
 
 def test_nothing_follows_a_failure() -> None:

@@ -1,5 +1,7 @@
 import java.io.FileReader;
 import java.nio.ByteBuffer;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.Properties;
@@ -17,18 +19,19 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * An idempotent producer and a group of one, both as fast as they can, for some time: every value
  * begins with its number in its partition, so that what is lost, doubled or out of order shows.
  *
- * Arguments: bootstrap servers, a client properties file, a topic, its partitions, seconds. One line
- * of JSON at the end: the records by partition that were acknowledged. Exit status 1 with the
- * exception on stderr.
+ * Arguments: bootstrap servers, a client properties file, a topic, its partitions, seconds, and
+ * optionally a file: they go on until it is there. One line of JSON at the end: the records by
+ * partition that were acknowledged. Exit status 1 with the exception on stderr.
  */
 public final class Traffic {
     private static final int VALUE_BYTES = 200;
-    private static final long READ_ON_MS = 30_000;
+    private static final long READ_ON_MS = 120_000;
 
     private final Properties common = new Properties();
     private final String topic;
     private final int partitions;
     private final long seconds;
+    private final Path until;
     private final AtomicLongArray acknowledged;
     private final AtomicReference<Exception> failure = new AtomicReference<>();
     private volatile long endsAt = Long.MAX_VALUE;
@@ -42,6 +45,7 @@ public final class Traffic {
         topic = args[2];
         partitions = Integer.parseInt(args[3]);
         seconds = Long.parseLong(args[4]);
+        until = args.length > 5 ? Path.of(args[5]) : null;
         acknowledged = new AtomicLongArray(partitions);
     }
 
@@ -67,14 +71,19 @@ public final class Traffic {
         try (KafkaProducer<byte[], byte[]> producer =
                 new KafkaProducer<>(properties, new ByteArraySerializer(), new ByteArraySerializer())) {
             producer.partitionsFor(topic);
-            endsAt = System.currentTimeMillis() + 1_000 * seconds; // not before it is connected
-            while (System.currentTimeMillis() < endsAt && failure.get() == null) {
+            long enough = System.currentTimeMillis() + 1_000 * seconds; // not before it is connected
+            while (failure.get() == null && (System.currentTimeMillis() < enough || goesOn())) {
                 for (int partition = 0; partition < partitions; partition++) {
                     send(producer, partition, next[partition]++);
                 }
             }
         }
+        endsAt = System.currentTimeMillis();
         produced = true;
+    }
+
+    private boolean goesOn() {
+        return until != null && !Files.exists(until);
     }
 
     private void send(KafkaProducer<byte[], byte[]> producer, int partition, long number) {

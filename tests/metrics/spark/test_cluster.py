@@ -71,7 +71,7 @@ def test_executors_need_nothing_but_spark(tmp_path: Path) -> None:
         | {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(home)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1_200,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     facts = json.loads((out / "report.json").read_text())

@@ -4,11 +4,16 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from metrics.events import EventKind, SessionEvent
+from metrics.events import EventKind, SessionEvent, to_json_line
+from metrics.spark import events as log
+from metrics.spark.cleaning import Rows, cleaned
+from metrics.spark.denials import denials
 from metrics.spark.generate import Size, clients_of, simulated
-from metrics.spark.sessions import intervals
+from metrics.spark.intervals import intervals
+from metrics.spark.sessions import identities, sessions
+from metrics.spark.usage import sequences, usage, usage_if_whole
 from tests.metrics.given import EPOCH_MS, event
-from tests.metrics.spark.given import MINUTE_MS, frame, later, login, only, rows, sessions_of
+from tests.metrics.spark.given import MINUTE_MS, frame, later, lines, login, only, rows, sessions_of
 
 TOLD = {"session_lifetime_ms": 15 * MINUTE_MS, "announced_lifetime_ms": 15 * MINUTE_MS}
 
@@ -132,6 +137,32 @@ def test_either_view_alone_and_both_tell_the_same(
 
 
 @pytest.mark.slow
+def test_of_a_whole_connection_the_quick_look_tells_all(
+    spark: SparkSession, population: list[SessionEvent]
+) -> None:
+    """Without the intervals of its summary rows; else that look would not be enough for any."""
+    given = frame(spark, population)
+    assert rows(given.transform(usage).transform(sequences).where("NOT whole")) == []
+    quick = given.transform(usage_if_whole).localCheckpoint()
+    found = sessions(quick, identities(given, quick)).where("principal IS NOT NULL")
+    assert sorted(tuple(row) for row in found.select(*COMPARED).collect()) == compared(given)
+
+
+@pytest.mark.slow
+def test_of_a_connection_that_was_joined_late_the_summary_rows_are_read(
+    spark: SparkSession, population: list[SessionEvent]
+) -> None:
+    """Its first events are in files that are gone; whatever is left is used."""
+    late = [each for each in population if each.sequence > 1]
+    text = lines(spark, (to_json_line(each) for each in late))
+    read = Rows(classified=log.classified(log.parsed(text)))
+    found = cleaned(read, as_of_ms=10**14, keep=lambda _, each: each.localCheckpoint())
+    kept = sessions(found.usage, identities(found.events, found.usage))
+    told = sorted(tuple(row) for row in kept.select(*COMPARED).collect() if row[1] is not None)
+    assert told == compared(frame(spark, late))
+
+
+@pytest.mark.slow
 def test_the_order_of_events_does_not_matter(
     spark: SparkSession, population: list[SessionEvent]
 ) -> None:
@@ -144,8 +175,11 @@ def test_the_intervals_of_either_view_are_the_same(
     spark: SparkSession, population: list[SessionEvent]
 ) -> None:
     given = frame(spark, population)
-    told = {tuple(row) for row in given.where("kind <> 'summary'").transform(intervals).collect()}
-    summed = {tuple(row) for row in given.where("kind = 'summary'").transform(intervals).collect()}
+
+    def found(kinds: str) -> set[Any]:
+        return set(given.where(kinds).transform(intervals).drop("runs").collect())
+
+    told, summed = found("kind <> 'summary'"), found("kind = 'summary'")
     # rounded to the millisecond from both ends of an interval
     assert len(told) == len(summed) > 100
     for one, other in zip(sorted(told), sorted(summed), strict=True):
@@ -153,3 +187,12 @@ def test_the_intervals_of_either_view_are_the_same(
         assert abs(one[2] - other[2]) <= 1
         assert (one[3] is None) == (other[3] is None)
         assert one[3] is None or abs(one[3] - other[3]) <= 1
+
+
+def test_a_connection_without_sasl_is_no_session(spark: SparkSession) -> None:
+    """What ACLs deny it is told, but there is nothing that it could renew, nor fail to."""
+    denied = {"kind": EventKind.DENIED, "authentications": 0, "operation": "READ"}
+    certified = event(principal="User:CN=alice", connection_id="c-9", **denied)
+    given = frame(spark, [login(), certified])
+    assert only(sessions_of(given))["principal"] == "User:alice"
+    assert only(given.transform(denials))["principal"] == "User:CN=alice"

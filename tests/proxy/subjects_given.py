@@ -1,0 +1,311 @@
+"""Subjects of certificates of every kind, and rules that make principals of them.
+
+What Java and Kafka make of the same is asked by `tests/kafka/test_principals.py`.
+"""
+
+import datetime
+from functools import cache
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+UTF8, PRINTABLE, T61, IA5, VISIBLE, GENERAL, UNIVERSAL, BMP = (
+    *(0x0C, 0x13, 0x14, 0x16),
+    *(0x1A, 0x1B, 0x1C, 0x1E),
+)
+_OIDS: Final = {
+    "CN": "2.5.4.3",
+    "SN": "2.5.4.4",
+    "SERIALNUMBER": "2.5.4.5",
+    "C": "2.5.4.6",
+    "L": "2.5.4.7",
+    "ST": "2.5.4.8",
+    "STREET": "2.5.4.9",
+    "O": "2.5.4.10",
+    "OU": "2.5.4.11",
+    "T": "2.5.4.12",
+    "UID": "0.9.2342.19200300.100.1.1",
+    "DC": "0.9.2342.19200300.100.1.25",
+    "EMAIL": "1.2.840.113549.1.9.1",
+}
+
+
+def der(tag: int, *contents: bytes) -> bytes:
+    """One value of DER."""
+    content = b"".join(contents)
+    size = len(content)
+    if size < 0x80:
+        return bytes([tag, size]) + content
+    width = (size.bit_length() + 7) // 8
+    return bytes([tag, 0x80 | width]) + size.to_bytes(width) + content
+
+
+def _oid(dotted: str) -> bytes:
+    first, second, *rest = map(int, dotted.split("."))
+    encoded = b""
+    for number in (40 * first + second, *rest):
+        groups = [number & 0x7F]
+        while number := number >> 7:
+            groups.append(0x80 | number & 0x7F)
+        encoded += bytes(reversed(groups))
+    return der(0x06, encoded)
+
+
+def attribute(kind: str, value: str | bytes, tag: int = UTF8) -> bytes:
+    """A type and its value."""
+    data = value.encode() if isinstance(value, str) else value
+    return der(0x30, _oid(_OIDS.get(kind, kind)), der(tag, data))
+
+
+def name(*relative: bytes | list[bytes]) -> bytes:
+    """A distinguished name, the outermost first; a list is one relative name of several."""
+    return der(0x30, *(der(0x31, *([one] if isinstance(one, bytes) else one)) for one in relative))
+
+
+def cn(value: str | bytes, tag: int = UTF8) -> bytes:
+    """A name of nothing but a common name."""
+    return name(attribute("CN", value, tag))
+
+
+@cache
+def _parts() -> tuple[bytes, bytes, bytes]:
+    """What stands in a certificate before its subject and behind it, and behind what is signed."""
+    placeholder = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "placeholder")])
+    issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "issuer")])
+    key = ec.derive_private_key(7, ec.SECP256R1())
+    begins = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(placeholder)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(7)
+        .not_valid_before(begins)
+        .not_valid_after(begins + datetime.timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    whole = certificate.public_bytes(serialization.Encoding.DER)
+    signed = certificate.tbs_certificate_bytes
+    before, behind = signed.split(placeholder.public_bytes())
+    head = 3 if signed[1] == 0x81 else 4
+    return before[head:], behind, whole[whole.index(signed) + len(signed) :]
+
+
+def certificate(subject: bytes) -> bytes:
+    """A certificate (DER) with this subject, and a signature that nobody looks at."""
+    before, behind, rest = _parts()
+    return der(0x30, der(0x30, before, subject, behind), rest)
+
+
+ALICE: Final = name(
+    attribute("C", "DE", PRINTABLE),
+    attribute("O", "Acme"),
+    attribute("OU", "dev"),
+    attribute("CN", "alice"),
+)
+
+NAMES: Final[dict[str, tuple[bytes, str]]] = {
+    "the outermost is the last": (ALICE, "CN=alice,OU=dev,O=Acme,C=DE"),
+    "every keyword of RFC 2253": (
+        name(
+            *(
+                attribute(kind, "x")
+                for kind in ("DC", "C", "ST", "L", "STREET", "O", "OU", "UID", "CN")
+            )
+        ),
+        "CN=x,UID=x,OU=x,O=x,STREET=x,L=x,ST=x,C=x,DC=x",
+    ),
+    "what must be escaped": (
+        cn('a,b+c"d\\e<f>g;h=i#j'),
+        'CN=a\\,b\\+c\\"d\\\\e\\<f\\>g\\;h\\=i\\#j',
+    ),
+    "a leading number sign": (cn("#x"), "CN=\\#x"),
+    "spaces outside": (cn("  in  between  "), "CN=\\ \\ in  between\\ \\ "),
+    "nothing but spaces": (cn("   "), "CN=\\ \\ \\ "),
+    "a comma between spaces": (cn(" , "), "CN=\\ \\,\\ "),
+    "unicode is left as it is": (cn("ünï€😀"), "CN=ünï€😀"),
+    "an empty value": (cn(""), "CN="),
+    "a NUL": (cn("admin\0.evil"), "CN=admin\\00.evil"),
+    "several attributes, as they stand": (
+        name([attribute("OU", "x"), attribute("CN", "b")], attribute("O", "o")),
+        "O=o,OU=x+CN=b",
+    ),
+    "a type twice": (name([attribute("CN", "a"), attribute("CN", "b")]), "CN=a+CN=b"),
+    "an address has no keyword": (
+        name(attribute("CN", "x"), attribute("EMAIL", "a@b.c", IA5)),
+        "1.2.840.113549.1.9.1=#16056140622e63,CN=x",
+    ),
+    "nor have these": (
+        name(
+            attribute("SN", "Smith"),
+            attribute("T", "Dr"),
+            attribute("SERIALNUMBER", "12", PRINTABLE),
+        ),
+        "2.5.4.5=#13023132,2.5.4.12=#0c024472,2.5.4.4=#0c05536d697468",
+    ),
+    "large numbers": (name(attribute("2.999.3", "x")), "2.999.3=#0c0178"),
+    "a long value of such": (
+        name(attribute("1.2.3.4.99999999999", "y" * 130)),
+        "1.2.3.4.99999999999=#0c8182" + "79" * 130,
+    ),
+    "PrintableString": (cn("x", PRINTABLE), "CN=x"),
+    "IA5String": (cn("x", IA5), "CN=x"),
+    "T61String of ASCII": (cn("x", T61), "CN=x"),
+    "GeneralString": (cn("x", GENERAL), "CN=x"),
+    "VisibleString": (cn("vis", VISIBLE), "CN=#1a03766973"),
+    "UniversalString": (cn("u".encode("utf-32-be"), UNIVERSAL), "CN=#1c0400000075"),
+    "an integer": (cn(b"\x05", 0x02), "CN=#020105"),
+    "512 characters": (cn("x" * 509), "CN=" + "x" * 509),
+}
+"""Names (DER), and how Java writes them."""
+
+OTHERWISE: Final[dict[str, tuple[bytes, str]]] = {
+    "BMPString": (cn("bmp ü".encode("utf-16-be"), BMP), "CN=bmp ü"),
+}
+"""Names that Java 17 reads otherwise: it takes UTF-16 for UTF-8."""
+
+NOBODY: Final[dict[str, tuple[bytes, str]]] = {
+    "no subject": (name(), "its subject is empty"),
+    "a line of its own": (cn("x\nWARNING all is lost"), "its subject has control characters"),
+    "a carriage return": (cn("\rx"), "its subject has control characters"),
+    "an escape sequence": (cn("\x1b[2J"), "its subject has control characters"),
+    "a line as Unicode has it": (cn("x\u2028y"), "its subject has control characters"),
+    "C1": (cn("x\u0085y"), "its subject has control characters"),
+    "513 characters": (cn("x" * 510), "its subject has more than 512 characters"),
+    "60 KB": (cn("x" * 60_000), "its subject has more than 512 characters"),
+    "a type of 60 KB": (
+        name(der(0x30, der(0x06, b"\x81" * 60_000 + b"\1"), der(UTF8, b"x"))),
+        "its subject has more than 512 characters",
+    ),
+    "what is not UTF-8": (cn(b"a\xffb"), "its subject cannot be read"),
+    "T61String beyond ASCII": (cn(b"caf\xe9", T61), "its subject cannot be read"),
+    "half a character": (cn(b"\xd8\x00", BMP), "its subject cannot be read"),
+    "no type": (name(der(0x30, der(UTF8, b"x"))), "its subject cannot be read"),
+    "an attribute too many parts": (
+        name(der(0x30, _oid("2.5.4.3"), der(UTF8, b"x"), der(UTF8, b"y"))),
+        "its subject cannot be read",
+    ),
+    "half an object identifier": (
+        name(der(0x30, der(0x06, b"\x55\x84"), der(UTF8, b"x"))),
+        "its subject cannot be read",
+    ),
+    "an empty object identifier": (
+        name(der(0x30, der(0x06), der(UTF8, b"x"))),
+        "its subject cannot be read",
+    ),
+    "a list for a set": (der(0x30, der(0x30, attribute("CN", "x"))), "its subject cannot be read"),
+    "a length longer than need be": (b"\x30\x81\x02\x31\x00", "its subject cannot be read"),
+    "no length": (b"\x30\x80", "its subject cannot be read"),
+}
+"""Names (DER) that nobody is let in with, and what is said."""
+
+DUKE: Final = "CN=Duke,OU=ServiceUsers,O=Org,C=US"
+SME: Final = "CN=Duke,OU=SME,O=mycp,L=Fulton,ST=MD,C=US"
+_KIP_371: Final = r"""
+    RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/,
+    RULE:^CN=(.*?),OU=(.*?),O=(.*?),L=(.*?),ST=(.*?),C=(.*?)$/$1@$2/L,
+    RULE:^.*[Cc][Nn]=([a-zA-Z0-9.]*).*$/$1/U,
+    DEFAULT"""
+_TWELVE: Final = "RULE:CN=" + "(.)" * 11 + "(.*)/"
+
+RULES: Final[list[tuple[str, str, str | None]]] = [
+    ("DEFAULT", DUKE, DUKE),
+    # KIP-371's own
+    (_KIP_371, DUKE, "Duke"),
+    (_KIP_371, SME, "duke@sme"),
+    (_KIP_371, "cn=duke,ou=sme", "DUKE"),
+    (_KIP_371, "OU=JavaSoft,O=Sun Microsystems,C=US", "OU=JavaSoft,O=Sun Microsystems,C=US"),
+    # the whole must match; a part of it that looks like an administrator does not
+    ("RULE:CN=admin/admin/", "CN=admin", "admin"),
+    ("RULE:CN=admin/admin/", "CN=admin,OU=guests", None),
+    ("RULE:CN=admin/admin/", "OU=guests,CN=admin", None),
+    ("RULE:CN=admin/admin/,DEFAULT", "CN=admin2", "CN=admin2"),
+    ("RULE:^CN=([^,]*),OU=ops$/$1/", "CN=admin\\,OU\\=ops,OU=guests", None),
+    # ... but each match within it is replaced
+    ("RULE:CN=(.*?)/$1/", "CN=Duke", "Duke"),
+    ("RULE:(.*)/$1x/", "CN=a", "CN=axx"),
+    ("RULE:[a-zA-Z=]*/x/", "CN=a", "xx"),
+    ("RULE:(C|.)*/$1/", "CN=ab", "b"),
+    # groups
+    ("RULE:.*/$0!/", "CN=a", "CN=a!!"),
+    ("RULE:^CN=(.*?),.*$/$12/", DUKE, "Duke2"),
+    (
+        _TWELVE + "$12$10$1$13$012$0/",
+        "CN=abcdefghijklm",
+        "lmjaa3lmCN=abcdefghijklm",
+    ),
+    ("RULE:^CN=(?<who>.*?),.*$/${who}/L", DUKE, "duke"),
+    ("RULE:^CN=([^,]+)(?:,(OU)=x)?.*$/$1$2/", DUKE, "Duke"),
+    ("RULE:^(?>CN)=(\\w+).*$/$1/", DUKE, "Duke"),
+    ("RULE:^CN=(\\w)(?=,).*$/$1/,RULE:^CN=(?!Duke)(\\w+).*$/$1/,DEFAULT", DUKE, DUKE),
+    # escapes, classes, case
+    ("RULE:^CN=(.*)$/\\$1\\/x/", "CN=a", "$1/x"),
+    ("RULE:^CN=(.*)$/a\\\\/", "CN=a", "a\\"),
+    (r"RULE:^CN=((\\, *|\w)+)(,.*|$)/$1/,DEFAULT", r"CN=Tkac\, Adam,OU=ITZ", r"Tkac\, Adam"),
+    ("RULE:(?i)^cn=([^,]*).*$/$1/", DUKE, "Duke"),
+    ("RULE:(?i)^CN=K$/kelvin/", "CN=\u212a", None),
+    ("RULE:^CN=(\\w+)$/$1/", "CN=dük", None),
+    ("RULE:^CN=(\\d+)$/$1/", "CN=\u0661", None),
+    ("RULE:^CN=([]a-z]*)$/$1/", "CN=a]b", "a]b"),
+    ("RULE:^CN=([^]a]*).*$/$1/", "CN=xya", "xy"),
+    ("RULE:^CN=([\\w\\s.-]+).*$/$1/", "CN=a b.c-d,O=x", "a b.c-d"),
+    ("RULE:^C.*+$/x/", DUKE, "x"),
+    ("RULE:^CN=(.*)$/$1/L", "CN=ÜBERİΣ", "überi̇ς"),
+    ("RULE:^CN=(.*)$/$1/U", "CN=straße", "STRASSE"),
+    # lists
+    (",, DEFAULT ,,", DUKE, DUKE),
+    ("RULE:   /     / ,  DEFAULT  ", DUKE, DUKE),
+    ("RULE:,RULE:,/x/,RULE:,RULE:,/L,RULE:,/L,DEFAULT", ",RULE:,", "x"),
+    ("RULE:a\\/b/x/", "a/b", "x"),
+]
+"""Rules, a subject, and what Kafka makes of it; None: no rule matches."""
+
+REFUSED: Final[list[tuple[str, str]]] = [
+    ("default", "must be DEFAULT or RULE:"),
+    ("DEFAUL", "must be DEFAULT or RULE:"),
+    ("DEFAULT/L", "must be DEFAULT or RULE:"),
+    ("DEFAULT DEFAULT", "must be DEFAULT or RULE:"),
+    ("rule:^CN=(.*)$/$1/", "must be DEFAULT or RULE:"),
+    ("RULE:^CN=(.*)$/$1/L/U", "must be DEFAULT or RULE:"),
+    ("RULE:^CN=(.*)$/$1/LU", "must be DEFAULT or RULE:"),
+    ("RULE:a/b/X", "must be DEFAULT or RULE:"),
+    ("RULE:^CN=(.*)$/$1", "has a RULE that lacks a slash"),
+    ("RULE:^CN=(.*)$/L", "has a RULE that lacks a slash"),
+    ("RULE:^CN=(.*)$/$1\\/", "has a RULE that lacks a slash"),
+    ("RULE:(/x/", "has a pattern that cannot be used"),
+    ("RULE:a**/x/", "has a pattern that cannot be used"),
+]
+"""Rules that Kafka refuses too, and what is said."""
+
+REFUSED_HERE: Final[list[tuple[str, str]]] = [
+    ("", "must have a rule"),
+    (" , ,", "must have a rule"),
+    # everybody would be of one name, or nobody be let in
+    ("RULE:^CN=(.*)$/$2/", "has a replacement with a group that is not there: '$2'"),
+    ("RULE:^CN=.*$/$1/", "has a replacement with a group that is not there: '$1'"),
+    ("RULE:^CN=(.*)$/${x}/", "has a replacement with a group that is not there: '${x}'"),
+    ("RULE:^CN=(.*)$/$/", "has a replacement with a group that is not there: '$'"),
+    ("RULE:^CN=(.*)$/$a/", "has a replacement with a group that is not there: '$a'"),
+    # Java's, which mean another thing in Python, or nothing
+    ("RULE:^CN=([[a-z]A-Z]*)$/$1/", "has a pattern that cannot be used"),
+    ("RULE:^CN=([a-z&&[^a]]*)$/$1/", "has a pattern that cannot be used"),
+    ("RULE:^CN=([a-z--a]*)$/$1/", "has a pattern that cannot be used"),
+    ("RULE:^CN=(\\p{L}+)$/$1/", "has a pattern that cannot be used"),
+    ("RULE:CN=\\Qa.b\\E/x/", "has a pattern that cannot be used"),
+    ("RULE:\\bCN=a\\b/x/", "has a pattern that cannot be used"),
+    ("RULE:^CN=a\\Z/x/", "has a pattern that cannot be used"),
+    ("RULE:(a)\\1/x/", "has a pattern that cannot be used"),
+    ("RULE:(?<=C)N/x/", "has a pattern that cannot be used"),
+    ("RULE:^(?i:cn)=(.*)$/$1/", "has a pattern that cannot be used"),
+    ("RULE:^(?x) CN = a$/x/", "has a pattern that cannot be used"),
+    ("RULE:a(?i)b/x/", "has a pattern that cannot be used"),
+]
+"""Rules that are refused here alone, and what is said."""
+
+EMPTIED: Final[list[tuple[str, str]]] = [
+    ("RULE:^.*[Cc][Nn]=([a-zA-Z0-9.]*).*$/$1/L", "CN=ünal"),
+    ("RULE:.*//", DUKE),
+]
+"""Rules that leave nothing of a subject, whose principal to Kafka is `User:`."""

@@ -1,0 +1,128 @@
+"""`security.protocol` PLAINTEXT and SSL: what makes no sense there is refused, not passed over."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.config import Config, from_mapping
+from proxy.errors import ConfigError
+from sasl.session import Enforcement
+
+SCRAM = {"sasl.enabled.mechanisms": ["SCRAM-SHA-256"]}
+KEYSTORE = {"security.protocol": "SSL", "ssl.keystore.location": "server.pem"}
+MUTUAL = KEYSTORE | {"ssl.client.auth": "required", "ssl.truststore.location": "ca.pem"}
+PLAINTEXT = {"security.protocol": "PLAINTEXT"}
+NO_MEANING = "has no meaning with security.protocol:"
+
+
+def read(settings: dict[str, Any], **top: Any) -> Config:
+    listener = {"name": "clients", "address": "127.0.0.1:9094", "routing": "sidecar", **settings}
+    mapping = {"upstream": {"bootstrap.servers": "127.0.0.1:9092"}, "listeners": [listener]}
+    return from_mapping(mapping | top, base_dir=Path("/etc/reauth-proxy"))
+
+
+@pytest.mark.parametrize("settings", [PLAINTEXT, KEYSTORE, MUTUAL])
+def test_without_sasl_nothing_of_it_is_needed(settings: dict[str, Any]) -> None:
+    """An authorizer neither: who wants none of both is told in the docs what that means."""
+    (listener,) = read(settings).listeners
+    assert not listener.sasl
+    assert listener.sasl_enabled_mechanisms == ()
+    assert listener.tls is (settings is not PLAINTEXT)
+    assert listener.ssl_principal_mapping_rules == "DEFAULT"
+
+
+def test_nothing_is_enforced_without_sasl() -> None:
+    """The status page and the event log must not say that it is."""
+    assert read(PLAINTEXT).listeners[0].enforcement_in_effect() is Enforcement.OBSERVE
+    assert read(SCRAM).listeners[0].enforcement_in_effect() is Enforcement.ENFORCE
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("sasl.enabled.mechanisms", ["SCRAM-SHA-256"]),
+        ("connections.max.reauth.ms", 0),  # the default, written down
+        ("oauthbearer.connections.max.reauth.ms", 60_000),
+        ("scram-sha-256.connections.max.reauth.ms", 60_000),
+        ("reauth.enforcement", "enforce"),  # likewise
+        ("reauth.overrides", [{"principal": "User:a", "reauth.enforcement": "probe"}]),
+        ("sasl.oauthbearer.jwks.endpoint.url", "file:jwks.json"),
+        ("sasl.oauthbearer.expected.audience", "kafka"),
+        ("sasl.server.max.receive.size", 1_000),
+        ("connection.failed.authentication.delay.ms", 100),
+    ],
+)
+def test_what_makes_no_sense_without_sasl_is_refused(protocol: str, key: str, value: Any) -> None:
+    """A security setting that silently does nothing is worse than none."""
+    settings = PLAINTEXT if protocol == "PLAINTEXT" else MUTUAL
+    with pytest.raises(ConfigError) as refused:
+        read(settings | {key: value})
+    assert str(refused.value) == f"listeners[0].{key}: {NO_MEANING} {protocol}"
+
+
+def test_null_is_not_a_value() -> None:
+    """Templates write it for what is left out."""
+    assert read(PLAINTEXT | {"sasl.oauthbearer.jwks.endpoint.url": None}).listeners
+
+
+def test_the_time_for_a_tls_handshake_is_bounded_by_what_bounds_authentication() -> None:
+    key = "sasl.authentication.timeout.ms"
+    assert read(KEYSTORE | {key: 5_000}).listeners[0].sasl_authentication_timeout_ms == 5_000
+    with pytest.raises(ConfigError, match=f"{key}: {NO_MEANING} PLAINTEXT"):
+        read(PLAINTEXT | {key: 5_000})
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({}, "sasl.enabled.mechanisms: is required"),
+        ({"sasl.enabled.mechanisms": []}, "sasl.enabled.mechanisms: must not be empty"),
+        (
+            {"security.protocol": "SSL"},
+            "ssl.keystore.location: is required with SSL",
+        ),
+        (
+            KEYSTORE | {"ssl.client.auth": "requested"},
+            "ssl.truststore.location: is required with ssl.client.auth: requested",
+        ),
+        (
+            PLAINTEXT | {"ssl.client.auth": "required"},
+            f"ssl.client.auth: {NO_MEANING} PLAINTEXT",
+        ),
+        (
+            PLAINTEXT | {"ssl.principal.mapping.rules": "DEFAULT"},
+            f"ssl.principal.mapping.rules: {NO_MEANING} PLAINTEXT",
+        ),
+        (
+            SCRAM
+            | MUTUAL
+            | {"security.protocol": "SASL_SSL"}
+            # the principal would go on being SASL's
+            | {"ssl.principal.mapping.rules": "DEFAULT"},
+            f"ssl.principal.mapping.rules: {NO_MEANING} SASL_SSL",
+        ),
+        (
+            KEYSTORE | {"ssl.principal.mapping.rules": "DEFAULT"},
+            "ssl.principal.mapping.rules: has no meaning with ssl.client.auth: none",
+        ),
+        (
+            MUTUAL | {"ssl.principal.mapping.rules": "RULE:^CN=(.*)$/$2/"},
+            "ssl.principal.mapping.rules: has a replacement with a group that is not there: '$2'",
+        ),
+        (
+            MUTUAL | {"ssl.principal.mapping.rules": ["DEFAULT"]},
+            "ssl.principal.mapping.rules: must be text, got a list",
+        ),
+        (
+            {"security.protocol": "plaintext"},
+            "security.protocol: must be PLAINTEXT or SSL or SASL_PLAINTEXT or SASL_SSL,"
+            " got 'plaintext'",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_one_line(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(settings)
+    assert str(refused.value) == f"listeners[0].{problem}"
