@@ -75,7 +75,7 @@ def changes() -> tuple[float, float, float]:
         store = open_store(f"sqlite:{Path(directory) / 'state.db'}")
         store.create_acls(spread(100_000))
         started = time.perf_counter()
-        cached = CachedAcls(store, now=0.0)
+        cached = CachedAcls(store)
         loaded = time.perf_counter() - started
         writing, started = 0.0, time.process_time()
         for request in range(100):
@@ -87,7 +87,7 @@ def changes() -> tuple[float, float, float]:
                 ]
             )
             writing += time.process_time() - before
-            cached.refresh_if_changed(0.0)
+            cached.refresh_if_changed()
         total = time.process_time() - started
         assert len(cached.index) == 110_000
         store.close()
@@ -104,10 +104,10 @@ def pauses() -> dict[str, float]:
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(f"sqlite:{Path(directory) / 'state.db'}")
         store.create_acls(spread(100_000))
-        cached = CachedAcls(store, now=0.0)
+        cached = CachedAcls(store)
 
         def current() -> AclIndex:
-            cached.refresh_if_changed(0.0)
+            cached.refresh_if_changed()
             return cached.index
 
         acls = Acls(store=store, current=current)

@@ -54,7 +54,6 @@ class Authorization:
         self._acls = CachedAcls(
             store,
             allow_everyone_if_no_acl_found=settings.allow_everyone_if_no_acl_found,
-            now=monotonic(),
         )
         self._authorizer = Authorizer(self._acls.index, mode=settings.mode, report=self._report)
         self._denials = Denials()
@@ -79,7 +78,7 @@ class Authorization:
 
         Raises StoreError: the last known ACLs stay in force.
         """
-        self._acls.refresh_if_changed(monotonic())
+        self._acls.refresh_if_changed()
 
     def take_over(self) -> bool:
         """Judge by what was read; True: it is something else, and connections must be told."""
@@ -127,7 +126,7 @@ class Authorization:
         if not notice.others and not connection.closed:
             self._observer(connection).denied(connection, notice, now)
 
-    def collect(self, snapshot: Snapshot, now: float) -> None:
+    def collect(self, snapshot: Snapshot) -> None:
         """Add what was decided, and by what."""
         counts = self._authorizer.counts
         for result in ("allowed", "denied", "would_be_denied"):
@@ -138,7 +137,6 @@ class Authorization:
         snapshot.count(registry.AUTHORIZER_CACHE_HITS, counts.cache_hits)
         snapshot.gauge(registry.ACLS, len(self._acls.index))
         snapshot.gauge(registry.STORE_VERSION, self._acls.index.version)
-        snapshot.gauge(registry.STORE_AGE, self._acls.age(now))
 
 
 def sentence(notice: DenialNotice) -> str:

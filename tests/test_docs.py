@@ -26,7 +26,7 @@ PAGES = sorted(
 )
 YAML_BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 
 
 def relative(page: Path) -> str:
@@ -129,7 +129,9 @@ def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
         programs[-1].wait_for_line(START_SECONDS)
         client = blocks("python")[0].replace("127.0.0.1:9094", f"127.0.0.1:{first + 4}")
         assert run(["-c", client], stdin="") == "0 messages left\n"
-        with urllib.request.urlopen(f"http://127.0.0.1:{first + 5}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{first + 5}/metrics", timeout=START_SECONDS
+        ) as answer:
             assert b"successful_authentication_total" in answer.read()
     finally:
         for program in reversed(programs):
@@ -140,7 +142,7 @@ def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
 
 def run(arguments: list[str], *, stdin: str) -> str:
     done = subprocess.run(
-        [sys.executable, *arguments], input=stdin, capture_output=True, text=True, timeout=60
+        [sys.executable, *arguments], input=stdin, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

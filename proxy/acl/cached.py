@@ -15,25 +15,18 @@ class CachedAcls:
         *,
         allow_everyone_if_no_acl_found: bool = False,
         super_users: frozenset[str] = frozenset(),
-        now: float,
     ) -> None:
-        """Read all ACLs. `now` is monotonic seconds. Raises StoreError: nothing is open then."""
+        """Read all ACLs. Raises StoreError: nothing is open then."""
         self._store = store
         self._allow_everyone = allow_everyone_if_no_acl_found
         self._super_users = super_users
         self._lock = threading.Lock()
         self.index = self._read()
         """The ACLs in force; replaced as a whole."""
-        self.checked_at = now
-        """When the store was last asked with success, in monotonic seconds."""
         self.error: str | None = None
         """Why the store could not be read, the last time; None if it could."""
 
-    def age(self, now: float) -> float:
-        """Return the seconds since `index` was known to be what the store has."""
-        return max(0.0, now - self.checked_at)
-
-    def refresh_if_changed(self, now: float) -> bool:
+    def refresh_if_changed(self) -> bool:
         """Take over what changed in the store, and say whether anything did.
 
         Called about once a second and after writes of one's own, on any thread but best beside
@@ -48,7 +41,6 @@ class CachedAcls:
                 raise
             changed = index is not self.index
             self.index = index
-            self.checked_at = max(now, self.checked_at)
             self.error = None
             return changed
 

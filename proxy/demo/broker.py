@@ -9,7 +9,7 @@ import sys
 from confluent_kafka import Producer
 
 BROKERS = 3
-START_SECONDS = 10.0
+START_SECONDS = 60.0
 
 
 def main() -> int:

@@ -18,7 +18,7 @@ from proxy.demo.report import Report, told_to_stop
 PRODUCE_SECONDS = 0.1
 """Between two messages."""
 REPORT_SECONDS = 0.5
-DRAIN_SECONDS = 8.0
+DRAIN_SECONDS = 30.0
 """How long the last messages may take to be acknowledged and read back."""
 TOKEN_SECONDS = 20.0
 """Lifetime of a token. librdkafka fetches the next one at 80 %, so a session begins with at least

@@ -23,9 +23,9 @@ from proxy.demo.stage import SESSION_MS, Stage, free_ports
 from proxy.demo.verdict import INTRUDER, LEDGER, ORDERS, PAYMENTS, Counted, Finding, judge
 from proxy.demo.watch import EventLog, Metrics
 
-START_SECONDS: Final = 30.0
+START_SECONDS: Final = 120.0
 LOOK_SECONDS: Final = 0.5
-STOP_SECONDS: Final = 15.0
+STOP_SECONDS: Final = 60.0
 """How long clients may take to drain and leave, and then the proxy and the brokers to end."""
 INTERRUPTED: Final = 130
 """Exit status: 128 + SIGINT, as of any program."""

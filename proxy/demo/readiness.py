@@ -13,7 +13,7 @@ from rich.text import Text
 
 from proxy.demo.stage import SESSION_MS
 
-REPORT_SECONDS: Final = 180.0
+REPORT_SECONDS: Final = 600.0
 """Some 15 s on an idle machine; beyond this it hangs."""
 
 

@@ -21,7 +21,7 @@ SESSION_MS: Final = 10_000
 _HOST: Final = "127.0.0.1"
 _PORTS: Final = range(20_000, 32_000)
 """Below what Linux gives to outgoing connections (ip_local_port_range)."""
-_COMMAND_SECONDS: Final = 30.0
+_COMMAND_SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ KILLS: Final = f"{PREFIX}expired_connections_killed_total"
 REFUSALS: Final = f"{PREFIX}failed_authentication_total"
 LATENCY_SUM: Final = f"{PREFIX}reauthentication_latency_seconds_sum"
 LATENCY_COUNT: Final = f"{PREFIX}reauthentication_latency_seconds_count"
-SCRAPE_SECONDS: Final = 2.0
+SCRAPE_SECONDS: Final = 5.0
 _NEWEST: Final = 6
 
 _NEWS: Final[Mapping[str, str]] = {

@@ -23,7 +23,7 @@ from tests.ports import free_port_range, free_ports
 JOB = "kafka/kafka-reauth-proxy"
 """As the Prometheus operator names the job of a PodMonitor."""
 SESSION_MS = 3_000
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 240.0
 _ENFORCED, _PROBED, _ENCRYPTED = "enforced", "probed", "encrypted"
 _USERS = [
     f"{client}-{listener}" for client in ("orders", "ledger") for listener in (_ENFORCED, _PROBED)
@@ -52,14 +52,14 @@ class Prometheus:
         """The values of an instant query; raises if it is not a query."""
         query = urllib.parse.urlencode({"query": promql})
         url = f"http://{self._address}/api/v1/query?{query}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             result = json.load(answer)["data"]["result"]
         return [float(series["value"][1]) for series in result]
 
     def rules(self) -> list[dict[str, Any]]:
         """Every rule, with its health."""
         url = f"http://{self._address}/api/v1/rules"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             groups = json.load(answer)["data"]["groups"]
         return [rule for group in groups for rule in group["rules"]]
 
@@ -188,7 +188,7 @@ def _prometheus(directory: Path, target: str) -> Iterator[Prometheus]:
 def _is_ready(port: int) -> bool:
     url = f"http://127.0.0.1:{port}/-/ready"
     try:
-        with urllib.request.urlopen(url, timeout=5):
+        with urllib.request.urlopen(url, timeout=60):
             return True
     except OSError:
         return False

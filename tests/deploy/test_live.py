@@ -37,7 +37,7 @@ def _filled_in(promql: str) -> str:
 
 def test_dashboards_are_as_they_would_be_generated() -> None:
     program = [sys.executable, str(GRAFANA / "generate.py"), "--check"]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(program, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
 
@@ -51,9 +51,11 @@ def test_panels_are_about_metrics_that_exist(panel: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("panel", PANELS)
 def test_no_panel_is_empty(prometheus: Prometheus, panel: dict[str, Any]) -> None:
-    found = [prometheus.values(_filled_in(target["expr"])) for target in panel["targets"]]
-    values = [value for values in found for value in values]
-    assert any(not math.isnan(value) for value in values)
+    def shown() -> bool:
+        found = [prometheus.values(_filled_in(target["expr"])) for target in panel["targets"]]
+        return any(not math.isnan(value) for values in found for value in values)
+
+    until(shown)  # a scrape may come late
 
 
 @pytest.mark.slow
@@ -75,8 +77,8 @@ def test_numbers_are_those_of_what_happened(
         for one in dashboard["panels"]
         if one["title"] == panel
     )
-    (value,) = prometheus.values(_filled_in(target["expr"]))
-    assert expected[0] <= value <= expected[1]
+    promql, (low, high) = _filled_in(target["expr"]), expected
+    until(lambda: [low <= value <= high for value in prometheus.values(promql)] == [True])
 
 
 @pytest.mark.slow
@@ -91,10 +93,11 @@ def test_every_rule_evaluates_and_kills_are_noticed(prometheus: Prometheus) -> N
     # The rules look once a second, and later than what waited for the kills.
     until(lambda: states()["ReauthProxyExpiredSessionsKilled"] == "pending")
     until(lambda: states()["ReauthProxyExpiredSessionsWouldBeKilled"] == "pending")
-    assert states()["ReauthProxyDown"] == states()["ReauthProxyWorkerDown"] == "inactive"
+    # A scrape that came late is no proxy that is down.
+    until(lambda: states()["ReauthProxyDown"] == states()["ReauthProxyWorkerDown"] == "inactive")
 
 
 @pytest.mark.slow
 def test_every_rate_of_a_kip_has_values(prometheus: Prometheus) -> None:
     for name in sorted(name for name in SERIES if name.startswith("kafka_reauth_proxy:")):
-        assert prometheus.values(name), name
+        until(lambda name=name: bool(prometheus.values(name)))  # type: ignore[misc]

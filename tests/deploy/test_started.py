@@ -4,6 +4,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from tests.ports import free_port_range, free_ports
 
 pytestmark = pytest.mark.slow
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 120.0
 NAMES = ("orders", "payments")
 
 
@@ -69,12 +70,14 @@ def _status(config: dict[str, Any], probe: dict[str, Any]) -> int:
 
 
 def _becomes(config: dict[str, Any], probe: dict[str, Any], status: int) -> bool:
+    """Whether it does at last: a probe may come too early, or not be answered in time."""
     deadline = time.monotonic() + DEADLINE_SECONDS
-    while _status(config, probe) != status:
-        if time.monotonic() > deadline:
-            return False
+    while time.monotonic() < deadline:
+        with suppress(OSError):
+            if _status(config, probe) == status:
+                return True
         time.sleep(0.2)
-    return True
+    return False
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -92,7 +95,7 @@ def test_the_sidecar_starts_before_its_broker(tmp_path: Path) -> None:
     config = _on_this_machine("ingress", tmp_path, f"127.0.0.1:{free_ports(1)[0]}")
     with ProxyProcess(config, tmp_path):
         assert _becomes(config, sidecar["startupProbe"], 200)
-        assert _status(config, sidecar["readinessProbe"]) == 503
+        assert _becomes(config, sidecar["readinessProbe"], 503)
 
 
 @pytest.mark.kafka
@@ -110,7 +113,7 @@ def test_a_rolling_restart_loses_nothing(tmp_path: Path) -> None:
         for name in NAMES:
             kafka.create_topic(name, partitions=3)
         upstream = str(kafka.address(listener=BEHIND))
-        config = sidecar_config(upstream, jwks, listeners={"LONG": 5_000}, port=port)
+        config = sidecar_config(upstream, jwks, listeners={"LONG": 20_000}, port=port)
         config["listeners"][0]["sasl.oauthbearer.expected.issuer"] = identity.ISSUER
         proxy = ProxyProcess(config, tmp_path)
         with proxy:

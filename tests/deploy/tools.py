@@ -13,7 +13,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
-RUN_SECONDS = 120
+RUN_SECONDS = 600
 OPERATOR = (
     "github.com/prometheus-operator/prometheus-operator",
     "v0.85.0",

@@ -1,6 +1,5 @@
 """Every question of the tables, asked by every profile, in the versions that both sides offer."""
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -21,7 +20,6 @@ _AT_ONCE = 4
 
 #: CreateAcls and DeleteAcls; what they do shows in DescribeAcls a moment later.
 _CHANGE_ACLS = (30, 31)
-_KNOWN_WITHIN_SECONDS = 0.3
 
 
 def offered(address: Address) -> Versions:
@@ -44,7 +42,7 @@ def _answers(side: Side, profile: str, versions: Versions) -> Iterator[tuple[str
     previous = None
     for question in QUESTIONS:
         if previous in _CHANGE_ACLS and question.api_key not in _CHANGE_ACLS:
-            time.sleep(_KNOWN_WITHIN_SECONDS)
+            side.until_acls_are_known()
         previous = question.api_key
         if question.profiles is not None and profile not in question.profiles:
             continue

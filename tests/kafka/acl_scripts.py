@@ -25,7 +25,7 @@ from tests.kafka.wire_client import Outcome, record_batch
 _FETCH_SESSION_ID_NOT_FOUND = 70
 _MAX_BYTES = 1 << 20
 _TRANSACTIONAL = 0x10
-_CREATED_WITHIN_SECONDS = 1.5
+_QUIET_SECONDS = 0.3
 
 
 class Stage:
@@ -153,7 +153,7 @@ def _until_quiet(stage: Stage) -> None:
     # What was written without an answer may still be on its way through the proxy.
     before = None
     while before != (before := [stage.end_offset(topic) for topic in ("one", "two")]):
-        time.sleep(0.05)
+        time.sleep(_QUIET_SECONDS)
 
 
 # --- incremental fetch sessions
@@ -367,7 +367,7 @@ def _auto_creation(stage: Stage) -> None:
         topics = [{"name": stage.names(f"auto{version}"), "topic_id": None}]
         fields = {"topics": topics, "allow_auto_topic_creation": True}
         stage.ask("metadata", 3, version, fields)
-    time.sleep(_CREATED_WITHIN_SECONDS)
+    stage.side.until_topics_are_known()
     wanted = [{"name": stage.names(f"auto{version}")} for version in versions]
     answer = stage.side.as_broker(3, 9, {"topics": wanted, "allow_auto_topic_creation": False})
     made = sorted(stage.names.short(each.name) for each in answer.topics if each.error_code == 0)

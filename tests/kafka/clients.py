@@ -74,6 +74,7 @@ class User:
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanisms": self.mechanism,
             "reconnect.backoff.max.ms": 500,
+            "socket.connection.setup.timeout.ms": 120_000,
             **{key.replace("_", "."): value for key, value in more.items()},
         }
         if self.mechanism == OAUTHBEARER:
@@ -87,6 +88,8 @@ class User:
             "bootstrap_servers": bootstrap,
             "security_protocol": "SASL_PLAINTEXT",
             "sasl_mechanism": self.mechanism,
+            "bootstrap_timeout_ms": 120_000,
+            "request_timeout_ms": 100_000,
             **more,
         }
         if self.mechanism == OAUTHBEARER:
@@ -145,7 +148,9 @@ class JavaClient:
     properties: Path
     jvm_options: tuple[str, ...]
 
-    def run(self, program: str, *arguments: str, timeout_seconds: float = 60) -> java.Finished:
+    def run(
+        self, program: str, *arguments: str, timeout_seconds: float = java.RUN_SECONDS
+    ) -> java.Finished:
         """Runs a program of `tests/kafka/java/` whose second argument is the properties file."""
         bootstrap, *others = arguments
         return java.run_program(

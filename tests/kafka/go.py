@@ -12,7 +12,7 @@ import pytest
 from tests.kafka.java import cache_directory
 
 _SOURCES = Path(__file__).parent / "go"
-_BUILD_SECONDS = 300
+_BUILD_SECONDS = 900
 
 
 def program(name: str) -> Path:
@@ -35,7 +35,7 @@ def program(name: str) -> Path:
     return target
 
 
-def run(name: str, arguments: Sequence[str], *, timeout_seconds: float = 60) -> str:
+def run(name: str, arguments: Sequence[str], *, timeout_seconds: float = 300) -> str:
     """Runs a program to its end; returns what it prints."""
     command = [str(program(name)), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_seconds)

@@ -64,11 +64,13 @@ def _(actor: Actor) -> None:
     actor.metadata()
 
 
-@program("expired: handshake too soon after the last", listener="SHORT")
+@program("expired: handshake too soon after the last", listener="SHORT", late=0.2)
 def _(actor: Actor) -> None:
     actor.oauth(actor.issuer.mint())
     # A token expires at a whole second: renewed in the middle of one, it lasts half a second.
-    time.sleep(1.5 - time.time() % 1)
+    middle = 1.5 - time.time() % 1
+    actor.takes(middle)
+    time.sleep(middle)
     actor.oauth(actor.issuer.mint(lifetime=1))
     actor.wait(0.7)
     actor.handshake("OAUTHBEARER")
@@ -108,7 +110,7 @@ def _(actor: Actor) -> None:
     actor.ends()
 
 
-@program("expired: token ran out before the listener's limit", listener="LONG")
+@program("expired: token ran out before the listener's limit", listener="LONG", late=0.5)
 def _(actor: Actor) -> None:
     actor.oauth(actor.issuer.mint(lifetime=2))
     actor.wait(3.0)

@@ -132,7 +132,7 @@ def _(actor: Actor) -> None:
     actor.metadata()
 
 
-@program("a shorter token shortens the session")
+@program("a shorter token shortens the session", late=0.5)
 def _(actor: Actor) -> None:
     actor.oauth(actor.issuer.mint(lifetime=600))
     actor.oauth(actor.issuer.mint(lifetime=2))
@@ -141,7 +141,7 @@ def _(actor: Actor) -> None:
     actor.metadata()
 
 
-@program("a longer token lengthens the session")
+@program("a longer token lengthens the session", late=0.5)
 def _(actor: Actor) -> None:
     actor.oauth(actor.issuer.mint(lifetime=3))
     actor.oauth(actor.issuer.mint(lifetime=600))
@@ -365,6 +365,7 @@ def _(actor: Actor) -> None:
 def _(actor: Actor) -> None:
     actor.oauth(actor.issuer.mint())
     actor.send(_FETCH, 12, _fetch_body(700))
+    actor.takes(0.7)
     actor.send(SASL_HANDSHAKE, 1, request_body(17, 1, mechanism="OAUTHBEARER"))
     actor.hear(_FETCH, 12)
     actor.hear(SASL_HANDSHAKE, 1)
@@ -386,6 +387,7 @@ def _(actor: Actor) -> None:
     actor.scram()
     actor.wait(1.0)
     actor.send(_FETCH, 12, _fetch_body(2_000))
+    actor.takes(2.0)
     actor.hear(_FETCH, 12)
     actor.metadata()
 

@@ -10,6 +10,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -17,14 +18,14 @@ from typing import Any, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.kafka.cluster import SASL_LISTENERS, SCRAM_ITERATIONS
+from tests.kafka.cluster import SASL_LISTENERS, SCRAM_ITERATIONS, wait_until
 from tests.kafka.tokens import AUDIENCE, ISSUER
 from tests.kafka.wire_client import Address
 from tests.ports import free_port_range, free_ports
 
-START_DEADLINE_SECONDS = 30.0
+START_DEADLINE_SECONDS = 120.0
 #: The proxy drains for a bounded time; past this it hangs.
-STOP_DEADLINE_SECONDS = 30.0
+STOP_DEADLINE_SECONDS = 120.0
 
 #: Highest broker id that a gateway listener has a port for.
 GATEWAY_BROKERS = 8
@@ -222,7 +223,7 @@ class ProxyProcess:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=START_DEADLINE_SECONDS,
         )
         if done.returncode != 0:
             raise ProxyFailed(f"{arguments}: {done.stderr}{done.stdout}")
@@ -230,29 +231,47 @@ class ProxyProcess:
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's samples that carry these labels, of all workers."""
-        samples = self._samples(name)
+        samples = self._scrape()[name]
         return sum(value for of, value in samples if labels.items() <= of.items())
 
     def labels(self, name: str) -> list[Mapping[str, str]]:
         """The labels of a metric's samples."""
-        return [labels for labels, _ in self._samples(name)]
+        return [labels for labels, _ in self._scrape()[name]]
 
-    def _samples(self, name: str) -> list[tuple[Mapping[str, str], float]]:
-        url = f"http://{self._http_address}/metrics"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            families = list(text_string_to_metric_families(answer.read().decode()))
-        return [
-            (sample.labels, sample.value)
-            for family in families
-            for sample in family.samples
-            if sample.name == f"kafka_reauth_proxy_{name}"
-        ]
+    def until_known(self) -> None:
+        """Until every worker has read the store after now: what was changed applies."""
+        changed_at = time.monotonic()
+
+        def known() -> bool:
+            now = time.monotonic()
+            (_, age), *_ = self._scrape()["store_age_seconds"]
+            return now - age > changed_at
+
+        wait_until(known, what="the store is not read", details=self.log)
+
+    def _scrape(self) -> Mapping[str, list[tuple[Mapping[str, str], float]]]:
+        """Labels and values by name; asked again while a worker is too busy to answer."""
+        found: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+
+        def complete() -> bool:
+            url = f"http://{self._http_address}/metrics"
+            with urllib.request.urlopen(url, timeout=START_DEADLINE_SECONDS) as answer:
+                families = text_string_to_metric_families(answer.read().decode())
+            samples = [sample for family in families for sample in family.samples]
+            found.clear()
+            for sample in samples:
+                name = sample.name.removeprefix("kafka_reauth_proxy_")
+                found.setdefault(name, []).append((sample.labels, sample.value))
+            return all(value == 1 for _, value in found["worker_up"])
+
+        wait_until(complete, what="a worker does not answer", details=self.log)
+        return defaultdict(list, found)
 
     def readiness(self) -> int:
         """The HTTP status of `/readyz`."""
         try:
             with urllib.request.urlopen(
-                f"http://{self._http_address}/readyz", timeout=10
+                f"http://{self._http_address}/readyz", timeout=START_DEADLINE_SECONDS
             ) as answer:
                 status: int = answer.status
         except urllib.error.HTTPError as error:

@@ -10,8 +10,9 @@ from tests.kafka import (
     programs_sessions,
 )
 from tests.kafka.cluster import KafkaCluster
+from tests.kafka.program_runs import differences, run_all
 from tests.kafka.tokens import Issuer
-from tests.kafka.transcript import PROGRAMS, TOPIC, USERS, Transcript, World, differences, run_all
+from tests.kafka.transcript import PROGRAMS, TOPIC, USERS, Transcript, World
 
 __all__ = [
     "DELIBERATE",

@@ -22,7 +22,7 @@ from tests.kafka.tokens import Issuer
 
 pytestmark = pytest.mark.kafka
 
-DEADLINE = 20.0
+DEADLINE = 120.0
 SCRAM = MECHANISMS[0]
 
 
@@ -210,12 +210,12 @@ def test_two_members_share_a_group(carol: User, bootstrap: str, topic: str, prot
 
     try:
         members[0].subscribe([topic])
-        wait_until(lambda: shares() == [2, 0], DEADLINE, what="the first did not get all")
+        wait_until(lambda: shares() == [2, 0], what="the first did not get all")
         members[1].subscribe([topic])
-        wait_until(lambda: shares() == [1, 1], DEADLINE, what="the second did not get its share")
+        wait_until(lambda: shares() == [1, 1], what="the second did not get its share")
         members[0].close()
         del members[0]
-        wait_until(lambda: shares() == [2], DEADLINE, what="the share of who left was not taken")
+        wait_until(lambda: shares() == [2], what="the share of who left was not taken")
     finally:
         for member in members:
             member.close()
@@ -228,6 +228,7 @@ def test_confluent_administers(carol: User, bootstrap: str) -> None:
     admin = _ready(confluent_admin.AdminClient(carol.confluent(bootstrap)))
     name = f"admin-{uuid.uuid4()}"
     _all(admin.create_topics([confluent_admin.NewTopic(name, 1, 1)]))
+    wait_until(lambda: name in admin.list_topics(timeout=DEADLINE).topics, what="not made")
     description = admin.describe_topics(confluent.TopicCollection([name]))[name].result(DEADLINE)
     assert [len(partition.isr) for partition in description.partitions] == [1]
 
@@ -241,7 +242,6 @@ def test_confluent_administers(carol: User, bootstrap: str) -> None:
     asked = confluent_admin.ConfigResource(confluent_admin.ResourceType.TOPIC, name)
     wait_until(
         lambda: _all(admin.describe_configs([asked]))[0]["retention.ms"].value == "12345",
-        DEADLINE,
         what="the setting did not arrive",
     )
 
@@ -260,16 +260,14 @@ def test_confluent_administers(carol: User, bootstrap: str) -> None:
 
     _all(admin.delete_consumer_groups([name]))
     _all(admin.delete_topics([name]))
-    wait_until(
-        lambda: name not in admin.list_topics(timeout=DEADLINE).topics, DEADLINE, what="not gone"
-    )
+    wait_until(lambda: name not in admin.list_topics(timeout=DEADLINE).topics, what="not gone")
 
 
 def test_python_administers(carol: User, bootstrap: str) -> None:
     admin = python.KafkaAdminClient(**carol.python(bootstrap))
     name = f"admin-{uuid.uuid4()}"
     admin.create_topics([PythonNewTopic(name=name, num_partitions=1, replication_factor=1)])
-    assert name in admin.list_topics()
+    wait_until(lambda: name in admin.list_topics(), what=f"no topic {name}")
     assert len(admin.describe_cluster()["brokers"]) == 1
     admin.delete_topics([name])
     admin.close()

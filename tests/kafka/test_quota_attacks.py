@@ -15,12 +15,18 @@ from proxy.quota.model import QuotaKey
 from proxy.wire.apis import PRODUCE
 from tests.kafka.acl_messages import encoded
 from tests.kafka.acl_side import PASSWORD, log_in
-from tests.kafka.cluster import KafkaCluster, wait_until
+from tests.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
 from tests.kafka.conftest import add_users, user
 from tests.kafka.proxied import ProxyProcess, gateway_config
+from tests.kafka.quotas_given import (
+    CONNECTIONS,
+    CONSUMER,
+    PRODUCER,
+    SCRAM,
+    WINDOW_SECONDS,
+    set_quota,
+)
 from tests.kafka.test_mutation_quotas import MUTATIONS, Side
-from tests.kafka.test_quotas import CONSUMER, DEADLINE, KNOWN_WITHIN_SECONDS, PRODUCER, SCRAM
-from tests.kafka.test_quotas import set_quota as set_quota
 from tests.kafka.tokens import Issuer
 from tests.kafka.wire_client import Address, WireClient, record_batch, request_header
 
@@ -67,29 +73,33 @@ def produce_frame(topic: str, size: int, correlation_id: int) -> bytes:
 
 def _connect(address: Address) -> socket.socket:
     """From elsewhere."""
-    return socket.create_connection(address[:2], timeout=3, source_address=(ELSEWHERE, 0))
+    source = (ELSEWHERE, 0)
+    return socket.create_connection(address[:2], timeout=DEADLINE_SECONDS, source_address=source)
 
 
 def test_a_storm_from_one_address_leaves_room_for_others(proxy: ProxyProcess) -> None:
     """Those beyond its rate are kept waiting, as Kafka does: but not in everybody's places."""
-    set_quota(proxy, "connection_creation_rate", 1, ip=ELSEWHERE)
-    time.sleep(KNOWN_WITHIN_SECONDS)
+    set_quota(proxy, CONNECTIONS, 1, ip=ELSEWHERE)
+    proxy.until_known()
     address = proxy.addresses()[LISTENER]
+    began = time.monotonic()
     with contextlib.ExitStack() as open_ones:
         for _ in range(200):
             open_ones.enter_context(_connect(address))
         with WireClient(address) as client:
-            log_in(client, "mallory")
+            log_in(client, "mallory")  # who is accepted behind them
+    seconds = time.monotonic() - began
     refused = proxy.metric("connections_closed_total", reason="connection_rate")
-    assert 185 <= refused <= 190, "a window's worth got in"
+    let_in = 200 - refused
+    assert WINDOW_SECONDS <= let_in <= WINDOW_SECONDS + 2 + seconds, "a window's worth got in"
     assert proxy.metric("connections_closed_total", reason="too_many_connections") == 0
-    wait_until(lambda: proxy.metric("connections") == 0, 10, what="not all let go of")
+    wait_until(lambda: proxy.metric("connections") == 0, what="not all let go of")
 
 
 def test_many_client_ids_make_no_more_metrics(proxy: ProxyProcess) -> None:
     """Each has a quota of its own, and all are counted under the entry that gives it to them."""
     set_quota(proxy, PRODUCER, 1_000_000, client_id=None)
-    time.sleep(KNOWN_WITHIN_SECONDS)
+    proxy.until_known()
     memory = 0.0
     for number in range(600):
         with WireClient(proxy.addresses()[LISTENER]) as client:
@@ -107,8 +117,8 @@ def test_who_ignores_a_throttling_stays_muted_and_fills_no_memory(
 ) -> None:
     """What it sends on stays in the kernel's buffers, and the broker gets none of it."""
     kafka.create_topic("attacked")
-    set_quota(proxy, PRODUCER, 2_000, user="mallory")
-    time.sleep(KNOWN_WITHIN_SECONDS)
+    set_quota(proxy, PRODUCER, 100, user="mallory")  # which 30 kB exceed by minutes
+    proxy.until_known()
     with WireClient(proxy.addresses()[LISTENER]) as client:
         log_in(client, "mallory")
         client.raw(produce_frame("attacked", 30_000, 1))
@@ -117,7 +127,7 @@ def test_who_ignores_a_throttling_stays_muted_and_fills_no_memory(
         requests = proxy.metric("requests_total")
         memory = proxy.metric("worker_resident_memory_bytes")
         flood, sent = produce_frame("attacked", 100_000, 2) * 10, 0
-        client._socket.settimeout(0.5)
+        client._socket.settimeout(2.0)
         with contextlib.suppress(TimeoutError):
             while sent < 256 * MIB:
                 sent += client._socket.send(flood)
@@ -135,36 +145,38 @@ def test_in_audit_everybody_is_told_of_and_nobody_held(
     proxy = started(kafka, jwks, tmp_path, "audit")
     try:
         for key in (PRODUCER, CONSUMER):
-            set_quota(proxy, key, 2_000, user="carol")
+            set_quota(proxy, key, 500, user="carol")  # of which one message has 20 s
         set_quota(proxy, "request_percentage", 0.001, user="carol")
-        set_quota(proxy, MUTATIONS, 0.5, user="mallory")
-        set_quota(proxy, "connection_creation_rate", 1, ip=ELSEWHERE)
-        time.sleep(KNOWN_WITHIN_SECONDS)
+        set_quota(proxy, MUTATIONS, 0.01, user="mallory")
+        set_quota(proxy, CONNECTIONS, 1, ip=ELSEWHERE)
+        proxy.until_known()
+        began = time.monotonic()
         carol, bootstrap = user(issuer, SCRAM), str(proxy.addresses()[LISTENER])
         told: list[Any] = []
         settings = carol.confluent(bootstrap) | {"throttle_cb": told.append}
         producer = confluent.Producer(settings | {"acks": 1})
         for _ in range(10):
             producer.produce("audited", b"x" * 10_000)
-            assert producer.flush(DEADLINE) == 0
+            assert producer.flush(DEADLINE_SECONDS) == 0
         groups = {"group.id": "audited", "auto.offset.reset": "earliest"}
         consumer = confluent.Consumer(settings | groups)
         consumer.subscribe(["audited"])
-        assert len(consumer.consume(10, DEADLINE)) == 10
+        assert len(consumer.consume(10, DEADLINE_SECONDS)) == 10
         consumer.close()
         side = Side(proxy.addresses()[LISTENER], "mallory")
         answers = [side.create(7, a=7), side.create(7, b=7), side.create(7, c=7)]
         assert {error for one in answers for error in one.errors.values()} == {0}
         assert {one.throttle_time for one in answers} == {0.0}
-        side.close()
-        sockets = [_connect(proxy.addresses()[LISTENER]) for _ in range(30)]
-        time.sleep(1.5)
+        sockets = [_connect(proxy.addresses()[LISTENER]) for _ in range(60)]
+        with WireClient(proxy.addresses()[LISTENER]) as client:
+            log_in(client, "mallory")  # who is accepted behind them
         assert proxy.metric("connections_closed_total", reason="connection_rate") == 0
         for one in sockets:
             one.close()
         assert told == []
         assert proxy.metric("throttled_connections") == 0
         log = proxy.log()
+        minutes = (time.monotonic() - began) // 60
         for who, key in (
             ("user=carol", PRODUCER),
             ("user=carol", CONSUMER),
@@ -174,7 +186,7 @@ def test_in_audit_everybody_is_told_of_and_nobody_held(
         ):
             assert f"{who} would be throttled for " in log
             assert f" ms by {key}" in log
-            assert log.count(f"by {key}") <= 2, "once a minute"
+            assert log.count(f"by {key}") <= 2 + minutes, "once a minute"
             assert proxy.metric("quota_throttles_total", quota=key) >= 1
             assert proxy.metric("quota_throttle_time_seconds_total", quota=key) > 0
     finally:

@@ -11,7 +11,7 @@ from typing import Any
 import kafka as python
 import pytest
 
-from tests.kafka.clients import OAUTHBEARER, User
+from tests.kafka.clients import OAUTHBEARER
 from tests.kafka.cluster import KafkaCluster, wait_until
 from tests.kafka.conftest import add_users, user
 from tests.kafka.proxied import ProxyProcess, gateway_config
@@ -22,13 +22,20 @@ from tests.kafka.wire_client import WireClient
 
 pytestmark = pytest.mark.kafka
 
-LIFETIME_MS = 3_000
-SHORT_MS = 1_500
-_PAST_SHORT_SECONDS = 1.8
-LISTENERS = {"QUICK": LIFETIME_MS, "SHORT": SHORT_MS, "PROBE": SHORT_MS, "OBSERVE": SHORT_MS}
+LIFETIME_MS = 15_000
+"""Clients renew it from 85 to 95 % on: 0.75 s are for the machine, at the least."""
+SHORT_MS = 4_000
+_PAST_SHORT_SECONDS = 4.3
+LISTENERS = {
+    "QUICK": LIFETIME_MS,
+    "SHORT": SHORT_MS,
+    "PROBE": SHORT_MS,
+    "OBSERVE": SHORT_MS,
+    "LONG": 3_600_000,
+}
 SCRAM = "SCRAM-SHA-256"
 
-Traffic = Callable[[User, str, str, int, Path], list[int]]
+Traffic = Callable[..., list[int]]
 
 
 @pytest.fixture
@@ -52,12 +59,11 @@ def topic(kafka: KafkaCluster) -> str:
 # --- under traffic
 
 
-@pytest.mark.parametrize("traffic", [confluent_traffic, java_traffic])
 def test_nothing_is_lost_doubled_or_reordered(
-    proxy: ProxyProcess, kafka: KafkaCluster, issuer: Issuer, tmp_path: Path, traffic: Traffic
+    proxy: ProxyProcess, kafka: KafkaCluster, issuer: Issuer, tmp_path: Path
 ) -> None:
-    """Several lifetimes at full tilt, with both mechanisms at the same time."""
-    assert_renewed_under_traffic(proxy, kafka, issuer, tmp_path, traffic, seconds=10)
+    """Two lifetimes at full tilt, with both mechanisms at the same time."""
+    assert_renewed_under_traffic(proxy, kafka, issuer, tmp_path, confluent_traffic, seconds=32)
 
 
 @pytest.mark.slow
@@ -65,7 +71,7 @@ def test_nothing_is_lost_doubled_or_reordered(
 def test_nothing_is_lost_over_many_lifetimes(
     proxy: ProxyProcess, kafka: KafkaCluster, issuer: Issuer, tmp_path: Path, traffic: Traffic
 ) -> None:
-    assert_renewed_under_traffic(proxy, kafka, issuer, tmp_path, traffic, seconds=40)
+    assert_renewed_under_traffic(proxy, kafka, issuer, tmp_path, traffic, seconds=80)
 
 
 def assert_renewed_under_traffic(
@@ -133,21 +139,24 @@ def assert_consistent(events: list[dict[str, Any]]) -> None:
                 began_ms = event["timestamp_ms"] - event["since_auth_ms"]
                 assert event.get("last_request_ms", 0) - began_ms <= LIFETIME_MS
                 assert event["announced_lifetime_ms"] == LIFETIME_MS
-                assert 0 <= event["auth_latency_us"] < 2_000_000  # a clock of whole milliseconds
+                assert 0 <= event["auth_latency_us"] < 60_000_000  # a duration, not a time
     assert renewed > 0
 
 
+@pytest.mark.slow
 def test_python_client_renews(proxy: ProxyProcess, issuer: Issuer, topic: str) -> None:
     """kafka-python, which waits for its requests in flight before it renews."""
-    bootstrap = str(proxy.addresses()["SHORT"])
+    bootstrap = str(proxy.addresses()["QUICK"])
     producer = python.KafkaProducer(**user(issuer, OAUTHBEARER).python(bootstrap), acks="all")
-    ends_at = time.monotonic() + 3 * SHORT_MS / 1000
-    sent = 0
-    while time.monotonic() < ends_at:
-        assert producer.send(topic, partition=0, value=b"x").get(10).offset == sent
-        sent += 1
+    sent = itertools.count()
+
+    def renewed() -> bool:
+        number = next(sent)
+        assert producer.send(topic, partition=0, value=b"x").get(60).offset == number
+        return proxy.metric("successful_reauthentication_total") >= 2
+
+    wait_until(renewed, what="not renewed")
     producer.close()
-    assert proxy.metric("successful_reauthentication_total") >= 2
     assert proxy.metric("expired_connections_killed_total") == 0
 
 
@@ -155,13 +164,15 @@ def test_python_client_renews(proxy: ProxyProcess, issuer: Issuer, topic: str) -
 
 
 def test_expired_client_is_killed_when_it_is_used(proxy: ProxyProcess, issuer: Issuer) -> None:
+    began = time.monotonic()
     lines = used_after_expiry(proxy, issuer, "SHORT")
+    took_ms = 1_000 * (time.monotonic() - began)
     assert lines[-1] == "< closed"
     assert proxy.metric("expired_connections_killed_total", listener="short") == 1
     killed = told(proxy, "expired-killed")
     assert killed["api_key"] == 3
     assert killed["principal"] == "User:carol"
-    assert SHORT_MS <= killed["since_auth_ms"] <= SHORT_MS + 1_000
+    assert SHORT_MS <= killed["since_auth_ms"] <= took_ms + 1
 
 
 def test_idle_client_is_left_alone(proxy: ProxyProcess, issuer: Issuer) -> None:
@@ -200,7 +211,7 @@ def told(proxy: ProxyProcess, kind: str) -> dict[str, Any]:
     def found() -> list[dict[str, Any]]:
         return [event for event in proxy.events() if event["kind"] == kind]
 
-    wait_until(lambda: bool(found()), 5, what=f"no event {kind}")
+    wait_until(lambda: bool(found()), what=f"no event {kind}")
     (event,) = found()
     return event
 
@@ -219,12 +230,13 @@ def used_after_expiry(proxy: ProxyProcess, issuer: Issuer, listener: str) -> lis
 def test_user_who_was_removed_cannot_renew(proxy: ProxyProcess, issuer: Issuer) -> None:
     """The open session lives on until its end, as with Kafka; its renewal fails and closes."""
     proxy.add_user("frank", "frank-secret", SCRAM)
-    with WireClient(proxy.addresses()["QUICK"]) as client:
+    proxy.until_known()
+    with WireClient(proxy.addresses()["LONG"]) as client:
         actor = Actor(client, issuer)
-        wait_until(lambda: knows_frank(proxy, issuer), 5, what="frank is not known")
         actor.scram("frank", password="frank-secret")
         proxy.command("users", "remove", "frank", "--mechanism", SCRAM)
-        wait_until(lambda: not knows_frank(proxy, issuer), 5, what="frank is still known")
+        proxy.until_known()
+        assert not knows_frank(proxy, issuer)
         actor.metadata()
         assert actor.lines[-1].startswith("< Metadata")
         actor.scram("frank", password="frank-secret")
@@ -235,7 +247,7 @@ def test_user_who_was_removed_cannot_renew(proxy: ProxyProcess, issuer: Issuer) 
 
 
 def knows_frank(proxy: ProxyProcess, issuer: Issuer) -> bool:
-    with WireClient(proxy.addresses()["QUICK"]) as client:
+    with WireClient(proxy.addresses()["LONG"]) as client:
         actor = Actor(client, issuer)
         actor.scram("frank", password="frank-secret")
         return actor.lines[-1] == "< server signature right: True"

@@ -57,7 +57,7 @@ def connector() -> str:
 def _copied(folder: Path) -> bool:
     command = ["mvn", "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies"]
     done = subprocess.run(
-        [*command, f"-DoutputDirectory={folder}"], capture_output=True, timeout=300
+        [*command, f"-DoutputDirectory={folder}"], capture_output=True, timeout=900
     )
     return done.returncode == 0
 
@@ -110,7 +110,7 @@ class Reports:
 
     def close(self) -> None:
         """End it."""
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=300)
         self._said.close()
 
 
@@ -136,7 +136,7 @@ def produce(kafka: KafkaCluster, topic: str, lines: Sequence[str]) -> None:
     producer = confluent.Producer({"bootstrap.servers": kafka.bootstrap()})
     for number, line in enumerate(lines):
         producer.produce(topic, line, partition=number % 3)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
 
 
 def test_a_topic_that_grows_is_read_to_the_same_report_as_all_of_it_at_once(

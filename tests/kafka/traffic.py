@@ -4,6 +4,7 @@ Every value begins with its number in its partition, so the numbers that are rea
 """
 
 import json
+import math
 import struct
 import threading
 import time
@@ -12,22 +13,34 @@ from pathlib import Path
 import confluent_kafka as confluent
 
 from tests.kafka.clients import User
+from tests.kafka.java import RUN_SECONDS
 
 PARTITIONS = 4
 _NUMBER = struct.Struct(">q")
 _PADDING = bytes(192)
-_READ_ON_SECONDS = 30.0
+_READ_ON_SECONDS = 120.0
 
 
 class TrafficFailed(Exception):
     """A record was refused, lost, doubled or out of order."""
 
 
-def java_traffic(who: User, bootstrap: str, topic: str, seconds: int, directory: Path) -> list[int]:
-    """Records by partition that Java's clients wrote and read back."""
+def java_traffic(
+    who: User,
+    bootstrap: str,
+    topic: str,
+    seconds: int,
+    directory: Path,
+    *,
+    until: Path | None = None,
+) -> list[int]:
+    """Records by partition that Java's clients wrote and read back.
+
+    They go on for so many seconds, and until there is the file `until`.
+    """
     client = who.java(directory)
-    arguments = (bootstrap, topic, str(PARTITIONS), str(seconds))
-    done = client.run("Traffic", *arguments, timeout_seconds=seconds + 60)
+    arguments = (bootstrap, topic, str(PARTITIONS), str(seconds), *([str(until)] if until else []))
+    done = client.run("Traffic", *arguments, timeout_seconds=seconds + 2 * RUN_SECONDS)
     if done.exit_status != 0:
         raise TrafficFailed(done.stderr)
     found: list[int] = json.loads(done.stdout)["records"]
@@ -42,24 +55,32 @@ def confluent_traffic(
     _directory: Path | None = None,
     *,
     pause_seconds: float = 0.0,
+    until: Path | None = None,
 ) -> list[int]:
     """The same by librdkafka; `pause_seconds` after each round of the partitions."""
-    writer = _Writer(who, bootstrap, topic, seconds, pause_seconds)
+    writer = _Writer(who, bootstrap, topic, seconds, pause_seconds, until)
     thread = threading.Thread(target=writer.run)
     thread.start()
     try:
-        return _read_back(who, bootstrap, topic, writer, seconds + _READ_ON_SECONDS)
+        return _read_back(who, bootstrap, topic, writer)
     finally:
         thread.join()
 
 
 class _Writer:
     def __init__(
-        self, who: User, bootstrap: str, topic: str, seconds: float, pause_seconds: float
+        self,
+        who: User,
+        bootstrap: str,
+        topic: str,
+        seconds: float,
+        pause_seconds: float,
+        until: Path | None,
     ) -> None:
         self.acknowledged = [0] * PARTITIONS
         self.failure: str | None = None
         self.is_done = False
+        self._until = until
         self._topic = topic
         self._seconds = seconds
         self._pause_seconds = pause_seconds
@@ -76,7 +97,7 @@ class _Writer:
         """Produces until the time is over and all is acknowledged."""
         ends_at = time.monotonic() + self._seconds
         number = 0
-        while time.monotonic() < ends_at and self.failure is None:
+        while self.failure is None and (time.monotonic() < ends_at or self._goes_on()):
             for partition in range(PARTITIONS):
                 self._produce(partition, number)
             number += 1
@@ -84,6 +105,9 @@ class _Writer:
         if self._producer.flush(_READ_ON_SECONDS) and self.failure is None:
             self.failure = "not all was acknowledged"
         self.is_done = True
+
+    def _goes_on(self) -> bool:
+        return self._until is not None and not self._until.exists()
 
     def _produce(self, partition: int, number: int) -> None:
         value = _NUMBER.pack(number) + _PADDING
@@ -106,10 +130,8 @@ class _Writer:
             self.acknowledged[partition] += 1
 
 
-def _read_back(
-    who: User, bootstrap: str, topic: str, writer: _Writer, deadline_seconds: float
-) -> list[int]:
-    deadline = time.monotonic() + deadline_seconds
+def _read_back(who: User, bootstrap: str, topic: str, writer: _Writer) -> list[int]:
+    deadline = math.inf
     settings = {"group_id": topic, "auto_offset_reset": "earliest"}
     consumer = confluent.Consumer(who.confluent(bootstrap, **settings))
     consumer.subscribe([topic])
@@ -118,6 +140,8 @@ def _read_back(
         while not writer.is_done or read != writer.acknowledged:
             if writer.failure is not None:
                 raise TrafficFailed(writer.failure)
+            if writer.is_done:
+                deadline = min(deadline, time.monotonic() + _READ_ON_SECONDS)
             if time.monotonic() > deadline:
                 raise TrafficFailed(f"read {read} of {writer.acknowledged}")
             for message in consumer.consume(10_000, timeout=0.1):

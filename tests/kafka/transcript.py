@@ -4,14 +4,13 @@ A transcript holds what was sent (a label) and what came back, decoded, with wha
 between two servers (nonces, salts, signatures, milliseconds) replaced by whether it was right.
 """
 
+import math
 import re
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import timedelta
-from itertools import zip_longest
 from typing import Any
 
 from tests.kafka.scram_client import NONCE, ScramClient, ScramFinal
@@ -38,10 +37,14 @@ METADATA, SASL_HANDSHAKE, SASL_AUTHENTICATE = 3, 17, 36
 _CONFIGURED_LIFETIMES = (0, 2_000, 3_600_000)
 
 #: How long a connection must have stayed silent to count as open.
-_OPEN_AFTER_SECONDS = 1.5
+_OPEN_AFTER_SECONDS = 4.0
+
+#: A conversation with a session that ends counts if it took no longer than its waits and this.
+_LATE_SECONDS = 0.5
 
 #: `connection.failed.authentication.delay.ms` is 100; an answer in time takes a few.
 _DELAYED_FROM_SECONDS = 0.09
+AT_ONCE, DELAYED = " at once", " delayed"
 
 
 _SERVER_FIRST = re.compile(rf"r=(?:{NONCE})+[^,\s]{{16,}},s=[A-Za-z0-9+/]{{16,}}=*,i=(\d+)")
@@ -76,6 +79,8 @@ class Actor:
         self.issuer = issuer
         self.lines: list[str] = []
         self._is_timed = is_timed
+        self._began = time.monotonic()
+        self._waited = 0.0
         self._sent_at = 0.0
         self._correlation_id = 0
 
@@ -213,6 +218,7 @@ class Actor:
         """Writes down whether the server has closed, or leaves the connection open."""
         frame = self.client.receive(_OPEN_AFTER_SECONDS)
         if isinstance(frame, Outcome):
+            self._waited += _OPEN_AFTER_SECONDS if frame is Outcome.SILENT else 0
             self._see("open" if frame is Outcome.SILENT else "closed" + self._delay())
         else:
             self._see(f"unexpected frame {frame.hex()}")
@@ -220,7 +226,17 @@ class Actor:
     def wait(self, seconds: float) -> None:
         """Lets a session grow old."""
         self._say(f"wait {seconds} s")
+        self.takes(seconds)
         time.sleep(seconds)
+
+    def takes(self, seconds: float) -> None:
+        """Says how long the program waits, or lets the server wait, besides."""
+        self._waited += seconds
+
+    @property
+    def late(self) -> float:
+        """For how many seconds longer than it meant to the conversation has gone on."""
+        return time.monotonic() - self._began - self._waited
 
     def note(self, text: str) -> None:
         """Writes down something the program found out."""
@@ -233,7 +249,7 @@ class Actor:
         if not self._is_timed:
             return ""
         took = time.monotonic() - self._sent_at
-        return " delayed" if took >= _DELAYED_FROM_SECONDS else " at once"
+        return DELAYED if took >= _DELAYED_FROM_SECONDS else AT_ONCE
 
     def _say(self, label: str) -> None:
         self.lines.append(f"> {label}")
@@ -254,59 +270,32 @@ class Program:
     act: Act
     listener: str
     is_timed: bool
+    late: float
+    """Seconds: a conversation that was held up for longer says nothing of the server."""
 
 
 PROGRAMS: dict[str, Program] = {}
 
 
-def program(name: str, *, listener: str = "LONG", is_timed: bool = False) -> Callable[[Act], Act]:
+def program(
+    name: str, *, listener: str = "LONG", is_timed: bool = False, late: float | None = None
+) -> Callable[[Act], Act]:
     """Registers a program; timed ones run alone, so that a delay is the server's own."""
 
     def register(act: Act) -> Act:
         if name in PROGRAMS:
             raise ValueError(f"two programs named {name}")
-        PROGRAMS[name] = Program(name=name, act=act, listener=listener, is_timed=is_timed)
+        most = math.inf if listener == "LONG" else _LATE_SECONDS
+        PROGRAMS[name] = Program(
+            name=name,
+            act=act,
+            listener=listener,
+            is_timed=is_timed,
+            late=most if late is None else late,
+        )
         return act
 
     return register
-
-
-def run(chosen: Program, world: World) -> Transcript:
-    """Runs one program on a connection of its own."""
-    with WireClient(world.addresses[chosen.listener]) as client:
-        actor = Actor(client, world.issuer, is_timed=chosen.is_timed)
-        chosen.act(actor)
-        return tuple(actor.lines)
-
-
-def run_all(world: World, *, at_once: int = 12) -> dict[str, Transcript]:
-    """Runs every program; most of their time is waiting, so they share it."""
-    together = [each for each in PROGRAMS.values() if not each.is_timed]
-    alone = [each for each in PROGRAMS.values() if each.is_timed]
-    with ThreadPoolExecutor(at_once) as pool:
-        done = list(pool.map(lambda each: run(each, world), together))
-    done += [run(each, world) for each in alone]
-    return {each.name: lines for each, lines in zip([*together, *alone], done, strict=True)}
-
-
-def differences(
-    left: Mapping[str, Transcript], right: Mapping[str, Transcript], names: tuple[str, str]
-) -> dict[str, str]:
-    """By program: the two transcripts side by side, where they are not the same."""
-    return {
-        name: side_by_side(left[name], right.get(name, ()), names)
-        for name in left
-        if left[name] != right.get(name, ())
-    }
-
-
-def side_by_side(left: Transcript, right: Transcript, names: tuple[str, str]) -> str:
-    """Two columns; a `!` marks the lines that differ."""
-    width = max(map(len, (*left, names[0])))
-    rows = [f"  {names[0]:{width}} | {names[1]}"]
-    for one, other in zip_longest(left, right, fillvalue=""):
-        rows.append(f"{' ' if one == other else '!'} {one:{width}} | {other}")
-    return "\n".join(rows)
 
 
 # --- messages
@@ -356,8 +345,9 @@ def _lifetime(lifetime: timedelta | None) -> str:
     lifetime_ms = round(lifetime / timedelta(milliseconds=1))
     if lifetime_ms in _CONFIGURED_LIFETIMES:
         return f" lifetime_ms={lifetime_ms}"
-    # A token's rest: told in steps of ten seconds, because the clock runs while we look.
-    return f" lifetime_ms<={-(-lifetime_ms // 10_000) * 10_000}"
+    # A token's rest: told in steps of a sixth of it or so, because the clock runs while we look.
+    step = 10_000 if lifetime_ms <= 60_000 else 60_000
+    return f" lifetime_ms<={-(-lifetime_ms // step) * step}"
 
 
 def _auth_text(auth_bytes: bytes) -> str:

@@ -31,7 +31,7 @@ class Browser:
         number = next(self._numbers)
         await self._socket.send_json({"id": number, "method": method, "params": parameters})
         while True:
-            message = await self._socket.receive_json(timeout=20)
+            message = await self._socket.receive_json(timeout=120)
             if message.get("id") == number:
                 assert "error" not in message, message
                 result: dict[str, Any] = message["result"]
@@ -61,7 +61,7 @@ class Browser:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    async def until(self, expression: str, seconds: float = 20.0) -> None:
+    async def until(self, expression: str, seconds: float = 120.0) -> None:
         async with asyncio.timeout(seconds):
             while not await self.evaluate(expression):  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.1)
@@ -127,14 +127,14 @@ async def browsing(directory: Path) -> AsyncIterator[Browser]:
     finally:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
-            await asyncio.to_thread(process.wait, 10)
+            await asyncio.to_thread(process.wait, 60)
         if process.poll() is None:
             process.kill()
             process.wait()
 
 
 async def _port(file: Path) -> str:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(180):
         while not (lines := _lines(file)):  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.05)
     return lines[0]

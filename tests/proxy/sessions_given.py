@@ -17,7 +17,7 @@ from sasl.oauthbearer_messages import client_initial_response
 from tests.proxy.frames_given import read_authenticated, request
 from tests.proxy.relayed import read_frame
 from tests.proxy.routing.fake_broker import FakeBroker
-from tests.proxy.test_server import Serving
+from tests.proxy.test_server import PATIENCE_SECONDS, Serving
 from tests.sasl.given import claims, document, ed_key, token
 
 LIFETIME_S = 3_600
@@ -32,7 +32,7 @@ class Client:
 
     async def ended(self) -> bool:
         """Whether the proxy has closed the connection."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             return await self.reader.read(1) == b""
 
     def is_open(self) -> bool:
@@ -85,14 +85,14 @@ class Proxy(Serving):
         await read_frame(client.reader)
 
     async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not await condition():  # noqa: ASYNC110 - another process changes it
                 await asyncio.sleep(0.02)
 
     async def fetch(self, path: str) -> tuple[int, str]:
         url = f"http://127.0.0.1:{self.http_port}{path}"
         async with (
-            ClientSession(timeout=ClientTimeout(20)) as session,
+            ClientSession(timeout=ClientTimeout(PATIENCE_SECONDS)) as session,
             session.get(url) as answer,
         ):
             return answer.status, await answer.text()

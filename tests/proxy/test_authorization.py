@@ -132,7 +132,7 @@ def test_a_denial_is_told_once_and_counted(
     office.authorization.close()
     assert office.told.notices[-1].count == 999
     snapshot = Snapshot(run="r", values={}, histograms={})
-    office.authorization.collect(snapshot, 0.0)
+    office.authorization.collect(snapshot)
     decisions = snapshot.values[registry.AUTHORIZER_DECISIONS.name]
     assert decisions == {("READ", "denied"): 1_000}
 

@@ -144,7 +144,7 @@ def test_a_password_that_is_typed_is_not_echoed(config: Path) -> None:
     for prompt in ("Password", "again|Repeat"):
         screen += _read_until_prompt(ours, prompt)
         os.write(ours, b"hunter2\n")
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
     screen += _read_until_prompt(ours, "log in")
     os.close(ours)
 
@@ -154,7 +154,7 @@ def test_a_password_that_is_typed_is_not_echoed(config: Path) -> None:
 
 def _read_until_prompt(terminal: int, words: str) -> str:
     text = ""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not any(word in text for word in words.split("|")) or (
         words != "log in" and not text.endswith(": ")
     ):
@@ -265,6 +265,6 @@ def test_help_imports_nothing_heavy() -> None:
         "print(sorted(heavy & sys.modules.keys()))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=240
     )
     assert done.stdout == "[]\n"

@@ -161,14 +161,14 @@ def peer() -> Iterator[Peer]:
     async def serve() -> None:
         async with one:
             started.set()
-            await asyncio.to_thread(ended.wait, 30)
+            await asyncio.to_thread(ended.wait, 600)
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
-    assert started.wait(10)
+    assert started.wait(60)
     yield one
     ended.set()
-    thread.join(10)
+    thread.join(60)
 
 
 def limit(entity: QuotaEntity) -> dict[QuotaKey, float]:

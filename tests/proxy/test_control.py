@@ -19,6 +19,17 @@ from proxy.control import (
 from proxy.errors import ProxyError
 from proxy.status.facts import Selector
 from tests.proxy.status_given import session
+from tests.proxy.waiting import PATIENCE_SECONDS
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a machine that has something else to do; where time is to run out, the test says so."""
+    for seconds in ("ANSWER_SECONDS", "PARTS_SECONDS"):
+        monkeypatch.setattr(control, seconds, PATIENCE_SECONDS)
+    for ask in (WorkerLink.ask, WorkerLink.ask_for_parts):
+        assert ask.__kwdefaults__ is not None
+        monkeypatch.setitem(ask.__kwdefaults__, "within", PATIENCE_SECONDS)
 
 
 def snapshot() -> dict[str, Any]:

@@ -14,8 +14,11 @@ import pytest
 pytestmark = pytest.mark.slow
 
 SECONDS = 24
-PATIENCE = SECONDS + 200
-"""The report at its end may take 15 s, or longer on a busy machine."""
+TRIES = 4
+HELD_UP = re.compile(r"the proxy killed \d+ of its connections|it lost \d+ connections")
+"""What is said of a client that came too late to renew its session."""
+PATIENCE = SECONDS + 900
+"""The report at its end may take 15 s, or minutes on a busy machine."""
 
 
 @contextmanager
@@ -50,8 +53,15 @@ def left_behind(tmp_path: Path) -> list[str]:
 
 
 def test_every_client_sees_what_it_should(tmp_path: Path) -> None:
-    with demo(tmp_path) as process:
-        output, _ = process.communicate(timeout=PATIENCE)
+    """On a machine that holds a client up for half a second, its session ends: once more then."""
+    for attempt in range(TRIES):
+        directory = tmp_path / str(attempt)
+        directory.mkdir()
+        with demo(directory) as process:
+            output, _ = process.communicate(timeout=PATIENCE)
+        if not HELD_UP.search(" ".join(output.split())):
+            break
+    tmp_path = directory
     assert process.returncode == 0, output
     assert "✗" not in output
     (directory,) = tmp_path.iterdir()

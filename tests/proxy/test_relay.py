@@ -13,6 +13,7 @@ from proxy.connection import Connection
 from tests.proxy.frames_given import fetch, metadata, produce, response, sized
 from tests.proxy.playbook import Offer, everything
 from tests.proxy.relayed import SMALL_BUFFER, Relay, read_frame, relayed
+from tests.proxy.waiting import PATIENCE_SECONDS, until
 
 PLAIN = everything(rewritten=frozenset())
 REWRITING = everything()
@@ -107,9 +108,8 @@ def test_a_half_closed_client_gets_its_answers() -> None:
 def test_an_idle_half_closed_client_is_closed_at_once() -> None:
     async def test(relay: Relay) -> None:
         relay.writer.write_eof()
-        assert await asyncio.wait_for(relay.reader.read(), 2) == b""
-        await asyncio.sleep(0.01)
-        assert not relay.shell.clients
+        assert await asyncio.wait_for(relay.reader.read(), PATIENCE_SECONDS) == b""
+        await until(lambda: not relay.shell.clients)
 
     assert relayed(answer_slowly, test, offer=PLAIN).take()[-1] == "closed client_closed"
 
@@ -120,7 +120,7 @@ def test_a_half_closed_stranger_is_closed_at_once() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"\0\0\0\x40half a frame")
         writer.write_eof()
-        assert await asyncio.wait_for(reader.read(), 2) == b""
+        assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
         writer.close()
 
     relayed(answer_slowly, test, offer=PLAIN)
@@ -139,7 +139,7 @@ def test_an_acks_0_request_before_a_close_arrives() -> None:
         relay.writer.write(request)
         relay.writer.write_eof()
         await relay.reader.read()
-        await asyncio.sleep(0.1)
+        await until(lambda: bool(arrived))
 
     relayed(broker, test, offer=PLAIN, receive_buffer=SMALL_BUFFER)
     assert arrived == [request[4:]]
@@ -160,7 +160,7 @@ def test_a_small_acks_0_request_arrives_though_the_end_comes_with_it() -> None:
         relay.writer.write(produce(4, acks=0))
         relay.writer.write_eof()
         await relay.reader.read()
-        await asyncio.sleep(0.05)
+        await until(lambda: bool(arrived))
 
     relayed(broker, test, offer=PLAIN)
     assert arrived == [produce(4, acks=0)[4:]]
@@ -195,7 +195,7 @@ def test_a_client_that_goes_takes_its_broker_along() -> None:
         relay.writer.write(fetch(3))
         await asyncio.sleep(0.05)
         relay.writer.transport.abort()
-        await asyncio.wait_for(ended.wait(), 2)
+        await asyncio.wait_for(ended.wait(), PATIENCE_SECONDS)
 
     relayed(broker, test, offer=PLAIN)
 
@@ -204,22 +204,25 @@ def test_a_client_that_does_not_read_its_last_bytes_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A close waits for what was written, but not for ever: `LINGER`."""
-    monkeypatch.setattr(module, "LINGER", 0.1)
+    monkeypatch.setattr(module, "LINGER", 1.0)
 
     async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_frame(reader)
         writer.write(response(3, b"r" * 20 * MEGABYTE))
-        await asyncio.sleep(0.3)
+        await asyncio.Event().wait()
 
     async def test(relay: Relay) -> None:
         relay.writer.transport.pause_reading()  # type: ignore[attr-defined]
         relay.writer.write(fetch(3))
-        await asyncio.sleep(0.2)
-        next(iter(relay.shell.clients)).tell(Connection.cut_short)
-        await asyncio.sleep(0.05)
+        (client,) = relay.shell.clients
+        transport = client._transport
+        assert transport is not None
+        await until(lambda: transport.get_write_buffer_size() > 0)
+        began = asyncio.get_running_loop().time()
+        client.tell(Connection.cut_short)
         assert relay.shell.clients
-        await asyncio.sleep(0.15)
-        assert not relay.shell.clients
+        await until(lambda: not relay.shell.clients)
+        assert asyncio.get_running_loop().time() - began > 0.9
 
     play = relayed(broker, test, offer=PLAIN, receive_buffer=SMALL_BUFFER)
     assert play.take()[-1] == "closed drained"
@@ -241,10 +244,10 @@ def test_memory_is_bounded_when_a_client_does_not_read() -> None:
     async def test(relay: Relay) -> None:
         relay.writer.transport.pause_reading()  # type: ignore[attr-defined]
         relay.writer.write(fetch(3))
-        await asyncio.sleep(0.3)
-        before = sent
-        await asyncio.sleep(0.2)
-        assert sent == before
+        seen: list[int] = []
+        while not seen or sent == 0 or sent != seen[-1]:  # it comes to rest
+            seen.append(sent)
+            await asyncio.sleep(0.2)
         client = next(iter(relay.shell.clients))
         assert client._transport is not None
         most = bulk.BUFFER_BYTES * 17 // 16  # TLS adds to each record

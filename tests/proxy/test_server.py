@@ -1,15 +1,18 @@
 """`python -m proxy serve` as an operator runs it: start, signals, accidents, end."""
 
 import json
+import math
 import os
+import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -20,7 +23,7 @@ import yaml
 from tests.ports import free_ports
 from tests.proxy.frames_given import api_versions, handshake
 
-PATIENCE_SECONDS = 15.0
+PATIENCE_SECONDS = 90.0
 
 
 class Serving:
@@ -84,7 +87,7 @@ class Serving:
     def get(self, path: str) -> tuple[int, str]:
         request = urllib.request.Request(f"http://127.0.0.1:{self.http_port}{path}")
         try:
-            with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310 - http
+            with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:  # noqa: S310 - http
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -100,7 +103,7 @@ class Serving:
 
     def handshake_error(self) -> int:
         """The error code that a client is answered to its SaslHandshake."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as client:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS) as client:
             client.sendall(handshake(1, "SCRAM-SHA-256"))
             answer = client.recv(1000)
         return int.from_bytes(answer[8:10])
@@ -168,7 +171,10 @@ def test_a_life_of_two_workers(serving: Serving) -> None:
 def test_both_workers_share_the_port(serving: Serving) -> None:
     serving.start()
     eventually(lambda: serving.workers_up() == [True, True], "workers answer")
-    clients = [socket.create_connection(("127.0.0.1", serving.port), timeout=5) for _ in range(64)]
+    clients = [
+        socket.create_connection(("127.0.0.1", serving.port), timeout=PATIENCE_SECONDS)
+        for _ in range(64)
+    ]
     try:
         eventually(
             lambda: all(int(line.rsplit(" ", 1)[1]) > 5 for line in sockets_by_worker(serving)),
@@ -190,6 +196,26 @@ def sockets_by_worker(serving: Serving) -> list[str]:
     return lines
 
 
+def store_age(serving: Serving) -> float:
+    """Seconds, of the worker that has read it least lately; infinite if one does not say."""
+    _, body = serving.get("/metrics")
+    ups = re.findall(r"^kafka_reauth_proxy_worker_up\{.*\} (\S+)$", body, re.MULTILINE)
+    ages = re.findall(r"^kafka_reauth_proxy_store_age_seconds (\S+)$", body, re.MULTILINE)
+    return float(ages[0]) if ages and set(ups) == {"1.0"} else math.inf
+
+
+def test_how_old_what_is_known_of_the_store_is_told(serving: Serving) -> None:
+    """Without ACLs too: users come from it, and an alert is about it."""
+    serving.start()
+    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
+    began = time.monotonic()
+    eventually(lambda: store_age(serving) < time.monotonic() - began - 1, "it is read again")
+    with closing(sqlite3.connect(serving.path.parent / "state.db")) as store:
+        store.execute("DROP TABLE change_counter")
+        store.commit()
+    eventually(lambda: 3 < store_age(serving) < math.inf, "it cannot be read any more")
+
+
 def test_children_end_with_a_parent_that_was_killed(serving: Serving) -> None:
     serving.start()
     eventually(lambda: serving.workers_up() == [True, True], "workers answer")
@@ -201,7 +227,7 @@ def test_children_end_with_a_parent_that_was_killed(serving: Serving) -> None:
 
 def test_sigterm_drains_connections(serving: Serving) -> None:
     serving.start()
-    with socket.create_connection(("127.0.0.1", serving.port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", serving.port), timeout=PATIENCE_SECONDS) as client:
         client.sendall(api_versions(1)[:5])
         serving.process.terminate()
         with suppress(ConnectionResetError):  # the five bytes were never read

@@ -15,11 +15,12 @@ from proxy.service_connection import (
 )
 from proxy.wire.metadata import BrokerAddress
 from tests.proxy.routing.fake_broker import FakeBroker
+from tests.proxy.waiting import PATIENCE_SECONDS
 
 Fetch = Callable[..., Awaitable[Any]]
 
 
-def ask(broker: FakeBroker, fetch: Fetch, timeout_s: float = 5.0) -> Any:
+def ask(broker: FakeBroker, fetch: Fetch, timeout_s: float = PATIENCE_SECONDS) -> Any:
     async def conversation() -> Any:
         async with broker:
             return await fetch("127.0.0.1", broker.port, timeout_s=timeout_s)
@@ -86,7 +87,7 @@ def test_a_broker_that_cannot_be_reached(host: str) -> None:
     async def conversation() -> None:
         async with FakeBroker() as broker:
             port = broker.port
-        await fetch_api_versions(host, port, timeout_s=5.0)
+        await fetch_api_versions(host, port, timeout_s=PATIENCE_SECONDS)
 
     with pytest.raises(BrokerFault):
         asyncio.run(conversation())

@@ -17,14 +17,17 @@ from typer.testing import CliRunner, Result
 from proxy.cli import app
 from proxy.config import load
 from proxy.sockets import connect_privately, listen_privately, remove_left_over
+from tests.processes import is_stopped
 from tests.proxy.sessions_given import LIFETIME_S, Client, Proxy, running
+from tests.proxy.waiting import until
 
+EACH = 16
 HOSTILE = '"><img src=x onerror=alert(1)>'
 
 
 def with_proxy(directory: Path, test: Callable[[Proxy], Awaitable[None]], workers: int = 2) -> None:
     async def run() -> None:
-        async with asyncio.timeout(60), running(directory, workers) as proxy:
+        async with asyncio.timeout(600), running(directory, workers) as proxy:
             await test(proxy)
 
     asyncio.run(run())
@@ -42,55 +45,56 @@ async def told(proxy: Proxy, *arguments: str) -> list[dict[str, Any]]:
 
 
 async def crowd(proxy: Proxy) -> dict[str, list[Client]]:
-    """Enough of each that both workers have some."""
+    """Enough of each that both workers have some: the kernel throws a coin."""
     names = [f"{user}/{app}" for user in ("alice", "bob") for app in ("app-1", "app-2")]
-    return {name: [await proxy.log_in(*name.split("/")) for _ in range(8)] for name in names}
+    return {name: [await proxy.log_in(*name.split("/")) for _ in range(EACH)] for name in names}
 
 
 def test_sessions_are_listed_and_killed_by_each_selector(tmp_path: Path) -> None:
     async def test(proxy: Proxy) -> None:
         clients = await crowd(proxy)
         rows = await told(proxy, "list")
-        assert len(rows) == 32
+        assert len(rows) == 4 * EACH
         assert {row["worker"] for row in rows} == {0, 1}
         assert {row["principal"] for row in rows} == {"User:alice", "User:bob"}
 
         killed = await told(proxy, "kill", "--principal", "User:alice", "--client-id", "app-1")
         assert {row["worker"] for row in killed} == {0, 1}
-        assert [await client.ended() for client in clients.pop("alice/app-1")] == [True] * 8
+        assert [await client.ended() for client in clients.pop("alice/app-1")] == [True] * EACH
         assert not any(one.reader.at_eof() for others in clients.values() for one in others)
 
         assert (await command(proxy, "kill", "--principal", "User:alice")).exit_code == 0
-        assert [await client.ended() for client in clients.pop("alice/app-2")] == [True] * 8
+        assert [await client.ended() for client in clients.pop("alice/app-2")] == [True] * EACH
 
         connection = (await told(proxy, "list", "--client-id", "app-1"))[0]["connection_id"]
         (one,) = await told(proxy, "kill", "--connection", connection)
         assert (one["principal"], one["client_id"]) == ("User:bob", "app-1")
-        assert len(await told(proxy, "list")) == 15
+        assert len(await told(proxy, "list")) == 2 * EACH - 1
 
         result = await command(proxy, "kill", "--client-id", "app-2")
-        assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "8 killed")
-        assert len(await told(proxy, "list")) == 7
+        assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, f"{EACH} killed")
+        assert len(await told(proxy, "list")) == EACH - 1
 
         # Who did it is in the log, and what became of it in the metrics and on the page.
         who = f"uid {os.getuid()} (pid {os.getpid()})"
-        assert f"{who} killed 8 sessions of client_id 'app-2'" in proxy.log()
+        assert f"{who} killed {EACH} sessions of client_id 'app-2'" in proxy.log()
         _, metrics = await proxy.fetch("/metrics")
-        assert 'connections_closed_total{listener="clients",reason="killed"} 25.0' in metrics
+        killed_in_all = f'reason="killed"}} {3 * EACH + 1}.0'
+        assert f'connections_closed_total{{listener="clients",{killed_in_all}' in metrics
         incidents = (await proxy.fetch_json("/sessions.json"))["incidents"]
         assert {(one["kind"], one["what"]) for one in incidents} == {("closed", "killed")}
-        assert sum(one["times"] for one in incidents) == 25
+        assert sum(one["times"] for one in incidents) == 3 * EACH + 1
 
     with_proxy(tmp_path, test)
 
 
 def test_what_is_told_of_a_session(tmp_path: Path) -> None:
     async def test(proxy: Proxy) -> None:
-        client = await proxy.log_in("alice", HOSTILE, ends_in=100)
+        client = await proxy.log_in("alice", HOSTILE, ends_in=1_000)
         await proxy.ask_metadata(client)
         await proxy.log_in("old", version=0)
         (one,) = await told(proxy, "list", "--principal", "User:alice")
-        assert 95 < one.pop("lifetime_left_s") < 100
+        assert 900 < one.pop("lifetime_left_s") < 1_000
         assert one["told_of_lifetime"] is True
         assert (one["client_software_name"], one["client_software_version"]) == ("java", "4.1.0")
         assert (one["mechanism"], one["enforcement"]) == ("OAUTHBEARER", "enforce")
@@ -135,13 +139,16 @@ def test_a_worker_that_hangs_is_named(tmp_path: Path) -> None:
             await proxy.log_in("alice")
         hanging = proxy.children()[1]
         os.kill(hanging, signal.SIGSTOP)
+        await until(lambda: is_stopped(hanging))
+        named = "reauth-proxy: worker 1 does not answer\n"
         try:
-            result = await command(proxy, "list", "--output", "json")
+            # The other one may be too busy to answer in time, once.
+            while (result := await command(proxy, "list", "--output", "json")).stderr != named:
+                assert "worker 0 does not answer" in result.stderr
             page = await proxy.fetch_json("/sessions.json")
         finally:
             os.kill(hanging, signal.SIGCONT)
         assert result.exit_code == 1
-        assert result.stderr == "reauth-proxy: worker 1 does not answer\n"
         rows = json.loads(result.stdout)
         assert {row["worker"] for row in rows} == {0}
         assert page["workers"][1]["reasons"] == ["worker 1 does not answer"]
@@ -180,7 +187,7 @@ def test_statuses_and_refusals(tmp_path: Path) -> None:
 
 
 def ask(path: Path, question: bytes) -> dict[str, Any]:
-    with connect_privately(path, 5) as sock, sock.makefile("rwb") as stream:
+    with connect_privately(path, 60) as sock, sock.makefile("rwb") as stream:
         stream.write(question)
         stream.flush()
         answer: dict[str, Any] = json.loads(stream.readline())
@@ -191,7 +198,7 @@ STRANGER = """
 import os, socket, sys
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 with socket.socket(socket.AF_UNIX) as sock:
-    sock.settimeout(5)
+    sock.settimeout(60)
     try:
         sock.connect(sys.argv[1])
     except PermissionError:
@@ -226,7 +233,7 @@ def stranger(path: Path) -> str:
         [sys.executable, "-c", STRANGER, path],
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=180,
     )
     return done.stderr
 
@@ -273,7 +280,7 @@ def test_a_socket_that_cannot_be_is_one_clear_line(tmp_path: Path) -> None:
             [sys.executable, "-m", "proxy", "serve", "--config", str(proxy.path)],
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=180,
         )
         assert done.returncode == 2
         line = done.stderr.splitlines()[-1]

@@ -97,6 +97,10 @@ def unaware(play: Play) -> None:
     play.client(handshake(1, OAUTHBEARER), authenticate(2, bearer(), version=0))
 
 
+def without_sasl(play: Play) -> None:
+    play.tell(lambda connection, now: connection.dialogue.admit("User:CN=alice", now))
+
+
 @pytest.mark.parametrize(
     ("doing", "told"),
     [
@@ -126,6 +130,18 @@ def unaware(play: Play) -> None:
         ),
         (overdue, {"state": "authenticated", "lifetime_left_s": -100.0}),
         (unaware, {"told_of_lifetime": False, "reauthentications": 0}),
+        (
+            without_sasl,
+            {
+                "state": "authenticated",
+                "principal": "User:CN=alice",
+                "mechanism": None,
+                "enforcement": "observe",
+                "told_of_lifetime": None,
+                "session_lifetime_ms": 0,
+                "lifetime_left_s": None,
+            },
+        ),
     ],
 )
 def test_facts_of_a_connection(doing: Callable[[Play], None], told: dict[str, object]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.certificates import Authority
 from tests.ports import free_ports
 
-DEADLINE_SECONDS = 60
+DEADLINE_SECONDS = 180
 
 NOT_WAITED_FOR = {
     "aiohttp": "the HTTP process's",

@@ -195,3 +195,20 @@ def test_chosen_sessions_are_listed_one_by_one() -> None:
 )
 def test_what_an_operator_asks_for_is_there(taken: Picture, said: str) -> None:
     assert said in render(taken, EVERY_SESSION, ABOUT)
+
+
+def test_clients_without_sasl_are_not_said_to_be_able_to_reauthenticate_nor_not() -> None:
+    """Their listener says why; "not yet" or "cannot" would count them to a migration."""
+    plain = session(
+        principal="User:ANONYMOUS",
+        mechanism=None,
+        enforcement="observe",
+        told_of_lifetime=None,
+        reauthentications=0,
+        lifetime_left_s=None,
+    )
+    workers = WorkerFacts(listeners=[listener(mechanisms=[], enforcement="observe")])
+    page = render(picture(plain, worker0=workers), EVERY_SESSION, ABOUT)
+    assert "none: no SASL" in page
+    assert "not yet" not in page
+    assert ">cannot<" not in page

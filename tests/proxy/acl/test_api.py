@@ -510,10 +510,10 @@ def test_whatever_is_there_is_described_and_deleted(acls: list[Acl], version: in
 def test_what_is_done_is_in_force_at_once(tmp_path: Path) -> None:
     """In the worker that did it; the others look once a second. And it is on the disk."""
     store = open_store(f"sqlite:{tmp_path / 'state.db'}")
-    cached = CachedAcls(store, now=0.0)
+    cached = CachedAcls(store)
 
     def current() -> AclIndex:
-        cached.refresh_if_changed(0.0)
+        cached.refresh_if_changed()
         return cached.index
 
     acls = Acls(store=store, current=current)

@@ -38,14 +38,14 @@ def store(url: str) -> Iterator[Store]:
 def test_changes_are_taken_over(store: Store, url: str) -> None:
     """Also those of another process, which has the file open for itself."""
     store.create_acls([acl("a"), acl("b")])
-    cached = CachedAcls(store, now=0.0)
+    cached = CachedAcls(store)
     first = cached.index
-    assert not cached.refresh_if_changed(1.0)
+    assert not cached.refresh_if_changed()
     other = open_store(url)
     other.create_acls([acl("c")])
     other.delete_acls([AclFilter(name="a")])
     other.close()
-    assert cached.refresh_if_changed(2.0)
+    assert cached.refresh_if_changed()
     assert [one.name for one in cached.index.matching(AclFilter())] == ["b", "c"]
     assert cached.index.version == store.acl_version()
     assert [one.name for one in first.matching(AclFilter())] == ["a", "b"]
@@ -53,20 +53,20 @@ def test_changes_are_taken_over(store: Store, url: str) -> None:
 
 def test_other_concerns_do_not_matter(store: Store) -> None:
     """A changed password is no reason to drop every decision."""
-    cached = CachedAcls(store, now=0.0)
+    cached = CachedAcls(store)
     before = store.version()
     store.create_acls([acl("a")])
     assert store.version() == before
-    cached.refresh_if_changed(1.0)
-    assert not cached.refresh_if_changed(2.0)
+    cached.refresh_if_changed()
+    assert not cached.refresh_if_changed()
 
 
 def test_settings_last(store: Store) -> None:
     cached = CachedAcls(
-        store, allow_everyone_if_no_acl_found=True, super_users=frozenset({"User:root"}), now=0.0
+        store, allow_everyone_if_no_acl_found=True, super_users=frozenset({"User:root"})
     )
     store.create_acls([acl("a")])
-    cached.refresh_if_changed(1.0)
+    cached.refresh_if_changed()
     asked = ("10.0.0.1", Operation.WRITE, ResourceType.TOPIC)
     assert cached.index.decide("User:root", *asked, "a").super_user
     assert not cached.index.decide("User:bob", *asked, "a").allowed
@@ -75,28 +75,27 @@ def test_settings_last(store: Store) -> None:
 
 def test_super_users_may_be_replaced(store: Store) -> None:
     """`super.users` is reloadable, and lasts over the next change of ACLs."""
-    cached = CachedAcls(store, super_users=frozenset({"User:old"}), now=0.0)
+    cached = CachedAcls(store, super_users=frozenset({"User:old"}))
     cached.replace_super_users(frozenset({"User:new"}))
     store.create_acls([acl("a")])
     for _ in range(2):
         asked = ("10.0.0.1", Operation.WRITE, ResourceType.TOPIC, "x")
         assert cached.index.decide("User:new", *asked).super_user
         assert not cached.index.decide("User:old", *asked).allowed
-        cached.refresh_if_changed(1.0)
+        cached.refresh_if_changed()
 
 
 def test_a_store_that_fails_leaves_the_last_known_acls(store: Store) -> None:
-    """Never open, never shut: what applied goes on applying, and its age tells."""
+    """Never open, never shut: what applied goes on applying, and the error tells."""
     store.create_acls([acl("a")])
-    cached = CachedAcls(store, now=10.0)
+    cached = CachedAcls(store)
     known = cached.index
     store.close()
     for _ in range(2):
         with pytest.raises(StoreError):
-            cached.refresh_if_changed(20.0)
+            cached.refresh_if_changed()
     assert cached.index is known
     assert cached.error is not None
-    assert cached.age(25.0) == 15.0
 
 
 def test_without_a_readable_store_nothing_begins(store: Store, tmp_path: Path) -> None:
@@ -104,4 +103,4 @@ def test_without_a_readable_store_nothing_begins(store: Store, tmp_path: Path) -
     connection.execute("DROP TABLE acls")
     connection.close()
     with pytest.raises(StoreError):
-        CachedAcls(store, now=0.0)
+        CachedAcls(store)

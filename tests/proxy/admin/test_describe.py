@@ -18,6 +18,7 @@ from proxy.admin import (
 from proxy.admin.connection import MOST_IN_FLIGHT
 from tests.proxy.acl.shelf import Shelf, acl
 from tests.proxy.admin.peer import Peer
+from tests.proxy.waiting import PATIENCE_SECONDS
 
 DESCRIBE = 29
 NEW, OLD = (0, 4), (0, 3)
@@ -30,9 +31,9 @@ ALICES, BOBS = acl("a"), acl("b", "User:bob")
 def against(peer: Peer, work: Callable[[AdminClient], Awaitable[None]]) -> None:
     async def run() -> None:
         async with (
-            asyncio.timeout(20),
+            asyncio.timeout(2 * PATIENCE_SECONDS),
             peer,
-            AdminClient(peer.address, request_timeout_s=5) as client,
+            AdminClient(peer.address, request_timeout_s=PATIENCE_SECONDS) as client,
         ):
             await work(client)
 

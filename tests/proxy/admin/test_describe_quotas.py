@@ -17,6 +17,7 @@ from proxy.admin import (
 )
 from proxy.quota.model import QuotaEntity, QuotaKey
 from tests.proxy.admin.peer import DESCRIBE_CLIENT_QUOTAS, Peer
+from tests.proxy.waiting import PATIENCE_SECONDS
 
 VERSIONS = pytest.mark.parametrize("version", [0, 1, 2])
 RATE = {"producer_byte_rate": 1024.0}
@@ -42,9 +43,9 @@ def peer_of(version: int) -> Peer:
 def against(peer: Peer, work: Callable[[AdminClient], Awaitable[None]]) -> None:
     async def run() -> None:
         async with (
-            asyncio.timeout(20),
+            asyncio.timeout(2 * PATIENCE_SECONDS),
             peer,
-            AdminClient(peer.address, request_timeout_s=5) as client,
+            AdminClient(peer.address, request_timeout_s=PATIENCE_SECONDS) as client,
         ):
             await work(client)
 

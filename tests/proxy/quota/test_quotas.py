@@ -1,5 +1,8 @@
 """A worker's quotas: changes reach clients that are already there."""
 
+import pytest
+
+from proxy.quota import guarded
 from proxy.quota.callback import ClientQuotaType, Cluster, DefaultQuotaCallback
 from proxy.quota.examples.groups import QuotaGroups
 from proxy.quota.examples.partitions import PartitionShare
@@ -11,6 +14,7 @@ from proxy.quota.store import CachedQuotas
 from proxy.quota.throttle import Mode
 from proxy.quota.window import WindowConfig
 from tests.proxy.quota.given import MemoryStore
+from tests.proxy.waiting import PATIENCE_SECONDS
 
 PRODUCE, FETCH, REQUEST = (
     ClientQuotaType.PRODUCE,
@@ -20,6 +24,12 @@ PRODUCE, FETCH, REQUEST = (
 BYTES = QuotaKey.PRODUCER_BYTE_RATE
 MUTATIONS = QuotaKey.CONTROLLER_MUTATION_RATE
 USER = QuotaEntity(user="u")
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enough for a machine that has something else to do than to run a callback's thread."""
+    monkeypatch.setattr(guarded, "PATIENCE", PATIENCE_SECONDS)
 
 
 def office(workers: int = 1, mode: Mode = Mode.ENFORCE) -> list[WorkerQuotas]:
@@ -107,7 +117,7 @@ def test_a_callback_of_ones_own_is_asked_and_told() -> None:
     quotas.tick()
     quotas.close()
     assert quotas._custom is not None
-    quotas._custom._thread.join(5)
+    quotas._custom._thread.join(PATIENCE_SECONDS)
     assert not quotas._custom._thread.is_alive()
     assert custom.quota_limit(PRODUCE, {"user": "u", "client-id": ""}) == 250.0
     assert quotas.callback_faults == {}

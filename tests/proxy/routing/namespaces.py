@@ -42,7 +42,7 @@ class Namespace:
             env={**os.environ, **environment},
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=120,
             check=False,
         )
         assert done.returncode == 0, done.stderr
@@ -84,4 +84,4 @@ def wired(here: tuple[str, ...], there: tuple[str, ...]) -> Iterator[tuple[Names
 
 
 def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, timeout=10)
+    subprocess.run(["ip", *arguments], check=True, timeout=120)

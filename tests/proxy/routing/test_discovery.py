@@ -15,6 +15,7 @@ from proxy.routing.discovery import (
     Target,
 )
 from tests.proxy.routing.fake_broker import FakeBroker
+from tests.proxy.waiting import PATIENCE_SECONDS, until
 
 HOST = "127.0.0.1"
 
@@ -30,7 +31,7 @@ class Cluster:
         self.discovery = ClusterDiscovery(
             [(HOST, one.port), (HOST, two.port)],
             metadata_max_age=300,
-            timeout_s=5,
+            timeout_s=PATIENCE_SECONDS,
             on_broker_joined=self._join,
             on_versions=self.told.append,
             on_broker_left=lambda target: self.left.append(target.broker_id),
@@ -50,13 +51,6 @@ class Cluster:
 async def running() -> AsyncIterator[Cluster]:
     async with FakeBroker() as one, FakeBroker() as two:
         yield Cluster(one, two)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the discovery's own task run, which tells nobody of its rounds."""
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 async def stop(task: "asyncio.Task[None]") -> None:
@@ -207,7 +201,9 @@ def test_a_sidecar_asks_its_one_broker() -> None:
     async def run() -> None:
         async with FakeBroker() as broker:
             told: list[Target] = []
-            discovery = SidecarDiscovery(HOST, broker.port, timeout_s=5, on_versions=told.append)
+            discovery = SidecarDiscovery(
+                HOST, broker.port, timeout_s=PATIENCE_SECONDS, on_versions=told.append
+            )
             assert await discovery.round(now=0)
             assert discovery.target.ready
             assert told == [discovery.target]

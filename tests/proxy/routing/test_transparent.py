@@ -74,7 +74,7 @@ class Proxy(ProxyProcess):
         config = {
             "upstream": {
                 "allowed": allowed,
-                "socket.connection.setup.timeout.ms": 3_000,
+                "socket.connection.setup.timeout.ms": 6_000,
                 **(upstream or {}),
             },
             "listeners": [listener],
@@ -217,7 +217,7 @@ def test_a_loop_with_tls_towards_brokers_ends(
     finally:
         here.run(str(SCRIPT), "down")
         proxy.start()
-    assert "broker 10.99.0.2:9092: no answer within 3 s" in log
+    assert "broker 10.99.0.2:9092: no answer within 6 s" in log
     assert refused <= 1 + 2
 
 

@@ -109,7 +109,7 @@ def test_what_one_process_writes_the_others_see(store: Store, path: Path) -> Non
         "key = ('alice', ScramMechanism.SCRAM_SHA_256);"
         "open_store(sys.argv[1]).alter_credentials(upsert={key: one})"
     )
-    subprocess.run([sys.executable, "-c", program, f"sqlite:{path}"], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", program, f"sqlite:{path}"], check=True, timeout=180)
 
     assert cached.refresh_if_changed()
     assert not cached.refresh_if_changed()
@@ -147,7 +147,7 @@ def test_several_that_open_a_new_store_at_once_agree(path: Path) -> None:
         assert worker.stdin
         worker.stdin.write("go\n")
         worker.stdin.flush()
-    printed = {worker.communicate(timeout=30)[0] for worker in workers}
+    printed = {worker.communicate(timeout=180)[0] for worker in workers}
 
     assert [worker.returncode for worker in workers] == [0] * 4
     assert len(printed) == 1
@@ -176,7 +176,7 @@ def test_threads_may_share_a_store(store: Store) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(180)
     assert failures == []
     assert len(store.credential_infos()) == 20
 

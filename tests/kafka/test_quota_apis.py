@@ -1,0 +1,236 @@
+"""The quota APIs beside Kafka's own, and the tools that use them, through two workers."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.quota.model import QuotaKey
+from tests.kafka.acl_side import PASSWORD, Client
+from tests.kafka.clients import User
+from tests.kafka.cluster import DEADLINE_SECONDS, KafkaCluster
+from tests.kafka.conftest import user
+from tests.kafka.java import RUN_SECONDS, Finished
+from tests.kafka.proxied import SUPER_USER, ProxyProcess
+from tests.kafka.quotas_given import (
+    ALTER,
+    CONSUMER,
+    PRODUCER,
+    SCRAM,
+    alteration,
+    description,
+    enforcing_quotas,
+    entities,
+    ops,
+    remove_quotas,
+)
+from tests.kafka.tokens import Issuer
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+WIRE_ADMIN, WIRE_USER = "wire-admin", "wire-user"
+
+
+@pytest.fixture(scope="module")
+def proxy(
+    kafka: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProxyProcess]:
+    process = enforcing_quotas(
+        kafka, jwks, tmp_path_factory.mktemp("quotas"), administrator=WIRE_ADMIN
+    )
+    for name in (WIRE_ADMIN, WIRE_USER):
+        process.add_user(name, PASSWORD, SCRAM)
+    with process:
+        yield process
+
+
+@pytest.fixture
+def bootstrap(proxy: ProxyProcess) -> str:
+    return str(proxy.addresses()["LONG"])
+
+
+@pytest.fixture(autouse=True)
+def no_quotas(proxy: ProxyProcess) -> Iterator[None]:
+    yield
+    remove_quotas(proxy)
+
+
+A, B = ("user", "quota-a"), ("client-id", "quota-b")
+QUESTIONS: list[Any] = [
+    description(),
+    alteration(entities(A), ops((PRODUCER, 1024.0), (CONSUMER, 2048.0))),
+    alteration(entities(A, B), ops((PRODUCER, 512.0))),
+    alteration(entities(("user", None)), ops((CONSUMER, 100.0), ("request_percentage", 12.5))),
+    alteration(entities(("client-id", None)), ops(("controller_mutation_rate", 3.5))),
+    alteration(entities(("ip", "10.0.0.1")), ops(("connection_creation_rate", 5.0))),
+    alteration(entities(("user", "<default>")), ops((PRODUCER, 7.0))),
+    alteration(entities(A), ops((PRODUCER, 9_999.0)), validate_only=True),
+    description(),
+    description(strict=True),
+    description(("user", 0, "quota-a")),
+    description(("user", 0, "quota-a"), strict=True),
+    description(("user", 1, None)),
+    description(("user", 2, None)),
+    description(("user", 2, None), ("client-id", 2, None)),
+    description(("client-id", 0, "quota-b")),
+    description(("ip", 2, None)),
+    description(("ip", 0, "10.0.0.1")),
+    description(("ip", 2, None), ("user", 2, None)),
+    description(("group", 2, None)),
+    description(("user", 2, None), ("user", 1, None)),
+    description(("user", 3, None)),
+    description(("user", 0, None)),
+    description(("user", 1, "x")),
+    description(("user", 2, "x")),
+    description(("", 2, None)),
+    alteration(entities(A), ops((PRODUCER, 0.0))),
+    alteration(entities(A), ops((PRODUCER, -1.0))),
+    alteration(entities(A), ops((PRODUCER, 1.5))),
+    alteration(entities(A), ops((PRODUCER, 1e300))),
+    alteration(entities(A), ops(("absurd", 1.0))),
+    alteration(entities(A), ops(("connection_creation_rate", 1.0))),
+    alteration(entities(("ip", "10.0.0.1")), ops((PRODUCER, 1.0))),
+    alteration(entities(A), ops((PRODUCER, 1.0), (PRODUCER, 2.0))),
+    alteration(entities(A), ops((CONSUMER, None), ("request_percentage", None))),
+    alteration(entities(("group", "g")), ops((PRODUCER, 1.0))),
+    alteration(entities(("user", "")), ops((PRODUCER, 1.0))),
+    alteration(entities(A, ("ip", "10.0.0.1")), ops((PRODUCER, 1.0))),
+    alteration([], ops((PRODUCER, 1.0))),
+    description(("user", 2, None)),
+    *(
+        alteration(
+            entities(*parts),
+            ops(*((key, None) for key in QuotaKey if ("connection" in key) is of_ip)),
+        )
+        for parts, of_ip in (
+            ((A,), False),
+            ((A, B), False),
+            ((("user", None),), False),
+            ((("client-id", None),), False),
+            ((("user", "<default>"),), False),
+            ((("ip", "10.0.0.1"),), True),
+        )
+    ),
+    description(),
+]
+
+
+def normal(answer: Any) -> Any:
+    """What must be alike: not the order of entities and keys, nor the server's sentences."""
+    if hasattr(answer, "error_code"):
+        entries = None
+        if answer.entries is not None:
+            entries = {
+                frozenset((part.entity_type, part.entity_name) for part in entry.entity): {
+                    one.key: one.value for one in entry.values
+                }
+                for entry in answer.entries
+            }
+        return int(answer.error_code), answer.error_message == "", entries
+    return [
+        (int(entry.error_code), {(part.entity_type, part.entity_name) for part in entry.entity})
+        for entry in answer.entries
+    ]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_the_apis_answer_as_kafkas_do(
+    kafka: KafkaCluster, proxy: ProxyProcess, version: int
+) -> None:
+    own = Client(kafka.address(), None)
+    through = _logged_in(proxy, WIRE_ADMIN)
+    differences = []
+    for api_key, fields in QUESTIONS:
+        ours = through.ask(api_key, version, fields)
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while normal(theirs := own.ask(api_key, version, fields)) != normal(ours):
+            # Kafka's broker learns from its controller what was altered
+            if api_key == ALTER or time.monotonic() > deadline:
+                differences.append((fields, theirs, ours))
+                break
+            time.sleep(0.1)
+    own.close()
+    through.close()
+    assert differences == []
+
+
+def test_nobody_but_administrators(proxy: ProxyProcess) -> None:
+    client = _logged_in(proxy, WIRE_USER)
+    refused = client.ask(*_flat(description()))
+    assert int(refused.error_code) == 31
+    refused = client.ask(*_flat(alteration(entities(A), ops((PRODUCER, 1.0)))))
+    assert [int(entry.error_code) for entry in refused.entries] == [31]
+    client.close()
+    assert json.loads(proxy.command("quotas", "list", "--output", "json")) == []
+
+
+def _flat(question: Any) -> tuple[int, int, Any]:
+    return question[0], 1, question[1]
+
+
+def _logged_in(proxy: ProxyProcess, name: str) -> Client:
+    return Client(proxy.addresses()["LONG"], name)
+
+
+# --- tools
+
+
+def _configs(who: User, directory: Path, bootstrap: str, *arguments: str) -> Finished:
+    tool = "kafka-configs"
+    return who.java(directory).run_tool(tool, bootstrap, *arguments)
+
+
+def test_kafka_configs_sets_shows_and_removes(
+    issuer: Issuer, bootstrap: str, tmp_path: Path, proxy: ProxyProcess
+) -> None:
+    admin = user(issuer, SCRAM, SUPER_USER)
+    entity = ("--entity-type", "users", "--entity-name", "dora")
+    both = (*entity, "--entity-type", "clients", "--entity-default")
+    added = _configs(
+        admin, tmp_path, bootstrap, "--alter", "--add-config", f"{PRODUCER}=1024", *entity
+    )
+    assert added.exit_status == 0, added
+    added = _configs(admin, tmp_path, bootstrap, "--alter", "--add-config", f"{CONSUMER}=9", *both)
+    assert added.exit_status == 0, added
+    shown = _configs(admin, tmp_path, bootstrap, "--describe", *entity)
+    assert f"{PRODUCER}=1024.0" in shown.stdout, shown
+    listed = json.loads(proxy.command("quotas", "list", "--output", "json"))
+    assert {"entity": {"user": "dora"}, "quotas": {PRODUCER: 1024.0}} in listed
+    assert {"entity": {"user": "dora", "client-id": None}, "quotas": {CONSUMER: 9.0}} in listed
+    for key, where in ((PRODUCER, entity), (CONSUMER, both)):
+        gone = _configs(admin, tmp_path, bootstrap, "--alter", "--delete-config", key, *where)
+        assert gone.exit_status == 0, gone
+    assert json.loads(proxy.command("quotas", "list", "--output", "json")) == []
+
+
+def test_the_command_line_and_the_admin_client_go_through_the_proxy(
+    proxy: ProxyProcess, issuer: Issuer, bootstrap: str, tmp_path: Path
+) -> None:
+    """And what is wrong with a request is one line and status 1."""
+    admin = user(issuer, SCRAM, SUPER_USER).java(tmp_path).properties
+    carol = user(issuer, SCRAM).java(tmp_path).properties
+
+    def quotas(who: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        through = ["--bootstrap-server", bootstrap, "--command-config", str(who)]
+        command = [sys.executable, "-m", "proxy", "quotas", *arguments, *through]
+        return subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS)
+
+    named = ("--user", "eve", "--client-id-defaults")
+    assert quotas(admin, "set", f"{PRODUCER}=1234", *named).returncode == 0
+    listed = quotas(admin, "list", "--user", "eve", "--output", "json")
+    assert json.loads(listed.stdout) == [
+        {"entity": {"user": "eve", "client-id": None}, "quotas": {PRODUCER: 1234.0}}
+    ]
+    explained = quotas(admin, "explain", "--user", "eve", "--client-id", "x")
+    assert "2. /config/users/eve/clients/<default>: applies" in explained.stdout
+    refused = quotas(carol, "set", f"{PRODUCER}=1", *named)
+    assert refused.returncode == 1
+    assert len(refused.stderr.splitlines()) == 1
+    assert quotas(admin, "remove", *named).returncode == 0
+    assert quotas(admin, "remove", *named).returncode == 1
+    assert json.loads(proxy.command("quotas", "list", "--output", "json")) == []
