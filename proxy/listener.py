@@ -95,6 +95,7 @@ class Listener:
         """As the proxy was started: no reload lets anybody in who was to log in."""
         self.sasl = settings.sasl
         self._mechanisms = settings.sasl_enabled_mechanisms
+        """As the proxy was started: a reload brings no keys for OAUTHBEARER."""
         self.mapping = PrincipalMapping(settings.ssl_principal_mapping_rules)
         """From certificates to principals, where there is no SASL."""
         self.settings = settings
@@ -129,8 +130,6 @@ class Listener:
     def apply(self, settings: config.Listener) -> None:
         """Take settings into effect for authentications and connections that come after."""
         self.settings = settings
-        if self.sasl and settings.sasl:
-            self._mechanisms = settings.sasl_enabled_mechanisms
         self.rules = Rules(
             listener=settings.name,
             mechanisms={name: self._mechanism(name, settings) for name in self._mechanisms},
