@@ -42,6 +42,7 @@ def test_programs_tell_the_same_twice(
     assert not _report(differences(kafka_transcripts, again, ("first", "second")))
 
 
+@pytest.mark.slow
 def test_proxy_answers_as_kafka_does(
     kafka_transcripts: Mapping[str, Transcript], proxied_world: World
 ) -> None:
