@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from proxy.http import MIN_SCRAPE_SECONDS
 from tests.kafka.cluster import SASL_LISTENERS, SCRAM_ITERATIONS, wait_until
 from tests.kafka.tokens import AUDIENCE, ISSUER
 from tests.kafka.wire_client import Address
@@ -123,6 +124,7 @@ class ProxyProcess:
         self.config_file = directory / "config.yaml"
         self._listeners = config["listeners"]
         self._http_address = config["http"]["address"]
+        self._scraped_at = 0.0
         self._directory = directory
         self._log = directory / "proxy.log"
         self._process: subprocess.Popen[str] | None = None
@@ -250,13 +252,16 @@ class ProxyProcess:
         wait_until(known, what="the store is not read", details=self.log)
 
     def _scrape(self) -> Mapping[str, list[tuple[Mapping[str, str], float]]]:
-        """Labels and values by name; asked again while a worker is too busy to answer."""
+        """Labels and values by name, as they are now; asked again while a worker is too busy."""
         found: dict[str, list[tuple[Mapping[str, str], float]]] = {}
 
         def complete() -> bool:
+            # One that came sooner would be given the last one's answer.
+            time.sleep(max(0.0, self._scraped_at + MIN_SCRAPE_SECONDS - time.monotonic()))
             url = f"http://{self._http_address}/metrics"
             with urllib.request.urlopen(url, timeout=START_DEADLINE_SECONDS) as answer:
                 families = text_string_to_metric_families(answer.read().decode())
+            self._scraped_at = time.monotonic()
             samples = [sample for family in families for sample in family.samples]
             found.clear()
             for sample in samples:
