@@ -10,8 +10,9 @@ import time
 from collections import deque
 from typing import Final
 
+from metrics.event_lines import to_json_line
 from metrics.event_log import EventLog, EventLogSettings
-from metrics.events import SessionEvent, to_json_line
+from metrics.events import SessionEvent
 from metrics.registry import EVENT_LOG_BYTES, EVENTS_DROPPED, EVENTS_WRITTEN
 from metrics.snapshot import Snapshot
 

@@ -20,11 +20,8 @@ import types
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields
 from enum import StrEnum
-from functools import lru_cache
 from itertools import count
-from json.encoder import encode_basestring_ascii
-from operator import attrgetter
-from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 SCHEMA_VERSION = 1
 
@@ -312,75 +309,6 @@ def _type_name(hint: Any, *, nested: bool) -> str:
 
 
 EVENT_SCHEMA = event_fields(SessionEvent)
-
-
-def to_json_line(event: SessionEvent) -> str:
-    """Write an event as one line, without its newline.
-
-    Whatever a client sent stands inside a JSON string in ASCII: no line can be forged, no
-    terminal be reached. Text and numbers are bounded.
-    """
-    return _object(event)
-
-
-_COLUMNS: Final = {
-    row: (attrgetter(*names), [f'"{name}":' for name in names])
-    for row in (SessionEvent, AuthInterval, LatencyBucket)
-    for names in [[column.name for column in fields(row)]]
-}
-"""Of each kind of row: what reads its cells, and how their names stand in a line."""
-
-
-def _object(row: SessionEvent | AuthInterval | LatencyBucket) -> str:
-    """Write a row without its nulls. By hand: `json` takes three times as long, which counts when
-    ten thousand clients come back at once."""
-    cells_of, names = _COLUMNS[type(row)]
-    return (
-        "{"
-        + ",".join(
-            [
-                name
-                + (
-                    _text(cell)
-                    if isinstance(cell, str)
-                    else str(cell)
-                    if type(cell) is int and 0 <= cell <= MAX_INT64
-                    else _value(cell)
-                )
-                for name, cell in zip(names, cells_of(row), strict=True)
-                if cell is not None
-            ]
-        )
-        + "}"
-    )
-
-
-@lru_cache(maxsize=1_024)
-def _text(text: str) -> str:
-    """Most texts of a line stand in the next one too: names, addresses, versions, reasons."""
-    return encode_basestring_ascii(bounded_text(text))
-
-
-def _value(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(bounded_int(value))
-    if isinstance(value, tuple):
-        return f"[{','.join(map(_object, value))}]"
-    raise AssertionError(f"no value of the log: {type(value)}")
-
-
-def bounded_text(text: str) -> str:
-    """Cut what a client sent to `MAX_TEXT_CHARS`, and replace what no reader could decode."""
-    if len(text) > MAX_TEXT_CHARS:
-        text = text[: MAX_TEXT_CHARS - 1] + "…"
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
-
-
-def bounded_int(number: int) -> int:
-    """Keep a number within a signed 64-bit integer: a token may claim to live for ever."""
-    return max(-MAX_INT64 - 1, min(MAX_INT64, number))
 
 
 def connection_ids() -> Iterator[str]:

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any, Final, Protocol
 
 from metrics import registry
-from metrics.events import bounded_text
+from metrics.event_lines import bounded_text
 from metrics.snapshot import Histogram, Snapshot
 from proxy import config
 from proxy.connection import Connection

@@ -10,12 +10,11 @@ import re
 from typing import Any, Final
 
 from sasl.jwks import KeyCache, KeyMissing
-from sasl.jwt_claims import OAuthBearerSettings, deadline_of, judge_claims
+from sasl.jwt_claims import AcceptedClaims, OAuthBearerSettings, judge_claims
 from sasl.mechanism import FailureReason
-from sasl.signatures import ALGORITHMS
+from sasl.signatures import ALGORITHMS, PublicKey
 from sasl.strict_json import read_object
 from sasl.values import value
-from sasl.verified_tokens import VerifiedTokens
 
 MAX_HEADER_CHARACTERS: Final = 32 * 1024
 """A chain of four certificates has about 12 KiB; the header of a stranger is parsed unverified."""
@@ -31,11 +30,12 @@ _LAST_CHARACTERS: Final = {
 
 @value
 class AcceptedToken:
-    """A token that lets its bearer in."""
+    """A token that lets its bearer in, and the key that vouches for it."""
 
-    principal_name: str
-    deadline: float
-    """Monotonic seconds."""
+    claims: AcceptedClaims
+    algorithm: str
+    kid: str | None
+    key: PublicKey
 
 
 @value
@@ -48,24 +48,9 @@ class _SignedToken:
 
 
 def judge_token(
-    token: str,
-    keys: KeyCache,
-    settings: OAuthBearerSettings,
-    wall_now: float,
-    now: float,
-    verified: VerifiedTokens | None = None,
+    token: str, keys: KeyCache, settings: OAuthBearerSettings, wall_now: float, now: float
 ) -> AcceptedToken | FailureReason | KeyMissing:
-    """Decide on a token; `KeyMissing` when the key for its signature cannot be found.
-
-    `verified` remembers whose signatures were right; None: each is verified every time.
-    """
-    payload = None if verified is None else verified.payload(token, keys, now)
-    if payload is not None:
-        accepted = _judge_payload(payload, settings, wall_now, now)
-        if isinstance(accepted, FailureReason):
-            assert verified is not None
-            verified.forget(token)
-        return accepted
+    """Decide on a token; `KeyMissing` when the key for its signature cannot be found."""
     parsed = _parse(token)
     if isinstance(parsed, FailureReason):
         return parsed
@@ -74,32 +59,13 @@ def judge_token(
         return key
     if not ALGORITHMS[parsed.algorithm].verify(key, parsed.signed, parsed.signature):
         return FailureReason.BAD_SIGNATURE
-    accepted = _judge_payload(parsed.payload, settings, wall_now, now)
-    if verified is not None and isinstance(accepted, AcceptedToken):
-        verified.remember(
-            token,
-            algorithm=parsed.algorithm,
-            kid=parsed.kid,
-            key=key,
-            payload=parsed.payload,
-        )
-    return accepted
-
-
-def _judge_payload(
-    payload: bytes, settings: OAuthBearerSettings, wall_now: float, now: float
-) -> AcceptedToken | FailureReason:
-    """Judge what a token says whose signature is right."""
-    claims = read_object(payload)
-    if claims is None:
+    said = read_object(parsed.payload)
+    if said is None:
         return FailureReason.BAD_CLAIMS
-    accepted = judge_claims(claims, settings, wall_now)
-    if isinstance(accepted, FailureReason):
-        return accepted
-    return AcceptedToken(
-        principal_name=accepted.subject,
-        deadline=deadline_of(accepted.expires_at, wall_now, now),
-    )
+    claims = judge_claims(said, settings, wall_now)
+    if isinstance(claims, FailureReason):
+        return claims
+    return AcceptedToken(claims=claims, algorithm=parsed.algorithm, kid=parsed.kid, key=key)
 
 
 def _parse(token: str) -> _SignedToken | FailureReason:

@@ -39,11 +39,12 @@ class OAuthBearerSettings:
 
 @value
 class AcceptedClaims:
-    """A token that is for us and still valid."""
+    """A token that is for us and still valid. Times are wall-clock seconds since 1970."""
 
     subject: str
+    not_before: float
+    """Minus infinity: the token does not say."""
     expires_at: float
-    """Wall-clock seconds since 1970."""
 
 
 def judge_claims(
@@ -54,10 +55,9 @@ def judge_claims(
     not_before = _numeric_date(claims, "nbf") if "nbf" in claims else -math.inf
     if expires_at is None or issued_at is None or not_before is None:
         return FailureReason.BAD_CLAIMS
-    if expires_at <= wall_now:
-        return FailureReason.EXPIRED
-    if not_before > wall_now + settings.clock_skew_seconds:
-        return FailureReason.NOT_YET_VALID
+    untimely = judge_times(not_before, expires_at, settings, wall_now)
+    if untimely is not None:
+        return untimely
     subject = _text(claims.get(settings.sub_claim_name))
     if (
         subject is None
@@ -67,7 +67,18 @@ def judge_claims(
         or not _scope_is_well_formed(claims.get(settings.scope_claim_name))
     ):
         return FailureReason.BAD_CLAIMS
-    return AcceptedClaims(subject=subject, expires_at=expires_at)
+    return AcceptedClaims(subject=subject, not_before=not_before, expires_at=expires_at)
+
+
+def judge_times(
+    not_before: float, expires_at: float, settings: OAuthBearerSettings, wall_now: float
+) -> FailureReason | None:
+    """Judge the part of the claims that changes with time; None: they hold now."""
+    if expires_at <= wall_now:
+        return FailureReason.EXPIRED
+    if not_before > wall_now + settings.clock_skew_seconds:
+        return FailureReason.NOT_YET_VALID
+    return None
 
 
 def deadline_of(expires_at: float, wall_now: float, now: float) -> float:

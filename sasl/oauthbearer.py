@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from sasl.json_web_token import AcceptedToken, judge_token
+from sasl.json_web_token import judge_token
 from sasl.jwks import KeyCache, KeyMissing
-from sasl.jwt_claims import OAuthBearerSettings
+from sasl.jwt_claims import AcceptedClaims, OAuthBearerSettings, deadline_of
 from sasl.mechanism import Challenge, Failure, FailureReason, KeysNeeded, Step, Success
 from sasl.oauthbearer_messages import read_client_initial_response
 from sasl.verified_tokens import VerifiedTokens
@@ -45,10 +45,10 @@ class OAuthBearerServer:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """Accept tokens signed by `keys`; `wall_clock` returns seconds since 1970."""
-        self._settings = settings
-        self._keys = keys
-        self._wall_clock = wall_clock
-        self._verified = VerifiedTokens()
+        self.settings: Final = settings
+        self.keys: Final = keys
+        self.wall_clock: Final = wall_clock
+        self.verified: Final = VerifiedTokens(keys, settings)
 
     @property
     def name(self) -> str:
@@ -57,26 +57,16 @@ class OAuthBearerServer:
 
     def exchange(self) -> "OAuthBearerServerExchange":
         """Begin an authentication."""
-        return OAuthBearerServerExchange(self._judge, self._keys)
-
-    def _judge(self, token: str, now: float) -> AcceptedToken | FailureReason | KeyMissing:
-        return judge_token(
-            token, self._keys, self._settings, self._wall_clock(), now, self._verified
-        )
+        return OAuthBearerServerExchange(self)
 
 
 class OAuthBearerServerExchange:
     """One OAUTHBEARER authentication; see the laws of `sasl.mechanism`."""
 
-    __slots__ = ("_ended", "_judge", "_keys", "_keys_sought", "_rejected")
+    __slots__ = ("_ended", "_keys_sought", "_rejected", "_server")
 
-    def __init__(
-        self,
-        judge: Callable[[str, float], AcceptedToken | FailureReason | KeyMissing],
-        keys: KeyCache,
-    ) -> None:
-        self._judge = judge
-        self._keys = keys
+    def __init__(self, server: OAuthBearerServer) -> None:
+        self._server = server
         self._keys_sought = False
         self._rejected: FailureReason | None = None
         self._ended = False
@@ -94,10 +84,19 @@ class OAuthBearerServerExchange:
     def _answer(self, message: bytes, now: float) -> Step:
         if self._rejected is not None and message == _CONTINUE:
             return Failure(reason=self._rejected, message=INVALID_TOKEN)
+        server = self._server
+        wall_now = server.wall_clock()
+        claims = server.verified.find(message, wall_now, now)
+        if claims is not None:
+            return _success(claims, wall_now, now)
+        return self._judge(message, wall_now, now)
+
+    def _judge(self, message: bytes, wall_now: float, now: float) -> Step:
+        server = self._server
         response = read_client_initial_response(message)
         if response is None:
             return Failure(reason=FailureReason.BAD_MESSAGE)
-        verdict = self._judge(response.token, now)
+        verdict = judge_token(response.token, server.keys, server.settings, wall_now, now)
         if isinstance(verdict, KeyMissing):
             if self._may_seek_keys(verdict, now):
                 return KeysNeeded()
@@ -105,15 +104,16 @@ class OAuthBearerServerExchange:
         if isinstance(verdict, FailureReason):
             return self._reject(verdict)
         authorization_id = response.authorization_id
-        if authorization_id is not None and authorization_id != verdict.principal_name:
-            return _authorization_id_differs(authorization_id, verdict.principal_name)
-        return Success(data=b"", name=verdict.principal_name, credential_deadline=verdict.deadline)
+        if authorization_id is not None and authorization_id != verdict.claims.subject:
+            return _authorization_id_differs(authorization_id, verdict.claims.subject)
+        server.verified.remember(message, verdict)
+        return _success(verdict.claims, wall_now, now)
 
     def _may_seek_keys(self, missing: KeyMissing, now: float) -> bool:
-        if missing is KeyMissing.NO_FIT or self._keys_sought or not self._keys.unknown_kid(now):
+        if missing is KeyMissing.NO_FIT or self._keys_sought:
             return False
-        self._keys_sought = True
-        return True
+        self._keys_sought = self._server.keys.unknown_kid(now)
+        return self._keys_sought
 
     def _reject(self, reason: FailureReason) -> Step:
         if self._rejected is not None:
@@ -127,6 +127,11 @@ _REASONS: Final = {
     KeyMissing.UNKNOWN_KID: FailureReason.UNKNOWN_KEY,
     KeyMissing.NO_FIT: FailureReason.UNKNOWN_KEY,
 }
+
+
+def _success(claims: AcceptedClaims, wall_now: float, now: float) -> Success:
+    deadline = deadline_of(claims.expires_at, wall_now, now)
+    return Success(data=b"", name=claims.subject, credential_deadline=deadline)
 
 
 def _authorization_id_differs(authorization_id: str, name: str) -> Failure:

@@ -1,74 +1,68 @@
-"""Tokens whose signatures were found to be right, so that to verify them again is to look them up.
+"""Messages whose tokens were found to be good, so that to judge them again is to look them up.
 
 A client offers the same token on each of its connections and again after each interruption, until
 its identity provider gives it another: when a broker comes back, thousands of connections offer a
 few tokens at once. Laws:
 
-- What is remembered is one fact: this very key object verifies this very token. Nothing that
-  changes with time is: the key is looked for and the claims are judged anew, each time. A key that
-  was withdrawn, replaced (under its old id, too) or is too old lets nobody in, and each good fetch
-  of the JWKS makes new key objects, so no signature is believed for longer than `refresh_ms`.
+- What is remembered is one fact: this very key object verifies the token in this very message, and
+  by these rules it says this. What changes with time is judged anew, each time: whether the key is
+  still there, and whether the token is valid now. A key that was withdrawn, replaced (under its old
+  id, too) or is too old lets nobody in, and each good fetch of the JWKS makes new key objects, so
+  no signature is believed for longer than `refresh_ms`.
 - Only what let somebody in is remembered: strangers can neither fill nor flush the memory.
-- Memory is bounded, and holds no token, only its SHA-256 and what it says.
+- Memory is bounded, and holds no token, only the message's SHA-256, whom it names and until when.
 """
 
 import hashlib
 from collections import OrderedDict
-from typing import Final, NamedTuple
+from typing import Final
 
-from sasl.jwks import KeyCache, KeyMissing
-from sasl.signatures import PublicKey
+from sasl.json_web_token import AcceptedToken
+from sasl.jwks import KeyCache
+from sasl.jwt_claims import AcceptedClaims, OAuthBearerSettings, judge_times
 
 MOST_TOKENS: Final = 1_024
-"""At most 4 MiB with `MOST_CHARACTERS`; each has as many connections as it likes."""
-MOST_CHARACTERS: Final = 4_096
-"""Of a token that is remembered; most have about a thousand."""
-
-
-class _Verified(NamedTuple):
-    algorithm: str
-    kid: str | None
-    key: PublicKey
-    payload: bytes
+"""At most 4 MiB with `MOST_BYTES`; each has as many connections as it likes."""
+MOST_BYTES: Final = 4_096
+"""Of a message that is remembered; most have about a thousand."""
 
 
 class VerifiedTokens:
     """What one listener of one worker remembers; the longest unused is forgotten first."""
 
-    def __init__(self, most_tokens: int = MOST_TOKENS) -> None:
+    def __init__(
+        self, keys: KeyCache, settings: OAuthBearerSettings, most_tokens: int = MOST_TOKENS
+    ) -> None:
+        """Remember what `keys` verified, and `settings` let in."""
+        self._keys = keys
+        self._settings = settings
         self._most_tokens = most_tokens
-        self._by_digest: OrderedDict[bytes, _Verified] = OrderedDict()
+        self._by_digest: OrderedDict[bytes, AcceptedToken] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._by_digest)
 
-    def payload(self, token: str, keys: KeyCache, now: float) -> bytes | None:
-        """What a token says whose signature is known to be right; None: verify it."""
-        digest = _digest(token)
-        verified = self._by_digest.get(digest)
-        if verified is None:
+    def find(self, message: bytes, wall_now: float, now: float) -> AcceptedClaims | None:
+        """What the token of `message` says, if it is known to be good; None: judge it."""
+        digest = hashlib.sha256(message).digest()
+        known = self._by_digest.get(digest)
+        if known is None:
             return None
-        key = keys.find(verified.algorithm, verified.kid, now)
-        if isinstance(key, KeyMissing) or key is not verified.key:
+        claims = known.claims
+        if (
+            self._keys.find(known.algorithm, known.kid, now) is not known.key
+            or judge_times(claims.not_before, claims.expires_at, self._settings, wall_now)
+            is not None
+        ):
             del self._by_digest[digest]
             return None
         self._by_digest.move_to_end(digest)
-        return verified.payload
+        return claims
 
-    def remember(
-        self, token: str, *, algorithm: str, kid: str | None, key: PublicKey, payload: bytes
-    ) -> None:
-        """Keep in mind that `key`, found by `algorithm` and `kid`, verifies a token."""
-        if len(token) > MOST_CHARACTERS:
+    def remember(self, message: bytes, accepted: AcceptedToken) -> None:
+        """Keep in mind that the token of `message` lets its bearer in."""
+        if len(message) > MOST_BYTES:
             return
-        self._by_digest[_digest(token)] = _Verified(algorithm, kid, key, payload)
+        self._by_digest[hashlib.sha256(message).digest()] = accepted
         if len(self._by_digest) > self._most_tokens:
             self._by_digest.popitem(last=False)
-
-    def forget(self, token: str) -> None:
-        """Give up what will let nobody in any more."""
-        self._by_digest.pop(_digest(token), None)
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()

@@ -13,15 +13,20 @@ from tests.deploy.tools import missing
 pytestmark = pytest.mark.slow
 
 TEST_SECONDS = 1_200
-ASPECTS = (
-    "connection",
-    "frames",
-    "listener",
-    "observer",
-    "relay",
-    "throttling",
-    "tls_relay",
-    "tls_transport",
+SUITES = (
+    "metrics/test_event*.py",
+    "metrics/test_history.py",
+    "metrics/test_tally.py",
+    "proxy/test_connection*.py",
+    "proxy/test_frames.py",
+    "proxy/test_listener*.py",
+    "proxy/test_observer*.py",
+    "proxy/test_relay.py",
+    "proxy/test_throttling.py",
+    "proxy/test_tls_relay.py",
+    "proxy/test_tls_transport.py",
+    "proxy/wire",
+    "sasl",
 )
 
 
@@ -58,8 +63,8 @@ def test_what_is_to_be_compiled_is(copy: Path) -> None:
     assert all(file.startswith(str(copy)) and file.endswith(".so") for file in files), files
 
 
-@pytest.mark.parametrize("aspect", ASPECTS)
-def test_it_passes_the_data_paths_own_tests(copy: Path, aspect: str) -> None:
-    tests = sorted(str(path) for path in (copy / "tests/proxy").glob(f"test_{aspect}*.py"))
+@pytest.mark.parametrize("suite", SUITES)
+def test_it_passes_the_data_paths_own_tests(copy: Path, suite: str) -> None:
+    tests = sorted(str(path) for path in (copy / "tests").glob(suite))
     assert tests
     _python(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests)

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metrics.event_files import file_stem
-from metrics.events import SessionEvent, to_json_line
+from metrics.event_lines import to_json_line
+from metrics.events import SessionEvent
 from metrics.spark.population import (
     SHARES,
     Behaviour,

@@ -7,7 +7,8 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from metrics.events import EVENT_SCHEMA, schema_ddl, to_json_line
+from metrics.event_lines import to_json_line
+from metrics.events import EVENT_SCHEMA, schema_ddl
 from metrics.spark import events as log
 from metrics.spark.generate import TEMPLATES, Size, clients_of, simulated, write_lines
 from metrics.spark.session import make_session

@@ -8,7 +8,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from metrics.events import EventKind, SessionEvent, bounded_text
+from metrics.event_lines import bounded_text
+from metrics.events import EventKind, SessionEvent
 from proxy.commands import CloseReason
 from proxy.wire.apis import APIS
 

@@ -1,10 +1,12 @@
 import dataclasses
 import json
+import tracemalloc
 from itertools import islice
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metrics.event_lines import MAX_TEXTS_KEPT, bounded_text, to_json_line
 from metrics.events import (
     EVENT_SCHEMA,
     MAX_INT64,
@@ -13,10 +15,8 @@ from metrics.events import (
     EventKind,
     IntervalEnd,
     SessionEvent,
-    bounded_text,
     connection_ids,
     schema_ddl,
-    to_json_line,
 )
 from tests.metrics.given import event
 
@@ -120,3 +120,19 @@ def test_numbers_fit_a_signed_64_bit_integer(number: int) -> None:
 def test_connection_ids_never_repeat_across_starts() -> None:
     first, second = (set(islice(connection_ids(), 100)) for _ in range(2))
     assert len(first | second) == 200
+
+
+def test_texts_that_are_never_seen_again_take_no_memory() -> None:
+    """Strangers choose client ids: what is kept of them has an end."""
+    for number in range(2 * MAX_TEXTS_KEPT):
+        assert f"stranger-{number}" in to_json_line(event(client_id=f"stranger-{number}"))
+    long = to_json_line(event(principal="x" * 1_000_000))
+    assert len(long) < 2_000
+    tracemalloc.start()
+    for number in range(4 * MAX_TEXTS_KEPT):
+        to_json_line(
+            event(client_id=f"{number}" + "é" * 250, principal=f"{number}" + "x" * 100_000)
+        )
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 8 * 1024 * 1024

@@ -7,7 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.events import MAX_INTERVALS, AuthInterval, EventKind, SessionEvent, to_json_line
+from metrics.event_lines import to_json_line
+from metrics.events import MAX_INTERVALS, AuthInterval, EventKind, SessionEvent
 from metrics.history import Cadence, SessionHistory, Timeline
 from metrics.period import LATENCY_GAMMA, latency_bucket
 from tests.metrics.given import EPOCH_MS, grant, history, used

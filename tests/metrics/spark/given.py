@@ -5,7 +5,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from metrics.events import EventKind, SessionEvent, to_json_line
+from metrics.event_lines import to_json_line
+from metrics.events import EventKind, SessionEvent
 from metrics.spark import events as log
 from metrics.spark.analysis import Known, known
 from metrics.spark.sessions import identities, sessions

@@ -3,7 +3,8 @@ import json
 import pytest
 from pyspark.sql import SparkSession
 
-from metrics.events import MAX_INT64, to_json_line
+from metrics.event_lines import to_json_line
+from metrics.events import MAX_INT64
 from metrics.spark import events as log
 from metrics.spark.cleaning import Cleaned, Rows, cleaned
 from metrics.spark.events import CLOCK_TOLERANCE_MS, Problem

@@ -2,7 +2,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from metrics.events import schema_ddl, to_json_line
+from metrics.event_lines import to_json_line
+from metrics.events import schema_ddl
 from metrics.spark import events as log
 from metrics.spark.generate import Size, clients_of, main, simulated
 from metrics.spark.multiply import copied

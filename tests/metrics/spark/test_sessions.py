@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from metrics.events import EventKind, SessionEvent, to_json_line
+from metrics.event_lines import to_json_line
+from metrics.events import EventKind, SessionEvent
 from metrics.spark import events as log
 from metrics.spark.cleaning import Rows, cleaned
 from metrics.spark.denials import denials
