@@ -53,7 +53,7 @@ TICK: Final = 1.0
 DRAIN_LOOK: Final = 0.05
 """Seconds between two looks whether all connections have ended."""
 CLIENTS_AT_ONCE: Final = 256
-"""Connections that are told of other quotas before the event loop goes on."""
+"""Connections that are told of other quotas, or swept, before the event loop goes on."""
 COLLECTOR_THRESHOLD: Final = 1_500
 """Allocations between two runs of the cycle collector. A closed connection is a cycle: with more
 between two runs, one that finds thousands of them holds up all others for tens of milliseconds."""
@@ -230,6 +230,7 @@ class Worker:
         return next(self._names)
 
     async def _tick(self) -> None:
+        minute = time.time() // 60
         while True:
             due = self.loop.time() + TICK
             await asyncio.sleep(TICK)
@@ -237,18 +238,22 @@ class Worker:
             self._tally.observe(registry.EVENT_LOOP_LAG, max(0.0, now - due))
             for client in self._clients():
                 client.tell(Connection.timer)
-            if time.time() // 60 > (time.time() - TICK) // 60:
-                self._minute(now)
+            if time.time() // 60 != minute:
+                minute = time.time() // 60
+                await self._sweep()
             await self._refresh_store()
             if self._authorization is not None:
                 self._authorization.sweep()
 
-    def _minute(self, now: float) -> None:
-        self._timeline.adjust(wall=time.time(), now=now)
+    async def _sweep(self) -> None:
+        """Have checkpoints and summaries written that are due, at the end of a minute."""
+        self._timeline.adjust(wall=time.time(), now=self.loop.time())
         for listener in self._listeners:
-            for client in list(listener.clients):
+            for number, client in enumerate(list(listener.clients)):
                 if client.connection is not None and not client.connection.closed:
-                    listener.observer.sweep(client.connection, now)
+                    listener.observer.sweep(client.connection, monotonic())
+                if number % CLIENTS_AT_ONCE == CLIENTS_AT_ONCE - 1:
+                    await asyncio.sleep(0)
 
     async def _follow_cluster(self) -> None:
         if self._quotas is not None and self._quotas.wants_cluster:
