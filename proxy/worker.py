@@ -39,7 +39,7 @@ from proxy.routing.discovery import Target
 from proxy.rules import Unjudged
 from proxy.sessions import Sessions
 from proxy.store import CachedCredentials, Store, open_store
-from proxy.tls.contexts import LOOK_EVERY
+from proxy.tls.follower import follow as follow_certificates
 from proxy.turns import Turns
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class Worker:
         self.spawn(self._tick())
         self.spawn(self._follow_cluster())
         if self._given.tls.all:
-            self.spawn(self._follow_certificates())
+            self.spawn(follow_certificates(self._given.tls))
         if self._given.number == 0:
             for listener in self._listeners:
                 line = f"listener {listener.name}: accepting on {listener.settings.address}"
@@ -257,21 +257,10 @@ class Worker:
 
     async def _follow_cluster(self) -> None:
         if self._quotas is not None and self._quotas.wants_cluster:
-            from proxy.quota_cluster import follow  # with 16 MiB of schemas
+            from proxy.quota_cluster import follow as follow_cluster  # with 16 MiB of schemas
 
             upstream = self._settings.upstream
-            await follow(self._quotas, self._routing, upstream, self.upstream_tls)
-
-    async def _follow_certificates(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_EVERY)
-            for tls in self._given.tls.all:
-                try:
-                    replacement = await asyncio.to_thread(tls.look, time.time())
-                    if replacement is not None:
-                        tls.take(replacement)
-                except Exception:  # the old certificate stays, and the next look comes
-                    log.exception("a certificate could not be looked at")
+            await follow_cluster(self._quotas, self._routing, upstream, self.upstream_tls)
 
     async def _refresh_store(self) -> None:
         began = self.loop.time()

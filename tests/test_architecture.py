@@ -32,6 +32,7 @@ MAY_KNOW_ASYNCIO = {
     "proxy/routing/transparent.py",
     "proxy/service_connection.py",
     "proxy/status/service.py",
+    "proxy/tls/follower.py",
     "proxy/tls/transport.py",
     "proxy/turns.py",
     "proxy/worker.py",

@@ -23,8 +23,6 @@ from proxy.tls.material import Material, Signature, read, signature
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY: Final = 1.0
-"""Seconds between two looks at the files."""
 RETRY_AFTER: Final = 60.0
 """Seconds after which what was refused is judged again: a certificate may have begun by now."""
 
