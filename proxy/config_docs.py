@@ -135,8 +135,8 @@ def _default(field: FieldInfo) -> str:
             return "null"
         case {}:
             return "its defaults" if nested_section(field.annotation) else "`{}`"
-        case ():
-            return "`[]`"
+        case tuple() as default:
+            return f"`[{', '.join(map(str, default))}]`"
         case Enum() as default:
             return f"`{default.value}`"
         case default:

@@ -18,6 +18,7 @@ from typing import Final
 
 from proxy.acl.model import AuthorizerMode
 from proxy.config import Config, Quotas, QuotasMode, compare, load
+from proxy.config.exposure import exposures
 from proxy.errors import ConfigError, ProxyError
 from proxy.quota.callback import CLASS_SETTING, configured_callback
 from proxy.quota.shared import UsageTable
@@ -95,6 +96,8 @@ class Server:
         except ProxyError as error:
             print(f"reauth-proxy: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
             return 2
+        for line in exposures(self._config):
+            log.warning("%s", line)
         self._load()
         self._children = [
             _Child(f"worker {worker.number}", self._worker_main(worker)) for worker in self._workers
@@ -206,6 +209,8 @@ class Server:
             log.warning("not reloaded, needs a restart: %s", key)
         for key in compare(self._latest, config).reloadable:
             log.info("reloaded: %s", key)
+        for line in sorted(set(exposures(config)) - set(exposures(self._latest))):
+            log.warning("%s", line)
         self._latest = config
         self._signal(signal.SIGHUP)
 

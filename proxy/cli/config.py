@@ -28,9 +28,13 @@ def check(
     assert path is not None
     with explained(path):
         from proxy.config import load
+        from proxy.config.exposure import exposures
         from proxy.tls.contexts import open_tls
 
-        open_tls(load(path), time.time())
+        checked = load(path)
+        open_tls(checked, time.time())
+    for line in exposures(checked):
+        typer.echo(f"{path}: warning: {line}", err=True)
     typer.echo(f"{path}: ok")
 
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
 from proxy.cli import app
@@ -213,6 +214,21 @@ def test_a_configuration_is_checked(config: Path) -> None:
         assert (result.exit_code, result.stdout) == (0, f"{config}: ok\n")
     assert run("config", "check").exit_code == 2
     assert run("config", "check", config, "--config", config).exit_code == 2
+
+
+def test_a_check_tells_what_is_open_to_strangers(config: Path) -> None:
+    """It may be meant so: the status is 0 all the same."""
+    open_to_all = {"security.protocol": "PLAINTEXT"}
+    settings = yaml.safe_load(config.read_text())
+    settings["listeners"] = [
+        {key: one[key] for key in ("name", "address", "routing")} | open_to_all
+        for one in settings["listeners"]
+    ]
+    config.write_text(yaml.safe_dump(settings))
+    result = run("config", "check", config)
+    assert (result.exit_code, result.stdout) == (0, f"{config}: ok\n")
+    assert result.stderr.startswith(f"{config}: warning: listener ")
+    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("command", [("config", "check"), ("serve",), ("users", "list")])

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from proxy.config import Config, from_mapping
+from proxy.config.exposure import exposures
 from proxy.errors import ConfigError
 from sasl.session import Enforcement
 
@@ -24,7 +25,7 @@ def read(settings: dict[str, Any], **top: Any) -> Config:
 
 @pytest.mark.parametrize("settings", [PLAINTEXT, KEYSTORE, MUTUAL])
 def test_without_sasl_nothing_of_it_is_needed(settings: dict[str, Any]) -> None:
-    """An authorizer neither: who wants none of both is told in the docs what that means."""
+    """An authorizer neither: who wants none of both is told what that means (`exposures`)."""
     (listener,) = read(settings).listeners
     assert not listener.sasl
     assert listener.sasl_enabled_mechanisms == ()
@@ -126,3 +127,52 @@ def test_what_does_not_fit_is_one_line(settings: dict[str, Any], problem: str) -
     with pytest.raises(ConfigError) as refused:
         read(settings)
     assert str(refused.value) == f"listeners[0].{problem}"
+
+
+ASKED = MUTUAL | {"ssl.client.auth": "requested"}
+ENFORCE = {"mode": "enforce"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "authorizer", "told"),
+    [
+        (PLAINTEXT, {}, "nothing is denied (authorizer.mode: off)"),
+        (PLAINTEXT, {"mode": "audit"}, "nothing is denied (authorizer.mode: audit)"),
+        (KEYSTORE, {}, "ssl.client.auth: none), and nothing is denied"),
+        (ASKED, {}, "ssl.client.auth: requested), and nothing is denied"),
+        (
+            PLAINTEXT,
+            ENFORCE | {"super.users": ["User:admin", "User:ANONYMOUS"]},
+            "nothing is denied (User:ANONYMOUS is one of authorizer.super.users)",
+        ),
+        (
+            ASKED,
+            ENFORCE | {"allow.everyone.if.no.acl.found": True},
+            "what no ACL names is open to all (authorizer.allow.everyone.if.no.acl.found)",
+        ),
+    ],
+)
+def test_what_is_open_to_strangers_is_told(
+    settings: dict[str, Any], authorizer: dict[str, Any], told: str
+) -> None:
+    """Who is let in without a word, and held back by nothing, may be so by mistake."""
+    (line,) = exposures(read(settings, authorizer=authorizer))
+    assert line.startswith("listener clients serves whoever reaches 127.0.0.1:9094 (security.prot")
+    assert told in line
+
+
+@pytest.mark.parametrize(
+    ("settings", "authorizer"),
+    [
+        (SCRAM, {}),
+        (MUTUAL, {}),
+        (PLAINTEXT, ENFORCE),
+        (KEYSTORE, ENFORCE | {"super.users": ["User:admin"]}),
+        (SCRAM, ENFORCE | {"super.users": ["User:ANONYMOUS"]}),
+    ],
+)
+def test_nothing_is_told_where_somebody_is_asked_or_acls_apply(
+    settings: dict[str, Any], authorizer: dict[str, Any]
+) -> None:
+    """A warning that is always there is read by nobody."""
+    assert exposures(read(settings, authorizer=authorizer)) == ()

@@ -176,6 +176,25 @@ def test_a_life_of_two_workers(serving: Serving) -> None:
     assert "Traceback" not in serving.log()
 
 
+def test_a_port_that_is_open_to_strangers_is_told_once_at_the_start_and_by_a_reload(
+    serving: Serving,
+) -> None:
+    (listener,) = serving.settings["listeners"]
+    for key in ("sasl.enabled.mechanisms", "reauth.enforcement"):
+        del listener[key]
+    listener["security.protocol"] = "PLAINTEXT"
+    serving.write()
+    serving.start()
+    address = f"127.0.0.1:{serving.port}"
+    told = f"listener clients serves whoever reaches {address} (security.protocol: PLAINTEXT), and"
+    assert serving.log().count(told) == 1
+    serving.settings["authorizer"] = {"super.users": ["User:ANONYMOUS"], "mode": "enforce"}
+    serving.write()
+    serving.process.send_signal(signal.SIGHUP)
+    eventually(lambda: serving.log().count(told) == 2, "another reason is another line")
+    assert "User:ANONYMOUS is one of authorizer.super.users" in serving.log()
+
+
 def test_both_workers_share_the_port(serving: Serving) -> None:
     serving.start()
     eventually(lambda: serving.workers_up() == [True, True], "workers answer")
