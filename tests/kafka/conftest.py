@@ -1,6 +1,7 @@
 """Fixtures of the tests on a real Kafka. All of them carry the marker `kafka`."""
 
 import os
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -99,6 +100,20 @@ def add_users(proxy: ProxyProcess) -> None:
         if mechanism != OAUTHBEARER:
             proxy.add_user("carol", password_of("carol"), mechanism)
     proxy.add_user(SUPER_USER, password_of(SUPER_USER), "SCRAM-SHA-256")
+
+
+@pytest.fixture
+def topic(kafka: KafkaCluster) -> str:
+    """A topic of this test alone."""
+    name = f"topic-{uuid.uuid4()}"
+    kafka.create_topic(name)
+    return name
+
+
+@pytest.fixture
+def bootstrap(proxy: ProxyProcess) -> str:
+    """Where clients begin who go through the test module's own `proxy`."""
+    return str(proxy.addresses()["LONG"])
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from typing import Any
 
 import confluent_kafka as confluent
 
+from tests.kafka.certified import Certified
 from tests.kafka.clients import User
 from tests.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
 from tests.kafka.conftest import add_users
@@ -112,7 +113,7 @@ def description(*components: tuple[str, int, str | None], strict: bool = False) 
 class Producing:
     """A librdkafka producer, and what it is told of throttling (seconds)."""
 
-    def __init__(self, who: User, bootstrap: str, topic: str, client_id: str) -> None:
+    def __init__(self, who: User | Certified, bootstrap: str, topic: str, client_id: str) -> None:
         told: list[float] = []
         self.told = told
         self._topic = topic
@@ -145,7 +146,9 @@ def told_in_a_row(producers: Sequence[Producing], size: int) -> list[float]:
             each.told.clear()
 
 
-def told_by_librdkafka(who: User, bootstrap: str, topic: str, client_id: str, size: int) -> float:
+def told_by_librdkafka(
+    who: User | Certified, bootstrap: str, topic: str, client_id: str, size: int
+) -> float:
     """Produces one message; returns the throttle time that librdkafka was told, in seconds."""
     return Producing(who, bootstrap, topic, client_id).send(size)
 

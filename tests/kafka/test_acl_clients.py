@@ -37,18 +37,6 @@ def proxy(
 
 
 @pytest.fixture
-def bootstrap(proxy: ProxyProcess) -> str:
-    return str(proxy.addresses()["LONG"])
-
-
-@pytest.fixture
-def topic(kafka: KafkaCluster) -> str:
-    name = f"acls-{uuid.uuid4()}"
-    kafka.create_topic(name)
-    return name
-
-
-@pytest.fixture
 def admin(issuer: Issuer, bootstrap: str) -> Any:
     return confluent_admin.AdminClient(user(issuer, SCRAM, SUPER_USER).confluent(bootstrap))
 

@@ -3,7 +3,6 @@
 import socket
 import struct
 import threading
-import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -87,13 +86,6 @@ def _pass(source: socket.socket, sink: socket.socket, limit: int | None) -> None
 def breaking(kafka: KafkaCluster) -> Iterator[BreakingBroker]:
     with BreakingBroker(kafka.address()) as broker:
         yield broker
-
-
-@pytest.fixture
-def topic(kafka: KafkaCluster) -> str:
-    name = f"faults-{uuid.uuid4()}"
-    kafka.create_topic(name)
-    return name
 
 
 @pytest.fixture(scope="module")

@@ -53,11 +53,6 @@ def proxy(
 
 
 @pytest.fixture
-def bootstrap(proxy: ProxyProcess) -> str:
-    return str(proxy.addresses()["LONG"])
-
-
-@pytest.fixture
 def carol(issuer: Issuer) -> User:
     return user(issuer, "SCRAM-SHA-256")
 

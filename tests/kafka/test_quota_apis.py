@@ -49,11 +49,6 @@ def proxy(
         yield process
 
 
-@pytest.fixture
-def bootstrap(proxy: ProxyProcess) -> str:
-    return str(proxy.addresses()["LONG"])
-
-
 @pytest.fixture(autouse=True)
 def no_quotas(proxy: ProxyProcess) -> Iterator[None]:
     yield

@@ -43,18 +43,6 @@ def proxy(
 
 
 @pytest.fixture
-def bootstrap(proxy: ProxyProcess) -> str:
-    return str(proxy.addresses()["LONG"])
-
-
-@pytest.fixture
-def topic(kafka: KafkaCluster) -> str:
-    name = f"quotas-{uuid.uuid4()}"
-    kafka.create_topic(name)
-    return name
-
-
-@pytest.fixture
 def someone(kafka: KafkaCluster, proxy: ProxyProcess, issuer: Issuer) -> User:
     """A user of this test alone, on both."""
     name = f"user-{uuid.uuid4().hex[:8]}"

@@ -5,151 +5,71 @@ may see.
 """
 
 import json
-import struct
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka as confluent
 import kafka as python
 import pytest
-from cryptography.x509 import Name, NameAttribute, RelativeDistinguishedName
-from cryptography.x509.oid import NameOID, ObjectIdentifier
 
-from tests.certificates import Authority
-from tests.kafka.clients import JavaClient
+from tests.kafka.certified import (
+    CLIENT_AUTH,
+    CREATE_ACLS,
+    DEADLINE,
+    MAPPED,
+    NONE,
+    PLAINTEXT,
+    REQUESTED,
+    REQUIRED,
+    SUBJECTS,
+    Certified,
+    Side,
+    kafka_properties,
+    proxy_config,
+    topics,
+    with_acls,
+    write_certificates,
+)
 from tests.kafka.cluster import KafkaCluster, wait_until
 from tests.kafka.java import RUN_SECONDS
-from tests.kafka.proxied import GATEWAY_BROKERS, ProxyProcess
-from tests.kafka.tokens import Issuer
-from tests.kafka.transcript import METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE, Actor
-from tests.kafka.wire_client import (
-    API_VERSIONS,
-    Address,
-    WireClient,
-    ask,
-    metadata_fields,
-    request_body,
+from tests.kafka.proxied import ProxyProcess
+from tests.kafka.quotas_given import (
+    ALTER,
+    PRODUCER,
+    WINDOW_SECONDS,
+    alteration,
+    entities,
+    ops,
+    remove_quotas,
+    set_kafkas,
+    told_by_librdkafka,
 )
-from tests.ports import free_port_range, free_ports
+from tests.kafka.tokens import Issuer
+from tests.kafka.transcript import Actor
+from tests.kafka.wire_client import ask
+from tests.kafka.without_sasl_conversations import CONVERSATIONS
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
-
-CREATE_ACLS = 30
-ANONYMOUS = "User:ANONYMOUS"
-RULES = "RULE:^CN=(a[^,]*),OU=dev,.*$/$1/U, RULE:^CN=(b[^,]*),OU=dev,.*$/$1/"
-DEADLINE = 120.0
-PLAINTEXT, NONE, REQUESTED, REQUIRED, MAPPED = (
-    *("PLAINTEXT", "NONE", "REQUESTED"),
-    *("REQUIRED", "MAPPED"),
-)
-CLIENT_AUTH = {NONE: "none", REQUESTED: "requested", REQUIRED: "required", MAPPED: "required"}
-EMAIL = ObjectIdentifier("1.2.840.113549.1.9.1")
-
-Relative = tuple[tuple[ObjectIdentifier, str], ...]
-
-
-def dev(common_name: str) -> tuple[Relative, ...]:
-    return (
-        ((NameOID.COUNTRY_NAME, "DE"),),
-        ((NameOID.ORGANIZATION_NAME, "Acme"),),
-        ((NameOID.ORGANIZATIONAL_UNIT_NAME, "dev"),),
-        ((NameOID.COMMON_NAME, common_name),),
-    )
-
-
-#: Certificates by name: what is in the subject, the outermost first, and who that is.
-SUBJECTS: Mapping[str, tuple[tuple[Relative, ...], str]] = {
-    "alice": (dev("alice"), "User:CN=alice,OU=dev,O=Acme,C=DE"),
-    "bob": (dev("bob"), "User:CN=bob,OU=dev,O=Acme,C=DE"),
-    "carol": ((((NameOID.COMMON_NAME, "carol"),),), "User:CN=carol"),
-    "escapes": (
-        dev('a,b+c"d\\e<f>g;h=i#'),
-        'User:CN=a\\,b\\+c\\"d\\\\e\\<f\\>g\\;h\\=i\\#,OU=dev,O=Acme,C=DE',
-    ),
-    "spaces": (dev(" #x "), "User:CN=\\ \\#x\\ ,OU=dev,O=Acme,C=DE"),
-    "unicode": (dev("ünï😀"), "User:CN=ünï😀,OU=dev,O=Acme,C=DE"),
-    "several": (
-        (((NameOID.COMMON_NAME, "x"), (NameOID.USER_ID, "7")), ((NameOID.DOMAIN_COMPONENT, "d"),)),
-        "User:DC=d,CN=x+UID=7",
-    ),
-    "email": (
-        (((EMAIL, "a@b.c"),), ((NameOID.COMMON_NAME, "x"),)),
-        "User:CN=x,1.2.840.113549.1.9.1=#16056140622e63",
-    ),
-    "imitation": (
-        dev("alice,OU=dev,O=Acme"),
-        "User:CN=alice\\,OU\\=dev\\,O\\=Acme,OU=dev,O=Acme,C=DE",
-    ),
-}
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`ca.pem`, `server.pem`, and a file for each of `SUBJECTS`."""
     directory = tmp_path_factory.mktemp("certificates")
-    authority = Authority()
-    authority.write(directory)
-    (directory / "server.pem").write_bytes(authority.issue("server").pem)
-    hostile = ((((NameOID.ORGANIZATION_NAME, "x\ny"),),), "")
-    for name, (relatives, _) in {**SUBJECTS, "hostile": hostile}.items():
-        subject = Name(
-            RelativeDistinguishedName(NameAttribute(*each) for each in relative)
-            for relative in relatives
-        )
-        (directory / f"{name}.pem").write_bytes(authority.issue(subject=subject).pem)
+    write_certificates(directory)
     return directory
 
 
 @pytest.fixture(scope="module")
 def cluster(require_kafka: None, files: Path) -> Iterator[KafkaCluster]:  # noqa: ARG001 - skips
-    protocols = dict.fromkeys(CLIENT_AUTH, "SSL") | dict.fromkeys(
-        (PLAINTEXT, "CONTROLLER"), "PLAINTEXT"
-    )
-    properties = {
-        "listener.security.protocol.map": ",".join(f"{k}:{v}" for k, v in protocols.items()),
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": ANONYMOUS,
-        "ssl.principal.mapping.rules": "DEFAULT",
-        f"listener.name.{MAPPED.lower()}.ssl.principal.mapping.rules": RULES,
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(files / "server.pem"),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(files / "ca.pem"),
-    }
-    for name, client_auth in CLIENT_AUTH.items():
-        properties[f"listener.name.{name.lower()}.ssl.client.auth"] = client_auth
     with KafkaCluster(
-        nodes=1, properties=properties, sasl_listeners=dict.fromkeys(CLIENT_AUTH, 0)
+        nodes=1, properties=kafka_properties(files), sasl_listeners=dict.fromkeys(CLIENT_AUTH, 0)
     ) as cluster:
         for name in topics():
             cluster.create_topic(name)
         yield cluster
-
-
-def topics() -> list[str]:
-    return [f"of-{name}" for name in (*SUBJECTS, "ALICE", "bob-mapped")]
-
-
-def acls() -> list[Mapping[str, Any]]:
-    """Everybody sees the topic of the own name; so a topic that is seen says who sees it."""
-    whose = {f"of-{name}": principal for name, (_, principal) in SUBJECTS.items()}
-    whose |= {"of-ALICE": "User:ALICE", "of-bob-mapped": "User:bob"}
-    return [
-        {
-            "resource_type": 2,
-            "resource_name": topic,
-            "resource_pattern_type": 3,
-            "principal": principal,
-            "host": "*",
-            "operation": 8,
-            "permission_type": 3,
-        }
-        for topic, principal in whose.items()
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -159,72 +79,6 @@ def proxy(
     process = ProxyProcess(proxy_config(cluster, files), tmp_path_factory.mktemp("proxy"))
     with process:
         yield process
-
-
-def proxy_config(cluster: KafkaCluster, files: Path) -> dict[str, Any]:
-    listeners = []
-    for name in (PLAINTEXT, *CLIENT_AUTH):
-        port = free_port_range(GATEWAY_BROKERS + 2)
-        listener = {
-            "name": name.lower(),
-            "address": f"127.0.0.1:{port}",
-            "routing": "gateway",
-            "advertised.host": "127.0.0.1",
-            "broker.ports": f"{port + 1}-{port + 1 + GATEWAY_BROKERS}",
-            "security.protocol": "PLAINTEXT",
-        }
-        if name in CLIENT_AUTH:
-            listener |= {
-                "security.protocol": "SSL",
-                "ssl.keystore.location": str(files / "server.pem"),
-                "ssl.truststore.location": str(files / "ca.pem"),
-                "ssl.client.auth": CLIENT_AUTH[name],
-            }
-        if name == MAPPED:
-            listener["ssl.principal.mapping.rules"] = RULES
-        listeners.append(listener)
-    return {
-        "upstream": {"bootstrap.servers": str(cluster.address()), "metadata.max.age.ms": 1_000},
-        "listeners": listeners,
-        "authorizer": {"mode": "enforce", "super.users": [ANONYMOUS]},
-        "events": {"directory": "events"},
-        "http": {"address": f"127.0.0.1:{free_ports(1)[0]}"},
-        "workers": 2,
-    }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Side:
-    """One of the two that are compared."""
-
-    addresses: Mapping[str, Address]
-    files: Path
-    issuer: Issuer
-
-    def run(self, listener: str, act: Callable[[Actor], None], shown: str | None = None) -> str:
-        """The transcript of a conversation on one connection."""
-        certificate = None if shown is None else str(self.files / f"{shown}.pem")
-        address = self.addresses[listener]
-        if listener in CLIENT_AUTH:
-            address = address._replace(ca=str(self.files / "ca.pem"))
-        with WireClient(address, certificate) as client:
-            actor = Actor(client, self.issuer)
-            act(actor)
-            return "\n".join(actor.lines)
-
-    def seen(self, listener: str, shown: str | None = None) -> list[str]:
-        """The topics that a client sees, or what came instead."""
-
-        def look(actor: Actor) -> None:
-            answer = actor.ask(
-                METADATA, 12, request_body(METADATA, 12, **metadata_fields(topics()))
-            )
-            if answer is not None:
-                found.extend(one.name for one in answer.topics if one.error_code == 0)
-
-        found: list[str] = []
-        transcript = self.run(listener, look, shown)
-        return found or transcript.splitlines()[-1:]
 
 
 @pytest.fixture(scope="module")
@@ -242,15 +96,6 @@ def kafka_side(cluster: KafkaCluster, files: Path, issuer: Issuer) -> Side:
 def proxy_side(proxy: ProxyProcess, files: Path, issuer: Issuer) -> Side:
     side = with_acls(Side(addresses=proxy.addresses(), files=files, issuer=issuer))
     proxy.until_known()
-    return side
-
-
-def with_acls(side: Side) -> Side:
-    """Make them as ANONYMOUS, and wait until they apply."""
-    answer = ask(side.addresses[PLAINTEXT], CREATE_ACLS, 3, {"creations": acls()})
-    assert {result.error_code for result in answer.results} == {0}, answer
-    last = [*SUBJECTS][-1]
-    wait_until(lambda: side.seen(REQUIRED, last) == [f"of-{last}"], what="ACLs do not apply")
     return side
 
 
@@ -317,90 +162,6 @@ def test_without_a_certificate_that_is_required_nobody_is_let_in(
 # --- what is said
 
 
-def _handshakes(actor: Actor) -> None:
-    for mechanism in ("SCRAM-SHA-256", "OAUTHBEARER", "NO-SUCH", ""):
-        for version in (0, 1):
-            actor.handshake(mechanism, version)
-    actor.metadata()
-
-
-def _tokens(actor: Actor) -> None:
-    for version in (0, 1, 2):
-        actor.authenticate(b"n,,n=alice,r=nonce", version)
-    actor.handshake("SCRAM-SHA-256")
-    actor.authenticate(b"n,,n=alice,r=nonce")
-    actor.metadata()
-
-
-def _raw_token(actor: Actor) -> None:
-    actor.handshake("SCRAM-SHA-256", 0)
-    actor.token(b"n,,n=alice,r=nonce")
-    actor.ends()
-
-
-def _a_handshake_too_new(actor: Actor) -> None:
-    actor.handshake("SCRAM-SHA-256", 2)
-    actor.ends()
-
-
-def _a_token_too_new(actor: Actor) -> None:
-    actor.authenticate(b"n,,n=alice,r=nonce", 3)
-    actor.ends()
-
-
-def _a_handshake_cut_short(actor: Actor) -> None:
-    actor.ask(SASL_HANDSHAKE, 1, b"\0\x20SCRAM")
-    actor.ends()
-
-
-def _a_token_cut_short(actor: Actor) -> None:
-    actor.ask(SASL_AUTHENTICATE, 1, b"\0\0\0\x20n,,")
-    actor.ends()
-
-
-def _metadata_at_once(actor: Actor) -> None:
-    actor.metadata()
-    actor.api_versions(3)
-    actor.metadata()
-
-
-def _api_versions(actor: Actor) -> None:
-    for version in (0, 1, 2, 3, 4, 0):
-        actor.api_versions(version)
-    actor.api_versions(99)
-    actor.api_versions(3)
-    for name in ("", "my client"):
-        fields = {"client_software_name": name, "client_software_version": "1"}
-        actor.api_versions(3, body=request_body(API_VERSIONS, 3, **fields))
-    actor.metadata()
-
-
-def _an_api_that_is_none(actor: Actor) -> None:
-    actor.send(4_711, 0, b"", label="API 4711", flexible=False)
-    actor.ends()
-
-
-def _a_frame_too_long(actor: Actor) -> None:
-    actor.raw(struct.pack(">i", 104_857_601) + b"\0\3\0\1", "a frame of 104,857,601 bytes")
-    actor.ends()
-
-
-def _half_a_frame(actor: Actor) -> None:
-    actor.raw(struct.pack(">i", 100) + b"\0\3", "half a frame")
-    actor.client.finish_sending()
-    actor.ends()
-
-
-CONVERSATIONS: Mapping[str, Callable[[Actor], None]] = {
-    act.__name__.strip("_"): act
-    for act in (
-        *(_handshakes, _tokens, _raw_token, _a_handshake_too_new, _a_token_too_new),
-        *(_a_handshake_cut_short, _a_token_cut_short, _metadata_at_once, _api_versions),
-        *(_an_api_that_is_none, _a_frame_too_long, _half_a_frame),
-    )
-}
-
-
 @pytest.mark.parametrize(("listener", "shown"), [(PLAINTEXT, None), (REQUIRED, "alice")])
 @pytest.mark.parametrize("name", CONVERSATIONS)
 def test_the_same_is_said(
@@ -412,55 +173,6 @@ def test_the_same_is_said(
 
 
 # --- three libraries
-
-
-@dataclass(frozen=True, kw_only=True)
-class Certified:
-    """A client that shows a certificate."""
-
-    files: Path
-    name: str
-
-    @property
-    def _mine(self) -> str:
-        return str(self.files / f"{self.name}.pem")
-
-    def confluent(self, bootstrap: str, **more: Any) -> dict[str, Any]:
-        """librdkafka's configuration."""
-        return {
-            "bootstrap.servers": bootstrap,
-            "security.protocol": "SSL",
-            "ssl.ca.location": str(self.files / "ca.pem"),
-            "ssl.certificate.location": self._mine,
-            "ssl.key.location": self._mine,
-            **{key.replace("_", "."): value for key, value in more.items()},
-        }
-
-    def python(self, bootstrap: str, **more: Any) -> dict[str, Any]:
-        """kafka-python's keyword arguments."""
-        return {
-            "bootstrap_servers": bootstrap,
-            "security_protocol": "SSL",
-            "ssl_cafile": str(self.files / "ca.pem"),
-            "ssl_certfile": self._mine,
-            "ssl_keyfile": self._mine,
-            "bootstrap_timeout_ms": int(1000 * DEADLINE),
-            "request_timeout_ms": int(1000 * DEADLINE),
-            **more,
-        }
-
-    def java(self, directory: Path) -> JavaClient:
-        """A properties file for Java's clients."""
-        settings = {
-            "security.protocol": "SSL",
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(self.files / "ca.pem"),
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": self._mine,
-        }
-        path = directory / f"{self.name}.properties"
-        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        return JavaClient(properties=path, jvm_options=())
 
 
 @pytest.fixture
@@ -580,3 +292,63 @@ def test_events_tell_of_denials_alone(proxy_side: Side, proxy: ProxyProcess) -> 
         assert event["authentications"] == 0
         assert event["enforcement"] == "observe"
         assert not event.keys() & {"mechanism", "authenticate_version", "session_lifetime_ms"}
+
+
+# --- quotas; the last, for a throttled client's connection outlives it
+
+
+LIMIT, SIZE = 1_000, 15_000
+
+
+@pytest.fixture
+def quota_of(
+    cluster: KafkaCluster, kafka_side: Side, proxy_side: Side, proxy: ProxyProcess
+) -> Iterator[Callable[[str], None]]:
+    """Sets one for a user on both sides by the API; the command line finds it, and removes it."""
+    del kafka_side  # whose ACLs let them write
+    named = []
+
+    def set_both(user: str) -> None:
+        named.append(user)
+        set_kafkas(cluster, PRODUCER, LIMIT, "user", user)
+        change = alteration(entities(("user", user)), ops((PRODUCER, LIMIT)))
+        (done,) = ask(proxy_side.addresses[PLAINTEXT], ALTER, 1, change[1]).entries
+        assert done.error_code == 0, done
+        proxy.until_known()
+        listed = json.loads(proxy.command("quotas", "list", "--user", user, "--output", "json"))
+        assert listed == [{"entity": {"user": user}, "quotas": {PRODUCER: LIMIT}}]
+
+    yield set_both
+    for user in named:
+        set_kafkas(cluster, PRODUCER, None, "user", user)
+    remove_quotas(proxy)
+    proxy.until_known()
+
+
+def told_to(client: Certified, cluster: KafkaCluster, proxy: ProxyProcess) -> list[float]:
+    """The throttle times (seconds) of one message to the own topic, by Kafka and by the proxy."""
+    return [
+        told_by_librdkafka(client, str(address), f"of-{client.name}", "c", SIZE)
+        for address in (cluster.address(listener=REQUIRED), proxy.addresses()[REQUIRED])
+    ]
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_a_quota_is_set_for_the_name_in_a_certificate(
+    cluster: KafkaCluster,
+    proxy: ProxyProcess,
+    files: Path,
+    quota_of: Callable[[str], None],
+    name: str,
+) -> None:
+    """Commas, blanks, equals signs, umlauts: the name as ACLs have it, without `User:`."""
+    quota_of(SUBJECTS[name][1].removeprefix("User:"))
+    for told in told_to(Certified(files=files, name=name), cluster, proxy):
+        assert abs(SIZE / LIMIT - WINDOW_SECONDS - told) <= 1.5  # the window is 10 to 11 s
+
+
+def test_a_name_that_looks_like_anothers_has_not_its_quota(
+    cluster: KafkaCluster, proxy: ProxyProcess, files: Path, quota_of: Callable[[str], None]
+) -> None:
+    quota_of(SUBJECTS["alice"][1].removeprefix("User:"))
+    assert told_to(Certified(files=files, name="imitation"), cluster, proxy) == [0.0, 0.0]

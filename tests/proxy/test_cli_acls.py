@@ -1,25 +1,26 @@
 """`reauth-proxy acls` as people script it: kafka-acls.sh's options, exit statuses, JSON."""
 
-import asyncio
-import json
-import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
-from proxy.cli import app
 from proxy.store import open_store
 from tests.proxy.acl.shelf import acl
-from tests.proxy.admin.peer import Peer
+from tests.proxy.cli_acls_given import (
+    ALICE,
+    CLUSTER,
+    DESCRIBE,
+    GROUP,
+    READ,
+    WRITE,
+    every,
+    kept,
+    put,
+    rows,
+    run,
+)
 from tests.proxy.config_mistakes import SIDECAR
-
-ALICE = ("--allow-principal", "User:alice")
-READ, WRITE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE
-GROUP, CLUSTER = ResourceType.GROUP, ResourceType.CLUSTER
 
 
 @pytest.fixture
@@ -27,35 +28,6 @@ def store(tmp_path: Path) -> Path:
     file = tmp_path / "state.db"
     open_store(f"sqlite:{file}").close()
     return file
-
-
-def run(*arguments: object, stdin: str = "") -> Result:
-    words = ["acls", *(str(argument) for argument in arguments)]
-    return CliRunner().invoke(app, words, input=stdin)
-
-
-def kept(store: Path) -> set[Acl]:
-    opened = open_store(f"sqlite:{store}")
-    try:
-        return set(opened.acl_snapshot().acls)
-    finally:
-        opened.close()
-
-
-def put(store: Path, *acls: Acl) -> None:
-    opened = open_store(f"sqlite:{store}")
-    opened.create_acls(acls)
-    opened.close()
-
-
-def rows(result: Result) -> list[dict[str, Any]]:
-    assert result.exit_code == 0, result.output
-    found: list[dict[str, Any]] = json.loads(result.stdout)
-    return found
-
-
-def every(*operations: Operation, **fields: Any) -> set[Acl]:
-    return {acl(operation=operation, **fields) for operation in operations}
 
 
 TXN = ResourceType.TRANSACTIONAL_ID
@@ -294,80 +266,7 @@ def test_where_there_are_no_acls(store: Path, options: str, status: int) -> None
     assert not store.with_name("missing.db").exists()
 
 
-# ---------------------------------------------------------------------- through a proxy
-
-
-@pytest.fixture
-def peer() -> Iterator[Peer]:
-    """In a thread of its own: the command line runs its own event loop."""
-    one = Peer(passwords={"admin": "admin-secret"})
-    started, ended = threading.Event(), threading.Event()
-
-    async def serve() -> None:
-        async with one:
-            started.set()
-            await asyncio.to_thread(ended.wait, 600)
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    assert started.wait(60)
-    yield one
-    ended.set()
-    thread.join(60)
-
-
-@pytest.fixture
-def through(peer: Peer, tmp_path: Path) -> list[str]:
-    file = tmp_path / "admin.properties"
-    file.write_text(
-        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
-        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required"
-        ' username="admin" password="admin-secret";\n'
-    )
-    return ["--bootstrap-server", peer.address, "--command-config", str(file)]
-
-
-def test_through_a_proxy(peer: Peer, through: list[str]) -> None:
-    assert run("add", "--topic", "t", *ALICE, "--operation", "Read", *through).exit_code == 0
-    assert peer.shelf.acls == {acl()}
-    [row] = rows(run("list", *through, "--output", "json"))
-    assert (row["name"], row["operation"]) == ("t", "READ")
-    assert run("remove", "--topic", "t", "--force", *through).exit_code == 0
-    assert peer.shelf.acls == set()
-
-
-def test_refused_by_a_proxy(peer: Peer, through: list[str]) -> None:
-    peer.rights = False
-    for command in (["list"], ["add", "--topic", "t", *ALICE], ["remove", "--topic", "t"]):
-        result = run(*command, *through)
-        assert result.exit_code == 1
-        assert result.stderr == (
-            "reauth-proxy: CLUSTER_AUTHORIZATION_FAILED: Cluster authorization failed.\n"
-        )
-
-
-def test_a_wrong_password(peer: Peer, through: list[str]) -> None:
-    peer.passwords = {"admin": "changed"}
-    result = run("list", *through)
-    assert result.exit_code == 1
-    assert "SASL_AUTHENTICATION_FAILED" in result.stderr
-    assert "admin-secret" not in result.output
-
-
-# ---------------------------------------------------------------------- many filters
-
-
-@pytest.mark.parametrize(("highest", "requests"), [(4, 1), (3, 2)])
-def test_many_principals_in_one_round_trip(
-    peer: Peer, through: list[str], highest: int, requests: int
-) -> None:
-    """Where the other end has KIP-888; else one after the other, and nobody notices."""
-    peer.versions[29] = (0, highest)
-    peer.shelf.acls = {acl("a"), acl("b", "User:bob"), acl("c", "User:carol")}
-    principals = ["--principal", "User:alice", "--principal", "User:bob"]
-    found = rows(run("list", *principals, *through, "--output", "json"))
-    assert [row["name"] for row in found] == ["a", "b"]
-    assert peer.seen(29) == requests
+# ---------------------------------------------------------------------- a file of filters
 
 
 FILTERS = """\
@@ -396,15 +295,6 @@ def test_a_file_of_filters(store: Path, given: str) -> None:
     words = ("list", "--store", store, "--output", "json", "--file")
     found = rows(run(*words, file) if given == "file" else run(*words, "-", stdin=FILTERS))
     assert [row["name"] for row in found] == ["a", "b c", "g", "kafka-cluster"]
-
-
-def test_a_file_of_filters_is_one_round_trip(peer: Peer, through: list[str]) -> None:
-    peer.versions[29] = (0, 4)
-    peer.shelf.acls = {acl("a", f"User:{number}") for number in range(300)}
-    lines = "".join(f"--principal User:{number}\n" for number in range(200))
-    found = rows(run("list", "--file", "-", *through, "--output", "json", stdin=lines))
-    assert len(found) == 200
-    assert peer.seen(29) == 1
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shlex
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -339,6 +340,30 @@ def test_a_file_that_cannot_be_read(filled: Path) -> None:
     for file in (filled.with_name("missing"), filled.with_name("binary"), filled.parent):
         result = asked(filled, "--file", str(file))
         assert result.exit_code == 2, result.output
+
+
+CERTIFIED = 'CN=Zoë\\, Müller + "x",OU=dev ops,O=Acme \\= Söhne,C=DE'
+
+
+def test_a_user_may_be_a_certificates_name(store: Path, peer: Peer) -> None:
+    """The store has it encoded, as Kafka's ZooKeeper nodes do; nobody who asks sees that."""
+    done = run(store, "set", "--user", CERTIFIED, "producer_byte_rate=1024")
+    assert done.stdout == f"user {CERTIFIED}: producer_byte_rate=1024\n"
+    entry = {"entity": {"user": CERTIFIED}, "quotas": {"producer_byte_rate": 1024.0}}
+    assert listed(store, "--user", CERTIFIED) == [entry]
+    assert listed(store, "--user", "CN=Zoë") == []
+    explained = run(store, "explain", "--user", CERTIFIED, "--output", "json")
+    (applies,) = (row for row in json.loads(explained.stdout) if row["limit"] is not None)
+    assert applies["limit"] == 1024.0
+
+    peer.quotas.quotas = {QuotaEntity(user=CERTIFIED): {QuotaKey.PRODUCER_BYTE_RATE: 1024.0}}
+    lines = f"--user {shlex.quote(CERTIFIED)}\n"
+    for where in (store, peer):
+        assert found(where, "--user", CERTIFIED) == [f"user={CERTIFIED}"]
+        assert found(where, "--file", "-", stdin=lines) == [f"user={CERTIFIED}"]
+
+    assert run(store, "remove", "--user", CERTIFIED).exit_code == 0
+    assert listed(store) == []
 
 
 def test_refused_by_a_proxy(peer: Peer) -> None:

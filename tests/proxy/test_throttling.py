@@ -1,84 +1,27 @@
 """One connection under quotas: when it is held, what it is told, and that nothing else changes."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from proxy.acl.model import Operation
-from proxy.acl.topics import KnownTopics
-from proxy.admission import Admission
-from proxy.config import Quotas
-from proxy.connection import Connection
-from proxy.quota.model import QuotaEntity, QuotaKey
-from proxy.quota.shared import UsageTable
-from proxy.quota.window import WindowConfig
-from proxy.quota_service import QuotaService
+from proxy.quota.model import QuotaKey
 from proxy.wire.apis import FETCH, METADATA, PRODUCE
-from proxy.wire.codec import decode, encode, request_type, response_type
-from sasl.session import Enforcement
-from tests.proxy.acl.guards.given import Rights, topic
-from tests.proxy.frames_given import fetch, handshake, metadata, produce, request, response
-from tests.proxy.playbook import OAUTHBEARER, Offer, Play, everything, log_in, logged_in
-from tests.proxy.quota.given import MemoryStore
-from tests.proxy.wire.instances import large, small
-
-ALICE = QuotaEntity(user="alice")
-PRODUCER, CONSUMER = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
-RATE = 1_000.0
-"""Bytes per second: 10,000 and what the sample under way has gathered can pass at once."""
-PLAIN = frozenset[int]()
-
-
-class Quoted:
-    """A logged-in connection of alice, the store of quotas, and the worker's second of time."""
-
-    def __init__(
-        self,
-        limits: dict[QuotaKey, float],
-        *,
-        mode: str = "enforce",
-        rewritten: frozenset[int] = PLAIN,
-        rights: Any = None,
-        clock: Callable[[], int] = lambda: 0,
-        **more: Any,
-    ) -> None:
-        self.store = MemoryStore()
-        self.store.alter_quotas({ALICE: limits})
-        self.service = QuotaService(
-            Quotas.model_validate({"mode": mode}),
-            self.store,
-            UsageTable(1, WindowConfig(), rows=64),
-            0,
-            clock=clock,
-        )
-        offer = everything(rewritten=rewritten, metered=True)
-        self.play = Play(quotas=self.service, offer=offer, rights=rights, **more)
-        # the first moment of a sample, so that the window is ten seconds long
-        self.play.now = float(int(self.play.now))
-        logged_in(self.play)
-
-    def tick(self) -> None:
-        self.service.read()
-        if self.service.take_over():
-            self.play.tell(self.service.changed)
-
-    @property
-    def told(self) -> Any:
-        """The last response, decoded by what it answers."""
-        frame = self.play.received[-1]
-        key, version = self.play.asked[int.from_bytes(frame[:4])]
-        return decode(response_type(key, version), frame[5:])
-
-    @property
-    def throttle_time_ms(self) -> int:
-        told: float = self.told.throttle_time.total_seconds()
-        return round(told * 1_000)
-
-
-def answer(key: int, version: int, correlation_id: int, *, filled: bool = False) -> bytes:
-    make = large if filled else small
-    return response(correlation_id, b"\0" + encode(make(response_type(key, version))))
+from proxy.wire.codec import encode, request_type, response_type
+from tests.proxy.acl.guards.given import topic
+from tests.proxy.frames_given import fetch, metadata, produce, request, response
+from tests.proxy.playbook import Offer, Play, everything, logged_in
+from tests.proxy.throttled_given import (
+    ALICE,
+    CONSUMER,
+    FETCH_BODIES,
+    PLAIN,
+    PRODUCER,
+    RATE,
+    Judged,
+    Quoted,
+    answer,
+    fetched,
+)
+from tests.proxy.wire.instances import large
 
 
 class TestAProducer:
@@ -178,13 +121,6 @@ class TestAProducer:
         assert play.take() == ["to client: #4 versions error 0"]
 
 
-FETCH_BODIES = {"short": 100, "long": 300_000}
-
-
-def fetched(correlation_id: int, size: int) -> bytes:
-    return response(correlation_id, b"\0" + b"\0\0\0\0" + b"f" * size)
-
-
 class TestAConsumer:
     @pytest.mark.parametrize("size", FETCH_BODIES.values(), ids=FETCH_BODIES)
     @pytest.mark.parametrize("rewritten", [PLAIN, frozenset({FETCH})], ids=["plain", "rewritten"])
@@ -269,114 +205,6 @@ class TestAConsumer:
         assert play.paused == set()
 
 
-class TestWhileHeld:
-    def held(self, **more: Any) -> Quoted:
-        quoted = Quoted({PRODUCER: 1.0}, **more)
-        quoted.play.client(produce(3, records=b"r" * 10_000))
-        quoted.play.broker(answer(PRODUCE, 9, 3))
-        assert quoted.play.paused == {"client"}
-        quoted.play.take()
-        return quoted
-
-    def test_an_idle_client_is_closed(self) -> None:
-        play = self.held().play
-        assert play.wakes_at > play.now + 601
-        play.wait_for(play.connection.next_deadline())
-        assert play.take() == ["closed idle", "close"]
-
-    def test_a_drain_does_not_wait_for_it(self) -> None:
-        play = self.held().play
-        play.tell(Connection.drain)
-        assert play.take() == ["closed drained", "close"]
-
-    def test_a_session_that_expired_is_killed_when_it_is_used(self) -> None:
-        quoted = Quoted({PRODUCER: RATE}, max_reauth_ms=1_000)
-        play = quoted.play
-        play.client(produce(3, records=b"r" * 12_000))
-        play.broker(answer(PRODUCE, 9, 3))
-        play.client(produce(4))
-        play.take()
-        play.wait_for(play.wakes_at)
-        assert play.take() == [
-            f"expired {Enforcement.ENFORCE} by Produce",
-            "closed expired",
-            "close",
-        ]
-
-    def test_a_session_that_expired_can_be_renewed_after_it(self) -> None:
-        quoted = Quoted({PRODUCER: RATE}, max_reauth_ms=1_000)
-        play = quoted.play
-        play.client(produce(3, records=b"r" * 12_000))
-        play.broker(answer(PRODUCE, 9, 3))
-        play.client(handshake(4, OAUTHBEARER))
-        play.take()
-        play.wait_for(play.wakes_at)
-        assert play.take() == ["to client: #4 handshake error 0"]
-
-    def test_other_holds_outlast_it(self) -> None:
-        quoted = Quoted({PRODUCER: RATE})
-        play = quoted.play
-        play.broker_takes = False
-        play.client(produce(3, records=b"r" * 12_000))
-        play.wait_for(play.wakes_at)
-        assert play.paused == {"client"}
-        play.broker_takes = True
-        play.tell(lambda connection, now: connection.broker_full(False, now))
-        assert play.paused == set()
-
-    def test_a_broker_that_goes_takes_the_client_along(self) -> None:
-        play = self.held().play
-        play.tell(Connection.broker_closed)
-        assert play.take() == ["closed broker_closed", "close"]
-
-
-class TestChanges:
-    def test_take_effect_on_an_open_connection(self) -> None:
-        quoted = Quoted({CONSUMER: 1.0})
-        play = quoted.play
-        play.client(produce(3, records=b"r" * 50_000))
-        assert play.paused == set()
-        quoted.store.alter_quotas({ALICE: {PRODUCER: RATE}})
-        quoted.tick()
-        play.client(produce(4, records=b"r" * 12_000))
-        assert play.paused == {"client"}
-
-    def test_the_first_quota_of_all_does_too(self) -> None:
-        quoted = Quoted({})
-        play = quoted.play
-        assert play.connection.requests.throttle is None
-        quoted.store.alter_quotas({ALICE: {CONSUMER: RATE}})
-        quoted.tick()
-        play.client(fetch(3))
-        play.broker(fetched(3, 12_000))
-        assert play.paused == {"client"}
-
-    def test_a_quota_that_is_gone_holds_nobody_any_more(self) -> None:
-        quoted = Quoted({PRODUCER: RATE})
-        play = quoted.play
-        quoted.store.alter_quotas({ALICE: {PRODUCER: None}})
-        quoted.tick()
-        play.client(produce(3, records=b"r" * 50_000))
-        assert play.paused == set()
-
-    def test_they_find_a_connection_that_authenticates_anew(self) -> None:
-        quoted = Quoted({CONSUMER: 1.0})
-        play = quoted.play
-        play.now += 1
-        play.client(handshake(3, OAUTHBEARER))
-        quoted.store.alter_quotas({ALICE: {PRODUCER: RATE}})
-        quoted.tick()
-        log_in(play, first_id=3)
-        play.client(produce(9, records=b"r" * 12_000))
-        assert play.paused == {"client"}
-
-    def test_a_stranger_has_no_quota(self) -> None:
-        service = Quoted({}).service
-        play = Play(quotas=service)
-        play.tell(service.changed)
-        assert play.connection.requests.throttle is None
-
-
 def test_audit_holds_nobody_and_tells_nothing() -> None:
     quoted = Quoted({PRODUCER: RATE, CONSUMER: RATE}, mode="audit")
     play = quoted.play
@@ -387,20 +215,6 @@ def test_audit_holds_nobody_and_tells_nothing() -> None:
     assert play.received[-1] == fetched(4, 50_000)[4:]
     counts = {key: count.throttles for (key, _), count in quoted.service.counts.items()}
     assert counts == {PRODUCER: 1, CONSUMER: 1}, "each by itself"
-
-
-class Judged:
-    """Rights for one topic, as the authorizer gives them."""
-
-    def __init__(self, *allowed: Any) -> None:
-        self.rights = Rights(frozenset().union(*allowed))
-        self.topics: KnownTopics = {}
-
-    def admit(self, connection: Connection, _principal: str) -> Admission:
-        return Admission(connection, self.rights, self.topics)
-
-    def is_super_user(self, _principal: str) -> bool:
-        return False
 
 
 class TestAProducerThatIsAuthorized:
@@ -472,13 +286,13 @@ class TestTheTimeOfRequests:
     def test_is_not_measured_without_such_a_quota(self) -> None:
         quoted = Quoted({PRODUCER: 1e9})
         connection = quoted.play.connection
-        assert connection.client_bytes == connection.requests.client_bytes
+        assert connection.stopwatch is None
         quoted.store.alter_quotas({ALICE: {QuotaKey.REQUEST_PERCENTAGE: 1.0}})
         quoted.tick()
-        assert connection.client_bytes != connection.requests.client_bytes
+        assert connection.stopwatch is not None
         quoted.store.alter_quotas({ALICE: {QuotaKey.REQUEST_PERCENTAGE: None}})
         quoted.tick()
-        assert connection.client_bytes == connection.requests.client_bytes
+        assert connection.stopwatch is None
 
 
 def test_without_quotas_nothing_is_measured() -> None:

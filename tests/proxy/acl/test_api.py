@@ -1,13 +1,11 @@
 """The expected answers were given by Apache Kafka 4.1.0, but where a difference is named."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kio.serial import entity_reader
 
 from proxy.acl import api
 from proxy.acl.api import MOST_ITEMS, MOST_SEARCHES
@@ -15,10 +13,9 @@ from proxy.acl.cached import CachedAcls
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.acl.stored import Acls
-from proxy.errors import ClientFault
 from proxy.store import open_store
-from proxy.wire.acl_v0 import request_type, response_type
-from proxy.wire.codec import decode, encode
+from proxy.wire.acl_v0 import response_type
+from proxy.wire.codec import decode
 from tests.proxy.acl.api_cases import (
     APPLIED,
     CREATIONS_BETTER,
@@ -32,110 +29,23 @@ from tests.proxy.acl.api_cases import (
     creation,
     unknown,
 )
+from tests.proxy.acl.api_given import (
+    CREATE,
+    DELETE,
+    DESCRIBE,
+    VERSIONS,
+    acls_of,
+    answer,
+    create_body,
+    created,
+    delete_body,
+    deleted,
+    describe_body,
+    described,
+    told,
+    versioned,
+)
 from tests.proxy.acl.shelf import Shelf, acl
-
-DESCRIBE, CREATE, DELETE = 29, 30, 31
-VERSIONS = range(4)
-
-
-def answer(api_key: int, version: int, body: bytes, store: Shelf | None, **rights: bool) -> bytes:
-    acls = None if store is None else store.administered()
-    return api.answer(api_key, version, body, acls, **rights)
-
-
-def entity(schema: Any, fields: dict[str, Any]) -> Any:
-    known = {name: value for name, value in fields.items() if name in schema.__annotations__}
-    return schema(**known)
-
-
-def asked(
-    api_key: int,
-    version: int,
-    body: bytes,
-    store: Shelf | None,
-    *,
-    may_describe: bool = True,
-    may_alter: bool = True,
-) -> Any:
-    """The response, read by kio where kio has the version."""
-    found = answer(api_key, version, body, store, may_describe=may_describe, may_alter=may_alter)
-    schema = response_type(api_key, version)
-    ours = decode(schema, found)
-    assert encode(ours) == found, "and no bytes behind it"
-    if version:
-        kios, size = entity_reader(schema)(found, 0)
-        assert (kios, size) == (ours, len(found))
-    return ours
-
-
-def create_body(version: int, creations: Sequence[dict[str, Any]]) -> bytes:
-    schema = request_type(CREATE, version)
-    item = schema.__annotations__["creations"].__args__[0]
-    return encode(schema(creations=tuple(entity(item, one) for one in creations)))
-
-
-def delete_body(version: int, filters: Sequence[dict[str, Any]]) -> bytes:
-    schema = request_type(DELETE, version)
-    item = schema.__annotations__["filters"].__args__[0]
-    return encode(schema(filters=tuple(entity(item, one) for one in filters)))
-
-
-def describe_body(version: int, fields: dict[str, Any]) -> bytes:
-    return encode(entity(request_type(DESCRIBE, version), fields))
-
-
-def told(result: Any) -> Result:
-    return result.error_code.name, result.error_message
-
-
-def created(
-    store: Shelf | None, *creations: dict[str, Any], version: int = 3, **rights: bool
-) -> list[Result]:
-    response = asked(CREATE, version, create_body(version, creations), store, **rights)
-    return [told(one) for one in response.results]
-
-
-def deleted(
-    store: Shelf | None, *filters: dict[str, Any], version: int = 3, **rights: bool
-) -> list[Any]:
-    return list(
-        asked(DELETE, version, delete_body(version, filters), store, **rights).filter_results
-    )
-
-
-def described(
-    store: Shelf | None, fields: dict[str, Any], *, version: int = 3, **rights: bool
-) -> Any:
-    return asked(DESCRIBE, version, describe_body(version, fields), store, **rights)
-
-
-def acls_of(response: Any) -> list[Acl]:
-    return [
-        Acl(
-            ResourceType(resource.resource_type),
-            PatternType(getattr(resource, "pattern_type", 3)),
-            resource.resource_name,
-            one.principal,
-            one.host,
-            Operation(one.operation),
-            Permission(one.permission_type),
-        )
-        for resource in response.resources
-        for one in resource.acls
-    ]
-
-
-def versioned(
-    cases: Sequence[tuple[dict[str, Any], Result]], since_v1: str
-) -> list[tuple[int, dict[str, Any], Result]]:
-    """Each case in each version that has its fields."""
-    return [
-        (version, changes, expected)
-        for version in VERSIONS
-        for changes, expected in cases
-        if version or since_v1 not in changes
-    ]
-
 
 # ---------------------------------------------------------------------- CreateAcls
 
@@ -403,85 +313,7 @@ def test_security_disabled(version: int) -> None:
     assert told(response) == ("security_disabled", "No Authorizer is configured on the broker")
 
 
-# ---------------------------------------------------------------------- what strangers send
-
-
-@pytest.mark.parametrize("api_key", [CREATE, DELETE])
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("rights", [True, False])
-def test_too_many_items(api_key: int, version: int, rights: bool) -> None:
-    """Kafka's limit. They are counted, not read: a request of a million costs no more."""
-    body = (
-        create_body(version, [creation()] * (MOST_ITEMS + 1))
-        if api_key == CREATE
-        else delete_body(version, [asking()] * (MOST_ITEMS + 1))
-    )
-    store = Shelf()
-    response = asked(api_key, version, body, store, may_alter=rights)
-    results = response.results if api_key == CREATE else response.filter_results
-    expected = "policy_violation" if rights else "cluster_authorization_failed"
-    assert {told(one) for one in results} == {(expected, None)}
-    assert len(results) == MOST_ITEMS + 1
-    assert store.transactions == 0
-
-
-@pytest.mark.parametrize("api_key", [CREATE, DELETE])
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("store", [None, Shelf()])
-def test_an_array_that_claims_billions(api_key: int, version: int, store: Shelf | None) -> None:
-    """Even where the items would not be looked at: each of them would be answered."""
-    claim = b"\x7f\xff\xff\xff" if version < 2 else b"\xff\xff\xff\xff\x07"
-    for rights in (True, False):
-        with pytest.raises(ClientFault):
-            answer(
-                api_key, version, claim + bytes(50), store, may_describe=rights, may_alter=rights
-            )
-
-
-def bodies(version: int) -> dict[int, bytes]:
-    return {
-        DESCRIBE: describe_body(version, asking(resource_name_filter="t")),
-        CREATE: create_body(version, [creation(), creation(host="h")]),
-        DELETE: delete_body(version, [asking(), asking(host_filter="h")]),
-    }
-
-
-@pytest.mark.parametrize("api_key", [DESCRIBE, CREATE, DELETE])
-@pytest.mark.parametrize("version", VERSIONS)
-def test_every_truncation_is_the_clients_fault(api_key: int, version: int) -> None:
-    whole = bodies(version)[api_key]
-    store = Shelf(acl())
-    for end in range(len(whole)):
-        with pytest.raises(ClientFault):
-            answer(api_key, version, whole[:end], store, may_describe=True, may_alter=True)
-    assert store.acls == {acl()}, "and nothing was done"
-
-
-@pytest.mark.parametrize("api_key", [DESCRIBE, CREATE, DELETE])
-@pytest.mark.parametrize("version", VERSIONS)
-def test_bytes_behind_the_body_are_ignored(api_key: int, version: int) -> None:
-    body = bodies(version)[api_key]
-    answers = [
-        answer(api_key, version, body + more, Shelf(acl()), may_describe=True, may_alter=True)
-        for more in (b"", b"more")
-    ]
-    assert answers[0] == answers[1]
-
-
-@given(
-    api_key=st.sampled_from([DESCRIBE, CREATE, DELETE]),
-    version=st.sampled_from(VERSIONS),
-    body=st.binary(max_size=80),
-    rights=st.booleans(),
-)
-def test_garbage_is_answered_or_the_clients_fault(
-    api_key: int, version: int, body: bytes, rights: bool
-) -> None:
-    try:
-        found = answer(api_key, version, body, Shelf(acl()), may_describe=rights, may_alter=rights)
-    except ClientFault:
-        return
-    decode(response_type(api_key, version), found)
+# ---------------------------------------------------------------------- all of them
 
 
 names = st.text(max_size=4)

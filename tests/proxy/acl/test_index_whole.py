@@ -1,0 +1,222 @@
+"""The index as a whole: against a naive scan, under changes, and among many ACLs."""
+
+import sys
+import time
+from operator import attrgetter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.acl.index import AclIndex
+from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from tests.proxy.acl import naive
+from tests.proxy.acl.index_given import (
+    ADDRESS,
+    ALICE,
+    ALL,
+    ALLOW,
+    DENY,
+    DESCRIBE,
+    GROUP,
+    LITERAL,
+    PREFIXED,
+    READ,
+    TOPIC,
+    WRITE,
+    acl,
+    index,
+    may,
+)
+
+NAMES = st.sampled_from(["*", "a", "ab", "abc", "abd", "b", "hardcode", "h", "a\0", "é"])
+PRINCIPALS = st.sampled_from(["User:a", "User:b", "User:*", "Group:a"])
+ACL_HOSTS = [
+    "*",
+    "10.0.0.1",
+    "::ffff:10.0.0.1",
+    "10.0.0.0/8",
+    "10.0.0.1/8",
+    "0.0.0.0/0",
+    "::1",
+    "x",
+]
+OPERATIONS = st.sampled_from([one for one in Operation if one >= ALL][:10])
+ACLS = st.lists(
+    st.builds(
+        Acl,
+        st.sampled_from([TOPIC, GROUP]),
+        st.sampled_from([LITERAL, PREFIXED]),
+        NAMES,
+        PRINCIPALS,
+        st.sampled_from(ACL_HOSTS),
+        OPERATIONS,
+        st.sampled_from([ALLOW, DENY]),
+    ),
+    max_size=25,
+)
+FILTERS = st.builds(
+    AclFilter,
+    resource_type=st.sampled_from(ResourceType),
+    pattern_type=st.sampled_from(PatternType),
+    name=st.none() | NAMES | st.just(""),
+    principal=st.none() | PRINCIPALS,
+    host=st.none() | st.sampled_from(ACL_HOSTS),
+    operation=st.just(Operation.ANY) | OPERATIONS,
+    permission=st.sampled_from(Permission),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    acls=ACLS,
+    principal=PRINCIPALS,
+    host=st.sampled_from(["10.0.0.1", "10.9.9.9", "::1", "192.0.2.1"]),
+    operation=OPERATIONS.filter(lambda one: one is not ALL),
+    name=NAMES,
+    everyone=st.booleans(),
+)
+def test_decisions_are_those_of_a_naive_scan(
+    acls: list[Acl], principal: str, host: str, operation: Operation, name: str, everyone: bool
+) -> None:
+    made = index(*acls, everyone=everyone)
+    question = (principal, host, operation, TOPIC)
+    decision = made.decide(*question, name)
+    assert decision.allowed is naive.decide(acls, *question, name, open_by_default=everyone)
+    assert decision.rule is None or naive.concerns(decision.rule, principal, host)
+    assert made.decide_any(*question).allowed is naive.decide_any(
+        acls, *question, open_by_default=everyone
+    )
+    if made.allows_all(*question):
+        assert decision.allowed
+
+
+@settings(max_examples=300, deadline=None)
+@given(acls=ACLS, asked=FILTERS)
+def test_a_listing_is_that_of_a_naive_scan(acls: list[Acl], asked: AclFilter) -> None:
+    made = index(*acls)
+    assert [*made.matching(asked)] == sorted(one for one in {*acls} if asked.matches(one))
+    assert len(made) == len({*acls})
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    first=ACLS,
+    changes=st.lists(st.tuples(ACLS, ACLS), min_size=1, max_size=4),
+    keep=st.integers(0, 300),
+    everyone=st.booleans(),
+)
+def test_an_index_that_was_changed_is_one_that_was_built(
+    first: list[Acl], changes: list[tuple[list[Acl], list[Acl]]], keep: int, everyone: bool
+) -> None:
+    """And those before it stay as they were. `keep`: so many others, that it is not built anew."""
+    others = [acl(f"other{number}", principal="User:c") for number in range(keep)]
+    made, known = index(*first, *others, everyone=everyone), {*first, *others}
+    for number, (created, deleted) in enumerate(changes, 2):
+        before, was = made, [*made.matching(AclFilter())]
+        made = made.with_changes(created=created, deleted=deleted, version=number)
+        known = known - {*deleted} | {*created}
+        _assert_alike(made, index(*known, everyone=everyone))
+        assert [*before.matching(AclFilter())] == was
+        _assert_alike(before, index(*was, everyone=everyone))
+        assert made.version == number
+
+
+def _assert_alike(one: AclIndex, other: AclIndex) -> None:
+    assert [*one.matching(AclFilter())] == [*other.matching(AclFilter())]
+    assert [*one.matching(AclFilter(principal="User:a"))] == [
+        *other.matching(AclFilter(principal="User:a"))
+    ]
+    for operation in (READ, DESCRIBE):
+        for name in ("a", "abc", "abz", "b", "é", "z"):
+            question = ("User:a", "10.0.0.1", operation, TOPIC)
+            found = one.decide(*question, name)
+            assert found.allowed is other.decide(*question, name).allowed
+            assert found.rule is None or found.rule in one
+        assert one.decide_any(*question).allowed is other.decide_any(*question).allowed
+        assert one.allows_all(*question) is other.allows_all(*question)
+
+
+def test_a_listing_goes_on_with_what_it_began_with() -> None:
+    acls = index(*(acl(f"t{number}") for number in range(3000)))
+    listing = acls.matching(AclFilter())
+    next(listing)
+    acls.with_changes(deleted=[*acls.matching(AclFilter())], version=2)
+    assert len([*listing]) == 2999
+
+
+def test_a_listing_that_finds_nothing_comes_in_steps() -> None:
+    """A filter that nothing matches must not hold up the event loop for 100,000 ACLs."""
+    acls = index(*(acl(f"t{number}") for number in range(3000)))
+    steps = [*acls.matching_chunks(AclFilter(host="nowhere"))]
+    assert len(steps) >= 3
+    assert not any(steps)
+
+
+def test_a_change_of_one_spelling_leaves_the_other() -> None:
+    """Two ACLs that mean the same host: each must be deleted to be gone."""
+    one, other = acl(host="::1"), acl(host="0:0:0:0:0:0:0:1")
+    far = [acl(f"other{number}") for number in range(50)]
+    acls = index(one, other, *far)
+    for first, second in ((one, other), (other, one)):
+        left = acls.with_changes(deleted=[first], version=2)
+        assert left.decide(ALICE, "::1", READ, TOPIC, "orders").rule == second
+        assert not may(left.with_changes(deleted=[second], version=3), host="::1")
+
+
+HOSTILE = {
+    "one resource, many principals": [
+        acl("t", principal=f"User:{number:05}") for number in range(5000)
+    ],
+    "one principal, many addresses": [
+        acl("t", host=f"10.0.{number >> 8}.{number & 255}") for number in range(5000)
+    ],
+    "nested prefixes": [
+        acl("t" * number, permission=DENY, pattern_type=PREFIXED, host="9.9.9.9")
+        for number in range(1, 2000)
+    ],
+    "nested prefixes of one's own": [
+        acl("t" * number, WRITE, pattern_type=PREFIXED) for number in range(1, 2000)
+    ],
+    "many topics": [acl(f"t{number}") for number in range(5000)],
+}
+
+
+@pytest.mark.parametrize("shape", HOSTILE)
+def test_a_decision_takes_as_many_steps_as_among_ten(shape: str) -> None:
+    """Counted in calls, not in time: a busy machine is no reason to fail."""
+    few, many = index(*HOSTILE[shape][:10]), index(*HOSTILE[shape])
+
+    def calls(acls: AclIndex) -> int:
+        count = 0
+
+        def note(*_: object) -> None:
+            nonlocal count
+            count += 1
+
+        sys.setprofile(note)
+        try:
+            acls.decide(ALICE, ADDRESS, DESCRIBE, TOPIC, "t" * 5000)
+        finally:
+            sys.setprofile(None)
+        return count
+
+    calls(few)
+    assert calls(many) <= calls(few) + 10
+
+
+def test_the_order_is_that_of_acl() -> None:
+    """Whatever order they come in."""
+    acls = [acl("b"), acl("a", pattern_type=PREFIXED), acl("a"), acl("a", WRITE), acl("a")]
+    assert [*index(*acls).matching(AclFilter())] == sorted({*acls}, key=attrgetter(*Acl.__slots__))
+
+
+def test_prefixes_of_a_long_name_are_found_quickly() -> None:
+    """A MATCH filter of 30,000 letters among nested prefixes: no look at each length."""
+    acls = index(*(acl("t" * n, pattern_type=PREFIXED) for n in range(1, 500)))
+    started = time.process_time()
+    asked = AclFilter(
+        resource_type=TOPIC, pattern_type=PatternType.MATCH, name="t" * 250 + "x" * 30_000
+    )
+    assert len([*acls.matching(asked)]) == 250
+    assert time.process_time() - started < 2

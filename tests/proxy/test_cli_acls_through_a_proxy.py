@@ -1,0 +1,95 @@
+"""`reauth-proxy acls` through a running proxy, or Kafka: logged in, refused, in one round trip."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.proxy.acl.shelf import acl
+from tests.proxy.admin.peer import Peer
+from tests.proxy.cli_acls_given import (
+    ALICE,
+    rows,
+    run,
+)
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    """In a thread of its own: the command line runs its own event loop."""
+    one = Peer(passwords={"admin": "admin-secret"})
+    started, ended = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        async with one:
+            started.set()
+            await asyncio.to_thread(ended.wait, 600)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert started.wait(60)
+    yield one
+    ended.set()
+    thread.join(60)
+
+
+@pytest.fixture
+def through(peer: Peer, tmp_path: Path) -> list[str]:
+    file = tmp_path / "admin.properties"
+    file.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required"
+        ' username="admin" password="admin-secret";\n'
+    )
+    return ["--bootstrap-server", peer.address, "--command-config", str(file)]
+
+
+def test_through_a_proxy(peer: Peer, through: list[str]) -> None:
+    assert run("add", "--topic", "t", *ALICE, "--operation", "Read", *through).exit_code == 0
+    assert peer.shelf.acls == {acl()}
+    [row] = rows(run("list", *through, "--output", "json"))
+    assert (row["name"], row["operation"]) == ("t", "READ")
+    assert run("remove", "--topic", "t", "--force", *through).exit_code == 0
+    assert peer.shelf.acls == set()
+
+
+def test_refused_by_a_proxy(peer: Peer, through: list[str]) -> None:
+    peer.rights = False
+    for command in (["list"], ["add", "--topic", "t", *ALICE], ["remove", "--topic", "t"]):
+        result = run(*command, *through)
+        assert result.exit_code == 1
+        assert result.stderr == (
+            "reauth-proxy: CLUSTER_AUTHORIZATION_FAILED: Cluster authorization failed.\n"
+        )
+
+
+def test_a_wrong_password(peer: Peer, through: list[str]) -> None:
+    peer.passwords = {"admin": "changed"}
+    result = run("list", *through)
+    assert result.exit_code == 1
+    assert "SASL_AUTHENTICATION_FAILED" in result.stderr
+    assert "admin-secret" not in result.output
+
+
+@pytest.mark.parametrize(("highest", "requests"), [(4, 1), (3, 2)])
+def test_many_principals_in_one_round_trip(
+    peer: Peer, through: list[str], highest: int, requests: int
+) -> None:
+    """Where the other end has KIP-888; else one after the other, and nobody notices."""
+    peer.versions[29] = (0, highest)
+    peer.shelf.acls = {acl("a"), acl("b", "User:bob"), acl("c", "User:carol")}
+    principals = ["--principal", "User:alice", "--principal", "User:bob"]
+    found = rows(run("list", *principals, *through, "--output", "json"))
+    assert [row["name"] for row in found] == ["a", "b"]
+    assert peer.seen(29) == requests
+
+
+def test_a_file_of_filters_is_one_round_trip(peer: Peer, through: list[str]) -> None:
+    peer.versions[29] = (0, 4)
+    peer.shelf.acls = {acl("a", f"User:{number}") for number in range(300)}
+    lines = "".join(f"--principal User:{number}\n" for number in range(200))
+    found = rows(run("list", "--file", "-", *through, "--output", "json", stdin=lines))
+    assert len(found) == 200
+    assert peer.seen(29) == 1
