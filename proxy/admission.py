@@ -265,7 +265,7 @@ class Admission:
                 connection.end(CloseReason.UNSUPPORTED_API, now)
                 return
             content = content[:2] + INT16.pack(change.api_version) + content[4:]
-        owed: Route | Amendment | None = None if unanswered else route
+        owed: Route | None = None if unanswered else route
         if change.response is not None:
             owed = Amendment(route, _cut(route, change.response))
         elif change.watch is not None:

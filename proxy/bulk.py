@@ -56,6 +56,16 @@ class Side(Protocol):
         """It is over."""
 
 
+def carry_bulk(transport: asyncio.Transport, side: Side, buffer: ReadBuffer) -> None:
+    """Read into `buffer` for `side` from now on."""
+    if transport.is_closing():
+        return
+    transport.set_protocol(Bulk(side, buffer))
+    if transport.is_reading():  # the way of reading is chosen when reading begins
+        transport.pause_reading()
+        transport.resume_reading()
+
+
 class Bulk(asyncio.BufferedProtocol):
     """Reads for a side into the worker's buffer."""
 

@@ -2,9 +2,9 @@
 
 No sockets, no clock. Laws:
 
-- Feed `client_bytes` and `broker_bytes` with what was read, then carry out `commands`. Bytes that
-  could not be dealt with yet are in `requests.rest` or `responses.rest`: put them before the next
-  read.
+- Feed `requests.client_bytes` and `broker_bytes` with what was read, or `stopwatch` where there is
+  one, then carry out `commands`. Bytes that could not be dealt with yet are in `requests.rest` or
+  `responses.rest`: they come before the next read.
 - A connection waits (`Hold`) or ends in one place, here; how frames are cut is `Requests`' and
   `Responses`' business, what is said to the client is `Dialogue`'s.
 - What ends a connection lets the requests before it be answered, as Kafka does, which takes a
@@ -33,7 +33,7 @@ from proxy.frames import Bytes
 from proxy.holds import Hold
 from proxy.requests import MOST_IN_FLIGHT, Requests
 from proxy.responses import Responses
-from proxy.rules import Observer, Rules, Target
+from proxy.rules import Observer, Rules, Stopwatch, Target
 from sasl.messages import SASL_HANDSHAKE
 from sasl.session import Authenticated, Authenticating, Enforcement, Failed, Session
 
@@ -49,8 +49,6 @@ class Connection:
         "_hold",
         "_observer",
         "active_at",
-        "broker_bytes",
-        "client_bytes",
         "client_id",
         "client_software_name",
         "client_software_version",
@@ -64,6 +62,7 @@ class Connection:
         "responses",
         "rules",
         "session",
+        "stopwatch",
         "target",
         "telemetry",
     )
@@ -86,10 +85,8 @@ class Connection:
         self.session = Session(rules.mechanisms, rules.terms)
         self.responses = Responses(to_client)
         self.requests = Requests(self, now)
-        self.client_bytes = self.requests.client_bytes
-        """`client_bytes(data, now)`: take what was read, `requests.rest` first if there is any."""
-        self.broker_bytes = self.take_broker_bytes
-        """The same of the broker, with `responses.rest`."""
+        self.stopwatch: Stopwatch | None = None
+        """Takes what is read, and the time for it; None: `requests` and `broker_bytes` do."""
         self.dialogue = Dialogue(self)
         self.commands: list[Command] = []
         self.connected_at = self.active_at = now
@@ -230,8 +227,8 @@ class Connection:
         self.requests.to_broker = to_broker
         self._release(Hold.NO_BROKER, now)
 
-    def take_broker_bytes(self, data: Bytes, now: float) -> None:
-        """See `broker_bytes`."""
+    def broker_bytes(self, data: Bytes, now: float) -> None:
+        """Take what was read from the broker."""
         self.active_at = now
         try:
             self.responses.broker_bytes(data, now)

@@ -25,6 +25,9 @@ SMALLEST_REQUEST: Final = REQUEST_HEAD.size - SIZE.size
 MOST_BYTES_OF_A_LOOK: Final = 65_536
 """A check that wants to see more of a frame than this is being led on."""
 
+OWN_ANSWER: Final = 1 << 32
+"""Stands for a correlation id, which has 32 bits, where the proxy answers itself."""
+
 LONG_WRITE: Final = 16_384
 """From a read buffer, what is longer is written without a copy, and at once."""
 
@@ -104,32 +107,21 @@ class Route:
         self.response_bytes = 0
 
 
-class Amendment:
+class Amendment(Route):
     """Stands for a route where the response to one request alone is treated in a way of its own."""
 
-    __slots__ = ("_route", "api_key", "api_version", "long_transform", "transform")
+    __slots__ = ("counted",)
 
     def __init__(
         self,
-        route: "Route | Amendment",
+        route: Route,
         transform: Transform,
         long_transform: Callable[[int], LongTransform] | None = None,
     ) -> None:
         """What the route's own transforms do must be part of these."""
-        self._route = route
-        self.api_key: int = route.api_key
-        self.api_version: int = route.api_version
-        self.transform = transform
-        self.long_transform = long_transform
-
-    @property
-    def response_bytes(self) -> int:
-        """The route's counter."""
-        return self._route.response_bytes
-
-    @response_bytes.setter
-    def response_bytes(self, count: int) -> None:
-        self._route.response_bytes = count
+        super().__init__(route.api_key, route.api_version, None, transform, long_transform)
+        self.counted: Route = route.counted if isinstance(route, Amendment) else route
+        """Whose counters count."""
 
 
 Beginning = tuple[Callable[[Bytes, int], tuple[int, int, int, bytes]], int, int, bytes, Route]

@@ -204,12 +204,8 @@ class Stopwatch:
     @classmethod
     def fit(cls, connection: Connection, throttle: Throttling, clock: Callable[[], int]) -> None:
         """Time a connection if, and as long as, it has such a quota."""
-        connection.client_bytes = connection.requests.client_bytes
-        connection.broker_bytes = connection.take_broker_bytes
-        if throttle.used.times_requests:
-            stopwatch = cls(connection, throttle, clock)
-            connection.client_bytes = stopwatch.client_bytes
-            connection.broker_bytes = stopwatch.broker_bytes
+        timed = throttle.used.times_requests
+        connection.stopwatch = cls(connection, throttle, clock) if timed else None
 
     def client_bytes(self, data: Bytes, now: float) -> None:
         """Take what was read from the client."""
@@ -225,7 +221,7 @@ class Stopwatch:
 
     def broker_bytes(self, data: Bytes, now: float) -> None:
         """Take what was read from the broker."""
-        self._run(self._connection.take_broker_bytes, data, now)
+        self._run(self._connection.broker_bytes, data, now)
 
     def _run(self, take: Callable[[Bytes, float], None], data: Bytes, now: float) -> None:
         began = self._clock()

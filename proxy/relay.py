@@ -17,11 +17,11 @@ The only module that touches transports. What was learnt about uvloop:
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
-from time import monotonic
 from typing import Final, Protocol, cast
 
-from proxy.bulk import BULK_READ, Bulk, ReadBuffer
+from proxy.bulk import BULK_READ, ReadBuffer, carry_bulk
 from proxy.commands import (
     Close,
     CloseReason,
@@ -39,6 +39,9 @@ from proxy.frames import LONG_WRITE, Bytes
 from proxy.tls.strangers import begins_tls
 
 log = logging.getLogger(__name__)
+
+monotonic: Final = time.monotonic
+"""Constant to the compiler; what is imported is looked up each time."""
 
 LINGER: Final = 5.0
 """Seconds in which a peer must take the last bytes written to it."""
@@ -134,16 +137,6 @@ class _Side(asyncio.Protocol):
         if self._transport.get_write_buffer_size():
             self._loop.call_later(LINGER, self._transport.abort)
 
-    def carry_bulk(self) -> None:
-        """Read into the worker's buffer from now on."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        transport.set_protocol(Bulk(self, self._buffer))
-        if transport.is_reading():  # the way of reading is chosen when reading begins
-            transport.pause_reading()
-            transport.resume_reading()
-
 
 class ClientSide(_Side):
     """The client's half of a relayed connection, and owner of the broker's half."""
@@ -186,17 +179,20 @@ class ClientSide(_Side):
         if connection is None or connection.closed:
             return
         now = monotonic()
-        take = connection.client_bytes  # a slot's method is called quicker by a local name
+        stopwatch = connection.stopwatch
         try:
-            take(data, now)
+            if stopwatch is None:
+                connection.requests.client_bytes(data, now)
+            else:
+                stopwatch.client_bytes(data, now)
         except Exception:
             self.broke(now)
         if connection.commands:
             self.carry_out()
             if connection.closed and begins_tls(data) and not self._encrypts:
                 self._shell.met_tls(self)
-        if len(data) >= BULK_READ and type(data) is bytes:
-            self.carry_bulk()
+        if len(data) >= BULK_READ and type(data) is bytes and self._transport is not None:
+            carry_bulk(self._transport, self, self._buffer)
 
     def pause_writing(self) -> None:
         """The client does not read fast enough."""
@@ -331,15 +327,18 @@ class BrokerSide(_Side):
         if connection.closed:
             return
         now = monotonic()
-        take = connection.broker_bytes
+        stopwatch = connection.stopwatch
         try:
-            take(data, now)
+            if stopwatch is None:
+                connection.broker_bytes(data, now)
+            else:
+                stopwatch.broker_bytes(data, now)
         except Exception:
             self._client.broke(now)
         if connection.commands:
             self._client.carry_out()
-        if len(data) >= BULK_READ and type(data) is bytes:
-            self.carry_bulk()
+        if len(data) >= BULK_READ and type(data) is bytes and self._transport is not None:
+            carry_bulk(self._transport, self, self._buffer)
 
     def pause_writing(self) -> None:
         """The broker does not read fast enough."""

@@ -26,7 +26,6 @@ from proxy.frames import (
     SIZE,
     SMALLEST_REQUEST,
     UNDECIDED,
-    Amendment,
     Beginning,
     Bytes,
     Route,
@@ -353,9 +352,7 @@ class Requests:
         self.bytes += SIZE.size + size
         self.last_at = now
 
-    def forward_judged(
-        self, frame: bytes, route: Route, owed: Route | Amendment | None, now: float
-    ) -> None:
+    def forward_judged(self, frame: bytes, route: Route, owed: Route | None, now: float) -> None:
         """Forward a whole frame that was judged; `owed` None: the broker will not answer it."""
         if owed is not None:
             if self.throttle is not None:

@@ -16,6 +16,7 @@ from typing import Final
 
 from proxy.errors import BrokerFault
 from proxy.frames import (
+    OWN_ANSWER,
     RESPONSE_HEAD,
     SIZE,
     Amendment,
@@ -36,8 +37,8 @@ MOST_GATHERED_BYTES: Final = 104_857_600
 LONG_RESPONSE: Final = 65_536
 """From this size on a response with a long transform is not gathered but changed in passing."""
 
-Owed = tuple[int | None, Route | Amendment]
-OWN: Final[Owed] = None, Route(-1, -1)
+Owed = tuple[int, Route]
+OWN: Final[Owed] = OWN_ANSWER, Route(-1, -1)
 """Stands in the queue for an answer of the proxy's own."""
 
 
@@ -71,7 +72,7 @@ class Responses:
         self.bytes = 0
         """Bytes sent to the client, own answers included."""
         self._left = 0
-        self._gathered: tuple[bytearray, int, Route | Amendment] | None = None
+        self._gathered: tuple[bytearray, int, Route] | None = None
         self._long: LongTransform | None = None
         self._own: list[bytes] = []
         """Own answers that wait for their turn."""
@@ -170,7 +171,7 @@ class Responses:
         write(data if whole else cut(data, start, pos))
         return pos
 
-    def _stays(self, route: Route | Amendment, size: int, here: int, now: float) -> bool:
+    def _stays(self, route: Route, size: int, here: int, now: float) -> bool:
         """Whether a response is more than passed on; if it is not, it was counted.
 
         `here`: how many bytes of it are.
@@ -200,7 +201,8 @@ class Responses:
         if end - pos < SIZE.size + min(size, HEAD):
             return pos
         self.inflight.popleft()
-        route.response_bytes += size + 4
+        counted = route.counted if isinstance(route, Amendment) else route
+        counted.response_bytes += size + SIZE.size
         if self._throttle is not None and route.api_key == FETCH:
             route = self._metered(route, size, now)
         begin = pos + SIZE.size
@@ -212,7 +214,7 @@ class Responses:
         self._gathered = bytearray(), size, route
         return self._gather(self._gathered, data, begin, after)
 
-    def _metered(self, route: Route | Amendment, size: int, now: float) -> Route | Amendment:
+    def _metered(self, route: Route, size: int, now: float) -> Route:
         """Count a Fetch, and have its response tell what follows."""
         assert self._throttle is not None
         assert self._throttled is not None
@@ -224,7 +226,7 @@ class Responses:
         return telling(route, ms)
 
     def _gather(
-        self, gathered: tuple[bytearray, int, Route | Amendment], data: Bytes, pos: int, end: int
+        self, gathered: tuple[bytearray, int, Route], data: Bytes, pos: int, end: int
     ) -> int:
         content, size, route = gathered
         after = min(pos + size - len(content), end)
@@ -254,7 +256,7 @@ class Responses:
         """Send own answers whose turn has come."""
         if self._left or self._gathered is not None:
             return
-        while self.inflight and self.inflight[0][0] is None:
+        while self.inflight and self.inflight[0][0] == OWN_ANSWER:
             self.inflight.popleft()
             self._send(self._own.pop(0))
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from proxy.commands import CloseReason
-from proxy.frames import Route
+from proxy.frames import Bytes, Route
 from proxy.wire.api_versions import ApiVersionsAnswers
 from sasl.mechanism import Mechanism
 from sasl.session import Authenticated, Failed, Terms
@@ -77,6 +77,18 @@ class Rules:
     """Seconds before the answer to a failed authentication, and the close."""
     quotas: Quotas | None = None
     """How much clients may use; None: as much as they like."""
+
+
+class Stopwatch(Protocol):
+    """Takes what a connection's sockets bring in its place, and the time that this takes."""
+
+    def client_bytes(self, data: Bytes, now: float) -> None:
+        """Take what was read from the client."""
+        ...
+
+    def broker_bytes(self, data: Bytes, now: float) -> None:
+        """Take what was read from the broker."""
+        ...
 
 
 class Target(Protocol):

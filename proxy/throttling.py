@@ -7,7 +7,7 @@ end (Produce).
 from typing import TYPE_CHECKING
 
 from proxy.errors import BrokerFault
-from proxy.frames import Amendment, LongTransform, Route, unchanged
+from proxy.frames import OWN_ANSWER, Amendment, LongTransform, Route, unchanged
 from proxy.quota.throttle import Throttle
 from proxy.wire.apis import MUTATIONS, PRODUCE
 from proxy.wire.throttle_times import has_throttle_time, is_first, patch, patch_in_place
@@ -42,7 +42,7 @@ class Throttling:
         inflight = self._connection.responses.inflight
         for index in range(-1, -len(inflight) - 1, -1):
             correlation_id, owed = inflight[index]
-            if correlation_id is None:
+            if correlation_id == OWN_ANSWER:
                 continue
             if api_key in (None, owed.api_key) and has_throttle_time(
                 owed.api_key, owed.api_version
@@ -77,7 +77,7 @@ class Throttling:
         if ms:
             self.hold(now)
 
-    def telling(self, owed: Route | Amendment) -> Route | Amendment:
+    def telling(self, owed: Route) -> Route:
         """Return what is owed for a request that was judged."""
         told, self._to_tell = self._to_tell, None
         return owed if told is None else telling(owed, told[1])
@@ -93,7 +93,7 @@ class Throttling:
             return frame
 
 
-def telling(owed: Route | Amendment, throttle_time_ms: int) -> Amendment:
+def telling(owed: Route, throttle_time_ms: int) -> Amendment:
     """Return `owed`, so that its response tells at least this throttle time."""
     api_key, api_version = owed.api_key, owed.api_version
 
@@ -110,7 +110,7 @@ def telling(owed: Route | Amendment, throttle_time_ms: int) -> Amendment:
     return Amendment(owed, transform, long_transform if in_passing else None)
 
 
-def passes_as_it_came(owed: Route | Amendment) -> bool:
+def passes_as_it_came(owed: Route) -> bool:
     """Whether nothing is changed in a response."""
     return owed.transform is None or owed.transform is unchanged
 
@@ -120,7 +120,7 @@ class TellingHead:
 
     __slots__ = ("_inner", "_owed", "_throttle_time_ms")
 
-    def __init__(self, owed: Route | Amendment, size: int, throttle_time_ms: int) -> None:
+    def __init__(self, owed: Route, size: int, throttle_time_ms: int) -> None:
         """What `owed` does to a response of this size is done too."""
         self._owed = owed
         self._inner = None if owed.long_transform is None else owed.long_transform(size)

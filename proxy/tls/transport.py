@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, cast
 
-from proxy.bulk import BULK_READ, Bulk, ReadBuffer, Side
+from proxy.bulk import BULK_READ, ReadBuffer, Side, carry_bulk
 from proxy.frames import LONG_WRITE, Bytes
 from proxy.tls.strangers import HANGS_UP, Met, Stranger
 
@@ -30,6 +30,8 @@ PIECE: Final = 65_536
 """Of it given to OpenSSL at once, which keeps as much memory for the connection."""
 RECORD: Final = 16_384
 """Largest plaintext of one record (RFC 8446 section 5.1)."""
+LONGEST_RECORD: Final = RECORD + 2_053
+"""As it is sent (RFC 5246 section 6.2.3): so many bytes have a whole one among them."""
 RECORDS_PER_WRITE: Final = 4
 LINGER: Final = 5.0
 """Seconds in which a broker must close its side of a connection that is closed."""
@@ -51,6 +53,7 @@ class TlsTransport(asyncio.Protocol):
         "_side",
         "_socket",
         "_ssl",
+        "_torn",
     )
 
     def __init__(self, side: Side, buffer: ReadBuffer) -> None:
@@ -63,6 +66,8 @@ class TlsTransport(asyncio.Protocol):
         self._established = False
         self._ended = False
         self._closing = False
+        self._torn = True
+        """Whether OpenSSL may hold a part of a record."""
 
     # From the socket
 
@@ -78,21 +83,11 @@ class TlsTransport(asyncio.Protocol):
             self._greet(data)
         elif len(data) <= RECORD:
             self._incoming.write(data)
-            self._decrypt_little()
+            self._decrypt_little(RECORD if self._torn else len(data))
         else:
             self._decrypt_bulk(memoryview(data))
             if len(data) >= BULK_READ and type(data) is bytes:
-                self._carry_bulk()
-
-    def _carry_bulk(self) -> None:
-        """Read into the buffer of bulk from now on."""
-        socket = self._socket
-        if socket.is_closing():
-            return
-        socket.set_protocol(Bulk(self, _cipher))
-        if socket.is_reading():  # the way of reading is chosen when reading begins
-            socket.pause_reading()
-            socket.resume_reading()
+                carry_bulk(self._socket, self, _cipher)
 
     @property
     def peer_owes(self) -> bool:
@@ -154,19 +149,20 @@ class TlsTransport(asyncio.Protocol):
     # OpenSSL holds nothing but a part of a record when `_incoming` is empty: a record is read as a
     # whole, and nothing is read ahead.
 
-    def _decrypt_little(self) -> None:
-        """Hand on what `_incoming` has, `RECORD` bytes at most, in an object of its own."""
+    def _decrypt_little(self, room: int) -> None:
+        """Hand on what `_incoming` has; its first record fits in `room` bytes."""
         incoming, read = self._incoming, self._ssl.read
         data, ended = b"", False
+        self._torn = False
         try:
-            data = read(RECORD)
+            data = read(room)
             ended = not data
-            while incoming.pending and not ended:
-                record = read(RECORD)
+            while (room := incoming.pending) and not ended:
+                record = read(room)
                 data += record  # few, or short: no list for the one that it mostly is
                 ended = not record
         except ssl.SSLWantReadError:
-            pass
+            self._torn = True
         except ssl.SSLError:
             self._ended = ended = True  # what came before it is genuine
         if self._outgoing.pending:
@@ -181,10 +177,13 @@ class TlsTransport(asyncio.Protocol):
         view, incoming = self._buffer.view, self._incoming
         read_into = cast(Callable[[int, memoryview], int], self._ssl.read)
         size, ended = 0, False
+        self._torn = True
         for start in range(0, len(data), PIECE):
             incoming.write(data[start : start + PIECE])
+            # That a record is not whole is an exception, and costs as much: once per read will do.
+            least = LONGEST_RECORD if start + PIECE < len(data) else 0
             try:
-                while incoming.pending and not ended:
+                while incoming.pending > least and not ended:
                     count = read_into(RECORD, view[size:])
                     size += count
                     ended = not count

@@ -15,6 +15,7 @@ from typing import Final
 
 from proxy.bulk import BUFFER_BYTES
 from proxy.connection import Connection
+from proxy.frames import OWN_ANSWER
 from proxy.requests import MOST_IN_FLIGHT
 from sasl.session import Enforcement
 from tests.fuzz.fuzz_sasl import mutate
@@ -114,7 +115,8 @@ class Fuzzer:
 
     def answer(self, play: Play, good: bool) -> None:
         """Answer some of what the broker was asked, in order, well or badly."""
-        entries = [entry[0] for entry in play.connection.responses.inflight if entry[0] is not None]
+        inflight = play.connection.responses.inflight
+        entries = [entry[0] for entry in inflight if entry[0] != OWN_ANSWER]
         whole = entries[: self.rng.randint(0, 4)]
         if play.connection.requests.mid_frame and len(whole) == len(entries):
             whole = whole[:-1]  # an honest broker answers no part of a request

@@ -247,8 +247,8 @@ class Play:
         """What the connection holds of its peers' bytes."""
         requests, responses = self.connection.requests, self.connection.responses
         gathered = [one[0] for one in (requests._gathered, responses._gathered) if one]
-        own = sum(len(frame) for id_, frame in responses.inflight if id_ is None)  # type: ignore[arg-type, misc]
-        return own + sum(map(len, (requests.rest, responses.rest, *gathered)))
+        kept = (requests.rest, responses.rest, *gathered, *responses._own)
+        return sum(map(len, kept))
 
     @property
     def session(self) -> Authenticated:
@@ -263,10 +263,11 @@ class Play:
             read = self._unread[side][:BUFFER_BYTES]
             self._unread[side] = self._unread[side][BUFFER_BYTES:]
             buffer = bytearray(read)
+            connection, stopwatch = self.connection, self.connection.stopwatch
             if side == "client":
-                self.connection.client_bytes(memoryview(buffer), self.now)
+                (stopwatch or connection.requests).client_bytes(memoryview(buffer), self.now)
             else:
-                self.connection.broker_bytes(memoryview(buffer), self.now)
+                (stopwatch or connection).broker_bytes(memoryview(buffer), self.now)
             buffer[:] = b"\xee" * len(buffer)  # whoever keeps the buffer, not the bytes, is seen
             self.carry_out()
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 import uvloop
 
+from proxy import bulk
 from proxy import relay as module
 from proxy.bulk import Bulk, ReadBuffer
 from proxy.connection import Connection
@@ -96,7 +97,7 @@ def test_bulk_is_read_another_way_and_ends_as_orderly(
             carried.append(nbytes)
             super().buffer_updated(nbytes)
 
-    monkeypatch.setattr(tls_module, "Bulk", Watched)
+    monkeypatch.setattr(bulk, "Bulk", Watched)
     monkeypatch.setattr(tls_module, "BULK_READ", 2 * tls_module.RECORD)
     request = produce(3, records=os.urandom(3 * MEGABYTE))
     arrived: list[bytes] = []
