@@ -10,7 +10,8 @@ DuckDB answers the questions that make most of the cost: sessions, clients, what
 storms, latencies. It sets nothing aside, finds no duplicates and writes no tables.
 
 Needs Java 17, `pip install pyspark`, and for its rows `pip install duckdb`. JSON lines of 20
-million events take 8 GB on disk.
+million events take 8 GB on disk. `python -m metrics.spark.class_archive` before it makes a
+difference, which the first line tells.
 """
 
 import argparse
@@ -23,6 +24,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from metrics.spark.class_archive import java_options
 
 CONNECTIONS, PRINCIPALS, CLIENTS, DAYS = 50_000, 500, 2_000, 4.0
 TIMEOUT_SECONDS = 1_800
@@ -180,7 +183,9 @@ def run(sizes: Sequence[int], kinds: Sequence[str], folder: Path) -> None:
     if importlib.util.find_spec("duckdb") is None:
         print("duckdb is not installed (pip install duckdb): its rows are left out")
         del tools["duckdb"]
-    print(f"{os.cpu_count()} CPUs, load before: {os.getloadavg()[0]:.2f}", flush=True)
+    archived = "with" if java_options() else "without"
+    load = os.getloadavg()[0]
+    print(f"{os.cpu_count()} CPUs, load before: {load:.2f}; {archived} class archive", flush=True)
     print("format   events       tool    wall s   CPU s  CPU s/M  peak MiB  load")
     for size in sizes:
         for kind in kinds:

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.request
 from pathlib import Path
 from typing import get_args
@@ -13,6 +14,7 @@ import pytest
 import yaml
 
 from proxy import reference_docs
+from proxy.cli.report import PYSPARK
 from proxy.config import load
 from proxy.demo.processes import Program
 from proxy.demo.stage import free_ports
@@ -78,6 +80,11 @@ def test_the_example_configuration_can_be_used(tmp_path: Path) -> None:
     load(file)
 
 
+def test_every_page_is_in_the_list_of_pages() -> None:
+    listed = set(LINK.findall((ROOT / "docs" / "README.md").read_text()))
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"} <= listed
+
+
 def test_files_that_the_file_map_names_exist() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     for named in re.findall(r"`((?:proxy|sasl|metrics|tests)/[\w./]*)`", page):
@@ -89,6 +96,15 @@ def test_the_commands_of_the_readme_are_the_makefiles() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"(?:^    |`)make ([a-z-]+)", readme, re.MULTILINE))
     assert {"demo", "test"} <= named <= targets
+
+
+def test_pyspark_is_named_as_the_extra_names_it() -> None:
+    """The demo and an error tell people to install it; no index need have this package for that."""
+    (extra,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]["spark"]
+    assert extra.replace(" ", "") == PYSPARK
+    assert f"install '{PYSPARK}'" in (ROOT / "docs" / "readiness.md").read_text()
 
 
 def test_locks_name_no_index_and_hash_everything() -> None:

@@ -1,13 +1,15 @@
 """Valid events → the tables of the report. DataFrames in, DataFrames out; nothing is run here."""
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
 from metrics.spark import events as log
 from metrics.spark.clients import clients
-from metrics.spark.intervals import intervals
+from metrics.spark.intervals import intervals, intervals_if_told
 from metrics.spark.readiness import client_readiness, principals
 from metrics.spark.sessions import identities, sessions
 from metrics.spark.trends import (
@@ -15,13 +17,11 @@ from metrics.spark.trends import (
     failures,
     happenings,
     happenings_of_either_view,
-    histogram_of_either_view,
     latencies,
     session_lengths,
     short_tokens,
     storm_profile,
     storms,
-    told_histogram,
 )
 from metrics.spark.what_if import concerned, kills, what_if
 
@@ -50,18 +50,20 @@ class Known:
 def known(
     events: DataFrame, usage_rows: DataFrame, keep: Keep, *, untold: DataFrame | None = None
 ) -> Known:
-    """Derive what most tables are made from."""
-    session_rows = keep("sessions", sessions(usage_rows, identities(events, usage_rows)))
-    judged = session_rows.transform(clients).transform(client_readiness)
+    """Derive what most tables are made from, looking at all events for two of them at a time."""
     counted = _of_both(events, untold, happenings, happenings_of_either_view)
-    return Known(
-        events=events,
-        untold=untold,
-        usage=usage_rows,
-        sessions=session_rows,
-        clients=keep("clients", judged),
-        happenings=keep("happenings", counted),
-    )
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        kept = pool.submit(keep, "happenings", counted)
+        session_rows = keep("sessions", sessions(usage_rows, identities(events, usage_rows)))
+        judged = session_rows.transform(clients).transform(client_readiness)
+        return Known(
+            events=events,
+            untold=untold,
+            usage=usage_rows,
+            sessions=session_rows,
+            clients=keep("clients", judged),
+            happenings=kept.result(),
+        )
 
 
 def _of_both(
@@ -77,22 +79,18 @@ def _of_both(
     return by_events(log.others(events, untold)).unionByName(rest)
 
 
-def latency_table(rows: Known) -> DataFrame:
-    """Latencies by mechanism."""
-    histogram = _of_both(rows.events, rows.untold, told_histogram, histogram_of_either_view)
-    return histogram.transform(latencies)
-
-
 def what_if_table(rows: Known, lifetimes_ms: tuple[int, ...]) -> DataFrame:
     """Apply each lifetime to what was recorded."""
-    theirs = log.of(rows.events, rows.sessions.transform(concerned))
-    return what_if(rows.sessions, kills(theirs.transform(intervals), lifetimes_ms), lifetimes_ms)
+    used_long = concerned(rows.sessions, lifetimes_ms).select("connection_id", "last_sequence")
+    theirs = rows.events.join(f.broadcast(used_long), "connection_id")
+    used = _of_both(theirs, rows.untold, intervals_if_told, intervals)
+    return what_if(rows.sessions, kills(used, lifetimes_ms), lifetimes_ms)
 
 
 TABLES: Mapping[str, Callable[[Known], DataFrame]] = {
     "principals": lambda rows: rows.clients.transform(principals),
     "storms": lambda rows: rows.happenings.transform(storms),
-    "latencies": latency_table,
+    "latencies": lambda rows: rows.happenings.transform(latencies),
     "by_day": lambda rows: by_day(rows.usage, rows.sessions),
     "short_tokens": lambda rows: rows.clients.transform(short_tokens),
     "session_lengths": lambda rows: rows.sessions.transform(session_lengths),

@@ -33,6 +33,7 @@ class Cleaned:
     usage: DataFrame
     untold: DataFrame | None
     """Connections of which only summary rows tell every authentication; None: there is none."""
+    connections: int
     denied: bool
     """Is there any event of a denial?"""
     lines: Mapping[str, int]
@@ -68,6 +69,7 @@ def cleaned(rows: Rows, *, as_of_ms: int, keep: Keep) -> Cleaned:
         events=events,
         usage=usage_rows,
         untold=keep("untold", untold) if totals["untold"] else None,
+        connections=totals["connections"],
         denied=totals["denied"] > 0,
         lines=lines,
     )

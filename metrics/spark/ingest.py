@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
 from metrics.spark import events as log
-from metrics.spark.sources import LineSource
+from metrics.spark.sources import LineSource, is_remote
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,4 +85,4 @@ def ingest_new(spark: SparkSession, source: LineSource, table: EventTable) -> No
 
 
 def _below(root: str, name: str) -> str:
-    return f"{root.rstrip('/')}/{name}" if "://" in root else str(PurePath(root) / name)
+    return f"{root.rstrip('/')}/{name}" if is_remote(root) else str(PurePath(root) / name)

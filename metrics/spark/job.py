@@ -18,14 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from metrics.report.facts import Collected, build_facts
 from metrics.report.write import write_report
 from metrics.spark import events as log
 from metrics.spark.cleaning import Rows, cleaned
+from metrics.spark.faults import FAULTS, explained
 from metrics.spark.gate import Requirement, duration_ms, requirement
 from metrics.spark.ingest import EventTable, ingest_batch, ingest_new
 from metrics.spark.results import Results
@@ -37,17 +36,17 @@ from metrics.spark.sources import (
     SourceError,
     holds_parquet,
     holds_parquet_here,
+    is_remote,
     local_bytes,
 )
 from metrics.spark.what_if import DEFAULT_LIFETIMES_MS
 
 _TOPIC = "kafka:"
-_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/")
 
 _LINE_BYTES = 800
 """About so long is a line."""
 
-FAILURES = (SourceError, OSError, PySparkException, Py4JError)
+FAILURES = (SourceError, OSError, *FAULTS)
 """What `run` raises when events cannot be read or the report not be written."""
 
 Progress = Callable[[str], None]
@@ -87,7 +86,7 @@ def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[st
 
     Raises `FAILURES`.
     """
-    if _ADDRESS.match(str(settings.out)):
+    if is_remote(str(settings.out)):
         raise SourceError(f"{settings.out}: the report is written to a folder of this machine")
     size = None if settings.is_topic else local_bytes(settings.events)
     progress("starting Spark")
@@ -104,7 +103,9 @@ def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[st
             small = rows.counts["lines"] * _LINE_BYTES <= SMALL_BYTES
             if small:
                 tune_for_little(spark)
-        results = stack.enter_context(Results(settings.out, progress, small=small))
+        results = stack.enter_context(
+            Results(settings.out, progress, small=small, one_machine=one_machine)
+        )
         progress("judging clients")
         read = cleaned(rows, as_of_ms=settings.as_of_ms, keep=results.scratch)
         results.collect(read, settings.all_lifetimes_ms)
@@ -200,14 +201,6 @@ def _option(text: str) -> tuple[str, str]:
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"{name!r} is no NAME=VALUE")
     return name, value
-
-
-def explained(error: Exception) -> str:
-    """Say in one line what went wrong."""
-    lines = [line.strip(": ") for line in str(error).strip().splitlines() if line.strip()]
-    if isinstance(error, Py4JError) and len(lines) > 1:
-        return lines[1]  # the first one tells of the bridge to Java
-    return lines[0] if lines else type(error).__name__
 
 
 def _say(step: str) -> None:

@@ -15,12 +15,17 @@ from metrics.spark import analysis
 from metrics.spark.cleaning import Cleaned
 from metrics.spark.clients import CLIENT_KEY
 from metrics.spark.denials import denials
+from metrics.spark.session import tune_for_little
 
 MAX_ROWS = 5_000
 """Clients and principals that are collected for the page; the tables hold all of them."""
 
 BUSIEST = 20
 """Minutes that are listed as storms."""
+
+FEW_CONNECTIONS = 200_000
+"""Up to here, what is made of the connections alone takes less time than compiling how."""
+
 
 Progress = Callable[[str], None]
 
@@ -32,10 +37,11 @@ class Results:
     grow with the input. A context manager: what is kept in between goes at its end.
     """
 
-    def __init__(self, out: Path, progress: Progress, *, small: bool) -> None:
+    def __init__(self, out: Path, progress: Progress, *, small: bool, one_machine: bool) -> None:
         self.rows: dict[str, list[dict[str, Any]]] = {}
         self._progress = progress
         self._small = small
+        self._one_machine = one_machine
         self._tables = (out / "tables").absolute()
         self._out = out
 
@@ -76,8 +82,11 @@ class Results:
             lambda name, frame: (self.scratch if name == "happenings" else self.table)(name, frame),
             untold=read.untold,
         )
+        self._what_if(known, lifetimes_ms)
+        if read.connections <= FEW_CONNECTIONS:
+            tune_for_little(known.sessions.sparkSession)
+            self._small = self._small or self._one_machine
         steps: list[Callable[[], None]] = [
-            lambda: self._what_if(known, lifetimes_ms),
             lambda: self._clients(known),
             *(self._step(name, known) for name in analysis.TABLES),
         ]

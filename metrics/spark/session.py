@@ -8,6 +8,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from metrics.spark.class_archive import java_options
+
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
 SMALL_BYTES = 64 * 1024 * 1024
 """Up to here the JVM's start is most of the time, and its first compiler is enough."""
 
@@ -20,10 +24,11 @@ _SMALL_SQL = {
     "spark.sql.adaptive.enabled": "false",
 }
 
+_METASPACE = "-XX:MetaspaceSize=256m"
+"""The classes of Spark fill the JVM's first guess of them four times, each time for a full GC."""
+
 _SMALL = _SMALL_SQL | {
-    # the classes of Spark fill the JVM's first guess of them four times, each time for a full GC
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    " -XX:MetaspaceSize=256m -Xmn256m",
+    JAVA_OPTIONS: f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {_METASPACE} -Xmn256m",
 }
 
 MEDIUM_BYTES = 256 * 1024 * 1024
@@ -34,18 +39,23 @@ than its code saves: parsing lines is mostly Java's own code, and a great deal o
 _COLLECTOR = "-XX:+UseParallelGC"
 """Nobody waits for an answer, so pauses do not count, and it costs half as much as the default."""
 
-# the code that Spark makes of a wide aggregation is longer than what the JVM compiles by itself
-# (8000 bytes), and runs at half the speed when interpreted
-_COMPILE_ALL = "-XX:-DontCompileHugeMethods"
+# most of what Spark runs is run for seconds only, and not worth the second compiler's time; the
+# few loops over all events come to it all the same
+_COMPILE_LATE = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=10000"
+    " -XX:Tier4CompileThreshold=100000 -XX:Tier4BackEdgeThreshold=1000000"
+)
 
 _LARGE = {
-    "spark.driver.extraJavaOptions": f"{_COLLECTOR} {_COMPILE_ALL}",
+    JAVA_OPTIONS: f"{_COLLECTOR} {_METASPACE} {_COMPILE_LATE}",
     # the last event of each connection is looked up in a table of connections
     "spark.sql.autoBroadcastJoinThreshold": str(64 * 1024 * 1024),
+    # portions of this size, so that no processor is left with nothing while another has a whole one
+    "spark.sql.files.maxPartitionBytes": str(32 * 1024 * 1024),
 }
 
 _MEDIUM = _LARGE | {
-    "spark.driver.extraJavaOptions": f"{_COLLECTOR} {_COMPILE_ALL} -XX:TieredStopAtLevel=1",
+    JAVA_OPTIONS: f"{_COLLECTOR} {_METASPACE} -XX:TieredStopAtLevel=1",
 }
 
 
@@ -64,6 +74,9 @@ def make_session(
     builder = (
         SparkSession.builder.appName("reauth-proxy report")
         .config("spark.sql.session.timeZone", "UTC")
+        # asking of every sum whether it overflows takes as long as all else of it together;
+        # what could has been set aside (`events`), and nothing that is in the log may be fatal
+        .config("spark.sql.ansi.enabled", "false")
         # Grouping by a client keeps small objects; sorting instead costs half as much again.
         .config("spark.sql.objectHashAggregate.sortBased.fallbackThreshold", "100000")
         # finding out what else follows from a filter grows exponentially with columns derived
@@ -84,7 +97,9 @@ def make_session(
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
         )
-        for name, value in _options(input_bytes, parquet=parquet).items():
+        options = local_options(input_bytes, parquet=parquet)
+        options[JAVA_OPTIONS] += f" {java_options()}"
+        for name, value in options.items():
             builder = builder.config(name, value)
     with _stderr_to(log):
         spark = builder.getOrCreate()
@@ -98,11 +113,12 @@ def tune_for_little(spark: SparkSession) -> None:
         spark.conf.set(name, value)
 
 
-def _options(input_bytes: int | None, *, parquet: bool) -> dict[str, str]:
+def local_options(input_bytes: int | None, *, parquet: bool) -> dict[str, str]:
+    """Say how Spark and its JVM are set for an input of this size, on this machine alone."""
     if input_bytes is not None and input_bytes <= SMALL_BYTES:
-        return _SMALL
+        return dict(_SMALL)
     medium = MEDIUM_PARQUET_BYTES if parquet else MEDIUM_BYTES
-    return _LARGE if input_bytes is None or input_bytes > medium else _MEDIUM
+    return dict(_LARGE if input_bytes is None or input_bytes > medium else _MEDIUM)
 
 
 @contextmanager

@@ -84,13 +84,13 @@ def sessions(usage_rows: DataFrame, identity_rows: DataFrame) -> DataFrame:
         "login_failures": Saw.LOGIN_FAILURE,
         "closed": Saw.CLOSED,
     }
+    told, summed = f.sum("would_be_kills_told"), f.sum("would_be_kills_summed")
     by_connection = usage_rows.groupBy("connection_id").agg(
         *(f.min(name).alias(name) for name in LEAST),
         *(f.max(name).alias(name) for name in extremes),
         f.bit_or("saw").alias("saw"),
-        f.greatest(f.sum("would_be_kills_told"), f.sum("would_be_kills_summed")).alias(
-            "would_be_kills"
-        ),
+        f.greatest(told, summed).alias("would_be_kills"),
+        f.coalesce(told >= summed, f.lit(True)).alias("kills_are_told"),
         f.greatest(f.sum("event_requests"), f.sum("summary_requests")).alias("requests"),
     )
     return (

@@ -5,6 +5,7 @@ stream. A folder of Parquet files with the fields of the log is read as it is.
 """
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -12,9 +13,14 @@ from typing import Protocol
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from metrics.spark.faults import FAULTS, known_cause
+
 CLOSED_FILES = "{*.jsonl,*.jsonl.gz,*.jsonl.zst,part-*.json,part-*.json.gz}"
 ALL_FILES = "{*.jsonl,*.jsonl.gz,*.jsonl.zst,part-*.json,part-*.json.gz,*.jsonl.open}"
 """With the files that still grow: their last line may be half, and is then set aside."""
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""With one slash: so many are left where a path was made of an address."""
 
 _AS_EFFECTIVE = os.access in os.supports_effective_ids
 
@@ -84,8 +90,8 @@ class KafkaSource:
 
 
 def is_remote(path: str) -> bool:
-    """Is this an address of another file system, such as `s3a://bucket/events`?"""
-    return "://" in path
+    """Is this an address for Hadoop, such as `s3a://bucket/events` or `file:/events`?"""
+    return _SCHEME.match(path) is not None
 
 
 def holds_parquet(spark: SparkSession, path: str) -> bool:
@@ -113,10 +119,12 @@ def _listed(spark: SparkSession, path: str, names: str) -> bool:
     reader = spark.read.option("pathGlobFilter", names).option("recursiveFileLookup", True)
     try:
         return bool(reader.text(path).inputFiles())
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
+    except FAULTS as error:
+        missing = isinstance(error, AnalysisException) and error.getCondition() == "PATH_NOT_FOUND"
+        cause = _NO_FOLDER if missing else known_cause(error)
+        if cause is None:
             raise
-        raise SourceError(f"{path}: {_NO_FOLDER}") from None
+        raise SourceError(f"{path}: {cause}") from None
 
 
 def local_bytes(path: str) -> int | None:

@@ -12,10 +12,10 @@ from pyspark.sql import functions as f
 from metrics.events import EventKind
 from metrics.period import LATENCY_GAMMA
 from metrics.spark.clients import CLIENT_KEY
+from metrics.spark.intervals import MINUTE_MS, begin_of_minute
 from metrics.spark.sessions import Standing
 from metrics.spark.usage import Saw
 
-MINUTE_MS = 60_000
 QUANTILES = (0.5, 0.95, 0.99)
 
 SHORTEST_SENSIBLE_TOKEN_MS = 60_000
@@ -30,35 +30,48 @@ _AUTHENTICATIONS = (EventKind.AUTHENTICATED.value, EventKind.REAUTHENTICATED.val
 
 
 def happenings(events: DataFrame) -> DataFrame:
-    """Authentications and failures: counted by minute, mechanism, kind and reason.
+    """Authentications and failures, counted twice in one pass: by minute, and by latency.
 
-    `busy_us` is the sum of their latencies.
+    One row per minute, mechanism, kind and reason (`minute_ms` is set), and one per mechanism,
+    kind and `bucket` of the latency (`minute_ms` is null). `busy_us` is the sum of the latencies.
     """
-    minute = f.floor(f.col("timestamp_ms") / MINUTE_MS) * MINUTE_MS
     failed = f.col("kind") == EventKind.FAILED.value
     again = (f.col("kind") == EventKind.REAUTHENTICATED.value) | (
         failed & (f.col("authentications") > 0)
     )
-    kinds = (*_AUTHENTICATIONS, EventKind.FAILED.value)
+    latency = f.greatest(f.col("auth_latency_us"), f.lit(1)).cast("double")
+    bucket = f.when(
+        ~failed & f.col("auth_latency_us").isNotNull(),
+        f.ceil(f.log(latency) / math.log(LATENCY_GAMMA)).cast("long"),
+    )
+    by_minute = ("mechanism", "kind", "minute_ms", "failure_reason", "reauthentication")
+    by_latency = ("mechanism", "kind", "bucket")
     return (
-        events.where(f.col("kind").isin(*kinds))
-        .groupBy(
-            minute.alias("minute_ms"),
+        events.where(f.col("kind").isin(*_AUTHENTICATIONS, EventKind.FAILED.value))
+        .select(
             "mechanism",
             "kind",
             "failure_reason",
+            "auth_latency_us",
+            begin_of_minute(f.col("timestamp_ms")).alias("minute_ms"),
             again.alias("reauthentication"),
+            bucket.alias("bucket"),
         )
+        .groupingSets([by_minute, by_latency], *dict.fromkeys(by_minute + by_latency))
         .agg(
             f.count(f.lit(1)).alias("count"),
             f.sum("auth_latency_us").alias("busy_us"),
             f.max("auth_latency_us").alias("slowest_us"),
         )
+        .where(f.col("minute_ms").isNotNull() | f.col("bucket").isNotNull())
     )
 
 
 def happenings_of_either_view(events: DataFrame) -> DataFrame:
-    """The same of connections of which only the summary rows tell every authentication."""
+    """The same of connections of which only the summary rows tell every authentication.
+
+    These tell the latencies of re-authentications as histograms, and not when each of them was.
+    """
     each = f.col("each")
     is_first = f.col("number") == 1
     kind = f.when(is_first, EventKind.AUTHENTICATED.value).otherwise(
@@ -93,7 +106,21 @@ def happenings_of_either_view(events: DataFrame) -> DataFrame:
         .withColumnRenamed("number", "authentications")
     )
     failed = events.where(f.col("kind") == EventKind.FAILED.value).select(*once.columns)
-    return happenings(once.unionByName(failed))
+    first = events.where(f.col("kind") != EventKind.REAUTHENTICATED.value)
+    buckets = events.where(f.col("kind") == EventKind.SUMMARY.value).select(
+        "mechanism", f.explode("reauth_latencies").alias("each")
+    )
+    again = (
+        buckets.groupBy("mechanism", f.col("each.bucket").alias("bucket"))
+        .agg(f.sum("each.count").alias("count"))
+        .withColumn("kind", f.lit(EventKind.REAUTHENTICATED.value))
+    )
+    return (
+        happenings(once.unionByName(failed))
+        .where(f.col("minute_ms").isNotNull())
+        .unionByName(happenings(first).where(f.col("bucket").isNotNull()))
+        .unionByName(again, allowMissingColumns=True)
+    )
 
 
 def storms(happening_rows: DataFrame) -> DataFrame:
@@ -106,6 +133,7 @@ def storms(happening_rows: DataFrame) -> DataFrame:
     again = f.when(f.col("kind") == EventKind.REAUTHENTICATED.value, f.col("count")).otherwise(0)
     return (
         happening_rows.where(f.col("kind").isin(*_AUTHENTICATIONS))
+        .where(f.col("minute_ms").isNotNull())
         .groupBy("minute_ms", "mechanism")
         .agg(
             f.sum("count").alias("authentications"),
@@ -136,7 +164,7 @@ def storm_profile(storm_rows: DataFrame, *, points: int) -> DataFrame:
     )
 
 
-def latencies(histogram: DataFrame) -> DataFrame:
+def latencies(happening_rows: DataFrame) -> DataFrame:
     """Quantiles of the latency by mechanism and kind of authentication, in microseconds.
 
     Within 1 % of every latency (docs/events.md, "Latencies of a summary row").
@@ -151,7 +179,8 @@ def latencies(histogram: DataFrame) -> DataFrame:
         for quantile in QUANTILES
     ]
     return (
-        histogram.groupBy("mechanism", "kind", "bucket")
+        happening_rows.where(f.col("bucket").isNotNull())
+        .groupBy("mechanism", "kind", "bucket")
         .agg(f.sum("count").alias("count"))
         .withColumn("below", f.sum("count").over(ordered))
         .withColumn("total", f.sum("count").over(whole))
@@ -162,42 +191,23 @@ def latencies(histogram: DataFrame) -> DataFrame:
     )
 
 
-def told_histogram(events: DataFrame) -> DataFrame:
-    """Count the latencies that the events tell, by bucket."""
-    latency = f.greatest(f.col("auth_latency_us"), f.lit(1)).cast("double")
-    bucket = f.ceil(f.log(latency) / math.log(LATENCY_GAMMA)).cast("long")
-    return (
-        events.where(f.col("kind").isin(*_AUTHENTICATIONS) & f.col("auth_latency_us").isNotNull())
-        .groupBy("mechanism", "kind", bucket.alias("bucket"))
-        .agg(f.count(f.lit(1)).alias("count"))
-    )
-
-
-def histogram_of_either_view(events: DataFrame) -> DataFrame:
-    """The same of connections of which only the summary rows tell every re-authentication."""
-    first = events.where(f.col("kind") != EventKind.REAUTHENTICATED.value)
-    buckets = events.where(f.col("kind") == EventKind.SUMMARY.value).select(
-        "mechanism", f.explode("reauth_latencies").alias("each")
-    )
-    summed = (
-        buckets.groupBy("mechanism", f.col("each.bucket").alias("bucket"))
-        .agg(f.sum("each.count").alias("count"))
-        .withColumn("kind", f.lit(EventKind.REAUTHENTICATED.value))
-    )
-    return told_histogram(first).unionByName(summed)
-
-
 def by_day(usage_rows: DataFrame, session_rows: DataFrame) -> DataFrame:
     """One row per day: the clients seen on it, by what was known of them at its end.
 
     Failures and old protocol versions count on the day they were seen, a re-authentication from
     its day on: a client that was repaired is ready the day after.
     """
+    # a summary row tells of a kill when its hour is over, perhaps on the day after
+    kills = f.when(f.col("kills_are_told"), f.col("would_be_kills_told")).otherwise(
+        f.col("would_be_kills_summed")
+    )
     failed = f.bit_or("saw").bitwiseAND(
         f.lit((Saw.KILLED | Saw.REAUTH_FAILURE).value)
-    ) + f.greatest(f.sum("would_be_kills_told"), f.sum("would_be_kills_summed"))
+    ) + f.coalesce(f.sum(kills), f.lit(0))
     old = f.coalesce(f.col("authenticate_version"), f.lit(0)) < 1
-    who = session_rows.select("connection_id", "authenticate_version", *CLIENT_KEY)
+    who = session_rows.select(
+        "connection_id", "authenticate_version", "kills_are_told", *CLIENT_KEY
+    )
     days = (
         usage_rows.join(who.where(f.col("principal").isNotNull()), "connection_id")
         .groupBy("day", *CLIENT_KEY)

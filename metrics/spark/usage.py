@@ -60,7 +60,8 @@ def usage_if_whole(events: DataFrame) -> DataFrame:
     What the intervals of a summary row say was then said by the events before it, and reading
     them, a list of rows in a row, takes more time than all else.
     """
-    return _added_up(events, _told() | {"would_be_kills_summed": f.lit(0).cast("long")})
+    none = f.lit(0).cast("long")
+    return _added_up(events, _told()).withColumn("would_be_kills_summed", none)
 
 
 def _added_up(events: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
@@ -83,7 +84,7 @@ def _added_up(events: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
         f.count_if("would_be_kill").alias("would_be_kills_told"),
         *(f.min(name).alias(name) for name in LEAST),
         *(f.max(name).alias(name) for name in GREATEST),
-        *(f.sum(name).alias(name) for name in _SUMMED),
+        *(f.sum(name).alias(name) for name in _SUMMED if name in rows.columns),
     )
 
 
@@ -134,9 +135,10 @@ def sequences(usage_rows: DataFrame) -> DataFrame:
 
 
 def sequence_totals(sequence_rows: DataFrame) -> DataFrame:
-    """One row: how many events there are, how many there should be, and what to look at."""
+    """One row: how many connections and events there are, and should be, and what to look at."""
     zero = f.lit(0).cast("long")
     return sequence_rows.agg(
+        f.count(f.lit(1)).alias("connections"),
         f.coalesce(f.sum("events"), zero).alias("events"),
         f.coalesce(f.sum(f.col("last_sequence") + 1), zero).alias("numbered"),
         f.count_if("denied").alias("denied"),

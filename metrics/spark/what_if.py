@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from metrics.spark.clients import CLIENT_KEY
-from metrics.spark.intervals import MINUTE_MS
+from metrics.spark.intervals import MINUTE_MS, begin_of_minute
 from metrics.spark.sessions import Standing
 
 DAY_MS = 86_400_000
@@ -21,10 +21,19 @@ DEFAULT_LIFETIMES_MS = tuple(minutes * MINUTE_MS for minutes in (5, 15, 30, 60, 
 
 _CONCERNED = (Standing.NOT_CAPABLE.value, Standing.FAILING.value)
 
+_COUNTS = (
+    "killed_connections",
+    "killed_clients",
+    "killed_principals",
+    "unproven_connections",
+    "unproven_clients",
+)
 
-def concerned(session_rows: DataFrame) -> DataFrame:
-    """Keep the connections for which a session past its end means a kill."""
-    return session_rows.where(f.col("standing").isin(*_CONCERNED))
+
+def concerned(session_rows: DataFrame, lifetimes_ms: tuple[int, ...]) -> DataFrame:
+    """Keep the connections for which a session past its end means a kill, if any was that long."""
+    standing = f.col("standing").isin(*_CONCERNED)
+    return session_rows.where(standing & (f.col("used_ms") > min(lifetimes_ms)))
 
 
 def what_if(
@@ -35,38 +44,56 @@ def what_if(
     `kill_rows` is what `kills` gives for the same lifetimes. `kills_per_day_*` is null if less
     than an hour was observed: too little to speak of days.
     """
-    used = session_rows.where(f.col("principal").isNotNull()).select(
-        *CLIENT_KEY, "standing", "used_ms", _each(lifetimes_ms)
-    )
-    over = f.col("used_ms") > f.col("lifetime_ms")
-    killed = over & f.col("standing").isin(*_CONCERNED)
-    late = f.when(killed, f.col("used_ms") - f.col("lifetime_ms"))
-    unproven = over & (f.col("standing") == Standing.UNPROVEN.value)
-    client = f.struct(*CLIENT_KEY)
-    by_lifetime = used.groupBy("lifetime_ms").agg(
-        f.count(f.lit(1)).alias("connections"),
-        f.count_if(killed).alias("killed_connections"),
-        f.count_distinct(f.when(killed, client)).alias("killed_clients"),
-        f.count_distinct(f.when(killed, f.col("principal"))).alias("killed_principals"),
-        f.count_if(unproven).alias("unproven_connections"),
-        f.count_distinct(f.when(unproven, client)).alias("unproven_clients"),
-        f.median(late).cast("long").alias("late_median_ms"),
-        f.max(late).alias("late_max_ms"),
-    )
     observed = session_rows.agg(
-        (f.max("last_event_ms") - f.min("connected_ms")).alias("observed_ms")
+        f.count("principal").alias("connections"),
+        (f.max("last_event_ms") - f.min("connected_ms")).alias("observed_ms"),
     )
     totals = kill_rows.groupBy("lifetime_ms").agg(
         f.sum("kills_least").alias("kills_least"), f.sum("kills_most").alias("kills_most")
     )
     days = f.when(f.col("observed_ms") >= HOUR_MS, f.col("observed_ms") / DAY_MS)
     return (
-        by_lifetime.join(totals, "lifetime_ms", "left")
-        .fillna(0, ["kills_least", "kills_most"])
-        .crossJoin(f.broadcast(observed))
-        .withColumn("kills_per_day_least", f.col("kills_least") / days)
-        .withColumn("kills_per_day_most", f.col("kills_most") / days)
+        observed.where(f.col("connections") > 0)
+        .select("*", _each(lifetimes_ms))
+        .join(f.broadcast(_outlasting(session_rows, lifetimes_ms)), "lifetime_ms", "left")
+        .join(f.broadcast(totals), "lifetime_ms", "left")
+        .fillna(0, [*_COUNTS, "kills_least", "kills_most"])
+        .select(
+            "lifetime_ms",
+            "connections",
+            *_COUNTS,
+            "late_median_ms",
+            "late_max_ms",
+            "kills_least",
+            "kills_most",
+            "observed_ms",
+            (f.col("kills_least") / days).alias("kills_per_day_least"),
+            (f.col("kills_most") / days).alias("kills_per_day_most"),
+        )
         .orderBy("lifetime_ms")
+    )
+
+
+def _outlasting(session_rows: DataFrame, lifetimes_ms: tuple[int, ...]) -> DataFrame:
+    """One row per lifetime that any session outlasted: whose they are."""
+    used = session_rows.where(f.col("standing").isin(*_CONCERNED, Standing.UNPROVEN.value)).select(
+        *CLIENT_KEY, "standing", "used_ms", _each(lifetimes_ms)
+    )
+    killed = f.col("standing") != Standing.UNPROVEN.value
+    client = f.struct(*CLIENT_KEY)
+    late = f.when(killed, f.col("used_ms") - f.col("lifetime_ms"))
+    return (
+        used.where(f.col("used_ms") > f.col("lifetime_ms"))
+        .groupBy("lifetime_ms")
+        .agg(
+            f.count_if(killed).alias("killed_connections"),
+            f.count_distinct(f.when(killed, client)).alias("killed_clients"),
+            f.count_distinct(f.when(killed, f.col("principal"))).alias("killed_principals"),
+            f.count_if(~killed).alias("unproven_connections"),
+            f.count_distinct(f.when(~killed, client)).alias("unproven_clients"),
+            f.median(late).cast("long").alias("late_median_ms"),
+            f.max(late).alias("late_max_ms"),
+        )
     )
 
 
@@ -81,63 +108,59 @@ def kills(interval_rows: DataFrame, lifetimes_ms: tuple[int, ...]) -> DataFrame:
     """
     used = interval_rows.where(f.col("used_ms") > min(lifetimes_ms))
     until = f.col("authenticated_ms") + f.col("used_ms")
-    inside = f.filter(
-        "runs",
-        lambda run: (
-            (run["last_ms"] + MINUTE_MS > f.col("authenticated_ms")) & (run["first_ms"] <= until)
-        ),
+    rows = (
+        used.withColumn("runs", f.sort_array("runs"))
+        .withColumn("last_minute_ms", begin_of_minute(until))
+        .withColumn("known", f.array_max(f.col("runs")["last_ms"]) + 2 * MINUTE_MS > until)
+        .select("*", _each(lifetimes_ms))
+        .where(f.col("used_ms") > f.col("lifetime_ms"))
+        .withColumn("walked", f.transform(f.array(*_walks()), _kills))
     )
-    cut = f.transform(
-        inside,
-        lambda run: f.struct(
-            run["first_ms"].alias("first_ms"),
-            f.least(run["last_ms"], _minute(until)).alias("last_ms"),
-        ),
-    )
-    seen_until = f.array_max(f.transform("runs", lambda run: run["last_ms"])) + 2 * MINUTE_MS
-    rows = used.withColumn("runs", f.sort_array(cut)).withColumn("known", seen_until > until)
-    rows = rows.select("*", _each(lifetimes_ms)).where(f.col("used_ms") > f.col("lifetime_ms"))
     most = f.floor((f.col("used_ms") - 1) / f.col("lifetime_ms"))
     long_enough = f.col("lifetime_ms") >= 2 * MINUTE_MS
-    walked_most = f.when(f.col("known") & long_enough, f.least(most, _walk(sure=False)))
+    walked_most = f.when(f.col("known") & long_enough, f.least(most, f.col("walked")[1]))
     return rows.select(
         "connection_id",
         "number",
         "lifetime_ms",
-        f.greatest(f.lit(1), f.least(most, _walk(sure=True))).alias("kills_least"),
+        f.greatest(f.lit(1), f.least(most, f.col("walked")[0])).alias("kills_least"),
         f.greatest(f.lit(1), f.coalesce(walked_most, most)).alias("kills_most"),
     )
 
 
-def _walk(*, sure: bool) -> Column:
-    """Count the kills in `runs`, greedily; within a run of active minutes they are periodic.
+def _walks() -> list[Column]:
+    """Say how to walk for the kills that are sure, and for those that may be.
 
-    `due_ms` is the first minute in which a use is a kill, surely or perhaps. The period is from
-    one kill to where the next is due: from the end of its minute to the first minute that begins
-    after the expiry, or from the begin of its minute to the first that ends after it.
+    `due_ms` is the first minute in which a use is a kill. The period is from one kill to where the
+    next is due: from the end of its minute to the first minute that begins after the expiry, or
+    from the begin of its minute to the first that ends after it.
     """
-    lifetime = f.col("lifetime_ms")
-    period = _minute(lifetime) + (2 * MINUTE_MS if sure else 0)
-    due = _minute(f.col("authenticated_ms") + lifetime - (0 if sure else MINUTE_MS)) + MINUTE_MS
+    expiry = f.col("authenticated_ms") + f.col("lifetime_ms")
+    whole = begin_of_minute(f.col("lifetime_ms"))
+    sure = (begin_of_minute(expiry) + MINUTE_MS, whole + 2 * MINUTE_MS)
+    # less than a minute is no whole one, and nothing to divide by; nobody asks then
+    least = f.greatest(whole, f.lit(MINUTE_MS))
+    perhaps = (begin_of_minute(expiry - MINUTE_MS) + MINUTE_MS, least)
+    return [
+        f.struct(due.alias("due_ms"), period.alias("period_ms")) for due, period in (sure, perhaps)
+    ]
+
+
+def _kills(walk: Column) -> Column:
+    """Count the kills in `runs`, greedily; within a run of active minutes they are periodic."""
 
     def step(state: Column, run: Column) -> Column:
         first = f.greatest(state["due_ms"], run["first_ms"])
-        count = _whole(f.greatest(run["last_ms"] - first + period, f.lit(0)), period)
-        return f.struct(
-            (first + count * period).alias("due_ms"), (state["kills"] + count).alias("kills")
+        last = f.least(run["last_ms"], f.col("last_minute_ms"))
+        count = f.call_function("div", last - first, walk["period_ms"]) + 1
+        after = f.struct(
+            (first + count * walk["period_ms"]).alias("due_ms"),
+            (state["kills"] + count).alias("kills"),
         )
+        return f.when(first <= last, after).otherwise(state)
 
-    start = f.struct(due.alias("due_ms"), f.lit(0).cast("long").alias("kills"))
+    start = f.struct(walk["due_ms"].alias("due_ms"), f.lit(0).cast("long").alias("kills"))
     return f.aggregate("runs", start, step)["kills"]
-
-
-def _minute(time_ms: Column) -> Column:
-    """Give the begin of the minute."""
-    return time_ms - f.pmod(time_ms, f.lit(MINUTE_MS).cast("long"))
-
-
-def _whole(number: Column, divisor: Column) -> Column:
-    return f.call_function("div", number, divisor)
 
 
 def _each(lifetimes_ms: tuple[int, ...]) -> Column:

@@ -78,7 +78,7 @@ def print_table(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE)
+    table = Table(box=SIMPLE, padding=(0, 1, 0, 0))  # eighty columns are few
     for title in head:
         table.add_column(title, overflow="fold", no_wrap=title in unbroken)
     for row in rows:

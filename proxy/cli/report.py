@@ -2,13 +2,14 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from proxy.cli.common import Exit, fail
 
-_MISSING = "the report needs PySpark: pip install 'kafka-reauth-proxy[spark]'"
+PYSPARK: Final = "pyspark>=4.3,<5"
+"""The extra `spark`, as pip takes it wherever this package came from."""
 
 app = typer.Typer(add_completion=False)
 
@@ -44,9 +45,10 @@ def report(
     try:
         from metrics.report.write import PAGE_NAME
         from metrics.spark import job
+        from metrics.spark.faults import explained
         from metrics.spark.gate import requirement
     except ImportError:
-        raise fail(_MISSING, Exit.USAGE) from None
+        raise fail(f"the report needs PySpark: pip install '{PYSPARK}'", Exit.USAGE) from None
     try:
         settings = job.Settings(
             events=events,
@@ -60,7 +62,7 @@ def report(
         )
         _, unmet = job.run(settings, _say)
     except (ValueError, *job.FAILURES) as error:
-        raise fail(job.explained(error), Exit.USAGE) from None
+        raise fail(explained(error), Exit.USAGE) from None
     typer.echo(str(out / PAGE_NAME))
     if unmet:
         raise fail(f"not met: {', '.join(unmet)}", Exit.REFUSED)

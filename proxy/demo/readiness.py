@@ -11,6 +11,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
+from proxy.cli.report import PYSPARK
 from proxy.demo.stage import SESSION_MS
 
 REPORT_SECONDS: Final = 600.0
@@ -21,7 +22,7 @@ def missing() -> str | None:
     """Say what the report needs and is not here; None: nothing."""
     needed = []
     if importlib.util.find_spec("pyspark") is None:
-        needed.append("PySpark (pip install 'kafka-reauth-proxy[spark]')")
+        needed.append(f"PySpark ({_program('pip')} install '{PYSPARK}')")
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         needed.append("Java 17 or later (Debian: openjdk-17-jre-headless)")
     return " and ".join(needed) or None
@@ -33,7 +34,7 @@ def make_report(events: Path, out: Path, log: Path, console: Console) -> bool:
     needed = missing()
     if needed is not None:
         _say(console, f"Readiness report: it needs {needed}; then")
-        _say(console, f"  reauth-proxy report {' '.join(options)}")
+        _say(console, f"  {_program('reauth-proxy')} report {' '.join(options)}")
         return True
     _say(console, "Readiness report: Spark is reading the events, some 15 seconds …")
     with log.open("wb") as file:
@@ -53,6 +54,13 @@ def make_report(events: Path, out: Path, log: Path, console: Console) -> bool:
         return False
     _say(console, f"Readiness report: {out / 'index.html'}")
     return True
+
+
+def _program(name: str) -> str:
+    """As it can be typed here: a virtual environment is perhaps not the active one."""
+    path = Path(sys.executable).with_name(name)
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _say(console: Console, text: str) -> None:

@@ -9,13 +9,14 @@ from metrics.events import EventKind, SessionEvent
 from metrics.spark import events as log
 from metrics.spark.cleaning import Rows, cleaned
 from metrics.spark.denials import denials
-from metrics.spark.generate import Size, clients_of, simulated
-from metrics.spark.intervals import intervals
+from metrics.spark.generate import EPOCH, Size, clients_of, simulated
+from metrics.spark.intervals import intervals, intervals_if_told
 from metrics.spark.sessions import identities, sessions
 from metrics.spark.usage import sequences, usage, usage_if_whole
 from tests.metrics.given import EPOCH_MS, event
 from tests.metrics.spark.given import MINUTE_MS, frame, later, lines, login, only, rows, sessions_of
 
+HOUR_MS = 60 * MINUTE_MS
 TOLD = {"session_lifetime_ms": 15 * MINUTE_MS, "announced_lifetime_ms": 15 * MINUTE_MS}
 
 
@@ -188,6 +189,30 @@ def test_the_intervals_of_either_view_are_the_same(
         assert abs(one[2] - other[2]) <= 1
         assert (one[3] is None) == (other[3] is None)
         assert one[3] is None or abs(one[3] - other[3]) <= 1
+
+
+def test_where_events_tell_all_the_lists_of_summary_rows_need_not_be_read(
+    spark: SparkSession, population: list[SessionEvent]
+) -> None:
+    """Nor checkpoints, but the last event of a connection that is cut off."""
+    shorter = [each for each in population if each.timestamp_ms < EPOCH * 1000 + 5 * HOUR_MS]
+    given = frame(spark, shorter)
+    assert {each.kind for each in shorter} > {EventKind.CHECKPOINT, EventKind.SUMMARY}
+    last = sessions_of(given).select("connection_id", "last_sequence")
+    told = rows(given.join(last, "connection_id").transform(intervals_if_told))
+    listed = rows(given.join(last, "connection_id").transform(intervals))
+
+    def by_name(found: list[dict[str, Any]]) -> dict[Any, dict[str, Any]]:
+        return {(row["connection_id"], row["number"]): row for row in found}
+
+    assert by_name(told).keys() == by_name(listed).keys()
+    assert len(told) > 50
+    for name, row in by_name(listed).items():
+        other = by_name(told)[name]
+        assert abs(row["authenticated_ms"] - other["authenticated_ms"]) <= 1
+        assert (row["used_ms"] is None) == (other["used_ms"] is None)
+        assert row["used_ms"] is None or abs(row["used_ms"] - other["used_ms"]) <= 1
+        assert sorted(row["runs"], key=str) == sorted(other["runs"], key=str)
 
 
 def test_a_connection_without_sasl_is_no_session(spark: SparkSession) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from metrics.events import EventKind
+from metrics.events import EventKind, SessionEvent
 from metrics.spark.analysis import TABLES
 from metrics.spark.generate import Size, clients_of, simulated
 from metrics.spark.trends import projection, storm_profile
@@ -82,6 +82,21 @@ def test_a_client_is_ready_from_the_day_it_was_repaired(spark: SparkSession) -> 
     after = later(EventKind.CHECKPOINT, 2880, authentications=2, sequence=3, **TOLD)
     found = rows(table("by_day", frame(spark, [login(**TOLD), failing, tomorrow, after])))
     assert [(row["failing"], row["ready"]) for row in found] == [(1, 0), (0, 1), (0, 1)]
+
+
+def test_a_kill_is_of_its_own_day_though_its_summary_row_is_of_the_next(
+    spark: SparkSession,
+) -> None:
+    """If only the summary row is left, that one's day is all that is known."""
+    killed = later(EventKind.WOULD_BE_KILLED, 16, **TOLD)
+    summed = later(EventKind.SUMMARY, 1440, sequence=2, would_be_kills=1, **TOLD)
+
+    def failing(given: list[SessionEvent]) -> list[int]:
+        found = rows(table("by_day", frame(spark, given)).orderBy("day"))
+        return [row["failing"] for row in found]
+
+    assert failing([login(**TOLD), killed, summed]) == [1, 0]
+    assert failing([login(**TOLD), summed]) == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,62 @@
+"""What went wrong, in one line: the JVM's own account is a class's name and a stack trace."""
+
+import re
+from typing import Final
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+FAULTS: Final = (PySparkException, Py4JError)
+"""What Spark raises, and the bridge to its JVM."""
+
+_ADDRESS: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s:'`\"]+")
+
+_KNOWN: Final = tuple(
+    (re.compile(pattern), sentence)
+    for pattern, sentence in (
+        (
+            r"JAVA_GATEWAY_EXITED",
+            "Spark did not start: spark.log below --out says why (is there a Java 17 or later, and"
+            " can the jars be had that --packages names?)",
+        ),
+        (r"bucket is null/empty", "the address names no bucket"),
+        (
+            r"Class \S+FileSystem not found|No FileSystem for scheme",
+            "Spark has no jar for such addresses; docs/readiness.md says where to get it",
+        ),
+        (r"UnknownStoreException|NoSuchBucket", "there is no such bucket"),
+        (
+            r"NoAuthWithAWSException|NoAwsCredentialsException|CredentialInitializationException",
+            "no credentials were found",
+        ),
+        (
+            r"AccessDeniedException|AccessControlException",
+            "access is denied; check the credentials, and what they allow",
+        ),
+        (
+            r"UnknownHostException|ConnectException|NoRouteToHostException|SocketTimeoutException",
+            "nobody answers there; check the address and the end point",
+        ),
+    )
+)
+"""What the JVM's text has in it, and what that means; the first that fits."""
+
+
+def known_cause(error: Exception) -> str | None:
+    """Return what an exception of Spark's or the JVM's means, if that is known."""
+    if not isinstance(error, FAULTS):
+        return None
+    text = str(error)
+    return next((sentence for pattern, sentence in _KNOWN if pattern.search(text)), None)
+
+
+def explained(error: Exception) -> str:
+    """Say in one line what went wrong."""
+    text = str(error).strip()
+    if (cause := known_cause(error)) is not None:
+        address = _ADDRESS.search(text)
+        return f"{address.group()}: {cause}" if address else cause
+    lines = [line.strip(": ") for line in text.splitlines() if line.strip()]
+    if isinstance(error, Py4JError) and len(lines) > 1:
+        return lines[1]  # the first one tells of the bridge to Java
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,123 @@
+"""What object stores and the JVM say when it goes wrong, and what is made of it: one sentence."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from metrics.spark import job
+from metrics.spark.faults import explained
+from metrics.spark.sources import SourceError, holds_parquet, is_remote, local_bytes
+
+ACCESS = "access is denied; check the credentials, and what they allow"
+NO_JAR = "Spark has no jar for such addresses; docs/readiness.md says where to get it"
+
+
+def of_jvm(text: str) -> Exception:
+    """As the bridge tells it: its own line, the exception, where it was thrown."""
+    error: Exception = Py4JError(
+        f"An error occurred while calling o40.text.\n: {text}\n\tat org.apache.spark.A.b(A.scala:1)"
+    )
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [  # as Hadoop 3.5 said it of a store that runs here, with the numbers of requests left out
+        (
+            of_jvm(
+                "org.apache.hadoop.fs.s3a.UnknownStoreException: `s3a://nobucket/events':"
+                " getFileStatus on s3a://nobucket/events:"
+                " software.amazon.awssdk.services.s3.model.NoSuchBucketException: The specified"
+                " bucket does not exist (Service: S3, Status Code: 404):NoSuchBucket"
+            ),
+            "s3a://nobucket/events: there is no such bucket",
+        ),
+        (
+            of_jvm(
+                "java.nio.file.AccessDeniedException: s3a://fleet/events: getFileStatus on"
+                " s3a://fleet/events: software.amazon.awssdk.services.s3.model.S3Exception:"
+                " FORBIDDEN (Service: S3, Status Code: 403):null"
+            ),
+            f"s3a://fleet/events: {ACCESS}",
+        ),
+        (
+            of_jvm(
+                "java.nio.file.AccessDeniedException: s3a://fleet/events:"
+                " org.apache.hadoop.fs.s3a.auth.NoAuthWithAWSException: No AWS Credentials provided"
+                " by TemporaryAWSCredentialsProvider SimpleAWSCredentialsProvider"
+            ),
+            "s3a://fleet/events: no credentials were found",
+        ),
+        (  # when reading has begun
+            PySparkException(
+                "Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, most recent"
+                " failure: java.nio.file.AccessDeniedException: s3a://fleet/events/e-0.jsonl: open"
+                " s3a://fleet/events/e-0.jsonl at 0"
+            ),
+            f"s3a://fleet/events/e-0.jsonl: {ACCESS}",
+        ),
+        (
+            PySparkException(
+                "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."
+            ),
+            "Spark did not start: spark.log below --out says why (is there a Java 17 or later, and"
+            " can the jars be had that --packages names?)",
+        ),
+        (
+            of_jvm("java.lang.IllegalStateException: nobody knows"),
+            "java.lang.IllegalStateException: nobody knows",
+        ),
+        (OSError("s3a://fleet: AccessDeniedException"), "s3a://fleet: AccessDeniedException"),
+        (PySparkException(""), "PySparkException"),
+    ],
+)
+def test_what_the_jvm_says_is_one_sentence(error: Exception, said: str) -> None:
+    assert explained(error) == said
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [
+        ("s3a://fleet/events", NO_JAR),
+        ("nosuch://fleet/events", NO_JAR),
+        ("file:/nowhere/at/all", "there is no such folder"),
+    ],
+)
+def test_an_address_that_cannot_be_read_is_one_sentence(
+    spark: SparkSession, address: str, problem: str
+) -> None:
+    """PySpark comes without the jars of object stores."""
+    with pytest.raises(SourceError) as refused:
+        holds_parquet(spark, address)
+    assert str(refused.value) == f"{address}: {problem}"
+
+
+@pytest.mark.parametrize(
+    "address", ["s3a://fleet/events", "S3A://fleet", "file:/events", "hdfs:/e"]
+)
+def test_an_address_is_no_local_folder(
+    address: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its permissions are not looked at here, and no folder of such a name is made."""
+    monkeypatch.chdir(tmp_path)
+    assert is_remote(address)
+    assert is_remote(str(Path(address)))
+    assert local_bytes(address) is None
+    assert job.main(["--events", str(tmp_path), "--out", address]) == 2
+    assert "a folder of this machine" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["events", "/events", "./a:b/c", "kafka:events", "a:/x", "../s3a"])
+def test_a_path_is_no_address(path: str) -> None:
+    """A single letter is a drive elsewhere, but no file system that Hadoop knows."""
+    assert not is_remote(path)

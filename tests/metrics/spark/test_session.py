@@ -1,0 +1,94 @@
+"""How Spark is set, by the size of what it will read."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from metrics.spark.session import (
+    JAVA_OPTIONS,
+    MEDIUM_BYTES,
+    MEDIUM_PARQUET_BYTES,
+    SMALL_BYTES,
+    local_options,
+)
+
+LIFETIME = 60.0
+"""Seconds that a JVM may take to print its version, or a Spark to start, on a busy machine."""
+
+
+@pytest.mark.parametrize("size", [0, 584 * 800, SMALL_BYTES])
+def test_a_small_input_is_neither_compiled_for_nor_divided(size: int) -> None:
+    """The JVM's start and the making of code take longer than anything that they could save."""
+    options = local_options(size, parquet=False)
+    assert "-XX:TieredStopAtLevel=1" in options[JAVA_OPTIONS].split()
+    assert options["spark.sql.codegen.wholeStage"] == "false"
+    assert options["spark.sql.shuffle.partitions"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("size", "parquet"),
+    [
+        (SMALL_BYTES + 1, False),
+        (MEDIUM_BYTES, False),
+        (SMALL_BYTES + 1, True),
+        (MEDIUM_PARQUET_BYTES, True),
+    ],
+)
+def test_a_medium_input_has_the_first_compiler_alone(size: int, parquet: bool) -> None:
+    """Spark makes code for it, but the second compiler would not be done before the report is."""
+    options = local_options(size, parquet=parquet)
+    assert "-XX:TieredStopAtLevel=1" in options[JAVA_OPTIONS].split()
+    assert not any(name.startswith("spark.sql.codegen") for name in options)
+
+
+@pytest.mark.parametrize(
+    ("size", "parquet"),
+    [
+        (MEDIUM_BYTES + 1, False),
+        (MEDIUM_PARQUET_BYTES + 1, True),
+        (None, False),
+        (None, True),
+    ],
+)
+def test_a_large_input_and_an_unknown_one_have_both(size: int | None, parquet: bool) -> None:
+    """Code of the first compiler alone takes three times as long for each event."""
+    options = local_options(size, parquet=parquet)
+    assert "TieredStopAtLevel" not in options[JAVA_OPTIONS]
+    assert not any(name.startswith("spark.sql.codegen") for name in options)
+
+
+@pytest.mark.skipif(shutil.which("java") is None, reason="needs Java 17 or later")
+@pytest.mark.parametrize("size", [0, SMALL_BYTES + 1, None])
+def test_java_knows_its_options(size: int | None) -> None:
+    """A JVM that is told an option that it does not know does not start."""
+    flags = local_options(size, parquet=False)[JAVA_OPTIONS].split()
+    subprocess.run(["java", *flags, "-version"], check=True, capture_output=True, timeout=LIFETIME)
+
+
+SHOW = """
+import sys
+from metrics.spark.session import make_session
+spark = make_session(master="local[2]", input_bytes=int(sys.argv[1]))
+runtime = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
+print(*runtime.getInputArguments(), sep="\\n")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("java") is None, reason="needs Java 17 or later")
+@pytest.mark.parametrize("size", [0, SMALL_BYTES + 1])
+def test_the_jvm_is_started_with_what_was_chosen(size: int) -> None:
+    """In a process of its own: a JVM that runs already keeps the options that it has."""
+    pytest.importorskip("pyspark")
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW, str(size)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert set(local_options(size, parquet=False)[JAVA_OPTIONS].split()) <= set(
+        done.stdout.splitlines()
+    )
