@@ -83,6 +83,21 @@ def set_kafkas(kafka: KafkaCluster, key: str, limit: float | None, kind: str, na
     wait_until(known, what=f"Kafka does not know {key} of {name}")
 
 
+def remove_kafkas(kafka: KafkaCluster) -> None:
+    """Every quota of Kafka itself, whoever left it; returns when its broker has heard of it."""
+    asked = description()[1]
+
+    def none_left() -> bool:
+        entries = kafka.ask(DESCRIBE, 1, **asked).entries
+        for entry in entries:
+            parts = entities(*((one.entity_type, one.entity_name) for one in entry.entity))
+            removal = alteration(parts, ops(*((one.key, None) for one in entry.values)))
+            kafka.ask(ALTER, 1, **removal[1])
+        return not entries
+
+    wait_until(none_left, what="Kafka keeps quotas")
+
+
 # --- the APIs
 
 

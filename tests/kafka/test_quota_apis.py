@@ -27,6 +27,7 @@ from tests.kafka.quotas_given import (
     enforcing_quotas,
     entities,
     ops,
+    remove_kafkas,
     remove_quotas,
 )
 from tests.kafka.tokens import Issuer
@@ -137,6 +138,7 @@ def normal(answer: Any) -> Any:
 def test_the_apis_answer_as_kafkas_do(
     kafka: KafkaCluster, proxy: ProxyProcess, version: int
 ) -> None:
+    remove_kafkas(kafka)  # other modules use the same cluster
     own = Client(kafka.address(), None)
     through = _logged_in(proxy, WIRE_ADMIN)
     differences = []
