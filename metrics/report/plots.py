@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from metrics.period import MINUTE_MS
 from metrics.report import svg
 from metrics.report.words import VERDICT_WORDS, count, duration, moment, number, plain
 
@@ -11,7 +12,6 @@ Rows = Sequence[Mapping[str, Any]]
 
 PRINCIPALS_SHOWN = 25
 _WIDE, _NARROW = 796, 330
-_MINUTE_MS = 60_000
 _ORDER = ("ready", "unproven", "not_capable", "failing", "unknown")
 
 
@@ -69,7 +69,7 @@ def session_lengths(rows: Rows, lifetimes: Rows) -> str:
     by_class: dict[int, dict[str, float]] = {}
     for row in rows:
         by_class.setdefault(row["up_to_ms"], {})[row["standing"]] = row["connections"]
-    bounds = [_MINUTE_MS]
+    bounds = [MINUTE_MS]
     longest = max(max(by_class), max((row["lifetime_ms"] for row in lifetimes), default=0))
     while bounds[-1] < longest:
         bounds.append(bounds[-1] * 2)
@@ -86,7 +86,7 @@ def session_lengths(rows: Rows, lifetimes: Rows) -> str:
     marks = [
         svg.Mark(at=_place(row["lifetime_ms"], bounds), label=duration(row["lifetime_ms"]))
         for row in lifetimes
-        if row["lifetime_ms"] >= _MINUTE_MS
+        if row["lifetime_ms"] >= MINUTE_MS
     ]
     name = "Connections by the longest time that one of their sessions was used"
     plot = _both(lambda width: svg.columns(name, columns, width=width, marks=marks))
@@ -99,7 +99,7 @@ def storms(rows: Rows) -> str:
     first, last = rows[0]["minute_ms"], rows[-1]["minute_ms"]
     labels = [moment(first), moment(last)] if last > first else [moment(first)]
     gaps = [later[0] - sooner[0] for sooner, later in pairwise(points)]
-    step = min(gaps, default=_MINUTE_MS)
+    step = min(gaps, default=MINUTE_MS)
     name = "Authentications per minute"
     return _figure(
         _both(lambda width: svg.bars_over_time(name, points, labels, width=width, step=step)),
@@ -131,7 +131,7 @@ def _place(lifetime_ms: int, bounds: Sequence[int]) -> float:
 
 
 def _rounded(ms: int) -> str:
-    minutes = ms / _MINUTE_MS
+    minutes = ms / MINUTE_MS
     if minutes < 120:
         return f"{minutes:.0f} min"
     return f"{minutes / 60:.0f} h" if minutes < 2880 else f"{minutes / 1440:.0f} d"

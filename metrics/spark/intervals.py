@@ -8,10 +8,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from metrics.events import MAX_INT64, MAX_INTERVALS, EventKind
+from metrics.period import MINUTE_MS
 from metrics.spark.events import MAX_DURATION_MS, MAX_EPOCH_MS
 from metrics.spark.usage import interval_start, is_kind, used_ms
-
-MINUTE_MS = 60_000
 
 _MINUTES_OF_A_ROW = 63
 

@@ -9,11 +9,11 @@ from pyspark.sql import functions as f
 
 from metrics.event_lines import to_json_line
 from metrics.events import EVENT_SCHEMA, schema_ddl
+from metrics.period import MINUTE_MS
 from metrics.spark import events as log
 from metrics.spark.generate import TEMPLATES, Size, clients_of, simulated, write_lines
 from metrics.spark.session import make_session
 
-MINUTE_MS = 60_000
 _TIMES = (
     "timestamp_ms",
     "connected_ms",

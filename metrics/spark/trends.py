@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from metrics.events import EventKind
-from metrics.period import LATENCY_GAMMA
+from metrics.period import LATENCY_GAMMA, MINUTE_MS
 from metrics.spark.clients import CLIENT_KEY
-from metrics.spark.intervals import MINUTE_MS, begin_of_minute
+from metrics.spark.intervals import begin_of_minute
 from metrics.spark.sessions import Standing
 from metrics.spark.usage import Saw
 

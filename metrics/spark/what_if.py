@@ -10,8 +10,9 @@ lifetime are counted apart, as `unproven`: nobody has seen yet what these client
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from metrics.period import MINUTE_MS
 from metrics.spark.clients import CLIENT_KEY
-from metrics.spark.intervals import MINUTE_MS, begin_of_minute
+from metrics.spark.intervals import begin_of_minute
 from metrics.spark.sessions import Standing
 
 DAY_MS = 86_400_000
