@@ -1,14 +1,12 @@
 """`reauth-proxy acls` through a running proxy, or Kafka: logged in, refused, in one round trip."""
 
-import asyncio
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.proxy.acl.shelf import acl
-from tests.proxy.admin.peer import Peer
+from tests.proxy.admin.peer import Peer, in_a_thread
 from tests.proxy.cli_acls_given import (
     ALICE,
     rows,
@@ -18,21 +16,8 @@ from tests.proxy.cli_acls_given import (
 
 @pytest.fixture
 def peer() -> Iterator[Peer]:
-    """In a thread of its own: the command line runs its own event loop."""
-    one = Peer(passwords={"admin": "admin-secret"})
-    started, ended = threading.Event(), threading.Event()
-
-    async def serve() -> None:
-        async with one:
-            started.set()
-            await asyncio.to_thread(ended.wait, 600)
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    assert started.wait(60)
-    yield one
-    ended.set()
-    thread.join(60)
+    with in_a_thread(Peer(passwords={"admin": "admin-secret"})) as one:
+        yield one
 
 
 @pytest.fixture

@@ -1,9 +1,7 @@
 """`reauth-proxy quotas` as people script it."""
 
-import asyncio
 import json
 import shlex
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from typer.testing import CliRunner, Result
 from proxy.cli.quotas import app
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
 from proxy.store import open_store
-from tests.proxy.admin.peer import DESCRIBE_CLIENT_QUOTAS, Peer
+from tests.proxy.admin.peer import DESCRIBE_CLIENT_QUOTAS, Peer, in_a_thread
 
 
 @pytest.fixture
@@ -153,23 +151,11 @@ def filled(store: Path) -> Path:
 
 @pytest.fixture
 def peer() -> Iterator[Peer]:
-    """In a thread of its own: the command line runs its own event loop."""
     one = Peer()
     one.versions[DESCRIBE_CLIENT_QUOTAS] = (0, 2)
     one.quotas.quotas = {entity: limit(entity) for entity in ENTITIES}
-    started, ended = threading.Event(), threading.Event()
-
-    async def serve() -> None:
-        async with one:
-            started.set()
-            await asyncio.to_thread(ended.wait, 600)
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    assert started.wait(60)
-    yield one
-    ended.set()
-    thread.join(60)
+    with in_a_thread(one):
+        yield one
 
 
 def limit(entity: QuotaEntity) -> dict[QuotaKey, float]:

@@ -11,24 +11,9 @@ from proxy.acl.model import (
     Acl,
     AuthorizerMode,
     Operation,
-    PatternType,
-    Permission,
     ResourceType,
 )
-
-TOPIC = ResourceType.TOPIC
-READ, WRITE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE
-ALLOW, DENY = Permission.ALLOW, Permission.DENY
-ALICE, ADDRESS = "User:alice", "10.0.0.1"
-
-
-def acl(
-    name: str = "orders",
-    operation: Operation = READ,
-    permission: Permission = ALLOW,
-    resource_type: ResourceType = TOPIC,
-) -> Acl:
-    return Acl(resource_type, PatternType.LITERAL, name, ALICE, "*", operation, permission)
+from tests.proxy.acl.index_given import ADDRESS, ALICE, DENY, DESCRIBE, READ, TOPIC, WRITE, acl
 
 
 class Desk:

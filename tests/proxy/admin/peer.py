@@ -6,8 +6,9 @@ import hashlib
 import hmac
 import io
 import struct
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Self
@@ -236,3 +237,23 @@ class _Conversation:
         self._authenticated = True
         server_key = hmac.digest(salted, b"Server Key", name)
         return b"v=" + base64.b64encode(hmac.digest(server_key, signed, name))
+
+
+@contextmanager
+def in_a_thread(peer: Peer) -> Iterator[Peer]:
+    """Serve in a thread of its own: the command line runs its own event loop."""
+    started, ended = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        async with peer:
+            started.set()
+            await asyncio.to_thread(ended.wait, 600)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    try:
+        assert started.wait(60)
+        yield peer
+    finally:
+        ended.set()
+        thread.join(60)
