@@ -34,7 +34,8 @@ from proxy.quota.model import QuotaEntity, QuotaKey
 from proxy.store import open_store
 from proxy.wire.apis import API_VERSIONS, FETCH, METADATA, PRODUCE
 from proxy.wire.codec import encode, request_type, response_type
-from sasl.credentials import ScramCredential, ScramMechanism, new_salt
+from sasl.credentials import ScramCredential, ScramMechanism
+from sasl.salts import new_salt
 
 QUOTAS = (50_000, 100_000, 150_000, 200_000, 250_000)
 """Bytes per second, by group."""

@@ -1,32 +1,27 @@
 """Session events on their way to the disk, without ever holding up the data path.
 
-`emit` puts an event in a bounded queue; a thread makes lines of them and writes. If the queue is
-full the event is dropped and counted: a slow disk must not become a slow proxy.
+`emit` puts a line in a bounded queue; a thread writes. If the queue is full the line is dropped and
+counted: a slow disk must not become a slow proxy.
 """
 
-import logging
 import threading
 import time
 from collections import deque
 from typing import Final
 
-from metrics.event_lines import to_json_line
 from metrics.event_log import EventLog, EventLogSettings
-from metrics.events import SessionEvent
 from metrics.registry import EVENT_LOG_BYTES, EVENTS_DROPPED, EVENTS_WRITTEN
 from metrics.snapshot import Snapshot
 
-logger = logging.getLogger(__name__)
-
 QUEUE_EVENTS: Final = 65_536
-"""About a minute of 1,000 events a second, and some 40 MB at the worst."""
+"""About a minute of 1,000 events a second, and some 60 MB."""
 
 FLUSH_SECONDS: Final = 1.0
 """Who follows the open file sees an event at most this much later."""
 
-CHUNK_EVENTS: Final = 64
-"""Events made into lines at a stretch, some 2 ms. Writing them releases the interpreter lock: the
-event loop need not wait for the whole burst."""
+CHUNK_EVENTS: Final = 1_024
+"""Written at a stretch, some 2 ms. Writing releases the interpreter lock: the event loop need not
+wait for the whole burst."""
 
 
 class EventWriter:
@@ -44,25 +39,24 @@ class EventWriter:
         flush_seconds: float = FLUSH_SECONDS,
     ) -> None:
         self._log = EventLog(settings)
-        self._queue: deque[SessionEvent] = deque()
+        self._queue: deque[str] = deque()
         self._most = queue_events
         self._wake_at = max(1, queue_events // 2)
         self._flush_seconds = flush_seconds
         self._wake = threading.Event()
         self._closing = False
         self._queue_full = 0
-        self._unwritable = 0
         self._thread = threading.Thread(target=self._run, name="event-writer", daemon=True)
 
     def start(self) -> None:
         """Recover what an earlier run left open, and begin to write."""
         self._thread.start()
 
-    def emit(self, event: SessionEvent) -> None:
-        """Hand an event over, at once; it is dropped and counted if the queue is full."""
+    def emit(self, line: str) -> None:
+        """Hand an event's line over, at once; it is dropped and counted if the queue is full."""
         waiting = len(self._queue)
         if waiting < self._most:
-            self._queue.append(event)
+            self._queue.append(line)
         else:
             self._queue_full += 1
         if waiting + 1 >= self._wake_at and not self._wake.is_set():
@@ -74,7 +68,6 @@ class EventWriter:
         snapshot.count(EVENT_LOG_BYTES, self._log.written_bytes)
         snapshot.count(EVENTS_DROPPED, self._queue_full, "queue_full")
         snapshot.count(EVENTS_DROPPED, self._log.dropped, "write_error")
-        snapshot.count(EVENTS_DROPPED, self._unwritable, "unwritable")
 
     def close(self, timeout: float = 5.0) -> bool:
         """Write what is queued and close the file; False: that took longer than `timeout` seconds.
@@ -105,13 +98,7 @@ class EventWriter:
         lines: list[str] = []
         while len(lines) < CHUNK_EVENTS:
             try:
-                event = self._queue.popleft()
+                lines.append(self._queue.popleft())
             except IndexError:
                 break
-            try:
-                lines.append(to_json_line(event))
-            except Exception:
-                # a mistake of ours in one event must not end the log of all others
-                self._unwritable += 1
-                logger.exception("an event of kind %s cannot be written", event.kind)
         return lines

@@ -10,12 +10,32 @@ The laws:
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Final, final
 
-from metrics.events import AuthInterval, EventKind, IntervalEnd, SessionEvent
-from metrics.period import NO_USAGE, Period, Usage
+from metrics.connection import Client, Grant, Origin
+from metrics.event_lines import Line
+from metrics.events import SCHEMA_VERSION, EventKind, IntervalEnd
+from metrics.period import NO_USAGE, Interval, Period, Usage
+
+# a member of an enumeration, looked up by its class, takes longer than all that is done with it
+_AUTHENTICATED: Final = str(EventKind.AUTHENTICATED)
+_REAUTHENTICATED: Final = str(EventKind.REAUTHENTICATED)
+_NO_REAUTH: Final = str(EventKind.NO_REAUTH)
+_FAILED: Final = str(EventKind.FAILED)
+_EXPIRED_KILLED: Final = str(EventKind.EXPIRED_KILLED)
+_WOULD_BE_KILLED: Final = str(EventKind.WOULD_BE_KILLED)
+_DENIED: Final = str(EventKind.DENIED)
+_WOULD_BE_DENIED: Final = str(EventKind.WOULD_BE_DENIED)
+_CLOSED: Final = str(EventKind.CLOSED)
+_CHECKPOINT: Final = str(EventKind.CHECKPOINT)
+_SUMMARY: Final = str(EventKind.SUMMARY)
+_ENDED_BY_RENEWAL: Final = str(IntervalEnd.REAUTHENTICATED)
+_ENDED_BY_FAILURE: Final = str(IntervalEnd.FAILED)
+_ENDED_BY_EXPIRY: Final = str(IntervalEnd.EXPIRED_KILLED)
+_ENDED_BY_CLOSE: Final = str(IntervalEnd.CLOSED)
 
 
+@final
 class Timeline:
     """Where monotonic time stands on the wall clock; one per worker process."""
 
@@ -26,7 +46,7 @@ class Timeline:
 
     def epoch_ms(self, now: float) -> int:
         """Give epoch milliseconds for monotonic seconds."""
-        return round((now + self._offset) * 1000)
+        return int((now + self._offset) * 1000 + 0.5)
 
     def adjust(self, *, wall: float, now: float) -> None:
         """Follow a wall clock that was set; call it now and then, e.g. every minute.
@@ -35,51 +55,6 @@ class Timeline:
         """
         if abs(wall - now - self._offset) >= 1:
             self._offset = wall - now
-
-
-@dataclass(slots=True, kw_only=True)
-class Origin:
-    """What is known of a connection when it is accepted."""
-
-    proxy_id: str
-    worker: int
-    listener: str
-    connection_id: str
-    client_host: str
-    """Address without port."""
-    connected_at: float
-    """Monotonic seconds."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Client:
-    """What the client has told about itself so far; written to as it becomes known."""
-
-    enforcement: str
-    """Of the listener at first, then of the principal."""
-    client_id: str | None = None
-    client_software_name: str | None = None
-    client_software_version: str | None = None
-    mechanism: str | None = None
-    handshake_version: int | None = None
-    authenticate_version: int | None = None
-    principal: str | None = None
-    """Who it is without SASL, so without sessions: only denials are told of it."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Grant:
-    """A successful authentication."""
-
-    principal: str
-    session_lifetime_ms: int
-    """What the session is held to; 0: nothing."""
-    announced_lifetime_ms: int
-    """What the client was told; 0: nothing, or it cannot be told."""
-    credential_lifetime_ms: int | None
-    """What remained of the token; None: the credential does not expire."""
-    latency: float
-    """Seconds from the arrival of the SaslHandshake to success."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +67,7 @@ class Cadence:
     """Seconds between summary rows; at most an hour, for which a row has the bits."""
 
 
+@final
 class SessionHistory:
     """Tells the events of one connection, in order. Every method but `sweep` is an occurrence."""
 
@@ -131,56 +107,75 @@ class SessionHistory:
         self._grant: Grant | None = None
         self._expiry_told = False
         self._refused_at: float | None = None
-        self._ended_by = IntervalEnd.CLOSED
+        self._ended_by: str = _ENDED_BY_CLOSE
         self._begin_period(NO_USAGE, origin.connected_at)
+
+    @property
+    def principal(self) -> str | None:
+        """Who it is; None: not known yet."""
+        return self.client.principal if self._grant is None else self._grant.principal
+
+    @property
+    def client_host(self) -> str:
+        """Where it comes from, without a port."""
+        return self._origin.client_host
 
     @property
     def connection_id(self) -> str:
         """Names the connection in logs as in events."""
         return self._origin.connection_id
 
-    def authenticated(self, grant: Grant, usage: Usage, now: float) -> list[SessionEvent]:
+    def authenticated(self, grant: Grant, usage: Usage, now: float) -> list[str]:
         """An authentication or re-authentication succeeded."""
         first = self._grant is None
         age_ms = 0 if first else self._age_ms(now)
         if not first:
-            self._period.end_interval(self._interval(usage, now, IntervalEnd.REAUTHENTICATED))
-            self._period.add_latency(round(grant.latency * 1e6))
+            self._period.end_interval(self._interval(usage, now, _ENDED_BY_RENEWAL))
+            self._period.add_latency(_microseconds(grant.latency))
         self._grant = grant
         self._authentications += 1
         self._authenticated_at = now
         self._interval_usage = usage
         self._expiry_told = False
-        kinds = [EventKind.AUTHENTICATED if first else EventKind.REAUTHENTICATED]
+        kinds = [_AUTHENTICATED if first else _REAUTHENTICATED]
         if first and not self.client.authenticate_version:
-            kinds.append(EventKind.NO_REAUTH)
-        latency_us = round(grant.latency * 1e6)
-        return [
-            self._event(kind, usage, now, since_auth_ms=age_ms, auth_latency_us=latency_us)
-            for kind in kinds
-        ]
+            kinds.append(_NO_REAUTH)
+        return [self._login(kind, age_ms, usage, now) for kind in kinds]
 
-    def failed(self, reason: str, usage: Usage, now: float) -> SessionEvent:
+    def _login(self, kind: str, age_ms: int, usage: Usage, now: float) -> str:
+        line = self._event(kind, usage, now, since_auth_ms=age_ms)
+        if self._grant is not None:
+            line.number("auth_latency_us", _microseconds(self._grant.latency))
+        return line.finish()
+
+    def failed(self, reason: str, usage: Usage, now: float) -> str:
         """An authentication or re-authentication failed; the connection is about to close."""
-        self._ended_by = IntervalEnd.FAILED
-        return self._event(EventKind.FAILED, usage, now, failure_reason=reason)
+        self._ended_by = _ENDED_BY_FAILURE
+        line = self._event(_FAILED, usage, now)
+        line.text("failure_reason", reason)
+        return line.finish()
 
-    def would_be_killed(self, api_key: int, usage: Usage, now: float) -> SessionEvent | None:
+    def would_be_killed(self, api_key: int, usage: Usage, now: float) -> str | None:
         """An expired session was used in `probe`; None: that was told of this session already."""
         if self._expiry_told:
             return None
         self._expiry_told = True
         self._period.would_be_kills += 1
-        return self._event(EventKind.WOULD_BE_KILLED, usage, now, api_key=api_key)
+        return self._expiry(_WOULD_BE_KILLED, api_key, usage, now)
 
-    def expired_killed(self, api_key: int, usage: Usage, now: float) -> SessionEvent:
+    def expired_killed(self, api_key: int, usage: Usage, now: float) -> str:
         """An expired session was used in `enforce`; the connection is about to close.
 
         The refused request is no request in `usage`, but it is a use of the session.
         """
-        self._ended_by = IntervalEnd.EXPIRED_KILLED
+        self._ended_by = _ENDED_BY_EXPIRY
         self._refused_at = now
-        return self._event(EventKind.EXPIRED_KILLED, usage, now, api_key=api_key)
+        return self._expiry(_EXPIRED_KILLED, api_key, usage, now)
+
+    def _expiry(self, kind: str, api_key: int, usage: Usage, now: float) -> str:
+        line = self._event(kind, usage, now)
+        line.number("api_key", api_key)
+        return line.finish()
 
     def denied(
         self,
@@ -192,41 +187,40 @@ class SessionHistory:
         denials: int,
         usage: Usage,
         now: float,
-    ) -> SessionEvent:
+    ) -> str:
         """ACLs denied something `denials` times, or would have (`authorizer.mode: audit`)."""
-        return self._event(
-            EventKind.WOULD_BE_DENIED if would_be else EventKind.DENIED,
-            usage,
-            now,
-            operation=operation,
-            resource_type=resource_type,
-            resource_name=resource_name,
-            denials=denials,
-        )
+        line = self._event(_WOULD_BE_DENIED if would_be else _DENIED, usage, now)
+        line.text("operation", operation)
+        line.text("resource_type", resource_type)
+        line.text("resource_name", resource_name)
+        line.number("denials", denials)
+        return line.finish()
 
-    def closed(self, reason: str, usage: Usage, now: float) -> list[SessionEvent]:
+    def closed(self, reason: str, usage: Usage, now: float) -> list[str]:
         """The connection has ended. One that never began SASL (a scan, a probe) is not told."""
         if self.client.handshake_version is None:
             return []
-        events = [self._event(EventKind.CLOSED, usage, now, close_reason=reason)]
+        line = self._event(_CLOSED, usage, now)
+        line.text("close_reason", reason)
+        lines = [line.finish()]
         if self._grant is not None:
             self._mark_activity(usage)
             self._period.end_interval(self._interval(usage, now, self._ended_by))
-            events.append(self._summary(usage, now, final=True, close_reason=reason))
-        return events
+            lines.append(self._summary(usage, now, close_reason=reason))
+        return lines
 
-    def sweep(self, usage: Usage, now: float) -> list[SessionEvent]:
+    def sweep(self, usage: Usage, now: float) -> list[str]:
         """See, at the end of each minute of the wall clock, what is due: nothing, most times."""
         if self._grant is None:
             return []
         self._mark_activity(usage)
-        events = []
+        lines = []
         if now - self._last_event_at >= self._cadence.checkpoint:
-            events.append(self._event(EventKind.CHECKPOINT, usage, now))
+            lines.append(self._event(_CHECKPOINT, usage, now).finish())
         if now - self._period_began_at >= self._cadence.summary:
-            events.append(self._summary(usage, now, final=False))
+            lines.append(self._summary(usage, now, close_reason=None))
             self._begin_period(usage, now)
-        return events
+        return lines
 
     def _begin_period(self, usage: Usage, now: float) -> None:
         self._period = Period(self._timeline.epoch_ms(now), usage)
@@ -242,15 +236,15 @@ class SessionHistory:
         return usage.last_request if self._refused_at is None else self._refused_at
 
     def _age_ms(self, at: float) -> int:
-        return round((at - self._authenticated_at) * 1000)
+        return int((at - self._authenticated_at) * 1000 + 0.5)
 
-    def _interval(self, usage: Usage, now: float, ended_by: IntervalEnd | None) -> AuthInterval:
+    def _interval(self, usage: Usage, now: float, ended_by: str | None) -> Interval:
         grant = self._grant
         if grant is None:
             raise AssertionError("no interval before an authentication")
         used_at = self._last_use(usage)
         used = used_at is not None and used_at >= self._authenticated_at
-        return AuthInterval(
+        return Interval(
             number=self._authentications,
             authenticated_ms=self._timeline.epoch_ms(self._authenticated_at),
             session_lifetime_ms=grant.session_lifetime_ms,
@@ -263,73 +257,76 @@ class SessionHistory:
             ended_by=ended_by,
         )
 
-    def _summary(
-        self, usage: Usage, now: float, *, final: bool, close_reason: str | None = None
-    ) -> SessionEvent:
-        period = self._period
-        intervals = list(period.ended)
-        if not final:
-            intervals.append(self._interval(usage, now, None))
+    def _summary(self, usage: Usage, now: float, *, close_reason: str | None) -> str:
+        """Write the period down; `close_reason` None: the connection goes on."""
+        period, final_row = self._period, close_reason is not None
+        intervals = [interval.row() for interval in period.ended]
+        if not final_row:
+            intervals.append(self._interval(usage, now, None).row())
         reauthentications = self._authentications - max(self._period_authentications, 1)
-        return self._event(
-            EventKind.SUMMARY,
-            usage,
-            now,
-            close_reason=close_reason,
-            period_start_ms=period.start_ms,
-            final=final,
-            reauthentications=reauthentications,
-            would_be_kills=period.would_be_kills,
-            reauth_latencies=period.latency_buckets(),
-            intervals=tuple(intervals),
-            intervals_omitted=period.omitted,
-            intervals_omitted_used_ms=period.omitted_used_ms,
-            active_from_ms=period.active_from_ms,
-            active_minutes=period.active_minutes,
-        )
+        line = self._row(_SUMMARY, usage, period.usage, now, None)
+        line.text_if_any("close_reason", close_reason)
+        line.number("period_start_ms", period.start_ms)
+        line.flag("final", final_row)
+        line.number("reauthentications", reauthentications)
+        line.number("would_be_kills", period.would_be_kills)
+        line.rows("reauth_latencies", period.latency_rows())
+        line.rows("intervals", intervals)
+        line.number("intervals_omitted", period.omitted)
+        line.number_if_any("intervals_omitted_used_ms", period.omitted_used_ms)
+        line.number("active_from_ms", period.active_from_ms)
+        line.number("active_minutes", period.active_minutes)
+        return line.finish()
 
-    def _event(self, kind: EventKind, usage: Usage, now: float, **more: Any) -> SessionEvent:
-        told = self._period.usage if kind is EventKind.SUMMARY else self._told
-        if kind is not EventKind.SUMMARY:
-            self._told = usage
-            self._last_event_at = now
-        used_at = self._last_use(usage)
+    def _event(
+        self, kind: str, usage: Usage, now: float, *, since_auth_ms: int | None = None
+    ) -> Line:
+        """Begin an event proper; `since_auth_ms` None: as it is by now."""
+        told, self._told = self._told, usage
+        self._last_event_at = now
+        return self._row(kind, usage, told, now, since_auth_ms)
+
+    def _row(
+        self, kind: str, usage: Usage, told: Usage, now: float, since_auth_ms: int | None
+    ) -> Line:
+        """Begin a line with what every one of them says, of the usage since `told`."""
+        origin, client, grant, timeline = self._origin, self.client, self._grant, self._timeline
         sequence, self._sequence = self._sequence, self._sequence + 1
-        origin, client = self._origin, self.client
-        event = SessionEvent(
-            kind=kind,
-            timestamp_ms=self._timeline.epoch_ms(now),
-            proxy_id=origin.proxy_id,
-            worker=origin.worker,
-            connection_id=origin.connection_id,
-            sequence=sequence,
-            connected_ms=self._timeline.epoch_ms(origin.connected_at),
-            listener=origin.listener,
-            enforcement=client.enforcement,
-            client_host=origin.client_host,
-            client_id=client.client_id,
-            client_software_name=client.client_software_name,
-            client_software_version=client.client_software_version,
-            mechanism=client.mechanism,
-            handshake_version=client.handshake_version,
-            authenticate_version=client.authenticate_version,
-            principal=client.principal,
-            authentications=self._authentications,
-            requests=usage.requests - told.requests,
-            request_bytes=usage.request_bytes - told.request_bytes,
-            response_bytes=usage.response_bytes - told.response_bytes,
-            last_request_ms=None if used_at is None else self._timeline.epoch_ms(used_at),
-        )
-        if self._grant is not None:
-            self._add_session(event, self._grant, now)
-        for name, value in more.items():
-            setattr(event, name, value)
-        return event
+        used_at = self._last_use(usage)
+        line = Line()
+        line.number("schema_version", SCHEMA_VERSION)
+        line.text("kind", kind)
+        line.number("timestamp_ms", timeline.epoch_ms(now))
+        line.text("proxy_id", origin.proxy_id)
+        line.number("worker", origin.worker)
+        line.once("connection_id", origin.connection_id)
+        line.number("sequence", sequence)
+        line.number("connected_ms", timeline.epoch_ms(origin.connected_at))
+        line.text("listener", origin.listener)
+        line.text("enforcement", client.enforcement)
+        line.text("client_host", origin.client_host)
+        line.text_if_any("client_id", client.client_id)
+        line.text_if_any("client_software_name", client.client_software_name)
+        line.text_if_any("client_software_version", client.client_software_version)
+        line.text_if_any("mechanism", client.mechanism)
+        line.text_if_any("principal", self.principal)
+        line.number_if_any("handshake_version", client.handshake_version)
+        line.number_if_any("authenticate_version", client.authenticate_version)
+        line.number("authentications", self._authentications)
+        if grant is not None:
+            age_ms = self._age_ms(now) if since_auth_ms is None else since_auth_ms
+            line.number("authenticated_ms", timeline.epoch_ms(self._authenticated_at))
+            line.number("since_auth_ms", age_ms)
+            line.number("session_lifetime_ms", grant.session_lifetime_ms)
+            line.number("announced_lifetime_ms", grant.announced_lifetime_ms)
+            line.number_if_any("credential_lifetime_ms", grant.credential_lifetime_ms)
+        line.number("requests", usage.requests - told.requests)
+        line.number("request_bytes", usage.request_bytes - told.request_bytes)
+        line.number("response_bytes", usage.response_bytes - told.response_bytes)
+        if used_at is not None:
+            line.number("last_request_ms", timeline.epoch_ms(used_at))
+        return line
 
-    def _add_session(self, event: SessionEvent, grant: Grant, now: float) -> None:
-        event.principal = grant.principal
-        event.authenticated_ms = self._timeline.epoch_ms(self._authenticated_at)
-        event.since_auth_ms = self._age_ms(now)
-        event.session_lifetime_ms = grant.session_lifetime_ms
-        event.announced_lifetime_ms = grant.announced_lifetime_ms
-        event.credential_lifetime_ms = grant.credential_lifetime_ms
+
+def _microseconds(seconds: float) -> int:
+    return int(seconds * 1e6 + 0.5)

@@ -2,30 +2,87 @@
 
 import math
 from collections import Counter
-from typing import NamedTuple
+from typing import Final, final
 
-from metrics.events import MAX_INTERVALS, AuthInterval, LatencyBucket
+from metrics.event_lines import Line
+from metrics.events import MAX_INTERVALS
 
-LATENCY_GAMMA = 1.02
+LATENCY_GAMMA: Final = 1.02
 """Growth of the latency buckets: a bucket's middle is within 1 % of all its values (DDSketch,
 Masson et al. 2019, section 2.1: relative accuracy (gamma - 1) / (gamma + 1))."""
 
-MINUTE_MS = 60_000
-LAST_MINUTE_BIT = 62
+MINUTE_MS: Final = 60_000
+LAST_MINUTE_BIT: Final = 62
 """The highest bit of a signed 64-bit integer that is not its sign."""
 
 
-class Usage(NamedTuple):
+@final
+class Usage:
     """What the relay counted since the connection began, without the requests of SASL."""
 
-    requests: int
-    request_bytes: int
-    response_bytes: int
-    last_request: float | None
-    """Monotonic seconds; None: none came."""
+    __slots__ = ("last_request", "request_bytes", "requests", "response_bytes")
+
+    def __init__(
+        self, requests: int, request_bytes: int, response_bytes: int, last_request: float | None
+    ) -> None:
+        self.requests: Final = requests
+        self.request_bytes: Final = request_bytes
+        self.response_bytes: Final = response_bytes
+        self.last_request: Final = last_request
+        """Monotonic seconds; None: none came."""
 
 
-NO_USAGE = Usage(0, 0, 0, None)
+NO_USAGE: Final = Usage(0, 0, 0, None)
+
+
+@final
+class Interval:
+    """The time between two authentications, as `metrics.events.AuthInterval` describes it."""
+
+    __slots__ = (
+        "announced_lifetime_ms",
+        "authenticated_ms",
+        "ended_by",
+        "ended_since_auth_ms",
+        "last_request_since_auth_ms",
+        "number",
+        "requests",
+        "session_lifetime_ms",
+    )
+
+    def __init__(
+        self,
+        *,
+        number: int,
+        authenticated_ms: int,
+        session_lifetime_ms: int,
+        announced_lifetime_ms: int,
+        requests: int,
+        last_request_since_auth_ms: int | None,
+        ended_since_auth_ms: int | None,
+        ended_by: str | None,
+    ) -> None:
+        self.number: Final = number
+        self.authenticated_ms: Final = authenticated_ms
+        self.session_lifetime_ms: Final = session_lifetime_ms
+        self.announced_lifetime_ms: Final = announced_lifetime_ms
+        self.requests: Final = requests
+        self.last_request_since_auth_ms: Final = last_request_since_auth_ms
+        self.ended_since_auth_ms: Final = ended_since_auth_ms
+        self.ended_by: Final = ended_by
+
+    def row(self) -> Line:
+        """Write it down."""
+        row = Line()
+        row.number("number", self.number)
+        row.number("authenticated_ms", self.authenticated_ms)
+        row.number("session_lifetime_ms", self.session_lifetime_ms)
+        row.number("announced_lifetime_ms", self.announced_lifetime_ms)
+        row.number("requests", self.requests)
+        row.number_if_any("last_request_since_auth_ms", self.last_request_since_auth_ms)
+        row.number_if_any("ended_since_auth_ms", self.ended_since_auth_ms)
+        row.text_if_any("ended_by", self.ended_by)
+        return row
 
 
 def latency_bucket(latency_us: int) -> int:
@@ -53,7 +110,7 @@ class Period:
         self.usage = usage
         self.active_from_ms = start_ms - start_ms % MINUTE_MS
         self.active_minutes = 0
-        self.ended: list[AuthInterval] = []
+        self.ended: list[Interval] = []
         self.omitted = 0
         self.omitted_used_ms: int | None = None
         self.latencies: Counter[int] | None = None
@@ -64,7 +121,7 @@ class Period:
         minute = (last_request_ms - self.active_from_ms) // MINUTE_MS
         self.active_minutes |= 1 << max(0, min(LAST_MINUTE_BIT, minute))
 
-    def end_interval(self, interval: AuthInterval) -> None:
+    def end_interval(self, interval: Interval) -> None:
         """Keep an interval; of too many the least used is left out."""
         self.ended.append(interval)
         # one place is for the interval that goes on
@@ -83,7 +140,13 @@ class Period:
             self.latencies = Counter()
         self.latencies[latency_bucket(latency_us)] += 1
 
-    def latency_buckets(self) -> tuple[LatencyBucket, ...]:
-        """Give the histogram of the period, in ascending order."""
-        counted = sorted((self.latencies or {}).items())
-        return tuple(LatencyBucket(bucket=bucket, count=count) for bucket, count in counted)
+    def latency_rows(self) -> list[Line]:
+        """Write down the histogram of the period, in ascending order."""
+        return [_bucket_row(*counted) for counted in sorted((self.latencies or {}).items())]
+
+
+def _bucket_row(bucket: int, count: int) -> Line:
+    row = Line()
+    row.number("bucket", bucket)
+    row.number("count", count)
+    return row

@@ -328,8 +328,7 @@ UPSTREAM_CERTIFICATE_EXPIRY = _gauge(
 EVENTS_WRITTEN = _counter("events_written_total", "Session events written to the log.", ())
 EVENTS_DROPPED = _counter(
     "events_dropped_total",
-    "Session events lost: the queue was full (queue_full), the disk refused (write_error), or the"
-    " event was malformed by a mistake in the proxy (unwritable).",
+    "Session events lost: the queue was full (queue_full), or the disk refused (write_error).",
     ("reason",),
 )
 EVENT_LOG_BYTES = _counter(

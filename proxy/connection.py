@@ -35,7 +35,8 @@ from proxy.requests import MOST_IN_FLIGHT, Requests
 from proxy.responses import Responses
 from proxy.rules import Observer, Rules, Stopwatch, Target
 from sasl.messages import SASL_HANDSHAKE
-from sasl.session import Authenticated, Authenticating, Enforcement, Failed, Session
+from sasl.session import Session
+from sasl.states import Authenticated, Authenticating, Enforcement, Failed
 
 
 class Connection:

@@ -39,13 +39,8 @@ from sasl.messages import (
     SASL_HANDSHAKE_VERSIONS,
     MalformedMessage,
 )
-from sasl.session import (
-    Authenticated,
-    Authenticating,
-    AwaitHandshake,
-    Failed,
-    Outcome,
-)
+from sasl.session import Outcome
+from sasl.states import Authenticated, Authenticating, AwaitHandshake, Failed
 
 if TYPE_CHECKING:
     from proxy.connection import Connection

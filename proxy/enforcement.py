@@ -8,7 +8,7 @@ mechanism's own lifetime, and that beats the listener's.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sasl.session import Enforcement, Terms
+from sasl.states import Enforcement, Terms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ from sasl.jwt_claims import OAuthBearerSettings
 from sasl.mechanism import Mechanism
 from sasl.oauthbearer import OAuthBearerServer
 from sasl.scram import ScramServer
-from sasl.session import Enforcement
+from sasl.states import Enforcement
 
 log = logging.getLogger(__name__)
 

@@ -8,14 +8,18 @@ from collections.abc import Callable
 from typing import cast
 
 from metrics import registry
-from metrics.events import SessionEvent
-from metrics.history import Cadence, Client, Grant, Origin, SessionHistory, Timeline
+from metrics.connection import Client, Grant, Origin
+from metrics.event_lines import bounded_text
+from metrics.events import EventKind
+from metrics.history import Cadence, SessionHistory, Timeline
 from metrics.period import Usage
 from metrics.tally import Tally
 from proxy.acl.denials import DenialNotice
 from proxy.commands import CloseReason
 from proxy.connection import Connection
-from sasl.session import Authenticated, Authenticating, Enforcement, Failed
+from proxy.status.incidents import CLOSES, Incident
+from proxy.wire.apis import APIS
+from sasl.states import Authenticated, Authenticating, Enforcement, Failed
 
 NO_MECHANISM = "none"
 """Label of a failure that came before a mechanism was chosen."""
@@ -34,9 +38,13 @@ class SessionObserver:
         timeline: Timeline,
         cadence: Cadence,
         tally: Tally,
-        emit: Callable[[SessionEvent], None],
+        emit: Callable[[str], None],
+        note: Callable[[Incident], None],
     ) -> None:
-        """`enforcement` says what the listener holds to before a principal is known."""
+        """`enforcement` says what the listener holds to before a principal is known.
+
+        `emit` takes the lines of the event log, `note` what is worth showing to people.
+        """
         self._proxy_id = proxy_id
         self._worker = worker
         self._listener = listener
@@ -45,6 +53,7 @@ class SessionObserver:
         self._cadence = cadence
         self._tally = tally
         self._emit = emit
+        self._note = note
 
     def opened(self, connection: Connection, now: float) -> None:
         """A client connected."""
@@ -57,13 +66,13 @@ class SessionObserver:
             client_host=connection.peer_host,
             connected_at=now,
         )
-        client = Client(enforcement=self._enforcement())
+        client = Client(enforcement=str(self._enforcement()))
         connection.telemetry = SessionHistory(origin, client, self._timeline, self._cadence)
 
     def refused(self, reason: CloseReason) -> None:
         """A client was turned away before it became a connection."""
         self._tally.count(registry.CONNECTIONS_OPENED, self._listener)
-        self._tally.count(registry.CONNECTIONS_CLOSED, self._listener, reason)
+        self._tally.count(registry.CONNECTIONS_CLOSED, self._listener, str(reason))
 
     def authenticated(self, connection: Connection, session: Authenticated, now: float) -> None:
         """An authentication or re-authentication succeeded, or none is needed.
@@ -82,7 +91,7 @@ class SessionObserver:
             self._tally.count(registry.SUCCESSFUL_AUTHENTICATION, *labels)
             if not session.told_of_lifetime:
                 self._tally.count(registry.SUCCESSFUL_AUTHENTICATION_NO_REAUTH, *labels)
-        history.client.enforcement = session.enforcement
+        history.client.enforcement = str(session.enforcement)
         history.client.mechanism = session.mechanism
         history.client.handshake_version = session.handshake_version
         history.client.authenticate_version = session.authenticate_version
@@ -93,26 +102,25 @@ class SessionObserver:
             credential_lifetime_ms=session.credential_lifetime_ms,
             latency=session.latency,
         )
-        for event in history.authenticated(grant, usage(connection), now):
-            self._emit(event)
+        for line in history.authenticated(grant, usage(connection), now):
+            self._emit(line)
 
     def authentication_failed(self, connection: Connection, failed: Failed, now: float) -> None:
         """An authentication or re-authentication failed, or was not finished in time."""
-        mechanism = failed.mechanism or NO_MECHANISM
+        mechanism, reason = failed.mechanism or NO_MECHANISM, str(failed.reason)
         metric = (
             registry.FAILED_AUTHENTICATION
             if failed.previous is None
             else registry.FAILED_REAUTHENTICATION
         )
         self._tally.count(metric, self._listener, mechanism)
-        self._tally.count(
-            registry.AUTHENTICATION_FAILURES, self._listener, mechanism, failed.reason
-        )
+        self._tally.count(registry.AUTHENTICATION_FAILURES, self._listener, mechanism, reason)
         history = self._introduce(connection)
         if failed.previous is None:
             history.client.mechanism = failed.mechanism
             history.client.handshake_version = failed.handshake_version
-        self._emit(history.failed(failed.reason, usage(connection), now))
+        self._emit(history.failed(reason, usage(connection), now))
+        self._note(self._incident(history, EventKind.FAILED, reason, now))
 
     def expired(
         self, connection: Connection, session: Authenticated, api_key: int, now: float
@@ -122,38 +130,68 @@ class SessionObserver:
         labels = (self._listener, session.mechanism)
         history = self._introduce(connection)
         if session.enforcement is Enforcement.ENFORCE:
+            kind = EventKind.EXPIRED_KILLED
             self._tally.count(registry.EXPIRED_CONNECTIONS_KILLED, *labels)
-            self._emit(history.expired_killed(api_key, usage(connection), now))
-            return
-        self._tally.count(registry.EXPIRED_CONNECTIONS_WOULD_BE_KILLED, *labels)
-        if event := history.would_be_killed(api_key, usage(connection), now):
-            self._emit(event)
+            line: str | None = history.expired_killed(api_key, usage(connection), now)
+        else:
+            kind = EventKind.WOULD_BE_KILLED
+            self._tally.count(registry.EXPIRED_CONNECTIONS_WOULD_BE_KILLED, *labels)
+            line = history.would_be_killed(api_key, usage(connection), now)
+        if line is not None:
+            self._emit(line)
+            self._note(self._incident(history, kind, _api_name(api_key), now))
 
     def denied(self, connection: Connection, notice: DenialNotice, now: float) -> None:
         """ACLs denied a connection something, or would have."""
-        denial = notice.denial
+        denial, history = notice.denial, self._introduce(connection)
+        operation, resource_type = denial.operation.name, denial.resource_type.name
         self._emit(
-            self._introduce(connection).denied(
+            history.denied(
                 would_be=denial.would_be,
-                operation=denial.operation.name,
-                resource_type=denial.resource_type.name,
+                operation=operation,
+                resource_type=resource_type,
                 resource_name=denial.name,
                 denials=notice.count,
                 usage=usage(connection),
                 now=now,
             )
         )
+        kind = EventKind.WOULD_BE_DENIED if denial.would_be else EventKind.DENIED
+        what = f"{operation} on {resource_type} {bounded_text(denial.name)}".rstrip()
+        self._note(self._incident(history, kind, what, now, times=notice.count))
 
     def closed(self, connection: Connection, reason: CloseReason, now: float) -> None:
         """The connection is over."""
-        self._tally.count(registry.CONNECTIONS_CLOSED, self._listener, reason)
-        for event in self._introduce(connection).closed(reason, usage(connection), now):
-            self._emit(event)
+        why, history = str(reason), self._introduce(connection)
+        self._tally.count(registry.CONNECTIONS_CLOSED, self._listener, why)
+        lines = history.closed(why, usage(connection), now)
+        for line in lines:
+            self._emit(line)
+        if lines and why in CLOSES:
+            self._note(self._incident(history, EventKind.CLOSED, why, now))
 
     def sweep(self, connection: Connection, now: float) -> None:
         """Write the checkpoint or summary that is due; called once a minute."""
-        for event in self._introduce(connection).sweep(usage(connection), now):
-            self._emit(event)
+        for line in self._introduce(connection).sweep(usage(connection), now):
+            self._emit(line)
+
+    def _incident(
+        self, history: SessionHistory, kind: EventKind, what: str, now: float, *, times: int = 1
+    ) -> Incident:
+        principal, client = history.principal, history.client
+        when_ms = self._timeline.epoch_ms(now)
+        return Incident(
+            kind=str(kind),
+            what=what,
+            listener=self._listener,
+            principal=None if principal is None else bounded_text(principal),
+            client_id=None if client.client_id is None else bounded_text(client.client_id),
+            client_host=history.client_host,
+            mechanism=client.mechanism,
+            times=times,
+            first_ms=when_ms,
+            last_ms=when_ms,
+        )
 
     def _introduce(self, connection: Connection) -> SessionHistory:
         """The connection's history, which knows by now what the client said of itself."""
@@ -173,3 +211,8 @@ def usage(connection: Connection) -> Usage:
     """What the connection has carried so far."""
     requests = connection.requests
     return Usage(requests.count, requests.bytes, connection.responses.bytes, requests.last_at)
+
+
+def _api_name(api_key: int) -> str:
+    api = APIS.get(api_key)
+    return f"API {api_key}" if api is None else api.name

@@ -8,7 +8,7 @@ from proxy.commands import CloseReason
 from proxy.frames import Bytes, Route
 from proxy.wire.api_versions import ApiVersionsAnswers
 from sasl.mechanism import Mechanism
-from sasl.session import Authenticated, Failed, Terms
+from sasl.states import Authenticated, Failed, Terms
 
 if TYPE_CHECKING:
     from proxy.admission import Admission

@@ -18,7 +18,7 @@ from proxy.connection import Connection
 from proxy.errors import ProxyError
 from proxy.status.facts import EVERY_SESSION, Selector, SessionFacts, SessionState
 from proxy.status.incidents import Incidents
-from sasl.session import Authenticated, Authenticating, Failed, State
+from sasl.states import Authenticated, Authenticating, Failed, State
 
 SLICE: Final = 50
 """Sessions that are told of, about half a millisecond."""

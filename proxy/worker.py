@@ -18,7 +18,7 @@ import uvloop
 from metrics import registry
 from metrics.event_log import EventLogSettings
 from metrics.event_writer import EventWriter
-from metrics.events import SessionEvent, connection_ids
+from metrics.events import connection_ids
 from metrics.history import Cadence, Timeline
 from metrics.process import report_process
 from metrics.snapshot import Snapshot
@@ -139,6 +139,7 @@ class Worker:
             cadence=Cadence(checkpoint=self._settings.events.checkpoint_ms / 1000),
             tally=self._tally,
             emit=self._emit,
+            note=self._sessions.incidents.note,
         )
         return listener
 
@@ -161,10 +162,9 @@ class Worker:
         (listener,) = (one for one in self._listeners if one.name == connection.rules.listener)
         return listener.observer
 
-    def _emit(self, event: SessionEvent) -> None:
-        self._sessions.incidents.note(event)
+    def _emit(self, line: str) -> None:
         if self._events is not None:
-            self._events.emit(event)
+            self._events.emit(line)
 
     # Running
 

@@ -6,7 +6,6 @@ without holding it. Passwords enter this module as arguments and leave it as ver
 
 import hashlib
 import hmac
-import secrets
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
@@ -21,11 +20,6 @@ MAX_ITERATIONS: Final = 16384
 """Kafka's `ScramMechanism.maxIterations` (KIP-554): what AlterUserScramCredentials accepts."""
 DEFAULT_ITERATIONS: Final = 8192
 """Kafka's documentation uses it in its examples; twice what RFC 7677 demands."""
-
-_SALT_BITS: Final = 130
-"""Kafka's `ScramFormatter.secureRandomString`: a random number of 130 bits, in base 36."""
-_BASE_36: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
-_PAIRS_OF_DIGITS: Final = [high + low for high in _BASE_36 for low in _BASE_36]
 
 
 class ScramMechanism(Enum):
@@ -154,21 +148,3 @@ class CredentialSource(Protocol):
     def iteration_shares(self, mechanism: ScramMechanism) -> IterationShares:
         """How the iterations of this mechanism's users are distributed; made beforehand."""
         ...
-
-
-def new_salt() -> bytes:
-    """A random salt of the form that Kafka's own tools give to the users they make."""
-    return salt_of(secrets.randbits(_SALT_BITS))
-
-
-def salt_of(number: int) -> bytes:
-    """The salt that a number makes: its low 130 bits in base 36, as Kafka writes it.
-
-    All salts share this form, so that a salt never tells by which tool, or whether, a user exists.
-    """
-    number &= (1 << _SALT_BITS) - 1
-    pairs = []
-    while number:
-        number, pair = divmod(number, len(_PAIRS_OF_DIGITS))
-        pairs.append(_PAIRS_OF_DIGITS[pair])
-    return "".join(reversed(pairs)).lstrip("0").encode() or b"0"

@@ -7,6 +7,7 @@ never looked at: keys come from the JWKS alone.
 
 import base64
 import re
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sasl.jwks import KeyCache, KeyMissing
@@ -14,7 +15,6 @@ from sasl.jwt_claims import AcceptedClaims, OAuthBearerSettings, judge_claims
 from sasl.mechanism import FailureReason
 from sasl.signatures import ALGORITHMS, PublicKey
 from sasl.strict_json import read_object
-from sasl.values import value
 
 MAX_HEADER_CHARACTERS: Final = 32 * 1024
 """A chain of four certificates has about 12 KiB; the header of a stranger is parsed unverified."""
@@ -28,7 +28,7 @@ _LAST_CHARACTERS: Final = {
 """By length modulo 4, which characters may end canonical base64url (RFC 4648 section 3.5)."""
 
 
-@value
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedToken:
     """A token that lets its bearer in, and the key that vouches for it."""
 
@@ -38,7 +38,7 @@ class AcceptedToken:
     key: PublicKey
 
 
-@value
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _SignedToken:
     algorithm: str
     kid: str | None

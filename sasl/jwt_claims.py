@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sasl.mechanism import FailureReason
-from sasl.values import value
 
 MAX_LIFETIME_SECONDS: Final = 365 * 86_400.0
 """No token is believed for longer: tokens of the year 10^18 must not overflow the int64 of
@@ -37,7 +36,7 @@ class OAuthBearerSettings:
     """`sub.claim.name`: the claim that names the principal."""
 
 
-@value
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedClaims:
     """A token that is for us and still valid. Times are wall-clock seconds since 1970."""
 

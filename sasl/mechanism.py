@@ -12,9 +12,7 @@ The laws of an exchange:
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
-
-from sasl.values import value
+from typing import Final, Protocol, final
 
 
 class FailureReason(StrEnum):
@@ -47,26 +45,51 @@ class FailureReason(StrEnum):
     """The client did not finish in time, or went away in the middle."""
 
 
-@dataclass(frozen=True, slots=True)
+@final
 class Challenge:
     """The exchange goes on: send `data`, expect another message."""
 
-    data: bytes
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data: Final = data
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Challenge) and self.data == other.data
+
+    def __hash__(self) -> int:
+        return hash(self.data)
 
 
-@value
+@final
 class Success:
     """The client is who it claims to be."""
 
-    data: bytes
-    """Last bytes of the mechanism, sent with the success; may be empty."""
-    name: str
-    """The principal's name, without its type: `alice` for `User:alice`."""
-    credential_deadline: float | None
-    """Monotonic seconds at which the credential (a token) expires; None: it does not."""
+    __slots__ = (
+        "credential_deadline",
+        "data",
+        "name",
+    )
+
+    def __init__(self, *, data: bytes, name: str, credential_deadline: float | None) -> None:
+        self.data: Final = data
+        """Last bytes of the mechanism, sent with the success; may be empty."""
+        self.name: Final = name
+        """The principal's name, without its type: `alice` for `User:alice`."""
+        self.credential_deadline: Final = credential_deadline
+        """Monotonic seconds at which the credential (a token) expires; None: it does not."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Success) and self._cells() == other._cells()
+
+    def __hash__(self) -> int:
+        return hash(self._cells())
+
+    def _cells(self) -> tuple[bytes, str, float | None]:
+        return self.data, self.name, self.credential_deadline
 
 
-@value
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """The client is not authenticated; the connection answers `message` and closes."""
 

@@ -6,11 +6,10 @@ extensions are letters only, the scheme word is case-insensitive and more than o
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 from sasl.scram_messages import decode_saslname
-from sasl.values import value
 
 _GS2_HEADER: Final = re.compile(r"n,(?:a=(?P<authzid>(?:[^\0=,]|=2C|=3D)+))?,")
 _PAIR: Final = re.compile(r"(?P<name>[A-Za-z]+)=(?P<value>[\x21-\x7e \t\r\n]+)")
@@ -18,7 +17,7 @@ _BEARER: Final = re.compile(r"[Bb][Ee][Aa][Rr][Ee][Rr] +(?P<token>[-_~+/.a-zA-Z0
 _SEPARATOR: Final = "\x01"
 
 
-@value
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClientInitialResponse:
     """What a client says first: a token, and perhaps more."""
 

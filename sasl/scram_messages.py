@@ -9,10 +9,7 @@ A message that breaks the grammar reads as None. Where Kafka's grammar is wider 
 
 import binascii
 import re
-from dataclasses import field
-from typing import Final
-
-from sasl.values import value
+from typing import Final, final
 
 MAX_MESSAGE_BYTES: Final = 16 * 1024
 """Longer messages are refused: a half-done exchange keeps its first message in memory, and a
@@ -38,37 +35,73 @@ _SERVER_FIRST: Final = re.compile(
 _SERVER_FINAL: Final = re.compile(rf"v=(?P<verifier>{_BASE64}){_EXTENSIONS}")
 
 
-@value
+@final
 class ClientFirst:
     """`n,a=authzid,n=user,r=nonce,…`: who wants in."""
 
-    gs2_header: str
-    """What the last message's `c=` must repeat, so that nobody in between changed it."""
-    authorization_id: str | None
-    username: str
-    nonce: str
-    bare: str
-    """The message without the GS2 header: part of what the proof signs."""
-    extensions: tuple[tuple[str, str], ...]
+    __slots__ = (
+        "authorization_id",
+        "bare",
+        "extensions",
+        "gs2_header",
+        "nonce",
+        "username",
+    )
+
+    def __init__(
+        self,
+        *,
+        gs2_header: str,
+        authorization_id: str | None,
+        username: str,
+        nonce: str,
+        bare: str,
+        extensions: tuple[tuple[str, str], ...],
+    ) -> None:
+        self.gs2_header = gs2_header
+        """What the last message's `c=` must repeat, so that nobody in between changed it."""
+        self.authorization_id: Final = authorization_id
+        self.username: Final = username
+        self.nonce: Final = nonce
+        self.bare: Final = bare
+        """The message without the GS2 header: part of what the proof signs."""
+        self.extensions: Final = extensions
 
 
-@value
+@final
 class ClientFinal:
     """`c=…,r=…,p=…`: the proof."""
 
-    channel_binding: str
-    nonce: str
-    without_proof: str
-    proof: bytes = field(repr=False)
+    __slots__ = (
+        "channel_binding",
+        "nonce",
+        "proof",
+        "without_proof",
+    )
+
+    def __init__(
+        self, *, channel_binding: str, nonce: str, without_proof: str, proof: bytes
+    ) -> None:
+        self.channel_binding: Final = channel_binding
+        self.nonce: Final = nonce
+        self.without_proof: Final = without_proof
+        self.proof: Final = proof
 
 
-@value
+@final
 class ServerFirst:
     """`r=…,s=…,i=…`: what the client must hash."""
 
-    nonce: str
-    salt: bytes
-    iterations: int
+    __slots__ = (
+        "iterations",
+        "nonce",
+        "salt",
+    )
+
+    def __init__(self, *, nonce: str, salt: bytes, iterations: int) -> None:
+        self.nonce: Final = nonce
+        self.salt: Final = salt
+        self.iterations: Final = iterations
 
 
 def read_client_first(message: bytes) -> ClientFirst | None:

@@ -18,19 +18,26 @@ Time is monotonic seconds and always an argument.
 """
 
 from collections.abc import Callable, Mapping
-from enum import StrEnum
+from typing import Final, final
 
 from sasl import messages
 from sasl.mechanism import (
     Challenge,
-    Exchange,
     Failure,
     FailureReason,
     KeysNeeded,
     Mechanism,
     Success,
 )
-from sasl.values import value
+from sasl.states import (
+    Authenticated,
+    Authenticating,
+    AwaitHandshake,
+    Enforcement,
+    Failed,
+    State,
+    Terms,
+)
 
 MIN_REAUTHENTICATION_INTERVAL = 1.0
 """Seconds between the beginnings of two re-authentications (Kafka: KafkaChannel)."""
@@ -45,109 +52,20 @@ ALREADY_AUTHENTICATED = "SaslAuthenticate request received after successful auth
 """Kafka's answer to a SaslAuthenticate that no SaslHandshake announced."""
 
 
-class Enforcement(StrEnum):
-    """How the expiry of sessions is treated, per listener or per principal."""
-
-    OBSERVE = "observe"
-    """Announce lifetime 0, let every session live: today's behaviour, but recorded."""
-    PROBE = "probe"
-    """Announce the lifetime, kill nobody, count those who would have been killed."""
-    ENFORCE = "enforce"
-    """Announce the lifetime and close a connection that is used after it (KIP-368)."""
-
-
-@value
-class Terms:
-    """What a principal's sessions are held to."""
-
-    enforcement: Enforcement
-    max_reauth_ms: int
-    """`connections.max.reauth.ms`; 0: only a token's own expiry bounds the session."""
-
-
-@value
-class AwaitHandshake:
-    """Connected, nothing known."""
-
-    api_versions_answered: bool = False
-    """A second ApiVersions is legal only while the first was answered with an error."""
-
-
-@value
-class Authenticated:
-    """Somebody is known, until `deadline`."""
-
-    principal: str
-    """`User:alice`."""
-    mechanism: str | None
-    """None: known without SASL."""
-    handshake_version: int | None
-    """None: known without SASL."""
-    authenticate_version: int | None
-    """Version of SaslAuthenticate; None: raw tokens, or known without SASL. Below 1 the client
-    cannot re-authenticate."""
-    enforcement: Enforcement
-    authenticated_at: float
-    """When the last successful authentication ended."""
-    latency: float
-    """Seconds from the arrival of the SaslHandshake to success (KIP-368)."""
-    session_lifetime_ms: int
-    """As KIP-368 announces it; 0: none."""
-    credential_lifetime_ms: int | None
-    """What remained of the token; None: the credential does not expire."""
-    deadline: float | None
-    """The last moment of the session; None: it has no end."""
-    reauthentications: int
-    """How many re-authentications have succeeded on this connection."""
-
-    @property
-    def told_of_lifetime(self) -> bool:
-        """Whether the client's protocol can carry a lifetime at all (SaslAuthenticate v1+)."""
-        return bool(self.authenticate_version)
-
-
-@value
-class Authenticating:
-    """Between a SaslHandshake and the last token."""
-
-    mechanism: str
-    handshake_version: int
-    exchange: Exchange | None
-    """None: the mechanism is not the session's; the next token is refused."""
-    begun_at: float
-    previous: Authenticated | None
-    """The session that is being renewed; None at a first login."""
-
-    @property
-    def raw(self) -> bool:
-        """Whether tokens come bare, without request headers (after SaslHandshake v0)."""
-        return self.handshake_version == 0
-
-
-@value
-class Failed:
-    """Refused; the connection is about to close."""
-
-    reason: FailureReason
-    mechanism: str | None
-    """The mechanism under way; None: none was chosen yet."""
-    handshake_version: int | None
-    """Of the handshake under way; None: there was none."""
-    previous: Authenticated | None
-    """The session that was to be renewed; None at a first login."""
-
-
-State = AwaitHandshake | Authenticating | Authenticated | Failed
-
-
-@value
+@final
 class Outcome:
     """What the connection is to do. The new state is in `Session.state`."""
 
-    reply: bytes | None = None
-    """Body of the answer; None: no answer. For raw tokens the whole frame's content."""
-    wants_keys: bool = False
-    """Look for newer signing keys, then call `keys_sought`; nothing else may be fed before."""
+    __slots__ = (
+        "reply",
+        "wants_keys",
+    )
+
+    def __init__(self, *, reply: bytes | None = None, wants_keys: bool = False) -> None:
+        self.reply: Final = reply
+        """Body of the answer; None: no answer. For raw tokens the whole frame's content."""
+        self.wants_keys: Final = wants_keys
+        """Look for newer signing keys, then call `keys_sought`; nothing else may be fed before."""
 
 
 SILENCE = Outcome()

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metrics.event_files import file_stem
-from metrics.event_lines import to_json_line
-from metrics.events import SessionEvent
 from metrics.spark.population import (
     SHARES,
     Behaviour,
@@ -73,7 +71,7 @@ def clients_of(size: Size) -> list[SimulatedClient]:
     ]
 
 
-def simulated(size: Size, clients: list[SimulatedClient]) -> Iterator[SessionEvent]:
+def simulated(size: Size, clients: list[SimulatedClient]) -> Iterator[str]:
     """Tell the events of `size.connections` connections, one connection after the other."""
     rng = random.Random(size.seed + 1)  # noqa: S311 - not for secrets
     for number in range(size.connections):
@@ -144,7 +142,7 @@ def generate(size: Size, out: Path, *, parquet: bool) -> int:
     copies = max(1, -(-size.connections // TEMPLATES))
     small = copies == 1 and not parquet
     if small:
-        lines = [to_json_line(event) for event in simulated(size, clients)]
+        lines = list(simulated(size, clients))
         if size.bad:
             lines += bad_lines(lines[0], round((EPOCH + size.days * DAY) * 1000))
         written = write_lines(iter(lines), out)

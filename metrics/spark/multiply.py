@@ -7,7 +7,6 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from metrics.event_lines import to_json_line
 from metrics.events import EVENT_SCHEMA, schema_ddl
 from metrics.period import MINUTE_MS
 from metrics.spark import events as log
@@ -38,7 +37,7 @@ def multiply(size: Size, out: Path, *, parquet: bool) -> tuple[int, dict[str, st
     groups = max(1, size.clients // base.clients)
     spark = make_session(master="local[*]", input_bytes=None)
     with tempfile.TemporaryDirectory() as directory:
-        write_lines((to_json_line(event) for event in simulated(base, clients)), Path(directory))
+        write_lines(simulated(base, clients), Path(directory))
         templates = log.parsed(spark.read.text(directory), schema_ddl()).persist()
         made = copied(templates, copies=copies, groups=groups, clients=base.clients)
         writer = made.write.mode("overwrite")

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from metrics.events import SessionEvent
-from metrics.history import Cadence, Client, Grant, Origin, SessionHistory, Timeline
+from metrics.connection import Client, Grant, Origin
+from metrics.history import Cadence, SessionHistory, Timeline
 from metrics.period import Usage
 
 HOUR = 3600.0
@@ -105,8 +105,8 @@ class Stay:
     """Unix time of the beginning."""
 
 
-def events_of(client: SimulatedClient, stay: Stay, rng: random.Random) -> Iterator[SessionEvent]:
-    """Tell the events of one connection."""
+def events_of(client: SimulatedClient, stay: Stay, rng: random.Random) -> Iterator[str]:
+    """Tell the events of one connection, as lines of the log."""
     if client.behaviour is Behaviour.UNKNOWN:
         yield from _failed_login(client, stay)
     else:
@@ -142,7 +142,7 @@ def _history(client: SimulatedClient, stay: Stay) -> SessionHistory:
     )
 
 
-def _failed_login(client: SimulatedClient, stay: Stay) -> Iterator[SessionEvent]:
+def _failed_login(client: SimulatedClient, stay: Stay) -> Iterator[str]:
     history = _history(client, stay)
     nothing = Usage(0, 0, 0, None)
     yield history.failed("bad_credentials", nothing, stay.begin + 1)
@@ -162,7 +162,7 @@ class _Connection:
         self._authenticated_at = stay.begin
         self._reauth_after = float("inf")
 
-    def events(self) -> Iterator[SessionEvent]:
+    def events(self) -> Iterator[str]:
         now = self._stay.begin + self._rng.uniform(0.01, 0.2)
         end = self._stay.begin + self._stay.seconds
         yield from self._authenticate(now)
@@ -178,18 +178,18 @@ class _Connection:
                 sweep += 60
         yield from self._history.closed("client_closed", self._usage(), end)
 
-    def _request(self, now: float) -> Iterator[SessionEvent]:
+    def _request(self, now: float) -> Iterator[str]:
         lifetime = self._client.lifetime_ms / 1000
         if now - self._authenticated_at > self._reauth_after:
             yield from self._authenticate(now)
         elif lifetime and now - self._authenticated_at > lifetime:
-            event = self._history.would_be_killed(PRODUCE, self._usage(), now)
-            if event is not None:
-                yield event
+            line = self._history.would_be_killed(PRODUCE, self._usage(), now)
+            if line is not None:
+                yield line
         self._requests += 1
         self._used_at = now
 
-    def _authenticate(self, now: float) -> Iterator[SessionEvent]:
+    def _authenticate(self, now: float) -> Iterator[str]:
         client = self._client
         capable = client.behaviour is not Behaviour.NOT_CAPABLE
         grant = Grant(

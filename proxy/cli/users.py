@@ -27,8 +27,8 @@ from sasl.credentials import (
     MIN_ITERATIONS,
     ScramCredential,
     ScramMechanism,
-    new_salt,
 )
+from sasl.salts import new_salt
 
 if TYPE_CHECKING:
     from proxy.store import CredentialInfo, Store

@@ -27,7 +27,7 @@ from proxy.config.values import (
     shown,
 )
 from proxy.enforcement import EnforcementPolicy, Override
-from sasl.session import Enforcement
+from sasl.states import Enforcement
 
 MechanismName = Literal["OAUTHBEARER", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 

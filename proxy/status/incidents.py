@@ -8,26 +8,15 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from metrics.event_lines import bounded_text
-from metrics.events import EventKind, SessionEvent
 from proxy.commands import CloseReason
-from proxy.wire.apis import APIS
 
 MOST_OF_A_KIND: Final = 50
 MOST_PRINCIPALS: Final = 1_000
 """Of those with incidents, the latest."""
 
-KINDS: Final = frozenset(
-    {
-        EventKind.FAILED,
-        EventKind.EXPIRED_KILLED,
-        EventKind.WOULD_BE_KILLED,
-        EventKind.DENIED,
-        EventKind.WOULD_BE_DENIED,
-    }
-)
 CLOSES: Final = frozenset(
-    {
+    str(reason)
+    for reason in (
         CloseReason.BROKER_UNREACHABLE,
         CloseReason.BROKER_FAULT,
         CloseReason.MALFORMED_FRAME,
@@ -35,7 +24,7 @@ CLOSES: Final = frozenset(
         CloseReason.UNSUPPORTED_API,
         CloseReason.INTERNAL_ERROR,
         CloseReason.KILLED,
-    }
+    )
 )
 """Ends of a connection that no other incident tells."""
 
@@ -75,13 +64,11 @@ class Incidents:
         self._by_kind: dict[str, OrderedDict[_Key, Incident]] = {}
         self._by_principal: OrderedDict[str, dict[str, Tally]] = OrderedDict()
 
-    def note(self, event: SessionEvent) -> None:
-        """Take in what happened, if it is an incident."""
-        if event.kind in KINDS or (event.kind is EventKind.CLOSED and event.close_reason in CLOSES):
-            incident = _incident(event)
-            self._keep(incident)
-            if incident.principal is not None:
-                self._count(incident.principal, incident)
+    def note(self, incident: Incident) -> None:
+        """Take in what happened."""
+        self._keep(incident)
+        if incident.principal is not None:
+            self._count(incident.principal, incident)
 
     def recent(self) -> list[Incident]:
         """Return what is kept, the latest first."""
@@ -111,36 +98,3 @@ class Incidents:
         self._by_principal.move_to_end(principal)
         if len(self._by_principal) > MOST_PRINCIPALS:
             self._by_principal.popitem(last=False)
-
-
-def _incident(event: SessionEvent) -> Incident:
-    return Incident(
-        kind=event.kind.value,
-        what=_what(event),
-        listener=event.listener,
-        principal=None if event.principal is None else bounded_text(event.principal),
-        client_id=None if event.client_id is None else bounded_text(event.client_id),
-        client_host=event.client_host,
-        mechanism=event.mechanism,
-        times=event.denials or 1,
-        first_ms=event.timestamp_ms,
-        last_ms=event.timestamp_ms,
-    )
-
-
-def _what(event: SessionEvent) -> str:
-    match event.kind:
-        case EventKind.FAILED:
-            return str(event.failure_reason)
-        case EventKind.CLOSED:
-            return str(event.close_reason)
-        case EventKind.DENIED | EventKind.WOULD_BE_DENIED:
-            name = bounded_text(event.resource_name or "")
-            return f"{event.operation} on {event.resource_type} {name}".rstrip()
-        case _:
-            return _api_name(event.api_key)
-
-
-def _api_name(api_key: int | None) -> str:
-    api = None if api_key is None else APIS.get(api_key)
-    return f"API {api_key}" if api is None else api.name

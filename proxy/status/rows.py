@@ -9,7 +9,7 @@ from proxy.status.incidents import Incident
 from proxy.status.markup import Markup, joined, name, tag
 from proxy.status.picture import Group, ListenerFacts, Some, software
 from proxy.status.text import ago, duration, number, plural, size
-from sasl.session import Enforcement
+from sasl.states import Enforcement
 
 LISTENER_HEADINGS: Final = (
     "Listener",

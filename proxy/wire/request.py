@@ -1,11 +1,11 @@
 """Requests that the proxy answers itself, taken apart as far as their headers."""
 
 import struct
+from typing import Final, final
 
 from proxy.errors import ClientFault
 from proxy.wire.apis import API_VERSIONS, APIS, is_flexible
 from proxy.wire.primitives import INT32, Malformed, skip_tags
-from sasl.values import value
 
 _HEADER = struct.Struct(">hhih")
 
@@ -13,21 +13,42 @@ MOST_CHARACTERS_KEPT = 256
 """Of a client id or software name: strangers choose them, and they are kept per connection."""
 
 
-@value
+@final
 class Request:
     """A whole request frame."""
 
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
-    """Its first `MOST_CHARACTERS_KEPT`; U+FFFD stands for what is not UTF-8, as in Kafka."""
-    content: bytes
-    """Everything behind the size field: header and body."""
-    body_at: int
-    """Where the body begins in `content`."""
-    flexible: bool
-    """Whether header and body carry tagged fields (KIP-482)."""
+    __slots__ = (
+        "api_key",
+        "api_version",
+        "body_at",
+        "client_id",
+        "content",
+        "correlation_id",
+        "flexible",
+    )
+
+    def __init__(
+        self,
+        *,
+        api_key: int,
+        api_version: int,
+        correlation_id: int,
+        client_id: str | None,
+        content: bytes,
+        body_at: int,
+        flexible: bool,
+    ) -> None:
+        self.api_key: Final = api_key
+        self.api_version: Final = api_version
+        self.correlation_id: Final = correlation_id
+        self.client_id: Final = client_id
+        """Its first `MOST_CHARACTERS_KEPT`; U+FFFD stands for what is not UTF-8, as in Kafka."""
+        self.content: Final = content
+        """Everything behind the size field: header and body."""
+        self.body_at: Final = body_at
+        """Where the body begins in `content`."""
+        self.flexible: Final = flexible
+        """Whether header and body carry tagged fields (KIP-482)."""
 
     @property
     def body(self) -> bytes:

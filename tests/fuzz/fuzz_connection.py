@@ -17,7 +17,7 @@ from proxy.bulk import BUFFER_BYTES
 from proxy.connection import Connection
 from proxy.frames import OWN_ANSWER
 from proxy.requests import MOST_IN_FLIGHT
-from sasl.session import Enforcement
+from sasl.states import Enforcement
 from tests.fuzz.fuzz_sasl import mutate
 from tests.fuzz.rounds import arg_parser, run
 from tests.proxy.frames_given import (

@@ -1,9 +1,12 @@
 """Values with defaults, so that a test names only what it is about."""
 
+import json
+from dataclasses import asdict
 from typing import Any
 
-from metrics.events import EventKind, SessionEvent
-from metrics.history import Cadence, Client, Grant, Origin, SessionHistory, Timeline
+from metrics.connection import Client, Grant, Origin
+from metrics.events import AuthInterval, EventKind, IntervalEnd, LatencyBucket, SessionEvent
+from metrics.history import Cadence, SessionHistory, Timeline
 from metrics.period import Usage
 
 EPOCH = 1_800_000_000.0
@@ -31,9 +34,63 @@ def event(**more: Any) -> SessionEvent:
     return SessionEvent(**fields | more)
 
 
+def read(line: str) -> SessionEvent:
+    """Read a line back; it fails if a field of it is not in the schema."""
+    fields = json.loads(line)
+    fields["kind"] = EventKind(fields["kind"])
+    if (intervals := fields.get("intervals")) is not None:
+        fields["intervals"] = tuple(_interval(**each) for each in intervals)
+    if (buckets := fields.get("reauth_latencies")) is not None:
+        fields["reauth_latencies"] = tuple(LatencyBucket(**each) for each in buckets)
+    return SessionEvent(**fields)
+
+
+def _interval(*, ended_by: str | None = None, **fields: Any) -> AuthInterval:
+    return AuthInterval(ended_by=None if ended_by is None else IntervalEnd(ended_by), **fields)
+
+
+def to_json_line(given: SessionEvent) -> str:
+    """Write an event as a line of the log, whatever it says."""
+    return json.dumps(json.loads(json.dumps(asdict(given)), object_hook=_without_nulls))
+
+
+def _without_nulls(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}
+
+
+class Told:
+    """A history whose lines are read back."""
+
+    def __init__(self, history: SessionHistory) -> None:
+        self._history = history
+        self.client = history.client
+
+    def authenticated(self, grant: Grant, usage: Usage, now: float) -> list[SessionEvent]:
+        return [read(line) for line in self._history.authenticated(grant, usage, now)]
+
+    def failed(self, reason: str, usage: Usage, now: float) -> SessionEvent:
+        return read(self._history.failed(reason, usage, now))
+
+    def would_be_killed(self, api_key: int, usage: Usage, now: float) -> SessionEvent | None:
+        line = self._history.would_be_killed(api_key, usage, now)
+        return None if line is None else read(line)
+
+    def expired_killed(self, api_key: int, usage: Usage, now: float) -> SessionEvent:
+        return read(self._history.expired_killed(api_key, usage, now))
+
+    def denied(self, **denial: Any) -> SessionEvent:
+        return read(self._history.denied(**denial))
+
+    def closed(self, reason: str, usage: Usage, now: float) -> list[SessionEvent]:
+        return [read(line) for line in self._history.closed(reason, usage, now)]
+
+    def sweep(self, usage: Usage, now: float) -> list[SessionEvent]:
+        return [read(line) for line in self._history.sweep(usage, now)]
+
+
 def history(
     *, authenticate_version: int | None = 2, cadence: Cadence | None = None, connected: float = 0
-) -> SessionHistory:
+) -> Told:
     origin = Origin(
         proxy_id="proxy",
         worker=0,
@@ -49,7 +106,7 @@ def history(
         authenticate_version=authenticate_version,
     )
     timeline = Timeline(wall=EPOCH, now=0)
-    return SessionHistory(origin, client, timeline, cadence or Cadence())
+    return Told(SessionHistory(origin, client, timeline, cadence or Cadence()))
 
 
 def grant(**more: Any) -> Grant:

@@ -38,7 +38,7 @@ from sasl.mechanism import Mechanism
 from sasl.oauthbearer import OAuthBearerServer
 from sasl.scram import ScramServer
 from sasl.scram_client import ScramClientExchange
-from sasl.session import Authenticated, Enforcement, Failed
+from sasl.states import Authenticated, Enforcement, Failed
 from tests.proxy.frames_given import (
     authenticate,
     bearer,

@@ -22,7 +22,7 @@ from proxy.config.document import parse
 from proxy.config.documentation import meanings
 from proxy.config.section import Section, described, keys, nested_section
 from proxy.errors import ConfigError
-from sasl.session import Enforcement
+from sasl.states import Enforcement
 from tests.proxy.config_mistakes import BASE, LISTENER, MISTAKES, OVERRIDE_MISTAKES, SIDECAR
 
 

@@ -8,7 +8,7 @@ import pytest
 from proxy.config import Config, from_mapping
 from proxy.config.exposure import exposures
 from proxy.errors import ConfigError
-from sasl.session import Enforcement
+from sasl.states import Enforcement
 
 SCRAM = {"sasl.enabled.mechanisms": ["SCRAM-SHA-256"]}
 KEYSTORE = {"security.protocol": "SSL", "ssl.keystore.location": "server.pem"}

@@ -3,7 +3,7 @@
 import pytest
 
 from proxy.connection import Connection
-from sasl.session import Enforcement
+from sasl.states import Enforcement
 from tests.proxy.frames_given import (
     authenticate,
     bearer_of_unknown_key,

@@ -4,7 +4,7 @@ import pytest
 
 from proxy.enforcement import Override
 from sasl.jwks import KeyCache
-from sasl.session import Authenticating, Enforcement
+from sasl.states import Authenticating, Enforcement
 from tests.proxy.frames_given import (
     api_versions,
     authenticate,

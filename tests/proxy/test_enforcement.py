@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.enforcement import EnforcementPolicy, Override
-from sasl.session import Enforcement, Terms
+from sasl.states import Enforcement, Terms
 
 OBSERVE, PROBE, ENFORCE = Enforcement.OBSERVE, Enforcement.PROBE, Enforcement.ENFORCE
 

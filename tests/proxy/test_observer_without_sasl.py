@@ -1,7 +1,6 @@
 """What is told of a client without SASL: that it is connected, and what it is denied."""
 
 from metrics import registry
-from metrics.events import EventKind, SessionEvent
 from metrics.history import Cadence, Timeline
 from metrics.tally import Tally
 from proxy.acl.authority import Denial
@@ -9,7 +8,9 @@ from proxy.acl.denials import DenialNotice
 from proxy.acl.model import Operation, ResourceType
 from proxy.commands import CloseReason
 from proxy.observer import SessionObserver
-from sasl.session import Enforcement
+from proxy.status.incidents import Incident
+from sasl.states import Enforcement
+from tests.metrics.given import read
 from tests.proxy.playbook import Play
 from tests.sasl.given import NOW
 
@@ -17,7 +18,8 @@ ALICE = "User:CN=alice"
 
 
 def test_no_metric_of_kip_368_counts_it_and_no_event_but_a_denial_tells_of_it() -> None:
-    told: list[SessionEvent] = []
+    told: list[str] = []
+    noted: list[Incident] = []
     tally = Tally(run="r")
     observer = SessionObserver(
         proxy_id="proxy",
@@ -28,6 +30,7 @@ def test_no_metric_of_kip_368_counts_it_and_no_event_but_a_denial_tells_of_it() 
         cadence=Cadence(),
         tally=tally,
         emit=told.append,
+        note=noted.append,
     )
     play = Play()
     observer.opened(play.connection, NOW)
@@ -46,8 +49,10 @@ def test_no_metric_of_kip_368_counts_it_and_no_event_but_a_denial_tells_of_it() 
     observer.sweep(play.connection, NOW + 100_000)
     observer.closed(play.connection, CloseReason.CLIENT_CLOSED, NOW + 100_001)
 
-    (event,) = told
-    assert (event.kind, event.principal) == (EventKind.DENIED, ALICE)
+    (event,) = map(read, told)
+    assert (event.kind, event.principal) == ("denied", ALICE)
+    (incident,) = noted
+    assert (incident.kind, incident.principal) == ("denied", ALICE)
     counters = tally.snapshot().values
     assert {name for name, sets in counters.items() if any(sets.values())} == {
         registry.CONNECTIONS_OPENED.name,

@@ -13,7 +13,7 @@ from proxy.errors import ProxyError
 from proxy.sessions import KILL_SLICE, SLICE, SURVEY_SLICE, Sessions, facts_of
 from proxy.status.facts import EVERY_SESSION, SessionFacts
 from proxy.status.picture import WorkerFacts
-from sasl.session import Authenticated, Enforcement
+from sasl.states import Authenticated, Enforcement
 from tests.proxy.frames_given import (
     api_versions,
     authenticate,

@@ -4,7 +4,7 @@ from typing import Any
 
 from proxy.connection import Connection
 from proxy.wire.apis import PRODUCE
-from sasl.session import Enforcement
+from sasl.states import Enforcement
 from tests.proxy.frames_given import fetch, handshake, produce
 from tests.proxy.playbook import OAUTHBEARER, Play, log_in
 from tests.proxy.throttled_given import ALICE, CONSUMER, PRODUCER, RATE, Quoted, answer, fetched

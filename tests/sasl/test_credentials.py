@@ -6,9 +6,8 @@ from sasl.credentials import (
     MIN_ITERATIONS,
     ScramCredential,
     ScramMechanism,
-    new_salt,
-    salt_of,
 )
+from sasl.salts import new_salt, salt_of
 
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 

@@ -6,16 +6,8 @@ from hypothesis import strategies as st
 
 from sasl.mechanism import FailureReason
 from sasl.messages import MalformedMessage
-from sasl.session import (
-    MAX_SESSION_LIFETIME_MS,
-    Authenticated,
-    AwaitHandshake,
-    Enforcement,
-    Failed,
-    Session,
-    Terms,
-    session_lifetime_ms,
-)
+from sasl.session import MAX_SESSION_LIFETIME_MS, Session, session_lifetime_ms
+from sasl.states import Authenticated, AwaitHandshake, Enforcement, Failed, Terms
 from tests.sasl.given import NOW
 
 ENFORCED = Terms(enforcement=Enforcement.ENFORCE, max_reauth_ms=0)
@@ -90,5 +82,7 @@ def test_nothing_follows_a_failure() -> None:
 
 
 def test_it_begins_knowing_nobody() -> None:
-    assert session().state == AwaitHandshake()
+    state = session().state
+    assert isinstance(state, AwaitHandshake)
+    assert not state.api_versions_answered
     assert not session().may_begin_reauthentication(NOW)

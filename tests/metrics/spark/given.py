@@ -5,13 +5,12 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from metrics.event_lines import to_json_line
 from metrics.events import EventKind, SessionEvent
 from metrics.spark import events as log
 from metrics.spark.analysis import Known, known
 from metrics.spark.sessions import identities, sessions
 from metrics.spark.usage import sequences, usage
-from tests.metrics.given import EPOCH_MS, event
+from tests.metrics.given import EPOCH_MS, event, to_json_line
 
 MINUTE_MS = 60_000
 AUTHENTICATED = {

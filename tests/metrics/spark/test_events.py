@@ -3,12 +3,11 @@ import json
 import pytest
 from pyspark.sql import SparkSession
 
-from metrics.event_lines import to_json_line
 from metrics.events import MAX_INT64
 from metrics.spark import events as log
 from metrics.spark.cleaning import Cleaned, Rows, cleaned
 from metrics.spark.events import CLOCK_TOLERANCE_MS, Problem
-from tests.metrics.given import EPOCH_MS
+from tests.metrics.given import EPOCH_MS, to_json_line
 from tests.metrics.spark.given import frame, lines, login, only, rows
 
 GOOD = to_json_line(login())

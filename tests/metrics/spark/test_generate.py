@@ -2,7 +2,6 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from metrics.event_lines import to_json_line
 from metrics.events import schema_ddl
 from metrics.spark import events as log
 from metrics.spark.generate import Size, clients_of, main, simulated
@@ -13,7 +12,7 @@ SIZE = Size(connections=8, principals=3, clients=5, days=0.1, seed=2)
 
 
 def told(size: Size) -> list[str]:
-    return [to_json_line(event) for event in simulated(size, clients_of(size))]
+    return list(simulated(size, clients_of(size)))
 
 
 def test_a_seed_gives_the_same_events_and_another_gives_others() -> None:

@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from metrics.event_lines import to_json_line
 from metrics.events import EventKind, SessionEvent
 from metrics.spark import events as log
 from metrics.spark.cleaning import Rows, cleaned
@@ -13,7 +12,7 @@ from metrics.spark.generate import EPOCH, Size, clients_of, simulated
 from metrics.spark.intervals import intervals, intervals_if_told
 from metrics.spark.sessions import identities, sessions
 from metrics.spark.usage import sequences, usage, usage_if_whole
-from tests.metrics.given import EPOCH_MS, event
+from tests.metrics.given import EPOCH_MS, event, read, to_json_line
 from tests.metrics.spark.given import MINUTE_MS, frame, later, lines, login, only, rows, sessions_of
 
 HOUR_MS = 60 * MINUTE_MS
@@ -117,7 +116,7 @@ COMPARED = (
 @pytest.fixture(scope="module")
 def population() -> list[SessionEvent]:
     size = Size(connections=24, principals=6, clients=12, days=0.4, seed=7, skew_seconds=240)
-    return list(simulated(size, clients_of(size)))
+    return [read(line) for line in simulated(size, clients_of(size))]
 
 
 def compared(given: DataFrame) -> list[tuple[Any, ...]]:

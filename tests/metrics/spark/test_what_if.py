@@ -6,12 +6,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from metrics.events import AuthInterval, EventKind, SessionEvent
-from metrics.history import SessionHistory
 from metrics.period import Usage
 from metrics.spark.analysis import what_if_table
 from metrics.spark.intervals import intervals
 from metrics.spark.what_if import kills, what_if
-from tests.metrics.given import EPOCH, EPOCH_MS, grant, history
+from tests.metrics.given import EPOCH, EPOCH_MS, Told, grant, history
 from tests.metrics.spark.given import (
     MINUTE_MS,
     frame,
@@ -52,7 +51,7 @@ def uses_of(rng: random.Random, hours: float) -> list[float]:
     return uses
 
 
-def told(told_by: SessionHistory, uses: Sequence[float], end: float) -> list[SessionEvent]:
+def told(told_by: Told, uses: Sequence[float], end: float) -> list[SessionEvent]:
     """What a connection of an old client writes, swept each minute as the proxy does."""
     events = told_by.authenticated(grant(announced_lifetime_ms=0), Usage(0, 0, 0, None), 0.5)
     count, sweep = 0, 60.0

@@ -1,0 +1,153 @@
+"""Which occurrences are worth showing to people, and in which words."""
+
+from dataclasses import replace
+
+import pytest
+
+from metrics.history import Cadence, Timeline
+from metrics.tally import Tally
+from proxy.acl.authority import Denial
+from proxy.acl.denials import DenialNotice
+from proxy.acl.model import Operation, ResourceType
+from proxy.commands import CloseReason
+from proxy.observer import SessionObserver
+from proxy.status.incidents import CLOSES, Incident
+from proxy.wire.apis import PRODUCE
+from sasl.mechanism import FailureReason
+from sasl.states import Authenticated, Enforcement, Failed
+from tests.metrics.given import read
+from tests.proxy.playbook import Play
+from tests.sasl.given import NOW, WALL
+
+WALL_MS = int(WALL * 1000)
+REFUSED = Failed(
+    reason=FailureReason.BAD_CREDENTIALS,
+    mechanism="SCRAM-SHA-256",
+    handshake_version=1,
+    previous=None,
+)
+DENIAL = Denial(
+    principal="User:alice",
+    host="192.0.2.1",
+    operation=Operation.WRITE,
+    resource_type=ResourceType.TOPIC,
+    name="orders",
+    would_be=False,
+    rule=None,
+)
+
+
+def session(enforcement: Enforcement, principal: str = "User:alice") -> Authenticated:
+    return Authenticated(
+        principal=principal,
+        mechanism="SCRAM-SHA-256",
+        handshake_version=1,
+        authenticate_version=2,
+        enforcement=enforcement,
+        authenticated_at=NOW,
+        latency=0.01,
+        session_lifetime_ms=60_000,
+        credential_lifetime_ms=None,
+        deadline=NOW + 60,
+        reauthentications=0,
+    )
+
+
+class Observed:
+    """A connection, and what its observer tells of it."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.noted: list[Incident] = []
+        self.connection = Play().connection
+        self.observer = SessionObserver(
+            proxy_id="proxy",
+            worker=0,
+            listener="clients",
+            enforcement=lambda: Enforcement.ENFORCE,
+            timeline=Timeline(wall=WALL, now=NOW),
+            cadence=Cadence(),
+            tally=Tally(run="r"),
+            emit=self.lines.append,
+            note=self.noted.append,
+        )
+        self.observer.opened(self.connection, NOW)
+
+    def log_in(self, as_whom: Authenticated) -> None:
+        self.observer.authenticated(self.connection, as_whom, NOW)
+
+    def only(self) -> Incident:
+        (one,) = self.noted
+        return one
+
+
+def test_a_failed_login() -> None:
+    seen = Observed()
+    seen.observer.authentication_failed(seen.connection, REFUSED, NOW + 1)
+    assert seen.only() == Incident(
+        kind="failed",
+        what="bad_credentials",
+        listener="clients",
+        principal=None,
+        client_id=None,
+        client_host=seen.connection.peer_host,
+        mechanism="SCRAM-SHA-256",
+        times=1,
+        first_ms=WALL_MS + 1_000,
+        last_ms=WALL_MS + 1_000,
+    )
+
+
+@pytest.mark.parametrize(
+    ("enforcement", "kind"),
+    [(Enforcement.ENFORCE, "expired-killed"), (Enforcement.PROBE, "would-be-killed")],
+)
+@pytest.mark.parametrize(("api_key", "what"), [(PRODUCE, "Produce"), (999, "API 999")])
+def test_an_expired_session_that_is_used(
+    enforcement: Enforcement, kind: str, api_key: int, what: str
+) -> None:
+    seen = Observed()
+    seen.log_in(session(enforcement))
+    for _ in range(2 if enforcement is Enforcement.PROBE else 1):
+        seen.observer.expired(seen.connection, session(enforcement), api_key, NOW + 61)
+    one = seen.only()  # in `probe` too: what is told once is shown once
+    assert (one.kind, one.what, one.principal) == (kind, what, "User:alice")
+
+
+@pytest.mark.parametrize(("would_be", "kind"), [(False, "denied"), (True, "would-be-denied")])
+def test_a_denial(would_be: bool, kind: str) -> None:
+    seen = Observed()
+    seen.log_in(session(Enforcement.ENFORCE))
+    notice = DenialNotice(denial=replace(DENIAL, would_be=would_be), count=3)
+    seen.observer.denied(seen.connection, notice, NOW + 1)
+    one = seen.only()
+    assert (one.kind, one.what, one.times) == (kind, "WRITE on TOPIC orders", 3)
+
+
+@pytest.mark.parametrize("reason", CloseReason)
+def test_an_end_unless_it_is_usual_or_told_otherwise(reason: CloseReason) -> None:
+    """Once: the summary row of the same end says nothing new."""
+    seen = Observed()
+    seen.log_in(session(Enforcement.ENFORCE))
+    seen.observer.closed(seen.connection, reason, NOW + 1)
+    assert [one.what for one in seen.noted] == [str(reason)] * (str(reason) in CLOSES)
+
+
+def test_what_goes_well_is_none() -> None:
+    seen = Observed()
+    seen.log_in(session(Enforcement.ENFORCE))
+    seen.observer.sweep(seen.connection, NOW + 10_000)
+    assert [read(line).kind for line in seen.lines] == ["authenticated", "checkpoint", "summary"]
+    assert seen.noted == []
+
+
+def test_long_names_are_cut() -> None:
+    """A token's subject may have half a megabyte."""
+    seen = Observed()
+    seen.connection.client_id = "y" * 30_000
+    seen.log_in(session(Enforcement.ENFORCE, principal="User:" + "x" * 500_000))
+    seen.observer.expired(seen.connection, session(Enforcement.ENFORCE), PRODUCE, NOW + 61)
+    one = seen.only()
+    assert one.principal is not None
+    assert one.client_id is not None
+    assert len(one.principal) == len(one.client_id) == 256
