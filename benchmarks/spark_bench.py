@@ -1,13 +1,14 @@
 """The readiness report at 1, 5 and 20 million events, beside the same questions in DuckDB.
 
     python -m benchmarks.spark_bench --events 1000000 5000000 20000000
-    python -m benchmarks.spark_bench --events 1000000 --formats parquet --keep DIR
+    python -m benchmarks.spark_bench --events 20000000 --formats parquet summaries --keep DIR
 
 Generates events (50,000 connections, 500 principals, 2,000 client ids, 4 days) and makes the whole
 report of them with `python -m metrics.spark.job`, in a process of its own: wall time from its start
 to its end, CPU time of the JVM and Python together, and the largest memory of the process tree.
 DuckDB answers the questions that make most of the cost: sessions, clients, what a lifetime kills,
-storms, latencies. It sets nothing aside, finds no duplicates and writes no tables.
+storms, latencies. It sets nothing aside, finds no duplicates and writes no tables. The format
+`summaries` is the summary rows of the same events alone, which DuckDB picks from the Parquet.
 
 Needs Java 17, `pip install pyspark`, and for its rows `pip install duckdb`. JSON lines of 20
 million events take 8 GB on disk. `python -m metrics.spark.class_archive` before it makes a
@@ -127,6 +128,11 @@ def generate(events: int, kind: str, out: Path) -> int:
     counted = out.with_suffix(".count")
     if counted.exists():
         return int(counted.read_text())
+    if kind == "summaries":
+        raw = out.with_name(f"parquet-{events}")
+        generate(events, "parquet", raw)
+        counted.write_text(str(pick_summaries(raw, out)))
+        return int(counted.read_text())
     command = [sys.executable, "-m", "metrics.spark.generate", "--events", str(events)]
     sizes = {"connections": CONNECTIONS, "principals": PRINCIPALS, "clients": CLIENTS, "days": DAYS}
     options = [text for name, value in sizes.items() for text in (f"--{name}", str(value))]
@@ -139,6 +145,22 @@ def generate(events: int, kind: str, out: Path) -> int:
     )
     counted.write_text(done.stdout.split()[0])
     return int(counted.read_text())
+
+
+def pick_summaries(raw: Path, out: Path) -> int:
+    """Leave the summary rows of Parquet files in another folder; return how many there are."""
+    import duckdb
+
+    database = duckdb.connect()
+    database.execute(f"CREATE VIEW events AS SELECT * FROM read_parquet('{raw}/*.parquet')")
+    database.execute(
+        f"COPY (SELECT * FROM events WHERE kind = 'summary') TO '{out}'"
+        " (FORMAT parquet, FILE_SIZE_BYTES '16MB')"
+    )
+    (count,) = database.execute(f"SELECT count(*) FROM read_parquet('{out}/*.parquet')").fetchall()[
+        0
+    ]
+    return int(count)
 
 
 def by_spark(events: Path, kind: str, out: Path) -> Figure:
@@ -192,6 +214,8 @@ def run(sizes: Sequence[int], kinds: Sequence[str], folder: Path) -> None:
             events = folder / f"{kind}-{size}"
             count = generate(size, kind, events)
             for name, tool in tools.items():
+                if kind == "summaries" and name == "duckdb":  # its questions are of events
+                    continue
                 figure = tool(events, kind, folder / f"report-{kind}-{size}")
                 print(
                     f"{kind:8} {count:<12,} {name:6} {figure.wall_seconds:7.1f} "

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+from metrics.report.words import WORST_FIRST
 from metrics.spark import next_steps
 from metrics.spark.missing_acls import missing_acls
 from metrics.spark.trends import projection
@@ -88,7 +89,7 @@ def _observed(verdicts: Rows) -> dict[str, Any]:
 
 
 def _rank(verdict: str) -> int:
-    return ("failing", "not_capable", "unproven", "unknown", "ready").index(verdict)
+    return WORST_FIRST.index(verdict)
 
 
 def _dated(row: dict[str, Any]) -> dict[str, Any]:

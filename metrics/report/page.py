@@ -5,15 +5,8 @@ from typing import Any
 
 from metrics.report import plots, tables
 from metrics.report.style import STYLE
-from metrics.report.words import (
-    VERDICT_MEANING,
-    VERDICT_WORDS,
-    count,
-    duration,
-    moment,
-    number,
-    plain,
-)
+from metrics.report.summary import summary
+from metrics.report.words import SHORT, VERDICT_WORDS, count, duration, name_of, number, plain
 
 Facts = Mapping[str, Any]
 
@@ -23,6 +16,9 @@ _HEAD = """<!doctype html>
 <meta http-equiv="Content-Security-Policy"
  content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
 <title>Readiness for re-authentication</title><style>"""
+
+_NAMED = 40
+"""Names that stand in a sentence."""
 
 _SET_ASIDE = {
     "unreadable": "unreadable lines",
@@ -37,7 +33,7 @@ _SET_ASIDE = {
 def page(facts: Facts) -> str:
     """Write the page."""
     sections = [
-        _heading(facts),
+        summary(facts),
         _by_principal(facts),
         _what_if(facts),
         _storms(facts),
@@ -51,65 +47,16 @@ def page(facts: Facts) -> str:
     return f"{_HEAD}{STYLE}</style></head><body><main>{body}</main></body></html>\n"
 
 
-def _heading(facts: Facts) -> str:
-    verdicts = facts["clients_by_verdict"]
-    observed = facts["observed"]
-    tiles = "".join(
-        f'<div class="tile {verdict}" title="{plain(VERDICT_MEANING[verdict])}">'
-        f"<b>{number(amount)}</b><span>{VERDICT_WORDS[verdict]}</span></div>"
-        for verdict, amount in verdicts.items()
-    )
-    seen = "No connection was recorded."
-    if observed["connections"]:
-        seen = (
-            f"{count(observed['connections'], 'connection')} from {moment(observed['from_ms'])} "
-            f"to {moment(observed['to_ms'])} UTC; as of {moment(facts['as_of_ms'])}."
-        )
-    required = "".join(
-        f"<li>{plain(each['require'])}: {'met' if each['met'] else '<b>not met</b>'}</li>"
-        for each in facts.get("requirements", ())
-    )
-    return (
-        "<header><h1>Who is ready for re&#8209;authentication?</h1>"
-        f'<p class="soft">{seen}</p></header>'
-        f'<section><p class="answer">{_answer(facts)}</p><div class="tiles">{tiles}</div>'
-        + (f"<h3>Required</h3><ul>{required}</ul>" if required else "")
-        + "</section>"
-    )
-
-
-def _answer(facts: Facts) -> str:
-    verdicts = facts["clients_by_verdict"]
-    total = sum(verdicts.values())
-    if not total:
-        return "There is nothing to judge yet."
-    breaking = verdicts["failing"] + verdicts["not_capable"]
-    if breaking:
-        return (
-            f"<b>{number(breaking)} of {count(total, 'client')} would break</b> when "
-            "sessions are enforced."
-        )
-    if verdicts["unproven"]:
-        return (
-            f"No client is known to break, but <b>{number(verdicts['unproven'])} of "
-            f"{count(total, 'client')} have not been proven</b>: put them in <code>probe</code>."
-        )
-    if verdicts["ready"] == total == 1:
-        return "<b>The one client is ready.</b>"
-    if verdicts["ready"] == total:
-        return f"<b>All {count(total, 'client')} are ready.</b>"
-    return f"{number(verdicts['ready'])} of {count(total, 'client')} are ready."
-
-
 def _by_principal(facts: Facts) -> str:
     rows = facts["principals"]
     if not rows:
         return ""
+    legend = plots.legend(each for row in rows for each in VERDICT_WORDS if row[each])
     return (
-        "<section><h2>By principal</h2>"
+        '<section id="principals"><h2>By principal</h2>'
         '<p class="soft">Clients of each principal, the worst first. A principal can be enforced '
         f"when all its clients are ready: {number(len(facts['enforceable_principals']))} of "
-        f"{number(len(rows))} can be.</p>{plots.legend()}{plots.principal_bars(rows)}</section>"
+        f"{number(len(rows))} can be.</p>{legend}{plots.principal_bars(rows)}</section>"
     )
 
 
@@ -119,12 +66,12 @@ def _what_if(facts: Facts) -> str:
         return ""
     return (
         "<section><h2>What would a lifetime break?</h2>"
-        '<p class="soft">Killed: connections of clients that cannot be told a lifetime, or did '
-        "not keep it, and that were used past it. Unproven: as long, but of clients that speak v1 "
-        "and may well re-authenticate.</p>"
+        '<p class="soft">Killed: connections that were used past the lifetime after they had '
+        "authenticated, and that could not be told one, or did not keep it. Unproven: used as "
+        "long, but their clients speak v1 and may well re-authenticate.</p>"
         f"{plots.kills(rows)}{tables.what_if(rows)}"
         "<h3>How long sessions are used</h3>"
-        f"{plots.legend()}{plots.session_lengths(facts['session_lengths'], rows)}</section>"
+        f"{plots.session_lengths(facts['session_lengths'], rows)}</section>"
     )
 
 
@@ -145,59 +92,63 @@ def _trend(facts: Facts) -> str:
     trend = facts["trend"]
     if not trend["days"]:
         return ""
-    projected = trend["projection"]
-    share = f"{100 * projected['ready_share']:.0f} %"
-    if projected["ready_share"] >= 1:
-        outlook = "All clients of the last day were ready."
-    elif projected["ready_day"] is not None:
-        outlook = f"{share} were ready; by the present trend all are on {projected['ready_day']}."
-    elif projected["days"] < 3:
-        outlook = f"{share} were ready; it takes three days to speak of a trend."
-    else:
-        outlook = f"{share} were ready, and the trend does not lead to all."
     return (
-        "<section><h2>Trend</h2>"
-        f'<p class="soft">Clients seen on each day, as they were known at its end. {outlook}</p>'
-        f"{plots.legend()}{plots.trend(trend['days'])}</section>"
+        '<section id="trend"><h2>Trend</h2>'
+        '<p class="soft">Clients seen on each day, as they were known at its end; without those '
+        f"that never logged in. {_outlook(facts)}</p>{plots.trend(trend['days'])}</section>"
     )
+
+
+def _outlook(facts: Facts) -> str:
+    """Say how many of how many: a day may have seen few of the clients."""
+    projected, last = facts["trend"]["projection"], facts["trend"]["days"][-1]["day"]
+    day, seen = projected["last_day"], projected["clients"]
+    verdicts = facts["clients_by_verdict"]
+    known = sum(verdicts.values()) - verdicts["unknown"]
+    all_told = f", of {number(known)} in all" if known > seen else ""
+    ready = round(projected["ready_share"] * seen)
+    said = f"Ready on {day}: {number(ready)} of the {count(seen, 'client')} seen{all_told}"
+    if projected["ready_share"] < 1:
+        if projected["ready_day"] is not None:
+            said += f"; by the present trend all on {projected['ready_day']}"
+        elif projected["days"] < 3:
+            said += "; it takes three days to speak of a trend"
+        else:
+            said += "; the trend does not lead to all"
+    if last != day:
+        said += ". What came after saw less than half as many clients as the fullest day"
+    return f"{said}."
 
 
 def _tokens(facts: Facts) -> str:
     rows, failures = facts["short_tokens"], facts["failures"]
-    if not rows and not failures:
-        return ""
     shown = ""
     if rows:
         shown += (
-            "<h2>Tokens too short for their clients</h2>"
+            "<section><h2>Tokens too short for their clients</h2>"
             '<p class="soft">Connections that were used past the end of the token they logged in '
-            "with, or tokens of less than a minute.</p>" + tables.short_tokens(rows)
+            f"with, or tokens of less than a minute.</p>{tables.short_tokens(rows)}</section>"
         )
     if failures:
-        shown += f"<h2>Failed authentications</h2>{tables.failures(failures)}"
-    return f"<section>{shown}</section>"
+        shown += (
+            "<section><h2>Failed authentications</h2>"
+            '<p class="soft">First ones never got in; a failed re-authentication ends a '
+            f"connection.</p>{tables.failures(failures)}</section>"
+        )
+    return shown
 
 
 def _next_steps(facts: Facts) -> str:
     steps = facts["next_steps"]
     parts = ["<section><h2>What to do next</h2>"]
     if steps["overrides"]:
-        parts.append(
-            "<h3>Enforce today</h3><p class='soft'>Paste into the listener; a reload suffices.</p>"
-            f"<pre>{plain_block(steps['overrides'])}</pre>"
-        )
-    else:
+        parts.append(_enforce(facts))
+    elif facts["principals"]:
         parts.append("<p>No principal can be enforced yet.</p>")
     if steps["probe"]:
-        names = ", ".join(plain(name) for name in steps["probe"][:40])
-        more = len(steps["probe"]) - 40
-        parts.append(
-            f"<h3>Prove with <code>probe</code> and a lifetime</h3><p>{names}"
-            + (f" and {number(more)} more" if more > 0 else "")
-            + "</p>"
-        )
+        parts.append(_probe(steps["probe"]))
     if steps["upgrades"]:
-        parts.append(f"<h3>Upgrade</h3>{tables.upgrades(steps['upgrades'])}")
+        parts.append(f'<h3 id="upgrade">Upgrade or repair</h3>{tables.upgrades(steps["upgrades"])}')
     if steps["missing_acls"]:
         parts.append(_missing_acls(steps["missing_acls"]))
     parts.append(
@@ -207,14 +158,41 @@ def _next_steps(facts: Facts) -> str:
     return "".join(parts)
 
 
-def _missing_acls(rows: Sequence[Mapping[str, Any]]) -> str:
-    commands = "\n".join(plain(row["command"]) for row in rows if row["command"])
+def _enforce(facts: Facts) -> str:
+    rows = [row for row in facts["principals"] if row["enforceable"]]
+    listeners = sorted({each for row in rows for each in row["listeners"]})
+    names = ", ".join(f"<code>{name_of(each)}</code>" for each in listeners[:_NAMED])
+    where = f"the listener {names}" if len(listeners) == 1 else f"these listeners: {names}"
     return (
-        "<h3>Missing ACLs</h3><p class='soft'>What was denied, or would be under "
-        "<code>authorizer.mode: enforce</code>. Unless it is meant to be denied, these commands "
-        "allow it. A name stands in them as its client gave it: read before you paste.</p>"
+        '<h3 id="enforce">Enforce today</h3>'
+        f"<p class='soft'>In the configuration, among the settings of {where}. A reload (SIGHUP) "
+        "puts it into effect for authentications that come after.</p>"
+        + block("reauth.overrides", facts["next_steps"]["overrides"])
+    )
+
+
+def _probe(principals: Sequence[str]) -> str:
+    more = len(principals) - _NAMED
+    return (
+        '<h3 id="probe">Prove with <code>probe</code> and a lifetime</h3>'
+        "<p class='soft'>With <code>reauth.enforcement: probe</code> and "
+        "<code>connections.max.reauth.ms</code> these are told a lifetime, and nobody is killed; "
+        "once their connections have outlasted it, the next report knows.</p><p>"
+        + "; ".join(name_of(name, SHORT) for name in principals[:_NAMED])
+        + (f" and {number(more)} more" if more > 0 else "")
+        + "</p>"
+    )
+
+
+def _missing_acls(rows: Sequence[Mapping[str, Any]]) -> str:
+    commands = "\n".join(row["command"] for row in rows if row["command"])
+    return (
+        '<h3 id="acls">Missing ACLs</h3>'
+        "<p class='soft'>What was denied, or would be under <code>authorizer.mode: enforce</code>. "
+        "Unless it is meant to be denied, these commands allow it. A name stands in them as its "
+        "client gave it: read before you paste.</p>"
         + tables.missing_acls(rows)
-        + (f"<pre>{commands}</pre>" if commands else "")
+        + (block("kafka-acls commands", commands) if commands else "")
     )
 
 
@@ -225,12 +203,15 @@ def _clients(facts: Facts) -> str:
     shown = rows[: tables.CLIENTS_SHOWN]
     total = sum(facts["clients_by_verdict"].values())
     more = (
-        f'<p class="soft">The first {number(len(shown))} of {number(total)}; the Parquet table '
-        "<code>tables/clients</code> has all.</p>"
+        f'<p class="soft">The first {number(len(shown))} of {number(total)}, the worst first; the '
+        "Parquet table <code>tables/clients</code> has all.</p>"
         if total > len(shown)
         else ""
     )
-    return f"<section><h2>Clients and their evidence</h2>{tables.clients(shown)}{more}</section>"
+    return (
+        '<section id="clients"><h2>Clients and their evidence</h2>'
+        f"{more}{tables.clients(shown)}</section>"
+    )
 
 
 def _input(facts: Facts) -> str:
@@ -248,11 +229,12 @@ def _input(facts: Facts) -> str:
     if newest is not None and facts["as_of_ms"] > newest:
         age = f" The newest event is {duration(facts['as_of_ms'] - newest)} old."
     return (
-        f"<section><h2>What was read</h2><p>{count(lines['lines'], 'line')} from "
-        f"<code>{plain(facts['source'])}</code>. {said}{missing}{age}</p></section>"
+        f'<section id="read"><h2>What was read</h2><p>{count(lines["lines"], "line")} from '
+        f"<code>{name_of(facts['source'])}</code>. {said}{missing}{age}</p></section>"
     )
 
 
-def plain_block(text: str) -> str:
-    """Escape a text of several lines."""
-    return "\n".join(plain(line) for line in text.splitlines())
+def block(name: str, text: str) -> str:
+    """Write a text of several lines to copy; a keyboard can scroll it."""
+    escaped = "\n".join(plain(line) for line in text.splitlines())
+    return f'<pre tabindex="0" role="region" aria-label="{name}">{escaped}</pre>'

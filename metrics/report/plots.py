@@ -1,24 +1,39 @@
 """Which plot shows what: rows of the facts → SVG, or bars of HTML where names are long."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 from metrics.period import MINUTE_MS
 from metrics.report import svg
-from metrics.report.words import VERDICT_WORDS, count, duration, moment, number, plain
+from metrics.report.words import (
+    SHORT,
+    VERDICT_WORDS,
+    WORST_FIRST,
+    by_verdict,
+    count,
+    duration,
+    is_judged,
+    moment,
+    name_of,
+    number,
+    span,
+)
 
 Rows = Sequence[Mapping[str, Any]]
 
 PRINCIPALS_SHOWN = 25
 _WIDE, _NARROW = 796, 330
 _ORDER = ("ready", "unproven", "not_capable", "failing", "unknown")
+_TOLD = 40
+"""Columns that are read to those who do not see the plot; the latest, if there are more."""
 
 
-def legend(verdicts: Sequence[str] = _ORDER) -> str:
-    """Name the colours."""
-    parts = (f'<span><i class="{each}"></i>{VERDICT_WORDS[each]}</span>' for each in verdicts)
-    return f'<div class="legend">{"".join(parts)}</div>'
+def legend(verdicts: Iterable[str]) -> str:
+    """Name the colours that occur."""
+    occurring = set(verdicts)
+    return _key({each: VERDICT_WORDS[each] for each in _ORDER if each in occurring})
 
 
 def principal_bars(rows: Rows) -> str:
@@ -27,23 +42,28 @@ def principal_bars(rows: Rows) -> str:
     for row in rows[:PRINCIPALS_SHOWN]:
         parts = "".join(
             f'<i class="{each}" style="width:{100 * row[each] / row["clients"]:.2f}%"></i>'
-            for each in reversed(_ORDER)
+            for each in WORST_FIRST
             if row[each]
         )
         bars.append(
-            f'<span class="who" title="{plain(row["principal"])}">'
-            f"{plain(row['principal'])}</span>"
-            f'<span class="bar">{parts}</span><span class="soft">{number(row["clients"])}</span>'
+            f'<li><span class="who">{name_of(row["principal"], SHORT)}</span>'
+            f'<span class="bar">{parts}</span><span class="soft">{by_verdict(row)}</span></li>'
         )
     more = len(rows) - PRINCIPALS_SHOWN
     rest = f'<p class="soft">and {number(more)} more, none of them worse.</p>' if more > 0 else ""
-    return f'<div class="bars">{"".join(bars)}</div>{rest}'
+    return f'<ul class="bars">{"".join(bars)}</ul>{rest}'
 
 
 def kills(rows: Rows) -> str:
     """Draw the connections that each lifetime would kill, and those it might."""
-    if not any(row["killed_connections"] + row["unproven_connections"] for row in rows):
-        return "<p>None of these lifetimes would have killed anything.</p>"
+    judged = [row for row in rows if is_judged(row)]
+    if not judged:
+        observed = duration(rows[0]["observed_ms"])
+        return f"<p>Events span only {observed}, too little to judge these lifetimes.</p>"
+    if not any(row["killed_connections"] + row["unproven_connections"] for row in judged):
+        first, last = (duration(judged[at]["lifetime_ms"]) for at in (0, -1))
+        which = f"No lifetime from {first} to {last}" if last != first else f"Not even {first}"
+        return f"<p>{which} would have killed anything.</p>"
     columns = [
         svg.Column(
             label=duration(row["lifetime_ms"]),
@@ -51,15 +71,12 @@ def kills(rows: Rows) -> str:
             hint=f"{duration(row['lifetime_ms'])}: {number(row['killed_connections'])} killed, "
             f"{number(row['unproven_connections'])} unproven",
         )
-        for row in rows
+        for row in judged
     ]
-    key = (
-        '<div class="legend"><span><i class="failing"></i>killed</span>'
-        '<span><i class="unproven"></i>unproven</span></div>'
-    )
-    name = "Connections killed, by session lifetime"
-    plot = _both(lambda width: svg.columns(name, columns, width=width))
-    return _figure(key + plot, f"{name}.")
+    words = {"failing": "killed", "unproven": "unproven"}
+    occurring = {name for each in columns for name, amount in each.parts.items() if amount}
+    key = _key({name: word for name, word in words.items() if name in occurring})
+    return _columns("Connections killed, by session lifetime", columns, key=key)
 
 
 def session_lengths(rows: Rows, lifetimes: Rows) -> str:
@@ -75,35 +92,45 @@ def session_lengths(rows: Rows, lifetimes: Rows) -> str:
         bounds.append(bounds[-1] * 2)
     columns = []
     for bound in bounds:
-        given = by_class.get(bound, {})
+        given = {each: by_class.get(bound, {}).get(each, 0) for each in _ORDER}
+        said = f" ({by_verdict(given)})" if any(given.values()) else ""
         columns.append(
             svg.Column(
                 label=f"≤ {_rounded(bound)}",
-                parts={each: given.get(each, 0) for each in _ORDER},
-                hint=f"up to {duration(bound)}: {count(sum(given.values()), 'connection')}",
+                parts=given,
+                hint=f"up to {duration(bound)}: {count(sum(given.values()), 'connection')}{said}",
             )
         )
     marks = [
         svg.Mark(at=_place(row["lifetime_ms"], bounds), label=duration(row["lifetime_ms"]))
         for row in lifetimes
-        if row["lifetime_ms"] >= MINUTE_MS
     ]
-    name = "Connections by the longest time that one of their sessions was used"
-    plot = _both(lambda width: svg.columns(name, columns, width=width, marks=marks))
-    return _figure(plot, f"{name}. Dashed: the candidate lifetimes.")
+    return _columns(
+        "Connections by the longest time that one of their sessions was used",
+        columns,
+        key=legend(row["standing"] for row in rows),
+        marks=marks,
+        caption=" Dashed: the candidate lifetimes. Colours: what the connection showed; one that "
+        "was told no lifetime, or did not stay to its end, counts as ready if its client is.",
+    )
 
 
 def storms(rows: Rows) -> str:
     """Draw the authentications per minute."""
     points = [(row["minute_ms"], row["authentications"]) for row in rows]
     first, last = rows[0]["minute_ms"], rows[-1]["minute_ms"]
-    labels = [moment(first), moment(last)] if last > first else [moment(first)]
     gaps = [later[0] - sooner[0] for sooner, later in pairwise(points)]
     step = min(gaps, default=MINUTE_MS)
-    name = "Authentications per minute"
+    busiest = max(rows, key=itemgetter("authentications"))
+    name = "Authentications per minute, UTC"
+    told = (
+        f"{name}: {span(first, last)}; "
+        f"at most {number(busiest['authentications'])}, at {moment(busiest['minute_ms'])}"
+    )
+    labels = (moment(first), moment(last))
     return _figure(
-        _both(lambda width: svg.bars_over_time(name, points, labels, width=width, step=step)),
-        f"{name}, UTC.",
+        _both(lambda width: svg.bars_over_time(told, points, labels, width=width, step=step)),
+        f"{name}.",
     )
 
 
@@ -117,16 +144,16 @@ def trend(rows: Rows) -> str:
         )
         for row in rows
     ]
-    name = "Clients by day"
-    return _figure(_both(lambda width: svg.columns(name, columns, width=width)), f"{name}.")
+    seen = (each for row in rows for each in _ORDER if row.get(each, 0))
+    return _columns("Clients by day", columns, key=legend(seen))
 
 
 def _place(lifetime_ms: int, bounds: Sequence[int]) -> float:
     """Find where a lifetime lies among classes that double, in columns from the left."""
     for index, bound in enumerate(bounds):
         if lifetime_ms <= bound:
-            floor = bound / 2
-            return index + max(0.0, (lifetime_ms - floor) / (bound - floor))
+            floor = bounds[index - 1] if index else 0
+            return index + (lifetime_ms - floor) / (bound - floor)
     return float(len(bounds))
 
 
@@ -135,6 +162,24 @@ def _rounded(ms: int) -> str:
     if minutes < 120:
         return f"{minutes:.0f} min"
     return f"{minutes / 60:.0f} h" if minutes < 2880 else f"{minutes / 1440:.0f} d"
+
+
+def _key(words: Mapping[str, str]) -> str:
+    parts = (f'<span><i class="{each}"></i>{text}</span>' for each, text in words.items())
+    return f'<div class="legend">{"".join(parts)}</div>'
+
+
+def _columns(
+    name: str,
+    columns: Sequence[svg.Column],
+    *,
+    key: str,
+    marks: Sequence[svg.Mark] = (),
+    caption: str = "",
+) -> str:
+    told = f"{name}. {'; '.join(each.hint for each in columns[-_TOLD:])}."
+    plot = _both(lambda width: svg.columns(told, columns, width=width, marks=marks))
+    return _figure(key + plot, f"{name}.{caption}")
 
 
 def _both(draw: Callable[[int], str]) -> str:

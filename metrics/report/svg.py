@@ -12,6 +12,10 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 10, 12, 34
 _TICKS = 4
 _BROADEST = 90
 """Columns of a few values need not fill the plot."""
+_CHARACTER = 7.3
+"""So broad is a digit in the size of the ticks, in the broadest of the usual typefaces."""
+_MARK_ROWS, _MARK_ROW = 3, 13
+"""Labels of marks stand above the columns, in so many rows of that height by turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,67 +39,63 @@ class Mark:
 def columns(
     name: str, given: Sequence[Column], *, width: int, height: int = 220, marks: Sequence[Mark] = ()
 ) -> str:
-    """Draw stacked columns, with marks over them."""
+    """Draw stacked columns, with marks over them; `name` is read to those who do not see it."""
     top = nice_ceiling(max((sum(column.parts.values()) for column in given), default=0))
-    frame = _Frame(width=width, height=height, top=top)
+    above = _MARK_ROWS * _MARK_ROW if marks else 0
+    frame = _Frame(width=width, height=height + above, above=_TOP + above, top=top)
     step = frame.inner_width / max(len(given), 1)
-    every = math.ceil(len(given) * 62 / frame.inner_width)
+    longest = max((len(column.label) for column in given), default=0)
+    every = math.ceil((longest + 2) * _CHARACTER / step)
     parts = [frame.axis()]
     for index, column in enumerate(given):
         x = _LEFT + index * step
         broad = min(step * 0.72, _BROADEST)
         parts.append(_stack(column, frame, x=x + (step - broad) / 2, width=broad))
         if index % every == 0:
-            parts.append(_text(x + step / 2, height - 14, column.label, "middle"))
-    labels = []  # over all lines
-    for row, mark in enumerate(marks):
-        x = _LEFT + mark.at * step
-        y = _TOP + 10 + (row % 3) * 13
-        side = "end" if x > width * 0.8 else "start"
-        parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" ')
-        parts.append(f'y2="{height - _BOTTOM}"/>')
-        labels.append(_text(x + (4 if side == "start" else -4), y, mark.label, side, "marked"))
-    return _svg(name, width, height, [*parts, *labels])
+            parts.append(frame.label(x + step / 2, column.label))
+    for index, mark in enumerate(marks):
+        parts.append(_mark(mark, frame, x=_LEFT + mark.at * step, row=index % _MARK_ROWS))
+    return _svg(name, frame, parts)
 
 
 def bars_over_time(
     name: str,
     points: Sequence[tuple[float, float]],
-    labels: Sequence[str],
+    labels: tuple[str, str],
     *,
     width: int,
     step: float,
 ) -> str:
-    """Draw thin bars at (x, y) points that are multiples of `step` apart; no point, no bar.
+    """Draw bars at (x, y) points that are multiples of `step` apart; no point, no bar.
 
-    `labels` are spread along the x axis.
+    `labels` stand below the first bar and the last.
     """
-    height = 200
     top = nice_ceiling(max((y for _, y in points), default=0))
-    frame = _Frame(width=width, height=height, top=top)
+    frame = _Frame(width=width, height=200, above=_TOP, top=top)
     parts = [frame.axis()]
     if points:
         first, last = points[0][0], points[-1][0]
-        scale = frame.inner_width / (last - first + step)
+        slot = frame.inner_width / ((last - first) / step + 1)
+        broad = min(max(slot, 1.2), _BROADEST)
         for x, y in points:
-            drawn = max(step * scale, 1.2)
+            left = _LEFT + (x - first) / step * slot + (slot - broad) / 2
             parts.append(
-                f'<rect class="storm" x="{_LEFT + (x - first) * scale:.1f}" y="{frame.y(y):.1f}" '
-                f'width="{min(drawn, 24):.1f}" height="{height - _BOTTOM - frame.y(y):.1f}"/>'
+                f'<rect class="storm" x="{left:.1f}" y="{frame.y(y):.1f}" '
+                f'width="{broad:.1f}" height="{frame.y(0) - frame.y(y):.1f}"/>'
             )
-    for index, label in enumerate(labels):
-        share = index / max(len(labels) - 1, 1)
-        anchor = "start" if index == 0 else "end" if index == len(labels) - 1 else "middle"
-        parts.append(_text(_LEFT + share * frame.inner_width, height - 14, label, anchor))
-    return _svg(name, width, height, parts)
+        parts.append(frame.label(_LEFT + slot / 2, labels[0]))
+        if last > first:
+            parts.append(frame.label(_LEFT + frame.inner_width - slot / 2, labels[1]))
+    return _svg(name, frame, parts)
 
 
 def nice_ceiling(value: float) -> float:
-    """Round up to 1, 2, 2.5, 5 or 8 times a power of ten, at least 4: whole ticks."""
+    """Round up to a round number whose quarters are whole, as what is counted is: at least 4."""
     if value <= _TICKS:
         return _TICKS
     power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1, 2, 4, 6, 8, 10) if step * power >= value * 0.9999)
+    tops = (step * power for step in (1.2, 2, 4, 6, 8, 10, 12))
+    return next(top for top in tops if top % _TICKS == 0 and top >= value)
 
 
 def short_number(value: float) -> str:
@@ -112,14 +112,17 @@ class _Frame:
 
     width: int
     height: int
+    above: int
+    """Room above the columns."""
     top: float
+    """The value up there."""
 
     @property
     def inner_width(self) -> float:
         return self.width - _LEFT - _RIGHT
 
     def y(self, value: float) -> float:
-        return self.height - _BOTTOM - value / self.top * (self.height - _TOP - _BOTTOM)
+        return self.height - _BOTTOM - value / self.top * (self.height - self.above - _BOTTOM)
 
     def axis(self) -> str:
         lines = []
@@ -132,6 +135,11 @@ class _Frame:
             )
             lines.append(_text(_LEFT - 6, y + 4, short_number(value), "end"))
         return "".join(lines)
+
+    def label(self, x: float, text: str) -> str:
+        """Write below the axis, centred at `x` as far as the edges allow."""
+        half = len(text) * _CHARACTER / 2
+        return _text(min(max(x, half), self.width - half), self.height - 14, text, "middle")
 
 
 def _stack(column: Column, frame: _Frame, *, x: float, width: float) -> str:
@@ -148,14 +156,24 @@ def _stack(column: Column, frame: _Frame, *, x: float, width: float) -> str:
     return "".join([*drawn, "</g>"])
 
 
+def _mark(mark: Mark, frame: _Frame, *, x: float, row: int) -> str:
+    """Draw the line from its label down to the axis."""
+    y = _TOP + row * _MARK_ROW
+    side, gap = ("end", -4) if x > frame.width * 0.8 else ("start", 4)
+    return (
+        f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 8}" y2="{frame.y(0):.1f}"/>'
+        + _text(x + gap, y + 2, mark.label, side, "marked")
+    )
+
+
 def _text(x: float, y: float, text: str, anchor: str, kind: str = "tick") -> str:
     return (
         f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
     )
 
 
-def _svg(name: str, width: int, height: int, parts: Sequence[str]) -> str:
+def _svg(name: str, frame: _Frame, parts: Sequence[str]) -> str:
     return (
-        f'<svg role="img" aria-label="{escape(name)}" viewBox="0 0 {width} {height}" '
-        f'width="{width}" height="{height}">{"".join(parts)}</svg>'
+        f'<svg role="img" aria-label="{escape(name)}" viewBox="0 0 {frame.width} {frame.height}" '
+        f'width="{frame.width}" height="{frame.height}">{"".join(parts)}</svg>'
     )

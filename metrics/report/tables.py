@@ -5,45 +5,63 @@ from typing import Any
 
 from metrics.report.words import (
     ABSENT,
+    SHORT,
     VERDICT_WORDS,
     duration,
+    is_judged,
     milliseconds,
     moment,
     name_of,
     number,
     plain,
+    rate,
+    share,
 )
 
 Rows = Sequence[Mapping[str, Any]]
 
 CLIENTS_SHOWN = 500
+_KILLED = ("killed_connections", "killed_clients", "killed_principals")
 _NAMES_SHOWN = 12
+_ROWS_SHOWN = 50
+_ACLS_SHOWN = 200
 
 
 def table(
+    name: str,
     head: Sequence[str],
     rows: Sequence[Sequence[str]],
     *,
     numbers: Sequence[int] = (),
     kind: str = "",
 ) -> str:
-    """Write a table of cells that are HTML already; `numbers` are the columns set to the right."""
+    """Write a table of cells that are HTML already; `numbers` are the columns set to the right.
+
+    `name` is for those who do not see what it stands under.
+    """
     classes = ["n" if index in numbers else "name" for index in range(len(head))]
 
     def row_of(cells: Sequence[str]) -> str:
         # a phone shows each cell on a line of its own, after the name of its column
         given = zip(classes, head, cells, strict=True)
         return "".join(
-            f'<td class="{each}" data-label="{name}">{cell}</td>' for each, name, cell in given
+            f'<td class="{each}" data-label="{title}">{cell}</td>' for each, title, cell in given
         )
 
     titles = zip(classes, head, strict=True)
-    top = "".join(f'<th class="{each}">{name}</th>' for each, name in titles)
+    top = "".join(f'<th scope="col" class="{each}">{title}</th>' for each, title in titles)
     body = "".join(f"<tr>{row_of(row)}</tr>" for row in rows)
     return (
-        f'<div class="scroll {kind}"><table><thead><tr>{top}</tr></thead>'
+        f'<div class="scroll {kind}"><table aria-label="{name}"><thead><tr>{top}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
+
+
+def rest(rows: Rows, shown: int, where: str) -> str:
+    """Say how many rows are not shown, and where all of them are."""
+    if len(rows) <= shown:
+        return ""
+    return f'<p class="soft">The first {number(shown)} of {number(len(rows))}; {where} has all.</p>'
 
 
 def tag(verdict: str) -> str:
@@ -54,11 +72,12 @@ def tag(verdict: str) -> str:
 def what_if(rows: Rows) -> str:
     """One row per lifetime."""
     return table(
+        "What each lifetime would break",
         [
             "lifetime",
-            "connections",
-            "clients",
-            "principals",
+            "killed",
+            "of clients",
+            "of principals",
             "kills a day",
             "too late by",
             "unproven",
@@ -66,21 +85,22 @@ def what_if(rows: Rows) -> str:
         [
             [
                 duration(row["lifetime_ms"]),
-                number(row["killed_connections"]),
-                number(row["killed_clients"]),
-                number(row["killed_principals"]),
-                _between(row["kills_per_day_least"], row["kills_per_day_most"]),
+                *(number(row[name]) if is_judged(row) else ABSENT for name in _KILLED),
+                _between(row["kills_per_day_least"], row["kills_per_day_most"])
+                if is_judged(row)
+                else ABSENT,
                 duration(row["late_median_ms"]),
-                number(row["unproven_connections"]),
+                number(row["unproven_connections"]) if is_judged(row) else ABSENT,
             ]
             for row in rows
         ],
         numbers=range(1, 7),
         kind="few",
     ) + (
-        '<p class="soft">Kills a day: at least to at most, as a killed client comes back and is '
-        "killed again; nothing if less than an hour was observed. Too late by: the median over the "
-        "killed connections of how long they were used past the lifetime.</p>"
+        '<p class="soft">Killed and unproven are connections. Kills a day: at least to at most, as '
+        "a killed client comes back and is killed again; not said if less than an hour was "
+        "observed. Too late by: the median over the killed connections of how long they were used "
+        "past the lifetime. A lifetime longer than what was observed is not judged.</p>"
     )
 
 
@@ -89,6 +109,7 @@ def latencies(rows: Rows) -> str:
     if not rows:
         return ""
     return table(
+        "Latency of authentications",
         ["mechanism", "which", "count", "p50", "p95", "p99"],
         [
             [
@@ -107,14 +128,15 @@ def latencies(rows: Rows) -> str:
 def storms(rows: Rows) -> str:
     """The busiest minutes."""
     return table(
-        ["busiest minute (UTC)", "mechanism", "authentications", "again", "busy"],
+        "Busiest minutes",
+        ["busiest minute (UTC)", "mechanism", "authentications", "of them again", "busy"],
         [
             [
                 moment(row["minute_ms"]),
                 name_of(row["mechanism"]),
                 number(row["authentications"]),
                 number(row["reauthentications"]),
-                ABSENT if row["busy_us"] is None else f"{row['busy_us'] / 600_000:.3g} %",
+                share(None if row["busy_us"] is None else row["busy_us"] / 600_000),
             ]
             for row in rows
         ],
@@ -129,6 +151,7 @@ def storms(rows: Rows) -> str:
 def short_tokens(rows: Rows) -> str:
     """Clients with tokens that are too short."""
     return table(
+        "Tokens too short",
         ["principal", "client id", "shortest token", "used past it by", "verdict"],
         [
             [
@@ -138,15 +161,16 @@ def short_tokens(rows: Rows) -> str:
                 duration(row["outlived_ms"]),
                 tag(row["verdict"]),
             ]
-            for row in rows[:50]
+            for row in rows[:_ROWS_SHOWN]
         ],
         numbers=(2, 3),
-    )
+    ) + rest(rows, _ROWS_SHOWN, "the Parquet table <code>tables/short_tokens</code>")
 
 
 def failures(rows: Rows) -> str:
     """Failed authentications by reason."""
     return table(
+        "Failed authentications",
         ["mechanism", "reason", "which", "count"],
         [
             [
@@ -155,16 +179,17 @@ def failures(rows: Rows) -> str:
                 "re-authentication" if row["reauthentication"] else "first",
                 number(row["count"]),
             ]
-            for row in rows[:50]
+            for row in rows[:_ROWS_SHOWN]
         ],
         numbers=(3,),
         kind="few",
-    )
+    ) + rest(rows, _ROWS_SHOWN, "the Parquet table <code>tables/failures</code>")
 
 
 def upgrades(rows: Rows) -> str:
     """What to upgrade."""
     return table(
+        "What to upgrade",
         ["software", "version", "clients", "principals", "what helps"],
         [
             [
@@ -183,25 +208,27 @@ def upgrades(rows: Rows) -> str:
 def missing_acls(rows: Rows) -> str:
     """What ACLs denied; no command is given for a name that would stand for all of them."""
     return table(
-        ["principal", "resource", "operations", "denied", "would be", "note"],
+        "Missing ACLs",
+        ["principal", "resource", "operations", "denied", "would be denied", "note"],
         [
             [
                 name_of(row["principal"]),
-                f"{plain(row['resource_type'])} {plain(row['resource_name'])}",
+                f"{plain(row['resource_type'])} {name_of(row['resource_name'])}",
                 plain(", ".join(row["operations"])),
                 number(row["denied"]),
                 number(row["would_be_denied"]),
                 "" if row["command"] else "to be decided by hand",
             ]
-            for row in rows[:200]
+            for row in rows[:_ACLS_SHOWN]
         ],
         numbers=(3, 4),
-    )
+    ) + rest(rows, _ACLS_SHOWN, "<code>report.json</code>")
 
 
 def libraries(rows: Rows) -> str:
     """Versions that re-authenticate, with their sources."""
     return table(
+        "Libraries",
         ["library", "since", "note", "source"],
         [
             [
@@ -218,6 +245,7 @@ def libraries(rows: Rows) -> str:
 def clients(rows: Rows) -> str:
     """Clients with their verdicts."""
     return table(
+        "Clients",
         ["verdict", "principal", "client", "connections", "evidence"],
         [
             [
@@ -238,17 +266,17 @@ def clients(rows: Rows) -> str:
 def _software(row: Mapping[str, Any]) -> str:
     if row["client_software_name"] is None:
         return name_of(None)
-    return plain(f"{row['client_software_name']} {row['client_software_version'] or ''}".strip())
+    return name_of(f"{row['client_software_name']} {row['client_software_version'] or ''}".strip())
 
 
 def _hosts(row: Mapping[str, Any]) -> str:
-    shown = ", ".join(plain(host) for host in row["hosts"][:2])
+    shown = ", ".join(name_of(host) for host in row["hosts"][:2])
     more = row["host_count"] - min(2, len(row["hosts"]))
     return f"{shown} and {number(more)} more" if more > 0 else shown
 
 
 def _names(names: Sequence[str]) -> str:
-    shown = ", ".join(plain(name) for name in names[:_NAMES_SHOWN])
+    shown = "; ".join(name_of(name, SHORT) for name in names[:_NAMES_SHOWN])
     more = len(names) - _NAMES_SHOWN
     return f"{shown} and {number(more)} more" if more > 0 else shown
 
@@ -256,5 +284,5 @@ def _names(names: Sequence[str]) -> str:
 def _between(least: float | None, most: float | None) -> str:
     if least is None or most is None:
         return ABSENT
-    low, high = number(round(least, 1)), number(round(most, 1))
+    low, high = rate(least), rate(most)
     return low if low == high else f"{low} to {high}"

@@ -1,7 +1,11 @@
 """Numbers, times and names as the page writes them; everything a stranger chose is made plain."""
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
+from typing import Any
+
+from metrics.events import MAX_TEXT_CHARS
 
 VERDICT_WORDS = {
     "ready": "ready",
@@ -13,11 +17,18 @@ VERDICT_WORDS = {
 
 VERDICT_MEANING = {
     "ready": "has re-authenticated, always in time",
-    "unproven": "speaks SaslAuthenticate v1 or later; nobody has seen it re-authenticate",
-    "not_capable": "SaslAuthenticate v0 or raw tokens: cannot be told a lifetime",
-    "failing": "was given a lifetime and was, or would have been, killed, or failed",
-    "unknown": "never logged in",
+    "unproven": "speaks SaslAuthenticate v1 or later, so it can be told a lifetime; nobody has "
+    "seen yet what it does then",
+    "not_capable": "speaks SaslAuthenticate v0, or sends raw tokens: it cannot be told a lifetime, "
+    "and breaks when one ends",
+    "failing": "was given a lifetime and used a connection past it, or failed to re-authenticate",
+    "unknown": "never logged in, whatever the lifetime",
 }
+
+SHORT = 60
+"""Characters of a name that stands among many."""
+
+WORST_FIRST = ("failing", "not_capable", "unproven", "unknown", "ready")
 
 ABSENT = "\N{EN DASH}"
 """Stands for a value that is not there."""
@@ -31,9 +42,22 @@ def plain(text: object) -> str:
     return escape(seen)
 
 
-def name_of(text: str | None) -> str:
-    """Give a name that may be missing."""
-    return '<span class="none">none</span>' if text is None else plain(text)
+def name_of(text: str | None, longest: int = MAX_TEXT_CHARS) -> str:
+    """Give a name that may be missing; one that reads from right to left moves nothing else.
+
+    What is longer than a proxy writes is cut, too, and needs no page of its own.
+    """
+    if text is None:
+        return '<span class="none">none</span>'
+    shown = text if len(text) <= longest else f"{text[: longest - 1]}…"
+    return f"<bdi>{plain(shown)}</bdi>"
+
+
+def by_verdict(row: Mapping[str, Any], verdicts: Sequence[str] = WORST_FIRST) -> str:
+    """Write how many there are of each verdict, the worst first."""
+    return " · ".join(
+        f"{number(row[each])} {VERDICT_WORDS[each]}" for each in verdicts if row[each]
+    )
 
 
 def duration(ms: float | None) -> str:
@@ -64,13 +88,33 @@ def moment(ms: int | None) -> str:
         return "beyond the calendar"
 
 
+def span(from_ms: int | None, to_ms: int | None) -> str:
+    """Write from when to when; the day once, if it is the same."""
+    begin, end = moment(from_ms), moment(to_ms)
+    if begin == end:
+        return begin
+    return f"{begin} to {end[11:] if begin[:10] == end[:10] else end}"
+
+
 def number(value: float | None) -> str:
-    """Write a count with thin spaces, or a rate with one digit that counts."""
+    """Write a count with thin spaces, or a rate to two digits."""
     if value is None:
         return ABSENT
-    if value == int(value) or value >= 100:
+    if value == int(value) or value >= 10:
         return f"{value:,.0f}".replace(",", "\u202f")
     return f"{value:.2g}"
+
+
+def rate(value: float | None) -> str:
+    """Write how often a day; seldom is not never."""
+    return "&lt; 0.1" if value is not None and 0 < value < 0.1 else number(value)
+
+
+def share(percent: float | None) -> str:
+    """Write a share; a small one is not worth its digits."""
+    if percent is None:
+        return ABSENT
+    return "&lt; 0.1 %" if 0 < percent < 0.1 else f"{number(percent)} %"
 
 
 def milliseconds(us: float | None) -> str:
@@ -81,3 +125,15 @@ def milliseconds(us: float | None) -> str:
 def count(amount: float, one: str, many: str | None = None) -> str:
     """Write an amount with its noun: 1 client, 2 clients."""
     return f"{number(amount)} {one if amount == 1 else many or one + 's'}"
+
+
+def is_judged(row: Mapping[str, Any]) -> bool:
+    """Does this row of the what-if say anything? Nothing can be used longer than was observed."""
+    used_longer: bool = row["killed_connections"] + row["unproven_connections"] > 0
+    long_enough: bool = row["observed_ms"] >= row["lifetime_ms"]
+    return used_longer or long_enough
+
+
+def unanimous(clients: int) -> str:
+    """Write that something holds for all clients."""
+    return "The one client is" if clients == 1 else f"All {number(clients)} clients are"

@@ -1,17 +1,16 @@
-"""Valid events → the tables of the report. DataFrames in, DataFrames out; nothing is run here."""
+"""Valid events → the tables of the report. DataFrames in, DataFrames out; only `keep` runs any."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
 
 from metrics.spark import events as log
 from metrics.spark.clients import clients
-from metrics.spark.intervals import intervals, intervals_if_told
-from metrics.spark.readiness import client_readiness, principals
-from metrics.spark.sessions import identities, sessions
+from metrics.spark.intervals import intervals, intervals_if_told, says_more
+from metrics.spark.readiness import by_their_clients, client_readiness, principals
+from metrics.spark.sessions import identities, last_events, may_be_last, sessions
 from metrics.spark.trends import (
     by_day,
     failures,
@@ -41,6 +40,8 @@ class Known:
     untold: DataFrame | None
     """Connections (`connection_id`) of which only summary rows tell every authentication."""
     usage: DataFrame
+    last: DataFrame
+    """The last event of each connection."""
     sessions: DataFrame
     clients: DataFrame
     """With their verdicts."""
@@ -48,18 +49,28 @@ class Known:
 
 
 def known(
-    events: DataFrame, usage_rows: DataFrame, keep: Keep, *, untold: DataFrame | None = None
+    events: DataFrame,
+    usage_rows: DataFrame,
+    keep: Keep,
+    *,
+    connections: int,
+    open_ms: int | None,
+    untold: DataFrame | None = None,
 ) -> Known:
     """Derive what most tables are made from, looking at all events for two of them at a time."""
     counted = _of_both(events, untold, happenings, happenings_of_either_view)
     with ThreadPoolExecutor(max_workers=1) as pool:
         kept = pool.submit(keep, "happenings", counted)
-        session_rows = keep("sessions", sessions(usage_rows, identities(events, usage_rows)))
+        last = keep("last", last_events(events.where(may_be_last(open_ms)), usage_rows))
+        if last.count() < connections:
+            last = keep("last_of_all", last_events(events, usage_rows))
+        session_rows = keep("sessions", sessions(usage_rows, identities(last)))
         judged = session_rows.transform(clients).transform(client_readiness)
         return Known(
             events=events,
             untold=untold,
             usage=usage_rows,
+            last=last,
             sessions=session_rows,
             clients=keep("clients", judged),
             happenings=kept.result(),
@@ -79,12 +90,16 @@ def _of_both(
     return by_events(log.others(events, untold)).unionByName(rest)
 
 
-def what_if_table(rows: Known, lifetimes_ms: tuple[int, ...]) -> DataFrame:
+def what_if_table(rows: Known, lifetimes_ms: tuple[int, ...], keep: Keep) -> DataFrame:
     """Apply each lifetime to what was recorded."""
-    used_long = concerned(rows.sessions, lifetimes_ms).select("connection_id", "last_sequence")
-    theirs = rows.events.join(f.broadcast(used_long), "connection_id")
-    used = _of_both(theirs, rows.untold, intervals_if_told, intervals)
-    return what_if(rows.sessions, kills(used, lifetimes_ms), lifetimes_ms)
+    long_used = concerned(rows.sessions, lifetimes_ms)
+    told = long_used if rows.untold is None else log.others(long_used, rows.untold)
+    used = intervals_if_told(log.of(rows.events.where(says_more()), told), log.of(rows.last, told))
+    if rows.untold is not None:
+        theirs = log.of(rows.events, log.of(long_used, rows.untold))
+        used = used.unionByName(intervals(theirs))
+    kill_rows = keep("kills", kills(used, lifetimes_ms))
+    return what_if(by_their_clients(rows.sessions, rows.clients), kill_rows, lifetimes_ms)
 
 
 TABLES: Mapping[str, Callable[[Known], DataFrame]] = {
@@ -93,7 +108,7 @@ TABLES: Mapping[str, Callable[[Known], DataFrame]] = {
     "latencies": lambda rows: rows.happenings.transform(latencies),
     "by_day": lambda rows: by_day(rows.usage, rows.sessions),
     "short_tokens": lambda rows: rows.clients.transform(short_tokens),
-    "session_lengths": lambda rows: rows.sessions.transform(session_lengths),
+    "session_lengths": lambda rows: session_lengths(by_their_clients(rows.sessions, rows.clients)),
     "failures": lambda rows: rows.happenings.transform(failures),
 }
 """The other tables, by the name that they have in the report."""

@@ -34,6 +34,8 @@ class Cleaned:
     untold: DataFrame | None
     """Connections of which only summary rows tell every authentication; None: there is none."""
     connections: int
+    open_ms: int | None
+    """When the one of the open connections was last heard of that was so least recently."""
     denied: bool
     """Is there any event of a denial?"""
     lines: Mapping[str, int]
@@ -53,9 +55,12 @@ def cleaned(rows: Rows, *, as_of_ms: int, keep: Keep) -> Cleaned:
     if totals["parts"]:
         parts = keep("parts", sequence_rows.where(~f.col("whole")))
         if totals["suspects"]:
-            suspects = parts.where("suspect")
-            exact = keep("exact", log.without_duplicates(events, suspects))
-            events = log.others(events, suspects).unionByName(exact)
+            suspects = log.of(events, parts.where("suspect"))
+            doubled = keep("doubled", suspects.transform(log.with_duplicates))
+            # most are suspect because an event is missing
+            if not doubled.isEmpty():
+                exact = keep("exact", log.without_duplicates(events, doubled))
+                events = log.others(events, doubled).unionByName(exact)
         again = log.of(events, parts).transform(usage)
         usage_rows = keep("all_usage", log.others(usage_rows, parts).unionByName(again))
         sequence_rows, totals = _sequences(usage_rows)
@@ -70,6 +75,7 @@ def cleaned(rows: Rows, *, as_of_ms: int, keep: Keep) -> Cleaned:
         usage=usage_rows,
         untold=keep("untold", untold) if totals["untold"] else None,
         connections=totals["connections"],
+        open_ms=totals["open_ms"],
         denied=totals["denied"] > 0,
         lines=lines,
     )

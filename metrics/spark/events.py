@@ -144,9 +144,15 @@ def _names(connections: DataFrame) -> DataFrame:
     return f.broadcast(connections.select("connection_id"))
 
 
-def without_duplicates(events: DataFrame, suspects: DataFrame) -> DataFrame:
-    """Give the events of the `suspects`, one of each name."""
-    return of(events, suspects).dropDuplicates(["connection_id", "sequence"])
+def with_duplicates(events: DataFrame) -> DataFrame:
+    """Give the connections (`connection_id`) of which any event was read more than once."""
+    named = events.groupBy("connection_id", "sequence").agg(f.count(f.lit(1)).alias("times"))
+    return named.where(f.col("times") > 1).select("connection_id").distinct()
+
+
+def without_duplicates(events: DataFrame, connections: DataFrame) -> DataFrame:
+    """Give the events of these connections, one of each name."""
+    return of(events, connections).dropDuplicates(["connection_id", "sequence"])
 
 
 def _problem() -> Column:

@@ -52,6 +52,8 @@ def known_cause(error: Exception) -> str | None:
 
 def explained(error: Exception) -> str:
     """Say in one line what went wrong."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"
     text = str(error).strip()
     if (cause := known_cause(error)) is not None:
         address = _ADDRESS.search(text)

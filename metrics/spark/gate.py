@@ -63,6 +63,9 @@ def _ready_percent(facts: Facts) -> float:
 
 
 def _nothing_killed(facts: Facts, lifetime_ms: int) -> bool:
-    """Is it known that nothing is killed? What is unproven may be."""
+    """Is it known that nothing is killed? What is unproven may be, or was observed too briefly."""
     row = next((row for row in facts["what_if"] if row["lifetime_ms"] == lifetime_ms), None)
-    return row is not None and row["killed_connections"] + row["unproven_connections"] == 0
+    if row is None or row["observed_ms"] < lifetime_ms:
+        return False
+    no_kills: bool = row["killed_connections"] + row["unproven_connections"] == 0
+    return no_kills

@@ -38,29 +38,41 @@ def intervals(events: DataFrame) -> DataFrame:
     )
 
 
-def intervals_if_told(events: DataFrame) -> DataFrame:
+def intervals_if_told(told: DataFrame, last: DataFrame) -> DataFrame:
     """The same, for connections of which events tell every authentication.
 
     The lists of their summary rows say nothing new, and reading them takes more time than all else.
-    Nor does a checkpoint, but the one that is the last event of its connection (`last_sequence`):
-    what it knows of an interval, the next event knows too.
+    Nor does a checkpoint, but the one that is the last event of its connection: what it knows of an
+    interval, the next event knows too. So `told` is all events but the checkpoints (`says_more`),
+    and `last` the last event of each connection.
     """
     latest, number = f.col("latest"), f.col("number")
     earlier = f.least(f.col("reauthentications"), f.lit(MAX_INTERVALS - 1))
     earlier = f.when(f.col("is_summary") & (earlier > 0), earlier).otherwise(0)
-    says_more = ~is_kind(EventKind.CHECKPOINT) | (f.col("sequence") == f.col("last_sequence"))
-    rows = _with_latest(events.where(says_more)).select(
-        "*", f.explode(f.sequence(latest - earlier, latest)).alias("number")
-    )
-    return _one_each(
-        rows.select(
+    is_latest = number == latest
+    each = (
+        _with_latest(told)
+        .select("*", f.explode(f.sequence(latest - earlier, latest)).alias("number"))
+        .select(
             "connection_id",
             "number",
-            f.when(number == latest, f.col("begin_ms")).alias("authenticated_ms"),
-            f.when(number == latest, used_ms(f.col("begin_ms"))).alias("used_ms"),
+            f.when(is_latest, f.col("begin_ms")).alias("authenticated_ms"),
+            f.when(is_latest, used_ms(f.col("begin_ms"))).alias("used_ms"),
             _runs_of_row(),
         )
     )
+    at_the_end = _with_latest(last.where(~says_more())).select(
+        "connection_id",
+        latest.alias("number"),
+        f.col("begin_ms").alias("authenticated_ms"),
+        used_ms(f.col("begin_ms")).alias("used_ms"),
+    )
+    return _one_each(each.unionByName(at_the_end, allowMissingColumns=True))
+
+
+def says_more() -> Column:
+    """Does an event say more of an interval than the next one will?"""
+    return ~is_kind(EventKind.CHECKPOINT)
 
 
 def _with_latest(events: DataFrame) -> DataFrame:

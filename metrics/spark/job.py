@@ -1,7 +1,7 @@
 """The readiness report as a job: read events, call the analysis, write the report.
 
     reauth-proxy report --events events --out report
-    spark-submit --py-files kafka_reauth_proxy.whl report.py --events s3a://… --out report
+    spark-submit --py-files dist/kafka_reauth_proxy-….whl submit.py --events s3a://… --out report
 
 Exit status: 0 done (and everything required is so), 1 not ready, 2 an error in one line.
 """
@@ -103,9 +103,7 @@ def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[st
             small = rows.counts["lines"] * _LINE_BYTES <= SMALL_BYTES
             if small:
                 tune_for_little(spark)
-        results = stack.enter_context(
-            Results(settings.out, progress, small=small, one_machine=one_machine)
-        )
+        results = stack.enter_context(Results(spark, settings.out, progress, small=small))
         progress("judging clients")
         read = cleaned(rows, as_of_ms=settings.as_of_ms, keep=results.scratch)
         results.collect(read, settings.all_lifetimes_ms)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from metrics.events import MAX_TEXT_CHARS
 from metrics.spark.libraries import LIBRARIES, is_older, library_of
 from metrics.spark.sessions import Standing
 
@@ -16,15 +17,25 @@ Row = Mapping[str, Any]
 def overrides_block(principals: Sequence[Row]) -> str:
     """Write `reauth.overrides` for the principals that can be enforced, to paste in a listener.
 
-    A name stands as a JSON string, which is YAML too: nothing that a principal is called can
-    change what the block says.
+    A name stands in quotes, in ASCII: nothing that a principal is called can change what the block
+    says. One that was cut in the log would match nobody, and is left out.
     """
-    lines = ["reauth.overrides:"]
-    for row in principals:
-        if row["enforceable"]:
-            lines.append(f"  - principal: {json.dumps(row['principal'])}")
-            lines.append("    reauth.enforcement: enforce")
-    return "" if len(lines) == 1 else "\n".join(lines) + "\n"
+    names = [row["principal"] for row in principals if row["enforceable"]]
+    whole = [name for name in names if len(name) < MAX_TEXT_CHARS]
+    lines = [f"  - principal: {_quoted(name)}\n    reauth.enforcement: enforce\n" for name in whole]
+    if len(whole) < len(names):
+        lines.append(
+            f"  # left out, as their names are cut in the log: {len(names) - len(whole)}\n"
+        )
+    return "reauth.overrides:\n" + "".join(lines) if whole else ""
+
+
+def _quoted(name: str) -> str:
+    """Write a YAML string; JSON's pairs of surrogates would be two characters there."""
+    written = (
+        json.dumps(each)[1:-1] if ord(each) <= 0xFFFF else f"\\U{ord(each):08x}" for each in name
+    )
+    return f'"{"".join(written)}"'
 
 
 def upgrades(clients: Sequence[Row]) -> list[dict[str, Any]]:

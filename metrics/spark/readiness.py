@@ -7,7 +7,7 @@ one expired session that was used outweighs any number of good ones.
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from metrics.spark.clients import HOSTS_SHOWN
+from metrics.spark.clients import CLIENT_KEY, HOSTS_SHOWN
 from metrics.spark.sessions import Standing
 
 WORST_FIRST = (
@@ -27,6 +27,28 @@ def client_readiness(client_rows: DataFrame) -> DataFrame:
         .withColumn("evidence", evidence())
         .withColumn("host_count", f.size("hosts"))
         .withColumn("hosts", f.slice("hosts", 1, HOSTS_SHOWN))
+    )
+
+
+def by_their_clients(session_rows: DataFrame, verdicts: DataFrame) -> DataFrame:
+    """Let a connection that shows nothing by itself stand as ready if its client is ready.
+
+    What has re-authenticated elsewhere, always in time, has shown what it does; most of its
+    connections were told nothing yet, or ended before they had to.
+    """
+    ready = verdicts.where(f.col("verdict") == Standing.READY.value)
+    proven = f.col("proven_client")
+    standing = f.when(
+        (f.col("standing") == Standing.UNPROVEN.value) & proven.isNotNull(), Standing.READY.value
+    ).otherwise(f.col("standing"))
+    return (
+        session_rows.join(
+            ready.select(f.struct(*CLIENT_KEY).alias("proven_client")),
+            f.struct(*CLIENT_KEY).eqNullSafe(proven),
+            "left",
+        )
+        .withColumn("standing", standing)
+        .drop("proven_client")
     )
 
 

@@ -8,20 +8,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from metrics.spark import analysis
 from metrics.spark.cleaning import Cleaned
 from metrics.spark.clients import CLIENT_KEY
 from metrics.spark.denials import denials
-from metrics.spark.session import tune_for_little
+from metrics.spark.session import another_session, tune_for_little
 
 MAX_ROWS = 5_000
 """Clients and principals that are collected for the page; the tables hold all of them."""
 
 BUSIEST = 20
 """Minutes that are listed as storms."""
+
+_SHOWN = ("sessions", "clients")
+"""What most tables are made from, and a table of the report itself."""
 
 FEW_CONNECTIONS = 200_000
 """Up to here, what is made of the connections alone takes less time than compiling how."""
@@ -37,11 +40,11 @@ class Results:
     grow with the input. A context manager: what is kept in between goes at its end.
     """
 
-    def __init__(self, out: Path, progress: Progress, *, small: bool, one_machine: bool) -> None:
+    def __init__(self, spark: SparkSession, out: Path, progress: Progress, *, small: bool) -> None:
         self.rows: dict[str, list[dict[str, Any]]] = {}
+        self._reader = spark if small else another_session(spark)
         self._progress = progress
         self._small = small
-        self._one_machine = one_machine
         self._tables = (out / "tables").absolute()
         self._out = out
 
@@ -64,7 +67,9 @@ class Results:
 
         Not by `persist`: the whole plan would be gone through again for each use.
         """
-        return frame.localCheckpoint() if self._small else _written(self._scratch / name, frame)
+        return (
+            frame.localCheckpoint() if self._small else self._written(self._scratch / name, frame)
+        )
 
     def table(self, name: str, frame: DataFrame) -> DataFrame:
         """Do the same with a table of the report."""
@@ -72,21 +77,26 @@ class Results:
             frame = frame.localCheckpoint()
             frame.coalesce(1).write.parquet(str(self._tables / name))
             return frame
-        return _written(self._tables / name, frame)
+        return self._written(self._tables / name, frame)
+
+    def _written(self, path: Path, frame: DataFrame) -> DataFrame:
+        frame.write.mode("overwrite").parquet(str(path))
+        return self._reader.read.schema(frame.schema).parquet(str(path))
 
     def collect(self, read: Cleaned, lifetimes_ms: tuple[int, ...]) -> None:
         """Run the queries, a few at a time: each by itself leaves processors idle."""
+        if read.connections <= FEW_CONNECTIONS:
+            tune_for_little(self._reader)
         known = analysis.known(
             read.events,
             read.usage,
-            lambda name, frame: (self.scratch if name == "happenings" else self.table)(name, frame),
+            lambda name, frame: (self.table if name in _SHOWN else self.scratch)(name, frame),
+            connections=read.connections,
+            open_ms=read.open_ms,
             untold=read.untold,
         )
-        self._what_if(known, lifetimes_ms)
-        if read.connections <= FEW_CONNECTIONS:
-            tune_for_little(known.sessions.sparkSession)
-            self._small = self._small or self._one_machine
         steps: list[Callable[[], None]] = [
+            lambda: self._what_if(known, lifetimes_ms),
             lambda: self._clients(known),
             *(self._step(name, known) for name in analysis.TABLES),
         ]
@@ -99,7 +109,8 @@ class Results:
                 running.result()
 
     def _what_if(self, known: analysis.Known, lifetimes_ms: tuple[int, ...]) -> None:
-        self._keep("what_if", self.table("what_if", analysis.what_if_table(known, lifetimes_ms)))
+        table = analysis.what_if_table(known, lifetimes_ms, self.scratch)
+        self._keep("what_if", self.table("what_if", table))
 
     def _clients(self, known: analysis.Known) -> None:
         clients = known.clients.orderBy(f.col("verdict") == "ready", *CLIENT_KEY)
@@ -130,8 +141,3 @@ class Results:
     def _keep(self, name: str, frame: DataFrame) -> None:
         self.rows[name] = [row.asDict(recursive=True) for row in frame.limit(MAX_ROWS).collect()]
         self._progress(f"{name.replace('_', ' ')} done")
-
-
-def _written(path: Path, frame: DataFrame) -> DataFrame:
-    frame.write.mode("overwrite").parquet(str(path))
-    return frame.sparkSession.read.schema(frame.schema).parquet(str(path))

@@ -12,6 +12,26 @@ from metrics.spark.class_archive import java_options
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
+_SQL = {
+    "spark.sql.session.timeZone": "UTC",
+    # asking of every sum whether it overflows takes as long as all else of it together;
+    # what could has been set aside (`events`), and nothing that is in the log may be fatal
+    "spark.sql.ansi.enabled": "false",
+    # Grouping by a client keeps small objects; sorting instead costs half as much again.
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
+    # finding out what else follows from a filter grows exponentially with columns derived
+    # from one another (minutes to plan a query here), and nothing here gains from it
+    "spark.sql.constraintPropagation.enabled": "false",
+    # no row group can be skipped by what is asked here, and finding that out takes time
+    "spark.sql.parquet.filterPushdown": "false",
+    # a set of a dozen names is compared with faster than it is looked up in
+    "spark.sql.optimizer.inSetConversionThreshold": "16",
+    # where each expression was written, asked for at every call: half of the time to plan
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.sql.dataFrameQueryContext.enabled": "false",
+}
+"""How queries are planned, of whatever size."""
+
 SMALL_BYTES = 64 * 1024 * 1024
 """Up to here the JVM's start is most of the time, and its first compiler is enough."""
 
@@ -39,15 +59,35 @@ than its code saves: parsing lines is mostly Java's own code, and a great deal o
 _COLLECTOR = "-XX:+UseParallelGC"
 """Nobody waits for an answer, so pauses do not count, and it costs half as much as the default."""
 
-# most of what Spark runs is run for seconds only, and not worth the second compiler's time; the
-# few loops over all events come to it all the same
+# most of what Spark runs is run for seconds only, and not worth the second compiler's time
 _COMPILE_LATE = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=10000"
     " -XX:Tier4CompileThreshold=100000 -XX:Tier4BackEdgeThreshold=1000000"
 )
 
+_SPARK = "org.apache.spark"
+_LOOPS = (
+    f"{_SPARK}.sql.catalyst.expressions.GeneratedClass*",
+    f"{_SPARK}.sql.catalyst.expressions.Unsafe*",
+    f"{_SPARK}.sql.catalyst.json.*",
+    f"{_SPARK}.sql.execution.aggregate.*",
+    f"{_SPARK}.sql.execution.datasources.*",
+    f"{_SPARK}.sql.execution.vectorized.*",
+    f"{_SPARK}.unsafe.*",
+    f"{_SPARK}.util.collection.*",
+    "com.fasterxml.jackson.core.*",
+    "java.nio.*",
+    "org.apache.parquet.*",
+    "shaded.parquet.*",
+)
+"""What runs once for each of all events, and the sooner compiled by it the better."""
+
+_COMPILE_SOON = "-XX:CompileCommand=quiet " + " ".join(
+    f"-XX:CompileCommand=CompileThresholdScaling,{each}::*,0.04" for each in _LOOPS
+)
+
 _LARGE = {
-    JAVA_OPTIONS: f"{_COLLECTOR} {_METASPACE} {_COMPILE_LATE}",
+    JAVA_OPTIONS: f"{_COLLECTOR} {_METASPACE} {_COMPILE_LATE} {_COMPILE_SOON}",
     # the last event of each connection is looked up in a table of connections
     "spark.sql.autoBroadcastJoinThreshold": str(64 * 1024 * 1024),
     # portions of this size, so that no processor is left with nothing while another has a whole one
@@ -71,24 +111,11 @@ def make_session(
     `master` None: as spark-submit says. `input_bytes`: of lines, or of what would be as many; None:
     unknown, perhaps large. `log`: where the JVM writes what it would write to stderr.
     """
-    builder = (
-        SparkSession.builder.appName("reauth-proxy report")
-        .config("spark.sql.session.timeZone", "UTC")
-        # asking of every sum whether it overflows takes as long as all else of it together;
-        # what could has been set aside (`events`), and nothing that is in the log may be fatal
-        .config("spark.sql.ansi.enabled", "false")
-        # Grouping by a client keeps small objects; sorting instead costs half as much again.
-        .config("spark.sql.objectHashAggregate.sortBased.fallbackThreshold", "100000")
-        # finding out what else follows from a filter grows exponentially with columns derived
-        # from one another (minutes to plan a query here), and nothing here gains from it
-        .config("spark.sql.constraintPropagation.enabled", "false")
-        # no row group can be skipped by what is asked here, and finding that out takes time
-        .config("spark.sql.parquet.filterPushdown", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        # where each expression was written, asked for at every call: half of the time to plan
-        .config("spark.python.sql.dataFrameDebugging.enabled", "false")
-        .config("spark.sql.dataFrameQueryContext.enabled", "false")
+    builder = SparkSession.builder.appName("reauth-proxy report").config(
+        "spark.ui.showConsoleProgress", "false"
     )
+    for name, value in _SQL.items():
+        builder = builder.config(name, value)
     if master is not None:
         builder = builder.master(master).config("spark.ui.enabled", "false")
     if master is not None and master.startswith("local"):
@@ -105,6 +132,15 @@ def make_session(
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def another_session(spark: SparkSession) -> SparkSession:
+    """Give a session with settings of its own, the same to begin with."""
+    other = spark.newSession()
+    for name, value in _SQL.items():
+        if other.conf.isModifiable(name):  # what is not holds for all sessions
+            other.conf.set(name, value)
+    return other
 
 
 def tune_for_little(spark: SparkSession) -> None:

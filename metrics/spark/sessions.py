@@ -1,6 +1,6 @@
 """What each connection did, by day → one row per connection, with who it was.
 
-The numbers come from `usage`; the text from the last event of each connection (`identities`).
+The numbers come from `usage`; the text from the last event of each connection (`last_events`).
 """
 
 from enum import StrEnum
@@ -8,12 +8,13 @@ from enum import StrEnum
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from metrics.events import IntervalEnd
+from metrics.events import EventKind, IntervalEnd
 from metrics.spark.usage import (
     GREATEST,
     LEAST,
     Saw,
     has_seen,
+    is_kind,
 )
 
 IDENTITY = (
@@ -31,6 +32,16 @@ IDENTITY = (
     "last_request_ms",
 )
 """What is known of a connection; it grows while a connection is young, so the latest is valid."""
+
+INTERVAL = (
+    "kind",
+    "timestamp_ms",
+    "authentications",
+    "authenticated_ms",
+    "since_auth_ms",
+    "last_request_ms",
+)
+"""What an event says of the time since the last authentication."""
 
 
 class Standing(StrEnum):
@@ -61,15 +72,29 @@ def standing() -> Column:
     )
 
 
-def identities(events: DataFrame, usage_rows: DataFrame) -> DataFrame:
-    """One row per connection: what its last event says of the client."""
+def last_events(events: DataFrame, usage_rows: DataFrame) -> DataFrame:
+    """One row per connection: what its last event says, if it is among the events."""
     last = usage_rows.groupBy("connection_id").agg(f.max("last_sequence").alias("sequence"))
     return (
-        events.select("connection_id", "sequence", *IDENTITY)
+        events.select("connection_id", "sequence", *dict.fromkeys((*IDENTITY, *INTERVAL)))
         .join(last, ["connection_id", "sequence"])
         .drop("sequence")
         .dropDuplicates(["connection_id"])
     )
+
+
+def may_be_last(open_ms: int | None) -> Column:
+    """Is an event of a kind that nothing follows, or of the time since the first one fell silent?
+
+    `open_ms`: when the one of the open connections was last heard of that was so least recently.
+    """
+    ended = is_kind(EventKind.CLOSED) | f.col("final")
+    return ended if open_ms is None else ended | (f.col("timestamp_ms") >= open_ms)
+
+
+def identities(last: DataFrame) -> DataFrame:
+    """One row per connection: whose it is."""
+    return last.select("connection_id", *IDENTITY)
 
 
 def sessions(usage_rows: DataFrame, identity_rows: DataFrame) -> DataFrame:

@@ -24,6 +24,11 @@ SHORTEST_SENSIBLE_TOKEN_MS = 60_000
 TREND_DAYS = 28
 """Days that the projection looks back; what was before says little about the pace of today."""
 
+ENOUGH_CLIENTS = 0.5
+"""A day that saw less than this share of the fullest day's clients says little about all of them:
+it has only just begun, or it is a holiday.
+"""
+
 Row = Mapping[str, Any]
 
 _AUTHENTICATIONS = (EventKind.AUTHENTICATED.value, EventKind.REAUTHENTICATED.value)
@@ -195,7 +200,8 @@ def by_day(usage_rows: DataFrame, session_rows: DataFrame) -> DataFrame:
     """One row per day: the clients seen on it, by what was known of them at its end.
 
     Failures and old protocol versions count on the day they were seen, a re-authentication from
-    its day on: a client that was repaired is ready the day after.
+    its day on: a client that was repaired is ready the day after, and one that failed and never
+    re-authenticated is failing still.
     """
     # a summary row tells of a kill when its hour is over, perhaps on the day after
     kills = f.when(f.col("kills_are_told"), f.col("would_be_kills_told")).otherwise(
@@ -224,6 +230,7 @@ def by_day(usage_rows: DataFrame, session_rows: DataFrame) -> DataFrame:
         f.when(f.col("old") > 0, Standing.NOT_CAPABLE.value)
         .when(f.col("failed") > 0, Standing.FAILING.value)
         .when(f.max("again").over(so_far) > 0, Standing.READY.value)
+        .when(f.max("failed").over(so_far) > 0, Standing.FAILING.value)
         .otherwise(Standing.UNPROVEN.value)
     )
     states = [
@@ -243,14 +250,17 @@ def by_day(usage_rows: DataFrame, session_rows: DataFrame) -> DataFrame:
 def projection(day_rows: Sequence[Row]) -> dict[str, Any]:
     """Say on which day (since 1970) the present trend is ready, or null; from the rows of `by_day`.
 
-    A straight line through the shares of the last `TREND_DAYS` days. Null with fewer than three
-    days, or with a trend that does not rise; the last day itself if all are ready.
+    A straight line through the shares of those of the last `TREND_DAYS` days that saw enough
+    clients (`ENOUGH_CLIENTS`). Null with fewer than three days, or with a trend that does not rise;
+    the last of them itself if all its clients were ready.
     """
     recent = sorted(day_rows, key=itemgetter("day"))[-TREND_DAYS:]
+    enough = ENOUGH_CLIENTS * max((row["clients"] for row in recent), default=0)
+    recent = [row for row in recent if row["clients"] >= enough]
     if not recent:
-        return dict.fromkeys(("last_day", "ready_share", "share_per_day", "ready_day")) | {
-            "days": 0
-        }
+        return dict.fromkeys(
+            ("last_day", "clients", "ready_share", "share_per_day", "ready_day")
+        ) | {"days": 0}
     days, shares = [row["day"] for row in recent], [row["ready_share"] for row in recent]
     last_day, share = days[-1], shares[-1]
     slope = linear_regression(days, shares).slope if len(recent) > 1 else None
@@ -263,6 +273,7 @@ def projection(day_rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "days": len(recent),
         "last_day": last_day,
+        "clients": recent[-1]["clients"],
         "ready_share": share,
         "share_per_day": slope,
         "ready_day": ready_day,

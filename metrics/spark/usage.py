@@ -102,7 +102,8 @@ def sequences(usage_rows: DataFrame) -> DataFrame:
     drops in one connection can cancel out; then those duplicates are not found.)
 
     `whole`: its first event is there too, and so all of them up to the last one. `untold`: there
-    are authentications that only the summary rows tell of.
+    are authentications that only the summary rows tell of. `open_ms`: when a connection that has
+    not ended was last heard of.
     """
     first, last, count = f.col("first_sequence"), f.col("last_sequence"), f.col("events")
     width = last - first + 1
@@ -118,6 +119,7 @@ def sequences(usage_rows: DataFrame) -> DataFrame:
         .agg(
             f.min("first_sequence").alias("first_sequence"),
             f.max("last_sequence").alias("last_sequence"),
+            f.max("last_event_ms").alias("last_event_ms"),
             f.max("authentications").alias("authentications"),
             f.bit_or("saw").alias("saw"),
             *(f.sum(name).alias(name) for name in sums),
@@ -126,6 +128,7 @@ def sequences(usage_rows: DataFrame) -> DataFrame:
             "connection_id",
             "events",
             "last_sequence",
+            f.when(~has_seen(Saw.CLOSED), f.col("last_event_ms")).alias("open_ms"),
             has_seen(Saw.DENIAL).alias("denied"),
             (~f.coalesce(run, f.lit(False))).alias("suspect"),
             (f.coalesce(run, f.lit(False)) & (first == 0)).alias("whole"),
@@ -141,6 +144,7 @@ def sequence_totals(sequence_rows: DataFrame) -> DataFrame:
         f.count(f.lit(1)).alias("connections"),
         f.coalesce(f.sum("events"), zero).alias("events"),
         f.coalesce(f.sum(f.col("last_sequence") + 1), zero).alias("numbered"),
+        f.min("open_ms").alias("open_ms"),
         f.count_if("denied").alias("denied"),
         f.count_if("suspect").alias("suspects"),
         f.count_if(~f.col("whole")).alias("parts"),

@@ -20,10 +20,17 @@ def report(
         str,
         typer.Option(metavar="PATH", help="Folder of event files or Parquet, or kafka:TOPIC."),
     ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the report goes.")],
+    out: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="Where the report goes: index.html is the page."),
+    ],
     lifetime: Annotated[
         list[str] | None,
-        typer.Option(metavar="15m", help="A further candidate lifetime; may be repeated."),
+        typer.Option(
+            metavar="15m",
+            help="A further candidate lifetime, beside 5, 15, 30, 60 and 240 minutes; may be "
+            "repeated.",
+        ),
     ] = None,
     require: Annotated[
         list[str] | None,
@@ -41,7 +48,10 @@ def report(
         str | None, typer.Option(metavar="HOST:PORT", help="For kafka:TOPIC.")
     ] = None,
 ) -> None:
-    """Write a page, JSON and Parquet tables: who breaks under which lifetime, and what to do."""
+    """Write a page, JSON and Parquet tables: who breaks under which lifetime, and what to do.
+
+    Exit status 0: ready, or nothing was required; 1: a requirement is not met; 2: an error.
+    """
     try:
         from metrics.report.write import PAGE_NAME
         from metrics.spark import job

@@ -1,15 +1,19 @@
 """The page is made of names that strangers chose; and it needs nothing but itself."""
 
 import re
+from collections import defaultdict
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 
+from metrics.events import MAX_TEXT_CHARS
 from metrics.report.facts import Collected, build_facts
 from metrics.report.page import page
-from metrics.report.svg import nice_ceiling, short_number
-from metrics.report.words import duration, moment, number
+from metrics.report.words import duration, moment, name_of, number, rate, share, span
+
+DAY_MS = 86_400_000
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J\u202egnp'
 
@@ -39,6 +43,7 @@ def collected(name: str, *, verdict: str = "not_capable") -> Collected:
         principal=name, client_id=name, client_software_name=name, verdict=verdict, hosts=[name]
     )
     row = {"principal": name, "clients": 1, "verdict": verdict, "enforceable": verdict == "ready"}
+    row |= {"listeners": [name]}
     what_if = {
         "lifetime_ms": 900_000,
         "killed_connections": 2,
@@ -48,6 +53,7 @@ def collected(name: str, *, verdict: str = "not_capable") -> Collected:
         "kills_per_day_most": 5.5,
         "late_median_ms": 61_000,
         "unproven_connections": 1,
+        "observed_ms": 7_200_000,
     }
     day = {"day": 20_000, "clients": 1, "ready": 0, "not_capable": 1, "ready_share": 0.0}
     storm = {"minute_ms": 0, "mechanism": name, "authentications": 3, "reauthentications": 1}
@@ -90,29 +96,34 @@ class Tags(HTMLParser):
         super().__init__()
         self.open: list[str] = []
         self.seen: set[str] = set()
-        self.attributes: set[str] = set()
+        self.attributes: dict[str, list[str | None]] = defaultdict(list)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.add(tag)
-        self.attributes |= {name for name, _ in attrs}
+        self.handle_startendtag(tag, attrs)
         if tag not in {"meta", "br"}:
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.add(tag)
-        self.attributes |= {name for name, _ in attrs}
+        for name, value in attrs:
+            self.attributes[name].append(value)
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
 
-def test_a_name_from_a_stranger_is_text_and_nothing_else() -> None:
-    facts = build_facts(collected(HOSTILE)) | {"requirements": [{"require": HOSTILE, "met": False}]}
-    written = page(facts)
+def tags_of(written: str) -> Tags:
     tags = Tags()
     tags.feed(written)
     assert tags.open == []
-    assert not tags.seen & {"script", "img", "iframe", "link", "object", "a"}
+    return tags
+
+
+def test_a_name_from_a_stranger_is_text_and_nothing_else() -> None:
+    facts = build_facts(collected(HOSTILE)) | {"requirements": [{"require": HOSTILE, "met": False}]}
+    written = page(facts)
+    tags = tags_of(written)
+    assert not tags.seen & {"script", "img", "iframe", "link", "object"}
     assert not any(name.startswith("on") for name in tags.attributes)
     assert "\x1b" not in written
     assert "\u202e" not in written
@@ -121,20 +132,163 @@ def test_a_name_from_a_stranger_is_text_and_nothing_else() -> None:
 def test_the_page_needs_no_network() -> None:
     written = page(build_facts(collected("User:alice")))
     assert "default-src 'none'" in written
-    assert re.findall(r"(?:src|href)=|url\(|@import|https?://", written) == []
+    assert re.findall(r'src=|href="[^#]|url\(|@import|https?://', written) == []
+
+
+def facts_of(verdict: str = "not_capable", **more: Any) -> dict[str, Any]:
+    return build_facts(collected("User:alice", verdict=verdict)) | more
+
+
+@pytest.mark.parametrize("verdict", ["not_capable", "failing", "unproven", "ready", "unknown"])
+def test_what_a_link_promises_is_on_the_page(verdict: str) -> None:
+    """The first screen names what is to be done, and where it is told."""
+    tags = tags_of(page(facts_of(verdict)))
+    ids = tags.attributes["id"]
+    assert len(ids) == len(set(ids))
+    assert {f"#{each}" for each in ids} >= set(tags.attributes["href"])
+
+
+def first_screen(facts: dict[str, Any]) -> str:
+    """The text before the second section, as it is read."""
+    written = page(facts)
+    return re.sub("<[^>]*>", "", written[written.index("<header>") : written.index("</section>")])
 
 
 @pytest.mark.parametrize(
-    ("verdict", "answer"),
+    ("verdict", "answers"),
     [
-        ("not_capable", "1 of 1 client would break"),
-        ("failing", "1 of 1 client would break"),
-        ("unproven", "have not been proven"),
-        ("ready", "The one client is ready"),
+        ("not_capable", ["1 of 1 client would break", "WhoUser:alice (1 not capable)", "upgrade"]),
+        ("failing", ["1 of 1 client would break", "WhoUser:alice (1 failing)", "upgrade"]),
+        ("unproven", ["1 of 1 client has not been proven", "Not proven: User:alice", "prove 1"]),
+        ("ready", ["The one client is ready", "Nowenforce 1 principal"]),
+        ("unknown", ["0 of 1 client are ready", "1 client never got in: User:alice"]),
     ],
 )
-def test_the_first_sentence_answers_the_question(verdict: str, answer: str) -> None:
-    assert answer in page(build_facts(collected("User:alice", verdict=verdict)))
+def test_the_first_screen_says_who_breaks_and_what_to_do(verdict: str, answers: list[str]) -> None:
+    said = first_screen(facts_of(verdict))
+    for answer in answers:
+        assert answer in said
+
+
+def lifetime(
+    minutes: int,
+    killed: int,
+    *,
+    unproven: int = 0,
+    a_day: float | None = None,
+    observed_minutes: int = 120,
+) -> dict[str, Any]:
+    (row,) = collected("User:alice").rows["what_if"]
+    return row | {
+        "lifetime_ms": minutes * 60_000,
+        "killed_connections": killed,
+        "killed_clients": 1,
+        "unproven_connections": unproven,
+        "kills_per_day_most": a_day,
+        "observed_ms": observed_minutes * 60_000,
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "answer"),
+    [
+        (
+            [lifetime(5, 3, a_day=99.6), lifetime(15, 0)],
+            "A lifetime of 5 min would have killed 3 connections of 1 client, at most 100 times a "
+            "day; from 15 min on none.",
+        ),
+        (
+            [lifetime(5, 3), lifetime(15, 1)],
+            "A lifetime of 5 min would have killed 3 connections of 1 client; one of 15 min would "
+            "have killed 1 connection of 1 client.",
+        ),
+        ([lifetime(5, 1)], "A lifetime of 5 min would have killed 1 connection of 1 client."),
+        (
+            [lifetime(5, 0, unproven=2), lifetime(15, 0)],
+            "No connection that is known to break was used longer than 5 min, and 2 unproven ones.",
+        ),
+        ([lifetime(5, 0)], "No connection that is known to break was used longer than 5 min."),
+        (
+            [lifetime(5, 1, observed_minutes=9), lifetime(15, 0, observed_minutes=9)],
+            "A lifetime of 5 min would have killed 1 connection of 1 client. Events span "
+            "only 9 min, too little to judge 15 min.",
+        ),
+        (
+            [lifetime(5, 0, observed_minutes=1), lifetime(15, 0, observed_minutes=1)],
+            "Events span only 1 min, too little to judge 5 min or more.",
+        ),
+    ],
+)
+def test_the_first_screen_says_when(rows: list[Any], answer: str) -> None:
+    assert f"When{answer}" in first_screen(facts_of(what_if=rows))
+
+
+def test_a_lifetime_longer_than_what_was_observed_is_not_said_to_kill_nothing() -> None:
+    brief = [lifetime(minutes, 0, observed_minutes=1) for minutes in (5, 15)]
+    rows = page(facts_of(what_if=brief)).split("<tbody>")[1].split("</tr>")
+    cells = [re.findall(r'data-label="[^"]*">([^<]*)<', row) for row in rows]
+    assert cells[0] == ["5 min", *["\N{EN DASH}"] * 3, "\N{EN DASH}", "1 min 1 s", "\N{EN DASH}"]
+    assert "Events span only 1 min, too little to judge these lifetimes" in page(
+        facts_of(what_if=brief)
+    )
+    partly = [lifetime(5, 0, observed_minutes=9), lifetime(15, 0, observed_minutes=9)]
+    said = page(facts_of(what_if=partly))
+    assert "Not even 5 min would" in said
+
+
+def test_the_first_screen_says_what_makes_it_doubtful() -> None:
+    """A duplicate does not: every log that is delivered at least once has some."""
+    facts = facts_of()
+    assert "1 line was set aside; see" in first_screen(facts)
+    whole = dict(facts["lines"]) | {"future": 0, "duplicate": 7}
+    assert "Mind" not in first_screen(facts | {"lines": whole})
+    late = {"lines": whole | {"missing": 2}, "as_of_ms": facts["observed"]["to_ms"] + 2 * DAY_MS}
+    assert "Mind: the newest event is 2 d old, 2 events are missing" in first_screen(facts | late)
+
+
+def test_nothing_at_all_says_where_to_look() -> None:
+    """And nothing but denials is something."""
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in collected("User:alice").rows}
+    nothing = build_facts(replace(collected("User:alice"), rows=rows))
+    assert "Nowsee whether clients come through the proxy" in first_screen(nothing)
+    denied = rows | {"denials": collected("User:alice").rows["denials"]}
+    only_denied = build_facts(replace(collected("User:alice"), rows=denied))
+    assert "Nowdecide on 1 denied resource" in first_screen(only_denied)
+    assert "come through" not in first_screen(only_denied)
+    tags_of(page(nothing))
+
+
+def day(number: int, clients: int, ready: int) -> dict[str, Any]:
+    return {"day": 20_000 + number, "clients": clients, "ready": ready} | {
+        "ready_share": ready / clients
+    }
+
+
+@pytest.mark.parametrize(
+    ("days", "outlook"),
+    [
+        ([day(0, 1, 1)], "Ready on 2024-10-04: 1 of the 1 client seen, of 60 in all."),
+        (
+            [day(0, 60, 20), day(1, 60, 30), day(2, 50, 30), day(3, 1, 1)],
+            "Ready on 2024-10-06: 30 of the 50 clients seen, of 60 in all; by the present trend "
+            "all on 2024-10-09. What came after saw less than half as many clients as the fullest "
+            "day.",
+        ),
+        ([day(0, 60, 20)], "20 of the 60 clients seen; it takes three days to speak of a trend."),
+        ([day(n, 60, 20) for n in range(3)], "the trend does not lead to all."),
+    ],
+)
+def test_the_trend_says_how_many_of_how_many(days: list[Any], outlook: str) -> None:
+    """One client that was ready on a day without the others is not all of them."""
+    given = collected("User:alice")
+    verdicts = [row | {"clients": 60} for row in given.rows["clients_by_verdict"]]
+    rows = dict(given.rows) | {"by_day": days, "clients_by_verdict": verdicts}
+    assert outlook in page(build_facts(replace(given, rows=rows)))
+
+
+def test_a_name_of_ten_thousand_characters_is_cut() -> None:
+    assert len(name_of("x" * 10_000)) < 300
+    assert name_of("x" * MAX_TEXT_CHARS) == f"<bdi>{'x' * MAX_TEXT_CHARS}</bdi>"
 
 
 def test_the_json_says_which_schema_it_has() -> None:
@@ -161,14 +315,22 @@ def test_a_time_beyond_the_calendar_is_written_without_failing() -> None:
     assert moment(10**18) == "beyond the calendar"
 
 
-@pytest.mark.parametrize(("value", "top"), [(0, 4), (4, 4), (5, 6), (11, 20), (950, 1000)])
-def test_an_axis_ends_at_a_round_number(value: float, top: float) -> None:
-    assert nice_ceiling(value) == top
-
-
 def test_numbers_are_short() -> None:
-    assert (short_number(1234), number(1234567), number(0.25)) == (
-        "1.23 k",
+    assert [number(value) for value in (1234567, 0.25, 9.96, 99.6)] == [
         "1\u202f234\u202f567",
         "0.25",
-    )
+        "10",
+        "100",
+    ]
+
+
+def test_seldom_is_not_never() -> None:
+    assert [rate(value) for value in (0, 0.03, 0.1)] == ["0", "&lt; 0.1", "0.1"]
+    assert [share(value) for value in (0, 0.03, 12.3)] == ["0 %", "&lt; 0.1 %", "12 %"]
+
+
+def test_a_span_within_a_day_names_the_day_once() -> None:
+    assert span(0, 0) == "1970-01-01 00:00"
+    assert span(0, 60_000) == "1970-01-01 00:00 to 00:01"
+    assert span(0, DAY_MS) == "1970-01-01 00:00 to 1970-01-02 00:00"
+    assert span(None, None) == "\N{EN DASH}"

@@ -8,8 +8,8 @@ from pyspark.sql import DataFrame, SparkSession
 from metrics.events import EventKind, SessionEvent
 from metrics.spark import events as log
 from metrics.spark.analysis import Known, known
-from metrics.spark.sessions import identities, sessions
-from metrics.spark.usage import sequences, usage
+from metrics.spark.sessions import identities, last_events, sessions
+from metrics.spark.usage import sequence_totals, sequences, usage
 from tests.metrics.given import EPOCH_MS, event, to_json_line
 
 MINUTE_MS = 60_000
@@ -44,9 +44,9 @@ def lines(spark: SparkSession, given: Iterable[str]) -> DataFrame:
     return spark.createDataFrame([(line,) for line in given], "value STRING")
 
 
-def frame(spark: SparkSession, given: Iterable[SessionEvent]) -> DataFrame:
-    """The events as the package reads them."""
-    text = lines(spark, (to_json_line(each) for each in given))
+def frame(spark: SparkSession, given: Iterable[SessionEvent | str]) -> DataFrame:
+    """The events, or lines of the log, as the package reads them."""
+    text = lines(spark, (each if isinstance(each, str) else to_json_line(each) for each in given))
     # a plan that is short takes less time than it would take to follow a long one about
     return log.valid_events(log.classified(log.parsed(text))).localCheckpoint()
 
@@ -62,12 +62,25 @@ def only(given: DataFrame) -> dict[str, Any]:
 
 def sessions_of(events: DataFrame) -> DataFrame:
     usage_rows = events.transform(usage).localCheckpoint()
-    return sessions(usage_rows, identities(events, usage_rows)).localCheckpoint()
+    return sessions(usage_rows, identities(last_events(events, usage_rows))).localCheckpoint()
 
 
 def known_of(events: DataFrame) -> Known:
     """What the tables are made from, of events without duplicates."""
     usage_rows = events.transform(usage).localCheckpoint()
-    untold = usage_rows.transform(sequences).where("untold").select("connection_id")
-    some = untold.localCheckpoint() if untold.take(1) else None
-    return known(events, usage_rows, lambda _, each: each, untold=some)
+    sequence_rows = usage_rows.transform(sequences).localCheckpoint()
+    totals = only(sequence_rows.transform(sequence_totals))
+    untold = sequence_rows.where("untold").select("connection_id")
+    return known(
+        events,
+        usage_rows,
+        kept,
+        connections=totals["connections"],
+        open_ms=totals["open_ms"],
+        untold=untold if totals["untold"] else None,
+    )
+
+
+def kept(_: str, each: DataFrame) -> DataFrame:
+    """Keep nothing: what is small is computed again."""
+    return each

@@ -1,17 +1,17 @@
 """The classes that one JVM leaves for the next."""
 
-import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from metrics.spark.class_archive import archive_path, java_options
 
-pytest.importorskip("pyspark")
-
-needs_java = pytest.mark.skipif(shutil.which("java") is None, reason="needs Java 17 or later")
+PATIENCE = 600.0
+"""Seconds for a process to begin, or to end: beyond, it hangs."""
 
 
 @pytest.fixture
@@ -20,13 +20,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@needs_java
+@pytest.mark.usefixtures("java")
 def test_without_an_archive_nothing_is_asked_of_the_jvm(cache: Path) -> None:
     assert java_options() == ""
     assert list(cache.iterdir()) == []
 
 
-@needs_java
+@pytest.mark.usefixtures("java")
 def test_an_archive_is_used_as_soon_as_it_is_there(cache: Path) -> None:
     archive = archive_path()
     assert archive is not None
@@ -54,6 +54,47 @@ def test_another_java_has_another_archive(
     assert archive_path() is None
 
 
+STAND_IN = """#!/bin/sh
+half=${JDK_JAVA_OPTIONS#*ArchiveClassesAtExit=}
+exec 3> "${half%%\\"*}"
+exec sleep 600
+"""
+"""A Java that has begun to write its classes, and takes its time."""
+
+
+def test_who_is_told_to_end_leaves_no_half_archive(
+    cache: Path,  # noqa: ARG001 - not the user's
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor does one stay of an earlier time, when nobody could remove it any more."""
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(STAND_IN)
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    archive = archive_path()
+    assert archive is not None
+    archive.parent.mkdir()
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait(PATIENCE)
+    archive.with_name(f".{archive.name}.{gone.pid}").touch()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "metrics.spark.class_archive"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    half = archive.with_name(f".{archive.name}.{process.pid}")
+    deadline = time.monotonic() + PATIENCE
+    while not half.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert half.exists()
+    process.terminate()
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert list(archive.parent.iterdir()) == []
+
+
 SHARED = """
 from metrics.spark.session import make_session
 spark = make_session(master="local[1]", input_bytes=0)
@@ -63,7 +104,7 @@ print([each for each in runtime.getInputArguments() if "SharedArchive" in each])
 
 
 @pytest.mark.slow
-@needs_java
+@pytest.mark.usefixtures("java")
 def test_what_a_report_leaves_a_session_maps(cache: Path) -> None:
     """The JVM itself is asked whether it maps the file: `-Xshare:on` is fatal if it cannot."""
     made = subprocess.run(

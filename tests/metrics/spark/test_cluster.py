@@ -5,17 +5,15 @@ As docs/readiness.md says under "On a cluster".
 
 import json
 import os
-import shutil
 import stat
 import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from metrics.spark.generate import EPOCH, Size, generate
-
-pytest.importorskip("pyspark")
 
 ROOT = Path(__file__).parents[3]
 SIZE = Size(connections=24, principals=6, clients=12, days=0.1, seed=7, bad=True)
@@ -25,8 +23,6 @@ SUBMIT = "from metrics.spark.job import main\nraise SystemExit(main())\n"
 
 def installed(home: Path) -> Path:
     """A Spark whose workers leave their logs in a folder of the test."""
-    import pyspark
-
     home.mkdir()
     for part in Path(pyspark.__file__).parent.iterdir():
         (home / part.name).symlink_to(part)
@@ -49,7 +45,7 @@ def wheel(directory: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17 or later")
+@pytest.mark.usefixtures("java")
 def test_executors_need_nothing_but_spark(tmp_path: Path) -> None:
     """They could not even start a Python: theirs is `false`."""
     events, out = tmp_path / "events", tmp_path / "report"

@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from metrics.events import MAX_INT64
 from metrics.spark import events as log
@@ -127,6 +127,21 @@ def test_nothing_amiss_is_nothing_counted(spark: SparkSession) -> None:
     found = clean(spark, [GOOD])
     assert found.lines["lines"] == sum(found.lines.values()) == 1
     assert found.untold is None
+
+
+def test_only_connections_with_duplicates_are_written_anew(spark: SparkSession) -> None:
+    """Where only summary rows are left, events are missing of every connection."""
+    kept = []
+
+    def keep(name: str, frame: DataFrame) -> DataFrame:
+        kept.append(name)
+        return frame
+
+    gap = [to_json_line(login(sequence=sequence)) for sequence in (0, 2)]
+    read = Rows(classified=log.classified(log.parsed(lines(spark, gap))))
+    found = cleaned(read, as_of_ms=EPOCH_MS, keep=keep)
+    assert (found.lines["missing"], found.lines["duplicate"]) == (1, 0)
+    assert "exact" not in kept
 
 
 def clean(spark: SparkSession, given: list[str]) -> Cleaned:

@@ -3,9 +3,6 @@
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -54,6 +51,11 @@ def of_jvm(text: str) -> Exception:
             ),
             "s3a://fleet/events: no credentials were found",
         ),
+        (
+            PermissionError(13, "Permission denied", "/var/report"),
+            "/var/report: permission denied",
+        ),
+        (OSError("the disk is gone"), "the disk is gone"),
         (  # when reading has begun
             PySparkException(
                 "Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, most recent"

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 import yaml
 
+from metrics.events import MAX_TEXT_CHARS
 from metrics.spark.gate import duration_ms, requirement
 from metrics.spark.libraries import LIBRARIES, is_older, library_of
 from metrics.spark.next_steps import overrides_block, to_probe, upgrades
@@ -14,7 +15,16 @@ def principal(name: str, verdict: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "name", ["User:alice", "User:a: b", 'User:"x"', "User:#1", "User:é\u2028", "User:\n- x: 1"]
+    "name",
+    [
+        "User:alice",
+        "User:a: b",
+        'User:"x"',
+        "User:#1",
+        "User:é\u2028",
+        "User:\n- x: 1",
+        "User:\N{ROCKET}",
+    ],
 )
 def test_the_block_is_what_the_configuration_reads(name: str) -> None:
     """A principal's name comes from a stranger's token: it must stay a name."""
@@ -22,6 +32,16 @@ def test_the_block_is_what_the_configuration_reads(name: str) -> None:
     (override,) = yaml.safe_load(block)["reauth.overrides"]
     assert override == {"principal": name, "reauth.enforcement": "enforce"}
     assert ReauthOverride.model_validate(override).principal == name
+
+
+def test_a_name_that_was_cut_would_match_nobody_and_is_left_out() -> None:
+    cut = principal("User:" + "x" * MAX_TEXT_CHARS, "ready")
+    assert overrides_block([cut]) == ""
+    block = overrides_block([cut, principal("User:alice", "ready")])
+    assert "their names are cut in the log: 1" in block
+    assert [each["principal"] for each in yaml.safe_load(block)["reauth.overrides"]] == [
+        "User:alice"
+    ]
 
 
 def test_nobody_to_enforce_is_no_block() -> None:
@@ -88,8 +108,9 @@ FACTS = {
     "clients_by_verdict": {"ready": 3, "unproven": 1, "not_capable": 0},
     "enforceable_principals": ["User:alice"],
     "what_if": [
-        {"lifetime_ms": 60_000, "killed_connections": 0, "unproven_connections": 0},
-        {"lifetime_ms": 120_000, "killed_connections": 0, "unproven_connections": 2},
+        {"lifetime_ms": minutes * 60_000, "killed_connections": 0, "observed_ms": 300_000}
+        | {"unproven_connections": unproven}
+        for minutes, unproven in ((1, 0), (2, 2), (5, 0), (6, 0))
     ],
 }
 
@@ -105,6 +126,8 @@ FACTS = {
         ("no-kills@1m", True),
         ("no-kills@2m", False),
         ("no-kills@3m", False),
+        ("no-kills@5m", True),
+        ("no-kills@6m", False),
     ],
 )
 def test_a_requirement_is_held_against_the_facts(text: str, met: bool) -> None:
@@ -120,7 +143,7 @@ def test_nothing_seen_meets_nothing() -> None:
 
 @pytest.mark.parametrize("text", ["", "alice", "100.5%", "120%", "no-kills@", "no-kills@1x", "-1%"])
 def test_what_is_no_requirement_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is"):
+    with pytest.raises(ValueError, match=r"is (no requirement|no duration|more than 100%)"):
         requirement(text)
 
 

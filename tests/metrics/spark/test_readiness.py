@@ -1,17 +1,19 @@
+from dataclasses import replace
+
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from metrics.events import EventKind, SessionEvent
 from metrics.spark.clients import clients
 from metrics.spark.generate import Size, clients_of, simulated, truth
-from metrics.spark.readiness import client_readiness, principals
+from metrics.spark.readiness import by_their_clients, client_readiness, principals
 from tests.metrics.given import event
 from tests.metrics.spark.given import MINUTE_MS, frame, later, login, only, rows, sessions_of
 
 TOLD = {"session_lifetime_ms": 15 * MINUTE_MS, "announced_lifetime_ms": 15 * MINUTE_MS}
 
 
-def verdicts(spark: SparkSession, *given: SessionEvent) -> DataFrame:
+def verdicts(spark: SparkSession, *given: SessionEvent | str) -> DataFrame:
     found = frame(spark, given).transform(sessions_of)
     return found.transform(clients).transform(client_readiness)
 
@@ -39,6 +41,42 @@ def test_one_expired_session_outweighs_good_ones(spark: SparkSession) -> None:
     row = only(verdicts(spark, *good, bad, late))
     assert row["verdict"] == "failing"
     assert row["evidence"].startswith("used once past the end of a session")
+
+
+def test_a_connection_that_shows_nothing_stands_as_ready_if_its_client_is(
+    spark: SparkSession,
+) -> None:
+    """Joined by client, and a client may have no software, client id or mechanism."""
+    ready = [login(**TOLD), later(EventKind.REAUTHENTICATED, 13, authentications=2, **TOLD)]
+    given = [
+        *ready,
+        login(connection_id="untold"),
+        login(connection_id="old", client_id="old", authenticate_version=0),
+        login(connection_id="other", client_id="other"),
+        *(replace(each, connection_id="nameless", client_id=None) for each in ready),
+        login(connection_id="nameless-untold", client_id=None),
+    ]
+    session_rows = sessions_of(frame(spark, given))
+    judged = session_rows.transform(clients).transform(client_readiness)
+    found = rows(by_their_clients(session_rows, judged))
+    assert {row["connection_id"]: row["standing"] for row in found} == {
+        "c-1": "ready",
+        "untold": "ready",
+        "old": "not_capable",
+        "other": "unproven",
+        "nameless": "ready",
+        "nameless-untold": "ready",
+    }
+    assert len(found) == 6
+    assert by_their_clients(session_rows, judged).columns == session_rows.columns
+
+
+def test_what_a_failing_client_has_not_shown_is_not_held_against_it(spark: SparkSession) -> None:
+    failing = [login(**TOLD), later(EventKind.WOULD_BE_KILLED, 16, **TOLD)]
+    session_rows = sessions_of(frame(spark, [*failing, login(connection_id="untold")]))
+    judged = session_rows.transform(clients).transform(client_readiness)
+    found = {row["connection_id"]: row for row in rows(by_their_clients(session_rows, judged))}
+    assert found["untold"]["standing"] == "unproven"
 
 
 def test_an_old_client_that_was_killed_is_not_capable_rather_than_failing(

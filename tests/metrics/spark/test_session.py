@@ -1,6 +1,5 @@
 """How Spark is set, by the size of what it will read."""
 
-import shutil
 import subprocess
 import sys
 
@@ -14,8 +13,8 @@ from metrics.spark.session import (
     local_options,
 )
 
-LIFETIME = 60.0
-"""Seconds that a JVM may take to print its version, or a Spark to start, on a busy machine."""
+PATIENCE = 600.0
+"""Seconds for a JVM that prints its version, or starts a Spark: beyond, it hangs."""
 
 
 @pytest.mark.parametrize("size", [0, 584 * 800, SMALL_BYTES])
@@ -59,12 +58,12 @@ def test_a_large_input_and_an_unknown_one_have_both(size: int | None, parquet: b
     assert not any(name.startswith("spark.sql.codegen") for name in options)
 
 
-@pytest.mark.skipif(shutil.which("java") is None, reason="needs Java 17 or later")
+@pytest.mark.usefixtures("java")
 @pytest.mark.parametrize("size", [0, SMALL_BYTES + 1, None])
 def test_java_knows_its_options(size: int | None) -> None:
     """A JVM that is told an option that it does not know does not start."""
     flags = local_options(size, parquet=False)[JAVA_OPTIONS].split()
-    subprocess.run(["java", *flags, "-version"], check=True, capture_output=True, timeout=LIFETIME)
+    subprocess.run(["java", *flags, "-version"], check=True, capture_output=True, timeout=PATIENCE)
 
 
 SHOW = """
@@ -77,17 +76,16 @@ print(*runtime.getInputArguments(), sep="\\n")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("java") is None, reason="needs Java 17 or later")
+@pytest.mark.usefixtures("java")
 @pytest.mark.parametrize("size", [0, SMALL_BYTES + 1])
 def test_the_jvm_is_started_with_what_was_chosen(size: int) -> None:
     """In a process of its own: a JVM that runs already keeps the options that it has."""
-    pytest.importorskip("pyspark")
     done = subprocess.run(
         [sys.executable, "-c", SHOW, str(size)],
         check=True,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=PATIENCE,
     )
     assert set(local_options(size, parquet=False)[JAVA_OPTIONS].split()) <= set(
         done.stdout.splitlines()

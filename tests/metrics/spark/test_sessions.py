@@ -1,4 +1,5 @@
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,11 +10,21 @@ from metrics.spark import events as log
 from metrics.spark.cleaning import Rows, cleaned
 from metrics.spark.denials import denials
 from metrics.spark.generate import EPOCH, Size, clients_of, simulated
-from metrics.spark.intervals import intervals, intervals_if_told
-from metrics.spark.sessions import identities, sessions
+from metrics.spark.intervals import intervals, intervals_if_told, says_more
+from metrics.spark.sessions import identities, last_events, sessions
 from metrics.spark.usage import sequences, usage, usage_if_whole
 from tests.metrics.given import EPOCH_MS, event, read, to_json_line
-from tests.metrics.spark.given import MINUTE_MS, frame, later, lines, login, only, rows, sessions_of
+from tests.metrics.spark.given import (
+    MINUTE_MS,
+    frame,
+    known_of,
+    later,
+    lines,
+    login,
+    only,
+    rows,
+    sessions_of,
+)
 
 HOUR_MS = 60 * MINUTE_MS
 TOLD = {"session_lifetime_ms": 15 * MINUTE_MS, "announced_lifetime_ms": 15 * MINUTE_MS}
@@ -48,12 +59,7 @@ STANDINGS = [
 
 @pytest.fixture(scope="module")
 def judged(spark: SparkSession) -> dict[str, dict[str, Any]]:
-    given = []
-    for name, events, _ in STANDINGS:
-        for each in events:
-            # the connection's name is the case's
-            values = {key: getattr(each, key) for key in each.__slots__}
-            given.append(SessionEvent(**values | {"connection_id": name}))
+    given = [replace(each, connection_id=name) for name, events, _ in STANDINGS for each in events]
     return {row["connection_id"]: row for row in rows(sessions_of(frame(spark, given)))}
 
 
@@ -145,7 +151,7 @@ def test_of_a_whole_connection_the_quick_look_tells_all(
     given = frame(spark, population)
     assert rows(given.transform(usage).transform(sequences).where("NOT whole")) == []
     quick = given.transform(usage_if_whole).localCheckpoint()
-    found = sessions(quick, identities(given, quick)).where("principal IS NOT NULL")
+    found = sessions(quick, identities(last_events(given, quick))).where("principal IS NOT NULL")
     assert sorted(tuple(row) for row in found.select(*COMPARED).collect()) == compared(given)
 
 
@@ -158,7 +164,7 @@ def test_of_a_connection_that_was_joined_late_the_summary_rows_are_read(
     text = lines(spark, (to_json_line(each) for each in late))
     read = Rows(classified=log.classified(log.parsed(text)))
     found = cleaned(read, as_of_ms=10**14, keep=lambda _, each: each.localCheckpoint())
-    kept = sessions(found.usage, identities(found.events, found.usage))
+    kept = sessions(found.usage, identities(last_events(found.events, found.usage)))
     told = sorted(tuple(row) for row in kept.select(*COMPARED).collect() if row[1] is not None)
     assert told == compared(frame(spark, late))
 
@@ -197,9 +203,9 @@ def test_where_events_tell_all_the_lists_of_summary_rows_need_not_be_read(
     shorter = [each for each in population if each.timestamp_ms < EPOCH * 1000 + 5 * HOUR_MS]
     given = frame(spark, shorter)
     assert {each.kind for each in shorter} > {EventKind.CHECKPOINT, EventKind.SUMMARY}
-    last = sessions_of(given).select("connection_id", "last_sequence")
-    told = rows(given.join(last, "connection_id").transform(intervals_if_told))
-    listed = rows(given.join(last, "connection_id").transform(intervals))
+    last = last_events(given, given.transform(usage))
+    told = rows(intervals_if_told(given.where(says_more()), last))
+    listed = rows(given.transform(intervals))
 
     def by_name(found: list[dict[str, Any]]) -> dict[Any, dict[str, Any]]:
         return {(row["connection_id"], row["number"]): row for row in found}
@@ -212,6 +218,16 @@ def test_where_events_tell_all_the_lists_of_summary_rows_need_not_be_read(
         assert (row["used_ms"] is None) == (other["used_ms"] is None)
         assert row["used_ms"] is None or abs(row["used_ms"] - other["used_ms"]) <= 1
         assert sorted(row["runs"], key=str) == sorted(other["runs"], key=str)
+
+
+@pytest.mark.parametrize("end", [[], [later(EventKind.CLOSED, 3)]], ids=["open", "closed"])
+def test_who_it_is_the_last_event_says_wherever_it_stands(
+    spark: SparkSession, end: list[SessionEvent]
+) -> None:
+    """By its number, though its clock was set back, and though nothing should follow an end."""
+    last = later(EventKind.CHECKPOINT, -2, since_auth_ms=0, sequence=2, client_id="renamed")
+    given = frame(spark, [login(), *end, last])
+    assert only(known_of(given).sessions)["client_id"] == "renamed"
 
 
 def test_a_connection_without_sasl_is_no_session(spark: SparkSession) -> None:

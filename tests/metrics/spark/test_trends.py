@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from metrics.events import EventKind, SessionEvent
+from metrics.events import EventKind, LatencyBucket, SessionEvent
+from metrics.period import latency_bucket
 from metrics.spark.analysis import TABLES
 from metrics.spark.generate import Size, clients_of, simulated
 from metrics.spark.trends import projection, storm_profile
@@ -64,9 +65,6 @@ def test_quantiles_are_within_one_percent(spark: SparkSession, view: str) -> Non
             for n, value in enumerate(values)
         ]
     else:
-        from metrics.events import LatencyBucket
-        from metrics.period import latency_bucket
-
         buckets = tuple(LatencyBucket(bucket=latency_bucket(value), count=1) for value in values)
         given = [later(EventKind.SUMMARY, 60, reauth_latencies=buckets)]
     row = only(table("latencies", frame(spark, given)).where(f"kind = '{kind}'"))
@@ -84,12 +82,25 @@ def test_a_client_is_ready_from_the_day_it_was_repaired(spark: SparkSession) -> 
     assert [(row["failing"], row["ready"]) for row in found] == [(1, 0), (0, 1), (0, 1)]
 
 
+def test_a_client_that_failed_and_never_re_authenticated_is_failing_still(
+    spark: SparkSession,
+) -> None:
+    """It is told once for each session; that one may go on for days."""
+    failing = later(EventKind.WOULD_BE_KILLED, 16, **TOLD)
+    days = [later(EventKind.CHECKPOINT, 1440 * n, sequence=1 + n, **TOLD) for n in (1, 2)]
+    found = rows(table("by_day", frame(spark, [login(**TOLD), failing, *days])).orderBy("day"))
+    assert [(row["failing"], row["unproven"]) for row in found] == [(1, 0)] * 3
+
+
 def test_a_kill_is_of_its_own_day_though_its_summary_row_is_of_the_next(
     spark: SparkSession,
 ) -> None:
-    """If only the summary row is left, that one's day is all that is known."""
+    """If only the summary row is left, that one's day is all that is known.
+
+    The client re-authenticated in between, too late: else it would be failing still.
+    """
     killed = later(EventKind.WOULD_BE_KILLED, 16, **TOLD)
-    summed = later(EventKind.SUMMARY, 1440, sequence=2, would_be_kills=1, **TOLD)
+    summed = later(EventKind.SUMMARY, 1440, sequence=2, authentications=2, would_be_kills=1, **TOLD)
 
     def failing(given: list[SessionEvent]) -> list[int]:
         found = rows(table("by_day", frame(spark, given)).orderBy("day"))
@@ -111,8 +122,26 @@ def test_a_kill_is_of_its_own_day_though_its_summary_row_is_of_the_next(
     ],
 )
 def test_the_trend_is_a_line_through_the_days(shares: list[float], ready_day: int | None) -> None:
-    given = [{"day": 100 + number, "ready_share": share} for number, share in enumerate(shares)]
+    given = [
+        {"day": 100 + number, "clients": 10, "ready_share": share}
+        for number, share in enumerate(shares)
+    ]
     assert projection(given)["ready_day"] == ready_day
+
+
+def test_a_day_that_saw_few_clients_does_not_speak_for_all() -> None:
+    """The last one has just begun, and the one client that it saw was ready."""
+    given = [(100, 60, 0.5), (101, 58, 0.6), (102, 4, 1.0), (103, 60, 0.8), (104, 1, 1.0)]
+    rows = [dict(zip(("day", "clients", "ready_share"), each, strict=True)) for each in given]
+    found = projection(rows)
+    assert (found["days"], found["last_day"], found["clients"]) == (3, 103, 60)
+    assert (found["ready_share"], found["ready_day"]) == (0.8, 105)
+
+
+def test_half_of_the_clients_are_enough_to_speak_of_a_day() -> None:
+    given = [{"day": 100, "clients": 60, "ready_share": 0.5}]
+    given.append({"day": 101, "clients": 30, "ready_share": 1.0})
+    assert projection(given)["ready_day"] == 101
 
 
 TOKENS = [
@@ -156,6 +185,13 @@ def test_lengths_fall_into_classes_that_double(spark: SparkSession) -> None:
     found = rows(table("session_lengths", frame(spark, given)))
     counted = {row["up_to_ms"]: row["connections"] for row in found}
     assert counted == {60_000: 2, 120_000: 2, 960_000: 1}
+
+
+def test_a_ready_client_has_no_unproven_lengths(spark: SparkSession) -> None:
+    again = later(EventKind.REAUTHENTICATED, 13, authentications=2, **TOLD)
+    brief = login(connection_id="brief", last_request_ms=EPOCH_MS + 1000)
+    found = rows(table("session_lengths", frame(spark, [login(**TOLD), again, brief])))
+    assert {row["standing"] for row in found} == {"ready"}
 
 
 def test_failures_are_told_by_reason(spark: SparkSession) -> None:

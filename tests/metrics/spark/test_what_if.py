@@ -1,5 +1,6 @@
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.metrics.given import EPOCH, EPOCH_MS, Told, grant, history
 from tests.metrics.spark.given import (
     MINUTE_MS,
     frame,
+    kept,
     known_of,
     later,
     login,
@@ -75,9 +77,7 @@ def connections() -> dict[str, tuple[list[float], list[SessionEvent]]]:
         uses = [use for use in uses_of(rng, hours) if use > 0.5]
         events = told(history(authenticate_version=0), uses, hours * 3600)
         name = f"c-{number}"
-        for each in events:
-            object.__setattr__(each, "connection_id", name)
-        found[name] = (uses, events)
+        found[name] = (uses, [replace(each, connection_id=name) for each in events])
     return found
 
 
@@ -185,19 +185,30 @@ def test_a_session_is_killed_beyond_its_lifetime_and_not_at_it(spark: SparkSessi
 def test_what_is_unproven_is_not_called_killed(spark: SparkSession) -> None:
     used = login(last_request_ms=round(EPOCH * 1000) + 3_600_000)
     rows_known = known_of(frame(spark, [used]))
-    row = only(what_if_table(rows_known, (300_000,)))
+    row = only(what_if_table(rows_known, (300_000,), kept))
     assert (row["killed_connections"], row["unproven_connections"]) == (0, 1)
     assert row["kills_most"] == 0
 
 
+def test_what_its_client_has_shown_elsewhere_is_not_unproven(spark: SparkSession) -> None:
+    """Long before `probe` began, say: else no lifetime would ever be known to kill nothing."""
+    told = {"session_lifetime_ms": 900_000, "announced_lifetime_ms": 900_000}
+    untold = login(connection_id="untold", last_request_ms=EPOCH_MS + 3_600_000)
+    again = later(EventKind.REAUTHENTICATED, 13, authentications=2, **told)
+    row = only(
+        what_if_table(known_of(frame(spark, [untold, login(**told), again])), (300_000,), kept)
+    )
+    assert (row["killed_connections"], row["unproven_connections"]) == (0, 0)
+
+
 def test_nothing_observed_is_nothing_killed(spark: SparkSession) -> None:
     rows_known = known_of(frame(spark, []))
-    assert rows(what_if_table(rows_known, (300_000,))) == []
+    assert rows(what_if_table(rows_known, (300_000,), kept)) == []
 
 
 def test_less_than_an_hour_is_too_little_to_speak_of_days(spark: SparkSession) -> None:
     used = login(authenticate_version=0, last_request_ms=round(EPOCH * 1000) + 600_000)
     rows_known = known_of(frame(spark, [used]))
-    row = only(what_if_table(rows_known, (300_000,)))
+    row = only(what_if_table(rows_known, (300_000,), kept))
     assert row["killed_connections"] == 1
     assert row["kills_per_day_least"] is None

@@ -1,0 +1,203 @@
+"""What the page says first: who breaks, when, and what to do now."""
+
+from collections.abc import Iterator, Mapping
+from operator import itemgetter
+from typing import Any
+
+from metrics.report.words import (
+    SHORT,
+    VERDICT_MEANING,
+    VERDICT_WORDS,
+    by_verdict,
+    count,
+    duration,
+    is_judged,
+    moment,
+    name_of,
+    number,
+    plain,
+    rate,
+    span,
+    unanimous,
+)
+
+Facts = Mapping[str, Any]
+
+_OLD_MS = 86_400_000
+"""Events may be from so long ago before the page warns of it."""
+
+_PRINCIPALS, _CLIENTS = 5, 3
+"""So many are named at once; the sections below name all."""
+_HARMLESS = ("lines", "missing", "duplicate")
+"""Counts of lines that say nothing against what was read."""
+
+
+def summary(facts: Facts) -> str:
+    """Write the heading and the first section."""
+    verdicts = facts["clients_by_verdict"]
+    tiles = "".join(
+        f'<li class="tile {verdict}"><b>{number(amount)}</b>'
+        f"<span>{VERDICT_WORDS[verdict]}</span></li>"
+        for verdict, amount in verdicts.items()
+    )
+    meanings = "".join(
+        f"<dt>{VERDICT_WORDS[verdict]}</dt><dd>{plain(meaning)}</dd>"
+        for verdict, meaning in VERDICT_MEANING.items()
+    )
+    said = "".join(
+        f"<dt>{title}</dt><dd>{text}</dd>"
+        for title, text in (
+            ("Who", " ".join(_who(facts))),
+            ("When", " ".join(_when(facts))),
+            ("Now", ", ".join(_now(facts))),
+            ("Required", _required(facts)),
+        )
+        if text
+    )
+    return (
+        "<header><h1>Who is ready for re&#8209;authentication?</h1>"
+        f'<p class="soft">{_seen(facts)}</p>{_caution(facts)}</header>'
+        f'<section aria-label="Summary"><p class="answer">{_answer(facts)}</p>'
+        + (f'<dl class="first">{said}</dl>' if said else "")
+        + f'<ul class="tiles" aria-label="Clients by verdict">{tiles}</ul>'
+        "<details><summary>What a verdict means, and what a client is</summary>"
+        f'<dl class="meanings">{meanings}<dt>client</dt><dd>connections with the same principal, '
+        "client id, software, version and mechanism</dd></dl></details></section>"
+    )
+
+
+def _seen(facts: Facts) -> str:
+    observed = facts["observed"]
+    if not observed["connections"]:
+        return f"No connection with SASL was recorded. As of {moment(facts['as_of_ms'])} UTC."
+    return (
+        f"{count(observed['connections'], 'connection')}, "
+        f"{span(observed['from_ms'], observed['to_ms'])} UTC; as of {moment(facts['as_of_ms'])}."
+    )
+
+
+def _caution(facts: Facts) -> str:
+    """Say what makes the answer doubtful."""
+    lines, newest = facts["lines"], facts["observed"]["to_ms"]
+    said = []
+    if newest is not None and facts["as_of_ms"] - newest >= _OLD_MS:
+        said.append(f"the newest event is {duration(facts['as_of_ms'] - newest)} old")
+    aside = sum(amount for kind, amount in lines.items() if kind not in _HARMLESS)
+    if aside:
+        said.append(f"{count(aside, 'line was', 'lines were')} set aside")
+    if lines["missing"]:
+        said.append(f"{count(lines['missing'], 'event is', 'events are')} missing")
+    if not said:
+        return ""
+    text = ", ".join(said)
+    return f'<p class="soft">Mind: {text}; see <a href="#read">what was read</a>.</p>'
+
+
+def _answer(facts: Facts) -> str:
+    verdicts = facts["clients_by_verdict"]
+    total = sum(verdicts.values())
+    if not total:
+        return "There is nothing to judge yet."
+    breaking = verdicts["failing"] + verdicts["not_capable"]
+    if breaking:
+        return (
+            f"<b>{number(breaking)} of {count(total, 'client')} would break</b> when "
+            "sessions are enforced."
+        )
+    if verdicts["unproven"]:
+        return (
+            f"No client is known to break, but <b>{number(verdicts['unproven'])} of "
+            f"{count(total, 'client')} {'has' if verdicts['unproven'] == 1 else 'have'} not been "
+            "proven</b>."
+        )
+    if verdicts["ready"] == total:
+        return f"<b>{unanimous(total)} ready.</b>"
+    return f"{number(verdicts['ready'])} of {count(total, 'client')} are ready."
+
+
+def _who(facts: Facts) -> Iterator[str]:
+    """Name those that break, else those of whom nobody knows; who has most connections first."""
+    for verdicts, title in ((("failing", "not_capable"), ""), (("unproven",), "Not proven: ")):
+        rows = [row for row in facts["principals"] if any(row[each] for each in verdicts)]
+        if rows:
+            rows.sort(key=itemgetter("connections"), reverse=True)
+            named = [
+                f"<b>{name_of(row['principal'], SHORT)}</b> ({by_verdict(row, verdicts)})"
+                for row in rows[:_PRINCIPALS]
+            ]
+            if len(rows) > _PRINCIPALS:
+                rest = number(len(rows) - _PRINCIPALS)
+                named.append(f'<a href="#principals">{rest} more</a>')
+            yield f"{title}{'; '.join(named)}."
+            break
+    strangers = facts["clients_by_verdict"]["unknown"]
+    if strangers:
+        ids = [row["client_id"] for row in facts["clients"] if row["verdict"] == "unknown"]
+        named = [name_of(each, SHORT) for each in ids[:_CLIENTS]]
+        if strangers > len(named):
+            named.append(f'<a href="#clients">{number(strangers - len(named))} more</a>')
+        yield f"{count(strangers, 'client')} never got in: {', '.join(named)}."
+
+
+def _when(facts: Facts) -> Iterator[str]:
+    """Kills become fewer as lifetimes become longer: the first and the last of them say most."""
+    rows = facts["what_if"]
+    killing = [row for row in rows if row["killed_connections"]]
+    harmless = [row for row in rows if is_judged(row) and not row["killed_connections"]]
+    if killing:
+        last = f"; one of {_killed(killing[-1])}" if len(killing) > 1 else ""
+        none = f"; from {duration(harmless[0]['lifetime_ms'])} on none" if harmless else ""
+        yield f"A lifetime of {_killed(killing[0])}{last}{none}."
+    elif harmless:
+        unproven = harmless[0]["unproven_connections"]
+        yield (
+            f"No connection that is known to break was used longer than "
+            f"{duration(harmless[0]['lifetime_ms'])}"
+        ) + (f", and {count(unproven, 'unproven one')}." if unproven else ".")
+    too_long = [row for row in rows if not is_judged(row)]
+    if too_long:
+        yield (
+            f"Events span only {duration(too_long[0]['observed_ms'])}, too little to judge "
+            f"{duration(too_long[0]['lifetime_ms'])}{' or more' if len(too_long) > 1 else ''}."
+        )
+    projected = facts["trend"]["projection"]
+    if projected["ready_day"] is not None and projected["ready_share"] < 1:
+        yield f'By the <a href="#trend">trend</a> all are ready on {projected["ready_day"]}.'
+
+
+def _killed(row: Mapping[str, Any]) -> str:
+    a_day = row["kills_per_day_most"]
+    often = "" if a_day is None else f", at most {rate(a_day)} times a day"
+    return (
+        f"<b>{duration(row['lifetime_ms'])}</b> would have killed "
+        f"{count(row['killed_connections'], 'connection')} of "
+        f"{count(row['killed_clients'], 'client')}{often}"
+    )
+
+
+def _now(facts: Facts) -> Iterator[str]:
+    steps = facts["next_steps"]
+    if facts["enforceable_principals"]:
+        names = count(len(facts["enforceable_principals"]), "principal")
+        yield f'<a href="#enforce">enforce {names}</a>'
+    if steps["probe"]:
+        names = count(len(steps["probe"]), "principal")
+        yield f'<a href="#probe">prove {names}</a> with <code>probe</code>'
+    if steps["upgrades"]:
+        clients = sum(row["clients"] for row in steps["upgrades"])
+        yield f'<a href="#upgrade">upgrade or repair {count(clients, "client")}</a>'
+    if steps["missing_acls"]:
+        resources = count(len(steps["missing_acls"]), "denied resource")
+        yield f'<a href="#acls">decide on {resources}</a>'
+    elif not facts["observed"]["connections"]:
+        yield (
+            "see whether clients come through the proxy, and whether this is what it writes to "
+            "(<code>events.directory</code>)"
+        )
+
+
+def _required(facts: Facts) -> str:
+    return ", ".join(
+        f"{plain(each['require'])}: {'met' if each['met'] else '<b>not met</b>'}"
+        for each in facts.get("requirements", ())
+    )
