@@ -69,9 +69,17 @@ class Line:
         self._cells.append(_key(name))
         self._cells.append(f"[{written}]")
 
+    def cells(self) -> str:
+        """Give what stands in it so far, for other lines that begin alike (`alike`)."""
+        return "".join(self._cells)
+
+    def alike(self, cells: str) -> None:
+        """Add the cells of another line."""
+        self._cells.append(cells)
+
     def finish(self) -> str:
         """Give the line, without its newline."""
-        return "{" + "".join(self._cells)[1:] + "}"
+        return "{" + self.cells()[1:] + "}"
 
 
 def _key(name: str) -> str:

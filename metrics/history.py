@@ -74,6 +74,7 @@ class SessionHistory:
     __slots__ = (
         "_authenticated_at",
         "_authentications",
+        "_begins",
         "_cadence",
         "_ended_by",
         "_expiry_told",
@@ -98,6 +99,7 @@ class SessionHistory:
         self._origin = origin
         self._timeline = timeline
         self._cadence = cadence
+        self._begins: str | None = None
         self._sequence = 0
         self._told = NO_USAGE
         self._last_event_at = origin.connected_at
@@ -290,21 +292,15 @@ class SessionHistory:
         self, kind: str, usage: Usage, told: Usage, now: float, since_auth_ms: int | None
     ) -> Line:
         """Begin a line with what every one of them says, of the usage since `told`."""
-        origin, client, grant, timeline = self._origin, self.client, self._grant, self._timeline
+        client, grant, timeline = self.client, self._grant, self._timeline
         sequence, self._sequence = self._sequence, self._sequence + 1
         used_at = self._last_use(usage)
         line = Line()
-        line.number("schema_version", SCHEMA_VERSION)
+        line.alike(self._beginning())
         line.text("kind", kind)
         line.number("timestamp_ms", timeline.epoch_ms(now))
-        line.text("proxy_id", origin.proxy_id)
-        line.number("worker", origin.worker)
-        line.once("connection_id", origin.connection_id)
         line.number("sequence", sequence)
-        line.number("connected_ms", timeline.epoch_ms(origin.connected_at))
-        line.text("listener", origin.listener)
         line.text("enforcement", client.enforcement)
-        line.text("client_host", origin.client_host)
         line.text_if_any("client_id", client.client_id)
         line.text_if_any("client_software_name", client.client_software_name)
         line.text_if_any("client_software_version", client.client_software_version)
@@ -326,6 +322,20 @@ class SessionHistory:
         if used_at is not None:
             line.number("last_request_ms", timeline.epoch_ms(used_at))
         return line
+
+    def _beginning(self) -> str:
+        """The cells that are the same in all lines of the connection."""
+        if self._begins is None:
+            origin, line = self._origin, Line()
+            line.number("schema_version", SCHEMA_VERSION)
+            line.text("proxy_id", origin.proxy_id)
+            line.number("worker", origin.worker)
+            line.once("connection_id", origin.connection_id)
+            line.number("connected_ms", self._timeline.epoch_ms(origin.connected_at))
+            line.text("listener", origin.listener)
+            line.text("client_host", origin.client_host)
+            self._begins = line.cells()
+        return self._begins
 
 
 def _microseconds(seconds: float) -> int:
