@@ -7,9 +7,7 @@ r"""`ssl.principal.mapping.rules` (KIP-371): from the subject of a certificate t
 The first rule that matches decides; where none does, the certificate names nobody. Between the
 slashes a backslash keeps the next character from being one.
 
-The patterns are Java's, and are run by Python's `re`. A pattern that both read must mean the same
-in both, for it decides who somebody is: what might not is refused before anybody is judged by it.
-(They would differ about ends of lines, too; `subject.checked` has none in a name.)
+The patterns are Java's, and are run by Python's `re`: `proxy.tls.java_patterns` says which can be.
 """
 
 import re
@@ -18,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from proxy.tls.java_patterns import translated
 from proxy.tls.subject import NamelessError, checked
 
 DEFAULT: Final = "DEFAULT"
@@ -25,13 +24,6 @@ _RULE: Final = "RULE:"
 _SPACE: Final = " \t\n\v\f\r"
 _CASES: Final[dict[str, Callable[[str], str]]] = {"": str, "L": str.lower, "U": str.upper}
 
-_SAME_ESCAPES: Final = frozenset("dDwWsStnrf")
-"""Letters that mean the same behind a backslash, Python's being held to ASCII. What is no letter
-and no digit stands for itself in both."""
-_SAME_GROUPS: Final = ("?:", "?=", "?!", "?>")
-"""How a group may begin, besides with `(` alone and `(?<name>`."""
-_NAMED: Final = re.compile(r"\(\?<([A-Za-z][A-Za-z0-9]*)>")
-_IGNORE_CASE: Final = "(?i)"
 _REFERENCE: Final = re.compile(r"[0-9]+|\{([A-Za-z][A-Za-z0-9]*)\}")
 
 
@@ -43,17 +35,26 @@ class Rule:
     replacement: tuple[str | int, ...]
     """Text, and numbers of groups in between."""
     case: Callable[[str], str]
+    doubtful: re.Pattern[str] | None
+    """Finds what the pattern may not be asked about; None: there is no such thing."""
 
     def apply(self, subject: str) -> str | None:
-        """Return the name, or None if another rule is to be asked."""
+        """Return the name, or None if another rule is to be asked. Raises NamelessError."""
+        if self.doubtful is not None and self.doubtful.search(subject):
+            raise NamelessError("its subject has a letter that not every Java takes for the same")
         if self.pattern.fullmatch(subject) is None:
             return None
-        return self.case(self.pattern.sub(self._replace, subject))
+        return self.case(self._replaced(subject))
 
-    def _replace(self, found: re.Match[str]) -> str:
-        return "".join(
-            part if isinstance(part, str) else found[part] or "" for part in self.replacement
-        )
+    def _replaced(self, subject: str) -> str:
+        """Replace every match as Java does: behind an empty one it goes on with the next letter."""
+        parts, copied, pos = [], 0, 0
+        while pos <= len(subject) and (found := self.pattern.search(subject, pos)) is not None:
+            parts.append(subject[copied : found.start()])
+            parts += (one if isinstance(one, str) else found[one] or "" for one in self.replacement)
+            copied = pos = found.end()
+            pos += found.start() == found.end()
+        return "".join((*parts, subject[copied:]))
 
 
 class PrincipalMapping:
@@ -111,59 +112,13 @@ def _up_to_slash(text: str, pos: int) -> tuple[str, int]:
 
 def _rule(pattern: str, replacement: str, case: str) -> Rule:
     try:
+        read = translated(pattern)
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # what Python may read otherwise one day
-            compiled = re.compile(_translated(pattern), re.ASCII)
+            compiled = re.compile(read.pattern, re.ASCII)
     except (re.error, Warning, OverflowError, RecursionError) as error:
         raise ValueError(f"has a pattern that cannot be used, {pattern!a:.60}: {error}") from None
-    return Rule(compiled, tuple(_parts(replacement, compiled)), _CASES[case])
-
-
-def _translated(pattern: str) -> str:
-    """Return a pattern of Java's as Python writes it. Raises re.error."""
-    parts, pos, in_class = [], 0, False
-    while pos < len(pattern):
-        end = pos + 1
-        match pattern[pos]:
-            case "\\":
-                end = _behind_escape(pattern, pos)
-            case "[":
-                if in_class:
-                    raise re.error("a class within a class")
-                in_class = True
-                end = pos + (2 if pattern.startswith("[^", pos) else 1)
-                end += pattern.startswith("]", end)  # for itself, at the beginning
-            case "]":
-                in_class = False
-            case "&" if in_class and pattern.startswith("&&", pos):
-                raise re.error("an intersection of classes")
-            case "(" if not in_class and pattern.startswith("(?", pos):
-                end, named = _behind_group(pattern, pos)
-                if named is not None:
-                    parts.append(f"(?P<{named}>")
-                    pos = end
-                    continue
-        parts.append(pattern[pos:end])
-        pos = end
-    return "".join(parts)
-
-
-def _behind_escape(pattern: str, pos: int) -> int:
-    escaped = pattern[pos + 1 : pos + 2]
-    if escaped not in _SAME_ESCAPES and (not escaped or escaped.isalnum()):
-        raise re.error(f"\\{escaped} is not known here")
-    return pos + 2
-
-
-def _behind_group(pattern: str, pos: int) -> tuple[int, str | None]:
-    """Return where the head of a group ends, and the group's name."""
-    if pos == 0 and pattern.startswith(_IGNORE_CASE):
-        return len(_IGNORE_CASE), None
-    if named := _NAMED.match(pattern, pos):
-        return named.end(), named[1]
-    if not pattern.startswith(_SAME_GROUPS, pos + 1):
-        raise re.error(f"{pattern[pos : pos + 4]} is not known here")
-    return pos + 3, None
+    return Rule(compiled, tuple(_parts(replacement, compiled)), _CASES[case], read.doubtful)
 
 
 def _parts(replacement: str, pattern: re.Pattern[str]) -> Iterator[str | int]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.tls.principal_mapping import DEFAULT, PrincipalMapping
 from proxy.tls.subject import MOST_CHARACTERS, NamelessError
-from tests.proxy.subjects_given import DUKE, EMPTIED, REFUSED, REFUSED_HERE, RULES
+from tests.proxy.subjects_given import DOUBTFUL, DUKE, EMPTIED, REFUSED, REFUSED_HERE, RULES
 
 
 @pytest.mark.parametrize(("rules", "subject", "expected"), RULES)
@@ -34,6 +34,14 @@ def test_an_empty_name_is_nobody(rules: str, subject: str) -> None:
     """To Kafka all of them would be one principal, `User:`."""
     with pytest.raises(NamelessError, match="is empty"):
         PrincipalMapping(rules).name_of(subject)
+
+
+@pytest.mark.parametrize(("rules", "subject"), DOUBTFUL)
+def test_who_might_be_somebody_else_is_nobody(rules: str, subject: str) -> None:
+    """Only if the rule is come to: a rule before it may be certain."""
+    with pytest.raises(NamelessError, match="not every Java takes for the same"):
+        PrincipalMapping(rules + ",DEFAULT").name_of(subject)
+    assert PrincipalMapping("DEFAULT," + rules).name_of(subject) == subject
 
 
 def test_a_name_that_grows_too_long_is_nobody() -> None:
