@@ -3,6 +3,7 @@
 import os
 import platform
 import resource
+from contextlib import suppress
 from pathlib import Path
 
 from metrics.registry import (
@@ -24,8 +25,9 @@ def report_process(snapshot: Snapshot, *, worker: int, version: str, started: fl
     label = str(worker)
     times = os.times()
     snapshot.count(WORKER_CPU, times.user + times.system, label)
-    resident_pages = int(_STATM.read_bytes().split()[1])  # proc(5), statm: size resident …
-    snapshot.gauge(WORKER_MEMORY, resident_pages * _PAGE_BYTES, label)
+    with suppress(OSError):  # no file descriptor is left to ask with, as the next figure tells
+        resident_pages = int(_STATM.read_bytes().split()[1])  # proc(5), statm: size resident …
+        snapshot.gauge(WORKER_MEMORY, resident_pages * _PAGE_BYTES, label)
     snapshot.gauge(WORKER_OPEN_FDS, _open_fds(), label)
     snapshot.gauge(BUILD_INFO, 1, version, platform.python_version())
     snapshot.gauge(START_TIME, started)

@@ -1,14 +1,18 @@
 """What Prometheus, the kubelet and operators ask: `/metrics`, `/healthz`, `/readyz`, `/`.
 
 Served by a process of its own, so that a scrape takes no time of the data path but the worker's
-answer. It reads no request body, logs no request and tells nothing about its software.
+answer. It reads no request body, logs no request, however malformed, and tells nothing about its
+software.
 """
 
 import asyncio
+import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from metrics.exposition import expose
 from metrics.merger import Merger
@@ -26,6 +30,9 @@ MAX_HEADER_BYTES = 4096
 MAX_HEADERS = 64
 KEEPALIVE_SECONDS = 75.0
 """Longer than Prometheus' usual scrape interval of a minute."""
+MOST_CONNECTIONS: Final = 256
+"""Of more the oldest goes. Who asks is answered within moments; who holds a connection without
+asking, for which there is no time limit, shall not keep the kubelet out."""
 
 MIN_SCRAPE_SECONDS = 0.1
 """Scrapes closer than this share an answer: nobody can keep the workers busy by scraping."""
@@ -86,11 +93,36 @@ async def _hide_software(_request: web.Request, response: web.StreamResponse) ->
     response.headers.pop("Server", None)
 
 
-async def start_http(app: web.Application, listening: socket.socket) -> web.AppRunner:
-    """Serve `app` on a listening socket. End with `runner.cleanup()`."""
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Whether a mistake is the proxy's: what is not HTTP is answered, and anybody can send it."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
+
+
+log = logging.getLogger(__name__)
+log.addFilter(_is_ours)
+
+
+class HttpServer:
+    """Answers on a listening socket."""
+
+    def __init__(self, runner: web.AppRunner, accepting: asyncio.Server) -> None:
+        self._runner = runner
+        self._accepting = accepting
+
+    async def close(self) -> None:
+        """Accept nobody, and let those who asked be answered."""
+        self._accepting.close()
+        await self._runner.cleanup()
+
+
+async def start_http(
+    app: web.Application, listening: socket.socket, *, most_connections: int = MOST_CONNECTIONS
+) -> HttpServer:
+    """Serve `app` on a listening socket."""
     runner = web.AppRunner(
         app,
         access_log=None,
+        logger=log,
         handle_signals=False,
         max_line_size=MAX_HEADER_BYTES,
         max_field_size=MAX_HEADER_BYTES,
@@ -98,5 +130,15 @@ async def start_http(app: web.Application, listening: socket.socket) -> web.AppR
         keepalive_timeout=KEEPALIVE_SECONDS,
     )
     await runner.setup()
-    await web.SockSite(runner, listening).start()
-    return runner
+    server = runner.server
+    assert server is not None
+
+    def admit() -> web.RequestHandler:
+        held = server.connections
+        for oldest in held[: max(0, len(held) - most_connections + 1)]:
+            if oldest.transport is not None:
+                oldest.transport.abort()
+        return server()
+
+    loop = asyncio.get_running_loop()
+    return HttpServer(runner, await loop.create_server(admit, sock=listening))

@@ -39,9 +39,9 @@ async def _serve(
     operators = None if admin is None else await AdminSocket(fleet).serve(admin)
     about = About(version=version("kafka-reauth-proxy"), host=socket.gethostname())
     app = make_app(fleet.snapshots, fleet.readiness, StatusPage(fleet, about))
-    runner = None if http is None else await start_http(app, http)
+    server = None if http is None else await start_http(app, http)
     await stopping.wait()
     if operators is not None:
         operators.close()
-    if runner is not None:
-        await runner.cleanup()
+    if server is not None:
+        await server.close()

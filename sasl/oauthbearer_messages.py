@@ -11,6 +11,10 @@ from typing import Final
 
 from sasl.scram_messages import decode_saslname
 
+MOST_PAIRS: Final = 64
+"""Of a message, the token among them. Kafka has no such bound: half a megabyte of separators, which
+any stranger can send, would hold everybody up for a tenth of a second."""
+
 _GS2_HEADER: Final = re.compile(r"n,(?:a=(?P<authzid>(?:[^\0=,]|=2C|=3D)+))?,")
 _PAIR: Final = re.compile(r"(?P<name>[A-Za-z]+)=(?P<value>[\x21-\x7e \t\r\n]+)")
 _BEARER: Final = re.compile(r"[Bb][Ee][Aa][Rr][Ee][Rr] +(?P<token>[-_~+/.a-zA-Z0-9]+=*)")
@@ -30,7 +34,7 @@ class ClientInitialResponse:
 def read_client_initial_response(message: bytes) -> ClientInitialResponse | None:
     """Read the client's message; None: it breaks the grammar."""
     try:
-        header, *pairs = message.decode().split(_SEPARATOR)
+        header, *pairs = message.decode().split(_SEPARATOR, MOST_PAIRS + 2)
     except UnicodeDecodeError:
         return None
     gs2 = _GS2_HEADER.fullmatch(header)

@@ -6,14 +6,14 @@ Laws:
 - A broker that is missing from the cluster's view is kept for a grace time: a restart takes a
   broker out of Metadata, and its clients come back to the same port.
 - The cluster's own view decides where a broker is; what a client's response says of it is only
-  believed of brokers not known so far.
+  believed of brokers not known so far, and only if it is an address.
 """
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from proxy.wire.metadata import BrokerAddress, ClusterView
+from proxy.wire.metadata import BrokerAddress, ClusterView, is_address
 
 GRACE: Final = 300.0
 """Seconds; as long as Kafka's clients keep metadata (`metadata.max.age.ms`)."""
@@ -121,6 +121,7 @@ class Gateway:
         if shown_port is None:
             return None
         known = self._brokers.get(node_id)
-        if known is None or known.port != port or known.host != host:
+        moved = known is None or known.port != port or known.host != host
+        if moved and is_address(host, port):
             self._on_news(node_id, host, port)
         return self._advertised_host, shown_port

@@ -12,6 +12,7 @@ came instead of a handshake. Laws:
 - What is written is encrypted at once, so no buffer of the writer stays referenced; whether the
   peer takes it, is the socket's transport's business and is passed on as it is.
 - The end of a stream is the end, with a close_notify or without: Kafka's frames say their length.
+  What comes behind it, or behind a handshake that failed, is dropped: OpenSSL would never read it.
 """
 
 import asyncio
@@ -77,7 +78,7 @@ class TlsTransport(asyncio.Protocol):
 
     def data_received(self, data: Bytes) -> None:
         """Encrypted bytes arrived: in an object of their own, or in the buffer of bulk."""
-        if self._closing:
+        if self._closing or self._ended:
             return
         if not self._established:
             self._greet(data)
@@ -131,6 +132,7 @@ class TlsTransport(asyncio.Protocol):
             return
         except (ssl.SSLError, ssl.CertificateError) as error:
             self._flush()  # an alert tells the peer why
+            self._ended = True
             self._failed(error)
             return
         self._established = True
@@ -202,11 +204,9 @@ class TlsTransport(asyncio.Protocol):
 
     def _finish(self) -> None:
         """The stream has ended, or has gone bad."""
-        if self._closing:
-            return
-        if self._ended:
+        if self._ended and not self._closing:
             self.abort()
-        else:
+        elif not self._closing:
             self._end()
 
     def _hand_on(self, view: memoryview, size: int) -> None:
@@ -323,6 +323,7 @@ class ServerTls(TlsTransport):
             self._first = False
             stranger = Stranger.by_first_bytes(data)
             if stranger is not Stranger.TLS:
+                self._ended = True
                 self._meet(stranger)
                 return
         super()._greet(data)

@@ -3,6 +3,7 @@
 Written by hand for the reason given in `api_versions`.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -25,6 +26,10 @@ LOWEST_VERSION: Final = 1
 HIGHEST_VERSION: Final = APIS[METADATA].max_version
 HIGHEST_PORT: Final = 65_535
 
+_HOST: Final = re.compile(r"(?=.{1,255}$)[!-\-/-~]{1,63}(?:\.[!-\-/-~]{1,63})*\.?")
+"""What can be looked up, and does no harm in a log: ASCII without blanks, in labels no longer
+than those of DNS (RFC 1035 section 2.3.4)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAddress:
@@ -33,6 +38,11 @@ class BrokerAddress:
     host: str
     port: int
     rack: str | None = None
+
+
+def is_address(host: str, port: int) -> bool:
+    """Whether a broker could be there: what a response says of it may be anything."""
+    return _HOST.fullmatch(host) is not None and 0 < port <= HIGHEST_PORT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +92,8 @@ def _parse(api_version: int, body: View) -> ClusterView:
         rack, position = nullable_string(body, position, flexible)
         if flexible:
             position = skip_tags(body, position)
-        if not (broker_id >= 0 and host and 0 < port <= HIGHEST_PORT):
-            raise Malformed(f"broker {broker_id} at {host!r}, port {port}")
+        if broker_id < 0 or not is_address(host, port):
+            raise Malformed(f"broker {broker_id} at {host[:255]!a}, port {port}")
         brokers[broker_id] = BrokerAddress(host=host, port=port, rack=rack)
     cluster_id = None
     if api_version >= 2:

@@ -1,10 +1,13 @@
 import os
+from pathlib import Path
 
+import pytest
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as parse_openmetrics,
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from metrics import process
 from metrics.exposition import expose
 from metrics.metric import MetricType
 from metrics.process import report_process
@@ -67,8 +70,10 @@ def test_buckets_are_cumulative() -> None:
 
 def test_hostile_accept_headers_get_text() -> None:
     for accept in (";;;,,", "application/openmetrics-text;version=x", "a" * 4000, "*/*;q=0"):
-        body, _ = expose(everything(), accept)
-        assert SUCCESSFUL_AUTHENTICATION.name.encode() in body
+        body, content_type = expose(everything(), accept)
+        assert content_type.startswith("text/plain")
+        families = {family.name for family in parse_text(body.decode())}
+        assert SUCCESSFUL_AUTHENTICATION.name.removesuffix("_total") in families
 
 
 def test_process_figures_are_this_process() -> None:
@@ -80,3 +85,11 @@ def test_process_figures_are_this_process() -> None:
     assert values["worker_open_fds"]["3",] >= 3
     assert values["start_time_seconds"][()] == 5.0
     assert {labels[0] for labels in values["build_info"]} == {"1.2.3"}
+
+
+def test_a_scrape_needs_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """When no descriptor is left, that is what the scrape is to tell."""
+    monkeypatch.setattr(process, "_STATM", tmp_path / "cannot be opened")
+    snapshot = Snapshot()
+    report_process(snapshot, worker=3, version="1.2.3", started=5.0)
+    assert snapshot.values["kafka_reauth_proxy_worker_open_fds"]["3",] >= 3

@@ -1,5 +1,7 @@
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -255,21 +257,77 @@ def test_many_looks_at_once_ask_the_workers_once() -> None:
     assert workers.pictures == 1
 
 
-def test_oversize_headers_are_refused() -> None:
-    async def test(client: Client) -> None:
-        response = await client.get("/healthz", headers={"X": "y" * (2 * MAX_HEADER_BYTES)})
-        assert response.status == 400
+@asynccontextmanager
+async def served(**settings: int) -> AsyncIterator[int]:
+    """The port of a server as the proxy starts it."""
+    workers = Workers()
+    app = make_app(workers.snapshots, workers.readiness, StatusPage(workers, ABOUT))
+    listening = listen("127.0.0.1", 0)
+    port: int = listening.getsockname()[1]
+    server = await start_http(app, listening, **settings)
+    try:
+        yield port
+    finally:
+        await server.close()
 
+
+async def close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+def test_oversize_headers_are_refused() -> None:
     async def run() -> None:
-        workers = Workers()
-        app = make_app(workers.snapshots, workers.readiness, StatusPage(workers, ABOUT))
-        runner = await start_http(app, listen("127.0.0.1", 0))
-        port = runner.addresses[0][1]
-        async with ClientSession(f"http://127.0.0.1:{port}") as session:
-            await test(session)  # type: ignore[arg-type]
+        async with served() as port, ClientSession(f"http://127.0.0.1:{port}") as session:
+            response = await session.get("/healthz", headers={"X": "y" * (2 * MAX_HEADER_BYTES)})
+            assert response.status == 400
             response = await session.get("/healthz")
             assert response.status == 200
             assert "Server" not in response.headers
-        await runner.cleanup()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\0y\r\n\r\n",
+        b"GET /" + b"a" * 2 * MAX_HEADER_BYTES + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n\xff\xff",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n\x16\x03\x01\x02\x00\r\n\r\n",
+        b"\xff" * 100 + b"\r\n\r\n",
+    ],
+    ids=["NUL", "long", "upgraded", "pipelined", "garbage"],
+)
+def test_what_is_not_http_is_not_logged(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """A traceback for each, with the bytes in it, would fill the disk for whoever asks for it."""
+
+    async def run() -> None:
+        async with served() as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            assert b" 400 " in await reader.read()
+            await close(writer)
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(run())
+    assert caplog.records == []
+
+
+def test_who_holds_connections_without_asking_keeps_nobody_out() -> None:
+    """The kubelet restarts what does not answer it: the data path, too."""
+
+    async def run() -> None:
+        async with served(most_connections=4) as port:
+            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+            for _, writer in held:
+                writer.write(b"GET /hea")
+            async with ClientSession(f"http://127.0.0.1:{port}") as session:
+                assert (await session.get("/healthz")).status == 200
+                lost = [reader.read() for reader, _ in held[:16]]
+                await asyncio.wait_for(asyncio.gather(*lost, return_exceptions=True), 60)
+            for _, writer in held:
+                await close(writer)
 
     asyncio.run(run())

@@ -20,6 +20,7 @@ class Ear:
 
     def __init__(self) -> None:
         self.heard = b""
+        self.waits_behind_the_end = False
 
     def data_received(self, data: Bytes) -> None:
         self.heard += bytes(data)
@@ -31,7 +32,7 @@ class Ear:
         pass
 
     def eof_received(self) -> bool:
-        return False
+        return self.waits_behind_the_end
 
     def pause_writing(self) -> None:
         pass
@@ -81,6 +82,12 @@ class Conversation:
             self._client.write(plain[start : start + RECORD])
         return self._from_client.read()
 
+    def farewell(self) -> bytes:
+        """A close_notify."""
+        with suppress(ssl.SSLWantReadError):
+            self._client.unwrap()
+        return self._from_client.read()
+
 
 def cuts(size: int) -> list[int]:
     """All of a few bytes; of many those that matter to records, heads and portions."""
@@ -110,3 +117,26 @@ def test_many_records_in_one_read_and_part_of_another() -> None:
         for start, end in pairwise((0, cut, cut + 1, len(stream))):
             talk.tls.data_received(stream[start:end])
         assert talk.ear.heard == 9 * plain, cut
+
+
+def test_what_comes_behind_the_end_is_not_kept() -> None:
+    """Who says close_notify and waits for answers could send on for as long as there are none."""
+    talk = Conversation()
+    talk.ear.waits_behind_the_end = True
+    talk.tls.data_received(talk.encrypted(b"request") + talk.farewell())
+    for _ in range(3):
+        talk.tls.data_received(bytes(PIECE))
+    assert talk.ear.heard == b"request"
+    assert talk.tls._incoming.pending == 0
+
+
+@pytest.mark.parametrize("first", [b"GET / HTTP/1.1", b"\x16\x03\x01\x00\x05junk!"])
+def test_what_comes_behind_a_failed_handshake_is_not_kept(first: bytes) -> None:
+    """A connection that is held, because its address has too many, is closed later only."""
+    met: list[object] = []
+    tls = ServerTls(Ear(), ReadBuffer(), server_context(OURS), met.append)
+    tls.connection_made(Wire(ssl.MemoryBIO()))
+    for piece in (first, bytes(PIECE), bytes(PIECE)):
+        tls.data_received(piece)
+    assert len(met) == 1, "and it is told once"
+    assert tls._incoming.pending <= len(first)

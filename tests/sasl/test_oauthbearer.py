@@ -9,6 +9,7 @@ from sasl.jwt_claims import MAX_LIFETIME_SECONDS
 from sasl.mechanism import Challenge, Failure, FailureReason, KeysNeeded, Step, Success
 from sasl.oauthbearer import INVALID_TOKEN, MAX_QUOTED_CHARACTERS
 from sasl.oauthbearer_messages import (
+    MOST_PAIRS,
     client_initial_response,
     read_client_initial_response,
 )
@@ -128,6 +129,14 @@ class TestMessages:
         response = read_client_initial_response(message)
         assert response is not None
         assert response.extensions == {"logicalCluster": "lkc-1", "k": "v"}
+
+    def test_pairs_are_few(self) -> None:
+        """Half a megabyte of them costs a tenth of a second, and any stranger can send it."""
+        most = {"k" * length: "v" for length in range(1, MOST_PAIRS)}
+        assert read_client_initial_response(client_initial_response("a.b.c", most)) is not None
+        more = most | {"x": "v"}
+        assert read_client_initial_response(client_initial_response("a.b.c", more)) is None
+        assert read_client_initial_response(b"n,," + b"\x01" * 500_000) is None
 
     def test_a_token_does_not_show_in_a_repr(self) -> None:
         """A bearer token in a log is a login."""

@@ -1,5 +1,7 @@
 """The table as a transcript: views come in, changes come out."""
 
+import pytest
+
 from proxy.config.values import PortRange
 from proxy.routing.brokers import BrokerTable, Changes, Gateway
 from proxy.wire.metadata import BrokerAddress, ClusterView
@@ -70,3 +72,17 @@ def test_an_id_outside_of_the_range_is_not_shown() -> None:
     assert gateway.resolve(2**31 - 1, "kafka", 9092) is None
     assert gateway.unmapped == {3, -1, 2**31 - 1}
     assert not news, "what is not shown is not followed up either"
+
+
+@pytest.mark.parametrize(
+    ("host", "port"), [("", 1), ("kafka", 0), ("kafka", 65_536), ("a\nforged", 1), ("a..b", 1)]
+)
+def test_what_a_response_says_is_no_news_if_nobody_can_be_there(host: str, port: int) -> None:
+    """It would be dialled, and stand in the log; the cluster's own view is judged likewise."""
+    news: list[tuple[int, str, int]] = []
+    table = BrokerTable()
+    table.apply(view(b1=1), now=0)
+    gateway = Gateway(table, "gate", PortRange(9100, 9105), lambda *what: news.append(what))
+    assert gateway.resolve(1, host, port) == ("gate", 9101)
+    assert gateway.resolve(2, host, port) == ("gate", 9102)
+    assert not news

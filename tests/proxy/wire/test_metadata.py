@@ -43,7 +43,10 @@ def test_brokers_are_read_as_kio_reads_them(version: int, data: st.DataObject) -
     entity = data.draw(responses(3, version))
     brokers = tuple(
         replace(
-            one, node_id=one.node_id & 0x7FFF_FFFF, host=f"h{one.host}", port=one.port % 65_535 + 1
+            one,
+            node_id=one.node_id & 0x7FFF_FFFF,
+            host=f"h{one.host.encode()[:31].hex()}",
+            port=one.port % 65_535 + 1,
         )
         for one in entity.brokers
     )
@@ -56,19 +59,40 @@ def test_brokers_are_read_as_kio_reads_them(version: int, data: st.DataObject) -
 
 
 @pytest.mark.parametrize(
-    "impossible", [{"node_id": -1}, {"host": ""}, {"port": 0}, {"port": 65_536}, {"port": -1}]
+    "impossible",
+    [
+        *({"node_id": -1}, {"port": 0}, {"port": 65_536}, {"port": -1}),
+        *(
+            {"host": host}
+            for host in (
+                "",
+                "h" * 64,
+                "h." * 128,
+                "a..b",
+                "a b",
+                "a\nforged",
+                "\x1b[2J",
+                "\u202e",
+                "é",
+            )
+        ),
+    ],
 )
 @settings(max_examples=1, deadline=None)
 @given(data=st.data())
 def test_a_broker_that_cannot_be_is_refused(
     impossible: dict[str, object], data: st.DataObject
 ) -> None:
-    """A target with such an address would fail at every connection, far from the cause."""
+    """A target with such an address would fail at every connection, far from the cause; and what
+    is no name would stand in the log."""
     entity = data.draw(responses(3, 12).filter(lambda one: one.brokers))
     fine = replace(entity.brokers[0], node_id=1, host="h", port=1)
     body = encode(replace(entity, brokers=(replace(fine, **impossible),)))
-    with pytest.raises(BrokerFault):
+    with pytest.raises(BrokerFault) as caught:
         parse_response(12, body[4:])
+    assert caught.value.reason.isprintable()
+    assert caught.value.reason.isascii()
+    assert len(caught.value.reason) < 400
 
 
 @given(version=st.sampled_from(VERSIONS), body=st.binary(max_size=80))
