@@ -201,6 +201,12 @@ JWKS_REFRESH_FAILURES = _counter(
     "Attempts to load the signing keys that failed, added up over workers.",
     LISTENER,
 )
+CONFIGURATION_STALE = _gauge(
+    "configuration_stale",
+    "1 if the configuration file was none at the last SIGHUP: the one before applies. The log says"
+    " what is wrong with it.",
+    merge=Merge.MAX,
+)
 
 AUTHORIZER_DECISIONS = _counter(
     "authorizer_decisions_total",

@@ -5,11 +5,13 @@ Laws:
 - A whole request comes in (`judge`) and is forwarded, changed, answered or ends the connection.
   Nothing is forwarded that was not judged by the ACLs that apply now.
 - What was found to be allowed is remembered by its bytes, and forgotten when rights change.
+- What is long is judged in steps (`proxy.deliberation`): the client waits, nobody else does.
 - Topics that are named by an id are looked up on the connection's own way to the broker: the
   client waits, nobody else does, and it costs no connection.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from proxy.acl.guards import GUARDS
@@ -18,7 +20,6 @@ from proxy.acl.judgement import (
     Authority,
     Change,
     Close,
-    Guard,
     Inquiry,
     Judgement,
     TopicsUnknown,
@@ -26,12 +27,15 @@ from proxy.acl.judgement import (
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
 from proxy.acl.topics import KnownTopics, LookedUpTopics, found_topics, lookup_request
 from proxy.commands import CloseReason
+from proxy.deliberation import Found, PausingAuthority, found, found_in_steps, takes_long
 from proxy.errors import BrokerFault, ClientFault
-from proxy.frames import FORWARD_UNANSWERED, SIZE, Amendment, LongTransform, Route, route_key
-from proxy.wire.apis import FETCH, METADATA, MUTATIONS, PRODUCE, response_header_version
-from proxy.wire.fetch_requests import FINAL_EPOCH, INITIAL_EPOCH, SESSION_BYTES
+from proxy.frames import FORWARD_UNANSWERED, SIZE, Amendment, Route, route_key
+from proxy.holds import Hold
+from proxy.judged_responses import cut, watched
+from proxy.wire.apis import FETCH, METADATA, MUTATIONS, PRODUCE
+from proxy.wire.fetch_requests import FINAL_EPOCH, INITIAL_EPOCH
 from proxy.wire.fetch_requests import plain_topics as plain_fetch
-from proxy.wire.primitives import INT16, Malformed, skip_tags, string
+from proxy.wire.primitives import INT16, Malformed, string
 from proxy.wire.produce_requests import (
     FIRST_FLEXIBLE,
     FIRST_WITH_TOPIC_IDS,
@@ -52,6 +56,8 @@ LONGEST_REMEMBERED: Final = 256
 """Bytes."""
 MOST_TOPICS_REMEMBERED: Final = 64
 """Topics that are remembered as written to, and as read."""
+MOST_LOOKED_UP: Final = 1_000
+"""Ids in one question: reading the answer takes some ten milliseconds, be there many partitions."""
 LOOKUP_VERSION: Final = 12
 """First Metadata version that takes ids without names (KIP-516)."""
 _LOOKUP_ID: Final = 0
@@ -173,23 +179,34 @@ class Admission:
             return
         try:
             request = parse_request(content)
-            guard = GUARDS.get(request.api_key)
-            if guard is None:
-                self._connection.end(CloseReason.UNSUPPORTED_API, now)
-                return
-            judgement = self._judgement(guard, request)
-        except TopicsUnknown as unknown:
-            self._look_up(content, unknown.ids)
-            return
-        except (ClientFault, Malformed):
+        except ClientFault:
             self._connection.end(CloseReason.MALFORMED_FRAME, now)
+            return
+        guard = GUARDS.get(request.api_key)
+        if guard is None:
+            self._connection.end(CloseReason.UNSUPPORTED_API, now)
+        elif takes_long(request.api_key, len(content)):
+            authority = PausingAuthority(self._authority, partial(self._asks, self._connection))
+            steps = found_in_steps(guard, partial(self._inquiry, request, authority))
+            self._connection.long_work.judge(steps, len(content), partial(self._conclude, request))
+        else:
+            self._asks(self._connection)
+            self._conclude(request, found(guard, self._inquiry(request, self._authority)), now)
+
+    def _conclude(self, request: Request, result: Found, now: float) -> None:
+        """Do what follows from a judgement."""
+        if isinstance(result, TopicsUnknown):
+            self._look_up(request.content, result.ids)
+            return
+        if isinstance(result, CloseReason):
+            self._connection.end(result, now)
             return
         self._topics.missing.clear()
         throttle = self._connection.requests.throttle
         if request.api_key in MUTATIONS and throttle is not None and throttle.mutations is not None:
-            throttle.mutations.limit(judgement, request, now, self._carry_out)
+            throttle.mutations.limit(result, request, now, self._carry_out)
         else:
-            self._carry_out(judgement, request, now)
+            self._carry_out(result, request, now)
 
     def _passes(self, content: bytes) -> bool:
         """Whether a request may pass for what was found to be allowed before.
@@ -215,16 +232,13 @@ class Admission:
             return all(self._may_write(version, said) for said in produced)
         return len(content) <= LONGEST_REMEMBERED and content[:4] + content[8:] in self._allowed
 
-    def _judgement(self, guard: Guard, request: Request) -> Judgement:
-        self._asks(self._connection)
-        return guard(
-            Inquiry(
-                api_version=request.api_version,
-                body=request.body,
-                authority=self._authority,
-                topics=self._topics,
-                fetch_sessions=self._sessions,
-            )
+    def _inquiry(self, request: Request, authority: Authority) -> Inquiry:
+        return Inquiry(
+            api_version=request.api_version,
+            body=request.body,
+            authority=authority,
+            topics=self._topics,
+            fetch_sessions=self._sessions,
         )
 
     def _carry_out(self, judgement: Judgement, request: Request, now: float) -> None:
@@ -267,9 +281,9 @@ class Admission:
             content = content[:2] + INT16.pack(change.api_version) + content[4:]
         owed: Route | None = None if unanswered else route
         if change.response is not None:
-            owed = Amendment(route, _cut(route, change.response))
+            owed = cut(route, change.response)
         elif change.watch is not None:
-            owed = _watched(route, change.watch)
+            owed = watched(route, change.watch)
         connection.requests.forward_judged(_frame(content), route, owed, now)
         if change.close:
             connection.end(CloseReason.DENIED, now)
@@ -280,32 +294,41 @@ class Admission:
         """Ask the broker for the names of topics, and judge `content` when they are known."""
         connection = self._connection
         self._waiting = content
-        connection.wait_for_topics()
+        connection.hold_client(Hold.WAITING)
         route = connection.target.routes.get(route_key(METADATA, LOOKUP_VERSION))
         if route is None:  # then nobody can name a topic by its id
             self._topics.missing |= ids
             self._judge_again()
-            return
+        else:
+            self._ask(route, tuple(ids), 0)
+
+    def _ask(self, route: Route, ids: tuple[bytes, ...], first: int) -> None:
+        """Ask for as many at once as an answer may be about, then for those behind them."""
+        behind = first + MOST_LOOKED_UP
+        asked = ids[first:behind]
 
         def found(answer: bytes) -> bytes:
             try:
                 topics = found_topics(LOOKUP_VERSION, answer)
             except Malformed as malformed:
                 raise BrokerFault(f"names of topics: {malformed}") from None
-            self._topics.learn(topics, ids)
-            self._judge_again()
+            self._topics.learn(topics, asked)
+            if behind < len(ids):
+                self._ask(route, ids, behind)
+            else:
+                self._judge_again()
             return b""  # the client did not ask
 
-        connection.responses.inflight.append((_LOOKUP_ID, Amendment(route, found)))
-        assert connection.requests.to_broker is not None
-        connection.requests.to_broker(lookup_request(LOOKUP_VERSION, _LOOKUP_ID, ids))
+        self._connection.responses.inflight.append((_LOOKUP_ID, Amendment(route, found)))
+        assert self._connection.requests.to_broker is not None
+        self._connection.requests.to_broker(lookup_request(LOOKUP_VERSION, _LOOKUP_ID, asked))
 
     def _judge_again(self) -> None:
         content, self._waiting = self._waiting, None
         if content is not None and not self._connection.closed:
             self.judge(content, self._connection.active_at)
             if self._waiting is None:
-                self._connection.topics_found()
+                self._connection.release(Hold.WAITING, self._connection.active_at)
 
 
 def _text(name: bytes) -> str | None:
@@ -325,55 +348,3 @@ def _unanswered(content: bytes, route: Route) -> bool:
         return False
     at = 10 + max(0, INT16.unpack_from(content, 8)[0])
     return route.check(content, at, len(content))[0] == FORWARD_UNANSWERED
-
-
-def _cut(route: Route, response: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-    """Do `response` to a response's body, then what the route does to all responses."""
-
-    def cut(content: bytes) -> bytes:
-        try:
-            at = 4
-            if response_header_version(route.api_key, route.api_version):
-                at = skip_tags(content, at)
-            changed = content[:at] + response(content[at:])
-        except Malformed as malformed:
-            api = f"API {route.api_key} v{route.api_version}"
-            raise BrokerFault(f"response of {api}: {malformed}") from None
-        return changed if route.transform is None else route.transform(changed)
-
-    return cut
-
-
-def _watched(route: Route, watch: Callable[[bytes], None]) -> Amendment:
-    """Have `watch` told the beginning of a response, which is treated as all of its route are."""
-
-    def transform(content: bytes) -> bytes:
-        watch(content[:SESSION_BYTES])
-        return content if route.transform is None else route.transform(content)
-
-    def long_transform(size: int) -> LongTransform:
-        inner = None if route.long_transform is None else route.long_transform(size)
-        return _Watch(watch, inner)
-
-    return Amendment(route, transform, long_transform)
-
-
-class _Watch:
-    """Tells the beginning of a response that passes in pieces."""
-
-    __slots__ = ("_inner", "_seen", "_watch")
-
-    def __init__(self, watch: Callable[[bytes], None], inner: LongTransform | None) -> None:
-        self._watch: Callable[[bytes], None] | None = watch
-        self._inner = inner
-        self._seen = b""
-
-    def feed(self, chunk: memoryview) -> None:
-        """Take the next bytes behind the size field."""
-        if self._watch is not None:
-            self._seen += bytes(chunk[: SESSION_BYTES - len(self._seen)])
-            if len(self._seen) == SESSION_BYTES:
-                self._watch(self._seen)
-                self._watch = None
-        if self._inner is not None:
-            self._inner.feed(chunk)

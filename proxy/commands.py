@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from proxy.steps import Deliberation
 from proxy.wire.request import Request
 
 
@@ -89,6 +90,20 @@ class Consult:
     """Whether who asks has the right on the cluster that this API needs."""
 
 
+@dataclass(frozen=True, slots=True)
+class SeekRoom:
+    """Call `wait_for_room` for a long request of so many bytes."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deliberate:
+    """Take the steps of `deliberation` beside the other connections, then call `done`."""
+
+    deliberation: Deliberation
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Close:
     """Close both sides once what was written has left; nothing is called afterwards."""
@@ -109,5 +124,7 @@ Command = (
     | ResumeBroker
     | SeekKeys
     | Consult
+    | SeekRoom
+    | Deliberate
     | Close
 )

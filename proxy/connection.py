@@ -31,6 +31,7 @@ from proxy.dialogue import Dialogue
 from proxy.errors import BrokerFault
 from proxy.frames import Bytes
 from proxy.holds import Hold
+from proxy.long_work import LongWork
 from proxy.requests import MOST_IN_FLIGHT, Requests
 from proxy.responses import Responses
 from proxy.rules import Observer, Rules, Stopwatch, Target
@@ -47,7 +48,6 @@ class Connection:
         "_client_full",
         "_draining",
         "_end_is_near",
-        "_hold",
         "_observer",
         "active_at",
         "client_id",
@@ -58,6 +58,8 @@ class Connection:
         "connected_at",
         "connection_id",
         "dialogue",
+        "holds",
+        "long_work",
         "peer_host",
         "requests",
         "responses",
@@ -86,6 +88,7 @@ class Connection:
         self.session = Session(rules.mechanisms, rules.terms)
         self.responses = Responses(to_client)
         self.requests = Requests(self, now)
+        self.long_work = LongWork(self)
         self.stopwatch: Stopwatch | None = None
         """Takes what is read, and the time for it; None: `requests` and `broker_bytes` do."""
         self.dialogue = Dialogue(self)
@@ -98,7 +101,8 @@ class Connection:
         self.telemetry: object = None
         """Whatever the observer keeps per connection."""
         self._observer = observer
-        self._hold = 0
+        self.holds = 0
+        """Why the client is not read: bits of `Hold`."""
         self._client_full = False
         self._draining = False
         self._client_finished = False
@@ -108,11 +112,11 @@ class Connection:
 
     def too_many_in_flight(self) -> None:
         """The client is owed more answers than it may be."""
-        self._hold_client(Hold.IN_FLIGHT)
+        self.hold_client(Hold.IN_FLIGHT)
 
     def connect(self) -> None:
         """A request is to be forwarded, and there is no broker yet."""
-        self._hold_client(Hold.NO_BROKER)
+        self.hold_client(Hold.NO_BROKER)
         self.commands.append(ConnectToBroker())
 
     def outlives_expiry(self, api_key: int, now: float) -> bool:
@@ -132,26 +136,18 @@ class Connection:
 
     def wait(self, command: SeekKeys | Consult) -> None:
         """Take no further request until `command` was carried out."""
-        self._hold_client(Hold.WAITING)
+        self.hold_client(Hold.WAITING)
         self.commands.append(command)
-
-    def wait_for_topics(self) -> None:
-        """Take no further request until `topics_found`."""
-        self._hold_client(Hold.WAITING)
-
-    def topics_found(self) -> None:
-        """Topics that a request names by their ids were looked up."""
-        self._release(Hold.WAITING, self.active_at)
 
     def keys_sought(self, now: float) -> None:
         """The search for newer keys is over, whatever it found."""
         self.dialogue.keys_sought(now)
-        self._release(Hold.WAITING, now)
+        self.release(Hold.WAITING, now)
 
     def consulted(self, body: bytes, now: float) -> None:
         """The body of the answer to a `Consult` is there."""
         self.dialogue.consulted(body)
-        self._release(Hold.WAITING, now)
+        self.release(Hold.WAITING, now)
 
     def misunderstood(self, now: float) -> None:
         """The request of a `Consult` does not parse."""
@@ -163,9 +159,9 @@ class Connection:
         throttle = self.requests.throttle
         self.responses.answer(frame if throttle is None else throttle.in_frame(frame))
         if self._client_full:
-            self._hold_client(Hold.CLIENT_FULL)
+            self.hold_client(Hold.CLIENT_FULL)
         if len(self.responses.inflight) > MOST_IN_FLIGHT:
-            self._hold_client(Hold.IN_FLIGHT)
+            self.hold_client(Hold.IN_FLIGHT)
 
     def authenticated(self, session: Authenticated, now: float) -> None:
         """An authentication or re-authentication succeeded."""
@@ -203,15 +199,15 @@ class Connection:
 
     def throttled(self, now: float) -> None:
         """The client used more than its quota: take no further request for a while."""
-        if self.closed or self._hold & Hold.THROTTLED:
+        if self.closed or self.holds & Hold.THROTTLED:
             return  # the timer sees that it takes longer
-        self._hold_client(Hold.THROTTLED)
+        self.hold_client(Hold.THROTTLED)
         self._end_throttling(now)
 
     @property
     def is_throttled(self) -> bool:
         """Whether the client is held for a quota."""
-        return self._hold & Hold.THROTTLED != 0
+        return self.holds & Hold.THROTTLED != 0
 
     def _end_throttling(self, now: float) -> None:
         throttle = self.requests.throttle
@@ -219,14 +215,14 @@ class Connection:
         if now < throttle.held_until:
             self.commands.append(WakeAt(throttle.held_until))
         else:
-            self._release(Hold.THROTTLED, now)
+            self.release(Hold.THROTTLED, now)
 
     # The broker's side
 
     def broker_connected(self, to_broker: Callable[[Bytes], None], now: float) -> None:
         """The upstream connection is there; send it what waited."""
         self.requests.to_broker = to_broker
-        self._release(Hold.NO_BROKER, now)
+        self.release(Hold.NO_BROKER, now)
 
     def broker_bytes(self, data: Bytes, now: float) -> None:
         """Take what was read from the broker."""
@@ -234,48 +230,56 @@ class Connection:
         try:
             self.responses.broker_bytes(data, now)
         except BrokerFault:
-            self._finish(CloseReason.BROKER_FAULT, now)
+            self.finish(CloseReason.BROKER_FAULT, now)
             return
         if self.requests.held or self._client_finished:
             self._answered_something(now)
 
     def _answered_something(self, now: float) -> None:
-        if self._hold & Hold.IN_FLIGHT and len(self.responses.inflight) <= MOST_IN_FLIGHT // 2:
-            self._release(Hold.IN_FLIGHT, now)
+        if self.holds & Hold.IN_FLIGHT and len(self.responses.inflight) <= MOST_IN_FLIGHT // 2:
+            self.release(Hold.IN_FLIGHT, now)
         self.end_if_settled(now)
 
     # Backpressure
 
+    def read_broker(self) -> None:
+        """Read from the broker, or leave it."""
+        leave = self._client_full or self.responses.changing
+        self.commands.append(PauseBroker() if leave else ResumeBroker())
+
     def broker_full(self, full: bool, now: float) -> None:
         """The broker does not take more bytes for now, or takes them again."""
         if full:
-            self._hold_client(Hold.BROKER_FULL)
+            self.hold_client(Hold.BROKER_FULL)
         else:
-            self._release(Hold.BROKER_FULL, now)
+            self.release(Hold.BROKER_FULL, now)
 
     def client_full(self, full: bool, now: float) -> None:
         """The client does not take more bytes for now, or takes them again."""
         self._client_full = full
         if self.requests.to_broker is not None:
-            self.commands.append(PauseBroker() if full else ResumeBroker())
+            self.read_broker()
         if not full:
-            self._release(Hold.CLIENT_FULL, now)
+            self.release(Hold.CLIENT_FULL, now)
 
-    def _hold_client(self, reason: int) -> None:
-        if not self._hold:
+    def hold_client(self, reason: int) -> None:
+        """Take no further request until `reason`, a bit of `Hold`, is released."""
+        if not self.holds:
             self.commands.append(PauseClient())
-        self._hold |= reason
+        self.holds |= reason
         self.requests.hold()
 
-    def _release(self, reason: int, now: float) -> None:
-        if not self._hold & reason:
+    def release(self, reason: int, now: float) -> None:
+        """A reason not to take requests is gone."""
+        if not self.holds & reason:
             return
-        self._hold &= ~reason
-        if not self._hold and not self.closed:
+        self.holds &= ~reason
+        if not self.holds and not self.closed:
             self.requests.held = self._draining
             self.commands.append(ResumeClient())
             self.requests.reconsider()
             self.requests.resume(now)
+        self.long_work.leave_room()
         self.end_if_settled(now)
 
     # The end
@@ -293,18 +297,19 @@ class Connection:
         """Close what is silent for too long or does not authenticate; end a throttling."""
         if self.is_throttled:
             self._end_throttling(now)
+        self.long_work.timer(now)
         deadline = self.next_deadline()
         if deadline is None or now < deadline:
             return
         if self._authenticated_once:
             near = self._end_is_near
-            self._finish(CloseReason.IDLE if near is None else near.reason, now)
+            self.finish(CloseReason.IDLE if near is None else near.reason, now)
             return
         if isinstance(self.session.state, Authenticating):
             self.session.abandon()
             assert isinstance(self.session.state, Failed)
             self._observer.authentication_failed(self, self.session.state, now)
-        self._finish(CloseReason.AUTHENTICATION_TIMEOUT, now)
+        self.finish(CloseReason.AUTHENTICATION_TIMEOUT, now)
 
     @property
     def _authenticated_once(self) -> bool:
@@ -332,27 +337,27 @@ class Connection:
 
     def client_closed(self, now: float) -> None:
         """The client is gone."""
-        self._finish(CloseReason.CLIENT_CLOSED, now)
+        self.finish(CloseReason.CLIENT_CLOSED, now)
 
     def broker_closed(self, now: float) -> None:
         """The broker is gone: so is the client, rather than told half an answer."""
-        self._finish(CloseReason.BROKER_CLOSED, now)
+        self.finish(CloseReason.BROKER_CLOSED, now)
 
     def broker_unreachable(self, now: float) -> None:
         """The upstream connection could not be opened."""
-        self._finish(CloseReason.BROKER_UNREACHABLE, now)
+        self.finish(CloseReason.BROKER_UNREACHABLE, now)
 
     def cut_short(self, now: float) -> None:
         """The time for draining is over."""
-        self._finish(CloseReason.DRAINED, now)
+        self.finish(CloseReason.DRAINED, now)
 
     def killed(self, now: float) -> None:
         """An operator has had enough of it."""
-        self._finish(CloseReason.KILLED, now)
+        self.finish(CloseReason.KILLED, now)
 
     def broke(self, now: float) -> None:
         """The proxy itself made a mistake with this connection: fail closed."""
-        self._finish(CloseReason.INTERNAL_ERROR, now)
+        self.finish(CloseReason.INTERNAL_ERROR, now)
 
     def end(
         self,
@@ -365,29 +370,31 @@ class Connection:
         """Take no more requests; close once those before this one are answered."""
         if self._end_is_near is None:
             self._end_is_near = Close(reason=reason, delay=delay, farewell=farewell)
-            self._hold_client(Hold.CLOSING)
+            self.hold_client(Hold.CLOSING)
             self.end_if_settled(now)
 
     def end_if_settled(self, now: float) -> None:
         """Close if an end was announced and nothing is under way any more."""
         cut_off = self.requests.mid_frame and not self._client_finished
         if self._draining and not cut_off:
-            self._hold_client(Hold.CLOSING)  # or what the client sends on would pile up
-        if cut_off or not self.responses.settled or self._hold & Hold.BROKER_FULL:
+            self.hold_client(Hold.CLOSING)  # or what the client sends on would pile up
+        if cut_off or not self.responses.settled or self.holds & Hold.BROKER_FULL:
             return
         if self._end_is_near is not None:
-            self._finish(self._end_is_near.reason, now, self._end_is_near)
+            self.finish(self._end_is_near.reason, now, self._end_is_near)
         elif self._draining:
-            if not self._hold & Hold.WAITING:
-                self._finish(CloseReason.DRAINED, now)
-        elif self._client_finished and not (self._hold and self._authenticated_once):
-            self._finish(CloseReason.CLIENT_CLOSED, now)  # with a hold, more was asked
+            if not self.holds & (Hold.WAITING | Hold.JUDGING):
+                self.finish(CloseReason.DRAINED, now)
+        elif self._client_finished and not (self.holds and self._authenticated_once):
+            self.finish(CloseReason.CLIENT_CLOSED, now)  # with a hold, more was asked
 
-    def _finish(self, reason: CloseReason, now: float, close: Close | None = None) -> None:
+    def finish(self, reason: CloseReason, now: float, close: Close | None = None) -> None:
+        """Close now, whatever is under way."""
         if self.closed:
             return
         self.closed = True
         self.requests.hold()
         self.requests.rest = self.responses.rest = b""
+        self.long_work.drop()
         self.commands.append(close or Close(reason=reason))
         self._observer.closed(self, reason, now)

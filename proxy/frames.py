@@ -24,6 +24,9 @@ SMALLEST_REQUEST: Final = REQUEST_HEAD.size - SIZE.size
 """A request header without client id: nothing that Kafka's own parser accepts is shorter."""
 MOST_BYTES_OF_A_LOOK: Final = 65_536
 """A check that wants to see more of a frame than this is being led on."""
+MOST_TAGS_OF_A_LOOK: Final = 16
+"""Tagged fields of a request header, of which Kafka has none so far: each look passes over all of
+them, and who sends byte by byte is looked at as often."""
 
 OWN_ANSWER: Final = 1 << 32
 """Stands for a correlation id, which has 32 bits, where the proxy answers itself."""
@@ -110,18 +113,22 @@ class Route:
 class Amendment(Route):
     """Stands for a route where the response to one request alone is treated in a way of its own."""
 
-    __slots__ = ("counted",)
+    __slots__ = ("counted", "takes_long")
 
     def __init__(
         self,
         route: Route,
         transform: Transform,
         long_transform: Callable[[int], LongTransform] | None = None,
+        *,
+        takes_long: bool = False,
     ) -> None:
         """What the route's own transforms do must be part of these."""
         super().__init__(route.api_key, route.api_version, None, transform, long_transform)
         self.counted: Route = route.counted if isinstance(route, Amendment) else route
         """Whose counters count."""
+        self.takes_long: bool = takes_long or (isinstance(route, Amendment) and route.takes_long)
+        """Whether a long response is changed in steps."""
 
 
 Beginning = tuple[Callable[[Bytes, int], tuple[int, int, int, bytes]], int, int, bytes, Route]
@@ -173,6 +180,8 @@ def check_flexible_produce(data: Bytes, at: int, end: int) -> tuple[int, int]:
     """The look at a Produce of v9 or later (KIP-482)."""
     try:
         tags, at = _uvarint(data, at, end)
+        if tags > MOST_TAGS_OF_A_LOOK:
+            return UNDECIDED, end
         for _ in range(tags):
             _, at = _uvarint(data, at, end)
             size, at = _uvarint(data, at, end)

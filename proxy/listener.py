@@ -17,13 +17,16 @@ from proxy.config.tls import SecurityProtocol
 from proxy.connection import Connection
 from proxy.errors import ClientFault
 from proxy.keys import KeyService
+from proxy.lanes import Lanes
 from proxy.observer import SessionObserver
 from proxy.quota_service import QuotaService
 from proxy.relay import BrokerSide, ClientSide, Refused
 from proxy.repeats import Repeats
+from proxy.room import MOST_BYTES_OF_STRANGERS, Room
 from proxy.routing.brokers import Gateway
 from proxy.routing.discovery import Target
 from proxy.rules import Rights, Rules
+from proxy.steps import Deliberation
 from proxy.target import BrokerView
 from proxy.tls.contexts import Tls
 from proxy.tls.identity import ANONYMOUS, certified_principal
@@ -53,6 +56,8 @@ class Office(Protocol):
     loop: asyncio.AbstractEventLoop
     buffer: ReadBuffer
     connect_timeout: float
+    room: Room
+    lanes: Lanes
     upstream_tls: Tls | None
     """None: brokers are spoken to without TLS."""
 
@@ -115,6 +120,7 @@ class Listener:
         self._credentials = credentials
         self._fake_secret = fake_secret
         self._rights = rights
+        self._strangers = Room(MOST_BYTES_OF_STRANGERS)
         self.quotas = quotas
         self.apply(settings)
 
@@ -141,6 +147,8 @@ class Listener:
             max_idle=settings.connections_max_idle_ms / 1000,
             failed_authentication_delay=settings.connection_failed_authentication_delay_ms / 1000,
             quotas=self.quotas,
+            room=self.office.room,
+            strangers=self._strangers,
         )
 
     def _mechanism(self, name: str, settings: config.Listener) -> Mechanism:
@@ -328,7 +336,8 @@ class Door:
             async with asyncio.timeout(self._office.connect_timeout):
                 await self._dial(client, broker.host, broker.port)
         except OSError as error:  # TimeoutError and those of TLS are
-            log.warning("broker %s:%s: %s", broker.host, broker.port, why(error))
+            text = f"broker {broker.host}:{broker.port}: {why(error)}"
+            self._listener.warn(text, text)
             self._office.upstream_failed(self._listener.name, broker)
             client.tell(Connection.broker_unreachable)
 
@@ -373,8 +382,17 @@ class Door:
             log.exception("a request to the store failed")
             client.tell(Connection.broke)
             return
-        client.tell(_answered(body))
+        client.tell(lambda connection, now: connection.consulted(body, now))
 
+    def deliberate(self, client: ClientSide, deliberation: Deliberation) -> None:
+        """Have long work done on behalf of a client."""
+        self._office.spawn(self._deliberate(client, deliberation))
 
-def _answered(body: bytes) -> Callable[[Connection, float], None]:
-    return lambda connection, now: connection.consulted(body, now)
+    async def _deliberate(self, client: ClientSide, deliberation: Deliberation) -> None:
+        try:
+            result = await self._office.lanes.run(deliberation)
+        except Exception:
+            log.exception("a long request could not be judged")
+            client.tell(Connection.broke)
+            return
+        client.tell(lambda connection, now: connection.long_work.done(deliberation, result, now))

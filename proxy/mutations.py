@@ -31,8 +31,11 @@ from proxy.acl.judgement import (
 from proxy.acl.topics import CLIENT_ID, NO_ID, KnownTopics
 from proxy.admission import Admission
 from proxy.commands import CloseReason
+from proxy.deliberation import takes_long
 from proxy.errors import BrokerFault
 from proxy.frames import SIZE, Amendment, Route, route_key
+from proxy.holds import Hold
+from proxy.lockstep import TooManyValuesError, in_steps
 from proxy.quota.bucket import Bucket
 from proxy.quota.mutations import EVERYTHING, Key, MutationRequest, Topic, Topics
 from proxy.quota.throttle import Throttle
@@ -63,6 +66,8 @@ CLUSTER_OPERATIONS_UNTIL: Final = 10
 MOST_TOPICS: Final = 10_000
 """Of one request: Kafka changes no more at once (`QuorumController.MAX_RECORDS_PER_USER_OP`), and
 the other connections of the worker wait while they are judged."""
+MOST_VALUES: Final = 50_000
+"""Of one request: its topics, what it says of each, and its partitions that are placed by hand."""
 _CORRELATION_ID: Final = 0
 """Of the proxy's own requests: answers come in order, so any would do."""
 
@@ -96,19 +101,31 @@ class MutationLimiter:
                 body = cut
             case _:
                 body = request.body
-        try:
-            asked = MutationRequest(request.api_key, request.api_version, body)
-        except Malformed:
-            self._connection.end(CloseReason.MALFORMED_FRAME, now)
-            return
+        read = partial(_read, request.api_key, request.api_version, body)
 
-        if len(asked.keys) > MOST_TOPICS:
-            if self._used.enforced:
-                self._connection.end(CloseReason.OVERSIZE_FRAME, now)
-            else:
+        def then(asked: MutationRequest | CloseReason, now: float) -> None:
+            if asked is CloseReason.OVERSIZE_FRAME and not self._used.enforced:
                 carry_out(judgement, request, now)
-            return
+            elif isinstance(asked, CloseReason):
+                self._connection.end(asked, now)
+            else:
+                self._limit(asked, judgement, request, now, carry_out)
 
+        if takes_long(request.api_key, len(body)):
+            self._connection.long_work.judge(
+                in_steps(read, most_values=MOST_VALUES), len(body), then
+            )
+        else:
+            then(read(), now)
+
+    def _limit(
+        self,
+        asked: MutationRequest,
+        judgement: Judgement,
+        request: Request,
+        now: float,
+        carry_out: CarryOut,
+    ) -> None:
         def found(topics: Topics, now: float) -> None:
             limited, told = self._limited(asked, topics, now)
             carry_out(_in_turn(judgement, limited), request, now)
@@ -184,10 +201,10 @@ class MutationLimiter:
             left -= 1
             if not left and not connection.closed:
                 then(Topics(found=found), connection.active_at)
-                connection.topics_found()
+                connection.release(Hold.WAITING, connection.active_at)
             return b""  # the client did not ask
 
-        connection.wait_for_topics()
+        connection.hold_client(Hold.WAITING)
         assert connection.requests.to_broker is not None
         for route, topics in asked:
             assert route is not None
@@ -206,6 +223,17 @@ class MutationLimiter:
                 versions = range(BY_ID_SINCE, since - 1, -1)
                 found = (routes.get(route_key(METADATA, version)) for version in versions)
                 yield next((route for route in found if route is not None), None), asked
+
+
+def _read(api_key: int, api_version: int, body: bytes) -> MutationRequest | CloseReason:
+    """Read a request; return why it cannot be judged, if it cannot."""
+    try:
+        asked = MutationRequest(api_key, api_version, body)
+    except Malformed:
+        return CloseReason.MALFORMED_FRAME
+    except TooManyValuesError:
+        return CloseReason.OVERSIZE_FRAME
+    return asked if len(asked.keys) <= MOST_TOPICS else CloseReason.OVERSIZE_FRAME
 
 
 def _question(api_version: int, topics: Collection[Key]) -> bytes:

@@ -7,6 +7,7 @@ connections within about a second.
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +26,7 @@ from proxy.quota.store import CachedQuotas, QuotaStore
 from proxy.quota.throttle import Mode, Throttle, Throttled
 from proxy.quota.window import NANOSECONDS_PER_PERCENT
 from proxy.repeats import Repeats
+from proxy.steps import Steps, T
 from proxy.throttling import Throttling
 
 if TYPE_CHECKING:
@@ -222,6 +224,20 @@ class Stopwatch:
     def broker_bytes(self, data: Bytes, now: float) -> None:
         """Take what was read from the broker."""
         self._run(self._connection.broker_bytes, data, now)
+
+    def timed(self, steps: Steps[T]) -> Steps[T]:
+        """Take long work's steps, and the time for them."""
+        with closing(steps):
+            while True:
+                began = self._clock()
+                try:
+                    next(steps)
+                except StopIteration as done:
+                    result: T = done.value
+                    return result
+                finally:
+                    self._spent_ns += self._clock() - began
+                yield
 
     def _run(self, take: Callable[[Bytes, float], None], data: Bytes, now: float) -> None:
         began = self._clock()

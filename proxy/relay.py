@@ -27,15 +27,18 @@ from proxy.commands import (
     CloseReason,
     ConnectToBroker,
     Consult,
+    Deliberate,
     PauseBroker,
     PauseClient,
     ResumeBroker,
     ResumeClient,
     SeekKeys,
+    SeekRoom,
     WakeAt,
 )
 from proxy.connection import Connection
 from proxy.frames import LONG_WRITE, Bytes
+from proxy.steps import Deliberation
 from proxy.tls.strangers import begins_tls
 
 log = logging.getLogger(__name__)
@@ -67,6 +70,10 @@ class Shell(Protocol):
 
     def consult(self, client: "ClientSide", question: Consult) -> None:
         """Have `question` answered off the loop; call `consulted`."""
+        ...
+
+    def deliberate(self, client: "ClientSide", deliberation: Deliberation) -> None:
+        """Have long work done in steps; call `long_work.done`."""
         ...
 
     def opened(self, client: "ClientSide") -> Connection | Refused | None:
@@ -244,6 +251,9 @@ class ClientSide(_Side):
         if connection.commands:
             self.carry_out()
 
+    def _tell_later(self, what: Callable[[Connection, float], None]) -> None:
+        self._loop.call_soon(self.tell, what)
+
     def broke(self, now: float) -> None:
         """The proxy made a mistake: log the place, close the connection."""
         assert self.connection is not None
@@ -266,14 +276,23 @@ class ClientSide(_Side):
                 case PauseBroker() | ResumeBroker():
                     if self._broker is not None:
                         self._broker.read(isinstance(command, ResumeBroker))
-                case ConnectToBroker():
-                    self._shell.connect(self)
-                case SeekKeys():
-                    self._shell.seek_keys(self)
-                case Consult():
-                    self._shell.consult(self, command)
+                case SeekRoom(size):
+                    self.connection.long_work.wait_for_room(size, self._tell_later)
                 case Close():
                     self._close(command)
+                case _:
+                    self._hand_on(command)
+
+    def _hand_on(self, command: ConnectToBroker | SeekKeys | Consult | Deliberate) -> None:
+        match command:
+            case ConnectToBroker():
+                self._shell.connect(self)
+            case SeekKeys():
+                self._shell.seek_keys(self)
+            case Consult():
+                self._shell.consult(self, command)
+            case Deliberate(deliberation):
+                self._shell.deliberate(self, deliberation)
 
     def _wake_at(self, when: float) -> None:
         if self._timer is not None:

@@ -8,7 +8,8 @@ Laws:
   that must be authorized and whose head does not suffice.
 - What must be authorized (`admission` is there) is forwarded at a first look only if it is a
   Produce to the one topic that was last found to be allowed.
-- A size is judged before a single byte of its frame is kept.
+- A size is judged before a single byte of its frame is kept, and a long frame, other than a
+  Produce, is gathered only where there is room for it (`proxy.room`).
 - What is produced counts towards a quota (`throttle` is there) once per read, before it is judged;
   who is throttled is held behind a whole frame, so that the broker can answer it.
 """
@@ -32,7 +33,8 @@ from proxy.frames import (
     beginning_of,
     cut,
 )
-from proxy.wire.apis import FETCH, PRODUCE, SASL_APIS, answered_here
+from proxy.room import LONG_OF_STRANGERS
+from proxy.wire.apis import PRODUCE, SASL_APIS, answered_here
 
 if TYPE_CHECKING:
     from proxy.admission import Admission
@@ -50,10 +52,6 @@ LONGEST_BEGINNING: Final = 512
 MOST_BEGINNINGS: Final = 16
 """Per connection: API keys and versions whose frames are recognised."""
 
-MOST_BYTES_JUDGED: Final = 1_048_576
-"""Of a request, other than Produce and Fetch, that must be read item by item to be authorized: the
-other connections of the worker wait as long. Kafka has no such bound."""
-
 
 class Requests:
     """What comes from the client, cut into frames."""
@@ -61,7 +59,6 @@ class Requests:
     __slots__ = (
         "_connection",
         "_flows_until",
-        "_gathered",
         "_inflight",
         "_left",
         "_owed",
@@ -72,6 +69,7 @@ class Requests:
         "bytes",
         "count",
         "expires_at",
+        "gathered",
         "held",
         "held_behind",
         "last_at",
@@ -117,7 +115,7 @@ class Requests:
         self.held_behind = False
         """Whether the client is to be held as soon as the broker has the whole of a frame."""
         self._left = 0
-        self._gathered: tuple[bytearray, int, Callable[[bytes, float], None]] | None = None
+        self.gathered: tuple[bytearray, int, Callable[[bytes, float], None]] | None = None
         """The frame that is gathered, its size, and who takes it."""
 
     @property
@@ -151,8 +149,8 @@ class Requests:
             at = pos
             if self._left:
                 pos = self._cut_through(data, at, end, now)
-            elif self._gathered is not None:
-                pos = self._gather(self._gathered, data, at, end, now)
+            elif self.gathered is not None:
+                pos = self._gather(self.gathered, data, at, end, now)
             elif self.held:
                 break
             else:
@@ -179,7 +177,7 @@ class Requests:
             and not self.held
             and not self.rest
             and not self._left
-            and self._gathered is None
+            and self.gathered is None
         )
         self._flows_until = self.expires_at if flowing else -inf
 
@@ -298,7 +296,8 @@ class Requests:
         elif size < smallest:
             self._connection.end(CloseReason.MALFORMED_FRAME, now)
         elif not self.relaying:
-            return self._take_whole(data, pos, end, now, self._connection.dialogue.answer_whole)
+            if size < LONG_OF_STRANGERS or self._connection.long_work.admits_stranger(size, now):
+                return self._take_whole(data, pos, end, now, self._connection.dialogue.answer_whole)
         elif end - pos >= REQUEST_HEAD.size:
             _, key, _, _ = REQUEST_HEAD.unpack_from(data, pos)
             if now <= self.expires_at or self._connection.outlives_expiry(key >> 16, now):
@@ -311,13 +310,14 @@ class Requests:
         api_key, api_version = key >> 16, key & 0xFFFF
         if admission is None and self.throttle is not None:
             admission = self.throttle.admission(api_key)
+        (size,) = SIZE.unpack_from(data, pos)
         if answered_here(api_key, api_version):
-            (size,) = SIZE.unpack_from(data, pos)
             if api_key in SASL_APIS and size > connection.rules.sasl_max_receive_size:
                 connection.end(CloseReason.OVERSIZE_FRAME, now)
                 return pos
-            return self._take_whole(data, pos, end, now, connection.dialogue.answer_whole)
-        if key not in connection.target.routes:
+            if connection.long_work.has_room(size, now):
+                return self._take_whole(data, pos, end, now, connection.dialogue.answer_whole)
+        elif key not in connection.target.routes:
             connection.end(CloseReason.UNSUPPORTED_API, now)
         elif self.to_broker is None:
             connection.connect()
@@ -325,9 +325,7 @@ class Requests:
             return self._relay_one(data, pos, end, now)
         elif api_key == PRODUCE:
             return self._authorize_produce(admission, api_version, data, pos, end, now)
-        elif api_key != FETCH and SIZE.unpack_from(data, pos)[0] > MOST_BYTES_JUDGED:
-            connection.end(CloseReason.OVERSIZE_FRAME, now)
-        else:
+        elif connection.long_work.has_room(size, now):
             return self._take_whole(data, pos, end, now, admission.judge)
         return pos
 
@@ -370,9 +368,10 @@ class Requests:
         begin = pos + SIZE.size
         if begin + size <= end:
             taker(bytes(data[begin : begin + size]), now)
+            self._connection.long_work.leave_room()
             return begin + size
-        self._gathered = bytearray(), size, taker
-        return self._gather(self._gathered, data, begin, end, now)
+        self.gathered = bytearray(), size, taker
+        return self._gather(self.gathered, data, begin, end, now)
 
     def _gather(
         self,
@@ -386,6 +385,9 @@ class Requests:
         after = min(pos + size - len(content), end)
         content += data[pos:after]
         if len(content) == size:
-            self._gathered = None
-            taker(bytes(content), now)
+            self.gathered = None
+            whole = bytes(content)
+            content.clear()  # the same bytes twice would be much
+            taker(whole, now)
+            self._connection.long_work.leave_room()
         return after

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from proxy.deliberation import LONGEST_AT_ONCE
 from proxy.errors import BrokerFault
 from proxy.frames import (
     OWN_ANSWER,
@@ -57,6 +58,8 @@ class Responses:
         "_throttled",
         "_to_client",
         "bytes",
+        "change",
+        "changing",
         "inflight",
         "rest",
     )
@@ -76,6 +79,10 @@ class Responses:
         self._long: LongTransform | None = None
         self._own: list[bytes] = []
         """Own answers that wait for their turn."""
+        self.change: Callable[[Callable[[bytes], bytes], bytes], None] | None = None
+        """Has a long response changed in steps; `changed` is told the result."""
+        self.changing = False
+        """Whether it is under way: what the broker sends comes later."""
         self._throttle: Throttle | None = None
         self._throttled: Callable[[float], None] | None = None
         self._throttle_time_ms = 0
@@ -88,7 +95,7 @@ class Responses:
     @property
     def settled(self) -> bool:
         """Whether every request was answered, to the last byte."""
-        return not self.inflight and not self._left and self._gathered is None
+        return not (self.inflight or self._left or self._gathered or self.changing)
 
     def answer(self, frame: bytes) -> None:
         """Send an answer of the proxy's own, when its turn comes."""
@@ -104,8 +111,9 @@ class Responses:
 
         Raises BrokerFault when it is no answer to what was asked.
         """
-        pos = self._relay(data, 0, len(data), now) if self._flowing else 0
-        if pos < len(data):
+        if not self._flowing:
+            self._take(data, 0, now)
+        elif (pos := self._relay(data, 0, len(data), now)) < len(data):
             self._take(data, pos, now)
 
     def _take(self, data: Bytes, pos: int, now: float) -> None:
@@ -114,6 +122,9 @@ class Responses:
         end = len(data)
         while pos < end:
             at = pos
+            if self.changing:
+                self.rest = bytes(data[at:end])
+                break
             if self._left:
                 pos = self._cut_through(data, at, end)
             elif self._gathered is not None:
@@ -130,7 +141,9 @@ class Responses:
 
     def _reconsider(self) -> None:
         """Find out whether the next read begins with a response, and may end with any."""
-        self._flowing = not (self.rest or self._left or self._gathered or self._own)
+        self._flowing = not (
+            self.rest or self._left or self._gathered or self._own or self.changing
+        )
 
     def _relay(self, data: Bytes, start: int, looks_end: int, now: float) -> int:
         """Forward whole responses and the beginning of one; return where a look is needed.
@@ -234,10 +247,23 @@ class Responses:
         if len(content) == size:
             self._gathered = None
             assert route.transform is not None
-            changed = route.transform(bytes(content))
-            if changed:
-                self._send(SIZE.pack(len(changed)) + changed)
+            if size > LONGEST_AT_ONCE and isinstance(route, Amendment) and route.takes_long:
+                assert self.change is not None
+                self.changing = True
+                self.change(route.transform, bytes(content))
+            else:
+                self._send_changed(route.transform(bytes(content)))
         return after
+
+    def changed(self, content: bytes) -> None:
+        """A long response was changed; what came meanwhile is taken with the next bytes."""
+        self.changing = False
+        self._send_changed(content)
+        self._send_own()
+
+    def _send_changed(self, content: bytes) -> None:
+        if content:
+            self._send(SIZE.pack(len(content)) + content)
 
     def _cut_through(self, data: Bytes, pos: int, end: int) -> int:
         after = min(pos + self._left, end)
@@ -254,7 +280,7 @@ class Responses:
 
     def _send_own(self) -> None:
         """Send own answers whose turn has come."""
-        if self._left or self._gathered is not None:
+        if self._left or self._gathered is not None or self.changing:
             return
         while self.inflight and self.inflight[0][0] == OWN_ANSWER:
             self.inflight.popleft()

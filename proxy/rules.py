@@ -1,11 +1,13 @@
 """What a connection is held to, and the two it deals with: its target and its observer."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from proxy.commands import CloseReason
 from proxy.frames import Bytes, Route
+from proxy.room import Room
+from proxy.steps import Steps, T
 from proxy.wire.api_versions import ApiVersionsAnswers
 from sasl.mechanism import Mechanism
 from sasl.states import Authenticated, Failed, Terms
@@ -77,6 +79,10 @@ class Rules:
     """Seconds before the answer to a failed authentication, and the close."""
     quotas: Quotas | None = None
     """How much clients may use; None: as much as they like."""
+    room: Room = field(default_factory=Room)
+    """For long requests; one for all connections of a worker."""
+    strangers: Room = field(default_factory=Room)
+    """For those of clients that are not known yet."""
 
 
 class Stopwatch(Protocol):
@@ -88,6 +94,10 @@ class Stopwatch(Protocol):
 
     def broker_bytes(self, data: Bytes, now: float) -> None:
         """Take what was read from the broker."""
+        ...
+
+    def timed(self, steps: Steps[T]) -> Steps[T]:
+        """Take long work's steps, and the time for them."""
         ...
 
 

@@ -7,6 +7,7 @@ before anything runs, and a worker that has to be started anew finds its queue o
 
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -96,7 +97,7 @@ class Server:
         except ProxyError as error:
             print(f"reauth-proxy: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
             return 2
-        for line in exposures(self._config):
+        for line in (*exposures(self._config), *_too_few_files(self._config)):
             log.warning("%s", line)
         self._load()
         self._children = [
@@ -204,6 +205,7 @@ class Server:
             config = load(self._path)
         except ConfigError as error:
             log.error("not reloaded, the old configuration stays: %s", error)
+            self._signal(signal.SIGHUP)  # workers count it
             return
         for key in compare(self._config, config).needs_restart:
             log.warning("not reloaded, needs a restart: %s", key)
@@ -277,6 +279,27 @@ def _usage_table(config: Config) -> UsageTable | None:
     return UsageTable(config.workers, window)
 
 
+def _take_all_files() -> None:
+    """Raise the soft limit of file descriptors to the hard one, as Java does (`MaxFDLimit`).
+
+    It is 1,024 in a shell and under systemd, which strangers alone can use up.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _too_few_files(config: Config) -> tuple[str, ...]:
+    """Return a sentence if a worker may lack file descriptors for as many clients as it lets in."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * sum(one.max_connections for one in config.listeners) // config.workers
+    if limit == resource.RLIM_INFINITY or needed <= limit:
+        return ()
+    return (
+        f"max.connections of all listeners take up to {needed} file descriptors in each worker,"
+        f" which may have {limit} (ulimit -Hn)",
+    )
+
+
 def serve(path: Path) -> int:
     """Run the proxy that the file describes; return the exit status."""
     logging.basicConfig(
@@ -284,4 +307,5 @@ def serve(path: Path) -> int:
         level=logging.INFO,
         format="%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s",
     )
+    _take_all_files()
     return Server(path, load(path)).run()

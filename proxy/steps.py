@@ -4,8 +4,8 @@ Whoever runs it decides what happens between the steps: nothing (`finish`), or a
 loop (`proxy.turns`). A step takes some tens of microseconds, whatever is asked for.
 """
 
-from collections.abc import Generator
-from typing import Final, TypeVar
+from collections.abc import Callable, Generator
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
@@ -23,3 +23,29 @@ def finish(steps: Steps[T]) -> T:
         except StopIteration as done:
             result: T = done.value
             return result
+
+
+class Deliberation:
+    """Long work on behalf of a connection, and what follows from its result."""
+
+    __slots__ = ("_then", "is_long", "steps", "who")
+
+    def __init__(
+        self, who: str, steps: Steps[Any], then: Callable[[Any, float], None], *, is_long: bool
+    ) -> None:
+        """`then(result, now)` is told; `is_long`: it is about more than the usual."""
+        self.who = who
+        self.steps = steps
+        self.is_long = is_long
+        self._then: Callable[[Any, float], None] | None = then
+
+    def done(self, result: Any, now: float) -> None:
+        """The work was done."""
+        then, self._then = self._then, None
+        if then is not None:
+            then(result, now)
+
+    def drop(self) -> None:
+        """Nobody is interested any more: end it, and keep nothing of what it was about."""
+        self._then = None
+        self.steps.close()

@@ -32,9 +32,11 @@ from proxy.consultation import ask
 from proxy.control import serve_control
 from proxy.doors import Routing
 from proxy.errors import ConfigError, ProxyError
+from proxy.lanes import Lanes
 from proxy.listener import Listener
 from proxy.observer import SessionObserver
 from proxy.quota_service import QuotaService
+from proxy.room import Room
 from proxy.routing.discovery import Target
 from proxy.rules import Unjudged
 from proxy.sessions import Sessions
@@ -57,7 +59,6 @@ CLIENTS_AT_ONCE: Final = 256
 COLLECTOR_THRESHOLD: Final = 1_500
 """Allocations between two runs of the cycle collector. A closed connection is a cycle: with more
 between two runs, one that finds thousands of them holds up all others for tens of milliseconds."""
-
 SWITCH_INTERVAL: Final = 0.0002
 """Seconds after which a thread beside the event loop, which answers about 100,000 ACLs say, lets
 the loop go on. Python's own five milliseconds would be added to every turn of the loop."""
@@ -69,16 +70,20 @@ class Worker:
     def __init__(self, path: Path, settings: config.Config, given: "Given") -> None:
         self.loop = asyncio.get_running_loop()
         self.buffer = ReadBuffer()
+        self.room = Room()
         self.upstream_tls = given.tls.upstream
         self.connect_timeout = settings.upstream.socket_connection_setup_timeout_ms / 1000
         self._path = path
         self._settings = settings
         self._given = given
         self._started = time.time()
+        self._version = version("kafka-reauth-proxy")
         self._names = connection_ids()
         self._timeline = Timeline(wall=time.time(), now=self.loop.time())
         self._store: Store = open_store(settings.store.url)
         self._credentials = CachedCredentials(self._store)
+        self._is_stale = False
+        """Whether the last configuration file that it was to take was none."""
         self._store_error: str | None = None
         self._store_read_at = self.loop.time()
         self._authorization = self._make_authorization()
@@ -86,6 +91,7 @@ class Worker:
         self._rights = self._authorization or Unjudged(settings.authorizer.super_users)
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = Turns(self.loop)
+        self.lanes = Lanes(self._turns)
         self._stopping = asyncio.Event()
         self._tally = Tally(
             run=next(self._names),
@@ -296,8 +302,10 @@ class Worker:
     def _reload(self) -> None:
         try:
             settings = config.load(self._path)
-        except ConfigError:
-            return  # the parent has said so
+        except ConfigError:  # the parent has said so
+            self._is_stale = True
+            return
+        self._is_stale = False
         self.apply(settings)
 
     def apply(self, settings: config.Config) -> None:
@@ -351,15 +359,13 @@ class Worker:
     def _collect(self, snapshot: Snapshot) -> None:
         """Add what is counted outside the tally."""
         report_process(
-            snapshot,
-            worker=self._given.number,
-            version=version("kafka-reauth-proxy"),
-            started=self._started,
+            snapshot, worker=self._given.number, version=self._version, started=self._started
         )
         if self.upstream_tls is not None and self.upstream_tls.expires_at is not None:
             snapshot.gauge(registry.UPSTREAM_CERTIFICATE_EXPIRY, self.upstream_tls.expires_at)
         if self._events is not None:
             self._events.report(snapshot)
+        snapshot.gauge(registry.CONFIGURATION_STALE, self._is_stale)
         snapshot.gauge(registry.STORE_AGE, self.loop.time() - self._store_read_at)
         if self._authorization is not None:
             self._authorization.collect(snapshot)

@@ -25,6 +25,7 @@ MAY_KNOW_ASYNCIO = {
     "proxy/http.py",
     "proxy/http_process.py",
     "proxy/keys.py",
+    "proxy/lanes.py",
     "proxy/listener.py",
     "proxy/quota_cluster.py",
     "proxy/relay.py",

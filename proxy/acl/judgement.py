@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from proxy.acl.model import Operation, ResourceType
 from proxy.errors import ProxyError
+from proxy.lockstep import pausing
 
 BodyTransform = Callable[[bytes], bytes]
 """From the body of the broker's response (behind its header) to the one that the client gets.
@@ -99,7 +100,7 @@ class TopicsUnknown(ProxyError):
 def names_of(topics: TopicNames, ids: Iterable[bytes]) -> dict[bytes, str | None]:
     """Return the names of several topics. Raises `TopicsUnknown` for all that are not known."""
     names, unknown = {}, set[bytes]()
-    for topic_id in ids:
+    for topic_id in pausing(ids):
         try:
             names[topic_id] = topics[topic_id]
         except TopicsUnknown as topic:

@@ -43,7 +43,7 @@ from proxy.wire.codec_values import (
     fixed_codec,
     string_codec,
 )
-from proxy.wire.primitives import Malformed, uvarint, write_uvarint
+from proxy.wire.primitives import Malformed, tag_count, uvarint, write_uvarint
 
 # Entities are instances of kio's generated classes, one per API and version: `Any` is the honest
 # type of both, the more so as mypy takes a `type[Any]` for something that cannot be cached by.
@@ -276,7 +276,7 @@ def _tags_step(entity_type: type[Any]) -> _Step:
             put(entity, defaults[tag])
         if data[position] == 0:
             return position + 1
-        count, position = uvarint(data, position)
+        count, position = tag_count(data, position)
         for _ in range(count):
             tag, position = uvarint(data, position)
             size, position = uvarint(data, position)

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from proxy.lockstep import pause, pausing
 from proxy.wire.primitives import INT16, INT32, LONGEST_STRING, Malformed, uvarint, write_uvarint
 
 Read = Callable[[bytes, int], tuple[Any, int]]
@@ -146,6 +147,7 @@ def fixed_array_codec(fixed: Fixed, flexible: bool, nullable: bool) -> Codec:
         length, position = read_length(data, position)
         if length <= 0:
             return (None if length < 0 else ()), position
+        pause(length)
         end = position + size * length
         if to_value is None:
             return struct.unpack_from(f">{length}{fixed.format}", data, position), end
@@ -258,15 +260,16 @@ def array_codec(item: Codec, flexible: bool, nullable: bool) -> Codec:
         length, position = read_length(data, position)
         if length < 0:
             return None, position
+        pause(length)
         items = []
-        for _ in range(length):
+        for _ in pausing(range(length)):
             value, position = read_item(data, position)
             items.append(value)
         return tuple(items), position
 
     def write(parts: Parts, items: Any) -> None:
         write_length(parts, items)
-        for value in items or ():
+        for value in pausing(items or ()):
             write_item(parts, value)
 
     return Codec(read=read, write=write, least_size=1 if flexible else 4)

@@ -11,6 +11,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
+from proxy.lockstep import pause, pausing
 from proxy.wire.apis import FETCH
 from proxy.wire.codec import decode, request_type
 from proxy.wire.primitives import (
@@ -94,6 +95,7 @@ def parse(api_version: int, body: View) -> FetchRequest:
     count, position = array_length(body, position, api_version >= FIRST_FLEXIBLE)
     topics = []
     for _ in range(count):
+        pause(1)
         topic = _topic(api_version, body, position)
         position = topic.end
         topics.append(topic)
@@ -134,7 +136,8 @@ def _topic(api_version: int, body: View, start: int) -> FetchedTopic:
     count, position = array_length(body, position, flexible)
     rest = _partition_bytes(api_version)
     partitions, tagged = [], False
-    for _ in range(count):
+    pause(min(count, len(body)))
+    for _ in pausing(range(count)):
         index, position = int32(body, position)
         partitions.append(index)
         position += rest
@@ -158,7 +161,7 @@ def _topic(api_version: int, body: View, start: int) -> FetchedTopic:
 def _tagged(api_version: int, body: View, position: int) -> bool:
     """Whether there are tagged fields behind forgotten topics, which begin here, and rack."""
     count, position = array_length(body, position, flexible=True)
-    for _ in range(count):
+    for _ in pausing(range(count)):
         if api_version >= FIRST_WITH_TOPIC_IDS:
             position += _TOPIC_ID
         else:

@@ -7,6 +7,7 @@ may see of it is cut out of the bytes. Schema: Kafka's `MetadataResponse.json`, 
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from proxy.lockstep import pausing
 from proxy.wire.primitives import (
     INT32,
     Malformed,
@@ -57,7 +58,7 @@ def parse(api_version: int, body: bytes) -> MetadataTopics:
     position = topics_at = _topics_at(api_version, body, flexible)
     count, position = array_length(body, position, flexible)
     topics = []
-    for _ in range(count):
+    for _ in pausing(range(count)):
         topic = _topic(api_version, body, position, flexible)
         position = topic.end
         topics.append(topic)

@@ -28,6 +28,9 @@ LONGEST_STRING: Final = 0x7FFF
 HIGHEST_UVARINT: Final = 0x7FFF_FFFF
 """Kafka reads an unsigned varint into a Java int and takes a negative one for a fault."""
 
+MOST_TAGS: Final = 4_096
+"""Tagged fields in one section, known or not. Kafka has no such bound, and no such messages."""
+
 
 class Malformed(ProxyError):
     """Bytes that end too early, or mean nothing."""
@@ -131,9 +134,17 @@ def skip_string(view: View, position: int, flexible: bool) -> int:
     return position + max(length, 0)
 
 
+def tag_count(view: View, position: int) -> tuple[int, int]:
+    """Read how many tagged fields a section has."""
+    count, position = uvarint(view, position)
+    if count > MOST_TAGS:
+        raise Malformed("more tagged fields than anybody sends")
+    return count, position
+
+
 def skip_tags(view: View, position: int) -> int:
     """Pass over a section of tagged fields (KIP-482)."""
-    count, position = uvarint(view, position)
+    count, position = tag_count(view, position)
     for _ in range(count):
         _, position = uvarint(view, position)
         size, position = uvarint(view, position)

@@ -6,6 +6,7 @@ Schema: Kafka's `ProduceRequest.json`, v3 to v13.
 from dataclasses import dataclass
 from typing import Final
 
+from proxy.lockstep import pause, pausing
 from proxy.wire.primitives import (
     INT32,
     Malformed,
@@ -68,6 +69,7 @@ def parse(api_version: int, body: View) -> ProduceRequest:
     count, position = array_length(body, topics_at, flexible)
     topics = []
     for _ in range(count):
+        pause(1)
         topic = _topic(api_version, body, position, flexible)
         position = topic.end
         topics.append(topic)
@@ -84,7 +86,8 @@ def _topic(api_version: int, body: View, start: int, flexible: bool) -> Produced
         name, position = string(body, start, flexible)
     count, position = array_length(body, position, flexible)
     partitions, transactional = [], False
-    for _ in range(count):
+    pause(min(count, len(body)))
+    for _ in pausing(range(count)):
         index, position = int32(body, position)
         partitions.append(index)
         if flexible:

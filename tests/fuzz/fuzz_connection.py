@@ -145,7 +145,7 @@ class Fuzzer:
                 play.tell(Connection.drain)
             case 1:
                 play.tell(Connection.client_finished)
-            case 2 if play.connection._hold & 1:
+            case 2 if play.connection.holds & 1:
                 play.broker_connects()
             case 3:
                 play.tell(lambda connection, now: connection.client_full(full, now))

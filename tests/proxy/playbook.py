@@ -17,18 +17,22 @@ from proxy.commands import (
     Command,
     ConnectToBroker,
     Consult,
+    Deliberate,
     PauseBroker,
     PauseClient,
     ResumeBroker,
     ResumeClient,
     SeekKeys,
+    SeekRoom,
     WakeAt,
 )
 from proxy.connection import Connection
 from proxy.enforcement import EnforcementPolicy, Override
 from proxy.frames import Route
+from proxy.room import Room
 from proxy.routing.discovery import Target
 from proxy.rules import Quotas, Rights, Rules, Unjudged
+from proxy.steps import Deliberation, finish
 from proxy.target import BrokerView
 from proxy.wire.api_versions import ApiVersionsAnswers, UpstreamVersions
 from proxy.wire.apis import APIS, METADATA
@@ -138,6 +142,7 @@ class Play:
         sasl_max_receive_size: int = 524_288,
         rights: Rights | None = None,
         quotas: Quotas | None = None,
+        room: Room | None = None,
     ) -> None:
         self.now = NOW
         self.log: list[str] = []
@@ -152,6 +157,9 @@ class Play:
         self.raw = False
         """Whether answers come without headers, as after a SaslHandshake v0."""
         self.commands: list[Command] = []
+        self.deliberations: list[Deliberation] = []
+        """Long work that was asked for and not done yet."""
+        self.thinks_at_once = True
         self.wakes_at = 0.0
         """When the timer is to look, as the connection said last."""
         self.client_takes = self.broker_takes = True
@@ -176,6 +184,7 @@ class Play:
             max_idle=600.0,
             failed_authentication_delay=0.1,
             quotas=quotas,
+            room=room or Room(),
         )
         self.connection = Connection(
             connection_id="c1",
@@ -224,6 +233,12 @@ class Play:
     def broker_connects(self) -> None:
         self.tell(lambda connection, now: connection.broker_connected(self._write_to_broker, now))
 
+    def think(self) -> None:
+        """Do the long work that waits first."""
+        deliberation = self.deliberations.pop(0)
+        result = finish(deliberation.steps)
+        self.tell(lambda connection, now: connection.long_work.done(deliberation, result, now))
+
     def wait_for(self, deadline: float | None) -> None:
         """Let the time come, and the timer look."""
         assert deadline is not None
@@ -246,7 +261,7 @@ class Play:
     def kept_bytes(self) -> int:
         """What the connection holds of its peers' bytes."""
         requests, responses = self.connection.requests, self.connection.responses
-        gathered = [one[0] for one in (requests._gathered, responses._gathered) if one]
+        gathered = [one[0] for one in (requests.gathered, responses._gathered) if one]
         kept = (requests.rest, responses.rest, *gathered, *responses._own)
         return sum(map(len, kept))
 
@@ -293,6 +308,19 @@ class Play:
                     self.wakes_at = when
                 case Close():
                     self._close(command)
+                case _:
+                    self._work_long(command)
+
+    def _work_long(self, command: SeekRoom | Deliberate) -> None:
+        match command:
+            case SeekRoom(size):
+                self.log.append(f"seek room for {size}")
+                self.connection.long_work.wait_for_room(size, self.tell)
+            case Deliberate(deliberation):
+                self.log.append("deliberate")
+                self.deliberations.append(deliberation)
+                if self.thinks_at_once:
+                    self.think()
 
     def _pause(self, side: str, paused: bool) -> None:
         self._paused[side] = paused
@@ -332,7 +360,7 @@ class Play:
             self.carry_out()
 
     def _paused_by_broker(self) -> bool:
-        return bool(self.connection._hold & 4)
+        return bool(self.connection.holds & 4)
 
 
 def whole_frame(data: bytearray, at: int) -> bytes | None:

@@ -14,8 +14,11 @@ from proxy.bulk import ReadBuffer
 from proxy.commands import Consult
 from proxy.connection import Connection
 from proxy.relay import BrokerSide, ClientSide
+from proxy.rules import Rights
+from proxy.steps import Deliberation
 from proxy.tls.strangers import Met, Stranger, why
 from proxy.tls.transport import ClientTls, ServerTls
+from proxy.turns import Turns
 from tests.proxy.frames_given import authenticate, bearer, handshake
 from tests.proxy.playbook import OAUTHBEARER, Offer, Play
 from tests.proxy.waiting import PATIENCE_SECONDS, until
@@ -114,6 +117,13 @@ class Shell:
     def consult(self, client: ClientSide, question: Consult) -> None:
         raise AssertionError(f"no store is needed for {question} of {client}")
 
+    def deliberate(self, client: ClientSide, deliberation: Deliberation) -> None:
+        self.tasks.append(self.loop.create_task(self._deliberate(client, deliberation)))
+
+    async def _deliberate(self, client: ClientSide, deliberation: Deliberation) -> None:
+        result = await Turns(self.loop).run(deliberation.steps)
+        client.tell(lambda connection, now: connection.long_work.done(deliberation, result, now))
+
 
 @dataclass
 class Relay:
@@ -148,9 +158,10 @@ def relayed(
     offer: Offer,
     receive_buffer: int | None = None,
     secured: Secured | None = None,
+    rights: Rights | None = None,
 ) -> Play:
     """Run `test` with a client of a relay in front of `broker`; return what was observed."""
-    play = Play()
+    play = Play(rights=rights)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

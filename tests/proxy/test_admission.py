@@ -1,7 +1,6 @@
 """One connection whose requests are authorized: what the broker sees of them, and the client."""
 
 import uuid
-from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -13,39 +12,13 @@ from kio.static.primitive import i16, i32
 
 from proxy.acl.guards.entities import NOT_THROTTLED, item_type
 from proxy.acl.model import Operation, ResourceType
-from proxy.acl.topics import KnownTopics
-from proxy.admission import Admission
-from proxy.connection import Connection
 from proxy.wire.codec import decode, encode, request_type
 from tests.proxy.acl.guards.given import Rights, topic
 from tests.proxy.frames_given import request, response
-from tests.proxy.playbook import Play, everything, logged_in
+from tests.proxy.guarded_given import Guarded
 
 READ_ID = uuid.UUID(int=7)
 HIDDEN_ID = uuid.UUID(int=8)
-
-
-class Guarded:
-    """A logged-in connection, and the rights it is judged by."""
-
-    def __init__(self, *allowed: Any, known: KnownTopics | None = None) -> None:
-        self.rights = Rights(frozenset().union(*allowed))
-        self.topics: KnownTopics = {} if known is None else known
-        self.play = logged_in(Play(rights=self, offer=everything(rewritten=frozenset())))
-
-    def admit(self, connection: Connection, _principal: str) -> Admission:
-        return Admission(connection, self.rights, self.topics)
-
-    def is_super_user(self, _principal: str) -> bool:
-        return False
-
-    def change(self, *allowed: Any) -> None:
-        """Other ACLs apply from now on."""
-        self.rights = Rights(frozenset().union(*allowed))
-        admission = self.play.connection.requests.admission
-        assert admission is not None
-        admission.rights_changed(self.rights)
-        self.play.connection.requests.guard(admission)
 
 
 def produce(correlation_id: int, *topics: str, version: int = 9, acks: int = -1) -> bytes:

@@ -19,10 +19,13 @@ from proxy.commands import CloseReason, Consult
 from proxy.config import from_mapping
 from proxy.config.listener import Listener as Settings
 from proxy.connection import Connection
+from proxy.lanes import Lanes
 from proxy.listener import Door, Listener
+from proxy.room import Room
 from proxy.routing.discovery import Target
 from proxy.rules import Unjudged
 from proxy.tls.contexts import Tls, open_tls
+from proxy.turns import Turns
 from tests.certificates import NOW, Authority, Issued
 from tests.proxy.frames_given import api_versions, handshake, metadata
 from tests.proxy.playbook import VERSIONS, Recorder
@@ -81,6 +84,8 @@ class Office:
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     buffer: ReadBuffer = field(default_factory=ReadBuffer)
     connect_timeout: float = PATIENCE_SECONDS
+    room: Room = field(default_factory=Room)
+    lanes: Lanes = field(default_factory=lambda: Lanes(Turns(asyncio.get_running_loop())))
     upstream_tls: Tls | None = None
     tasks: list["asyncio.Task[None]"] = field(default_factory=list)
 
@@ -172,7 +177,7 @@ def listen(
                 for client in list(listener.clients):
                     client.tell(Connection.killed)
                 await asyncio.gather(*office.tasks)
-                await asyncio.sleep(0.01)
+                await until(lambda: not listener.clients)
 
     async def bounded() -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):

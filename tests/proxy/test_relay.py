@@ -6,11 +6,18 @@ import os
 import struct
 
 import pytest
+from kio.schema.describe_groups.v5.response import DescribeGroupsResponse
+from kio.schema.errors import ErrorCode
 
 from proxy import bulk
 from proxy import relay as module
+from proxy.acl.model import Operation
 from proxy.connection import Connection
+from proxy.wire.codec import decode
+from tests.proxy.acl.guards.given import group
 from tests.proxy.frames_given import fetch, metadata, produce, response, sized
+from tests.proxy.guarded_given import Judge
+from tests.proxy.long_given import LITTLE, MUCH, PADDING, describe, described
 from tests.proxy.playbook import Offer, everything
 from tests.proxy.relayed import SMALL_BUFFER, Relay, read_frame, relayed
 from tests.proxy.waiting import PATIENCE_SECONDS, until
@@ -83,6 +90,37 @@ def test_many_small_frames_between_large_ones() -> None:
             assert await relay.frame() == content
 
     relayed(broker, test, offer=REWRITING)
+
+
+def test_long_requests_and_responses_of_a_judged_connection() -> None:
+    """What is judged in steps, and cut in steps, keeps its place among the others."""
+    names = [f"v{number}".ljust(PADDING, ".") for number in range(MUCH)]
+    judge = Judge(group(Operation.DESCRIBE, "mine", *names))
+    requests = [
+        describe(1, more=MUCH),
+        describe(2, "mine"),
+        describe(3, "hidden", more=MUCH),
+        describe(4, "hidden", more=LITTLE, hidden=True),
+        describe(5, "mine"),
+    ]
+    long = described(0, *names)
+
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert sized(await read_frame(reader)) == requests[0]
+        assert sized(await read_frame(reader)) == requests[1]
+        assert b"hidden" not in await read_frame(reader)
+        assert sized(await read_frame(reader)) == requests[4]
+        for correlation_id in (1, 2, 3, 5):
+            writer.write(long[:4] + struct.pack(">i", correlation_id) + long[8:])
+        await reader.read()
+
+    async def test(relay: Relay) -> None:
+        relay.writer.write(b"".join(requests))
+        answers = [decode(DescribeGroupsResponse, await relay.frame(), 5) for _ in requests]
+        assert [len(one.groups) for one in answers] == [MUCH, MUCH, MUCH + 1, LITTLE + 1, MUCH]
+        assert answers[2].groups[0].error_code is ErrorCode.group_authorization_failed
+
+    relayed(broker, test, offer=PLAIN, rights=judge)
 
 
 async def answer_slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -180,11 +218,12 @@ def test_a_broker_that_closes_in_the_middle_takes_the_client_along() -> None:
 
 def test_a_client_that_goes_takes_its_broker_along() -> None:
     """After the answer: a close looks like the end of sending, until something is sent."""
-    ended = asyncio.Event()
+    asked, gone, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_frame(reader)
-        await asyncio.sleep(0.1)
+        asked.set()
+        await gone.wait()
         writer.write(response(3))
         try:
             await reader.read()
@@ -193,9 +232,10 @@ def test_a_client_that_goes_takes_its_broker_along() -> None:
 
     async def test(relay: Relay) -> None:
         relay.writer.write(fetch(3))
-        await asyncio.sleep(0.05)
+        await asked.wait()
         relay.writer.transport.abort()
-        await asyncio.wait_for(ended.wait(), PATIENCE_SECONDS)
+        gone.set()
+        await ended.wait()
 
     relayed(broker, test, offer=PLAIN)
 

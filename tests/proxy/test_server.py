@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import resource
 import signal
 import socket
 import sqlite3
@@ -155,6 +156,19 @@ def test_a_life_of_two_workers(serving: Serving) -> None:
     reloaded = "reloaded: listeners[clients].reauth.enforcement"
     eventually(lambda: reloaded in serving.log(), "what was done is told")
 
+    # A mistake in the file changes nothing, is told, and can be watched until it is mended.
+    stale = "kafka_reauth_proxy_configuration_stale"
+    right = serving.path.read_text()
+    serving.path.write_text("listeners: [")
+    serving.process.send_signal(signal.SIGHUP)
+    old = "not reloaded, the old configuration stays: line 1: is not YAML"
+    eventually(lambda: old in serving.log(), "the mistake is told")
+    eventually(lambda: f"{stale} 1.0" in serving.get("/metrics")[1], "the mistake is seen")
+    assert serving.workers_up() == [True, True]
+    serving.path.write_text(right)
+    serving.process.send_signal(signal.SIGHUP)
+    eventually(lambda: f"{stale} 0.0" in serving.get("/metrics")[1], "it is mended")
+
     # A worker that dies is started anew; the line to the HTTP process holds.
     before = serving.children()
     os.kill(before[0], signal.SIGKILL)
@@ -283,3 +297,18 @@ def test_a_configuration_with_a_mistake_is_one_line(serving: Serving, name: str)
     assert serving.start() == ""
     assert serving.process.wait(PATIENCE_SECONDS) == 2
     assert len(serving.log().splitlines()) == 1
+
+
+def test_it_takes_all_the_files_that_it_may_have(serving: Serving) -> None:
+    """A shell's 1,024 are used up by strangers who connect, and then nobody can log in."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    serving.settings["listeners"][0]["max.connections"] = hard + 1
+    serving.write()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+    try:
+        serving.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    limits = {resource.prlimit(pid, resource.RLIMIT_NOFILE) for pid in serving.children()}
+    assert limits == {(hard, hard)}
+    assert "ulimit -Hn" in serving.log()

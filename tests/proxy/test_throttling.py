@@ -6,8 +6,9 @@ from proxy.acl.model import Operation
 from proxy.quota.model import QuotaKey
 from proxy.wire.apis import FETCH, METADATA, PRODUCE
 from proxy.wire.codec import encode, request_type, response_type
-from tests.proxy.acl.guards.given import topic
+from tests.proxy.acl.guards.given import group, topic
 from tests.proxy.frames_given import fetch, metadata, produce, request, response
+from tests.proxy.long_given import LITTLE, describe
 from tests.proxy.playbook import Offer, Play, everything, logged_in
 from tests.proxy.throttled_given import (
     ALICE,
@@ -271,6 +272,28 @@ class TestTheTimeOfRequests:
         assert held_ms == 1_000, "the length of a sample at most"
         play.broker(answer(METADATA, 12, 3))
         assert quoted.throttle_time_ms == held_ms
+
+    def test_of_what_is_judged_in_steps_counts_with_the_next_request(self) -> None:
+        """Or whoever asks for a hundred thousand things at once would use a worker for nothing."""
+        clock = {"now": 0, "step": 0}
+
+        def look() -> int:
+            clock["now"] += clock["step"]
+            return clock["now"]
+
+        rights = Judged(group(Operation.DESCRIBE, "*"))
+        quoted = Quoted({QuotaKey.REQUEST_PERCENTAGE: 10.0}, rights=rights, clock=look)
+        play = quoted.play
+        play.thinks_at_once = False
+        play.client(describe(3, more=LITTLE))
+        clock["step"] = 1_100_000_000
+        play.think()
+        clock["step"] = 0
+        assert play.paused == set()
+        play.client(describe(4, "mine"))
+        assert play.paused == {"client"}
+        held_ms = round((play.wakes_at - play.now) * 1_000)
+        assert held_ms == 1_000, "the length of a sample at most"
 
     def test_of_the_brokers_bytes_counts_with_the_next_request(self) -> None:
         quoted = self.timed(10.0, 400_000_000)

@@ -18,6 +18,7 @@ from proxy.acl.guards.items import (
 )
 from proxy.acl.judgement import FORWARD, Change, Guard, Inquiry, Judgement
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
+from proxy.lockstep import pausing
 from proxy.wire.apis import DESCRIBE_CLUSTER, DESCRIBE_QUORUM
 from proxy.wire.codec import decode, encode, response_type
 
@@ -65,27 +66,30 @@ def _always(**values: Any) -> Refusal:
 
 def _refuse_txn_markers(request: Any) -> Values:
     def partitions(topic: Any) -> list[Values]:
-        return [{"partition_index": index, **_ERROR} for index in topic.partition_indexes]
+        return [{"partition_index": index, **_ERROR} for index in pausing(topic.partition_indexes)]
 
     def topics(marker: Any) -> list[Values]:
-        return [{"name": topic.name, "partitions": partitions(topic)} for topic in marker.topics]
+        return [
+            {"name": topic.name, "partitions": partitions(topic)}
+            for topic in pausing(marker.topics)
+        ]
 
     return {
         "markers": [
             {"producer_id": marker.producer_id, "topics": topics(marker)}
-            for marker in request.markers
+            for marker in pausing(request.markers)
         ]
     }
 
 
 def _refuse_replica_log_dirs(request: Any) -> Values:
     def partitions(topic: Any) -> list[Values]:
-        return [{"partition_index": index, **_ERROR} for index in topic.partitions]
+        return [{"partition_index": index, **_ERROR} for index in pausing(topic.partitions)]
 
     return {
         "results": [
             {"topic_name": topic.name, "partitions": partitions(topic)}
-            for log_dir in request.dirs
+            for log_dir in pausing(request.dirs)
             for topic in log_dir.topics
         ]
     }
@@ -93,13 +97,15 @@ def _refuse_replica_log_dirs(request: Any) -> Values:
 
 def _refuse_elections(request: Any) -> Values:
     def partitions(topic: Any) -> list[Values]:
-        return [{"partition_id": index, **_ERROR_AND_MESSAGE} for index in topic.partitions]
+        return [
+            {"partition_id": index, **_ERROR_AND_MESSAGE} for index in pausing(topic.partitions)
+        ]
 
     return {
         **_ERROR,
         "replica_election_results": [
             {"topic": topic.topic, "partition_result": partitions(topic)}
-            for topic in request.topic_partitions or ()
+            for topic in pausing(request.topic_partitions or ())
         ],
     }
 
@@ -108,25 +114,27 @@ def _refuse_reassignments(request: Any) -> Values:
     def partitions(topic: Any) -> list[Values]:
         return [
             {"partition_index": partition.partition_index, **_ERROR_AND_MESSAGE}
-            for partition in topic.partitions
+            for partition in pausing(topic.partitions)
         ]
 
     return {
         **_ERROR_AND_MESSAGE,
         "responses": [
-            {"name": topic.name, "partitions": partitions(topic)} for topic in request.topics
+            {"name": topic.name, "partitions": partitions(topic)}
+            for topic in pausing(request.topics)
         ],
     }
 
 
 def _refuse_list_of_reassignments(request: Any) -> Values:
     def partitions(topic: Any) -> list[Values]:
-        return [{"partition_index": index} for index in topic.partition_indexes]
+        return [{"partition_index": index} for index in pausing(topic.partition_indexes)]
 
     return {
         **_ERROR_AND_MESSAGE,
         "topics": [
-            {"name": topic.name, "partitions": partitions(topic)} for topic in request.topics or ()
+            {"name": topic.name, "partitions": partitions(topic)}
+            for topic in pausing(request.topics or ())
         ],
     }
 

@@ -7,6 +7,7 @@ from kio.schema.errors import ErrorCode
 from proxy.acl.guards.items import MESSAGES, Values, answer, judge_items, read_request
 from proxy.acl.judgement import Inquiry, Judgement
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
+from proxy.lockstep import pausing
 
 DESCRIBE_CONFIGS: Final = 32
 ALTER_CONFIGS: Final = 33
@@ -35,9 +36,9 @@ def describe_configs(inquiry: Inquiry) -> Judgement:
     One resource of an unknown type fails the whole request, as in Kafka.
     """
     request = read_request(inquiry, DESCRIBE_CONFIGS)
-    if any(resource.resource_type not in _DENIALS for resource in request.resources):
+    if any(resource.resource_type not in _DENIALS for resource in pausing(request.resources)):
         error = ErrorCode.invalid_request
-        results = [_described(each, error, MESSAGES[error]) for each in request.resources]
+        results = [_described(each, error, MESSAGES[error]) for each in pausing(request.resources)]
         return answer(inquiry, DESCRIBE_CONFIGS, results=results)
 
     def refuse(resource: Any) -> Values | None:

@@ -20,6 +20,7 @@ from proxy.acl.guards.entities import item_type
 from proxy.acl.guards.items import answer, entities, may_topic, read_request
 from proxy.acl.judgement import BodyTransform, Change, Inquiry, Judgement
 from proxy.acl.model import Operation, ResourceType
+from proxy.lockstep import pausing
 from proxy.wire.codec import decode, encode, response_type
 
 DESCRIBE_TOPIC_PARTITIONS: Final = 75
@@ -42,7 +43,7 @@ def describe_topic_partitions(inquiry: Inquiry) -> Judgement:
         return Change(response=_cut(inquiry))  # which the broker refuses for being senseless
     asked = {
         topic.name: topic
-        for topic in request.topics
+        for topic in pausing(request.topics)
         if cursor is None or _sort_key(topic.name) >= _sort_key(cursor.topic_name)
     }
     seen = {name for name in asked if may_topic(inquiry, Operation.DESCRIBE, name)}
@@ -72,7 +73,7 @@ def _refusals(names: list[str]) -> list[dict[str, Any]]:
             "topic_id": None,
             "partitions": [],
         }
-        for name in names
+        for name in pausing(names)
     ]
 
 

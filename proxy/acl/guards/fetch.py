@@ -17,6 +17,7 @@ from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make, uuid_or_no
 from proxy.acl.guards.items import topic_refusal
 from proxy.acl.judgement import FORWARD, Answer, BodyTransform, Change, Inquiry, Judgement, names_of
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
+from proxy.lockstep import pausing
 from proxy.wire.apis import FETCH
 from proxy.wire.codec import decode, encode, response_type
 from proxy.wire.fetch_requests import (
@@ -49,7 +50,7 @@ def fetch(inquiry: Inquiry) -> Judgement:
         if request.session_epoch == INITIAL_EPOCH:
             return Change(watch=_note_session(version, sessions))
         return FORWARD
-    kept = [topic for topic in request.topics if topic not in denied]
+    kept = [topic for topic in pausing(request.topics) if topic not in denied]
     if not kept:
         return Answer(_answer(version, ErrorCode.none, denied))
     return Change(
@@ -126,8 +127,8 @@ def _entries(api_version: int, denied: Denied) -> tuple[Any, ...]:
                     aborted_transactions=(),
                     records=b"",
                 )
-                for index in topic.partitions
+                for index in pausing(topic.partitions)
             ),
         )
-        for topic, error in denied.items()
+        for topic, error in pausing(denied.items())
     )

@@ -16,6 +16,7 @@ from proxy.acl.guards.items import read_request as read
 from proxy.acl.guards.parts import may_describe, may_group, on_response
 from proxy.acl.judgement import FORWARD, Change, Inquiry, Judgement
 from proxy.acl.model import Operation, ResourceType
+from proxy.lockstep import pausing
 from proxy.wire.codec import encode, response_type
 
 DESCRIBE_GROUPS: Final = 15
@@ -29,6 +30,8 @@ _GROUP_DENIED: Final = ErrorCode.group_authorization_failed
 _TOPIC_DENIED: Final = ErrorCode.topic_authorization_failed
 NO_OPERATIONS: Final = -(2**31)
 """Kafka's authorized operations where none are told."""
+
+_FIELDS_OF_A_REFUSAL: Final = 13
 
 Topics = Callable[[Any], Iterable[str]]
 """The topics that the description of a group tells of."""
@@ -122,7 +125,10 @@ def _describe(
     for group_id in getattr(request, groups):
         may = may_group(inquiry, Operation.DESCRIBE, group_id)
         (kept if may else refused).append(group_id)
-    refusals = [_undescribed(group_id, _GROUP_DENIED, None) for group_id in refused]
+    refusals = [
+        _undescribed(group_id, _GROUP_DENIED, None)
+        for group_id in pausing(refused, values=_FIELDS_OF_A_REFUSAL)
+    ]
     if refused and not kept:
         return answer(inquiry, api_key, groups=refusals)
     with_operations = getattr(request, "include_authorized_operations", False)

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from proxy.acl.guards.entities import NOT_THROTTLED, item_type
 from proxy.acl.judgement import FORWARD, Answer, BodyTransform, Change, Inquiry, Judgement
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
+from proxy.lockstep import pause, pausing
 from proxy.wire.codec import decode, encode, request_type, response_type
 
 Values = Mapping[str, Any]
@@ -74,6 +75,7 @@ def _field_names(entity_type: Any) -> frozenset[str]:
 
 def entity(entity_type: Any, values: Values) -> Any:
     """Make an entity, and those within it."""
+    pause(len(values))
     names = _field_names(entity_type)
     return entity_type(
         **{
@@ -88,7 +90,7 @@ def entity(entity_type: Any, values: Values) -> Any:
 
 def entities(entity_type: Any, values: Iterable[Values]) -> tuple[Any, ...]:
     """Make the items of an array."""
-    return tuple(entity(entity_type, each) for each in values)
+    return tuple(entity(entity_type, each) for each in pausing(values))
 
 
 def answer(inquiry: Inquiry, api_key: int, **values: Any) -> Answer:
@@ -115,7 +117,7 @@ def judge_items(
     """
     asked = getattr(request, items)
     kept, refusals = [], []
-    for item in asked:
+    for item in pausing(asked):
         refusal = refuse(item)
         if refusal is None:
             kept.append(item)
@@ -145,7 +147,7 @@ def _merge(
         merged = [*getattr(response, results), *refused]
         if order_by:
             key_of = attrgetter(*order_by)
-            places = {key_of(item): place for place, item in enumerate(asked)}
+            places = {key_of(item): place for place, item in enumerate(pausing(asked))}
             merged.sort(key=lambda result: places.get(key_of(result), len(places)))
         return encode(replace(response, **{results: tuple(merged)}))
 

@@ -22,6 +22,7 @@ from proxy.acl.guards.parts import (
 )
 from proxy.acl.judgement import FORWARD, Change, Inquiry, Judgement
 from proxy.acl.model import Operation
+from proxy.lockstep import pausing
 from proxy.wire.apis import FIND_COORDINATOR
 from proxy.wire.codec import encode, response_type
 
@@ -71,10 +72,10 @@ def find_coordinator(inquiry: Inquiry) -> Judgement:
     asked = list(zip(request.coordinator_keys, errors, strict=True))
     if not any(errors):
         return FORWARD
-    refused = [error and _no_coordinator(key, error, "") for key, error in asked]
+    refused = [error and _no_coordinator(key, error, "") for key, error in pausing(asked)]
     if all(errors):
         return answer(inquiry, FIND_COORDINATOR, coordinators=refused)
-    kept = tuple(key for key, error in asked if error is None)
+    kept = tuple(key for key, error in pausing(asked) if error is None)
     item = item_type(response_type(FIND_COORDINATOR, inquiry.api_version), "coordinators")
     placed = [each and entities(item, [each])[0] for each in refused]
     return Change(
@@ -107,7 +108,7 @@ def _find_share_coordinator(inquiry: Inquiry, request: Any) -> Judgement:
         return FORWARD
     denied = ErrorCode.cluster_authorization_failed
     message = "Cluster authorization failed."
-    refused = [_no_coordinator(key, denied, message) for key in request.coordinator_keys]
+    refused = [_no_coordinator(key, denied, message) for key in pausing(request.coordinator_keys)]
     return answer(inquiry, FIND_COORDINATOR, coordinators=refused)
 
 
@@ -197,12 +198,12 @@ def streams_group_heartbeat(inquiry: Inquiry) -> Judgement:
     made = [
         topic.name
         for each in request.topology.subtopologies
-        for topic in (*each.repartition_source_topics, *each.state_changelog_topics)
+        for topic in pausing((*each.repartition_source_topics, *each.state_changelog_topics))
     ]
     read = [
         name
         for each in request.topology.subtopologies
-        for name in (*each.source_topics, *each.repartition_sink_topics)
+        for name in pausing((*each.source_topics, *each.repartition_sink_topics))
     ]
     if may_describe_all(inquiry, (*read, *made)) and _may_create_all(inquiry, made):
         return FORWARD

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make, uuid_or_none
 from proxy.acl.judgement import FORWARD, Answer, Authority, Change, Inquiry, Judgement, names_of
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
+from proxy.lockstep import pausing
 from proxy.wire.apis import METADATA
 from proxy.wire.codec import decode, encode, request_type, response_type
 from proxy.wire.metadata_topics import Topic, keep, parse, with_operations
@@ -48,7 +49,7 @@ def metadata(inquiry: Inquiry) -> Judgement:
     if asked is None:
         return Answer(_invalid(inquiry.api_version, request.topics))
     refused = {topic: error for topic in asked if (error := _error(inquiry.authority, topic))}
-    kept = [topic for topic in asked if topic not in refused]
+    kept = [topic for topic in pausing(asked) if topic not in refused]
     made = getattr(request, "allow_auto_topic_creation", True)
     may_be_made = _creatable(inquiry.authority, kept) if made else frozenset()
     forbids = made and any(topic.name not in may_be_made for topic in kept)
@@ -70,16 +71,20 @@ def metadata(inquiry: Inquiry) -> Judgement:
 
 def _asked(inquiry: Inquiry, topics: Iterable[Any]) -> list[_Asked] | None:
     """Return what is asked for; None: by id in a version without it, or by nothing at all."""
-    by_id = [topic for topic in topics if getattr(topic, "topic_id", None) is not None]
+    by_id = [topic for topic in pausing(topics) if getattr(topic, "topic_id", None) is not None]
     by_name = [topic for topic in topics if topic.name is None] and not by_id
     if (by_id and inquiry.api_version < _FIRST_BY_ID) or by_name:
         return None
     if by_id:  # names beside them are not looked at, as in Kafka
-        entries = {topic.topic_id.bytes: topic for topic in by_id}
+        entries = {topic.topic_id.bytes: topic for topic in pausing(by_id)}
         names = names_of(inquiry.topics, entries)
-        return [_Asked(name=names[one], topic_id=one, entry=entries[one]) for one in entries]
-    entries = {topic.name: topic for topic in topics}
-    return [_Asked(name=name, topic_id=None, entry=entry) for name, entry in entries.items()]
+        return [
+            _Asked(name=names[one], topic_id=one, entry=entries[one]) for one in pausing(entries)
+        ]
+    entries = {topic.name: topic for topic in pausing(topics)}
+    return [
+        _Asked(name=name, topic_id=None, entry=entry) for name, entry in pausing(entries.items())
+    ]
 
 
 def _invalid(api_version: int, topics: Iterable[Any]) -> bytes:
@@ -100,7 +105,7 @@ def _invalid(api_version: int, topics: Iterable[Any]) -> bytes:
                     is_internal=False,
                     partitions=(),
                 )
-                for topic in topics
+                for topic in pausing(topics)
             ),
             error_code=ErrorCode.none,
         )
@@ -116,7 +121,7 @@ def _error(authority: Authority, topic: _Asked) -> ErrorCode | None:
 
 
 def _creatable(authority: Authority, topics: Iterable[_Asked]) -> frozenset[str]:
-    names = [topic.name for topic in topics if topic.name is not None]
+    names = [topic.name for topic in pausing(topics) if topic.name is not None]
     if authority.may(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME, report=False):
         return frozenset(names)
     return frozenset(
@@ -134,7 +139,7 @@ def _asks_for_operations(request: Any) -> bool:
 
 def _refused_entries(api_version: int, refused: dict[_Asked, ErrorCode]) -> list[bytes]:
     entries = []
-    for topic, error in refused.items():
+    for topic, error in pausing(refused.items()):
         # Who asks by name is not told the id, who asks by id not the name (KIP-516)
         name = None if topic.topic_id is not None else topic.name
         entries.append(_entry(api_version, error, name, topic.topic_id))
@@ -185,7 +190,7 @@ def _cut(
 
     def cut(body: bytes) -> bytes:
         found = parse(version, body)
-        entries = (entry(body, topic) for topic in found.topics)
+        entries = (entry(body, topic) for topic in pausing(found.topics))
         shown = [one for one in entries if one is not None]
         if found.cluster_operations_at:
             changed = bytearray(body)
@@ -213,7 +218,7 @@ def _in_a_later_version(
     later, version = _FIRST_THAT_CAN_OBJECT, inquiry.api_version
     topic_type = item_type(request_type(METADATA, later), "topics")
     request = request_type(METADATA, later)(
-        topics=tuple(make(topic_type, name=topic.name) for topic in kept),
+        topics=tuple(make(topic_type, name=topic.name) for topic in pausing(kept)),
         allow_auto_topic_creation=False,
     )
     cut = _cut(inquiry, refused, may_be_made)
@@ -232,6 +237,6 @@ def _as(entity_type: type[Any], entity: Any) -> Any:
         value = getattr(entity, field.name)
         if isinstance(value, tuple) and value and hasattr(value[0], "__version__"):
             item = item_type(entity_type, field.name)
-            value = tuple(_as(item, one) for one in value)
+            value = tuple(_as(item, one) for one in pausing(value))
         values[field.name] = value
     return entity_type(**values)

@@ -28,6 +28,7 @@ from proxy.acl.judgement import (
     names_of,
 )
 from proxy.acl.model import Operation
+from proxy.lockstep import pausing
 from proxy.wire.codec import encode, response_type
 
 OFFSET_COMMIT: Final = 8
@@ -76,10 +77,10 @@ def _uncommitted(
             "topic_id" if by_id else "name": topic.topic_id if by_id else topic.name,
             "partitions": [
                 {"partition_index": each.partition_index, "error_code": error}
-                for each in topic.partitions
+                for each in pausing(topic.partitions)
             ],
         }
-        for topic in topics
+        for topic in pausing(topics)
     ]
     return answer(inquiry, api_key, topics=refusals)
 
@@ -91,7 +92,7 @@ def _commit(inquiry: Inquiry, api_key: int, request: Any) -> Judgement:
     if not errors:
         return FORWARD
     refusals = _refused_partitions(request.topics, key, errors)
-    kept = tuple(topic for topic in request.topics if getattr(topic, key) not in errors)
+    kept = tuple(topic for topic in pausing(request.topics) if getattr(topic, key) not in errors)
     if not kept:
         return answer(inquiry, api_key, topics=refusals)
     item = item_type(response_type(api_key, inquiry.api_version), "topics")
@@ -113,10 +114,10 @@ def _errors(
 
     An id that is of no topic is refused here: by the time the broker sees it, it could be of one.
     """
-    keys = list(dict.fromkeys(getattr(topic, key) for topic in topics))
+    keys = list(dict.fromkeys(getattr(topic, key) for topic in pausing(topics)))
     if key == "name":
         return {name: _TOPIC_DENIED for name in keys if not may_topic(inquiry, operation, name)}
-    names = names_of(inquiry.topics, [each.bytes for each in keys if each is not None])
+    names = names_of(inquiry.topics, [each.bytes for each in pausing(keys) if each is not None])
     errors = {}
     for topic_id in keys:
         name = None if topic_id is None else names[topic_id.bytes]
@@ -132,7 +133,7 @@ def _refused_partitions(topics: Iterable[Any], key: str, errors: Errors) -> list
         (
             (
                 getattr(topic, key),
-                [each.partition_index for each in topic.partitions],
+                [each.partition_index for each in pausing(topic.partitions)],
                 {"error_code": errors[getattr(topic, key)]},
             )
             for topic in topics
@@ -162,7 +163,7 @@ def offset_delete(inquiry: Inquiry) -> Judgement:
             return response
         return replace(response, topics=(*first, *response.topics))
 
-    kept = tuple(topic for topic in request.topics if topic.name not in errors)
+    kept = tuple(topic for topic in pausing(request.topics) if topic.name not in errors)
     return Change(
         request=encode(replace(request, topics=kept)),
         response=on_response(inquiry, OFFSET_DELETE, merge),
@@ -248,7 +249,7 @@ def _without(inquiry: Inquiry, group: Any, errors: Errors) -> Any:
     if not errors:
         return group
     key = _key(inquiry)
-    kept = tuple(topic for topic in group.topics if getattr(topic, key) not in errors)
+    kept = tuple(topic for topic in pausing(group.topics) if getattr(topic, key) not in errors)
     return replace(group, topics=kept)
 
 
@@ -265,7 +266,7 @@ def _unfetched(inquiry: Inquiry, group: Any, errors: Errors) -> list[Values]:
                     "metadata": "",
                     "error_code": errors[getattr(topic, key)],
                 }
-                for index in topic.partition_indexes
+                for index in pausing(topic.partition_indexes)
             ],
         }
         for topic in group.topics or ()

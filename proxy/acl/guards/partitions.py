@@ -14,6 +14,7 @@ from proxy.acl.guards.items import (
 )
 from proxy.acl.judgement import FORWARD, Inquiry, Judgement
 from proxy.acl.model import Operation
+from proxy.lockstep import pausing
 
 LIST_OFFSETS: Final = 2
 DELETE_RECORDS: Final = 21
@@ -39,7 +40,7 @@ def list_offsets(inquiry: Inquiry) -> Judgement:
                 "timestamp": _UNKNOWN,
                 "offset": _UNKNOWN,
             }
-            for partition in topic.partitions
+            for partition in pausing(topic.partitions)
         ]
         return {"name": topic.name, "partitions": partitions}
 
@@ -61,7 +62,7 @@ def delete_records(inquiry: Inquiry) -> Judgement:
                 "low_watermark": _UNKNOWN,
                 "error_code": _DENIED,
             }
-            for partition in topic.partitions
+            for partition in pausing(topic.partitions)
         ]
         return {"name": topic.name, "partitions": partitions}
 
@@ -81,7 +82,7 @@ def offset_for_leader_epoch(inquiry: Inquiry) -> Judgement:
             return None
         partitions = [
             {"partition": partition.partition, "error_code": _DENIED}
-            for partition in topic.partitions
+            for partition in pausing(topic.partitions)
         ]
         return {"topic": topic.topic, "partitions": partitions}
 
@@ -104,7 +105,7 @@ def describe_producers(inquiry: Inquiry) -> Judgement:
                 "error_message": MESSAGES[_DENIED],
                 "active_producers": [],
             }
-            for index in topic.partition_indexes
+            for index in pausing(topic.partition_indexes)
         ]
         return {"name": topic.name, "partitions": partitions}
 

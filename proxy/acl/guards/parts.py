@@ -6,6 +6,7 @@ from typing import Any
 from proxy.acl.guards.items import Values
 from proxy.acl.judgement import BodyTransform, Inquiry
 from proxy.acl.model import Operation, ResourceType
+from proxy.lockstep import pausing
 from proxy.wire.codec import decode, encode, response_type
 
 
@@ -66,7 +67,7 @@ def refuse_parts(
     A topic that a request names twice has one result, as in Kafka.
     """
     by_topic: dict[Any, list[Values]] = {}
-    for topic, indexes, said in topics:
+    for topic, indexes, said in pausing(topics):
         results = by_topic.setdefault(topic, [])
-        results += [{"partition_index": index, **said} for index in indexes]
+        results += [{"partition_index": index, **said} for index in pausing(indexes)]
     return [{key: topic, partitions: results} for topic, results in by_topic.items()]

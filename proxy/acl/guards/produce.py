@@ -22,6 +22,7 @@ from proxy.acl.judgement import (
     names_of,
 )
 from proxy.acl.model import Operation, ResourceType
+from proxy.lockstep import pausing
 from proxy.wire.apis import PRODUCE
 from proxy.wire.codec import decode, encode, response_type
 from proxy.wire.produce_requests import ProducedTopic, ProduceRequest, keep, parse
@@ -39,7 +40,7 @@ def produce(inquiry: Inquiry) -> Judgement:
     denied = _denied(inquiry, request)
     if not denied:
         return FORWARD
-    kept = [topic for topic in request.topics if topic not in denied]
+    kept = [topic for topic in pausing(request.topics) if topic not in denied]
     if not request.acks:
         if not kept:
             return Close()
@@ -101,8 +102,8 @@ def _entries(api_version: int, denied: Denied) -> tuple[Any, ...]:
                     base_offset=_NOWHERE,
                     record_errors=(),
                 )
-                for index in topic.partitions
+                for index in pausing(topic.partitions)
             ),
         )
-        for topic, error in denied.items()
+        for topic, error in pausing(denied.items())
     )

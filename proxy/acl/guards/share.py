@@ -27,6 +27,7 @@ from proxy.acl.judgement import (
     names_of,
 )
 from proxy.acl.model import Operation
+from proxy.lockstep import pausing
 from proxy.wire.apis import SHARE_ACKNOWLEDGE, SHARE_FETCH
 from proxy.wire.codec import encode, response_type
 
@@ -85,7 +86,7 @@ def share_acknowledge(inquiry: Inquiry) -> Judgement:
     said = (
         (
             topic.topic_id,
-            [each.partition_index for each in topic.partitions],
+            [each.partition_index for each in pausing(topic.partitions)],
             {"error_code": errors[topic.topic_id]},
         )
         for topic in request.topics
@@ -98,7 +99,7 @@ def share_acknowledge(inquiry: Inquiry) -> Judgement:
             return response
         return replace(response, responses=(*response.responses, *refused))
 
-    kept = tuple(topic for topic in request.topics if topic.topic_id not in errors)
+    kept = tuple(topic for topic in pausing(request.topics) if topic.topic_id not in errors)
     return Change(
         request=encode(replace(request, topics=kept)),
         response=on_response(inquiry, SHARE_ACKNOWLEDGE, merge),
@@ -124,7 +125,7 @@ def _group_refusal(inquiry: Inquiry, api_key: int, request: Any) -> Answer | Non
 
 def _errors(inquiry: Inquiry, topics: Iterable[Any]) -> dict[UUID | None, ErrorCode]:
     """Return which topics of a request are refused."""
-    ids = list(dict.fromkeys(topic.topic_id for topic in topics))
+    ids = list(dict.fromkeys(topic.topic_id for topic in pausing(topics)))
     names = names_of(inquiry.topics, [each.bytes for each in ids if each is not None])
     errors = {}
     for topic_id in ids:
@@ -168,7 +169,7 @@ def _unfetched(request: Any, errors: dict[UUID | None, ErrorCode]) -> list[Value
         (
             (
                 topic.topic_id,
-                [each.partition_index for each in topic.partitions],
+                [each.partition_index for each in pausing(topic.partitions)],
                 said(errors[topic.topic_id]),
             )
             for topic in request.topics

@@ -25,6 +25,7 @@ from proxy.acl.guards.parts import (
 )
 from proxy.acl.judgement import FORWARD, Change, Inquiry, Judgement
 from proxy.acl.model import Operation
+from proxy.lockstep import pausing
 from proxy.wire.codec import encode, response_type
 
 DESCRIBE_SHARE_GROUP_OFFSETS: Final = 90
@@ -76,12 +77,12 @@ def describe_share_group_offsets(inquiry: Inquiry) -> Judgement:
 
 
 def _denied(inquiry: Inquiry, operation: Operation, topics: Iterable[Any]) -> set[str]:
-    names = dict.fromkeys(topic.topic_name for topic in topics)
+    names = dict.fromkeys(topic.topic_name for topic in pausing(topics))
     return {name for name in names if not may_topic(inquiry, operation, name)}
 
 
 def _without(topics: Iterable[Any], denied: set[str]) -> tuple[Any, ...]:
-    return tuple(topic for topic in topics if topic.topic_name not in denied)
+    return tuple(topic for topic in pausing(topics) if topic.topic_name not in denied)
 
 
 def _shown(inquiry: Inquiry, group: Any) -> Any:
@@ -92,7 +93,7 @@ def _shown(inquiry: Inquiry, group: Any) -> Any:
 def _undescribed(topic: Any) -> Values:
     partitions = [
         {"partition_index": index, "start_offset": -1, "leader_epoch": 0, "lag": -1, **_DENIAL}
-        for index in topic.partitions
+        for index in pausing(topic.partitions)
     ]
     return {"topic_name": topic.topic_name, "topic_id": None, "partitions": partitions}
 

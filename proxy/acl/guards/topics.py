@@ -25,6 +25,7 @@ from proxy.acl.judgement import (
     TopicsUnknown,
 )
 from proxy.acl.model import Operation
+from proxy.lockstep import pausing
 from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from proxy.wire.codec import decode, encode, response_type
 
@@ -67,7 +68,7 @@ def create_topics(inquiry: Inquiry) -> Judgement:
     """
     request = read_request(inquiry, CREATE_TOPICS)
     every_topic = may_cluster(inquiry, Operation.CREATE, report=False)
-    repetitions = _Repetitions(topic.name for topic in request.topics)
+    repetitions = _Repetitions(topic.name for topic in pausing(request.topics))
 
     def refuse(topic: Any) -> Values | None:
         error, message = _DENIED, "Authorization failed."
@@ -134,7 +135,7 @@ def _hide_configs(api_version: int, hidden: set[str]) -> BodyTransform:
 def create_partitions(inquiry: Inquiry) -> Judgement:
     """Judge a CreatePartitions: Alter on each topic."""
     request = read_request(inquiry, CREATE_PARTITIONS)
-    repetitions = _Repetitions(topic.name for topic in request.topics)
+    repetitions = _Repetitions(topic.name for topic in pausing(request.topics))
 
     def refuse(topic: Any) -> Values | None:
         if may_topic(inquiry, Operation.ALTER, topic.name):
@@ -165,8 +166,10 @@ def delete_topics(inquiry: Inquiry) -> Judgement:
             results="responses",
             refuse=_refuse_deletion_by_name(inquiry, request.topic_names),
         )
-    by_name = [each.name for each in request.topics if each.topic_id is None]
-    by_id = [each.topic_id for each in request.topics if each.name is None and each.topic_id]
+    by_name = [each.name for each in pausing(request.topics) if each.topic_id is None]
+    by_id = [
+        each.topic_id for each in pausing(request.topics) if each.name is None and each.topic_id
+    ]
     refuse_by_name = _refuse_deletion_by_name(inquiry, by_name)
     names, repeated_ids = _names(inquiry, by_id), _Repetitions(by_id)
 
@@ -188,7 +191,7 @@ def _names(inquiry: Inquiry, topic_ids: list[UUID]) -> dict[UUID, str | None]:
     """Resolve topic ids. Raises TopicsUnknown for all that are unknown, not for the first."""
     names: dict[UUID, str | None] = {}
     unknown: set[bytes] = set()
-    for topic_id in topic_ids:
+    for topic_id in pausing(topic_ids):
         try:
             names[topic_id] = inquiry.topics[topic_id.bytes]
         except TopicsUnknown as error:

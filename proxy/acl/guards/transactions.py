@@ -18,6 +18,7 @@ from proxy.acl.guards.parts import (
 )
 from proxy.acl.judgement import FORWARD, Answer, Change, Inquiry, Judgement
 from proxy.acl.model import Operation, ResourceType
+from proxy.lockstep import pausing
 from proxy.wire.codec import encode, response_type
 
 INIT_PRODUCER_ID: Final = 22
@@ -85,7 +86,7 @@ def add_partitions_to_txn(inquiry: Inquiry) -> Judgement:
             results_by_transaction=[],
         )
     topics = request.v3_and_below_topics
-    names = dict.fromkeys(topic.name for topic in topics)
+    names = dict.fromkeys(topic.name for topic in pausing(topics))
     if not may_transact(inquiry, Operation.WRITE, request.v3_and_below_transactional_id):
         return _nothing_added(inquiry, topics, dict.fromkeys(names, _DENIED))
     # What is internal, the broker refuses itself; here it only must not be taken for allowed
@@ -101,7 +102,7 @@ def add_partitions_to_txn(inquiry: Inquiry) -> Judgement:
         name: ErrorCode.topic_authorization_failed
         if name in refused
         else ErrorCode.operation_not_attempted
-        for name in names
+        for name in pausing(names)
     }
     return _nothing_added(inquiry, topics, errors)
 
@@ -142,7 +143,9 @@ def describe_transactions(inquiry: Inquiry) -> Judgement:
     request = read_request(inquiry, DESCRIBE_TRANSACTIONS)
     ids = request.transactional_ids
     allowed = [may_transact(inquiry, Operation.DESCRIBE, name) for name in ids]
-    refusals = [None if may else _undescribed(name) for name, may in zip(ids, allowed, strict=True)]
+    refusals = [
+        None if may else _undescribed(name) for name, may in pausing(zip(ids, allowed, strict=True))
+    ]
     if refusals and not any(allowed):
         return answer(inquiry, DESCRIBE_TRANSACTIONS, transaction_states=refusals)
     item = item_type(
@@ -154,7 +157,7 @@ def describe_transactions(inquiry: Inquiry) -> Judgement:
         topics = tuple(each for each in state.topics if may_describe(inquiry, each.topic))
         return state if len(topics) == len(state.topics) else replace(state, topics=topics)
 
-    kept = tuple(name for name, may in zip(ids, allowed, strict=True) if may)
+    kept = tuple(name for name, may in pausing(zip(ids, allowed, strict=True)) if may)
     return Change(
         request=None if all(allowed) else encode(replace(request, transactional_ids=kept)),
         response=on_response(

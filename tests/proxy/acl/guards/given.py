@@ -1,8 +1,11 @@
 """What the tests of guards are given: somebody's rights, a request, and what came of it."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
+
+import pytest
 
 from proxy.acl.judgement import (
     FORWARD,
@@ -14,6 +17,9 @@ from proxy.acl.judgement import (
     TopicsUnknown,
 )
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
+from proxy.deliberation import PausingAuthority, found
+from proxy.lockstep import in_steps
+from proxy.steps import finish
 from proxy.wire.codec import decode, encode, response_type
 
 Right = tuple[Operation, ResourceType, str]
@@ -109,7 +115,28 @@ def judged(
     allowed: Iterable[Right] = NOTHING,
     topics: Mapping[bytes, str | None] | None = None,
 ) -> Judgement:
-    return guard(inquiry(request, allowed, topics))
+    """Judge a request at once, and in the shortest of steps: both must say the same."""
+    asked = inquiry(request, allowed, topics)
+    in_pieces = finish(in_steps(lambda: _in_steps(guard, asked), most_values=10_000, seconds=0))
+    try:
+        at_once: Judgement | TopicsUnknown = guard(inquiry(request, allowed, topics))
+    except TopicsUnknown as unknown:
+        if getattr(in_pieces, "ids", None) == unknown.ids:
+            raise
+        pytest.fail(f"in steps it was {in_pieces}")
+    assert type(in_pieces) is type(at_once)
+    if isinstance(at_once, Change):
+        assert isinstance(in_pieces, Change)
+        for name in ("request", "api_version", "close"):
+            assert getattr(in_pieces, name) == getattr(at_once, name)
+    else:
+        assert in_pieces == at_once
+    assert not isinstance(at_once, TopicsUnknown)
+    return at_once
+
+
+def _in_steps(guard: Guard, asked: Inquiry) -> Any:
+    return found(guard, replace(asked, authority=PausingAuthority(asked.authority, lambda: None)))
 
 
 def sent(judgement: Judgement, request: Any) -> Any:
@@ -128,5 +155,9 @@ def received(judgement: Judgement, request: Any, response: Any = None) -> Any:
         return decode(schema, judgement.body)
     assert isinstance(judgement, Change) or judgement is FORWARD, judgement
     if isinstance(judgement, Change) and judgement.response is not None:
-        return decode(schema, judgement.response(encode(response)))
+        body = encode(response)
+        changed = judgement.response(body)
+        in_pieces = in_steps(partial(judgement.response, body), most_values=10_000, seconds=0)
+        assert finish(in_pieces) == changed
+        return decode(schema, changed)
     return response

@@ -1,0 +1,109 @@
+"""Judging and changing what is long without keeping the other connections waiting.
+
+Reading a request item by item, judging it and writing what is left of it takes up to a millisecond
+per KiB. What is longer than `LONGEST_AT_ONCE` is therefore done in steps, by the same guards, in
+`proxy.lockstep`. Laws:
+
+- A connection waits for its own long request, and takes no other meanwhile: order is kept.
+- The ACLs are those that apply while it is judged, not before it came.
+- Of a request no more than `MOST_VALUES` are made; a connection that is closed keeps nothing.
+"""
+
+from collections.abc import Callable
+from sys import maxsize
+from typing import Final
+
+from proxy.acl.judgement import Authority, Guard, Inquiry, Judgement, TopicsUnknown
+from proxy.acl.model import Operation, ResourceType
+from proxy.commands import CloseReason
+from proxy.errors import BrokerFault, ClientFault
+from proxy.lockstep import TooManyValuesError, in_steps, pause
+from proxy.room import LONG
+from proxy.steps import Steps
+from proxy.wire.apis import FETCH, PRODUCE
+from proxy.wire.primitives import Malformed
+
+LONGEST_AT_ONCE: Final = 16_384
+"""Bytes of a request or response that is dealt with at once: 2 ms as a rule, 16 at worst."""
+MOST_VALUES: Final = 400_000
+"""Items that a request may have, in all of its arrays (topics, partitions, groups …), and fields in
+what is said of those that are denied. They take up to 200 MB of memory, and freeing them a tenth of
+a second. Kafka has no such bound, but hardly a cluster with so many partitions.
+"""
+_BULK: Final = frozenset({PRODUCE, FETCH})
+"""APIs whose requests are walked through, which takes a tenth of that, and are no rare ones."""
+
+
+def takes_long(api_key: int, size: int) -> bool:
+    """Whether a request of so many bytes is to be judged in steps."""
+    return size > (LONG if api_key in _BULK else LONGEST_AT_ONCE)
+
+
+Found = Judgement | TopicsUnknown | CloseReason
+"""What came of judging a request: the topics that must be looked up first, or why it cannot be."""
+
+
+def found(guard: Guard, inquiry: Inquiry) -> Found:
+    """Have a request judged."""
+    try:
+        return guard(inquiry)
+    except TopicsUnknown as unknown:
+        return unknown
+    except (ClientFault, Malformed):
+        return CloseReason.MALFORMED_FRAME
+    except TooManyValuesError:
+        return CloseReason.OVERSIZE_FRAME
+
+
+def found_in_steps(guard: Guard, inquiry: Callable[[], Inquiry]) -> Steps[Found]:
+    """Do the same in steps; `inquiry` makes what is judged."""
+    return in_steps(lambda: found(guard, inquiry()), most_values=MOST_VALUES)
+
+
+def changed_in_steps(
+    transform: Callable[[bytes], bytes], content: bytes
+) -> Steps[bytes | BrokerFault]:
+    """Change a response in steps."""
+
+    def change() -> bytes | BrokerFault:
+        try:
+            return transform(content)
+        except BrokerFault as fault:
+            return fault
+
+    return in_steps(change, most_values=maxsize)
+
+
+class PausingAuthority:
+    """An authority that is asked in steps: others may ask theirs between two questions."""
+
+    __slots__ = ("_asks", "_authority")
+
+    def __init__(self, authority: Authority, asks: Callable[[], None]) -> None:
+        """`asks` says on whose behalf the next question is."""
+        self._authority = authority
+        self._asks = asks
+
+    @property
+    def auditing(self) -> bool:
+        """Whether denials are only counted."""
+        return self._authority.auditing
+
+    def may(
+        self, operation: Operation, resource_type: ResourceType, name: str, *, report: bool = True
+    ) -> bool:
+        """Whether it may do this."""
+        pause()
+        self._asks()
+        return self._authority.may(operation, resource_type, name, report=report)
+
+    def may_any(self, operation: Operation, resource_type: ResourceType) -> bool:
+        """Whether it may do this to any one resource of the type."""
+        self._asks()
+        return self._authority.may_any(operation, resource_type)
+
+    def operations(self, resource_type: ResourceType, name: str) -> int:
+        """Return the authorized-operations bit field."""
+        pause()
+        self._asks()
+        return self._authority.operations(resource_type, name)

@@ -1,0 +1,185 @@
+"""The long requests and responses of one connection: room to gather them, and steps to judge them.
+
+Laws: the room that a request takes is left when the broker has it, or it is answered; a closed
+connection has neither room nor work under way.
+"""
+
+from collections.abc import Callable
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+from proxy.commands import CloseReason, Deliberate, SeekRoom
+from proxy.deliberation import changed_in_steps
+from proxy.errors import BrokerFault
+from proxy.holds import Hold
+from proxy.room import LONG, PATIENCE
+from proxy.steps import Deliberation, Steps
+
+if TYPE_CHECKING:
+    from proxy.connection import Connection
+
+_IN_NEED: Final = Hold.WAITING | Hold.JUDGING | Hold.BROKER_FULL
+"""Why a client is held while its request is in memory."""
+
+TellLater = Callable[[Callable[["Connection", float], None]], None]
+"""Has a connection told something by its shell, in a turn of its own."""
+
+
+class LongWork:
+    """What a connection has of its worker for what is long."""
+
+    __slots__ = (
+        "_connection",
+        "_judging",
+        "_room",
+        "_room_of_strangers",
+        "_room_since",
+        "_tenant",
+        "_under_way",
+    )
+
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection
+        connection.responses.change = self.change
+        self._room = 0
+        """Bytes."""
+        self._room_since = inf
+        """Moment, in monotonic seconds."""
+        self._tenant = ""
+        """The principal that has the room, whatever becomes of the session."""
+        self._room_of_strangers = False
+        self._judging = 0
+        """How often the request is being judged: once, but while it asks for being so again."""
+        self._under_way: list[Deliberation] = []
+
+    # Room
+
+    def has_room(self, size: int, now: float) -> bool:
+        """Whether a request of so many bytes may be gathered; if not, the connection waits."""
+        if size < LONG or size == self._room:
+            return True
+        self._give_room_back()
+        if self._connection.rules.room.take(self._who, size):
+            self._take_room(self._who, size, now)
+            return True
+        self._connection.hold_client(Hold.NO_ROOM)
+        self._connection.commands.append(SeekRoom(size))
+        return False
+
+    def admits_stranger(self, size: int, now: float) -> bool:
+        """Whether a long frame may be gathered of who may not be known yet; if not, that is the
+        end: strangers wait for nothing."""
+        connection = self._connection
+        if connection.principal is not None or self._room_of_strangers:
+            return True
+        if connection.rules.strangers.take(connection.connection_id, size):
+            self._room_of_strangers = True
+            return True
+        connection.end(CloseReason.OVERSIZE_FRAME, now)
+        return False
+
+    def wait_for_room(self, size: int, tell_later: TellLater) -> None:
+        """Take room when there is, and go on."""
+        who, room = self._who, self._connection.rules.room
+
+        def found() -> None:
+            if self._connection.closed:
+                room.give_back(who)
+                return
+            self._take_room(who, size, inf)
+            tell_later(self._go_on)
+
+        room.wait(who, size, found)
+
+    def _take_room(self, who: str, size: int, since: float) -> None:
+        self._tenant, self._room, self._room_since = who, size, since
+
+    def _go_on(self, connection: "Connection", now: float) -> None:
+        self._room_since = now
+        connection.release(Hold.NO_ROOM, now)
+
+    def leave_room(self) -> None:
+        """Leave the room if it is not needed any more."""
+        if (
+            (self._room or self._room_of_strangers)
+            and not self._connection.holds & _IN_NEED
+            and self._connection.requests.gathered is None
+        ):
+            self._give_room_back()
+
+    def timer(self, now: float) -> None:
+        """Close a connection whose client is slow where others wait for its room."""
+        connection = self._connection
+        if (
+            self._room
+            and now - self._room_since > PATIENCE
+            and not connection.holds & Hold.JUDGING
+            and connection.rules.room.is_wanted
+        ):
+            connection.finish(CloseReason.IDLE, now)
+
+    def _give_room_back(self) -> None:
+        if self._room:
+            self._room = 0
+            self._connection.rules.room.give_back(self._tenant)
+        if self._room_of_strangers:
+            self._room_of_strangers = False
+            self._connection.rules.strangers.give_back(self._connection.connection_id)
+
+    @property
+    def _who(self) -> str:
+        return self._connection.principal or ""
+
+    # Steps
+
+    def judge(self, steps: Steps[Any], size: int, then: Callable[[Any, float], None]) -> None:
+        """Have a request of so many bytes judged; `then(result, now)` is told."""
+
+        def judged(result: Any, now: float) -> None:
+            self._judging -= 1
+            then(result, now)
+            if not self._judging:
+                self._connection.release(Hold.JUDGING, now)
+
+        self._judging += 1
+        self._connection.hold_client(Hold.JUDGING)
+        self._deliberate(steps, size, judged)
+
+    def change(self, transform: Callable[[bytes], bytes], content: bytes) -> None:
+        """Have a response changed."""
+        self._deliberate(changed_in_steps(transform, content), len(content), self._changed)
+        self._connection.read_broker()
+
+    def _changed(self, content: bytes | BrokerFault, now: float) -> None:
+        connection = self._connection
+        if isinstance(content, BrokerFault):
+            connection.finish(CloseReason.BROKER_FAULT, now)
+            return
+        connection.responses.changed(content)
+        connection.broker_bytes(b"", now)  # for what came meanwhile
+        connection.read_broker()
+
+    def _deliberate(self, steps: Steps[Any], size: int, then: Callable[[Any, float], None]) -> None:
+        if (stopwatch := self._connection.stopwatch) is not None:
+            steps = stopwatch.timed(steps)
+        deliberation = Deliberation(self._who, steps, then, is_long=size >= LONG)
+        self._under_way.append(deliberation)
+        self._connection.commands.append(Deliberate(deliberation))
+
+    def done(self, deliberation: Deliberation, result: Any, now: float) -> None:
+        """A work was done."""
+        self._under_way.remove(deliberation)
+        deliberation.done(result, now)
+
+    def drop(self) -> None:
+        """The connection is closed: let go of all that its requests hold.
+
+        A closed connection is a cycle, which is found when it is old.
+        """
+        requests = self._connection.requests
+        requests.gathered = requests.admission = None
+        self._connection.responses.inflight.clear()
+        self._give_room_back()
+        for deliberation in self._under_way:
+            deliberation.drop()
+        self._under_way.clear()

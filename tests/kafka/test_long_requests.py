@@ -1,0 +1,293 @@
+"""Requests of more than a megabyte, judged item by item: what Kafka serves is served.
+
+And what somebody who means harm can do with them: the proxy's memory stays bounded, and others are
+served.
+"""
+
+import contextlib
+import dataclasses
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from proxy.room import LONG, MOST_BYTES
+from tests.kafka.acl_messages import creation, encoded
+from tests.kafka.acl_side import PASSWORD, SCRAM, Client, log_in
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.conftest import add_users
+from tests.kafka.proxied import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
+from tests.kafka.wire_client import Address, Outcome, WireClient, request_header
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+MIB = 1_048_576
+ATTACKERS = 12
+LONGEST = 104_857_600
+"""Kafka's `socket.request.max.bytes`."""
+
+
+@pytest.fixture(scope="module")
+def proxy(
+    kafka: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProxyProcess]:
+    config = sidecar_config(str(kafka.address()), jwks, listeners={"LONG": 3_600_000})
+    # A connection that waits for those of attackers is not to be idle.
+    directory = tmp_path_factory.mktemp("long")
+    process = ProxyProcess(enforcing_acls(config, workers=1), directory)
+    add_users(process)
+    for name in (SUPER_USER, "carol", "mallory"):
+        process.add_user(name, PASSWORD, SCRAM)
+    with process:
+        admin = Client(process.addresses()["LONG"], SUPER_USER)
+        acls = ("+topic:t^:ALL", "+group:t^:ALL", "+txn:t^:ALL")
+        creations = [creation(acl, "carol", str) for acl in acls]
+        assert not any(
+            one.error_code.value for one in admin.ask(30, 3, {"creations": creations}).results
+        )
+        admin.close()
+        process.until_known()
+        yield process
+
+
+def visible(count: int, length: int = 60) -> list[str]:
+    """Names that carol may do everything with."""
+    return [f"t-{number}-".ljust(length, "x") for number in range(count)]
+
+
+HIDDEN = "hidden"
+
+Names = Sequence[str]
+
+
+def _topics(key: str, **more: Any) -> Callable[[Names], list[dict[str, Any]]]:
+    return lambda names: [{key: name, **more} for name in names]
+
+
+def _partitions(count: int, key: str, **more: Any) -> list[dict[str, Any]]:
+    return [{key: number, **more} for number in range(count)]
+
+
+def metadata(names: Names) -> dict[str, Any]:
+    return {"topics": _topics("name")(names), "allow_auto_topic_creation": False}
+
+
+def offset_commit(names: Names) -> dict[str, Any]:
+    said = {"committed_offset": 5, "committed_leader_epoch": -1, "committed_metadata": "m" * 20}
+    topics = _topics("name", partitions=_partitions(25, "partition_index", **said))(names)
+    return {"group_id": "t-group", "generation_id_or_member_epoch": -1, "topics": topics}
+
+
+def offset_fetch(names: Names) -> dict[str, Any]:
+    topics = _topics("name", partition_indexes=range(100))(names)
+    return {"group_id": "t-group", "topics": topics, "require_stable": False}
+
+
+def list_offsets(names: Names) -> dict[str, Any]:
+    asked = _partitions(50, "partition_index", current_leader_epoch=-1, timestamp=-1)
+    return {"replica_id": -1, "topics": _topics("name", partitions=asked)(names)}
+
+
+def leader_epochs(names: Names) -> dict[str, Any]:
+    asked = _partitions(50, "partition", current_leader_epoch=-1, leader_epoch=0)
+    return {"replica_id": -1, "topics": _topics("topic", partitions=asked)(names)}
+
+
+def delete_records(names: Names) -> dict[str, Any]:
+    asked = _partitions(50, "partition_index", offset=0)
+    return {"topics": _topics("name", partitions=asked)(names), "timeout": 60_000}
+
+
+def describe_configs(names: Names) -> dict[str, Any]:
+    resources = _topics("resource_name", resource_type=2, configuration_keys=None)(names)
+    return {"resources": resources}
+
+
+def alter_configs(names: Names) -> dict[str, Any]:
+    config = {"name": "retention.ms", "config_operation": 0, "value": "1" * 90}
+    resources = _topics("resource_name", resource_type=2, configs=[config])(names)
+    return {"resources": resources, "validate_only": True}
+
+
+def create_topics(names: Names) -> dict[str, Any]:
+    said = {"num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    topics = _topics("name", **said)(names)
+    return {"topics": topics, "validate_only": True, "timeout": 60_000}
+
+
+def create_partitions(names: Names) -> dict[str, Any]:
+    topics = _topics("name", count=2, assignments=None)(names)
+    return {"topics": topics, "validate_only": True, "timeout": 60_000}
+
+
+def add_partitions(names: Names) -> dict[str, Any]:
+    return {
+        "v3_and_below_transactional_id": "t-transaction",
+        "v3_and_below_producer_id": 77,
+        "v3_and_below_topics": _topics("name", partitions=range(50))(names),
+    }
+
+
+def describe_groups(names: Names) -> dict[str, Any]:
+    return {"groups": names}
+
+
+def sync_group(names: Names) -> dict[str, Any]:
+    """As the leader of many members of Kafka Streams sends it."""
+    each = [{"member_id": name, "assignment": b"a" * 10_000} for name in names]
+    return {
+        "group_id": "t-group",
+        "generation_id": 1,
+        "member_id": "nobody",
+        "protocol_type": "consumer",
+        "protocol_name": "range",
+        "assignments": each,
+    }
+
+
+REQUESTS = {
+    "Metadata": (3, 12, metadata, visible(20_000)),
+    "OffsetCommit": (8, 8, offset_commit, visible(1_500)),
+    "OffsetFetch": (9, 7, offset_fetch, visible(2_400)),
+    "ListOffsets": (2, 7, list_offsets, visible(1_500)),
+    "OffsetForLeaderEpoch": (23, 4, leader_epochs, visible(2_000)),
+    "DeleteRecords": (21, 2, delete_records, visible(2_000)),
+    "DescribeConfigs": (32, 4, describe_configs, visible(20_000)),
+    "IncrementalAlterConfigs": (44, 1, alter_configs, visible(7_000)),
+    "CreateTopics": (19, 7, create_topics, visible(5_000, 230)),
+    "CreatePartitions": (37, 3, create_partitions, visible(5_000, 230)),
+    "AddPartitionsToTxn": (24, 3, add_partitions, visible(5_000)),
+    "DescribeGroups": (15, 5, describe_groups, visible(20_000)),
+    "SyncGroup": (14, 5, sync_group, visible(500)),
+}
+PARTLY = ("Metadata", "OffsetCommit", "ListOffsets", "DescribeConfigs", "CreateTopics")
+
+
+def values(message: Any) -> Any:
+    """What a message says, whatever the order in its lists, and the ids of topics not made."""
+    if dataclasses.is_dataclass(message):
+        return tuple(values(getattr(message, one.name)) for one in dataclasses.fields(message))
+    if isinstance(message, tuple):
+        return sorted(map(values, message), key=repr)
+    return "an id" if isinstance(message, UUID) else message
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_what_is_allowed_is_answered_as_kafka_does(
+    kafka: KafkaCluster, proxy: ProxyProcess, name: str
+) -> None:
+    api_key, version, fields, names = REQUESTS[name]
+    asked = fields(names)
+    assert len(encoded(api_key, version, asked)) > LONG
+    direct, proxied = clients(kafka, proxy)
+    with contextlib.closing(direct), contextlib.closing(proxied):
+        expected = direct.ask(api_key, version, asked)
+        assert not isinstance(expected, Outcome)
+        assert values(proxied.ask(api_key, version, asked)) == values(expected)
+
+
+@pytest.mark.parametrize("name", PARTLY)
+def test_what_is_denied_in_it_is_denied(
+    kafka: KafkaCluster, proxy: ProxyProcess, name: str
+) -> None:
+    api_key, version, fields, names = REQUESTS[name]
+    direct, proxied = clients(kafka, proxy)
+    with contextlib.closing(direct), contextlib.closing(proxied):
+        expected = direct.ask(api_key, version, fields(names))
+        found = proxied.ask(api_key, version, fields([*names[:100], HIDDEN, *names[100:]]))
+    (results,) = (one for one in ("topics", "results") if hasattr(found, one))
+
+    def hides(one: Any) -> bool:
+        return HIDDEN in (getattr(one, "name", None), getattr(one, "resource_name", None))
+
+    (denied,) = (one for one in getattr(found, results) if hides(one))
+    kept = tuple(one for one in getattr(found, results) if not hides(one))
+    assert values(dataclasses.replace(found, **{results: kept})) == values(expected)
+    assert "topic_authorization_failed" in repr(denied)
+
+
+def clients(kafka: KafkaCluster, proxy: ProxyProcess) -> tuple[Client, Client]:
+    return Client(kafka.address(), None), Client(proxy.addresses()["LONG"], "carol")
+
+
+# --- somebody who means harm
+
+
+def highest_memory(parent: int) -> int:
+    """Bytes that the children of a process, of which one is the worker, ever had resident."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    peaks = [Path(f"/proc/{child}/status").read_text().partition("VmHWM:")[2] for child in children]
+    return max(int(peak.split()[0]) for peak in peaks) * 1_024
+
+
+def flood(address: Address, content: bytes, stop: threading.Event) -> int:
+    """Send the longest of requests, one after the other; return how many were answered."""
+    answered = 0
+    with contextlib.suppress(ConnectionError), WireClient(address) as client:
+        log_in(client, "mallory")
+        while not stop.is_set():
+            client.raw(struct.pack(">i", len(content)))
+            client.raw(content)
+            if isinstance(client.receive(), Outcome):
+                break
+            answered += 1
+    return answered
+
+
+def hostile(api_key: int, version: int, fields: dict[str, Any], filler: int) -> bytes:
+    """A request that has `LONGEST` bytes behind its size."""
+    header = request_header(api_key, version, 1, "mallory", flexible=True)
+    content = header + encoded(api_key, version, fields)
+    assert filler + len(content) <= LONGEST
+    return content + bytes(LONGEST - len(content))
+
+
+def test_attackers_fill_no_memory_and_keep_nobody_waiting(proxy: ProxyProcess) -> None:
+    """A dozen connections, 100 MB each, again and again: of one principal there is one at a time.
+
+    What they ask for is denied, item by item, which costs most.
+    """
+    address = proxy.addresses()["LONG"]
+    content = hostile(15, 5, describe_groups([f"h{number}" for number in range(10_000)]), 0)
+    before, stop = highest_memory(proxy.pid), threading.Event()
+    api_key, version, fields, names = REQUESTS["Metadata"]
+    asked = fields(names)
+    with ThreadPoolExecutor(ATTACKERS) as pool, contextlib.ExitStack() as clients:
+        attackers = [pool.submit(flood, address, content, stop) for _ in range(ATTACKERS)]
+        try:
+            carol = clients.enter_context(contextlib.closing(Client(address, "carol")))
+            for _ in range(3):
+                assert len(carol.ask(api_key, version, asked).topics) == len(names)
+                for _ in range(50):
+                    small = carol.ask(api_key, version, fields(names[:1]))
+                    assert len(small.topics) == 1
+        finally:
+            stop.set()
+    assert sum(attacker.result(600) for attacker in attackers) > 0, "and they were answered"
+    # One that is gathered while the one before is judged, in some copies, and what judging makes.
+    grown = highest_memory(proxy.pid) - before
+    assert grown < 2 * MOST_BYTES + 300 * MIB < ATTACKERS * LONGEST
+
+
+def test_attackers_who_never_finish_keep_nobody_waiting(proxy: ProxyProcess) -> None:
+    """Each claims 100 MB, and sends half: they wait for each other, and others pass."""
+    address = proxy.addresses()["LONG"]
+    before = highest_memory(proxy.pid)
+    header = request_header(15, 5, 1, "mallory", flexible=True)
+    api_key, version, fields, names = REQUESTS["Metadata"]
+    with contextlib.ExitStack() as stack:
+        for _ in range(ATTACKERS):
+            client = stack.enter_context(WireClient(address))
+            log_in(client, "mallory")
+            client._socket.settimeout(2.0)
+            with contextlib.suppress(TimeoutError):
+                client._socket.sendall(struct.pack(">i", LONGEST) + header)
+                client._socket.sendall(bytes(LONGEST // 2))
+        carol = stack.enter_context(contextlib.closing(Client(address, "carol")))
+        assert len(carol.ask(api_key, version, fields(names)).topics) == len(names)
+    assert highest_memory(proxy.pid) - before < 2 * MOST_BYTES
