@@ -18,7 +18,7 @@ from proxy.cli.report import PYSPARK
 from proxy.config import load
 from proxy.demo.processes import Program
 from proxy.demo.stage import free_ports
-from sasl import session
+from sasl import states
 from tests.ports import free_port_range
 
 ROOT = Path(__file__).parent.parent
@@ -55,8 +55,8 @@ def test_a_stale_table_is_found_and_mended(
 
 def test_every_state_of_a_session_is_in_the_table() -> None:
     table = reference_docs.session_states()
-    states = {state.__name__ for state in get_args(session.State)}
-    assert states == set(re.findall(r"^([A-Z]\w+)", table, re.MULTILINE))
+    named = {state.__name__ for state in get_args(states.State)}
+    assert named == set(re.findall(r"^([A-Z]\w+)", table, re.MULTILINE))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
