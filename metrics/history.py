@@ -46,7 +46,7 @@ class Timeline:
 
     def epoch_ms(self, now: float) -> int:
         """Give epoch milliseconds for monotonic seconds."""
-        return int((now + self._offset) * 1000 + 0.5)
+        return _rounded((now + self._offset) * 1000)
 
     def adjust(self, *, wall: float, now: float) -> None:
         """Follow a wall clock that was set; call it now and then, e.g. every minute.
@@ -131,9 +131,10 @@ class SessionHistory:
         """An authentication or re-authentication succeeded."""
         first = self._grant is None
         age_ms = 0 if first else self._age_ms(now)
+        latency_us = _rounded(grant.latency * 1e6)
         if not first:
             self._period.end_interval(self._interval(usage, now, _ENDED_BY_RENEWAL))
-            self._period.add_latency(_microseconds(grant.latency))
+            self._period.add_latency(latency_us)
         self._grant = grant
         self._authentications += 1
         self._authenticated_at = now
@@ -142,13 +143,12 @@ class SessionHistory:
         kinds = [_AUTHENTICATED if first else _REAUTHENTICATED]
         if first and not self.client.authenticate_version:
             kinds.append(_NO_REAUTH)
-        return [self._login(kind, age_ms, usage, now) for kind in kinds]
-
-    def _login(self, kind: str, age_ms: int, usage: Usage, now: float) -> str:
-        line = self._event(kind, usage, now, since_auth_ms=age_ms)
-        if self._grant is not None:
-            line.number("auth_latency_us", _microseconds(self._grant.latency))
-        return line.finish()
+        lines = []
+        for kind in kinds:
+            line = self._event(kind, usage, now, since_auth_ms=age_ms)
+            line.number("auth_latency_us", latency_us)
+            lines.append(line.finish())
+        return lines
 
     def failed(self, reason: str, usage: Usage, now: float) -> str:
         """An authentication or re-authentication failed; the connection is about to close."""
@@ -238,7 +238,7 @@ class SessionHistory:
         return usage.last_request if self._refused_at is None else self._refused_at
 
     def _age_ms(self, at: float) -> int:
-        return int((at - self._authenticated_at) * 1000 + 0.5)
+        return _rounded((at - self._authenticated_at) * 1000)
 
     def _interval(self, usage: Usage, now: float, ended_by: str | None) -> Interval:
         grant = self._grant
@@ -338,5 +338,6 @@ class SessionHistory:
         return self._begins
 
 
-def _microseconds(seconds: float) -> int:
-    return int(seconds * 1e6 + 0.5)
+def _rounded(number: float) -> int:
+    # compiled code does this without calling anybody, as `round` would have it do
+    return int(number + 0.5)
