@@ -8,14 +8,17 @@ from pyspark.sql import DataFrame
 
 from metrics.spark import events as log
 from metrics.spark.clients import clients
+from metrics.spark.happenings import (
+    happenings,
+    happenings_of_either_view,
+    happenings_of_summaries,
+)
 from metrics.spark.intervals import intervals, intervals_if_told, says_more
 from metrics.spark.readiness import by_their_clients, client_readiness, principals
 from metrics.spark.sessions import identities, last_events, may_be_last, sessions
 from metrics.spark.trends import (
     by_day,
     failures,
-    happenings,
-    happenings_of_either_view,
     latencies,
     session_lengths,
     short_tokens,
@@ -38,7 +41,10 @@ class Known:
     events: DataFrame
     """Valid, of the past, each once."""
     untold: DataFrame | None
-    """Connections (`connection_id`) of which only summary rows tell every authentication."""
+    """Connections (`connection_id`) of which only summary rows tell every authentication.
+
+    `unsaid`: no event tells of any.
+    """
     usage: DataFrame
     last: DataFrame
     """The last event of each connection."""
@@ -58,7 +64,7 @@ def known(
     untold: DataFrame | None = None,
 ) -> Known:
     """Derive what most tables are made from, looking at all events for two of them at a time."""
-    counted = _of_both(events, untold, happenings, happenings_of_either_view)
+    counted = _happenings(events, untold)
     with ThreadPoolExecutor(max_workers=1) as pool:
         kept = pool.submit(keep, "happenings", counted)
         last = keep("last", last_events(events.where(may_be_last(open_ms)), usage_rows))
@@ -77,17 +83,16 @@ def known(
         )
 
 
-def _of_both(
-    events: DataFrame,
-    untold: DataFrame | None,
-    by_events: Callable[[DataFrame], DataFrame],
-    by_either_view: Callable[[DataFrame], DataFrame],
-) -> DataFrame:
+def _happenings(events: DataFrame, untold: DataFrame | None) -> DataFrame:
     """Count by the events alone, except for those connections where they do not tell all."""
     if untold is None:
-        return by_events(events)
-    rest = by_either_view(log.of(events, untold))
-    return by_events(log.others(events, untold)).unionByName(rest)
+        return happenings(events)
+    unsaid, partly = untold.where("unsaid"), untold.where("NOT unsaid")
+    return (
+        happenings(log.others(events, untold))
+        .unionByName(happenings_of_summaries(log.of(events, unsaid)))
+        .unionByName(happenings_of_either_view(log.of(events, partly)))
+    )
 
 
 def what_if_table(rows: Known, lifetimes_ms: tuple[int, ...], keep: Keep) -> DataFrame:

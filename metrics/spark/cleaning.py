@@ -32,7 +32,10 @@ class Cleaned:
     """Valid, of the past, each once."""
     usage: DataFrame
     untold: DataFrame | None
-    """Connections of which only summary rows tell every authentication; None: there is none."""
+    """Connections of which only summary rows tell every authentication, as in `analysis.Known`.
+
+    None: there is none.
+    """
     connections: int
     open_ms: int | None
     """When the one of the open connections was last heard of that was so least recently."""
@@ -69,7 +72,7 @@ def cleaned(rows: Rows, *, as_of_ms: int, keep: Keep) -> Cleaned:
         "duplicate": seen - totals["events"],
         "missing": totals["numbered"] - totals["events"],
     }
-    untold = sequence_rows.where("untold").select("connection_id")
+    untold = sequence_rows.where("untold").select("connection_id", "unsaid")
     return Cleaned(
         events=events,
         usage=usage_rows,

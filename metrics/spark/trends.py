@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from metrics.events import EventKind
 from metrics.period import LATENCY_GAMMA, MINUTE_MS
 from metrics.spark.clients import CLIENT_KEY
-from metrics.spark.intervals import begin_of_minute
+from metrics.spark.happenings import AUTHENTICATIONS
 from metrics.spark.sessions import Standing
 from metrics.spark.usage import Saw
 
@@ -31,102 +31,6 @@ it has only just begun, or it is a holiday.
 
 Row = Mapping[str, Any]
 
-_AUTHENTICATIONS = (EventKind.AUTHENTICATED.value, EventKind.REAUTHENTICATED.value)
-
-
-def happenings(events: DataFrame) -> DataFrame:
-    """Authentications and failures, counted twice in one pass: by minute, and by latency.
-
-    One row per minute, mechanism, kind and reason (`minute_ms` is set), and one per mechanism,
-    kind and `bucket` of the latency (`minute_ms` is null). `busy_us` is the sum of the latencies.
-    """
-    failed = f.col("kind") == EventKind.FAILED.value
-    again = (f.col("kind") == EventKind.REAUTHENTICATED.value) | (
-        failed & (f.col("authentications") > 0)
-    )
-    latency = f.greatest(f.col("auth_latency_us"), f.lit(1)).cast("double")
-    bucket = f.when(
-        ~failed & f.col("auth_latency_us").isNotNull(),
-        f.ceil(f.log(latency) / math.log(LATENCY_GAMMA)).cast("long"),
-    )
-    by_minute = ("mechanism", "kind", "minute_ms", "failure_reason", "reauthentication")
-    by_latency = ("mechanism", "kind", "bucket")
-    return (
-        events.where(f.col("kind").isin(*_AUTHENTICATIONS, EventKind.FAILED.value))
-        .select(
-            "mechanism",
-            "kind",
-            "failure_reason",
-            "auth_latency_us",
-            begin_of_minute(f.col("timestamp_ms")).alias("minute_ms"),
-            again.alias("reauthentication"),
-            bucket.alias("bucket"),
-        )
-        .groupingSets([by_minute, by_latency], *dict.fromkeys(by_minute + by_latency))
-        .agg(
-            f.count(f.lit(1)).alias("count"),
-            f.sum("auth_latency_us").alias("busy_us"),
-            f.max("auth_latency_us").alias("slowest_us"),
-        )
-        .where(f.col("minute_ms").isNotNull() | f.col("bucket").isNotNull())
-    )
-
-
-def happenings_of_either_view(events: DataFrame) -> DataFrame:
-    """The same of connections of which only the summary rows tell every authentication.
-
-    These tell the latencies of re-authentications as histograms, and not when each of them was.
-    """
-    each = f.col("each")
-    is_first = f.col("number") == 1
-    kind = f.when(is_first, EventKind.AUTHENTICATED.value).otherwise(
-        EventKind.REAUTHENTICATED.value
-    )
-    told = events.where(f.col("kind").isin(*_AUTHENTICATIONS)).select(
-        "connection_id",
-        "mechanism",
-        f.col("authentications").alias("number"),
-        f.col("timestamp_ms"),
-        "auth_latency_us",
-    )
-    summed = (
-        events.where(f.col("kind") == EventKind.SUMMARY.value)
-        .select("connection_id", "mechanism", f.explode("intervals").alias("each"))
-        .select(
-            "connection_id",
-            "mechanism",
-            each["number"].alias("number"),
-            each["authenticated_ms"].alias("timestamp_ms"),
-        )
-    )
-    once = (
-        told.unionByName(summed, allowMissingColumns=True)
-        .groupBy("connection_id", "mechanism", "number")
-        .agg(
-            f.min("timestamp_ms").alias("timestamp_ms"),
-            f.max("auth_latency_us").alias("auth_latency_us"),
-        )
-        .withColumn("kind", kind)
-        .withColumn("failure_reason", f.lit(None).cast("string"))
-        .withColumnRenamed("number", "authentications")
-    )
-    failed = events.where(f.col("kind") == EventKind.FAILED.value).select(*once.columns)
-    first = events.where(f.col("kind") != EventKind.REAUTHENTICATED.value)
-    buckets = events.where(f.col("kind") == EventKind.SUMMARY.value).select(
-        "mechanism", f.explode("reauth_latencies").alias("each")
-    )
-    again = (
-        buckets.groupBy("mechanism", f.col("each.bucket").alias("bucket"))
-        .agg(f.sum("each.count").alias("count"))
-        .withColumn("kind", f.lit(EventKind.REAUTHENTICATED.value))
-    )
-    return (
-        happenings(once.unionByName(failed))
-        .where(f.col("minute_ms").isNotNull())
-        .unionByName(happenings(first).where(f.col("bucket").isNotNull()))
-        .unionByName(again, allowMissingColumns=True)
-    )
-
 
 def storms(happening_rows: DataFrame) -> DataFrame:
     """One row per minute and mechanism: authentications, how many anew, the time they took.
@@ -137,7 +41,7 @@ def storms(happening_rows: DataFrame) -> DataFrame:
     """
     again = f.when(f.col("kind") == EventKind.REAUTHENTICATED.value, f.col("count")).otherwise(0)
     return (
-        happening_rows.where(f.col("kind").isin(*_AUTHENTICATIONS))
+        happening_rows.where(f.col("kind").isin(*AUTHENTICATIONS))
         .where(f.col("minute_ms").isNotNull())
         .groupBy("minute_ms", "mechanism")
         .agg(

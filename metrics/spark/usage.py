@@ -102,8 +102,8 @@ def sequences(usage_rows: DataFrame) -> DataFrame:
     drops in one connection can cancel out; then those duplicates are not found.)
 
     `whole`: its first event is there too, and so all of them up to the last one. `untold`: there
-    are authentications that only the summary rows tell of. `open_ms`: when a connection that has
-    not ended was last heard of.
+    are authentications that only the summary rows tell of; `unsaid`: no event tells of any.
+    `open_ms`: when a connection that has not ended was last heard of.
     """
     first, last, count = f.col("first_sequence"), f.col("last_sequence"), f.col("events")
     width = last - first + 1
@@ -133,6 +133,7 @@ def sequences(usage_rows: DataFrame) -> DataFrame:
             (~f.coalesce(run, f.lit(False))).alias("suspect"),
             (f.coalesce(run, f.lit(False)) & (first == 0)).alias("whole"),
             (told_fewer & has_seen(Saw.SUMMARY)).alias("untold"),
+            (f.col("told_authentications") == 0).alias("unsaid"),
         )
     )
 

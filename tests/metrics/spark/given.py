@@ -70,7 +70,7 @@ def known_of(events: DataFrame) -> Known:
     usage_rows = events.transform(usage).localCheckpoint()
     sequence_rows = usage_rows.transform(sequences).localCheckpoint()
     totals = only(sequence_rows.transform(sequence_totals))
-    untold = sequence_rows.where("untold").select("connection_id")
+    untold = sequence_rows.where("untold").select("connection_id", "unsaid")
     return known(
         events,
         usage_rows,

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from metrics.events import EventKind, LatencyBucket, SessionEvent
+from metrics.events import AuthInterval, EventKind, LatencyBucket, SessionEvent
 from metrics.period import latency_bucket
 from metrics.spark.analysis import TABLES
 from metrics.spark.generate import Size, clients_of, simulated
@@ -46,6 +46,49 @@ def test_summaries_alone_tell_of_the_same_storms(spark: SparkSession) -> None:
         return set(table("storms", given.where(kinds)).select(*columns).collect())
 
     assert counted("kind = 'summary'") == counted("kind <> 'summary'") == counted("true")
+    assert counted("kind = 'summary' OR sequence % 2 = 0") == counted("true")
+
+
+@pytest.mark.parametrize("kept", ["true", "sequence > 0"], ids=["all", "summaries"])
+def test_an_authentication_is_one_however_many_summary_rows_tell_of_it(
+    spark: SparkSession, kept: str
+) -> None:
+    """One at the very end of a period goes on in the next row, and so may a login."""
+
+    def begun(number: int, minutes: int) -> AuthInterval:
+        return AuthInterval(
+            number=number,
+            authenticated_ms=EPOCH_MS + minutes * MINUTE_MS,
+            session_lifetime_ms=0,
+            announced_lifetime_ms=0,
+            requests=0,
+        )
+
+    def hour(
+        sequence: int, authentications: int, *intervals: AuthInterval, renewed: int
+    ) -> SessionEvent:
+        return later(
+            EventKind.SUMMARY,
+            60 * sequence,
+            sequence=sequence,
+            period_start_ms=EPOCH_MS + 60 * (sequence - 1) * MINUTE_MS,
+            authentications=authentications,
+            reauthentications=renewed,
+            intervals=intervals,
+        )
+
+    first, second, third = begun(1, 0), begun(2, 120), begun(3, 150)
+    given = [
+        login(),
+        hour(1, 1, first, renewed=0),
+        hour(2, 2, first, second, renewed=1),
+        hour(3, 3, second, third, renewed=1),
+    ]
+    found = rows(table("storms", frame(spark, given).where(kept)).orderBy("minute_ms"))
+    minutes = [(row["minute_ms"] - EPOCH_MS) // MINUTE_MS for row in found]
+    assert minutes == [0, 120, 150]
+    assert [row["authentications"] for row in found] == [1, 1, 1]
+    assert [row["reauthentications"] for row in found] == [0, 1, 1]
 
 
 def test_the_profile_keeps_the_busiest_minute(spark: SparkSession) -> None:

@@ -1,0 +1,154 @@
+"""Valid events → authentications and failures, counted: how many, when, how fast.
+
+A connection may be told of in three ways. Events tell of each authentication; or only some events
+are left, and summary rows tell of the rest; or only summary rows are left. What each gives is the
+same table, and the less there is to compare, the less it costs.
+"""
+
+import math
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from metrics.events import EventKind
+from metrics.period import LATENCY_GAMMA
+from metrics.spark.intervals import begin_of_minute
+
+AUTHENTICATIONS = (EventKind.AUTHENTICATED.value, EventKind.REAUTHENTICATED.value)
+
+
+def happenings(events: DataFrame) -> DataFrame:
+    """Authentications and failures, counted twice in one pass: by minute, and by latency.
+
+    One row per minute, mechanism, kind and reason (`minute_ms` is set), and one per mechanism,
+    kind and `bucket` of the latency (`minute_ms` is null). `busy_us` is the sum of the latencies.
+    """
+    failed = f.col("kind") == EventKind.FAILED.value
+    again = (f.col("kind") == EventKind.REAUTHENTICATED.value) | (
+        failed & (f.col("authentications") > 0)
+    )
+    latency = f.greatest(f.col("auth_latency_us"), f.lit(1)).cast("double")
+    bucket = f.when(
+        ~failed & f.col("auth_latency_us").isNotNull(),
+        f.ceil(f.log(latency) / math.log(LATENCY_GAMMA)).cast("long"),
+    )
+    by_minute = ("mechanism", "kind", "minute_ms", "failure_reason", "reauthentication")
+    by_latency = ("mechanism", "kind", "bucket")
+    return (
+        events.where(f.col("kind").isin(*AUTHENTICATIONS, EventKind.FAILED.value))
+        .select(
+            "mechanism",
+            "kind",
+            "failure_reason",
+            "auth_latency_us",
+            begin_of_minute(f.col("timestamp_ms")).alias("minute_ms"),
+            again.alias("reauthentication"),
+            bucket.alias("bucket"),
+        )
+        .groupingSets([by_minute, by_latency], *dict.fromkeys(by_minute + by_latency))
+        .agg(
+            f.count(f.lit(1)).alias("count"),
+            f.sum("auth_latency_us").alias("busy_us"),
+            f.max("auth_latency_us").alias("slowest_us"),
+        )
+        .where(f.col("minute_ms").isNotNull() | f.col("bucket").isNotNull())
+    )
+
+
+def happenings_of_either_view(events: DataFrame) -> DataFrame:
+    """The same of connections of which only the summary rows tell every authentication.
+
+    An authentication that several rows tell of, or an event too, is one.
+    """
+    each = f.col("each")
+    told = events.where(f.col("kind").isin(*AUTHENTICATIONS)).select(
+        "connection_id",
+        "mechanism",
+        f.col("authentications").alias("number"),
+        f.col("timestamp_ms"),
+        "auth_latency_us",
+    )
+    summed = _summaries(events).select(
+        "connection_id", "mechanism", f.explode("intervals").alias("each")
+    )
+    summed = summed.select(
+        "connection_id",
+        "mechanism",
+        each["number"].alias("number"),
+        each["authenticated_ms"].alias("timestamp_ms"),
+    )
+    once = (
+        told.unionByName(summed, allowMissingColumns=True)
+        .groupBy("connection_id", "mechanism", "number")
+        .agg(
+            f.min("timestamp_ms").alias("timestamp_ms"),
+            f.max("auth_latency_us").alias("auth_latency_us"),
+        )
+        .withColumn("kind", _kind(f.col("number")))
+        .withColumn("failure_reason", f.lit(None).cast("string"))
+        .withColumnRenamed("number", "authentications")
+    )
+    failed = events.where(f.col("kind") == EventKind.FAILED.value).select(*once.columns)
+    first = events.where(f.col("kind") != EventKind.REAUTHENTICATED.value)
+    return (
+        happenings(once.unionByName(failed))
+        .where(f.col("minute_ms").isNotNull())
+        .unionByName(happenings(first).where(f.col("bucket").isNotNull()))
+        .unionByName(_summed_latencies(events), allowMissingColumns=True)
+    )
+
+
+def happenings_of_summaries(events: DataFrame) -> DataFrame:
+    """The same of connections of which no event tells any authentication.
+
+    Each is counted in the row of the period that it was in, so that rows need not be compared.
+    """
+    each, number = f.col("each"), f.col("each")["number"]
+    is_first = number == 1
+    begun = f.when(is_first, each["authenticated_ms"] >= f.col("period_start_ms")).otherwise(
+        number > f.col("authentications") - f.col("reauthentications")
+    )
+    by_minute = (
+        _summaries(events)
+        .select(
+            "mechanism",
+            "period_start_ms",
+            "authentications",
+            "reauthentications",
+            f.explode("intervals").alias("each"),
+        )
+        .where(begun)
+        .groupBy(
+            "mechanism",
+            _kind(number).alias("kind"),
+            begin_of_minute(each["authenticated_ms"]).alias("minute_ms"),
+            (~is_first).alias("reauthentication"),
+        )
+        .agg(f.count(f.lit(1)).alias("count"))
+    )
+    failed = events.where(f.col("kind") == EventKind.FAILED.value)
+    return (
+        happenings(failed)
+        .unionByName(by_minute, allowMissingColumns=True)
+        .unionByName(_summed_latencies(events), allowMissingColumns=True)
+    )
+
+
+def _summed_latencies(events: DataFrame) -> DataFrame:
+    """Latencies of re-authentications: summary rows hold them, but not when each of them was."""
+    buckets = _summaries(events).select("mechanism", f.explode("reauth_latencies").alias("each"))
+    return (
+        buckets.groupBy("mechanism", f.col("each.bucket").alias("bucket"))
+        .agg(f.sum("each.count").alias("count"))
+        .withColumn("kind", f.lit(EventKind.REAUTHENTICATED.value))
+    )
+
+
+def _summaries(events: DataFrame) -> DataFrame:
+    return events.where(f.col("kind") == EventKind.SUMMARY.value)
+
+
+def _kind(number: Column) -> Column:
+    """What the authentication of this number is."""
+    login, again = EventKind.AUTHENTICATED.value, EventKind.REAUTHENTICATED.value
+    return f.when(number == 1, login).otherwise(again)
