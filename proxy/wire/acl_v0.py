@@ -22,15 +22,30 @@ from kio.static.primitive import i8, i16, i32Timedelta
 from proxy.wire import codec
 
 
+class _InRequest:
+    """What all parts of a request have in common."""
+
+    __slots__ = ()
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = False
+    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
+
+
+class _InResponse:
+    """What all parts of a response have in common."""
+
+    __slots__ = ()
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = False
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAclsRequest:
+class DescribeAclsRequest(_InRequest):
     """Which ACLs to list; null and ANY stand for whatever it is."""
 
     __type__: ClassVar = EntityType.request
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = False
     __api_key__: ClassVar[i16] = i16(29)
-    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
     resource_type_filter: i8 = field(metadata={"kafka_type": "int8"})
     resource_name_filter: str | None = field(metadata={"kafka_type": "string"})
     principal_filter: str | None = field(metadata={"kafka_type": "string"})
@@ -40,14 +55,11 @@ class DescribeAclsRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AclDescription:
+class AclDescription(_InResponse):
     """One ACL of a resource."""
 
     __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = False
     __api_key__: ClassVar[i16] = i16(29)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     principal: str = field(metadata={"kafka_type": "string"})
     host: str = field(metadata={"kafka_type": "string"})
     operation: i8 = field(metadata={"kafka_type": "int8"})
@@ -55,28 +67,22 @@ class AclDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAclsResource:
+class DescribeAclsResource(_InResponse):
     """A resource, and those of its ACLs that were asked for."""
 
     __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = False
     __api_key__: ClassVar[i16] = i16(29)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     resource_type: i8 = field(metadata={"kafka_type": "int8"})
     resource_name: str = field(metadata={"kafka_type": "string"})
     acls: tuple[AclDescription, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAclsResponse:
+class DescribeAclsResponse(_InResponse):
     """The ACLs, by resource."""
 
     __type__: ClassVar = EntityType.response
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = False
     __api_key__: ClassVar[i16] = i16(29)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
     error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
     error_message: str | None = field(metadata={"kafka_type": "string"})
@@ -84,14 +90,11 @@ class DescribeAclsResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AclCreation:
+class AclCreation(_InRequest):
     """An ACL to be."""
 
     __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = False
     __api_key__: ClassVar[i16] = i16(30)
-    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
     resource_type: i8 = field(metadata={"kafka_type": "int8"})
     resource_name: str = field(metadata={"kafka_type": "string"})
     principal: str = field(metadata={"kafka_type": "string"})
@@ -101,52 +104,40 @@ class AclCreation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreateAclsRequest:
+class CreateAclsRequest(_InRequest):
     """The ACLs to create."""
 
     __type__: ClassVar = EntityType.request
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = False
     __api_key__: ClassVar[i16] = i16(30)
-    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
     creations: tuple[AclCreation, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AclCreationResult:
+class AclCreationResult(_InResponse):
     """What became of one of them."""
 
     __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = False
     __api_key__: ClassVar[i16] = i16(30)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
     error_message: str | None = field(metadata={"kafka_type": "string"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreateAclsResponse:
+class CreateAclsResponse(_InResponse):
     """One result for each creation, in their order."""
 
     __type__: ClassVar = EntityType.response
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = False
     __api_key__: ClassVar[i16] = i16(30)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
     results: tuple[AclCreationResult, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteAclsFilter:
+class DeleteAclsFilter(_InRequest):
     """Which ACLs to delete."""
 
     __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = False
     __api_key__: ClassVar[i16] = i16(31)
-    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
     resource_type_filter: i8 = field(metadata={"kafka_type": "int8"})
     resource_name_filter: str | None = field(metadata={"kafka_type": "string"})
     principal_filter: str | None = field(metadata={"kafka_type": "string"})
@@ -156,26 +147,20 @@ class DeleteAclsFilter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteAclsRequest:
+class DeleteAclsRequest(_InRequest):
     """The filters whose ACLs go."""
 
     __type__: ClassVar = EntityType.request
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = False
     __api_key__: ClassVar[i16] = i16(31)
-    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
     filters: tuple[DeleteAclsFilter, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteAclsMatchingAcl:
+class DeleteAclsMatchingAcl(_InResponse):
     """An ACL that a filter found."""
 
     __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = False
     __api_key__: ClassVar[i16] = i16(31)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
     error_message: str | None = field(metadata={"kafka_type": "string"})
     resource_type: i8 = field(metadata={"kafka_type": "int8"})
@@ -187,28 +172,22 @@ class DeleteAclsMatchingAcl:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteAclsFilterResult:
+class DeleteAclsFilterResult(_InResponse):
     """What became of one filter."""
 
     __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = False
     __api_key__: ClassVar[i16] = i16(31)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
     error_message: str | None = field(metadata={"kafka_type": "string"})
     matching_acls: tuple[DeleteAclsMatchingAcl, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteAclsResponse:
+class DeleteAclsResponse(_InResponse):
     """One result for each filter, in their order."""
 
     __type__: ClassVar = EntityType.response
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = False
     __api_key__: ClassVar[i16] = i16(31)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
     filter_results: tuple[DeleteAclsFilterResult, ...]
 

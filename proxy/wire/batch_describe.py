@@ -32,15 +32,31 @@ MOST_RESULT_BYTES: Final = 64 << 20
 `receive.message.max.bytes` (100,000,000)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAclsFilter:
-    """Which ACLs to list; null and ANY stand for whatever it is."""
+class _InAclsRequest:
+    """What all parts of a request have in common."""
 
-    __type__: ClassVar = EntityType.nested
+    __slots__ = ()
     __version__: ClassVar[i16] = i16(4)
     __flexible__: ClassVar[bool] = True
     __api_key__: ClassVar[i16] = i16(29)
     __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
+
+
+class _InAclsResponse:
+    """What all parts of a response have in common."""
+
+    __slots__ = ()
+    __version__: ClassVar[i16] = i16(4)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(29)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeAclsFilter(_InAclsRequest):
+    """Which ACLs to list; null and ANY stand for whatever it is."""
+
+    __type__: ClassVar = EntityType.nested
     resource_type_filter: i8 = field(metadata={"kafka_type": "int8"})
     resource_name_filter: str | None = field(metadata={"kafka_type": "string"})
     pattern_type_filter: i8 = field(metadata={"kafka_type": "int8"}, default=i8(3))
@@ -51,26 +67,18 @@ class DescribeAclsFilter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAclsRequest:
+class DescribeAclsRequest(_InAclsRequest):
     """The filters."""
 
     __type__: ClassVar = EntityType.request
-    __version__: ClassVar[i16] = i16(4)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(29)
-    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
     filters: tuple[DescribeAclsFilter, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AclDescription:
+class AclDescription(_InAclsResponse):
     """One ACL of a resource."""
 
     __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(4)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(29)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     principal: str = field(metadata={"kafka_type": "string"})
     host: str = field(metadata={"kafka_type": "string"})
     operation: i8 = field(metadata={"kafka_type": "int8"})
@@ -78,14 +86,10 @@ class AclDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAclsResource:
+class DescribeAclsResource(_InAclsResponse):
     """A resource, and those of its ACLs that the filter finds."""
 
     __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(4)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(29)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     resource_type: i8 = field(metadata={"kafka_type": "int8"})
     resource_name: str = field(metadata={"kafka_type": "string"})
     pattern_type: i8 = field(metadata={"kafka_type": "int8"}, default=i8(3))
@@ -93,133 +97,113 @@ class DescribeAclsResource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAclsFilterResult:
+class DescribeAclsFilterResult(_InAclsResponse):
     """What came of one filter."""
 
     __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(4)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(29)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
     error_message: str | None = field(metadata={"kafka_type": "string"})
     resources: tuple[DescribeAclsResource, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAclsResponse:
+class DescribeAclsResponse(_InAclsResponse):
     """One result for each filter, in their order."""
 
     __type__: ClassVar = EntityType.response
-    __version__: ClassVar[i16] = i16(4)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(29)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
     filter_results: tuple[DescribeAclsFilterResult, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComponentData:
-    """What an entity must have: a name, the default, or any name."""
+class _InQuotasRequest:
+    """What all parts of a request have in common."""
 
-    __type__: ClassVar = EntityType.nested
+    __slots__ = ()
     __version__: ClassVar[i16] = i16(2)
     __flexible__: ClassVar[bool] = True
     __api_key__: ClassVar[i16] = i16(48)
     __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
+
+
+class _InQuotasResponse:
+    """What all parts of a response have in common."""
+
+    __slots__ = ()
+    __version__: ClassVar[i16] = i16(2)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(48)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentData(_InQuotasRequest):
+    """What an entity must have: a name, the default, or any name."""
+
+    __type__: ClassVar = EntityType.nested
     entity_type: str = field(metadata={"kafka_type": "string"})
     match_type: i8 = field(metadata={"kafka_type": "int8"})
     match: str | None = field(metadata={"kafka_type": "string"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClientQuotasFilter:
+class DescribeClientQuotasFilter(_InQuotasRequest):
     """Which entities to list."""
 
     __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(2)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(48)
-    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
     components: tuple[ComponentData, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClientQuotasRequest:
+class DescribeClientQuotasRequest(_InQuotasRequest):
     """The filters. `strict`: entities must have nothing that their filter does not name."""
 
     __type__: ClassVar = EntityType.request
-    __version__: ClassVar[i16] = i16(2)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(48)
-    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
     strict: bool = field(metadata={"kafka_type": "bool"})
     filters: tuple[DescribeClientQuotasFilter, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EntityData:
+class EntityData(_InQuotasResponse):
     """A part of an entity's name; null is the default."""
 
     __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(2)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(48)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     entity_type: str = field(metadata={"kafka_type": "string"})
     entity_name: str | None = field(metadata={"kafka_type": "string"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ValueData:
+class ValueData(_InQuotasResponse):
     """A quota of an entity."""
 
     __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(2)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(48)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     key: str = field(metadata={"kafka_type": "string"})
     value: f64 = field(metadata={"kafka_type": "float64"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EntryData:
+class EntryData(_InQuotasResponse):
     """An entity, and its quotas."""
 
     __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(2)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(48)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     entity: tuple[EntityData, ...]
     values: tuple[ValueData, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClientQuotasFilterResult:
+class DescribeClientQuotasFilterResult(_InQuotasResponse):
     """What came of one filter; there are no entries, not even none, if it has an error."""
 
     __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(2)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(48)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
     error_message: str | None = field(metadata={"kafka_type": "string"})
     entries: tuple[EntryData, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClientQuotasResponse:
+class DescribeClientQuotasResponse(_InQuotasResponse):
     """One result for each filter, in their order."""
 
     __type__: ClassVar = EntityType.response
-    __version__: ClassVar[i16] = i16(2)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(48)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
     filter_results: tuple[DescribeClientQuotasFilterResult, ...]
 
