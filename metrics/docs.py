@@ -18,6 +18,7 @@ from metrics.events import EVENT_SCHEMA, AuthInterval, EventField, LatencyBucket
 from metrics.metric import Metric, MetricType
 from metrics.period import LATENCY_GAMMA
 from metrics.registry import METRICS
+from metrics.strangers import BURST_BYTES, BYTES_PER_SECOND
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -58,6 +59,8 @@ def events_page() -> str:
         gamma=LATENCY_GAMMA,
         max_text=events.MAX_TEXT_CHARS,
         max_intervals=events.MAX_INTERVALS,
+        strangers_per_second=f"{BYTES_PER_SECOND:,}",
+        strangers_burst=f"{BURST_BYTES // 1_048_576} MiB",
     )
 
 

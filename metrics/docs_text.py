@@ -72,6 +72,13 @@ of the volume. `requests` and bytes add up over either. Connections that never s
 (port scans, health checks) are in neither; those that never authenticated have no summary row. Of
 connections to listeners without SASL nothing but denials is told.
 
+Connections that never authenticated have {strangers_per_second} bytes of the log in a second, all
+workers together, and what was not used before: {strangers_burst} at most, of each worker. Failed
+logins by the thousand push no client's history out of `events.retention.bytes`. Such a connection
+is told of whole or not at all, so no number is missing of it; what is left out is counted
+(`kafka_reauth_proxy_events_dropped_total`, reason `strangers`). Failed logins counted from the log
+are so many at least; `kafka_reauth_proxy_authentication_failures_total` has all of them.
+
 ## Fields
 
 {fields}

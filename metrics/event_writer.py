@@ -62,12 +62,13 @@ class EventWriter:
         if waiting + 1 >= self._wake_at and not self._wake.is_set():
             self._wake.set()
 
-    def report(self, snapshot: Snapshot) -> None:
-        """Add the writer's own counters."""
+    def report(self, snapshot: Snapshot, *, left_out: int) -> None:
+        """Add the log's counters; `left_out`: lines about strangers that never came here."""
         snapshot.count(EVENTS_WRITTEN, self._log.written)
         snapshot.count(EVENT_LOG_BYTES, self._log.written_bytes)
         snapshot.count(EVENTS_DROPPED, self._queue_full, "queue_full")
         snapshot.count(EVENTS_DROPPED, self._log.dropped, "write_error")
+        snapshot.count(EVENTS_DROPPED, left_out, "strangers")
 
     def close(self, timeout: float = 5.0) -> bool:
         """Write what is queued and close the file; False: that took longer than `timeout` seconds.

@@ -90,12 +90,15 @@ class SessionHistory:
         "_timeline",
         "_told",
         "client",
+        "is_told",
     )
 
     def __init__(
         self, origin: Origin, client: Client, timeline: Timeline, cadence: Cadence
     ) -> None:
         self.client = client
+        self.is_told: bool | None = None
+        """Whether a stranger's lines are written (`metrics.strangers`); None: not decided yet."""
         self._origin = origin
         self._timeline = timeline
         self._cadence = cadence

@@ -187,6 +187,12 @@ UPSTREAM_CONNECT_FAILURES = _counter(
     "Connections to a broker that could not be opened; those that broke later are not counted.",
     LISTENER,
 )
+BROKERS_NOT_SHOWN = _gauge(
+    "brokers_not_shown",
+    "Brokers of the cluster that clients of a gateway are not shown: broker.ports is too short.",
+    LISTENER,
+    merge=Merge.MAX,
+)
 
 JWKS_AGE = _gauge(
     "jwks_age_seconds",
@@ -334,7 +340,9 @@ UPSTREAM_CERTIFICATE_EXPIRY = _gauge(
 EVENTS_WRITTEN = _counter("events_written_total", "Session events written to the log.", ())
 EVENTS_DROPPED = _counter(
     "events_dropped_total",
-    "Session events lost: the queue was full (queue_full), or the disk refused (write_error).",
+    "Session events lost: the queue was full (queue_full), or the disk refused (write_error); or"
+    " left out: of connections that never authenticated, beyond what the log has for them"
+    " (strangers).",
     ("reason",),
 )
 EVENT_LOG_BYTES = _counter(

@@ -192,6 +192,8 @@ class Listener:
         snapshot.gauge(registry.CONNECTIONS, len(self.clients), self.name)
         if self.tls is not None and (expiry := self.tls.expires_at) is not None:
             snapshot.gauge(registry.CERTIFICATE_EXPIRY, expiry, self.name)
+        if self.gateway is not None:
+            snapshot.gauge(registry.BROKERS_NOT_SHOWN, self.gateway.not_shown, self.name)
         if self.keys is not None:
             cache = self.keys.cache
             snapshot.count(registry.JWKS_REFRESH_FAILURES, cache.refresh_failures, self.name)

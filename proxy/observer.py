@@ -13,6 +13,7 @@ from metrics.event_lines import bounded_text
 from metrics.events import EventKind
 from metrics.history import Cadence, SessionHistory, Timeline
 from metrics.period import Usage
+from metrics.strangers import Strangers
 from metrics.tally import Tally
 from proxy.acl.denials import DenialNotice
 from proxy.commands import CloseReason
@@ -38,6 +39,7 @@ class SessionObserver:
         timeline: Timeline,
         cadence: Cadence,
         tally: Tally,
+        strangers: Strangers,
         emit: Callable[[str], None],
         note: Callable[[Incident], None],
     ) -> None:
@@ -52,6 +54,7 @@ class SessionObserver:
         self._timeline = timeline
         self._cadence = cadence
         self._tally = tally
+        self._strangers = strangers
         self._emit = emit
         self._note = note
 
@@ -119,7 +122,7 @@ class SessionObserver:
         if failed.previous is None:
             history.client.mechanism = failed.mechanism
             history.client.handshake_version = failed.handshake_version
-        self._emit(history.failed(reason, usage(connection), now))
+        self._tell(history, [history.failed(reason, usage(connection), now)], now)
         self._note(self._incident(history, EventKind.FAILED, reason, now))
 
     def expired(
@@ -165,15 +168,22 @@ class SessionObserver:
         why, history = str(reason), self._introduce(connection)
         self._tally.count(registry.CONNECTIONS_CLOSED, self._listener, why)
         lines = history.closed(why, usage(connection), now)
-        for line in lines:
-            self._emit(line)
-        if lines and why in CLOSES:
+        if not lines:
+            return
+        self._tell(history, lines, now)
+        if why in CLOSES:
             self._note(self._incident(history, EventKind.CLOSED, why, now))
 
     def sweep(self, connection: Connection, now: float) -> None:
         """Write the checkpoint or summary that is due; called once a minute."""
         for line in self._introduce(connection).sweep(usage(connection), now):
             self._emit(line)
+
+    def _tell(self, history: SessionHistory, lines: list[str], now: float) -> None:
+        """Write lines that strangers can cause, within what the log has for them."""
+        if history.principal is not None or self._strangers.are_told(history, lines, now):
+            for line in lines:
+                self._emit(line)
 
     def _incident(
         self, history: SessionHistory, kind: EventKind, what: str, now: float, *, times: int = 1

@@ -22,6 +22,7 @@ from metrics.events import connection_ids
 from metrics.history import Cadence, Timeline
 from metrics.process import report_process
 from metrics.snapshot import Snapshot
+from metrics.strangers import Strangers
 from metrics.tally import Tally
 from proxy import config
 from proxy.acl.model import AuthorizerMode
@@ -104,6 +105,7 @@ class Worker:
             collect=self._collect,
         )
         self._events = self._event_writer()
+        self._strangers = Strangers(workers=settings.workers)
         self._sessions = Sessions(given.number, lambda: self._listeners, self._not_ready)
         self._listeners = [self._listener(one) for one in settings.listeners]
         self._routing = Routing(self.spawn, settings, self._listeners, self.upstream_tls)
@@ -144,6 +146,7 @@ class Worker:
             timeline=self._timeline,
             cadence=Cadence(checkpoint=self._settings.events.checkpoint_ms / 1000),
             tally=self._tally,
+            strangers=self._strangers,
             emit=self._emit,
             note=self._sessions.incidents.note,
         )
@@ -165,8 +168,8 @@ class Worker:
         return Authorization(settings, self._store, observer=self._observer_of)
 
     def _observer_of(self, connection: Connection) -> SessionObserver:
-        (listener,) = (one for one in self._listeners if one.name == connection.rules.listener)
-        return listener.observer
+        name = connection.rules.listener
+        return next(one.observer for one in self._listeners if one.name == name)
 
     def _emit(self, line: str) -> None:
         if self._events is not None:
@@ -240,8 +243,7 @@ class Worker:
         while True:
             due = self.loop.time() + TICK
             await asyncio.sleep(TICK)
-            now = self.loop.time()
-            self._tally.observe(registry.EVENT_LOOP_LAG, max(0.0, now - due))
+            self._tally.observe(registry.EVENT_LOOP_LAG, max(0.0, self.loop.time() - due))
             for client in self._clients():
                 client.tell(Connection.timer)
             if time.time() // 60 != minute:
@@ -364,7 +366,7 @@ class Worker:
         if self.upstream_tls is not None and self.upstream_tls.expires_at is not None:
             snapshot.gauge(registry.UPSTREAM_CERTIFICATE_EXPIRY, self.upstream_tls.expires_at)
         if self._events is not None:
-            self._events.report(snapshot)
+            self._events.report(snapshot, left_out=self._strangers.left_out)
         snapshot.gauge(registry.CONFIGURATION_STALE, self._is_stale)
         snapshot.gauge(registry.STORE_AGE, self.loop.time() - self._store_read_at)
         if self._authorization is not None:

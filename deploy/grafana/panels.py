@@ -268,11 +268,11 @@ OPERATION = (
     ),
     Panel(
         "Session events",
-        "Written, and lost for want of disk or speed, per second.",
+        "Written, lost for want of disk or speed, or left out (strangers: failed logins), per s.",
         "ops",
         [
             ("written", per_second("events_written_total", of="@")),
-            ("lost", per_second("events_dropped_total", of="@") + " or vector(0)"),
+            ("not written: {{reason}}", per_second("events_dropped_total", by="reason", of="@")),
         ],
     ),
     Panel(

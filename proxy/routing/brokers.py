@@ -7,6 +7,8 @@ Laws:
   broker out of Metadata, and its clients come back to the same port.
 - The cluster's own view decides where a broker is; what a client's response says of it is only
   believed of brokers not known so far, and only if it is an address.
+- A broker that no listener has a port for is passed over, however many there are: nobody could be
+  sent to it.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -91,7 +93,7 @@ def _place(broker: BrokerAddress) -> tuple[str, int]:
 class Gateway:
     """The addresses under which one listener shows the brokers."""
 
-    __slots__ = ("_advertised_host", "_brokers", "_on_news", "_ports", "unmapped")
+    __slots__ = ("_advertised_host", "_brokers", "_on_news", "_ports", "not_shown")
 
     def __init__(
         self,
@@ -105,15 +107,12 @@ class Gateway:
         self._advertised_host = advertised_host
         self._ports = ports
         self._on_news = on_news
-        self.unmapped: set[int] = set()
-        """Ids seen that have no port in the listener's range; their brokers are not shown."""
+        self.not_shown = 0
+        """Brokers of the cluster that have no port in the listener's range."""
 
     def port_of(self, broker_id: int) -> int | None:
         """Return the port where clients find a broker; None: it is not shown."""
-        port = self._ports.port_of(broker_id)
-        if port is None:
-            self.unmapped.add(broker_id)
-        return port
+        return self._ports.port_of(broker_id)
 
     def resolve(self, node_id: int, host: str, port: int) -> tuple[str, int] | None:
         """Return what clients are told instead of a broker's address: `addresses.Resolve`."""

@@ -15,11 +15,12 @@ import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final
 
 from proxy.errors import BrokerFault
+from proxy.repeats import Repeats
 from proxy.routing.brokers import BrokerTable, Gateway, Ports
 from proxy.service_connection import fetch_api_versions, fetch_metadata
 from proxy.tls.contexts import Tls
@@ -35,6 +36,8 @@ LONGEST_BACKOFF: Final = 1.0
 VERSIONS_MAX_AGE: Final = 60.0
 """Seconds after which a broker is asked again what it offers: it may have been upgraded without
 a client's connection failing in between."""
+MOST_NAMED: Final = 10
+"""Ids in one line of the log."""
 
 
 @dataclass(slots=True, eq=False)
@@ -134,9 +137,13 @@ class Discovery(ABC):
 
     async def _refresh(self, targets: Iterable[Target], now: float) -> bool:
         due = [target for target in targets if target.is_due(now)]
-        answers = await asyncio.gather(
-            *(one.refresh(now, self._timeout_s, self._context) for one in due)
-        )
+        asked: list[asyncio.Task[UpstreamVersions | None]] = []
+        async with asyncio.TaskGroup() as group:
+            for target in due:
+                question = target.refresh(now, self._timeout_s, self._context)
+                asked.append(group.create_task(question))
+                await asyncio.sleep(0)  # each begins in a turn of its own: there may be thousands
+        answers = [one.result() for one in asked]
         for target, versions in zip(due, answers, strict=True):
             if versions is not None and versions != target.versions:
                 target.versions = versions
@@ -191,9 +198,9 @@ class ClusterDiscovery(Discovery):
         self._on_broker_left = on_broker_left
         self._table = table or BrokerTable()
         self._gateways: list[Gateway] = []
-        self._unmapped: set[int] = set()
-        self._faults: set[str] = set()
-        """Why brokers are unknown, so that the log says each once until they are known again."""
+        self._repeats = Repeats()
+        self._not_shown: list[int] = []
+        """Ids, as the log has them."""
         self._turns = count()
         self.targets: dict[int, Target] = {}
         """By broker id."""
@@ -215,16 +222,15 @@ class ClusterDiscovery(Discovery):
 
     async def round(self, now: float) -> bool:
         """Look at the cluster, and ask the brokers what they offer where that is due."""
-        view = await self._view()
+        view = await self._view(now)
         if view is not None:
-            self._apply(view, now)
+            self._apply(self._shown(view, now), now)
         missing = self._table.missing  # down, most likely: not worth a round's time
         present = [one for id_, one in self.targets.items() if id_ not in missing]
         answered = await self._refresh(present, now)
-        self._warn_of_unmapped()
         return answered and view is not None
 
-    async def _view(self) -> ClusterView | None:
+    async def _view(self, now: float) -> ClusterView | None:
         """Ask the brokers one after the other, each round beginning with the next one."""
         known = [(target.host, target.port) for target in self.targets.values()]
         if known:
@@ -239,13 +245,36 @@ class ClusterDiscovery(Discovery):
                 reason = fault.reason
             else:
                 if view.brokers:
-                    self._faults.clear()
                     return view
                 reason = f"broker {host}:{port} knows of none"
-            if reason not in self._faults:
-                log.warning("brokers unknown: %s", reason)
-                self._faults.add(reason)
+            line = self._repeats.line(f"{host}:{port}", f"brokers unknown: {reason}", now)
+            if line is not None:
+                log.warning("%s", line)
         return None
+
+    def _shown(self, view: ClusterView, now: float) -> ClusterView:
+        """Return the view without the brokers that no listener has a port for."""
+        not_shown, nowhere = set[int](), set(view.brokers)
+        for gateway in self._gateways:
+            without = {id_ for id_ in view.brokers if gateway.port_of(id_) is None}
+            gateway.not_shown = len(without)
+            not_shown |= without
+            nowhere &= without
+        self._tell_not_shown(sorted(not_shown), now)
+        shown = {id_: broker for id_, broker in view.brokers.items() if id_ not in nowhere}
+        return replace(view, brokers=shown)
+
+    def _tell_not_shown(self, ids: list[int], now: float) -> None:
+        """Say once which brokers a listener's range of ports is too short for."""
+        if ids == self._not_shown:
+            return
+        names = ", ".join(map(str, ids[:MOST_NAMED])) + ", …" * (len(ids) > MOST_NAMED)
+        text = f"no port in broker.ports, and so not shown: broker {names} ({len(ids)} in all)"
+        line = self._repeats.line("broker.ports", text, now) if ids else None
+        if line is not None:
+            log.warning("%s", line)
+        if line is not None or not ids:
+            self._not_shown = ids
 
     def _apply(self, view: ClusterView, now: float) -> None:
         changes = self._table.apply(view, now)
@@ -271,13 +300,3 @@ class ClusterDiscovery(Discovery):
         if self._table.learn(broker_id, host, port):
             self._join(broker_id)
         self.wake()
-
-    def _warn_of_unmapped(self) -> None:
-        """Say once of each broker that a listener's range of ports is too short for."""
-        for broker_id in self.targets:
-            for gateway in self._gateways:
-                gateway.port_of(broker_id)
-        seen = {broker_id for gateway in self._gateways for broker_id in gateway.unmapped}
-        for broker_id in sorted(seen - self._unmapped):
-            log.warning("broker %d has no port in broker.ports and is not shown", broker_id)
-        self._unmapped |= seen

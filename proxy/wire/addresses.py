@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from proxy.errors import BrokerFault
+from proxy.lockstep import pausing
 from proxy.wire.apis import (
     DESCRIBE_CLUSTER,
     DESCRIBE_QUORUM,
@@ -27,6 +28,7 @@ from proxy.wire.apis import (
     SHARE_ACKNOWLEDGE,
     SHARE_FETCH,
 )
+from proxy.wire.metadata import check_brokers
 from proxy.wire.primitives import (
     INT16,
     INT32,
@@ -112,6 +114,7 @@ def _hide(_node_id: int, _host: str, _port: int) -> None:
 def _nodes(body: View, position: int, resolve: Resolve, node: _Node) -> tuple[bytes, int]:
     """Rewrite the array of nodes at `position`; returns it, and where the old one ends."""
     count, position = array_length(body, position, node.flexible)
+    check_brokers(count)
     written: list[View] = [b""]
     shown = 0
     for _ in range(count):
@@ -172,7 +175,7 @@ def _find_coordinators(body: bytes, resolve: Resolve) -> bytes:
     position = skip_tags(body, 4) + 4
     count, position = array_length(body, position, flexible=True)
     written: list[View] = [body[:position]]
-    for _ in range(count):
+    for _ in pausing(range(count)):
         start = position
         _, node_start = string(body, position, flexible=True)
         position = skip_string(body, node_start + 4, flexible=True) + 4
@@ -259,6 +262,7 @@ def _describe_quorum(body: bytes, version: int, _resolve: Resolve) -> bytes:
     if not walk.arrived:
         raise Malformed("ends too early")
     count, end = array_length(body, position, flexible=True)
+    check_brokers(count)
     written: list[bytes] = [body[:end]]
     for _ in range(count):
         start = end

@@ -25,6 +25,9 @@ LOWEST_VERSION: Final = 1
 """v0 has neither racks nor a controller, and takes an empty list of topics for all topics."""
 HIGHEST_VERSION: Final = APIS[METADATA].max_version
 HIGHEST_PORT: Final = 65_535
+MOST_BROKERS: Final = 4_000
+"""Of a cluster: more than any is known to have. Reading, or rewriting, so many addresses takes some
+ten milliseconds, in which a worker does nothing else."""
 
 _HOST: Final = re.compile(r"(?=.{1,255}$)[!-\-/-~]{1,63}(?:\.[!-\-/-~]{1,63})*\.?")
 """What can be looked up, and does no harm in a log: ASCII without blanks, in labels no longer
@@ -57,6 +60,12 @@ class ClusterView:
     """None before Metadata v2."""
 
 
+def check_brokers(count: int) -> None:
+    """Refuse more brokers than a cluster has, before any of them is read. Raises Malformed."""
+    if count > MOST_BROKERS:
+        raise Malformed(f"more than {MOST_BROKERS:,} brokers")
+
+
 def write_request(api_version: int) -> bytes:
     """Write the body of a request for no topics."""
     flexible = is_flexible(METADATA, api_version)
@@ -84,6 +93,7 @@ def _parse(api_version: int, body: View) -> ClusterView:
     if api_version >= 3:
         position += 4  # throttle_time_ms
     count, position = array_length(body, position, flexible)
+    check_brokers(count)
     brokers: dict[int, BrokerAddress] = {}
     for _ in range(count):
         broker_id, position = int32(body, position)

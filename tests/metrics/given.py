@@ -62,30 +62,30 @@ class Told:
     """A history whose lines are read back."""
 
     def __init__(self, history: SessionHistory) -> None:
-        self._history = history
+        self.history = history
         self.client = history.client
 
     def authenticated(self, grant: Grant, usage: Usage, now: float) -> list[SessionEvent]:
-        return [read(line) for line in self._history.authenticated(grant, usage, now)]
+        return [read(line) for line in self.history.authenticated(grant, usage, now)]
 
     def failed(self, reason: str, usage: Usage, now: float) -> SessionEvent:
-        return read(self._history.failed(reason, usage, now))
+        return read(self.history.failed(reason, usage, now))
 
     def would_be_killed(self, api_key: int, usage: Usage, now: float) -> SessionEvent | None:
-        line = self._history.would_be_killed(api_key, usage, now)
+        line = self.history.would_be_killed(api_key, usage, now)
         return None if line is None else read(line)
 
     def expired_killed(self, api_key: int, usage: Usage, now: float) -> SessionEvent:
-        return read(self._history.expired_killed(api_key, usage, now))
+        return read(self.history.expired_killed(api_key, usage, now))
 
     def denied(self, **denial: Any) -> SessionEvent:
-        return read(self._history.denied(**denial))
+        return read(self.history.denied(**denial))
 
     def closed(self, reason: str, usage: Usage, now: float) -> list[SessionEvent]:
-        return [read(line) for line in self._history.closed(reason, usage, now)]
+        return [read(line) for line in self.history.closed(reason, usage, now)]
 
     def sweep(self, usage: Usage, now: float) -> list[SessionEvent]:
-        return [read(line) for line in self._history.sweep(usage, now)]
+        return [read(line) for line in self.history.sweep(usage, now)]
 
 
 def history(

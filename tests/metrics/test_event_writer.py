@@ -22,7 +22,7 @@ def writer_in(directory: Path, *, queue_events: int = 1000, flush: float = 0.01)
 
 def figures(writer: EventWriter) -> tuple[float, float, dict[str, float]]:
     snapshot = Snapshot()
-    writer.report(snapshot)
+    writer.report(snapshot, left_out=0)
     dropped = snapshot.values[EVENTS_DROPPED.name]
     return (
         snapshot.values[EVENTS_WRITTEN.name][()],
@@ -102,3 +102,10 @@ def test_what_a_killed_process_wrote_is_recovered(tmp_path: Path) -> None:
     (path,) = tmp_path.iterdir()
     assert path.suffix == ".jsonl"
     assert [json.loads(line)["kind"] for line in path.read_text().splitlines()] == ["checkpoint"]
+
+
+def test_what_was_left_out_before_is_told_beside_what_was_lost(tmp_path: Path) -> None:
+    snapshot = Snapshot()
+    writer_in(tmp_path).report(snapshot, left_out=3)
+    dropped = snapshot.values[EVENTS_DROPPED.name]
+    assert dropped == {("queue_full",): 0, ("write_error",): 0, ("strangers",): 3}

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from metrics import registry
 from metrics.history import Cadence, Timeline
+from metrics.strangers import Strangers
 from metrics.tally import Tally
 from proxy.acl.authority import Denial
 from proxy.acl.denials import DenialNotice
@@ -56,7 +58,7 @@ def session(enforcement: Enforcement, principal: str = "User:alice") -> Authenti
 class Observed:
     """A connection, and what its observer tells of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, strangers: Strangers | None = None, tally: Tally | None = None) -> None:
         self.lines: list[str] = []
         self.noted: list[Incident] = []
         self.connection = Play().connection
@@ -67,7 +69,8 @@ class Observed:
             enforcement=lambda: Enforcement.ENFORCE,
             timeline=Timeline(wall=WALL, now=NOW),
             cadence=Cadence(),
-            tally=Tally(run="r"),
+            tally=tally or Tally(run="r"),
+            strangers=strangers or Strangers(workers=1),
             emit=self.lines.append,
             note=self.noted.append,
         )
@@ -151,3 +154,36 @@ def test_long_names_are_cut() -> None:
     assert one.principal is not None
     assert one.client_id is not None
     assert len(one.principal) == len(one.client_id) == 256
+
+
+def test_failed_logins_beyond_the_logs_room_for_strangers_are_counted_and_shown() -> None:
+    """Nobody can push others' events out of the log, nor hide a failure among many."""
+    strangers, tally, written = Strangers(workers=1), Tally(run="r"), 0
+    for _ in range(5_000):
+        seen = Observed(strangers, tally)
+        seen.observer.authentication_failed(seen.connection, REFUSED, NOW + 1)
+        seen.observer.closed(seen.connection, CloseReason.AUTHENTICATION_FAILED, NOW + 1)
+        assert [read(line).sequence for line in seen.lines] in ([0, 1], [])
+        assert len(seen.noted) == 1, "on the status page"
+        written += len(seen.lines)
+    assert 0 < written < 5_000
+    assert strangers.left_out == 2 * 5_000 - written
+    failures = tally.snapshot().values[registry.AUTHENTICATION_FAILURES.name]
+    assert failures == {("clients", "SCRAM-SHA-256", "bad_credentials"): 5_000}
+
+
+def test_a_client_that_was_known_is_told_of_however_many_strangers_there_are() -> None:
+    """Its failed re-authentication and its end, and the login of one that comes then."""
+    strangers = Strangers(workers=1)
+    for _ in range(5_000):
+        other = Observed(strangers)
+        other.observer.authentication_failed(other.connection, REFUSED, NOW)
+    assert strangers.left_out
+    seen = Observed(strangers)
+    as_alice = session(Enforcement.ENFORCE)
+    seen.log_in(as_alice)
+    again = replace(REFUSED, previous=as_alice)
+    seen.observer.authentication_failed(seen.connection, again, NOW + 1)
+    seen.observer.closed(seen.connection, CloseReason.AUTHENTICATION_FAILED, NOW + 1)
+    kinds = [read(line).kind for line in seen.lines]
+    assert kinds == ["authenticated", "failed", "closed", "summary"]

@@ -2,6 +2,7 @@
 
 from metrics import registry
 from metrics.history import Cadence, Timeline
+from metrics.strangers import Strangers
 from metrics.tally import Tally
 from proxy.acl.authority import Denial
 from proxy.acl.denials import DenialNotice
@@ -29,6 +30,7 @@ def test_no_metric_of_kip_368_counts_it_and_no_event_but_a_denial_tells_of_it() 
         timeline=Timeline(wall=NOW, now=NOW),
         cadence=Cadence(),
         tally=tally,
+        strangers=Strangers(workers=1),
         emit=told.append,
         note=noted.append,
     )

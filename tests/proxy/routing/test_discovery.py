@@ -1,6 +1,7 @@
 """Discovery against brokers over real TCP; rounds are run by hand, with a clock of the test's."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -14,6 +15,7 @@ from proxy.routing.discovery import (
     SidecarDiscovery,
     Target,
 )
+from proxy.wire.metadata import MOST_BROKERS
 from tests.proxy.routing.fake_broker import FakeBroker
 from tests.proxy.waiting import PATIENCE_SECONDS, until
 
@@ -37,6 +39,7 @@ class Cluster:
             on_broker_left=lambda target: self.left.append(target.broker_id),
             table=BrokerTable(grace=100),
         )
+        self.gateway = self.discovery.gateway("gate", PortRange(9100, 9199))
         self.show({1: (HOST, one.port), 2: (HOST, two.port)})
 
     def _join(self, target: Target) -> None:
@@ -51,6 +54,10 @@ class Cluster:
 async def running() -> AsyncIterator[Cluster]:
     async with FakeBroker() as one, FakeBroker() as two:
         yield Cluster(one, two)
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
 
 
 async def stop(task: "asyncio.Task[None]") -> None:
@@ -161,8 +168,7 @@ def test_a_broker_first_seen_in_a_clients_response_joins_at_once() -> None:
 
     async def transcript(cluster: Cluster) -> None:
         discovery = cluster.discovery
-        gateway = discovery.gateway("gate", PortRange(9100, 9199))
-        assert gateway.resolve(2, HOST, cluster.two.port) == ("gate", 9102)
+        assert cluster.gateway.resolve(2, HOST, cluster.two.port) == ("gate", 9102)
         assert cluster.joined == [2]
         task = asyncio.create_task(discovery.run())
         await until(lambda: discovery.targets[2].ready)
@@ -188,13 +194,59 @@ def test_waking_makes_the_next_round_come_early() -> None:
 def test_a_range_of_ports_too_short_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     async def transcript(cluster: Cluster) -> None:
         gateway = cluster.discovery.gateway("gate", PortRange(9100, 9101))
-        await cluster.discovery.round(now=0)
-        await cluster.discovery.round(now=1)
-        assert gateway.unmapped == {2}
+        for minute in range(3):
+            await cluster.discovery.round(now=60 * minute)
+        assert (gateway.not_shown, cluster.gateway.not_shown) == (1, 0)
+        assert cluster.joined == [1, 2], "the other listener shows it"
 
     play(transcript)
-    messages = [record.getMessage() for record in caplog.records]
-    assert sum("broker 2 has no port" in message for message in messages) == 1
+    assert warnings(caplog) == ["no port in broker.ports, and so not shown: broker 2 (1 in all)"]
+
+
+def test_brokers_that_nobody_can_be_sent_to_cost_no_connection_and_one_line_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A broker may name thousands, other ones each time, and have the proxy go to all of them."""
+
+    async def transcript(cluster: Cluster) -> None:
+        discovery = cluster.discovery
+        known = dict(cluster.one.brokers)
+        for second in range(3):
+            first = 200 + 1_000 * second
+            async with FakeBroker() as victim:
+                crowd = dict.fromkeys(range(first, first + 1000), (HOST, victim.port))
+                cluster.show(known | crowd)
+                assert await discovery.round(now=second)
+                assert not victim.requests
+            assert list(discovery.targets) == cluster.joined == [1, 2]
+            assert cluster.gateway.not_shown == 1_000
+            assert cluster.gateway.resolve(first, HOST, 9092) is None
+        assert discovery.bootstrap_target() is not None
+
+    play(transcript)
+    (line,) = warnings(caplog)
+    assert line.endswith("broker 200, 201, 202, 203, 204, 205, 206, 207, 208, 209, … (1000 in all)")
+
+
+def test_a_broker_that_names_more_than_there_can_be_is_not_believed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nor read to the end; those that were known go on being served, and one line a minute is
+    written, though it is asked again and again."""
+
+    async def transcript(cluster: Cluster) -> None:
+        discovery = cluster.discovery
+        await discovery.round(now=0)
+        cluster.show(dict.fromkeys(range(MOST_BROKERS + 1), (HOST, cluster.one.port)))
+        for second in range(1, 5):
+            assert not await discovery.round(now=second)
+        assert list(discovery.targets) == [1, 2]
+        assert all(target.ready for target in discovery.targets.values())
+
+    play(transcript)
+    lines = warnings(caplog)
+    assert len(lines) == 2, "one of each broker"
+    assert all("more than 4,000 brokers" in line for line in lines)
 
 
 def test_a_sidecar_asks_its_one_broker() -> None:

@@ -1,6 +1,7 @@
 """Judged by kio: decoding a rewritten response gives the response with resolved addresses."""
 
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,15 @@ from kio.index import load_response_schema
 
 from proxy.errors import BrokerFault
 from proxy.wire.addresses import rewrite
-from proxy.wire.apis import APIS, DESCRIBE_QUORUM, FIND_COORDINATOR, METADATA, carries_addresses
+from proxy.wire.apis import (
+    APIS,
+    DESCRIBE_CLUSTER,
+    DESCRIBE_QUORUM,
+    FIND_COORDINATOR,
+    METADATA,
+    carries_addresses,
+)
+from proxy.wire.metadata import MOST_BROKERS
 from tests.proxy.wire.entities import decode, encode, paths_of_addresses, resolved, responses
 
 REWRITTEN = [
@@ -105,3 +114,21 @@ def test_unknown_tagged_fields_of_brokers_pass() -> None:
     rewritten = rewrite(METADATA, 12, body, lambda *_: ("gate", 6))
     shown = b"\x00\x00\x00\x01" + b"\x05gate" + b"\x00\x00\x00\x06" + b"\x00" + tags
     assert rewritten == b"\x01\x02\x03\x04" + tags + b"\x00\x00\x00\x00" + b"\x02" + shown + rest
+
+
+@pytest.mark.parametrize("api_key", [METADATA, DESCRIBE_CLUSTER, DESCRIBE_QUORUM])
+@settings(max_examples=1, deadline=None)
+@given(data=st.data())
+def test_more_brokers_than_a_cluster_has_are_the_brokers_fault(
+    api_key: int, data: st.DataObject
+) -> None:
+    """To rewrite all that fit into a response would take a minute, in which no client is served."""
+    version = APIS[api_key].max_version
+    name = "nodes" if api_key == DESCRIBE_QUORUM else "brokers"
+    entity = data.draw(responses(api_key, version).filter(lambda one: getattr(one, name)))
+    brokers = getattr(entity, name)[:1] * MOST_BROKERS
+    most = replace(entity, **{name: brokers})
+    assert decode(api_key, version, rewrite(api_key, version, encode(most), odd_ones))
+    too_many = replace(entity, **{name: brokers + brokers[:1]})
+    with pytest.raises(BrokerFault, match="more than 4,000 brokers"):
+        rewrite(api_key, version, encode(too_many), odd_ones)
