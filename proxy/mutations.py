@@ -11,11 +11,12 @@ Laws:
   for one; what then was not done is given back. Without a response, it is not.
 - Requests of strict versions are refused while there is a debt; older ones are told and held with
   the response.
+- What is long is read, asked about and charged for in steps (`proxy.deliberation`).
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from proxy.acl.guards.entities import uuid_or_none
@@ -29,13 +30,13 @@ from proxy.acl.judgement import (
     Judgement,
 )
 from proxy.acl.topics import CLIENT_ID, NO_ID, KnownTopics
-from proxy.admission import Admission
+from proxy.admission import MOST_LOOKED_UP, Admission
 from proxy.commands import CloseReason
-from proxy.deliberation import takes_long
+from proxy.deliberation import MOST_VALUES, takes_long
 from proxy.errors import BrokerFault
 from proxy.frames import SIZE, Amendment, Route, route_key
 from proxy.holds import Hold
-from proxy.lockstep import TooManyValuesError, in_steps
+from proxy.lockstep import TooManyValuesError, in_steps, pause
 from proxy.quota.bucket import Bucket
 from proxy.quota.mutations import EVERYTHING, Key, MutationRequest, Topic, Topics
 from proxy.quota.throttle import Throttle
@@ -63,15 +64,21 @@ OPERATIONS_SINCE: Final = 8
 """First one that may ask what the client is allowed (KIP-430)."""
 CLUSTER_OPERATIONS_UNTIL: Final = 10
 """Last one that may ask it of the cluster."""
-MOST_TOPICS: Final = 10_000
-"""Of one request: Kafka changes no more at once (`QuorumController.MAX_RECORDS_PER_USER_OP`), and
-the other connections of the worker wait while they are judged."""
-MOST_VALUES: Final = 50_000
-"""Of one request: its topics, what it says of each, and its partitions that are placed by hand."""
 _CORRELATION_ID: Final = 0
 """Of the proxy's own requests: answers come in order, so any would do."""
 
+T = TypeVar("T")
 CarryOut = Callable[[Judgement, Request, float], None]
+
+
+class _Case(NamedTuple):
+    """What is limited: a request, and what becomes of it otherwise."""
+
+    judgement: Judgement
+    request: Request
+    body: bytes
+    """As the broker will see it."""
+    carry_out: CarryOut
 
 
 class MutationLimiter:
@@ -101,38 +108,37 @@ class MutationLimiter:
                 body = cut
             case _:
                 body = request.body
-        read = partial(_read, request.api_key, request.api_version, body)
+        case = _Case(judgement, request, body, carry_out)
+        read = partial(MutationRequest, request.api_key, request.api_version, body)
+        self._attempt(case, read, partial(self._look_up, case), now)
 
-        def then(asked: MutationRequest | CloseReason, now: float) -> None:
-            if asked is CloseReason.OVERSIZE_FRAME and not self._used.enforced:
-                carry_out(judgement, request, now)
-            elif isinstance(asked, CloseReason):
-                self._connection.end(asked, now)
-            else:
-                self._limit(asked, judgement, request, now, carry_out)
-
-        if takes_long(request.api_key, len(body)):
-            self._connection.long_work.judge(
-                in_steps(read, most_values=MOST_VALUES), len(body), then
-            )
-        else:
-            then(read(), now)
-
-    def _limit(
-        self,
-        asked: MutationRequest,
-        judgement: Judgement,
-        request: Request,
-        now: float,
-        carry_out: CarryOut,
+    def _attempt(
+        self, case: _Case, work: Callable[[], T], then: Callable[[T, float], None], now: float
     ) -> None:
-        def found(topics: Topics, now: float) -> None:
-            limited, told = self._limited(asked, topics, now)
-            carry_out(_in_turn(judgement, limited), request, now)
+        """Do a part of it, in steps if the request is long, and go on with what came of it."""
+
+        def tried(result: T | CloseReason, now: float) -> None:
+            if result is CloseReason.OVERSIZE_FRAME and not self._used.enforced:
+                case.carry_out(case.judgement, case.request, now)
+            elif isinstance(result, CloseReason):
+                self._connection.end(result, now)
+            else:
+                then(result, now)
+
+        if takes_long(case.request.api_key, len(case.body)):
+            steps = in_steps(partial(_tried, work), most_values=MOST_VALUES)
+            self._connection.long_work.judge(steps, len(case.body), tried)
+        else:
+            tried(_tried(work), now)
+
+    def _charge(self, case: _Case, asked: MutationRequest, topics: Topics, now: float) -> None:
+        def conclude(result: tuple[Judgement, int], now: float) -> None:
+            limited, told = result
+            case.carry_out(_in_turn(case.judgement, limited), case.request, now)
             if told:
                 self._hold(now)
 
-        self._look_up(asked.keys, found, now)
+        self._attempt(case, partial(self._limited, asked, topics, now), conclude, now)
 
     def _limited(self, asked: MutationRequest, topics: Topics, now: float) -> tuple[Judgement, int]:
         """Charge for a request; what passes is settled by its response.
@@ -142,18 +148,20 @@ class MutationLimiter:
         bucket, used = self._used.mutations, self._used
         if bucket is None:  # removed meanwhile
             return FORWARD, 0
-        waits: list[int] = []
+        most_wait = 0
 
         def charge(partitions: int) -> int | None:
+            nonlocal most_wait
+            pause()
             if used.enforced and not asked.strict:
                 bucket.record(partitions, now)
             elif wait := bucket.try_record(partitions, now):
-                waits.append(wait)
+                most_wait = max(most_wait, wait)
                 return None if used.enforced else 0
             return partitions
 
         judgement = asked.judge(topics, charge)
-        told = used.mutated(max(waits), now) if waits else 0
+        told = used.mutated(most_wait, now) if most_wait else 0
         if isinstance(judgement, Answer):
             return Answer(asked.telling(judgement.body, told)), told
         settling = Change(response=self._settling(asked, bucket, told, now))
@@ -181,59 +189,63 @@ class MutationLimiter:
 
     # Which topics exist
 
-    def _look_up(
-        self, keys: Iterable[Key], then: Callable[[Topics, float], None], now: float
-    ) -> None:
-        """Ask the broker for topics by their names, and for others by their ids."""
-        connection, found = self._connection, dict[Key, Topic]()
-        asked = list(self._lookups(keys))
-        if any(route is None for route, _ in asked):
+    def _look_up(self, case: _Case, asked: MutationRequest, now: float) -> None:
+        """Ask the broker for topics by their names, and for others by their ids; then charge."""
+        then = partial(self._charge, case, asked)
+        questions = list(self._questions(asked))
+        routes = [route for route, _ in questions if route is not None]
+        if len(routes) < len(questions):
             then(Topics(found={}, known=False), now)
-            return
-        if not asked:
+        elif not questions:
             then(Topics(found={}), now)
-            return
-        left = len(asked)
+        else:
+            self._connection.hold_client(Hold.WAITING)
+            self._ask(zip(routes, (keys for _, keys in questions), strict=True), {}, then)
 
-        def learn(route: Route, answer: bytes) -> bytes:
-            nonlocal left
+    def _ask(
+        self,
+        questions: Iterator[tuple[Route, list[Key]]],
+        found: dict[Key, Topic],
+        then: Callable[[Topics, float], None],
+    ) -> None:
+        """Ask one after the other."""
+        connection = self._connection
+        asked = next(questions, None)
+        if asked is None:
+            then(Topics(found=found), connection.active_at)
+            connection.release(Hold.WAITING, connection.active_at)
+            return
+        route, keys = asked
+
+        def learn(answer: bytes) -> bytes:
             found.update(_topics(route.api_version, answer))
-            left -= 1
-            if not left and not connection.closed:
-                then(Topics(found=found), connection.active_at)
-                connection.release(Hold.WAITING, connection.active_at)
+            if not connection.closed:
+                self._ask(questions, found, then)
             return b""  # the client did not ask
 
-        connection.hold_client(Hold.WAITING)
+        connection.responses.inflight.append((_CORRELATION_ID, Amendment(route, learn)))
         assert connection.requests.to_broker is not None
-        for route, topics in asked:
-            assert route is not None
-            owed = Amendment(route, partial(learn, route))
-            connection.responses.inflight.append((_CORRELATION_ID, owed))
-            connection.requests.to_broker(_question(route.api_version, topics))
+        connection.requests.to_broker(_question(route.api_version, keys))
 
-    def _lookups(self, keys: Iterable[Key]) -> Iterator[tuple[Route | None, list[Key]]]:
+    def _questions(self, asked: MutationRequest) -> Iterator[tuple[Route | None, list[Key]]]:
         """Yield what to ask, and by which route; None: the broker cannot be asked."""
-        names, ids = list[Key](), list[Key]()
-        for key in keys:
-            (ids if isinstance(key, UUID) else names).append(key)
-        for asked, since in ((names, BY_NAME_SINCE), (ids, BY_ID_SINCE)):
-            if asked:
-                routes = self._connection.target.routes
-                versions = range(BY_ID_SINCE, since - 1, -1)
-                found = (routes.get(route_key(METADATA, version)) for version in versions)
-                yield next((route for route in found if route is not None), None), asked
+        for keys, since in ((asked.names, BY_NAME_SINCE), (asked.ids, BY_ID_SINCE)):
+            routes = self._connection.target.routes
+            versions = range(BY_ID_SINCE, since - 1, -1)
+            by_version = (routes.get(route_key(METADATA, version)) for version in versions)
+            route = next((route for route in by_version if route is not None), None)
+            for first in range(0, len(keys), MOST_LOOKED_UP):
+                yield route, keys[first : first + MOST_LOOKED_UP]
 
 
-def _read(api_key: int, api_version: int, body: bytes) -> MutationRequest | CloseReason:
-    """Read a request; return why it cannot be judged, if it cannot."""
+def _tried(work: Callable[[], T]) -> T | CloseReason:
+    """Do it; return why the request cannot be judged, if it cannot."""
     try:
-        asked = MutationRequest(api_key, api_version, body)
+        return work()
     except Malformed:
         return CloseReason.MALFORMED_FRAME
     except TooManyValuesError:
         return CloseReason.OVERSIZE_FRAME
-    return asked if len(asked.keys) <= MOST_TOPICS else CloseReason.OVERSIZE_FRAME
 
 
 def _question(api_version: int, topics: Collection[Key]) -> bytes:

@@ -11,7 +11,7 @@ there is a debt; older ones are done, and their client is throttled.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
@@ -22,6 +22,7 @@ from kio.schema.errors import ErrorCode
 from proxy.acl.guards.items import Values, judge_items
 from proxy.acl.judgement import Authority, Inquiry, Judgement
 from proxy.acl.model import Operation, ResourceType
+from proxy.lockstep import pausing
 from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from proxy.wire.codec import decode, encode, request_type, response_type
 
@@ -77,8 +78,11 @@ class MutationRequest:
         self._content = decode(request_type(api_key, api_version), body)
         by_name = api_key == DELETE_TOPICS and api_version < _DELETED_BY_ID_SINCE
         self._items = "topic_names" if by_name else "topics"
-        keys = map(self._key, getattr(self._content, self._items))
+        keys = map(self._key, pausing(getattr(self._content, self._items)))
         self._times = Counter(key for key in keys if key is not None)
+        self.names: list[Key] = [key for key in pausing(self._times) if isinstance(key, str)]
+        """The topics that it is about, but for those in `ids`."""
+        self.ids: list[Key] = [key for key in pausing(self._times) if isinstance(key, UUID)]
         self._charged: dict[Key, int] = {}
         """Partitions that were charged for, by topic."""
 
@@ -86,11 +90,6 @@ class MutationRequest:
     def strict(self) -> bool:
         """Whether topics are refused, rather than the client throttled afterwards."""
         return self.api_version >= STRICT_SINCE[self.api_key]
-
-    @property
-    def keys(self) -> Collection[Key]:
-        """The topics that it is about."""
-        return self._times.keys()
 
     @property
     def charged_in_all(self) -> int:
@@ -130,7 +129,7 @@ class MutationRequest:
         """Return how many partitions were created or deleted, by the body of the response to what
         passed. Raises Malformed."""
         response = decode(response_type(self.api_key, self.api_version), body)
-        return sum(map(self._done, getattr(response, _RESULTS[self.api_key])))
+        return sum(map(self._done, pausing(getattr(response, _RESULTS[self.api_key]))))
 
     def telling(self, body: bytes, throttle_time_ms: int) -> bytes:
         """Return the body of a response, so that it tells at least this throttle time."""

@@ -7,6 +7,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from proxy.acl.model import Operation
+from proxy.deliberation import MOST_VALUES
 from proxy.mutations import BY_ID_SINCE, BY_NAME_SINCE, _question
 from proxy.quota.model import QuotaKey
 from proxy.quota.mutations import STRICT_SINCE
@@ -19,6 +20,7 @@ from proxy.wire.apis import (
     is_flexible,
 )
 from proxy.wire.codec import decode, encode, request_type
+from proxy.wire.primitives import write_uvarint
 from tests.proxy.acl.guards.given import topic
 from tests.proxy.frames_given import request
 from tests.proxy.mutations_given import (
@@ -238,17 +240,6 @@ class TestAmongOtherRequests:
         assert len(limited.broker.asked) == asked
         assert limited.play.kept_bytes < 100
 
-    @pytest.mark.parametrize("mode", ["enforce", "audit"])
-    def test_more_topics_than_kafka_changes_at_once(self, mode: str) -> None:
-        """Nobody means that, and judging them would make others wait."""
-        limited = Limited(mode=mode)
-        many = deleted(5, *(f"t{number}" for number in range(10_001)))
-        limited.send(DELETE_TOPICS, 5, many)
-        limited.broker.answer()
-        closed = mode == "enforce"
-        assert limited.play.connection.closed is closed
-        assert limited.forwarded == ([] if closed else [DELETE_TOPICS])
-
     @pytest.mark.parametrize("version", range(BY_NAME_SINCE, BY_ID_SINCE + 1))
     def test_the_question_is_a_request_of_every_version(self, version: int) -> None:
         keys = ["a", "ü" * 100] if version < BY_ID_SINCE else [T1, uuid.UUID(int=2)]
@@ -271,6 +262,57 @@ class TestAmongOtherRequests:
         limited = Limited()
         limited.send(CREATE_TOPICS, 7, created(7, ("a", 1)))
         limited.play.tell(lambda connection, now: connection.client_closed(now))
+        assert limited.play.connection.closed
+        assert limited.tokens == BURST
+
+
+class TestLong:
+    """What takes long is done in steps, and charged for like what is short."""
+
+    def test_more_topics_than_kafka_changes_at_once(self) -> None:
+        limited = Limited()
+        topics = {"first": 6, "second": BURST, "third": 1}
+        limited.broker.topics = {name: (None, count) for name, count in topics.items()}
+        others = [f"t{number}" for number in range(10_000)]
+        limited.broker.fails = dict.fromkeys(others, ErrorCode.unknown_topic_or_partition)
+        answer = limited.ask(DELETE_TOPICS, 5, deleted(5, *others, *topics))
+        assert errors(answer) == limited.broker.fails | {
+            "first": NONE,
+            "second": NONE,
+            "third": EXCEEDED,
+        }
+        assert throttle_time_ms(answer) == 6_000
+        assert limited.tokens == pytest.approx(BURST - 6 - BURST)
+        assert limited.play.paused == {"client"}
+        asked = [len(body.topics) for key, body in limited.broker.asked if key == METADATA]
+        assert asked == [1_000] * 10 + [3], "no answer keeps others waiting for long"
+        in_steps = limited.play.take().count("deliberate")
+        assert in_steps == 4, "judged, read, charged for, and settled by the response"
+
+    def test_ids_as_well(self) -> None:
+        limited = Limited()
+        ids = [uuid.UUID(int=number + 1) for number in range(2_000)]
+        limited.broker.topics = {f"t{one}": (one, 1) for one in ids[:3]}
+        limited.ask(DELETE_TOPICS, 6, deleted(6, *ids))
+        assert [key for key, _ in limited.broker.asked] == [METADATA, METADATA, DELETE_TOPICS]
+
+    @pytest.mark.parametrize("mode", ["enforce", "audit"])
+    def test_more_items_than_are_kept_in_memory(self, mode: str) -> None:
+        limited = Limited(mode=mode)
+        many = write_uvarint(MOST_VALUES + 2) + b"\x01" * (MOST_VALUES + 1) + b"\0\0\0\0\0"
+        limited.play.client(request(DELETE_TOPICS, 5, 10, many))
+        closed = mode == "enforce"
+        assert limited.play.connection.closed is closed
+        sent = "to broker: DeleteTopics v5 #10" in limited.play.take()
+        assert sent is not closed, "audit refuses nothing"
+
+    def test_a_connection_that_ends_meanwhile(self) -> None:
+        limited = Limited()
+        limited.play.thinks_at_once = False
+        limited.send(CREATE_TOPICS, 7, created(7, *((f"t{n}", 1) for n in range(2_000))))
+        limited.play.think()
+        limited.play.tell(lambda connection, now: connection.client_closed(now))
+        limited.broker.answer()
         assert limited.play.connection.closed
         assert limited.tokens == BURST
 
