@@ -27,8 +27,8 @@ LONGEST_AT_ONCE: Final = 16_384
 """Bytes of a request or response that is dealt with at once: 2 ms as a rule, 16 at worst."""
 MOST_VALUES: Final = 400_000
 """Items that a request may have, in all of its arrays (topics, partitions, groups …), and fields in
-what is said of those that are denied. They take up to 200 MB of memory, and freeing them a tenth of
-a second. Kafka has no such bound, but hardly a cluster with so many partitions.
+what is said of those that are denied. They take up to 200 MB of memory. Kafka has no such bound,
+but hardly a cluster with so many partitions.
 """
 _BULK: Final = frozenset({PRODUCE, FETCH})
 """APIs whose requests are walked through, which takes a tenth of that, and are no rare ones."""

@@ -16,7 +16,8 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from proxy.lockstep import pause, pausing
+from proxy.lockstep import free_in_steps, pause, pausing
+from proxy.steps import MASK
 from proxy.wire.primitives import INT16, INT32, LONGEST_STRING, Malformed, uvarint, write_uvarint
 
 Read = Callable[[bytes, int], tuple[Any, int]]
@@ -261,7 +262,9 @@ def array_codec(item: Codec, flexible: bool, nullable: bool) -> Codec:
         if length < 0:
             return None, position
         pause(length)
-        items = []
+        items: list[Any] = []
+        if length > MASK:
+            free_in_steps(items)
         for _ in pausing(range(length)):
             value, position = read_item(data, position)
             items.append(value)

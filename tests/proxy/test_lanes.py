@@ -1,10 +1,12 @@
 """Long works of an event loop: one at a time, and nobody waits for ever."""
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
-from proxy.lanes import Lane
+from proxy.lanes import NEVER, Lane, old_objects_left_alone
 from proxy.steps import Steps
 from proxy.turns import Turns
 
@@ -60,3 +62,41 @@ def test_one_that_was_closed_is_passed_over() -> None:
         assert "closed" not in seen
 
     asyncio.run(main())
+
+
+def test_while_much_is_made_the_collector_looks_at_what_is_young() -> None:
+    """To look at all of it would be a turn of the loop of a tenth of a second, several times."""
+    usual = gc.get_threshold()
+
+    def work() -> Steps[tuple[int, int, int]]:
+        yield
+        return gc.get_threshold()
+
+    async def main() -> None:
+        lane = Lane(Turns(asyncio.get_running_loop()), old_objects_left_alone)
+        works = [lane.run("a", work()), lane.run("b", failing()), lane.run("c", work())]
+        first, failed, last = await asyncio.gather(*works, return_exceptions=True)
+        assert first == last == (*usual[:2], NEVER)
+        assert isinstance(failed, ValueError)
+
+    asyncio.run(main())
+    assert gc.get_threshold() == usual
+
+
+def test_no_row_of_long_works_keeps_cycles_for_ever() -> None:
+    """Of closed connections, say: they are looked for when a work is over."""
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.itself = self
+
+    gc.collect()
+    old = gc.get_threshold()[2]
+    with old_objects_left_alone():
+        cycle = Cycle()
+        seen = weakref.ref(cycle)
+        for _ in range(old + 1):
+            gc.collect(1)  # which makes it an old one
+        del cycle
+        assert seen() is not None
+    assert seen() is None

@@ -4,11 +4,12 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import pytest
 
-from proxy.lockstep import TooManyValuesError, in_steps, pause, pausing
-from proxy.steps import Steps, finish
+from proxy.lockstep import TooManyValuesError, free_in_steps, in_steps, pause, pausing
+from proxy.steps import MASK, Steps, finish
 
 
 def started(function: Callable[[], object], *, most_values: int = 100) -> Steps[object]:
@@ -149,3 +150,80 @@ def test_items_are_all_gone_through_in_their_order(length: int) -> None:
     assert finish(steps) == list(range(length))
     taken = started(lambda: list(pausing(range(length))))
     assert len(list(taken)) == (length + 31) // 32, "a pause in 32 items"
+
+
+class Item:
+    """Tells when it is freed."""
+
+    def __init__(self, freed: list[str]) -> None:
+        self._freed = freed
+
+    def __del__(self) -> None:
+        self._freed.append("freed")
+
+
+def make(freed: list[str], count: int) -> tuple[Item, ...]:
+    """As the reader of an array does it."""
+    items: list[Item] = []
+    free_in_steps(items)
+    for _ in pausing(range(count)):
+        items.append(Item(freed))
+    return tuple(items)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_was_made_is_freed_in_steps(fails: bool) -> None:
+    """Hundreds of thousands of objects, freed at once, would be one long step: also those that
+    were made for nothing."""
+    freed: list[str] = []
+
+    def work() -> None:
+        make(freed, 1_000)
+        if fails:
+            pause(1_000_000)
+
+    def all_of_it() -> str:
+        try:
+            work()
+        except TooManyValuesError:
+            return "too many"
+        return "done"
+
+    seen = [0]
+    steps = started(all_of_it)
+    result = None
+    while result is None:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result = done.value
+        seen.append(len(freed))
+    assert result == ("too many" if fails else "done")
+    assert seen[-1] == 1_000
+    assert max(later - sooner for sooner, later in pairwise(seen)) <= MASK + 1
+
+
+def test_what_the_result_holds_is_not_freed() -> None:
+    freed: list[str] = []
+    kept = finish(started(lambda: make(freed, 100)))
+    assert isinstance(kept, tuple)
+    assert (len(kept), freed) == (100, [])
+
+
+def test_what_was_made_is_freed_if_nobody_waits_any_more() -> None:
+    freed: list[str] = []
+    steps = started(lambda: make(freed, 1_000))
+    for _ in range(10):
+        next(steps)
+    steps.close()
+    for thread in threading.enumerate():
+        if thread.name == "in-steps":
+            thread.join(60)
+    assert freed
+    assert len(freed) % (MASK + 1) == 0
+
+
+def test_elsewhere_nothing_is_kept() -> None:
+    freed: list[str] = []
+    make(freed, 5)
+    assert len(freed) == 5
