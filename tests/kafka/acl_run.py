@@ -4,14 +4,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tests.kafka import acl_questions_cluster, acl_questions_data, acl_questions_groups
+from tests.kafka import (
+    acl_questions_cluster,
+    acl_questions_data,
+    acl_questions_groups,
+    acl_questions_transactions,
+)
 from tests.kafka.acl_normal import Normal
 from tests.kafka.acl_profiles import PROFILES, THOROUGH, Names
 from tests.kafka.acl_requests import QUESTIONS, Context, Question
 from tests.kafka.acl_side import Client, Side
 from tests.kafka.wire_client import Address, Outcome, ask
 
-__all__ = ["acl_questions_cluster", "acl_questions_data", "acl_questions_groups"]
+__all__ = [
+    "acl_questions_cluster",
+    "acl_questions_data",
+    "acl_questions_groups",
+    "acl_questions_transactions",
+]
 
 Versions = Mapping[int, tuple[int, int]]
 Answers = dict[str, str]

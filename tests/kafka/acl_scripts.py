@@ -5,10 +5,8 @@ Each has a user and resources of its own, and ACLs that it may change while it r
 
 import io
 import itertools
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,95 +14,15 @@ from kio.records.schema import NewRecordBatch, Record
 from kio.records.writers import write_new_batch
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
 
-from tests.kafka.acl_messages import Fields, creation
-from tests.kafka.acl_normal import Normal
-from tests.kafka.acl_profiles import Names
+from tests.kafka.acl_messages import Fields
 from tests.kafka.acl_side import Side
+from tests.kafka.acl_stage import SCRIPTS, Stage, script
+from tests.kafka.cluster import wait_until
 from tests.kafka.wire_client import Outcome, record_batch
 
 _FETCH_SESSION_ID_NOT_FOUND = 70
 _MAX_BYTES = 1 << 20
 _TRANSACTIONAL = 0x10
-_QUIET_SECONDS = 0.3
-
-
-class Stage:
-    """One script at work: its connection and what it has seen."""
-
-    def __init__(self, side: Side, script: str) -> None:
-        self.side = side
-        self.names = Names(side.name, script)
-        self.client = side.client(self.names.user)
-        self.lines: list[str] = []
-        self._normal = Normal(self.names, side.topics)
-
-    def ask(self, label: str, api_key: int, version: int, fields: Fields) -> Any:
-        """Sends a request and writes the answer down."""
-        answer = self.client.ask(api_key, version, fields)
-        self.see(f"{label} v{version}", self.text(api_key, answer))
-        return answer
-
-    def text(self, api_key: int, answer: Any) -> str:
-        """An answer, or what came instead."""
-        if isinstance(answer, Outcome):
-            return answer.value
-        return self._normal.text(api_key, answer)
-
-    def see(self, label: str, seen: object) -> None:
-        """Writes something down."""
-        self.lines.append(f"{label}: {seen}")
-
-    def topics(self, *shorts: str, **more: Any) -> list[dict[str, Any]]:
-        """Items by name and by id."""
-        return [
-            {"name": name, "topic": name, "topic_id": self.side.topic_id(name), **more}
-            for name in map(self.names, shorts)
-        ]
-
-    def grant(self, *acls: str) -> None:
-        """Creates ACLs for the user."""
-        self.side.create_acls(self._entries(acls))
-
-    def take(self, *acls: str) -> None:
-        """Deletes them."""
-        self.side.delete_acls(self._entries(acls))
-
-    def wait_until(self, topic: str, *, is_allowed: bool) -> None:
-        """Until the user sees the topic or does not."""
-        self.side.wait_until_allowed(self.names.user, self.names(topic), is_allowed=is_allowed)
-
-    def end_offset(self, topic: str) -> int:
-        """The broker's own word."""
-        partitions = [{"partition_index": 0, "timestamp": -1}]
-        fields = {"replica_id": -1, "topics": self.topics(topic, partitions=partitions)}
-        return int(self.side.as_broker(2, 5, fields).topics[0].partitions[0].offset)
-
-    def _entries(self, acls: Sequence[str]) -> list[Fields]:
-        return [creation(acl, self.names.user, self.names) for acl in acls]
-
-
-Act = Callable[[Stage], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
-    """One conversation and the ACLs it begins with."""
-
-    act: Act
-    acls: Sequence[str]
-
-
-SCRIPTS: dict[str, Script] = {}
-
-
-def script(name: str, *acls: str) -> Callable[[Act], Act]:
-    """Registers a script; it may be registered under several names with other ACLs."""
-
-    def register(act: Act) -> Act:
-        SCRIPTS[name] = Script(act=act, acls=acls)
-        return act
-
-    return register
 
 
 def script_acls() -> Mapping[str, Sequence[str]]:
@@ -138,6 +56,7 @@ def _produced(stage: Stage, acks: int, *shorts: str, **more: Any) -> Fields:
 @script("acks0-both", "+topic:one:WRITE", "+topic:two:WRITE")
 def _acks_of_nobody(stage: Stage) -> None:
     """What is allowed is written; then the connection is closed."""
+    written = {topic: stage.end_offset(topic) for topic in ("one", "two")}
     for version, shorts in itertools.product((3, 8, 9, 12, 13), (("one", "two"), ("two",))):
         stage.client.send(0, version, _produced(stage, 0, *shorts))
         # Whether the connection is open shows in the answer to a request behind.
@@ -145,15 +64,19 @@ def _acks_of_nobody(stage: Stage) -> None:
         answer = stage.client.ask(18, 3, fields)
         closed = answer is Outcome.CLOSED
         stage.see(f"acks=0 to {shorts} v{version}", "closed" if closed else "open")
-        _until_quiet(stage)
-        stage.see("written", [stage.end_offset(topic) for topic in ("one", "two")])
+        for topic in shorts:
+            written[topic] += f"+topic:{topic}:WRITE" in stage.acls
+        _until_written(stage, written)
+        stage.see("written", [stage.end_offset(topic) for topic in written])
 
 
-def _until_quiet(stage: Stage) -> None:
-    # What was written without an answer may still be on its way through the proxy.
-    before = None
-    while before != (before := [stage.end_offset(topic) for topic in ("one", "two")]):
-        time.sleep(_QUIET_SECONDS)
+def _until_written(stage: Stage, offsets: Mapping[str, int]) -> None:
+    # What has no answer may still be on its way. What must not be written shows at the latest at
+    # the next look: no offset goes back.
+    wait_until(
+        lambda: all(stage.end_offset(topic) >= end for topic, end in offsets.items()),
+        what=f"not written what the ACLs allow: {offsets}",
+    )
 
 
 # --- incremental fetch sessions

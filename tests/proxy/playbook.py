@@ -6,14 +6,13 @@ The connection, its session, its mechanisms and what it offers are the real ones
 
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
 from proxy.bulk import BUFFER_BYTES
 from proxy.commands import (
     Close,
-    CloseReason,
     Command,
     ConnectToBroker,
     Consult,
@@ -42,7 +41,7 @@ from sasl.mechanism import Mechanism
 from sasl.oauthbearer import OAuthBearerServer
 from sasl.scram import ScramServer
 from sasl.scram_client import ScramClientExchange
-from sasl.states import Authenticated, Enforcement, Failed
+from sasl.states import Authenticated, Enforcement
 from tests.proxy.frames_given import (
     authenticate,
     bearer,
@@ -52,6 +51,7 @@ from tests.proxy.frames_given import (
     read_authenticated,
     sized,
 )
+from tests.proxy.recorder import Recorder
 from tests.sasl.given import FAKE_SECRET, NOW, SETTINGS, WALL, alice, cache_of, ed_key
 
 SCRAM: Final = "SCRAM-SHA-256"
@@ -99,35 +99,11 @@ def everything(
 NOTHING: Final = Offer(routes={}, api_versions=None)
 
 
-@dataclass
-class Recorder:
-    """Tells the transcript what the observer is told."""
-
-    log: list[str]
-    seen: list[Authenticated | Failed] = field(default_factory=list)
-
-    def authenticated(self, _: Connection, session: Authenticated, now: float) -> None:
-        assert session.authenticated_at == now
-        self.seen.append(session)
-        again = f" again ({session.reauthentications})" if session.reauthentications else ""
-        self.log.append(f"authenticated {session.principal}{again}")
-
-    def authentication_failed(self, _: Connection, failed: Failed, now: float) -> None:
-        del now
-        self.seen.append(failed)
-        self.log.append(f"failed {failed.reason}")
-
-    def expired(self, _: Connection, session: Authenticated, api_key: int, now: float) -> None:
-        del now
-        self.log.append(f"expired {session.enforcement} by {name_of(api_key)}")
-
-    def closed(self, _: Connection, reason: CloseReason, now: float) -> None:
-        del now
-        self.log.append(f"closed {reason}")
-
-
 class Play:
     """One connection; `take()` gives the transcript since it was last taken."""
+
+    reads_bulk = True
+    """Whether it is fed views of a buffer that is used again, or bytes of their own."""
 
     def __init__(
         self,
@@ -278,11 +254,12 @@ class Play:
             read = self._unread[side][:BUFFER_BYTES]
             self._unread[side] = self._unread[side][BUFFER_BYTES:]
             buffer = bytearray(read)
+            data = memoryview(buffer) if self.reads_bulk else read
             connection, stopwatch = self.connection, self.connection.stopwatch
             if side == "client":
-                (stopwatch or connection.requests).client_bytes(memoryview(buffer), self.now)
+                (stopwatch or connection.requests).client_bytes(data, self.now)
             else:
-                (stopwatch or connection).broker_bytes(memoryview(buffer), self.now)
+                (stopwatch or connection).broker_bytes(data, self.now)
             buffer[:] = b"\xee" * len(buffer)  # whoever keeps the buffer, not the bytes, is seen
             self.carry_out()
 
@@ -291,25 +268,30 @@ class Play:
         commands, self.connection.commands = self.connection.commands, []
         for command in commands:
             self.commands.append(command)
-            match command:
-                case PauseClient() | ResumeClient():
-                    self._pause("client", isinstance(command, PauseClient))
-                case PauseBroker() | ResumeBroker():
-                    self._pause("broker", isinstance(command, PauseBroker))
-                case ConnectToBroker():
-                    self.log.append("connect")
-                    if self.connects:
-                        self.broker_connects()
-                case SeekKeys():
-                    self.log.append("seek keys")
-                case Consult():
-                    self.log.append(f"consult {name_of(command.request.api_key)}")
-                case WakeAt(when):
-                    self.wakes_at = when
-                case Close():
-                    self._close(command)
-                case _:
-                    self._work_long(command)
+            self._carry_out(command)
+        while self.deliberations and self.thinks_at_once:
+            self.think()
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case PauseClient() | ResumeClient():
+                self._pause("client", isinstance(command, PauseClient))
+            case PauseBroker() | ResumeBroker():
+                self._pause("broker", isinstance(command, PauseBroker))
+            case ConnectToBroker():
+                self.log.append("connect")
+                if self.connects:
+                    self.broker_connects()
+            case SeekKeys():
+                self.log.append("seek keys")
+            case Consult():
+                self.log.append(f"consult {name_of(command.request.api_key)}")
+            case WakeAt(when):
+                self.wakes_at = when
+            case Close():
+                self._close(command)
+            case _:
+                self._work_long(command)
 
     def _work_long(self, command: SeekRoom | Deliberate) -> None:
         match command:
@@ -319,8 +301,6 @@ class Play:
             case Deliberate(deliberation):
                 self.log.append("deliberate")
                 self.deliberations.append(deliberation)
-                if self.thinks_at_once:
-                    self.think()
 
     def _pause(self, side: str, paused: bool) -> None:
         self._paused[side] = paused

@@ -28,7 +28,8 @@ from proxy.tls.contexts import Tls, open_tls
 from proxy.turns import Turns
 from tests.certificates import NOW, Authority, Issued
 from tests.proxy.frames_given import api_versions, handshake, metadata
-from tests.proxy.playbook import VERSIONS, Recorder
+from tests.proxy.playbook import VERSIONS
+from tests.proxy.recorder import Recorder
 from tests.proxy.relayed import listening, read_frame
 from tests.proxy.routing.fake_broker import FakeBroker
 from tests.proxy.tls_given import client_context
