@@ -15,6 +15,9 @@ MAX_TEXTS_KEPT: Final = 1_024
 _SURELY_FITS: Final = 2**61
 """Compiled code compares numbers up to here without making objects of them."""
 
+_SMALL: Final = [str(number) for number in range(256)]
+"""Most numbers of a line are counts of what hardly happened."""
+
 _KEYS: Final[dict[str, str]] = {}
 _TEXTS: Final[dict[str, str]] = {}
 """Most texts of a line stand in the next one too: names, addresses, versions, reasons."""
@@ -36,7 +39,8 @@ class Line:
     def number(self, name: str, value: int) -> None:
         """Add a whole number."""
         self._cells.append(_key(name))
-        self._cells.append(str(bounded_int(value)))
+        small = 0 <= value < len(_SMALL)
+        self._cells.append(_SMALL[value] if small else str(bounded_int(value)))
 
     def number_if_any(self, name: str, value: int | None) -> None:
         """Add a whole number that may be null."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final, final
 
 from proxy.steps import Deliberation
 from proxy.wire.request import Request
@@ -104,15 +105,20 @@ class Deliberate:
     deliberation: Deliberation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@final
 class Close:
     """Close both sides once what was written has left; nothing is called afterwards."""
 
-    reason: CloseReason
-    delay: float = 0.0
-    """Seconds to wait first (`connection.failed.authentication.delay.ms`)."""
-    farewell: bytes | None = None
-    """Frame for the client, sent when the delay is over."""
+    __slots__ = ("delay", "farewell", "reason")
+
+    def __init__(
+        self, *, reason: CloseReason, delay: float = 0.0, farewell: bytes | None = None
+    ) -> None:
+        self.reason: Final = reason
+        self.delay: Final = delay
+        """Seconds to wait first (`connection.failed.authentication.delay.ms`)."""
+        self.farewell: Final = farewell
+        """Frame for the client, sent when the delay is over."""
 
 
 Command = (

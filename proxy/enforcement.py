@@ -44,15 +44,20 @@ class EnforcementPolicy:
             else:
                 self._exact[override.principal] = override
         self._prefixes_longest_first = sorted(prefixes.items(), reverse=True)
+        self._usual: dict[str, Terms] = {}
+        """By mechanism: what holds for those whom no exception names."""
 
     def terms_for(self, principal: str, mechanism: str) -> Terms:
         """Return the rule for an authentication of `principal` (`User:alice`) by `mechanism`.
 
         The cost grows with the number of different prefix lengths, not with the exceptions.
         """
+        overrides = self._most_specific_first(principal)
+        if not overrides and mechanism in self._usual:
+            return self._usual[mechanism]
         enforcement: Enforcement | None = None
         max_reauth_ms: int | None = None
-        for override in self._most_specific_first(principal):
+        for override in overrides:
             if enforcement is None:
                 enforcement = override.enforcement
             if max_reauth_ms is None:
@@ -61,7 +66,10 @@ class EnforcementPolicy:
             enforcement = self._enforcement
         if max_reauth_ms is None:
             max_reauth_ms = self._mechanism_max_reauth_ms.get(mechanism, self._max_reauth_ms)
-        return Terms(enforcement=enforcement, max_reauth_ms=max_reauth_ms)
+        terms = Terms(enforcement=enforcement, max_reauth_ms=max_reauth_ms)
+        if not overrides:
+            self._usual[mechanism] = terms
+        return terms
 
     def _most_specific_first(self, principal: str) -> list[Override]:
         matching = []

@@ -6,9 +6,16 @@ but for the few bytes a `Check` needs.
 """
 
 import struct
+from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+COMPILED: Final = not __file__.endswith(".py")
+"""Whether this is C: then machine integers (`i64`) beat `struct`, which beats them in Python."""
 
 Bytes = bytes | memoryview
 """What was read: bytes, or the part of a shared read buffer that was filled."""
@@ -33,6 +40,15 @@ OWN_ANSWER: Final = 1 << 32
 
 LONG_WRITE: Final = 16_384
 """From a read buffer, what is longer is written without a copy, and at once."""
+
+
+def int32_at(data: bytes, at: "i64") -> "i64":
+    """The signed 32-bit number at `at`; for compiled code."""
+    a: i64 = data[at]
+    b: i64 = data[at + 1]
+    c: i64 = data[at + 2]
+    d: i64 = data[at + 3]
+    return ((a << 24 | b << 16 | c << 8 | d) ^ 0x80000000) - 0x80000000
 
 
 def cut(data: Bytes, start: int, end: int) -> Bytes:
@@ -86,6 +102,7 @@ class Route:
         "request_bytes",
         "requests",
         "response_bytes",
+        "takes_long",
         "transform",
     )
 
@@ -96,6 +113,8 @@ class Route:
         check: Check | None = None,
         transform: Transform | None = None,
         long_transform: Callable[[int], LongTransform] | None = None,
+        *,
+        takes_long: bool = False,
     ) -> None:
         self.api_key = api_key
         self.api_version = api_version
@@ -105,6 +124,8 @@ class Route:
         """None: responses pass as they came."""
         self.long_transform = long_transform
         """Made per long response, from its size; None: long ones are gathered like others."""
+        self.takes_long = takes_long
+        """Whether a long response is changed in steps."""
         self.requests = 0
         self.request_bytes = 0
         self.response_bytes = 0
@@ -113,7 +134,7 @@ class Route:
 class Amendment(Route):
     """Stands for a route where the response to one request alone is treated in a way of its own."""
 
-    __slots__ = ("counted", "takes_long")
+    __slots__ = ("counted",)
 
     def __init__(
         self,
@@ -124,11 +145,20 @@ class Amendment(Route):
         takes_long: bool = False,
     ) -> None:
         """What the route's own transforms do must be part of these."""
-        super().__init__(route.api_key, route.api_version, None, transform, long_transform)
+        super().__init__(
+            route.api_key,
+            route.api_version,
+            None,
+            transform,
+            long_transform,
+            takes_long=takes_long or route.takes_long,
+        )
         self.counted: Route = route.counted if isinstance(route, Amendment) else route
         """Whose counters count."""
-        self.takes_long: bool = takes_long or (isinstance(route, Amendment) and route.takes_long)
-        """Whether a long response is changed in steps."""
+
+
+Owed = tuple[int, Route]
+"""What is owed for a request that was forwarded: the correlation id and route of its response."""
 
 
 Beginning = tuple[Callable[[Bytes, int], tuple[int, int, int, bytes]], int, int, bytes, Route]
@@ -151,6 +181,66 @@ def beginning_of(key: int, data: Bytes, pos: int, behind: int, route: Route) -> 
     their size and their correlation id."""
     look = _look(behind - pos - 12)
     return look.unpack_from, look.size, key, bytes(data[pos + 12 : behind]), route
+
+
+def pass_run(
+    data: bytes,
+    start: "i64",
+    width: "i64",
+    key: "i64",
+    beginning: bytes,
+    route: Route,
+    most: "i64",
+    owed: Callable[[Owed], None],
+) -> "tuple[i64, i64, i64]":
+    """Pass over the frames at `start` that begin as others did, and tell `owed` of each.
+
+    What `Requests._relay` does where it is compiled. Returns where others begin, how many were
+    passed, and the API key and version of what was looked at last.
+    """
+    end: i64 = len(data)
+    count: i64 = 0
+    pos, its_key = start, key
+    while end - pos >= width:
+        size = int32_at(data, pos)
+        its_key = int32_at(data, pos + 4)
+        if its_key != key or size < width - 4 or size > most:
+            break
+        if data[pos + 12 : pos + width] != beginning:
+            break
+        owed((int32_at(data, pos + 8), route))
+        count += 1
+        pos += size + 4
+    return pos, count, its_key
+
+
+def pay_run(
+    data: bytes,
+    start: "i64",
+    looks_end: "i64",
+    inflight: "deque[Owed]",
+    take: Callable[[], Owed],
+) -> "i64":
+    """Pass over the responses at `start` that are owed and pass as they came.
+
+    What `Responses._relay` does where it is compiled. Returns where others begin; `take` is
+    `inflight.popleft`.
+    """
+    pos = start
+    try:
+        while pos + 8 <= looks_end:
+            size = int32_at(data, pos)
+            owed = take()
+            expected, route = owed
+            if expected != int32_at(data, pos + 4) or size < 4 or route.transform is not None:
+                inflight.appendleft(owed)
+                break
+            size += 4
+            route.response_bytes += size
+            pos += size
+    except IndexError:  # nothing is owed
+        pass
+    return pos
 
 
 def route_key(api_key: int, api_version: int) -> int:

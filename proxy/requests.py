@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from proxy.commands import CloseReason
 from proxy.frames import (
+    COMPILED,
     FORWARD,
     MOST_BYTES_OF_A_LOOK,
     NO_BEGINNING,
@@ -32,6 +33,7 @@ from proxy.frames import (
     Route,
     beginning_of,
     cut,
+    pass_run,
 )
 from proxy.room import LONG_OF_STRANGERS
 from proxy.wire.apis import PRODUCE, SASL_APIS, answered_here
@@ -189,6 +191,8 @@ class Requests:
         end, pos, count = len(data), start, 0
         read, width, key, beginning, route = self._usual
         smallest, most, owed = width - 4, self.most_bytes, self._owed
+        if COMPILED and type(data) is bytes:
+            pos, count, its_key = pass_run(data, start, width, key, beginning, route, most, owed)
         while end - pos >= width:
             size, its_key, correlation_id, its_beginning = read(data, pos)
             if its_beginning != beginning or its_key != key or size < smallest or size > most:

@@ -17,14 +17,17 @@ from typing import Final
 from proxy.deliberation import LONGEST_AT_ONCE
 from proxy.errors import BrokerFault
 from proxy.frames import (
+    COMPILED,
     OWN_ANSWER,
     RESPONSE_HEAD,
     SIZE,
     Amendment,
     Bytes,
     LongTransform,
+    Owed,
     Route,
     cut,
+    pay_run,
     read_response_head,
     unchanged,
 )
@@ -38,7 +41,6 @@ MOST_GATHERED_BYTES: Final = 104_857_600
 LONG_RESPONSE: Final = 65_536
 """From this size on a response with a long transform is not gathered but changed in passing."""
 
-Owed = tuple[int, Route]
 OWN: Final[Owed] = OWN_ANSWER, Route(-1, -1)
 """Stands in the queue for an answer of the proxy's own."""
 
@@ -151,6 +153,8 @@ class Responses:
         Nothing is looked at behind `looks_end`.
         """
         pos, take = start, self._take_owed
+        if COMPILED and type(data) is bytes:
+            pos = pay_run(data, start, looks_end, self.inflight, take)
         try:
             while pos + 8 <= looks_end:
                 size, correlation_id = read_response_head(data, pos)
@@ -247,7 +251,7 @@ class Responses:
         if len(content) == size:
             self._gathered = None
             assert route.transform is not None
-            if size > LONGEST_AT_ONCE and isinstance(route, Amendment) and route.takes_long:
+            if size > LONGEST_AT_ONCE and route.takes_long:
                 assert self.change is not None
                 self.changing = True
                 self.change(route.transform, bytes(content))

@@ -15,7 +15,16 @@ from proxy.frames import (
 from proxy.routing.discovery import Target
 from proxy.wire.addresses import Resolve, rewrite
 from proxy.wire.api_versions import ApiVersionsAnswers, UpstreamVersions
-from proxy.wire.apis import APIS, FETCH, MUTATIONS, PRODUCE, Kind, carries_addresses, understands
+from proxy.wire.apis import (
+    APIS,
+    FETCH,
+    FIND_COORDINATOR,
+    MUTATIONS,
+    PRODUCE,
+    Kind,
+    carries_addresses,
+    understands,
+)
 from proxy.wire.long_frames import APIS_CUT_THROUGH, LongFrameEndpoints
 
 
@@ -76,5 +85,11 @@ class BrokerView:
         def long_transform(size: int) -> LongFrameEndpoints:
             return LongFrameEndpoints(api_key, version, size)
 
-        cut_through = api_key in APIS_CUT_THROUGH
-        return Route(api_key, version, check, transform, long_transform if cut_through else None)
+        return Route(
+            api_key,
+            version,
+            check,
+            transform,
+            long_transform if api_key in APIS_CUT_THROUGH else None,
+            takes_long=api_key == FIND_COORDINATOR,  # an address for each key that is asked for
+        )

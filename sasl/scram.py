@@ -45,7 +45,7 @@ _TOKEN_AUTHENTICATION: Final = "tokenauth"  # noqa: S105  (the name of an extens
 
 def new_nonce() -> str:
     """A fresh nonce of 144 bits; RFC 5802 wants printable ASCII without a comma."""
-    return secrets.token_urlsafe(18)
+    return messages.encode_base64(secrets.token_bytes(18))
 
 
 class ScramServer:

@@ -14,7 +14,7 @@ memory and a quarter of a second there; tests judge it by kio.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, final
 
 from proxy.errors import BrokerFault, ClientFault
 from proxy.wire.apis import API_VERSIONS, APIS, offers
@@ -53,17 +53,17 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """What Kafka accepts as client software name and version (KIP-511)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@final
 class ClientSoftware:
     """Who the client says it is (KIP-511); empty before ApiVersions v3."""
 
-    name: str
-    version: str
+    __slots__ = ("name", "valid", "version")
 
-    @property
-    def valid(self) -> bool:
+    def __init__(self, *, name: str, version: str) -> None:
+        self.name: Final = name
+        self.version: Final = version
+        self.valid: Final = bool(_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version))
         """Whether Kafka takes both for valid; if not, the answer is INVALID_REQUEST."""
-        return bool(_SOFTWARE.fullmatch(self.name) and _SOFTWARE.fullmatch(self.version))
 
 
 NO_SOFTWARE: Final = ClientSoftware(name="", version="")

@@ -1,12 +1,15 @@
 """However bytes are cut into reads, what leaves a connection is the same, in the same order."""
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy import requests, responses
 from proxy.wire.apis import FETCH, METADATA
 from tests.proxy.frames_given import (
     api_versions,
@@ -27,6 +30,17 @@ from tests.proxy.playbook import (
     log_in,
     logged_in,
 )
+
+
+@pytest.fixture(scope="module", autouse=True, params=["views", "bytes"])
+def reads(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Views of the bulk buffer, and bytes, by the loops that compiled code has for them."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "bytes":
+            patch.setattr(Play, "reads_bulk", False)
+            for module in (requests, responses):
+                patch.setattr(module, "COMPILED", True)
+        yield
 
 
 @dataclass
@@ -215,3 +229,26 @@ def test_own_answers_wait_for_their_turn() -> None:
     ]
     play.broker(response(8, b"b")[8:])
     assert play.take() == ["to client: #8 b", "to client: #9 versions error 0"]
+
+
+def test_a_frame_that_begins_as_others_did_may_still_be_too_long() -> None:
+    play = logged_in(Play(request_max_bytes=1_000))
+    short = produce(3)
+    play.client(short)
+    play.client(produce(4), produce(5, records=b"r" * 1_000))
+    play.broker(response(3), response(4))
+    assert play.to_broker == short + produce(4)
+    assert play.connection.closed
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [response(5), struct.pack(">ii", 3, 4) + b"\0" * 8],
+    ids=["out of turn", "of an impossible size"],
+)
+def test_a_response_behind_a_good_one_may_still_be_wrong(wrong: bytes) -> None:
+    play = logged_in()
+    play.client(fetch(3), fetch(4), fetch(5))
+    play.broker(response(3), wrong)
+    assert play.connection.closed
+    assert play.to_client.endswith(response(3))
