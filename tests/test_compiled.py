@@ -20,7 +20,7 @@ SUITES = (
     "proxy/test_connection*.py",
     "proxy/test_frames.py",
     "proxy/test_listener*.py",
-    "proxy/test_long_work*.py",
+    "proxy/test_long_*.py",
     "proxy/test_observer*.py",
     "proxy/test_relay.py",
     "proxy/test_throttling.py",
