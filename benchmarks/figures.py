@@ -13,7 +13,6 @@ from benchmarks.targets import Target
 
 _METADATA, _METADATA_VERSION = 3, 12
 _CLIENT_ID = b"bench"
-_AUTHENTICATIONS_AT_ONCE = 8
 _IDLE_SECONDS = 2.0
 
 
@@ -136,62 +135,6 @@ def relay(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Authenticated:
-    """The cost of one authentication, from connect to close."""
-
-    cpu_us: float
-    """Microseconds of CPU time, less what the idle process takes."""
-    per_second: float
-    p50_us: float
-    p99_us: float
-
-
-def authentication(
-    generator: Generator,
-    targets: Mapping[str, Target],
-    mechanism: str,
-    *,
-    rounds: int,
-    seconds: float,
-    warm_up_seconds: float,
-) -> dict[str, Authenticated]:
-    """Measure in turn, as `relay` does, once every target is warm (a JVM compiles as it goes)."""
-
-    def measure(target: Target, duration: float) -> Measured:
-        return generator.measure(
-            target,
-            "auth",
-            connections=_AUTHENTICATIONS_AT_ONCE,
-            seconds=duration,
-            mechanism=mechanism,
-        )
-
-    for target in targets.values():
-        _check_no_errors(measure(target, warm_up_seconds))
-    idle = {name: _idle_cpu_per_second(target) for name, target in targets.items()}
-    found: dict[str, list[Measured]] = {name: [] for name in targets}
-    for _ in range(rounds):
-        for name, target in targets.items():
-            found[name].append(_check_no_errors(measure(target, seconds)))
-    return {name: _authenticated(each, idle[name]) for name, each in found.items()}
-
-
-def _authenticated(rounds: Sequence[Measured], idle: float) -> Authenticated:
-    def middle(key: str) -> float:
-        return median([float(each.report[key]) for each in rounds])
-
-    return Authenticated(
-        cpu_us=median(
-            (each.cpu_seconds - idle * each.report["seconds"]) * 1e6 / each.report["count"]
-            for each in rounds
-        ),
-        per_second=median(each.report["count"] / each.report["seconds"] for each in rounds),
-        p50_us=middle("p50_us"),
-        p99_us=middle("p99_us"),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Greeted:
     """The cost of a connection of one request, from connect to close."""
 
@@ -216,7 +159,7 @@ def handshakes(
     """
 
     def measure(target: Target, resume: str) -> Measured:
-        return _check_no_errors(
+        return check_no_errors(
             generator.measure(
                 target,
                 "auth",
@@ -236,12 +179,12 @@ def handshakes(
                 found.setdefault((name, "plain"), []).append(measure(plain[name], "no"))
     for (name, kind), each in found.items():
         _check_resumed(name, kind, each)
-    cost = {key: _authenticated(each, 0.0) for key, each in found.items()}
+    cost = {key: median(map(cpu_us_each, each)) for key, each in found.items()}
     return {
         name: Greeted(
-            plain_cpu_us=cost[name, "plain"].cpu_us if name in plain else None,
-            full_cpu_us=cost[name, "full"].cpu_us,
-            resumed_cpu_us=cost[name, "resumed"].cpu_us,
+            plain_cpu_us=cost[name, "plain"] if name in plain else None,
+            full_cpu_us=cost[name, "full"],
+            resumed_cpu_us=cost[name, "resumed"],
         )
         for name in secured
     }
@@ -255,13 +198,21 @@ def _check_resumed(name: str, kind: str, rounds: Sequence[Measured]) -> None:
         raise MeasurementFailed(f"{name} {kind}: {resumed} of {count} sessions were resumed")
 
 
-def _check_no_errors(measured: Measured) -> Measured:
+def check_no_errors(measured: Measured) -> Measured:
+    """Return it; raises MeasurementFailed if any authentication failed."""
     if measured.report["errors"]:
         raise MeasurementFailed(f"authentications failed: {measured.report}")
     return measured
 
 
-def _idle_cpu_per_second(target: Target) -> float:
+def cpu_us_each(measured: Measured, idle: float = 0.0) -> float:
+    """CPU microseconds for each of what was counted, less `idle` seconds in every second."""
+    report = measured.report
+    return (measured.cpu_seconds - idle * float(report["seconds"])) * 1e6 / float(report["count"])
+
+
+def idle_cpu_per_second(target: Target) -> float:
+    """Measure what a target takes though nothing is asked of it, in seconds per second."""
     if target.pid is None:
         return 0.0
     before = cpu_seconds(target.pid)

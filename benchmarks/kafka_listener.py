@@ -5,6 +5,7 @@ would flatter whatever it is compared with.
 """
 
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,8 +66,7 @@ def class_path() -> str:
 def kafka(lab: Lab) -> Iterator[Target]:
     """One KRaft node with default threads; SCRAM and verified tokens on one listener."""
     path = class_path()
-    directory = lab.directory / "kafka"
-    directory.mkdir()
+    directory = Path(tempfile.mkdtemp(prefix="kafka-", dir=lab.directory))
     address = free_address()
     properties = directory / "server.properties"
     properties.write_text(

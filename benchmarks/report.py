@@ -7,7 +7,6 @@ from rich.table import Table
 
 from benchmarks.acl_administration import Administered
 from benchmarks.figures import (
-    Authenticated,
     Greeted,
     Held,
     Reauthenticated,
@@ -15,6 +14,7 @@ from benchmarks.figures import (
     Rewritten,
     Shape,
 )
+from benchmarks.logins import Authenticated, Young
 from benchmarks.targets import OAUTHBEARER, SCRAM
 
 #: CPU per authentication to reach, as a share of what Kafka's own listener takes.
@@ -92,6 +92,21 @@ def auth(found: Mapping[str, Mapping[str, Authenticated]]) -> Table:
                 _number(each.p99_us, 0),
             )
         table.add_section()
+    return table
+
+
+def first_auth(found: Mapping[str, Mapping[str, Sequence[Young]]]) -> Table:
+    """One line per mechanism, row and age."""
+    table = _table(
+        "Authentication, connect to close, after a start",
+        ("mechanism", "row"),
+        ("authentications before", "CPU µs"),
+    )
+    for mechanism, rows in found.items():
+        for row, windows in rows.items():
+            for each in windows:
+                table.add_row(mechanism, row, f"{each.seen:,}", _number(each.cpu_us, 0))
+            table.add_section()
     return table
 
 

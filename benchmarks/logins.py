@@ -1,0 +1,93 @@
+"""What does a login cost? Once the listener is warm, and when it has only just been started."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from benchmarks.figures import check_no_errors, cpu_us_each, idle_cpu_per_second
+from benchmarks.load import Generator, Measured
+from benchmarks.targets import Target
+
+_AUTHENTICATIONS_AT_ONCE = 8
+
+_WINDOWS_SECONDS = (0.25, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""After a start; a JVM compiles what it has run often, so each tells of an older one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authenticated:
+    """The cost of one authentication, from connect to close."""
+
+    cpu_us: float
+    """Microseconds of CPU time, less what the idle process takes."""
+    per_second: float
+    p50_us: float
+    p99_us: float
+
+
+def authentication(
+    generator: Generator,
+    targets: Mapping[str, Target],
+    mechanism: str,
+    *,
+    rounds: int,
+    seconds: float,
+    warm_up_seconds: float,
+) -> dict[str, Authenticated]:
+    """Measure in turn, as `relay` does, once every target is warm (a JVM compiles as it goes)."""
+    for target in targets.values():
+        _measure(generator, target, mechanism, warm_up_seconds)
+    idle = {name: idle_cpu_per_second(target) for name, target in targets.items()}
+    found: dict[str, list[Measured]] = {name: [] for name in targets}
+    for _ in range(rounds):
+        for name, target in targets.items():
+            found[name].append(_measure(generator, target, mechanism, seconds))
+    return {name: _authenticated(each, idle[name]) for name, each in found.items()}
+
+
+def _authenticated(rounds: Sequence[Measured], idle: float) -> Authenticated:
+    def middle(key: str) -> float:
+        return median([float(each.report[key]) for each in rounds])
+
+    return Authenticated(
+        cpu_us=median(cpu_us_each(each, idle) for each in rounds),
+        per_second=median(each.report["count"] / each.report["seconds"] for each in rounds),
+        p50_us=middle("p50_us"),
+        p99_us=middle("p99_us"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Young:
+    """The cost of one authentication at a listener that has not seen many."""
+
+    seen: int
+    """Authentications since its start."""
+    cpu_us: float
+
+
+def first_authentications(
+    generator: Generator, targets: Mapping[str, Target], mechanism: str
+) -> dict[str, list[Young]]:
+    """Measure listeners that were just started, one after the other, at a run."""
+    found: dict[str, list[Young]] = {}
+    for name, target in targets.items():
+        windows = [_measure(generator, target, mechanism, each) for each in _WINDOWS_SECONDS]
+        idle, seen = idle_cpu_per_second(target), 0
+        found[name] = []
+        for each in windows:
+            found[name].append(Young(seen=seen, cpu_us=cpu_us_each(each, idle)))
+            seen += each.report["count"]
+    return found
+
+
+def _measure(generator: Generator, target: Target, mechanism: str, seconds: float) -> Measured:
+    return check_no_errors(
+        generator.measure(
+            target,
+            "auth",
+            connections=_AUTHENTICATIONS_AT_ONCE,
+            seconds=seconds,
+            mechanism=mechanism,
+        )
+    )
