@@ -22,21 +22,21 @@ from kio.static.primitive import i8, i16, i32Timedelta
 from proxy.wire import codec
 
 
-class _InRequest:
-    """What all parts of a request have in common."""
+class _Part:
+    """What all parts of these messages have in common."""
 
     __slots__ = ()
     __version__: ClassVar[i16] = i16(0)
     __flexible__: ClassVar[bool] = False
+
+
+class _InRequest(_Part):
+    __slots__ = ()
     __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
 
 
-class _InResponse:
-    """What all parts of a response have in common."""
-
+class _InResponse(_Part):
     __slots__ = ()
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = False
     __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
 
 

@@ -32,28 +32,40 @@ MOST_RESULT_BYTES: Final = 64 << 20
 `receive.message.max.bytes` (100,000,000)."""
 
 
-class _InAclsRequest:
+class _InRequest:
     """What all parts of a request have in common."""
 
     __slots__ = ()
-    __version__: ClassVar[i16] = i16(4)
     __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(29)
     __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
 
 
-class _InAclsResponse:
+class _InResponse:
     """What all parts of a response have in common."""
 
     __slots__ = ()
-    __version__: ClassVar[i16] = i16(4)
     __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(29)
     __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
 
 
+class _OfAcls:
+    """What all parts of DescribeAcls have in common."""
+
+    __slots__ = ()
+    __version__: ClassVar[i16] = i16(ACLS_BATCHED)
+    __api_key__: ClassVar[i16] = i16(29)
+
+
+class _OfQuotas:
+    """What all parts of DescribeClientQuotas have in common."""
+
+    __slots__ = ()
+    __version__: ClassVar[i16] = i16(QUOTAS_BATCHED)
+    __api_key__: ClassVar[i16] = i16(48)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAclsFilter(_InAclsRequest):
+class DescribeAclsFilter(_OfAcls, _InRequest):
     """Which ACLs to list; null and ANY stand for whatever it is."""
 
     __type__: ClassVar = EntityType.nested
@@ -67,7 +79,7 @@ class DescribeAclsFilter(_InAclsRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAclsRequest(_InAclsRequest):
+class DescribeAclsRequest(_OfAcls, _InRequest):
     """The filters."""
 
     __type__: ClassVar = EntityType.request
@@ -75,7 +87,7 @@ class DescribeAclsRequest(_InAclsRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AclDescription(_InAclsResponse):
+class AclDescription(_OfAcls, _InResponse):
     """One ACL of a resource."""
 
     __type__: ClassVar = EntityType.nested
@@ -86,7 +98,7 @@ class AclDescription(_InAclsResponse):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAclsResource(_InAclsResponse):
+class DescribeAclsResource(_OfAcls, _InResponse):
     """A resource, and those of its ACLs that the filter finds."""
 
     __type__: ClassVar = EntityType.nested
@@ -97,7 +109,7 @@ class DescribeAclsResource(_InAclsResponse):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAclsFilterResult(_InAclsResponse):
+class DescribeAclsFilterResult(_OfAcls, _InResponse):
     """What came of one filter."""
 
     __type__: ClassVar = EntityType.nested
@@ -107,7 +119,7 @@ class DescribeAclsFilterResult(_InAclsResponse):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAclsResponse(_InAclsResponse):
+class DescribeAclsResponse(_OfAcls, _InResponse):
     """One result for each filter, in their order."""
 
     __type__: ClassVar = EntityType.response
@@ -115,28 +127,8 @@ class DescribeAclsResponse(_InAclsResponse):
     filter_results: tuple[DescribeAclsFilterResult, ...]
 
 
-class _InQuotasRequest:
-    """What all parts of a request have in common."""
-
-    __slots__ = ()
-    __version__: ClassVar[i16] = i16(2)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(48)
-    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
-
-
-class _InQuotasResponse:
-    """What all parts of a response have in common."""
-
-    __slots__ = ()
-    __version__: ClassVar[i16] = i16(2)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(48)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComponentData(_InQuotasRequest):
+class ComponentData(_OfQuotas, _InRequest):
     """What an entity must have: a name, the default, or any name."""
 
     __type__: ClassVar = EntityType.nested
@@ -146,7 +138,7 @@ class ComponentData(_InQuotasRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClientQuotasFilter(_InQuotasRequest):
+class DescribeClientQuotasFilter(_OfQuotas, _InRequest):
     """Which entities to list."""
 
     __type__: ClassVar = EntityType.nested
@@ -154,7 +146,7 @@ class DescribeClientQuotasFilter(_InQuotasRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClientQuotasRequest(_InQuotasRequest):
+class DescribeClientQuotasRequest(_OfQuotas, _InRequest):
     """The filters. `strict`: entities must have nothing that their filter does not name."""
 
     __type__: ClassVar = EntityType.request
@@ -163,7 +155,7 @@ class DescribeClientQuotasRequest(_InQuotasRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EntityData(_InQuotasResponse):
+class EntityData(_OfQuotas, _InResponse):
     """A part of an entity's name; null is the default."""
 
     __type__: ClassVar = EntityType.nested
@@ -172,7 +164,7 @@ class EntityData(_InQuotasResponse):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ValueData(_InQuotasResponse):
+class ValueData(_OfQuotas, _InResponse):
     """A quota of an entity."""
 
     __type__: ClassVar = EntityType.nested
@@ -181,7 +173,7 @@ class ValueData(_InQuotasResponse):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EntryData(_InQuotasResponse):
+class EntryData(_OfQuotas, _InResponse):
     """An entity, and its quotas."""
 
     __type__: ClassVar = EntityType.nested
@@ -190,7 +182,7 @@ class EntryData(_InQuotasResponse):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClientQuotasFilterResult(_InQuotasResponse):
+class DescribeClientQuotasFilterResult(_OfQuotas, _InResponse):
     """What came of one filter; there are no entries, not even none, if it has an error."""
 
     __type__: ClassVar = EntityType.nested
@@ -200,7 +192,7 @@ class DescribeClientQuotasFilterResult(_InQuotasResponse):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClientQuotasResponse(_InQuotasResponse):
+class DescribeClientQuotasResponse(_OfQuotas, _InResponse):
     """One result for each filter, in their order."""
 
     __type__: ClassVar = EntityType.response
