@@ -11,9 +11,7 @@ The laws of the table:
 What is not declared here cannot be counted, and what is declared appears in docs/metrics.md.
 """
 
-from metrics.metric import DEFAULT_MAX_LABEL_SETS, KipMetric, Merge, Metric, MetricType
-
-PREFIX = "kafka_reauth_proxy_"
+from metrics.metric import PREFIX, KipMetric, Merge, Metric, MetricType, counter, gauge
 
 LISTENER = ("listener",)
 SESSION_LABELS = ("listener", "mechanism")
@@ -24,76 +22,33 @@ LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 LIFETIME_BUCKETS = (0.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 14400.0, 43200.0, 86400.0)
 """Below or at 0 are the sessions past their end: idle, or in `probe`."""
 
-
-def _counter(
-    name: str,
-    help: str,  # noqa: A002 - the word that Prometheus has for it
-    labels: tuple[str, ...],
-    *,
-    unit: str = "",
-    kip: str = "",
-    max_label_sets: int = DEFAULT_MAX_LABEL_SETS,
-) -> Metric:
-    """Declare a counter; `kip` is a metric that KIP-368 gives a `-rate` and a `-total`."""
-    full = f"{PREFIX}{name}"
-    rate = KipMetric(name=f"{kip}-rate", query=f"sum(rate({full}[1m]))")
-    total = KipMetric(name=f"{kip}-total", query=f"sum({full})")
-    return Metric(
-        name=full,
-        type=MetricType.COUNTER,
-        help=help,
-        labels=labels,
-        unit=unit,
-        kip=(rate, total) if kip else (),
-        max_label_sets=max_label_sets,
-    )
-
-
-def _gauge(
-    name: str,
-    help: str,  # noqa: A002
-    labels: tuple[str, ...] = (),
-    *,
-    unit: str = "",
-    merge: Merge = Merge.SUM,
-) -> Metric:
-    return Metric(
-        name=f"{PREFIX}{name}",
-        type=MetricType.GAUGE,
-        help=help,
-        labels=labels,
-        unit=unit,
-        merge=merge,
-    )
-
-
-SUCCESSFUL_AUTHENTICATION = _counter(
+SUCCESSFUL_AUTHENTICATION = counter(
     "successful_authentication_total",
     "First authentications of a connection that succeeded; re-authentications are not counted.",
     SESSION_LABELS,
     kip="successful-authentication",
 )
-FAILED_AUTHENTICATION = _counter(
+FAILED_AUTHENTICATION = counter(
     "failed_authentication_total",
     "First authentications of a connection that failed; neither re-authentications nor connections"
     " that went away before their SaslHandshake are counted.",
     SESSION_LABELS,
     kip="failed-authentication",
 )
-SUCCESSFUL_REAUTHENTICATION = _counter(
+SUCCESSFUL_REAUTHENTICATION = counter(
     "successful_reauthentication_total",
     "Re-authentications that succeeded.",
     SESSION_LABELS,
     kip="successful-reauthentication",
 )
-FAILED_REAUTHENTICATION = _counter(
+FAILED_REAUTHENTICATION = counter(
     "failed_reauthentication_total",
     "Re-authentications that failed, each of which closed its connection; a SaslHandshake that was"
     " refused for coming too early is not counted.",
     SESSION_LABELS,
     kip="failed-reauthentication",
 )
-SUCCESSFUL_AUTHENTICATION_NO_REAUTH = _counter(
+SUCCESSFUL_AUTHENTICATION_NO_REAUTH = counter(
     "successful_authentication_no_reauth_total",
     "The part of successful_authentication_total that used SaslAuthenticate v0 or raw tokens:"
     " clients to which no session lifetime can be announced.",
@@ -133,13 +88,13 @@ EXPIRED_CONNECTIONS_KILLED = Metric(
         ),
     ),
 )
-EXPIRED_CONNECTIONS_WOULD_BE_KILLED = _counter(
+EXPIRED_CONNECTIONS_WOULD_BE_KILLED = counter(
     "expired_connections_would_be_killed_total",
     "Sessions that were used past their end in `probe`: each is counted once, at the first such"
     " request, and nobody is killed.",
     SESSION_LABELS,
 )
-AUTHENTICATION_FAILURES = _counter(
+AUTHENTICATION_FAILURES = counter(
     "authentication_failures_total",
     "Failed authentications and failed re-authentications together, by reason.",
     ("listener", "mechanism", "reason"),
@@ -155,46 +110,67 @@ SESSION_LIFETIME_LEFT = Metric(
     buckets=LIFETIME_BUCKETS,
 )
 
-CONNECTIONS = _gauge("connections", "Client connections open now.", LISTENER)
-CONNECTIONS_OPENED = _counter("connections_opened_total", "Client connections accepted.", LISTENER)
-CONNECTIONS_CLOSED = _counter(
+CONNECTIONS = gauge("connections", "Client connections open now.", LISTENER)
+CONNECTIONS_OPENED = counter("connections_opened_total", "Client connections accepted.", LISTENER)
+CONNECTIONS_CLOSED = counter(
     "connections_closed_total",
     "Client connections that ended, by reason, whichever side ended them.",
     ("listener", "reason"),
 )
-REQUESTS = _counter(
+REQUESTS = counter(
     "requests_total",
     "Requests of authenticated clients, by API; those of SASL are not counted.",
     ("listener", "api"),
     max_label_sets=2000,
 )
-REQUEST_BYTES = _counter(
+REQUEST_BYTES = counter(
     "request_bytes_total",
     "Bytes of those requests, with their length prefix.",
     ("listener", "api"),
     unit="bytes",
     max_label_sets=2000,
 )
-RESPONSE_BYTES = _counter(
+RESPONSE_BYTES = counter(
     "response_bytes_total",
     "Bytes of the responses to those requests, with their length prefix.",
     ("listener", "api"),
     unit="bytes",
     max_label_sets=2000,
 )
-UPSTREAM_CONNECT_FAILURES = _counter(
+UPSTREAM_CONNECT_FAILURES = counter(
     "upstream_connect_failures_total",
     "Connections to a broker that could not be opened; those that broke later are not counted.",
     LISTENER,
 )
-BROKERS_NOT_SHOWN = _gauge(
+UPSTREAM_SUCCESSFUL_AUTHENTICATION = counter(
+    "upstream_successful_authentication_total",
+    "First logins of the proxy on a connection to a broker that succeeded.",
+    LISTENER,
+)
+UPSTREAM_FAILED_AUTHENTICATION = counter(
+    "upstream_failed_authentication_total",
+    "First logins of the proxy on a connection to a broker that failed, which closed the client's.",
+    LISTENER,
+)
+UPSTREAM_SUCCESSFUL_REAUTHENTICATION = counter(
+    "upstream_successful_reauthentication_total",
+    "Logins of the proxy that renewed its session on an open connection to a broker.",
+    LISTENER,
+)
+UPSTREAM_FAILED_REAUTHENTICATION = counter(
+    "upstream_failed_reauthentication_total",
+    "Logins of the proxy that did not renew its session on an open connection to a broker, which"
+    " closed the client's.",
+    LISTENER,
+)
+BROKERS_NOT_SHOWN = gauge(
     "brokers_not_shown",
     "Brokers of the cluster that clients of a gateway are not shown: broker.ports is too short.",
     LISTENER,
     merge=Merge.MAX,
 )
 
-JWKS_AGE = _gauge(
+JWKS_AGE = gauge(
     "jwks_age_seconds",
     "Time since the signing keys were last loaded, of the worker whose keys are the oldest."
     " Absent until they were loaded once.",
@@ -202,37 +178,37 @@ JWKS_AGE = _gauge(
     unit="seconds",
     merge=Merge.MAX,
 )
-JWKS_REFRESH_FAILURES = _counter(
+JWKS_REFRESH_FAILURES = counter(
     "jwks_refresh_failures_total",
     "Attempts to load the signing keys that failed, added up over workers.",
     LISTENER,
 )
-CONFIGURATION_STALE = _gauge(
+CONFIGURATION_STALE = gauge(
     "configuration_stale",
     "1 if the configuration file was none at the last SIGHUP: the one before applies. The log says"
     " what is wrong with it.",
     merge=Merge.MAX,
 )
 
-AUTHORIZER_DECISIONS = _counter(
+AUTHORIZER_DECISIONS = counter(
     "authorizer_decisions_total",
     "Decisions of the authorizer by operation and result (allowed, denied, would_be_denied); those"
     " that only cut a list to what may be seen are counted if they allow. Super users and answers"
     " that a connection remembers are not counted.",
     ("operation", "result"),
 )
-AUTHORIZER_CACHE_HITS = _counter(
+AUTHORIZER_CACHE_HITS = counter(
     "authorizer_cache_hits_total",
     "The part of authorizer_decisions_total that was remembered from the same principal and host.",
     (),
 )
-ACLS = _gauge("acls", "ACLs that apply.", merge=Merge.MAX)
-STORE_VERSION = _gauge(
+ACLS = gauge("acls", "ACLs that apply.", merge=Merge.MAX)
+STORE_VERSION = gauge(
     "store_version",
     "Number of the last change of the store that a worker has taken up; the oldest of all workers.",
     merge=Merge.MIN,
 )
-STORE_AGE = _gauge(
+STORE_AGE = gauge(
     "store_age_seconds",
     "Time since the store was last read successfully, of the worker for which it is the longest.",
     unit="seconds",
@@ -242,7 +218,7 @@ STORE_AGE = _gauge(
 QUOTA_LABELS = ("quota", "entry")
 _QUOTA_ENTRIES = 2_000
 """Those that the operator made, and one for the rest: see `proxy.quota.quotas.MOST_COUNTS`."""
-QUOTA_LIMIT = _gauge(
+QUOTA_LIMIT = gauge(
     "quota_limit",
     "Limit of a quota that is in use: bytes, percent of a thread's time, partitions or connections,"
     " per second and for each who has the entry's quota for itself.",
@@ -275,21 +251,21 @@ QUOTA_REQUEST_TIME = Metric(
         ),
     ),
 )
-QUOTA_CONNECTIONS = _counter(
+QUOTA_CONNECTIONS = counter(
     "quota_connections_total",
     "Connections that count towards a connection_creation_rate, by the entry it comes from; refused"
     " ones are not counted.",
     ("entry",),
     max_label_sets=_QUOTA_ENTRIES,
 )
-QUOTA_MUTATIONS = _counter(
+QUOTA_MUTATIONS = counter(
     "quota_mutations_total",
     "Partitions created or deleted that count towards a controller_mutation_rate, by the entry it"
     " comes from; refused ones are not counted.",
     ("entry",),
     max_label_sets=_QUOTA_ENTRIES,
 )
-QUOTA_THROTTLES = _counter(
+QUOTA_THROTTLES = counter(
     "quota_throttles_total",
     "How often a quota was exceeded and somebody throttled, or in audit would have been.",
     QUOTA_LABELS,
@@ -312,16 +288,16 @@ QUOTA_THROTTLE_TIME = Metric(
         ),
     ),
 )
-THROTTLED_CONNECTIONS = _gauge(
+THROTTLED_CONNECTIONS = gauge(
     "throttled_connections", "Connections that are not read now because of a quota.", LISTENER
 )
-QUOTA_CALLBACK_FAULTS = _counter(
+QUOTA_CALLBACK_FAULTS = counter(
     "quota_callback_faults_total",
     "How often the quota callback raised, stalled or answered with nonsense, by kind.",
     ("kind",),
 )
 
-CERTIFICATE_EXPIRY = _gauge(
+CERTIFICATE_EXPIRY = gauge(
     "certificate_expiry_timestamp_seconds",
     "When the certificate that clients are shown ends, Unix time, of the worker whose ends first;"
     " the certificates behind it in its chain are not looked at.",
@@ -329,23 +305,42 @@ CERTIFICATE_EXPIRY = _gauge(
     unit="seconds",
     merge=Merge.MIN,
 )
-UPSTREAM_CERTIFICATE_EXPIRY = _gauge(
+UPSTREAM_CERTIFICATE_EXPIRY = gauge(
     "upstream_certificate_expiry_timestamp_seconds",
     "When the certificate that brokers are shown ends, Unix time, of the worker whose ends first."
     " Absent without one.",
     unit="seconds",
     merge=Merge.MIN,
 )
+UPSTREAM_LOGIN_REFUSED = gauge(
+    "upstream_login_refused",
+    "1 if no broker lets the proxy in that a worker asks questions of its own; /readyz says why."
+    " Absent where it does not log in.",
+    merge=Merge.MAX,
+)
+UPSTREAM_TOKEN_EXPIRY = gauge(
+    "upstream_token_expiry_timestamp_seconds",
+    "When the token ends that the proxy logs in to brokers with, Unix time, of the worker whose"
+    " ends first. Absent without one, and if it does not say.",
+    unit="seconds",
+    merge=Merge.MIN,
+)
+UPSTREAM_TOKEN_REFRESH_FAILURES = counter(
+    "upstream_token_refresh_failures_total",
+    "Attempts to get that token, from its file or its end point, that brought none, added up over"
+    " workers.",
+    (),
+)
 
-EVENTS_WRITTEN = _counter("events_written_total", "Session events written to the log.", ())
-EVENTS_DROPPED = _counter(
+EVENTS_WRITTEN = counter("events_written_total", "Session events written to the log.", ())
+EVENTS_DROPPED = counter(
     "events_dropped_total",
     "Session events lost: the queue was full (queue_full), or the disk refused (write_error); or"
     " left out: of connections that never authenticated, beyond what the log has for them"
     " (strangers).",
     ("reason",),
 )
-EVENT_LOG_BYTES = _counter(
+EVENT_LOG_BYTES = counter(
     "event_log_bytes_total", "Bytes written to the session event log.", (), unit="bytes"
 )
 
@@ -356,38 +351,38 @@ EVENT_LOOP_LAG = Metric(
     unit="seconds",
     buckets=LAG_BUCKETS,
 )
-BUILD_INFO = _gauge(
+BUILD_INFO = gauge(
     "build_info",
     "Always 1; the labels say what is running.",
     ("version", "python"),
     merge=Merge.MAX,
 )
-START_TIME = _gauge(
+START_TIME = gauge(
     "start_time_seconds",
     "When the first of the workers started, Unix time.",
     unit="seconds",
     merge=Merge.MIN,
 )
-WORKER_UP = _gauge(
+WORKER_UP = gauge(
     "worker_up",
     "1 if the worker answered this scrape in time; if 0, its counters are those of its last answer"
     " and its gauges are left out.",
     ("worker",),
 )
-WORKER_CPU = _counter(
+WORKER_CPU = counter(
     "worker_cpu_seconds_total",
     "User and system CPU time of a worker process; the parent's and the HTTP process's are left"
     " out.",
     ("worker",),
     unit="seconds",
 )
-WORKER_MEMORY = _gauge(
+WORKER_MEMORY = gauge(
     "worker_resident_memory_bytes",
     "Resident memory of a worker process; what workers share is in each of them.",
     ("worker",),
     unit="bytes",
 )
-WORKER_OPEN_FDS = _gauge("worker_open_fds", "Open file descriptors of a worker.", ("worker",))
+WORKER_OPEN_FDS = gauge("worker_open_fds", "Open file descriptors of a worker.", ("worker",))
 
 METRICS: tuple[Metric, ...] = tuple(
     value for value in list(globals().values()) if isinstance(value, Metric)

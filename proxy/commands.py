@@ -1,5 +1,6 @@
 """What a connection asks of its shell on the control path. Relayed bytes need no command."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, final
@@ -14,6 +15,8 @@ class CloseReason(StrEnum):
     CLIENT_CLOSED = "client_closed"
     BROKER_CLOSED = "broker_closed"
     BROKER_UNREACHABLE = "broker_unreachable"
+    BROKER_LOGIN_FAILED = "broker_login_failed"
+    """The broker refused the proxy's own login, or did not finish it."""
     BROKER_FAULT = "broker_fault"
     """The broker's answer broke the protocol: wrong correlation id, impossible size."""
     EXPIRED = "expired"
@@ -82,6 +85,18 @@ class SeekKeys:
     """Look for newer signing keys, then call `keys_sought`."""
 
 
+@dataclass(frozen=True, slots=True)
+class SeekIdentity:
+    """Find out who we are to brokers, then tell `upstream_login`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeriveKeys:
+    """Call `work`, which takes milliseconds, off the event loop; then tell `upstream_login`."""
+
+    work: Callable[[], bytes]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consult:
     """Answer a request that needs the store, off the event loop; then call `consulted`."""
@@ -129,6 +144,8 @@ Command = (
     | PauseBroker
     | ResumeBroker
     | SeekKeys
+    | SeekIdentity
+    | DeriveKeys
     | Consult
     | SeekRoom
     | Deliberate

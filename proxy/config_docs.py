@@ -24,6 +24,7 @@ from proxy.config.model import Admin, Authorizer, Config, Events, Http, Store, U
 from proxy.config.quotas import Quotas
 from proxy.config.section import Section, described, keys, nested_section
 from proxy.config.tls import ListenerTls, UpstreamTls
+from proxy.config.upstream_sasl import UpstreamSasl
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "configuration.md"
 
@@ -31,6 +32,7 @@ _SECTIONS: tuple[tuple[str, type[Section]], ...] = (
     ("Top level", Config),
     ("`upstream`", Upstream),
     ("`upstream`: TLS", UpstreamTls),
+    ("`upstream`: the proxy's own login", UpstreamSasl),
     ("`listeners[]`: where and who", Listener),
     ("`listeners[]`: sessions", SessionSettings),
     ("`listeners[].reauth.overrides[]`", ReauthOverride),
@@ -44,7 +46,14 @@ _SECTIONS: tuple[tuple[str, type[Section]], ...] = (
     ("`http`", Http),
     ("`admin`", Admin),
 )
-_PARENTS = (SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls, UpstreamTls)
+_PARENTS = (
+    SessionSettings,
+    OauthbearerSettings,
+    LimitSettings,
+    ListenerTls,
+    UpstreamTls,
+    UpstreamSasl,
+)
 
 _INTRODUCTION = """\
 # Configuration
@@ -105,10 +114,11 @@ def _section(title: str, section: type[Section]) -> str:
 
 
 def _rows(section: type[Section]) -> Iterator[str]:
-    inherited = {name for parent in _PARENTS for name in parent.model_fields}
+    parents = (one for one in _PARENTS if one is not section and issubclass(section, one))
+    inherited = {name for parent in parents for name in parent.model_fields}
     told = meanings(section)
     for key, name, field in keys(section):
-        if name in inherited and section in (Listener, Upstream):
+        if name in inherited:
             continue
         if nested := nested_section(field.annotation):
             what = "list" if get_args(field.annotation) else "section"

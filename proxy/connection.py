@@ -19,12 +19,10 @@ from proxy.commands import (
     CloseReason,
     Command,
     ConnectToBroker,
-    Consult,
     PauseBroker,
     PauseClient,
     ResumeBroker,
     ResumeClient,
-    SeekKeys,
     WakeAt,
 )
 from proxy.dialogue import Dialogue
@@ -35,6 +33,7 @@ from proxy.long_work import LongWork
 from proxy.requests import MOST_IN_FLIGHT, Requests
 from proxy.responses import Responses
 from proxy.rules import Observer, Rules, Stopwatch, Target
+from proxy.upstream_login import UpstreamLogin
 from sasl.messages import SASL_HANDSHAKE
 from sasl.session import Session
 from sasl.states import Authenticated, Authenticating, Enforcement, Failed
@@ -45,12 +44,11 @@ class Connection:
 
     __slots__ = (
         "_client_finished",
-        "_client_full",
         "_draining",
         "_end_is_near",
-        "_observer",
         "active_at",
         "client_id",
+        "client_is_full",
         "client_software_name",
         "client_software_version",
         "closed",
@@ -60,6 +58,7 @@ class Connection:
         "dialogue",
         "holds",
         "long_work",
+        "observer",
         "peer_host",
         "requests",
         "responses",
@@ -68,6 +67,7 @@ class Connection:
         "stopwatch",
         "target",
         "telemetry",
+        "upstream_login",
     )
 
     def __init__(
@@ -89,6 +89,8 @@ class Connection:
         self.responses = Responses(to_client)
         self.requests = Requests(self, now)
         self.long_work = LongWork(self)
+        self.upstream_login = UpstreamLogin(self) if rules.logs_in else None
+        """The proxy's own, to the broker; None: the broker wants none."""
         self.stopwatch: Stopwatch | None = None
         """Takes what is read, and the time for it; None: `requests` and `broker_bytes` do."""
         self.dialogue = Dialogue(self)
@@ -100,10 +102,11 @@ class Connection:
         self.closed = False
         self.telemetry: object = None
         """Whatever the observer keeps per connection."""
-        self._observer = observer
+        self.observer = observer
         self.holds = 0
         """Why the client is not read: bits of `Hold`."""
-        self._client_full = False
+        self.client_is_full = False
+        """Whether the client does not read its answers, and so the broker is not read."""
         self._draining = False
         self._client_finished = False
         self._end_is_near: Close | None = None
@@ -126,39 +129,19 @@ class Connection:
         if api_key == SASL_HANDSHAKE and self.session.may_begin_reauthentication(now):
             return True
         self.requests.expires_at = inf  # one report per session
-        self._observer.expired(self, session, api_key, now)
+        self.observer.expired(self, session, api_key, now)
         if session.enforcement is Enforcement.ENFORCE:
             self.end(CloseReason.EXPIRED, now)
             return False
         return True
 
-    # Requests that the proxy answers itself
-
-    def wait(self, command: SeekKeys | Consult) -> None:
-        """Take no further request until `command` was carried out."""
-        self.hold_client(Hold.WAITING)
-        self.commands.append(command)
-
-    def keys_sought(self, now: float) -> None:
-        """The search for newer keys is over, whatever it found."""
-        self.dialogue.keys_sought(now)
-        self.release(Hold.WAITING, now)
-
-    def consulted(self, body: bytes, now: float) -> None:
-        """The body of the answer to a `Consult` is there."""
-        self.dialogue.consulted(body)
-        self.release(Hold.WAITING, now)
-
-    def misunderstood(self, now: float) -> None:
-        """The request of a `Consult` does not parse."""
-        self.dialogue.waiting = None
-        self.end(CloseReason.MALFORMED_FRAME, now)
+    # What is said to the client
 
     def send(self, frame: bytes) -> None:
         """Answer the client, when the requests before are answered."""
         throttle = self.requests.throttle
         self.responses.answer(frame if throttle is None else throttle.in_frame(frame))
-        if self._client_full:
+        if self.client_is_full:
             self.hold_client(Hold.CLIENT_FULL)
         if len(self.responses.inflight) > MOST_IN_FLIGHT:
             self.hold_client(Hold.IN_FLIGHT)
@@ -170,11 +153,11 @@ class Connection:
             self.requests.guard(self.rules.rights.admit(self, session.principal))
         if self.rules.quotas is not None:
             self.rules.quotas.meter(self, session.principal)
-        self._observer.authenticated(self, session, now)
+        self.observer.authenticated(self, session, now)
 
     def refused(self, failed: Failed, farewell: bytes | None, now: float) -> None:
         """An authentication or re-authentication failed."""
-        self._observer.authentication_failed(self, failed, now)
+        self.observer.authentication_failed(self, failed, now)
         self.end(
             CloseReason.AUTHENTICATION_FAILED,
             now,
@@ -220,9 +203,16 @@ class Connection:
     # The broker's side
 
     def broker_connected(self, to_broker: Callable[[Bytes], None], now: float) -> None:
-        """The upstream connection is there; send it what waited."""
+        """The upstream connection is there; log in if need be, then send it what waited."""
         self.requests.to_broker = to_broker
+        if self.upstream_login is not None:
+            self.upstream_login.begin()
         self.release(Hold.NO_BROKER, now)
+
+    def renew_login(self) -> None:
+        """Log in to the broker again before it is sent anything else."""
+        assert self.upstream_login is not None
+        self.upstream_login.begin()
 
     def broker_bytes(self, data: Bytes, now: float) -> None:
         """Take what was read from the broker."""
@@ -244,7 +234,7 @@ class Connection:
 
     def read_broker(self) -> None:
         """Read from the broker, or leave it."""
-        leave = self._client_full or self.responses.changing
+        leave = self.client_is_full or self.responses.changing
         self.commands.append(PauseBroker() if leave else ResumeBroker())
 
     def broker_full(self, full: bool, now: float) -> None:
@@ -256,7 +246,7 @@ class Connection:
 
     def client_full(self, full: bool, now: float) -> None:
         """The client does not take more bytes for now, or takes them again."""
-        self._client_full = full
+        self.client_is_full = full
         if self.requests.to_broker is not None:
             self.read_broker()
         if not full:
@@ -298,6 +288,8 @@ class Connection:
         if self.is_throttled:
             self._end_throttling(now)
         self.long_work.timer(now)
+        if self.upstream_login is not None:
+            self.upstream_login.timer(now)
         deadline = self.next_deadline()
         if deadline is None or now < deadline:
             return
@@ -308,7 +300,7 @@ class Connection:
         if isinstance(self.session.state, Authenticating):
             self.session.abandon()
             assert isinstance(self.session.state, Failed)
-            self._observer.authentication_failed(self, self.session.state, now)
+            self.observer.authentication_failed(self, self.session.state, now)
         self.finish(CloseReason.AUTHENTICATION_TIMEOUT, now)
 
     @property
@@ -341,6 +333,8 @@ class Connection:
 
     def broker_closed(self, now: float) -> None:
         """The broker is gone: so is the client, rather than told half an answer."""
+        if self.upstream_login is not None and not self.closed:
+            self.upstream_login.broker_closed(now)
         self.finish(CloseReason.BROKER_CLOSED, now)
 
     def broker_unreachable(self, now: float) -> None:
@@ -397,4 +391,4 @@ class Connection:
         self.requests.rest = self.responses.rest = b""
         self.long_work.drop()
         self.commands.append(close or Close(reason=reason))
-        self._observer.closed(self, reason, now)
+        self.observer.closed(self, reason, now)

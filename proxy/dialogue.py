@@ -12,6 +12,7 @@ from proxy.acl.model import Operation
 from proxy.commands import CloseReason, Consult, SeekKeys
 from proxy.errors import ClientFault
 from proxy.frames import SIZE
+from proxy.holds import Hold
 from proxy.wire import api_versions
 from proxy.wire.api_versions import ClientSoftware
 from proxy.wire.apis import (
@@ -138,7 +139,7 @@ class Dialogue:
         elif isinstance(state, Authenticated) and answered_here(key, version):
             self.waiting = request
             authorized = self._may_administer(key, state.principal)
-            connection.wait(Consult(request=request, authorized=authorized))
+            self._wait(Consult(request=request, authorized=authorized))
         else:
             connection.end(CloseReason.UNSUPPORTED_API, now)
 
@@ -173,18 +174,29 @@ class Dialogue:
             self._connection.client_software_name = software.name[:MOST_CHARACTERS_KEPT]
             self._connection.client_software_version = software.version[:MOST_CHARACTERS_KEPT]
 
-    def consulted(self, body: bytes) -> None:
-        """The body of the answer to the waiting request is there."""
+    def _wait(self, command: SeekKeys | Consult) -> None:
+        """Take no further request until `command` was carried out."""
+        self._connection.hold_client(Hold.WAITING)
+        self._connection.commands.append(command)
+
+    def consulted(self, body: bytes, now: float) -> None:
+        """The body of the answer to a `Consult` is there."""
         assert self.waiting is not None
         request, self.waiting = self.waiting, None
         self._connection.send(response_frame(request, body))
+        self._connection.release(Hold.WAITING, now)
+
+    def misunderstood(self, now: float) -> None:
+        """The request of a `Consult` does not parse."""
+        self.waiting = None
+        self._connection.end(CloseReason.MALFORMED_FRAME, now)
 
     def _follow(self, outcome: Outcome, request: Request | None, now: float) -> None:
         """Carry out what the session says, and take notice of where it stands now."""
         connection = self._connection
         if outcome.wants_keys:
             self.waiting = request
-            connection.wait(SeekKeys())
+            self._wait(SeekKeys())
             return
         frame = None
         if outcome.reply is not None:
@@ -208,3 +220,4 @@ class Dialogue:
         """The search for newer keys is over, whatever it found."""
         request, self.waiting = self.waiting, None
         self._follow(self._connection.session.keys_sought(now), request, now)
+        self._connection.release(Hold.WAITING, now)

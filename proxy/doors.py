@@ -6,15 +6,18 @@ import socket
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+from metrics import registry
+from metrics.snapshot import Snapshot
 from proxy import config
 from proxy.commands import CloseReason
 from proxy.config.values import Address
+from proxy.door import Door
 from proxy.errors import ConfigError
-from proxy.listener import Door, Listener
+from proxy.listener import Listener
 from proxy.routing.discovery import ClusterDiscovery, SidecarDiscovery, Target
 from proxy.routing.transparent import TransparentDiscovery, Vestibule, judge
 from proxy.sockets import listen
-from proxy.tls.contexts import Tls
+from proxy.upstream import Access
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +30,11 @@ class Routing:
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         settings: config.Config,
         listeners: list[Listener],
-        tls: Tls | None,
+        access: Access,
     ) -> None:
-        """`tls`: what brokers are met with; None: they are spoken to without."""
+        """Find brokers by `access`, and bring the connections of `listeners` to them."""
         self._spawn = spawn
+        self._identity = access.identity
         self._listeners = listeners
         self._doors: dict[tuple[str, int | None], asyncio.Server] = {}
         self._closed = False
@@ -40,31 +44,26 @@ class Routing:
         self._allowed = settings.upstream.allowed
         self._own_ports = settings.ports()
         upstream = settings.upstream
-        timeout_s = upstream.socket_connection_setup_timeout_ms / 1000
         servers = [(server.host, server.port) for server in upstream.bootstrap_servers]
         if any(one.settings.routing is config.Routing.SIDECAR for one in listeners):
             host, port = servers[0]
-            self._sidecar = SidecarDiscovery(
-                host, port, timeout_s=timeout_s, on_versions=self._offer, tls=tls
-            )
+            self._sidecar = SidecarDiscovery(host, port, access=access, on_versions=self._offer)
         if any(one.settings.routing is config.Routing.GATEWAY for one in listeners):
             self._cluster = ClusterDiscovery(
                 servers,
                 metadata_max_age=upstream.metadata_max_age_ms / 1000,
-                timeout_s=timeout_s,
+                access=access,
                 on_versions=self._offer,
                 on_broker_joined=self._joined,
                 on_broker_left=self._left,
-                tls=tls,
             )
-
         if any(one.settings.routing is config.Routing.TRANSPARENT for one in listeners):
-            self._transparent = TransparentDiscovery(
-                timeout_s=timeout_s, on_versions=self._offer, tls=tls
-            )
+            self._transparent = TransparentDiscovery(access=access, on_versions=self._offer)
 
     async def open(self, listening: Mapping[str, socket.socket]) -> None:
         """Look once for brokers, open every listener's own address, and keep looking."""
+        if self._identity is not None:
+            self._spawn(self._identity.run())
         now = asyncio.get_running_loop().time()
         for listener in self._listeners:
             self._map(listener)
@@ -181,7 +180,9 @@ class Routing:
 
     def not_ready(self) -> list[str]:
         """Why there is no way to a broker; empty: there is one for every listener."""
-        reasons = []
+        reasons = self._refusals()
+        if reasons:
+            return reasons
         if self._sidecar is not None and not self._sidecar.target.ready:
             target = self._sidecar.target
             reasons.append(f"broker {target.host}:{target.port} was never reached")
@@ -190,6 +191,16 @@ class Routing:
         ):
             reasons.append("no broker of the cluster was ever reached")
         return reasons
+
+    def collect(self, snapshot: Snapshot) -> None:
+        """Add whether brokers let the proxy in."""
+        if self._identity is not None:
+            snapshot.gauge(registry.UPSTREAM_LOGIN_REFUSED, bool(self._refusals()))
+
+    def _refusals(self) -> list[str]:
+        everywhere = (self._sidecar, self._cluster, self._transparent)
+        refusals = (one.refusal for one in everywhere if one is not None)
+        return [refusal for refusal in refusals if refusal is not None]
 
     def close(self) -> None:
         """Accept nobody any more."""

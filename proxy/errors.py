@@ -24,6 +24,10 @@ class BrokerFault(ProxyError):
         self.reason = reason
 
 
+class LoginRefused(BrokerFault):
+    """The broker does not let the proxy in."""
+
+
 class ConfigError(ProxyError):
     """The operator's configuration cannot be used."""
 

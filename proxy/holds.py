@@ -20,3 +20,5 @@ class Hold:
     """Its request is long, and is judged in steps."""
     NO_ROOM: Final = 256
     """Its request is long, and others' fill the memory that there is for such."""
+    LOGIN: Final = 512
+    """The proxy logs in to the broker."""

@@ -2,38 +2,30 @@
 
 import asyncio
 import logging
-import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
 from proxy.bulk import ReadBuffer
-from proxy.commands import CloseReason, Consult
-from proxy.config.tls import SecurityProtocol
-from proxy.connection import Connection
-from proxy.errors import ClientFault
+from proxy.commands import Consult
 from proxy.keys import KeyService
 from proxy.lanes import Lanes
 from proxy.observer import SessionObserver
 from proxy.quota_service import QuotaService
-from proxy.relay import BrokerSide, ClientSide, Refused
+from proxy.relay import ClientSide
 from proxy.repeats import Repeats
 from proxy.room import MOST_BYTES_OF_STRANGERS, Room
 from proxy.routing.brokers import Gateway
 from proxy.routing.discovery import Target
 from proxy.rules import Rights, Rules
-from proxy.steps import Deliberation
 from proxy.target import BrokerView
 from proxy.tls.contexts import Tls
-from proxy.tls.identity import ANONYMOUS, certified_principal
 from proxy.tls.principal_mapping import PrincipalMapping
-from proxy.tls.strangers import Met, Stranger, why
-from proxy.tls.subject import NamelessError
-from proxy.tls.transport import ClientTls, ServerTls
+from proxy.upstream import Access
 from proxy.wire.apis import APIS
 from sasl.credentials import CredentialSource, ScramMechanism
 from sasl.jwks import KeyCache, KeyCacheSettings
@@ -55,11 +47,10 @@ class Office(Protocol):
 
     loop: asyncio.AbstractEventLoop
     buffer: ReadBuffer
-    connect_timeout: float
+    access: Access
+    """How brokers are spoken to."""
     room: Room
     lanes: Lanes
-    upstream_tls: Tls | None
-    """None: brokers are spoken to without TLS."""
 
     def next_connection_id(self) -> str:
         """A name for a connection, unique in the world."""
@@ -73,8 +64,8 @@ class Office(Protocol):
         """Body of the answer to a request that needs the store."""
         ...
 
-    def upstream_failed(self, listener: str, broker: Target) -> None:
-        """A connection to a broker could not be opened."""
+    def suspect(self, broker: Target) -> None:
+        """A broker could not be reached, or does not let us in: look soon what it is."""
         ...
 
 
@@ -147,6 +138,7 @@ class Listener:
             max_idle=settings.connections_max_idle_ms / 1000,
             failed_authentication_delay=settings.connection_failed_authentication_delay_ms / 1000,
             quotas=self.quotas,
+            logs_in=self.office.access.identity is not None,
             room=self.office.room,
             strangers=self._strangers,
         )
@@ -180,6 +172,15 @@ class Listener:
         line = self.repeats.line(cause, text, monotonic())
         if line is not None:
             log.warning("listener %s: %s", self.name, line)
+
+    def upstream_failed(self, broker: Target, problem: str, its_words: str) -> None:
+        """A connection to a broker could not be opened, or the login on it failed.
+
+        `its_words`: what the broker says of that, something else each time perhaps; empty: nothing.
+        """
+        cause = f"broker {broker.host}:{broker.port}: {problem}"
+        self.warn(cause, f"{cause}: {its_words}" if its_words else cause)
+        self.office.suspect(broker)
 
     def not_ready(self) -> list[str]:
         """Why clients cannot be served by this listener now; empty: they can."""
@@ -231,170 +232,3 @@ def _key_service(settings: config.Listener) -> KeyService | None:
     )
     source: Path | str = settings.jwks_file() or url
     return KeyService(cache, source)
-
-
-class Door:
-    """A listener's address in front of one broker, or of any: what the relay calls a shell."""
-
-    def __init__(self, listener: Listener, broker: Callable[[], Target | None]) -> None:
-        """Bring clients to the broker that `broker()` names when they connect."""
-        self._listener = listener
-        self._office = listener.office
-        self._broker = broker
-        self.loop = listener.office.loop
-        self.buffer = listener.office.buffer
-
-    def client(self) -> ClientSide | ServerTls:
-        """Make the protocol of a client that connects."""
-        side = ClientSide(self)
-        if self._listener.tls is None:
-            return side
-        return ServerTls(
-            side, self.buffer, self._listener.tls.context, lambda what: self._meet(side, what)
-        )
-
-    def _meet(self, client: ClientSide, what: Met) -> None:
-        """A client's TLS handshake is done; or it does not speak TLS, or not as it has to."""
-        if isinstance(what, ssl.SSLObject):
-            if not self._listener.sasl:
-                client.tell(lambda connection, now: self._identify(connection, what, now))
-            return
-        if isinstance(what, Stranger):
-            text = f"{client.peer_host} speaks {what.value}; here is {self._listener.protocol}"
-        else:
-            text = f"TLS handshake with {client.peer_host} failed: {why(what)}"
-        self._listener.warn(text.replace(client.peer_host, ""), text)
-        client.handshake_failed()
-
-    def _identify(self, connection: Connection, client: ssl.SSLObject, now: float) -> None:
-        """Without SASL, a client's certificate says who it is."""
-        try:
-            principal = certified_principal(client, self._listener.mapping)
-        except NamelessError as error:
-            text = f"the certificate of {connection.peer_host} is refused: {error.reason}"
-            self._listener.warn(error.reason, text)
-            connection.end(CloseReason.AUTHENTICATION_FAILED, now)
-        else:
-            connection.dialogue.admit(principal, now)
-
-    def met_tls(self, client: ClientSide) -> None:
-        """A client began with TLS where none is spoken."""
-        self._listener.warn(
-            "TLS", f"{client.peer_host} speaks TLS; here is {self._listener.protocol}"
-        )
-
-    def opened(self, client: ClientSide) -> Connection | Refused | None:
-        """A client connected; None refuses it."""
-        listener = self._listener
-        if listener.is_full:
-            listener.observer.refused(CloseReason.TOO_MANY_CONNECTIONS)
-            return None
-        broker = self._broker()
-        if broker is None:
-            listener.observer.refused(CloseReason.BROKER_UNREACHABLE)
-            return None
-        now = monotonic()
-        if listener.quotas is not None:
-            delay = listener.quotas.admit(client.peer_host, now)
-            if delay:
-                listener.observer.refused(CloseReason.CONNECTION_RATE)
-                if len(listener.waiting) >= listener.most_connections // SHARE_OF_WAITING:
-                    return None
-                listener.waiting.add(client)
-                self.loop.call_later(delay, self._turn_away, client)
-                return Refused()
-        connection = Connection(
-            connection_id=self._office.next_connection_id(),
-            peer_host=client.peer_host,
-            rules=listener.rules,
-            target=listener.view(broker),
-            observer=listener.observer,
-            to_client=client.write,
-            now=now,
-        )
-        listener.observer.opened(connection, now)
-        if listener.protocol is SecurityProtocol.PLAINTEXT:
-            connection.dialogue.admit(ANONYMOUS, now)
-        listener.clients.add(client)
-        return connection
-
-    def _turn_away(self, client: ClientSide) -> None:
-        """Close a connection too many, which was held as long as its address is throttled."""
-        self._listener.waiting.discard(client)
-        client.close()
-
-    def closed(self, client: ClientSide) -> None:
-        """A client's connection is over."""
-        self._listener.clients.discard(client)
-
-    def connect(self, client: ClientSide) -> None:
-        """Open the upstream connection of a client."""
-        self._office.spawn(self._connect(client))
-
-    async def _connect(self, client: ClientSide) -> None:
-        assert client.connection is not None
-        broker = cast(BrokerView, client.connection.target).broker
-        try:
-            async with asyncio.timeout(self._office.connect_timeout):
-                await self._dial(client, broker.host, broker.port)
-        except OSError as error:  # TimeoutError and those of TLS are
-            text = f"broker {broker.host}:{broker.port}: {why(error)}"
-            self._listener.warn(text, text)
-            self._office.upstream_failed(self._listener.name, broker)
-            client.tell(Connection.broker_unreachable)
-
-    async def _dial(self, client: ClientSide, host: str, port: int) -> None:
-        tls = self._office.upstream_tls
-        if tls is None:
-            await self.loop.create_connection(lambda: BrokerSide(client, self), host, port)
-            return
-        connected = self.loop.create_future()
-        context = tls.context
-        transport, _ = await self.loop.create_connection(
-            lambda: ClientTls(BrokerSide(client, self), self.buffer, context, host, connected),
-            host,
-            port,
-        )
-        try:
-            await connected
-        except BaseException:
-            transport.abort()
-            raise
-
-    def seek_keys(self, client: ClientSide) -> None:
-        """Look for newer signing keys on behalf of a client."""
-        self._office.spawn(self._seek_keys(client))
-
-    async def _seek_keys(self, client: ClientSide) -> None:
-        if self._listener.keys is not None:
-            await self._listener.keys.refresh()
-        client.tell(Connection.keys_sought)
-
-    def consult(self, client: ClientSide, question: Consult) -> None:
-        """Have a request answered that needs the store."""
-        self._office.spawn(self._consult(client, question))
-
-    async def _consult(self, client: ClientSide, question: Consult) -> None:
-        try:
-            body = await self._office.consult(question)
-        except ClientFault:
-            client.tell(Connection.misunderstood)
-            return
-        except Exception:
-            log.exception("a request to the store failed")
-            client.tell(Connection.broke)
-            return
-        client.tell(lambda connection, now: connection.consulted(body, now))
-
-    def deliberate(self, client: ClientSide, deliberation: Deliberation) -> None:
-        """Have long work done on behalf of a client."""
-        self._office.spawn(self._deliberate(client, deliberation))
-
-    async def _deliberate(self, client: ClientSide, deliberation: Deliberation) -> None:
-        try:
-            result = await self._office.lanes.run(deliberation)
-        except Exception:
-            log.exception("a long request could not be judged")
-            client.tell(Connection.broke)
-            return
-        client.tell(lambda connection, now: connection.long_work.done(deliberation, result, now))

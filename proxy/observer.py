@@ -18,7 +18,9 @@ from metrics.tally import Tally
 from proxy.acl.denials import DenialNotice
 from proxy.commands import CloseReason
 from proxy.connection import Connection
+from proxy.routing.discovery import Target
 from proxy.status.incidents import CLOSES, Incident
+from proxy.target import BrokerView
 from proxy.wire.apis import APIS
 from sasl.states import Authenticated, Authenticating, Enforcement, Failed
 
@@ -42,10 +44,12 @@ class SessionObserver:
         strangers: Strangers,
         emit: Callable[[str], None],
         note: Callable[[Incident], None],
+        upstream_failed: Callable[[Target, str, str], None],
     ) -> None:
         """`enforcement` says what the listener holds to before a principal is known.
 
-        `emit` takes the lines of the event log, `note` what is worth showing to people.
+        `emit` takes the lines of the event log, `note` what is worth showing to people, and
+        `upstream_failed(broker, problem, its_words)` what is wrong with the way to a broker.
         """
         self._proxy_id = proxy_id
         self._worker = worker
@@ -57,6 +61,7 @@ class SessionObserver:
         self._strangers = strangers
         self._emit = emit
         self._note = note
+        self._upstream_failed = upstream_failed
 
     def opened(self, connection: Connection, now: float) -> None:
         """A client connected."""
@@ -162,6 +167,30 @@ class SessionObserver:
         kind = EventKind.WOULD_BE_DENIED if denial.would_be else EventKind.DENIED
         what = f"{operation} on {resource_type} {bounded_text(denial.name)}".rstrip()
         self._note(self._incident(history, kind, what, now, times=notice.count))
+
+    def logged_in(self, *, again: bool) -> None:
+        """The proxy logged in to a broker; `again`: it renewed its session (KIP-368)."""
+        metric = (
+            registry.UPSTREAM_SUCCESSFUL_REAUTHENTICATION
+            if again
+            else registry.UPSTREAM_SUCCESSFUL_AUTHENTICATION
+        )
+        self._tally.count(metric, self._listener)
+
+    def login_failed(self, connection: Connection, reason: str, *, again: bool) -> None:
+        """The proxy could not log in to a broker."""
+        metric = (
+            registry.UPSTREAM_FAILED_REAUTHENTICATION
+            if again
+            else registry.UPSTREAM_FAILED_AUTHENTICATION
+        )
+        self._tally.count(metric, self._listener)
+        self._upstream_failed(cast(BrokerView, connection.target).broker, "login failed", reason)
+
+    def unreachable(self, broker: Target, problem: str) -> None:
+        """A connection to a broker could not be opened."""
+        self._tally.count(registry.UPSTREAM_CONNECT_FAILURES, self._listener)
+        self._upstream_failed(broker, problem, "")
 
     def closed(self, connection: Connection, reason: CloseReason, now: float) -> None:
         """The connection is over."""

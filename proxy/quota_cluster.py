@@ -6,7 +6,6 @@ proxy's own (`service_connection`); the answer of a large cluster is read beside
 
 import asyncio
 import logging
-import ssl
 import sys
 from functools import partial
 from typing import Any, Final
@@ -19,7 +18,7 @@ from proxy.errors import BrokerFault
 from proxy.quota.callback import Cluster
 from proxy.quota_service import QuotaService
 from proxy.service_connection import ServiceConnection, ask
-from proxy.tls.contexts import Tls
+from proxy.upstream import Access
 from proxy.wire.apis import METADATA, response_header_version
 from proxy.wire.codec import decode, encode, request_type, response_type
 from proxy.wire.primitives import Malformed, skip_tags
@@ -34,14 +33,12 @@ BROKER: Final = 4
 """`ConfigResource.Type.BROKER`."""
 
 
-async def look(
-    host: str, port: int, *, alone: bool, timeout_s: float, tls: ssl.SSLContext | None
-) -> Cluster:
+async def look(host: str, port: int, access: Access, *, alone: bool) -> Cluster:
     """Ask a broker for the cluster; `alone`: it is the only one behind us, else all are.
 
     Raises BrokerFault.
     """
-    return await ask(host, port, timeout_s, tls, partial(_cluster, alone=alone))
+    return await ask(host, port, access, partial(_cluster, alone=alone))
 
 
 async def _cluster(connection: ServiceConnection, *, alone: bool) -> Cluster:
@@ -100,21 +97,17 @@ def _read(api_key: int, api_version: int, answer: bytes) -> Any:
 
 
 async def follow(
-    quotas: QuotaService, routing: Routing, upstream: config.Upstream, tls: Tls | None
+    quotas: QuotaService, routing: Routing, access: Access, upstream: config.Upstream
 ) -> None:
     """Tell of the cluster whenever it is another than before."""
-    timeout_s = upstream.socket_connection_setup_timeout_ms / 1000
     before: Cluster | None = None
     fault = ""
     while True:
         if (found := routing.any_target()) is not None:
             target, alone = found
-            context = None if tls is None else tls.context
             cluster = before
             try:
-                cluster = await look(
-                    target.host, target.port, alone=alone, timeout_s=timeout_s, tls=context
-                )
+                cluster = await look(target.host, target.port, access, alone=alone)
                 fault = ""
             except BrokerFault as error:
                 if error.reason != fault:

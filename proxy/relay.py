@@ -28,10 +28,12 @@ from proxy.commands import (
     ConnectToBroker,
     Consult,
     Deliberate,
+    DeriveKeys,
     PauseBroker,
     PauseClient,
     ResumeBroker,
     ResumeClient,
+    SeekIdentity,
     SeekKeys,
     SeekRoom,
     WakeAt,
@@ -66,6 +68,10 @@ class Shell(Protocol):
 
     def seek_keys(self, client: "ClientSide") -> None:
         """Look for newer keys of the connection's listener; call `keys_sought`."""
+        ...
+
+    def log_in(self, client: "ClientSide", step: SeekIdentity | DeriveKeys) -> None:
+        """Do what the login to a broker needs; tell `upstream_login`."""
         ...
 
     def consult(self, client: "ClientSide", question: Consult) -> None:
@@ -283,12 +289,17 @@ class ClientSide(_Side):
                 case _:
                     self._hand_on(command)
 
-    def _hand_on(self, command: ConnectToBroker | SeekKeys | Consult | Deliberate) -> None:
+    def _hand_on(
+        self,
+        command: ConnectToBroker | SeekKeys | SeekIdentity | DeriveKeys | Consult | Deliberate,
+    ) -> None:
         match command:
             case ConnectToBroker():
                 self._shell.connect(self)
             case SeekKeys():
                 self._shell.seek_keys(self)
+            case SeekIdentity() | DeriveKeys():
+                self._shell.log_in(self, command)
             case Consult():
                 self._shell.consult(self, command)
             case Deliberate(deliberation):

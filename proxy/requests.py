@@ -43,9 +43,11 @@ if TYPE_CHECKING:
     from proxy.connection import Connection
     from proxy.throttling import Throttling
 
+Taker = Callable[[bytes, float], None]
+Gathered = tuple[bytearray, int, Taker]
+
 MOST_IN_FLIGHT: Final = 1_024
 """Requests a client may have unanswered before it is not read any further."""
-
 MOST_BYTES_OF_A_HEAD: Final = 1_024
 """Of a Produce up to its first topic: a longer one is gathered to be authorized."""
 
@@ -77,6 +79,7 @@ class Requests:
         "last_at",
         "most_bytes",
         "relaying",
+        "renew_at",
         "rest",
         "throttle",
         "to_broker",
@@ -102,6 +105,8 @@ class Requests:
         """Whether a session is authenticated and no re-authentication is under way."""
         self.expires_at = inf
         """The last moment, in monotonic seconds, at which a request meets a living session."""
+        self.renew_at = inf
+        """The last moment at which the broker is sent anything before the proxy logs in again."""
         self.to_broker: Callable[[Bytes], None] | None = None
         """Writes to the broker; None: the upstream connection is not open."""
         self.count = self.bytes = 0
@@ -117,7 +122,7 @@ class Requests:
         self.held_behind = False
         """Whether the client is to be held as soon as the broker has the whole of a frame."""
         self._left = 0
-        self.gathered: tuple[bytearray, int, Callable[[bytes, float], None]] | None = None
+        self.gathered: Gathered | None = None
         """The frame that is gathered, its size, and who takes it."""
 
     @property
@@ -155,16 +160,23 @@ class Requests:
                 pos = self._gather(self.gathered, data, at, end, now)
             elif self.held:
                 break
-            else:
-                if self.relaying and self.to_broker is not None and now <= self.expires_at:
-                    pos = self._relay(data, at, now)
-                if pos == at and (pos := self._look_closer(data, at, end, now)) == at:
-                    break
+            elif now > self.renew_at:
+                self._connection.renew_login()
+            elif (pos := self._pass(data, at, end, now)) == at:
+                break
         if pos < end and not self._connection.closed:
             self.rest = bytes(data[pos:])
         self.reconsider()
         if self.held and not self._left:
             self._connection.end_if_settled(now)
+
+    def _pass(self, data: Bytes, pos: int, end: int, now: float) -> int:
+        """Deal with the frames at `pos`, at a first look or a closer one; see `_look_closer`."""
+        if self.relaying and self.to_broker is not None and now <= self.expires_at:
+            after = self._relay(data, pos, now)
+            if after > pos:
+                return after
+        return self._look_closer(data, pos, end, now)
 
     def hold(self) -> None:
         """Take no further request until `held` is cleared again."""
@@ -181,7 +193,7 @@ class Requests:
             and not self._left
             and self.gathered is None
         )
-        self._flows_until = self.expires_at if flowing else -inf
+        self._flows_until = min(self.expires_at, self.renew_at) if flowing else -inf
 
     def _relay(self, data: Bytes, start: int, now: float) -> int:
         """Forward the frames at `start` that begin as one did that passed; return where others do.
@@ -364,9 +376,7 @@ class Requests:
         route.request_bytes += len(frame)
         self._forward(frame, 0, len(frame), len(frame), 1, now)
 
-    def _take_whole(
-        self, data: Bytes, pos: int, end: int, now: float, taker: Callable[[bytes, float], None]
-    ) -> int:
+    def _take_whole(self, data: Bytes, pos: int, end: int, now: float, taker: Taker) -> int:
         """Gather the frame at `pos` for `taker`, which is given what is behind its size."""
         size: int = SIZE.unpack_from(data, pos)[0]
         begin = pos + SIZE.size
@@ -377,14 +387,7 @@ class Requests:
         self.gathered = bytearray(), size, taker
         return self._gather(self.gathered, data, begin, end, now)
 
-    def _gather(
-        self,
-        gathered: tuple[bytearray, int, Callable[[bytes, float], None]],
-        data: Bytes,
-        pos: int,
-        end: int,
-        now: float,
-    ) -> int:
+    def _gather(self, gathered: Gathered, data: Bytes, pos: int, end: int, now: float) -> int:
         content, size, taker = gathered
         after = min(pos + size - len(content), end)
         content += data[pos:after]

@@ -33,8 +33,9 @@ from proxy.frames import (
 )
 from proxy.quota.throttle import Throttle
 from proxy.throttling import telling
-from proxy.wire.apis import FETCH
+from proxy.wire.apis import FETCH, SASL_APIS
 from proxy.wire.throttle_times import HEAD
+from sasl.messages import MOST_ANSWER_BYTES
 
 MOST_GATHERED_BYTES: Final = 104_857_600
 """Of a response that must be rewritten whole (Metadata, say): Kafka's own bound of a frame."""
@@ -213,7 +214,8 @@ class Responses:
         if expected != correlation_id or size < 4:
             raise BrokerFault("a response out of turn, or of an impossible size")
         in_passing = route.long_transform is not None or route.transform is unchanged
-        if size > MOST_GATHERED_BYTES and not in_passing:
+        most = MOST_ANSWER_BYTES if route.api_key in SASL_APIS else MOST_GATHERED_BYTES
+        if size > most and not in_passing:
             raise BrokerFault("a response too large to be rewritten")
         if end - pos < SIZE.size + min(size, HEAD):
             return pos

@@ -79,6 +79,8 @@ class Rules:
     """Seconds before the answer to a failed authentication, and the close."""
     quotas: Quotas | None = None
     """How much clients may use; None: as much as they like."""
+    logs_in: bool = False
+    """Whether brokers want a login of the proxy's own."""
     room: Room = field(default_factory=Room)
     """For long requests; one for all connections of a worker."""
     strangers: Room = field(default_factory=Room)
@@ -114,6 +116,11 @@ class Target(Protocol):
         """What clients are told of it; None: the broker has never been reached."""
         ...
 
+    @property
+    def sasl_version(self) -> int:
+        """Its highest version of SaslAuthenticate; negative: it has none."""
+        ...
+
 
 class Observer(Protocol):
     """Who is told what happens on a connection. Called on the control path only."""
@@ -130,6 +137,14 @@ class Observer(Protocol):
         self, connection: "Connection", session: Authenticated, api_key: int, now: float
     ) -> None:
         """An expired session was used: killed if its terms enforce, else it would have been."""
+        ...
+
+    def logged_in(self, *, again: bool) -> None:
+        """The proxy logged in to a broker; `again`: it renewed its session (KIP-368)."""
+        ...
+
+    def login_failed(self, connection: "Connection", reason: str, *, again: bool) -> None:
+        """The proxy could not log in to a broker; `reason` may be logged."""
         ...
 
     def closed(self, connection: "Connection", reason: CloseReason, now: float) -> None:

@@ -14,41 +14,46 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, TypeVar
 
-from proxy.errors import BrokerFault
+from proxy.errors import BrokerFault, LoginRefused
+from proxy.login import log_in
 from proxy.tls.strangers import HANGS_UP, answers_tls, why
+from proxy.upstream import Access
+from proxy.upstream_identity import UpstreamIdentity
 from proxy.watchword import WATCHWORD
 from proxy.wire import api_versions, metadata
 from proxy.wire.api_versions import UNSUPPORTED_VERSION, UpstreamVersions
-from proxy.wire.apis import API_VERSIONS, METADATA, is_flexible
+from proxy.wire.apis import (
+    API_VERSIONS,
+    METADATA,
+    SASL_AUTHENTICATE,
+    response_header_version,
+)
 from proxy.wire.metadata import ClusterView
-from proxy.wire.primitives import INT16, INT32, write_string
+from proxy.wire.primitives import INT16, INT32
+from proxy.wire.request import CLIENT_ID, request_frame
+from sasl.login import LoginError
+from sasl.messages import MOST_ANSWER_BYTES
 
-CLIENT_ID: Final = "reauth-proxy"
 LARGEST_ANSWER: Final = 67_108_864
 """Bytes; brokers alone, without topics, are far below it."""
 
 Answer = TypeVar("Answer")
 
 
-async def fetch_api_versions(
-    host: str, port: int, *, timeout_s: float, tls: ssl.SSLContext | None = None
-) -> UpstreamVersions:
-    """Ask a broker for its API versions; `tls` None: without TLS. Raises BrokerFault."""
-    return await ask(host, port, timeout_s, tls, _api_versions)
+async def fetch_api_versions(host: str, port: int, access: Access) -> UpstreamVersions:
+    """Ask a broker for its API versions, and log in if need be. Raises BrokerFault."""
+    return await ask(host, port, access, _offered)
 
 
-async def fetch_metadata(
-    host: str, port: int, *, timeout_s: float, tls: ssl.SSLContext | None = None
-) -> ClusterView:
-    """Ask a broker for the cluster's brokers; `tls` None: without TLS. Raises BrokerFault."""
-    return await ask(host, port, timeout_s, tls, _metadata)
+async def fetch_metadata(host: str, port: int, access: Access) -> ClusterView:
+    """Ask a broker for the cluster's brokers. Raises BrokerFault."""
+    return await ask(host, port, access, _metadata)
 
 
 async def ask(
     host: str,
     port: int,
-    timeout_s: float,
-    tls: ssl.SSLContext | None,
+    access: Access,
     question: Callable[["ServiceConnection"], Awaitable[Answer]],
 ) -> Answer:
     """Ask one question on a connection of its own, within a time that covers all of it.
@@ -56,16 +61,20 @@ async def ask(
     Raises BrokerFault.
     """
     try:
-        async with asyncio.timeout(timeout_s):
-            reader, writer = await _open(host, port, tls)
+        async with asyncio.timeout(access.timeout_s):
+            reader, writer = await _open(host, port, access.context)
             try:
-                return await question(ServiceConnection(reader, writer))
+                connection = ServiceConnection(reader, writer)
+                await connection.introduce()
+                if access.identity is not None:
+                    await connection.log_in(access.identity)
+                return await question(connection)
             finally:
                 writer.transport.abort()
                 with suppress(OSError):
                     await writer.wait_closed()
     except TimeoutError:
-        reason = f"no answer within {timeout_s:g} s"
+        reason = f"no answer within {access.timeout_s:g} s"
     except asyncio.IncompleteReadError:
         reason = "closed the connection instead of answering"
     except OSError as error:
@@ -73,7 +82,7 @@ async def ask(
     except UnicodeError:
         reason = "a host name that cannot be looked up"
     except BrokerFault as fault:
-        reason = fault.reason
+        raise type(fault)(f"broker {host}:{port}: {fault.reason}") from None
     raise BrokerFault(f"broker {host}:{port}: {reason}")
 
 
@@ -102,22 +111,51 @@ class ServiceConnection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self.offered: UpstreamVersions
+        """What the broker says that it can, since `introduce`."""
 
-    async def request(self, api_key: int, api_version: int, body: bytes) -> bytes:
-        """Send a request, and return the response from behind its correlation id."""
-        header = (
-            INT16.pack(api_key)
-            + INT16.pack(api_version)
-            + INT32.pack(WATCHWORD)
-            + write_string(CLIENT_ID, flexible=False)
-            + (b"\x00" if is_flexible(api_key, api_version) else b"")
-        )
-        self._writer.write(INT32.pack(len(header) + len(body)) + header + body)
+    async def introduce(self) -> None:
+        """Ask what it offers: in our highest version, then in its own, at last in v0 (KIP-511)."""
+        api_version = api_versions.HIGHEST_VERSION
+        while True:
+            request = api_versions.write_request(api_version, CLIENT_ID, _software_version())
+            answer = await self.request(API_VERSIONS, api_version, request)
+            error_code, self.offered = api_versions.parse_response(api_version, answer)
+            if error_code == 0:
+                return
+            if error_code != UNSUPPORTED_VERSION or api_version == 0:
+                raise BrokerFault(f"ApiVersions v{api_version} is answered with error {error_code}")
+            _, highest = self.offered.apis.get(API_VERSIONS, (0, 0))
+            api_version = max(0, min(highest, api_version - 1))
+
+    async def log_in(self, identity: UpstreamIdentity) -> None:
+        """Log in as the proxy."""
+        _, highest = self.offered.apis.get(SASL_AUTHENTICATE, (0, -1))
+        try:
+            await log_in(await identity.exchange(), highest, self._request_body)
+        except LoginError as error:
+            raise LoginRefused(f"login failed: {error.reason}") from None
+        except asyncio.IncompleteReadError:
+            reason = "login failed: it closed the connection instead of answering"
+            raise LoginRefused(reason) from None
+
+    async def _request_body(self, api_key: int, api_version: int, body: bytes) -> bytes:
+        answer = await self.request(api_key, api_version, body, most=MOST_ANSWER_BYTES)
+        return answer[1:] if response_header_version(api_key, api_version) else answer
+
+    async def request(
+        self, api_key: int, api_version: int, body: bytes, *, most: int = LARGEST_ANSWER
+    ) -> bytes:
+        """Send a request, and return the response from behind its correlation id.
+
+        `most`: bytes that it may have.
+        """
+        self._writer.write(request_frame(api_key, api_version, WATCHWORD, CLIENT_ID, body))
         prefix = await self._reader.readexactly(4)
         if answers_tls(prefix):
             raise BrokerFault("it speaks TLS; set upstream.security.protocol: SSL")
         size = INT32.unpack(prefix)[0]
-        if not INT32.size <= size <= LARGEST_ANSWER:
+        if not INT32.size <= size <= most:
             raise BrokerFault(f"an answer of {size} bytes")
         answer = await self._reader.readexactly(size)
         if INT32.unpack_from(answer)[0] != WATCHWORD:
@@ -125,25 +163,13 @@ class ServiceConnection:
         return answer[INT32.size :]
 
 
-async def _api_versions(connection: ServiceConnection) -> UpstreamVersions:
-    """Ask in our highest version, then in the one the broker names, at last in v0 (KIP-511)."""
-    api_version = api_versions.HIGHEST_VERSION
-    while True:
-        request = api_versions.write_request(api_version, CLIENT_ID, _software_version())
-        answer = await connection.request(API_VERSIONS, api_version, request)
-        error_code, upstream = api_versions.parse_response(api_version, answer)
-        if error_code == 0:
-            return upstream
-        if error_code != UNSUPPORTED_VERSION or api_version == 0:
-            raise BrokerFault(f"ApiVersions v{api_version} is answered with error {error_code}")
-        _, highest = upstream.apis.get(API_VERSIONS, (0, 0))
-        api_version = max(0, min(highest, api_version - 1))
+async def _offered(connection: ServiceConnection) -> UpstreamVersions:
+    return connection.offered
 
 
 async def _metadata(connection: ServiceConnection) -> ClusterView:
     """Ask for no topics, in the highest version both sides know."""
-    upstream = await _api_versions(connection)
-    low, high = upstream.apis.get(METADATA, (0, 0))
+    low, high = connection.offered.apis.get(METADATA, (0, 0))
     api_version = min(high, metadata.HIGHEST_VERSION)
     if api_version < max(low, metadata.LOWEST_VERSION):
         raise BrokerFault(f"no common version of Metadata: it has v{low} to v{high}")

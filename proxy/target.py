@@ -21,6 +21,7 @@ from proxy.wire.apis import (
     FIND_COORDINATOR,
     MUTATIONS,
     PRODUCE,
+    SASL_AUTHENTICATE,
     Kind,
     carries_addresses,
     understands,
@@ -49,6 +50,12 @@ class BrokerView:
         self._metered = metered
         if broker.versions is not None:
             self.offer(broker.versions)
+
+    @property
+    def sasl_version(self) -> int:
+        """Its highest version of SaslAuthenticate; negative: it has none."""
+        versions = self.broker.versions
+        return -1 if versions is None else versions.apis.get(SASL_AUTHENTICATE, (0, -1))[1]
 
     def offer(self, versions: UpstreamVersions) -> None:
         """Take what the broker says it can."""

@@ -44,6 +44,7 @@ from proxy.sessions import Sessions
 from proxy.store import CachedCredentials, Store, open_store
 from proxy.tls.follower import follow as follow_certificates
 from proxy.turns import Turns
+from proxy.upstream import open_access
 
 if TYPE_CHECKING:
     from proxy.authorization import Authorization
@@ -72,8 +73,7 @@ class Worker:
         self.loop = asyncio.get_running_loop()
         self.buffer = ReadBuffer()
         self.room = Room()
-        self.upstream_tls = given.tls.upstream
-        self.connect_timeout = settings.upstream.socket_connection_setup_timeout_ms / 1000
+        self.access = open_access(settings.upstream, given.tls.upstream)
         self._path = path
         self._settings = settings
         self._given = given
@@ -108,7 +108,7 @@ class Worker:
         self._strangers = Strangers(workers=settings.workers)
         self._sessions = Sessions(given.number, lambda: self._listeners, self._not_ready)
         self._listeners = [self._listener(one) for one in settings.listeners]
-        self._routing = Routing(self.spawn, settings, self._listeners, self.upstream_tls)
+        self._routing = Routing(self.spawn, settings, self._listeners, self.access)
 
     # What it is made of
 
@@ -149,6 +149,7 @@ class Worker:
             strangers=self._strangers,
             emit=self._emit,
             note=self._sessions.incidents.note,
+            upstream_failed=listener.upstream_failed,
         )
         return listener
 
@@ -267,8 +268,7 @@ class Worker:
         if self._quotas is not None and self._quotas.wants_cluster:
             from proxy.quota_cluster import follow as follow_cluster  # with 16 MiB of schemas
 
-            upstream = self._settings.upstream
-            await follow_cluster(self._quotas, self._routing, upstream, self.upstream_tls)
+            await follow_cluster(self._quotas, self._routing, self.access, self._settings.upstream)
 
     async def _refresh_store(self) -> None:
         began = self.loop.time()
@@ -328,9 +328,8 @@ class Worker:
         await self._refresh_store()
         return answer if isinstance(answer, bytes) else await self._turns.run(answer)
 
-    def upstream_failed(self, listener: str, broker: Target) -> None:
-        """A connection to a broker could not be opened."""
-        self._tally.count(registry.UPSTREAM_CONNECT_FAILURES, listener)
+    def suspect(self, broker: Target) -> None:
+        """A broker could not be reached, or does not let us in: look soon what it is."""
         self._routing.suspect(broker)
 
     # Questions of the HTTP process
@@ -363,8 +362,8 @@ class Worker:
         report_process(
             snapshot, worker=self._given.number, version=self._version, started=self._started
         )
-        if self.upstream_tls is not None and self.upstream_tls.expires_at is not None:
-            snapshot.gauge(registry.UPSTREAM_CERTIFICATE_EXPIRY, self.upstream_tls.expires_at)
+        self.access.collect(snapshot)
+        self._routing.collect(snapshot)
         if self._events is not None:
             self._events.report(snapshot, left_out=self._strangers.left_out)
         snapshot.gauge(registry.CONFIGURATION_STALE, self._is_stale)

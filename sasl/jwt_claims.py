@@ -50,8 +50,8 @@ def judge_claims(
     claims: Mapping[str, Any], settings: OAuthBearerSettings, wall_now: float
 ) -> AcceptedClaims | FailureReason:
     """Judge the claims of a token whose signature is right; `wall_now` is seconds since 1970."""
-    expires_at, issued_at = _numeric_date(claims, "exp"), _numeric_date(claims, "iat")
-    not_before = _numeric_date(claims, "nbf") if "nbf" in claims else -math.inf
+    expires_at, issued_at = numeric_date(claims, "exp"), numeric_date(claims, "iat")
+    not_before = numeric_date(claims, "nbf") if "nbf" in claims else -math.inf
     if expires_at is None or issued_at is None or not_before is None:
         return FailureReason.BAD_CLAIMS
     untimely = judge_times(not_before, expires_at, settings, wall_now)
@@ -89,8 +89,8 @@ def deadline_of(expires_at: float, wall_now: float, now: float) -> float:
     return now + min(max(expires_at - wall_now, 0.0), MAX_LIFETIME_SECONDS)
 
 
-def _numeric_date(claims: Mapping[str, Any], name: str) -> float | None:
-    """A NumericDate in whole seconds, fractions cut off as Kafka does; None: missing or wrong."""
+def numeric_date(claims: Mapping[str, Any], name: str) -> float | None:
+    """Read a NumericDate in whole seconds, cut off as Kafka does; None: missing or wrong."""
     value = claims.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None

@@ -6,6 +6,7 @@ and the sidecar's workers then need no schema library in memory.
 
 import struct
 from functools import lru_cache
+from typing import Final
 
 SASL_HANDSHAKE = 17
 SASL_AUTHENTICATE = 36
@@ -21,6 +22,11 @@ NONE = 0
 UNSUPPORTED_SASL_MECHANISM = 33
 ILLEGAL_SASL_STATE = 34
 SASL_AUTHENTICATION_FAILED = 58
+
+MOST_ANSWER_BYTES: Final = 524_288
+"""Of an answer in a login: as much as `sasl.server.max.receive.size` lets the other side send."""
+MOST_MECHANISMS = 64
+"""Of those that a server says it has, as many are read."""
 
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
@@ -86,6 +92,79 @@ def authenticate_response(
     if version >= FIRST_FLEXIBLE_SASL_AUTHENTICATE:
         parts.append(b"\0")
     return b"".join(parts)
+
+
+def handshake_request(mechanism: str) -> bytes:
+    """Body of a SaslHandshake request, the same in v0 and v1."""
+    name = mechanism.encode()
+    return _SHORT.pack(len(name)) + name
+
+
+def read_handshake_response(body: bytes) -> tuple[int, tuple[str, ...]]:
+    """The error code of a SaslHandshake response, and which mechanisms the server has."""
+    try:
+        error_code, count = struct.unpack_from(">hi", body)
+        names, at = [], 6
+        for _ in range(min(count, MOST_MECHANISMS)):
+            (length,) = _SHORT.unpack_from(body, at)
+            names.append(_slice(body, at + 2, length).decode())
+            at += 2 + length
+    except (struct.error, UnicodeDecodeError) as error:
+        raise MalformedMessage from error
+    return error_code, tuple(names)
+
+
+def authenticate_request(version: int, token: bytes) -> bytes:
+    """Body of a SaslAuthenticate request."""
+    if version >= FIRST_FLEXIBLE_SASL_AUTHENTICATE:
+        return _compact(token) + b"\0"
+    return _INT.pack(len(token)) + token
+
+
+class AuthenticateResponse:
+    """What a server says to a token."""
+
+    __slots__ = ("auth_bytes", "error_code", "error_message", "session_lifetime_ms")
+
+    def __init__(
+        self, error_code: int, error_message: str, auth_bytes: bytes, session_lifetime_ms: int
+    ) -> None:
+        self.error_code: Final = error_code
+        self.error_message: Final = error_message
+        """Empty: none."""
+        self.auth_bytes: Final = auth_bytes
+        self.session_lifetime_ms: Final = session_lifetime_ms
+        """0: without end, or v0, which cannot say."""
+
+
+def read_authenticate_response(version: int, body: bytes) -> AuthenticateResponse:
+    """Read the body of a SaslAuthenticate response; bytes behind it are ignored."""
+    try:
+        (error_code,) = _SHORT.unpack_from(body)
+        if version >= FIRST_FLEXIBLE_SASL_AUTHENTICATE:
+            message, at = _nullable_compact(body, 2)
+            token, at = _nullable_compact(body, at)
+        else:
+            (length,) = _SHORT.unpack_from(body, 2)
+            message = _slice(body, 4, max(length, 0))
+            at = 4 + len(message)
+            (length,) = _INT.unpack_from(body, at)
+            token = _slice(body, at + 4, length)
+            at += 4 + length
+        lifetime = 0
+        if version >= FIRST_SASL_AUTHENTICATE_WITH_LIFETIME:
+            (lifetime,) = _LONG.unpack_from(body, at)
+    except (struct.error, IndexError) as error:
+        raise MalformedMessage from error
+    return AuthenticateResponse(error_code, message.decode(errors="replace"), token, lifetime)
+
+
+def _nullable_compact(body: bytes, at: int) -> tuple[bytes, int]:
+    """Read compact bytes, null as none, and return where they end."""
+    length, used = _uvarint(body[at : at + 5])
+    at += used
+    length = max(length - 1, 0)
+    return _slice(body, at, length), at + length
 
 
 def _slice(body: bytes, start: int, length: int) -> bytes:

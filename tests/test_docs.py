@@ -29,6 +29,14 @@ PAGES = sorted(
 YAML_BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 START_SECONDS = 120.0
+LISTENERS = """
+listeners:
+  - name: clients
+    address: 127.0.0.1:9094
+    routing: sidecar
+    sasl.enabled.mechanisms: [SCRAM-SHA-256]
+"""
+"""For pages that tell of brokers alone."""
 
 
 def relative(page: Path) -> str:
@@ -68,15 +76,16 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_configurations_on_pages_can_be_used(page: Path, tmp_path: Path) -> None:
     for block in YAML_BLOCK.findall(page.read_text()):
-        if "listeners:" in block:
+        if "listeners:" in block or block.startswith("upstream:"):
             file = tmp_path / "proxy.yaml"
-            file.write_text(block)
+            file.write_text(block if "listeners:" in block else block + LISTENERS)
             load(file)
 
 
-def test_the_example_configuration_can_be_used(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["managed-cluster", "reauth-proxy"])
+def test_the_example_configurations_can_be_used(name: str, tmp_path: Path) -> None:
     file = tmp_path / "proxy.yaml"
-    file.write_text((ROOT / "deploy" / "reauth-proxy.example.yaml").read_text())
+    file.write_text((ROOT / "deploy" / f"{name}.example.yaml").read_text())
     load(file)
 
 

@@ -267,6 +267,30 @@ OPERATION = (
         ],
     ),
     Panel(
+        "The proxy's own logins to brokers",
+        "Per second; each that fails closes a client's connection.",
+        "ops",
+        [
+            (
+                "good: {{listener}}",
+                per_second("upstream_successful_authentication_total", by="listener"),
+            ),
+            (
+                "renewed: {{listener}}",
+                per_second("upstream_successful_reauthentication_total", by="listener"),
+            ),
+            (
+                "failed: {{listener}}",
+                per_second("upstream_failed_authentication_total", by="listener"),
+            ),
+            (
+                "not renewed: {{listener}}",
+                per_second("upstream_failed_reauthentication_total", by="listener"),
+            ),
+            ("no token", per_second("upstream_token_refresh_failures_total", of="@")),
+        ],
+    ),
+    Panel(
         "Session events",
         "Written, lost for want of disk or speed, or left out (strangers: failed logins), per s.",
         "ops",
@@ -316,8 +340,8 @@ OPERATION = (
         [("{{instance}} {{worker}}", "sum by (instance, worker) (P_worker_open_fds{@})")],
     ),
     Panel(
-        "Certificates end in",
-        "The ones shown to clients and to brokers; no value without TLS.",
+        "Certificates and token end in",
+        "The certificates shown to clients and to brokers, and the token that brokers are shown.",
         "s",
         [
             (
@@ -325,6 +349,7 @@ OPERATION = (
                 "min by (listener) (P_certificate_expiry_timestamp_seconds{%}) - time()",
             ),
             ("brokers", "min(P_upstream_certificate_expiry_timestamp_seconds{@}) - time()"),
+            ("token", "min(P_upstream_token_expiry_timestamp_seconds{@}) - time()"),
         ],
     ),
 )

@@ -64,6 +64,16 @@ def schema() -> dict[str, Any]:
                 keys={"type": "array", "items": SOME_TEXT, "minItems": 1},
             ),
         },
+        tokens={
+            "type": "array",
+            "items": section(
+                ("name", "audience", "mountPath"),
+                name=NAME,
+                audience=SOME_TEXT,
+                mountPath={"type": "string", "pattern": "^/"},
+                expirationSeconds={"type": "integer", "minimum": 600},  # the API server's own
+            ),
+        },
         state=ANYTHING,
         events=ANYTHING,
         redirect=section(

@@ -253,7 +253,7 @@ class AdminClient:
             return
         began = asyncio.get_running_loop().time()
         session = await authenticate(link.connection, self._login, link.offered)
-        lasts_s = session.lifetime_ms / 1000
+        lasts_s = session.session_lifetime_ms / 1000
         link.renew_at = began + lasts_s * REAUTHENTICATE_AT if lasts_s else None
 
     async def _drop(self) -> None:

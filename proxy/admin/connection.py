@@ -1,4 +1,7 @@
-"""One connection of an administrator: a time for each request, errors in our words."""
+"""One connection of an administrator: a time for each request, errors in our words.
+
+What is of TLS is imported where it is needed: nobody without it pays for it.
+"""
 
 import asyncio
 import re
@@ -14,15 +17,19 @@ from proxy.admin.errors import BrokerUnavailable
 from proxy.errors import BrokerFault
 from proxy.wire import api_versions
 from proxy.wire.api_versions import UNSUPPORTED_VERSION
-from proxy.wire.apis import API_VERSIONS, is_flexible, response_header_version
+from proxy.wire.apis import API_VERSIONS, response_header_version
 from proxy.wire.batch_describe import response_type
 from proxy.wire.codec import decode, encode
-from proxy.wire.primitives import INT16, INT32, Malformed, skip_tags, write_string
+from proxy.wire.primitives import INT32, Malformed, skip_tags
+from proxy.wire.request import request_frame
 
 LARGEST_ANSWER: Final = 104_857_600
 """Bytes: Kafka's `socket.request.max.bytes`; 100,000 ACLs are a tenth of it."""
 MOST_IN_FLIGHT: Final = 16
 """Requests sent ahead of their answers."""
+_SPEAKS_TLS: Final = "it speaks TLS, so security.protocol is SSL or SASL_SSL"
+_PERHAPS_TLS: Final = "closed the connection instead of answering; does it speak TLS?"
+"""What a server of TLS may do: as a record of TLS, a request is none."""
 _SOFTWARE_NAME: Final = "reauth-proxy-admin"
 
 T = TypeVar("T")
@@ -53,7 +60,19 @@ class Connection:
         """Connect. Raises BrokerUnavailable."""
         address = f"{host}:{port}"
         async with _explained(address, timeout_s):
-            reader, writer = await asyncio.open_connection(host, port, ssl=tls)
+            # ours is the first to end
+            limit = None if tls is None else 2 * timeout_s
+            try:
+                # a certificate must be for `host`, if the context says so
+                reader, writer = await asyncio.open_connection(
+                    host, port, ssl=tls, ssl_handshake_timeout=limit
+                )
+            except (ConnectionResetError, ssl.SSLEOFError):
+                if tls is None:
+                    raise
+                from proxy.tls.strangers import HANGS_UP
+
+                raise BrokerUnavailable(f"{address}: {HANGS_UP}") from None
         return cls(address, reader, writer, client_id, timeout_s)
 
     @property
@@ -72,7 +91,7 @@ class Connection:
         api_version = api_versions.HIGHEST_VERSION
         while True:
             body = api_versions.write_request(api_version, _SOFTWARE_NAME, _software_version())
-            answer = await self._exchange(API_VERSIONS, api_version, body)
+            answer = await self.exchange(API_VERSIONS, api_version, body)
             try:
                 error_code, offered = api_versions.parse_response(api_version, answer)
             except BrokerFault as fault:
@@ -87,9 +106,7 @@ class Connection:
     async def request(self, request: Any) -> Any:
         """Send a message and return the response to it, both in the classes of its version."""
         api_key, api_version = int(request.__api_key__), int(request.__version__)
-        return await self._read(
-            request, await self._exchange(api_key, api_version, encode(request))
-        )
+        return await self._read(request, await self.exchange(api_key, api_version, encode(request)))
 
     async def request_each(self, requests: Sequence[Any]) -> list[Any]:
         """Send messages, `MOST_IN_FLIGHT` at a time, and return the responses in their order."""
@@ -117,7 +134,8 @@ class Connection:
         except Malformed:
             raise await self._broken(f"API {api_key}: an answer that does not parse") from None
 
-    async def _exchange(self, api_key: int, api_version: int, body: bytes) -> bytes:
+    async def exchange(self, api_key: int, api_version: int, body: bytes) -> bytes:
+        """Send a request, and return the body of the response."""
         async with self._bounded():
             correlation_id = self._send(api_key, api_version, body)
             await self._writer.drain()
@@ -130,15 +148,9 @@ class Connection:
     def _send(self, api_key: int, api_version: int, body: bytes) -> int:
         """Send a request; return its correlation id."""
         self._correlation_id += 1
-        flexible = is_flexible(api_key, api_version)
-        header = (
-            INT16.pack(api_key)
-            + INT16.pack(api_version)
-            + INT32.pack(self._correlation_id)
-            + write_string(self._client_id, flexible=False)
-            + (b"\0" if flexible else b"")
+        self._writer.write(
+            request_frame(api_key, api_version, self._correlation_id, self._client_id, body)
         )
-        self._writer.write(INT32.pack(len(header) + len(body)) + header + body)
         return self._correlation_id
 
     @asynccontextmanager
@@ -163,9 +175,18 @@ class Connection:
         return answer[at:]
 
     async def _receive(self, correlation_id: int) -> bytes:
-        size = INT32.unpack(await self._reader.readexactly(INT32.size))[0]
+        try:
+            head = await self._reader.readexactly(INT32.size)
+        except (asyncio.IncompleteReadError, ConnectionResetError):
+            if correlation_id > 1 or self._writer.get_extra_info("ssl_object") is not None:
+                raise
+            raise BrokerUnavailable(f"{self.address}: {_PERHAPS_TLS}") from None
+        size = INT32.unpack(head)[0]
         if not INT32.size <= size <= LARGEST_ANSWER:
-            raise BrokerUnavailable(f"{self.address}: an answer of {size} bytes")
+            from proxy.tls.strangers import answers_tls
+
+            problem = _SPEAKS_TLS if answers_tls(head) else f"an answer of {size} bytes"
+            raise BrokerUnavailable(f"{self.address}: {problem}")
         answer = await self._reader.readexactly(size)
         if INT32.unpack_from(answer)[0] != correlation_id:
             raise BrokerUnavailable(f"{self.address}: an answer to another request")
@@ -185,6 +206,10 @@ async def _explained(address: str, timeout_s: float) -> AsyncIterator[None]:
         reason = f"no answer within {timeout_s:g} s"
     except asyncio.IncompleteReadError:
         reason = "closed the connection instead of answering"
+    except ssl.SSLError as error:
+        from proxy.tls.strangers import why
+
+        reason = why(error)
     except OSError as error:
         reason = error.strerror or str(error)
     except UnicodeError:

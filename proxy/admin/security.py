@@ -9,6 +9,14 @@ from sasl.credentials import ScramMechanism
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Plain:
+    """A user's name and password, told as they are (RFC 4616): wise only where TLS hides them."""
+
+    username: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scram:
     """A user's name and password (RFC 5802)."""
 
@@ -36,7 +44,7 @@ class OAuthBearer:
                 return fresh()
 
 
-Login = Scram | OAuthBearer
+Login = Plain | Scram | OAuthBearer
 
 
 def _read_token(file: Path) -> str:

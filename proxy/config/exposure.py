@@ -1,22 +1,31 @@
-"""What a configuration leaves open to strangers. It may be meant so, so it is told, not refused."""
+"""What a configuration lets strangers do or read: told, not refused, for it may be meant so."""
+
+import ipaddress
+from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 from proxy.acl.model import AuthorizerMode
 from proxy.config.listener import Listener
-from proxy.config.model import Authorizer, Config
+from proxy.config.model import Authorizer, Config, Upstream
 from proxy.config.tls import ClientAuth
 from proxy.tls.identity import ANONYMOUS
 
 
 def exposures(config: Config) -> tuple[str, ...]:
-    """Return a sentence for each listener whose clients need not say who they are, and are let."""
+    """Return a sentence for each door that stands open, and for each secret sent in the clear."""
+    return (*_open_listeners(config), *_readable_secrets(config.upstream))
+
+
+def _open_listeners(config: Config) -> Iterator[str]:
+    """Tell of each listener whose clients need not say who they are, and are let."""
     granted = _granted_to_strangers(config.authorizer)
     if granted is None:
-        return ()
-    return tuple(
-        f"listener {one.name} serves whoever reaches {one.address} ({cause}), and {granted}"
-        for one in config.listeners
-        if (cause := _lets_strangers_in(one)) is not None
-    )
+        return
+    for one in config.listeners:
+        if (cause := _lets_strangers_in(one)) is not None:
+            yield (
+                f"listener {one.name} serves whoever reaches {one.address} ({cause}), and {granted}"
+            )
 
 
 def _lets_strangers_in(listener: Listener) -> str | None:
@@ -39,3 +48,34 @@ def _granted_to_strangers(authorizer: Authorizer) -> str | None:
     if authorizer.allow_everyone_if_no_acl_found:
         return "what no ACL names is open to all (authorizer.allow.everyone.if.no.acl.found)"
     return None
+
+
+def _readable_secrets(upstream: Upstream) -> Iterator[str]:
+    """Tell of what the proxy proves who it is with, where the network can read it."""
+    secret = {"PLAIN": "password", "OAUTHBEARER": "token"}.get(upstream.sasl_mechanism or "")
+    broker = _broker_elsewhere(upstream)
+    if secret is not None and not upstream.tls and broker is not None:
+        yield (
+            f"the proxy's {secret} goes to brokers in the clear, such as {broker}"
+            f" (upstream.security.protocol: {upstream.security_protocol})"
+        )
+    url = urlsplit(upstream.sasl_oauthbearer_token_endpoint_url or "")
+    if url.scheme == "http" and not _is_here(url.hostname or ""):
+        yield (
+            f"the proxy's client secret goes to {url.hostname} in the clear"
+            " (upstream.sasl.oauthbearer.token.endpoint.url is http:)"
+        )
+
+
+def _broker_elsewhere(upstream: Upstream) -> str | None:
+    """Name one that is not on this machine; None: none is configured."""
+    servers = [str(one) for one in upstream.bootstrap_servers if not _is_here(one.host)]
+    networks = [str(one.network) for one in upstream.allowed if not one.network.is_loopback]
+    return next(iter(servers + networks), None)
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

@@ -12,9 +12,9 @@ from proxy.config.tls import ListenerTls
 from proxy.config.values import (
     AddressValue,
     Count,
+    EndpointUrl,
     FrameBytes,
     HostName,
-    JwksUrl,
     Milliseconds,
     PortRangeValue,
     PositiveMilliseconds,
@@ -147,7 +147,7 @@ class SessionSettings(Section):
 class OauthbearerSettings(Section):
     """Which tokens are believed (RFC 7628, KIP-768)."""
 
-    sasl_oauthbearer_jwks_endpoint_url: JwksUrl | None = setting(None, source=KAFKA_BROKER)
+    sasl_oauthbearer_jwks_endpoint_url: EndpointUrl | None = setting(None, source=KAFKA_BROKER)
     """Where the signing keys are: a `file:`, `http:` or `https:` URL of a JWKS (RFC 7517).
     Needed for OAUTHBEARER. A relative `file:` is relative to this file."""
     sasl_oauthbearer_jwks_endpoint_refresh_ms: PositiveMilliseconds = setting(

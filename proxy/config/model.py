@@ -9,7 +9,7 @@ from proxy.acl.model import AuthorizerMode
 from proxy.config.listener import Listener, Routing
 from proxy.config.quotas import Quotas
 from proxy.config.section import KAFKA_BROKER, KAFKA_CLIENT, OWN, KeyProblemError, Section, setting
-from proxy.config.tls import UpstreamTls
+from proxy.config.upstream_sasl import UpstreamSasl
 from proxy.config.values import (
     Address,
     AddressValue,
@@ -26,7 +26,7 @@ from proxy.config.values import (
 )
 
 
-class Upstream(UpstreamTls):
+class Upstream(UpstreamSasl):
     """The Kafka cluster behind the proxy."""
 
     bootstrap_servers: Annotated[tuple[BrokerAddress, ...], BeforeValidator(one_or_list)] = setting(

@@ -8,6 +8,7 @@ from pydantic.fields import FieldInfo
 
 KAFKA_BROKER = "Kafka (broker)"
 KAFKA_CLIENT = "Kafka (client)"
+LIBRDKAFKA = "librdkafka"
 OWN = "reauth-proxy"
 
 

@@ -30,12 +30,15 @@ class ClientAuth(StrEnum):
 
 
 class SecurityProtocol(StrEnum):
-    """What clients speak, as Kafka names it."""
+    """What one side speaks, as Kafka names it."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
     SASL_PLAINTEXT = "SASL_PLAINTEXT"
     SASL_SSL = "SASL_SSL"
+
+
+SpokenProtocol = Annotated[SecurityProtocol, BeforeValidator(available(*SecurityProtocol))]
 
 
 class TlsSettings(Section):
@@ -44,6 +47,8 @@ class TlsSettings(Section):
     The files are looked at every second: what replaces them is taken up without a restart.
     """
 
+    security_protocol: SpokenProtocol = setting(SecurityProtocol.PLAINTEXT, source=KAFKA_BROKER)
+    """What is spoken."""
     ssl_keystore_type: Annotated[
         Literal["PEM"], BeforeValidator(available("PEM", later=_STORE_TYPES))
     ] = setting("PEM", source=KAFKA_BROKER)
@@ -75,6 +80,16 @@ class TlsSettings(Section):
     """The cipher suites of TLS 1.2 in order of preference, by their standard names; empty:
     OpenSSL's own choice. Those of TLS 1.3 cannot be chosen."""
 
+    @property
+    def tls(self) -> bool:
+        """Whether TLS is spoken."""
+        return self.security_protocol in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def sasl(self) -> bool:
+        """Whether one side logs in to the other."""
+        return self.security_protocol.startswith("SASL_")
+
     def _check_keystore(self) -> None:
         if self.ssl_keystore_location is None:
             for key, value in (
@@ -98,9 +113,9 @@ class TlsSettings(Section):
 class ListenerTls(TlsSettings):
     """What clients are shown, and what they must show."""
 
-    security_protocol: Annotated[
-        SecurityProtocol, BeforeValidator(available(*SecurityProtocol))
-    ] = setting(SecurityProtocol.SASL_PLAINTEXT, source=KAFKA_BROKER)
+    security_protocol: SpokenProtocol = setting(
+        SecurityProtocol.SASL_PLAINTEXT, source=KAFKA_BROKER
+    )
     """What clients speak. `PLAINTEXT` and `SSL` are without SASL: nobody logs in, and no session
     ends. By `PLAINTEXT` everybody is `User:ANONYMOUS`; by `SSL` whom the certificate names that
     `ssl.client.auth` asks for, and `User:ANONYMOUS` without one."""
@@ -111,16 +126,6 @@ class ListenerTls(TlsSettings):
     """`SSL` only: what a certificate's subject makes of its principal (KIP-371).
     `RULE:pattern/replacement/[LU]` or `DEFAULT`, the subject itself; several with commas in
     between, of which the first that matches counts. No match: the connection is closed."""
-
-    @property
-    def tls(self) -> bool:
-        """Whether clients speak TLS."""
-        return self.security_protocol in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
-
-    @property
-    def sasl(self) -> bool:
-        """Whether clients log in."""
-        return self.security_protocol.startswith("SASL_")
 
     @model_validator(mode="after")
     def _check_tls(self) -> Self:
@@ -153,21 +158,13 @@ class ListenerTls(TlsSettings):
 class UpstreamTls(TlsSettings):
     """What brokers are shown, and what they must show."""
 
-    security_protocol: Annotated[
-        Literal["PLAINTEXT", "SSL"],
-        BeforeValidator(available("PLAINTEXT", "SSL", later=("SASL_PLAINTEXT", "SASL_SSL"))),
-    ] = setting("PLAINTEXT", source=KAFKA_CLIENT)
-    """How the proxy talks to the brokers: PLAINTEXT or SSL, not yet with SASL."""
+    security_protocol: SpokenProtocol = setting(SecurityProtocol.PLAINTEXT, source=KAFKA_CLIENT)
+    """What the proxy speaks to brokers; with `SASL_PLAINTEXT` and `SASL_SSL` it logs in to them."""
     ssl_endpoint_identification_algorithm: Literal["https", ""] = setting(
         "https", source=KAFKA_CLIENT
     )
     """`https`: a broker's certificate must be for the host name that was dialled. Empty: any
     certificate that is trusted will do."""
-
-    @property
-    def tls(self) -> bool:
-        """Whether brokers speak TLS."""
-        return self.security_protocol == "SSL"
 
     @model_validator(mode="after")
     def _check_tls(self) -> Self:

@@ -24,6 +24,8 @@ from pydantic import (
 
 from proxy.tls.principal_mapping import PrincipalMapping
 
+MOST_OF_A_SECRET = 65_536
+"""Characters: a wrong path shall not fill the memory."""
 _MAX_SHOWN = 60
 _MAX_PORT = 65_535
 _MAX_INT32 = 2**31 - 1
@@ -181,7 +183,11 @@ class Secret:
     def read(self) -> str:
         """Return the secret. Raises OSError or ValueError, neither of which repeats it."""
         if self.path is not None:
-            return self.path.read_text().rstrip("\r\n")
+            with self.path.open() as file:
+                text = file.read(MOST_OF_A_SECRET + 1)
+            if len(text) > MOST_OF_A_SECRET:
+                raise ValueError(f"{self.path} is too long for a secret")
+            return text.rstrip("\r\n")
         assert self.variable is not None
         try:
             return os.environ[self.variable]
@@ -307,7 +313,7 @@ def _store_url(value: object, info: ValidationInfo) -> str:
     return f"sqlite:{_base_dir(info) / path}"
 
 
-def _jwks_url(value: object, info: ValidationInfo) -> str:
+def _endpoint_url(value: object, info: ValidationInfo) -> str:
     # the value is not shown: it may hold a password where none can be found
     problem = "must be a file:, http: or https: URL"
     if not isinstance(value, str):
@@ -387,6 +393,6 @@ PathValue = Annotated[Path, PlainValidator(_path), WithJsonSchema({"type": "stri
 StoreUrl = Annotated[
     str, PlainValidator(_store_url), WithJsonSchema({"type": "string", "pattern": "^sqlite:"})
 ]
-JwksUrl = Annotated[
-    str, PlainValidator(_jwks_url), WithJsonSchema({"type": "string", "format": "uri"})
+EndpointUrl = Annotated[
+    str, PlainValidator(_endpoint_url), WithJsonSchema({"type": "string", "format": "uri"})
 ]

@@ -11,7 +11,6 @@ Laws:
 
 import asyncio
 import logging
-import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -19,11 +18,11 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final
 
-from proxy.errors import BrokerFault
+from proxy.errors import BrokerFault, LoginRefused
 from proxy.repeats import Repeats
 from proxy.routing.brokers import BrokerTable, Gateway, Ports
 from proxy.service_connection import fetch_api_versions, fetch_metadata
-from proxy.tls.contexts import Tls
+from proxy.upstream import Access
 from proxy.wire.api_versions import UpstreamVersions
 from proxy.wire.metadata import ClusterView
 
@@ -52,8 +51,10 @@ class Target:
     """What it offers; None until it was asked."""
     _asked_at: float | None = field(default=None, repr=False)
     """Monotonic seconds of the last answer; None: to be asked in the next round."""
-    _fault: str | None = field(default=None, repr=False)
-    """Why it did not answer, so that the log says it once."""
+    _repeats: Repeats = field(default_factory=Repeats, repr=False)
+    """Has the log say seldom why it did not answer."""
+    refusal: str | None = field(default=None, repr=False)
+    """Why it does not let the proxy in; None: it does, or was not reached."""
 
     @property
     def ready(self) -> bool:
@@ -68,20 +69,19 @@ class Target:
         """Whether it is time to ask what it offers."""
         return self._asked_at is None or now - self._asked_at >= VERSIONS_MAX_AGE
 
-    async def refresh(
-        self, now: float, timeout_s: float, tls: ssl.SSLContext | None = None
-    ) -> UpstreamVersions | None:
+    async def refresh(self, now: float, access: Access) -> UpstreamVersions | None:
         """Ask what it offers; None: it did not answer."""
         self._asked_at = now  # first, so that a `suspect` in the meantime is not forgotten
         try:
-            upstream = await fetch_api_versions(self.host, self.port, timeout_s=timeout_s, tls=tls)
+            upstream = await fetch_api_versions(self.host, self.port, access)
         except BrokerFault as fault:
             self._asked_at = None
-            if self._fault != fault.reason:
-                log.warning("API versions unknown: %s", fault.reason)
-            self._fault = fault.reason
+            line = self._repeats.line("", f"API versions unknown: {fault.reason}", now)
+            if line is not None:
+                log.warning("%s", line)
+            self.refusal = fault.reason if isinstance(fault, LoginRefused) else None
             return None
-        self._fault = None
+        self.refusal = None
         return upstream
 
 
@@ -91,13 +91,11 @@ class Discovery(ABC):
     def __init__(
         self,
         interval: float,
-        timeout_s: float,
+        access: Access,
         on_versions: Callable[[Target], None],
-        tls: Tls | None,
     ) -> None:
         self._interval = interval
-        self._tls = tls
-        self._timeout_s = timeout_s
+        self._access = access
         self._on_versions = on_versions
         self._woken = asyncio.Event()
 
@@ -117,9 +115,9 @@ class Discovery(ABC):
                     await self._woken.wait()
 
     @property
-    def _context(self) -> ssl.SSLContext | None:
-        """What brokers are asked with now; None: without TLS."""
-        return None if self._tls is None else self._tls.context
+    def refusal(self) -> str | None:
+        """Why brokers do not let the proxy in; None: they do, or were not reached."""
+        return None
 
     @abstractmethod
     async def round(self, now: float) -> bool:
@@ -140,7 +138,7 @@ class Discovery(ABC):
         asked: list[asyncio.Task[UpstreamVersions | None]] = []
         async with asyncio.TaskGroup() as group:
             for target in due:
-                question = target.refresh(now, self._timeout_s, self._context)
+                question = target.refresh(now, self._access)
                 asked.append(group.create_task(question))
                 await asyncio.sleep(0)  # each begins in a turn of its own: there may be thousands
         answers = [one.result() for one in asked]
@@ -159,17 +157,21 @@ class SidecarDiscovery(Discovery):
         host: str,
         port: int,
         *,
-        timeout_s: float,
+        access: Access,
         on_versions: Callable[[Target], None],
-        tls: Tls | None = None,
     ) -> None:
-        """`timeout_s`: seconds for a question and its answer; `tls`: what brokers are met with."""
-        super().__init__(VERSIONS_MAX_AGE, timeout_s, on_versions, tls)
+        """`on_versions` is told what the broker offers."""
+        super().__init__(VERSIONS_MAX_AGE, access, on_versions)
         self.target = Target(None, host, port)
 
     def knows(self, target: Target) -> bool:
         """Whether it is the one."""
         return target is self.target
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the broker does not let the proxy in."""
+        return self.target.refusal
 
     async def round(self, now: float) -> bool:
         """Ask the broker what it offers, if that is due."""
@@ -184,15 +186,14 @@ class ClusterDiscovery(Discovery):
         bootstrap_servers: Sequence[tuple[str, int]],
         *,
         metadata_max_age: float,
-        timeout_s: float,
+        access: Access,
         on_broker_joined: Callable[[Target], None],
         on_broker_left: Callable[[Target], None],
         on_versions: Callable[[Target], None],
         table: BrokerTable | None = None,
-        tls: Tls | None = None,
     ) -> None:
         """`metadata_max_age`: seconds between two looks at the cluster."""
-        super().__init__(metadata_max_age, timeout_s, on_versions, tls)
+        super().__init__(metadata_max_age, access, on_versions)
         self._bootstrap_servers = tuple(bootstrap_servers)
         self._on_broker_joined = on_broker_joined
         self._on_broker_left = on_broker_left
@@ -202,12 +203,18 @@ class ClusterDiscovery(Discovery):
         self._not_shown: list[int] = []
         """Ids, as the log has them."""
         self._turns = count()
+        self._refusal: str | None = None
         self.targets: dict[int, Target] = {}
         """By broker id."""
 
     def knows(self, target: Target) -> bool:
         """Whether it is one of the cluster's."""
         return target.broker_id is not None
+
+    @property
+    def refusal(self) -> str | None:
+        """Why no broker that was asked for the others lets the proxy in."""
+        return self._refusal
 
     def gateway(self, advertised_host: str, ports: Ports) -> Gateway:
         """Return what one listener shows of this cluster."""
@@ -238,12 +245,12 @@ class ClusterDiscovery(Discovery):
             known = known[turn:] + known[:turn]
         for host, port in dict.fromkeys((*known, *self._bootstrap_servers)):
             try:
-                view = await fetch_metadata(
-                    host, port, timeout_s=self._timeout_s, tls=self._context
-                )
+                view = await fetch_metadata(host, port, self._access)
             except BrokerFault as fault:
                 reason = fault.reason
+                self._refusal = reason if isinstance(fault, LoginRefused) else self._refusal
             else:
+                self._refusal = None
                 if view.brokers:
                     return view
                 reason = f"broker {host}:{port} knows of none"

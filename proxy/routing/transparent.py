@@ -22,7 +22,7 @@ from typing import Final, cast
 from proxy.config.values import Address, Destinations
 from proxy.routing.discovery import VERSIONS_MAX_AGE, Discovery, Target
 from proxy.service_connection import is_question_of_ours
-from proxy.tls.contexts import Tls
+from proxy.upstream import Access
 
 log = logging.getLogger(__name__)
 
@@ -68,11 +68,9 @@ def judge(
 class TransparentDiscovery(Discovery):
     """Brokers that clients dialled, asked when the first client wants them."""
 
-    def __init__(
-        self, *, timeout_s: float, on_versions: Callable[[Target], None], tls: Tls | None
-    ) -> None:
-        """`timeout_s`: seconds for a question and its answer."""
-        super().__init__(VERSIONS_MAX_AGE, timeout_s, on_versions, tls)
+    def __init__(self, *, access: Access, on_versions: Callable[[Target], None]) -> None:
+        """`on_versions` is told what a broker offers."""
+        super().__init__(VERSIONS_MAX_AGE, access, on_versions)
         self.targets: dict[Address, Target] = {}
         self._asked: dict[Address, asyncio.Task[Target]] = {}
 

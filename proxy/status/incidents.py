@@ -18,6 +18,7 @@ CLOSES: Final = frozenset(
     str(reason)
     for reason in (
         CloseReason.BROKER_UNREACHABLE,
+        CloseReason.BROKER_LOGIN_FAILED,
         CloseReason.BROKER_FAULT,
         CloseReason.MALFORMED_FRAME,
         CloseReason.OVERSIZE_FRAME,

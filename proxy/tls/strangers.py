@@ -52,8 +52,10 @@ HANGS_UP: Final = "it closes the connection in the TLS handshake; does it speak 
 _HINTS: Final = {
     "TLSV1_ALERT_UNKNOWN_CA": "the other side does not trust our certificate",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the other side does not accept our certificate",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "the other side does not accept our certificate",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the other side does not accept our certificate, or wants one",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the other side finds our certificate expired",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": "the other side refuses the handshake: it may want a"
+    " certificate of ours, or a cipher suite that we have not",
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the other side wants a certificate of ours",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it shows no certificate, and ssl.client.auth is required",
     "NO_SHARED_CIPHER": "no cipher suite in common",

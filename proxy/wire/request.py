@@ -1,14 +1,16 @@
-"""Requests that the proxy answers itself, taken apart as far as their headers."""
+"""Requests taken apart as far as their headers, and the headers of requests of our own."""
 
 import struct
 from typing import Final, final
 
 from proxy.errors import ClientFault
 from proxy.wire.apis import API_VERSIONS, APIS, is_flexible
-from proxy.wire.primitives import INT32, Malformed, skip_tags
+from proxy.wire.primitives import INT16, INT32, Malformed, skip_tags, write_string
 
 _HEADER = struct.Struct(">hhih")
 
+CLIENT_ID: Final = "reauth-proxy"
+"""What the proxy calls itself to brokers."""
 MOST_CHARACTERS_KEPT = 256
 """Of a client id or software name: strangers choose them, and they are kept per connection."""
 
@@ -97,4 +99,18 @@ def response_frame(request: Request, body: bytes) -> bytes:
     header = INT32.pack(request.correlation_id)
     if request.flexible and request.api_key != API_VERSIONS:
         header += b"\0"
+    return INT32.pack(len(header) + len(body)) + header + body
+
+
+def request_frame(
+    api_key: int, api_version: int, correlation_id: int, client_id: str, body: bytes
+) -> bytes:
+    """The whole frame of a request of ours."""
+    header = (
+        INT16.pack(api_key)
+        + INT16.pack(api_version)
+        + INT32.pack(correlation_id)
+        + write_string(client_id, flexible=False)
+        + (b"\0" if is_flexible(api_key, api_version) else b"")
+    )
     return INT32.pack(len(header) + len(body)) + header + body

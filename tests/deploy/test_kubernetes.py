@@ -17,7 +17,7 @@ from proxy.server import KILL_AFTER
 from tests.certificates import Authority
 from tests.deploy import manifests
 from tests.deploy.manifests import CHART, OVERLAYS, Document, helm, kustomized
-from tests.deploy.tools import DEPLOY, missing, operator_schema
+from tests.deploy.tools import DEPLOY, operator_schema
 
 NO_PRIVILEGE = {
     "runAsNonRoot": True,
@@ -28,16 +28,6 @@ NO_PRIVILEGE = {
     "capabilities": {"drop": ["ALL"]},
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-
-
-@pytest.fixture(scope="module")
-def kubernetes() -> ModuleType:
-    """The API's schemas, strict: an unknown field is an error."""
-    try:
-        return importlib.import_module("kubernetes_validate")
-    except ImportError:
-        missing("no schemas here: pip install kubernetes-validate")
-        raise
 
 
 @pytest.fixture(params=OVERLAYS)

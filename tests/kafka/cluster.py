@@ -234,6 +234,10 @@ class KafkaCluster:
                 raise ClusterFailed(f"{item}")
         return answer
 
+    def log(self, node_id: int = 1) -> str:
+        """All that a node wrote."""
+        return self._nodes[node_id].log.read_text(errors="replace")
+
     def logs(self) -> str:
         """The end of every node's log."""
         return "\n".join(node.log_tail() for node in self._nodes.values())

@@ -16,6 +16,7 @@ from tests.kafka.properties import BEHIND
 from tests.kafka.proxied import SUPER_USER, ProxyProcess, gateway_config, sidecar_config
 from tests.kafka.sasl_programs import USERS, World, kafka_world
 from tests.kafka.tokens import Issuer
+from tests.kafka.upstream_given import add_proxys_users, sasl_cluster
 from tests.ports import free_ports
 
 StartCluster = Callable[..., KafkaCluster]
@@ -55,6 +56,24 @@ def kafka(require_kafka: None, jwks: Path) -> Iterator[KafkaCluster]:  # noqa: A
 def kafka_programs_world(kafka: KafkaCluster, issuer: Issuer) -> World:
     """Kafka's own SASL listeners, ready for the programs."""
     return kafka_world(kafka, issuer)
+
+
+@pytest.fixture(scope="session")
+def sasl_kafka_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where `ca.pem` is, the authority of `sasl_kafka`."""
+    return tmp_path_factory.mktemp("sasl-kafka")
+
+
+@pytest.fixture(scope="session")
+def sasl_kafka(
+    require_kafka: None,  # noqa: ARG001 - skips
+    jwks: Path,
+    sasl_kafka_files: Path,
+) -> Iterator[KafkaCluster]:
+    """One node that lets nobody in without SASL, but for the harness."""
+    with sasl_cluster(jwks, sasl_kafka_files) as cluster:
+        add_proxys_users(cluster)
+        yield cluster
 
 
 @pytest.fixture

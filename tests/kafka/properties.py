@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.kafka.tokens import AUDIENCE, ISSUER
 
@@ -57,15 +58,25 @@ def _listed(ports: Mapping[str, int]) -> str:
     return ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
 
 
-def sasl(listeners: Mapping[str, int], jwks: Path | None) -> dict[str, str]:
-    """SCRAM on every SASL listener, and OAUTHBEARER when there are keys to verify with."""
-    mechanisms = ["SCRAM-SHA-256", "SCRAM-SHA-512", *(["OAUTHBEARER"] if jwks else [])]
-    properties = {"sasl.enabled.mechanisms": ",".join(mechanisms)}
+def sasl(
+    listeners: Mapping[str, int],
+    jwks: Path | None,
+    plain_users: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, str]:
+    """SCRAM on every SASL listener; OAUTHBEARER when there are keys to verify with.
+
+    And PLAIN when there are users of it; `plain_users` are their passwords by name.
+    """
+    modules = {"SCRAM-SHA-256": "scram.Scram", "SCRAM-SHA-512": "scram.Scram"}
+    modules |= {"OAUTHBEARER": "oauthbearer.OAuthBearer"} if jwks else {}
+    modules |= {"PLAIN": "plain.Plain"} if plain_users else {}
+    passwords = "".join(f' user_{name}="{password}"' for name, password in plain_users.items())
+    properties = {"sasl.enabled.mechanisms": ",".join(modules)}
     for name, max_reauth_ms in listeners.items():
         prefix = f"listener.name.{name.lower()}"
-        for mechanism in mechanisms:
-            module = "oauthbearer.OAuthBearer" if mechanism == "OAUTHBEARER" else "scram.Scram"
-            jaas = f"org.apache.kafka.common.security.{module}LoginModule required;"
+        for mechanism, module in modules.items():
+            options = passwords if mechanism == "PLAIN" else ""
+            jaas = f"org.apache.kafka.common.security.{module}LoginModule required{options};"
             own = f"{prefix}.{mechanism.lower()}"
             properties[f"{own}.sasl.jaas.config"] = jaas
             properties[f"{own}.connections.max.reauth.ms"] = str(max_reauth_ms)

@@ -274,15 +274,21 @@ class ProxyProcess:
 
     def readiness(self) -> int:
         """The HTTP status of `/readyz`."""
+        return self._readyz()[0]
+
+    def reasons(self) -> list[str]:
+        """Why it is not ready, as `/readyz` says; empty: it is."""
+        return [reason for one in self._readyz()[1]["workers"] for reason in one["reasons"]]
+
+    def _readyz(self) -> tuple[int, Any]:
         try:
             with urllib.request.urlopen(
                 f"http://{self._http_address}/readyz", timeout=START_DEADLINE_SECONDS
             ) as answer:
-                status: int = answer.status
+                return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             with error:
-                return error.code
-        return status
+                return error.code, json.load(error)
 
     def events(self) -> list[dict[str, Any]]:
         """The event log so far, the files that are still being written included."""

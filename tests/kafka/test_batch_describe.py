@@ -129,11 +129,11 @@ def test_what_cannot_be_read_harms_no_other_request(address: Address, topic: str
             )
             await authenticate(connection, ADMIN, await connection.api_versions())
             for body in (b"\x00\x00", b"\x03\x01\x00\x01", b""):
-                answer = await connection._exchange(DESCRIBE_ACLS, 4, body)
+                answer = await connection.exchange(DESCRIBE_ACLS, 4, body)
                 [result] = decode(DescribeAclsResponse, answer).filter_results
                 assert result.error_code.name == "invalid_request"
             one = b"\x02\x01\x00\x01\x0aUser:erin\x00\x01\x01\x00\x00"
-            answer = await connection._exchange(DESCRIBE_ACLS, 4, one)
+            answer = await connection.exchange(DESCRIBE_ACLS, 4, one)
             [result] = decode(DescribeAclsResponse, answer).filter_results
             assert [each.resource_name for each in result.resources] == [topic]
             await connection.close()

@@ -17,7 +17,7 @@ from tests.kafka.java import RUN_SECONDS
 
 PARTITIONS = 4
 _NUMBER = struct.Struct(">q")
-_PADDING = bytes(192)
+_PADDING_BYTES = 192
 _READ_ON_SECONDS = 120.0
 
 
@@ -55,10 +55,11 @@ def confluent_traffic(
     _directory: Path | None = None,
     *,
     pause_seconds: float = 0.0,
+    padding_bytes: int = _PADDING_BYTES,
     until: Path | None = None,
 ) -> list[int]:
     """The same by librdkafka; `pause_seconds` after each round of the partitions."""
-    writer = _Writer(who, bootstrap, topic, seconds, pause_seconds, until)
+    writer = _Writer(who, bootstrap, topic, seconds, pause_seconds, padding_bytes, until)
     thread = threading.Thread(target=writer.run)
     thread.start()
     try:
@@ -75,6 +76,7 @@ class _Writer:
         topic: str,
         seconds: float,
         pause_seconds: float,
+        padding_bytes: int,
         until: Path | None,
     ) -> None:
         self.acknowledged = [0] * PARTITIONS
@@ -84,6 +86,7 @@ class _Writer:
         self._topic = topic
         self._seconds = seconds
         self._pause_seconds = pause_seconds
+        self._padding = bytes(padding_bytes)
         self._producer = confluent.Producer(
             who.confluent(
                 bootstrap,
@@ -110,7 +113,7 @@ class _Writer:
         return self._until is not None and not self._until.exists()
 
     def _produce(self, partition: int, number: int) -> None:
-        value = _NUMBER.pack(number) + _PADDING
+        value = _NUMBER.pack(number) + self._padding
         while True:
             try:
                 self._producer.produce(

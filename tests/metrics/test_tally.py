@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metrics.merger import Merger
-from metrics.metric import OTHER, Metric, MetricType
+from metrics.metric import OTHER, PREFIX, Metric, MetricType
 from metrics.registry import (
     AUTHENTICATION_FAILURES,
     CONNECTIONS,
@@ -14,7 +14,6 @@ from metrics.registry import (
     EVENTS_WRITTEN,
     JWKS_AGE,
     METRICS,
-    PREFIX,
     REAUTHENTICATION_LATENCY,
     REQUESTS,
     START_TIME,

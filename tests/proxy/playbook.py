@@ -17,10 +17,12 @@ from proxy.commands import (
     ConnectToBroker,
     Consult,
     Deliberate,
+    DeriveKeys,
     PauseBroker,
     PauseClient,
     ResumeBroker,
     ResumeClient,
+    SeekIdentity,
     SeekKeys,
     SeekRoom,
     WakeAt,
@@ -68,6 +70,7 @@ class Offer:
 
     routes: Mapping[int, Route]
     api_versions: ApiVersionsAnswers | None
+    sasl_version: int = 2
 
 
 def marked(content: bytes) -> bytes:
@@ -84,10 +87,7 @@ def answers() -> ApiVersionsAnswers:
 def everything(
     *, rewritten: frozenset[int] = frozenset({METADATA}), metered: bool = False
 ) -> Offer:
-    """Every API in every version; responses of those in `rewritten` are `marked`.
-
-    Made once: its counters are the whole run's.
-    """
+    """Every API in every version; responses of those in `rewritten` are `marked`. Made once."""
     broker = Target(None, "broker", 9092, versions=VERSIONS)
     view = BrokerView(broker, resolve=None, metered=metered)
     for route in view.routes.values():
@@ -119,6 +119,7 @@ class Play:
         rights: Rights | None = None,
         quotas: Quotas | None = None,
         room: Room | None = None,
+        logs_in: bool = False,
     ) -> None:
         self.now = NOW
         self.log: list[str] = []
@@ -160,6 +161,7 @@ class Play:
             max_idle=600.0,
             failed_authentication_delay=0.1,
             quotas=quotas,
+            logs_in=logs_in,
             room=room or Room(),
         )
         self.connection = Connection(
@@ -293,8 +295,10 @@ class Play:
             case _:
                 self._work_long(command)
 
-    def _work_long(self, command: SeekRoom | Deliberate) -> None:
+    def _work_long(self, command: SeekRoom | Deliberate | SeekIdentity | DeriveKeys) -> None:
         match command:
+            case SeekIdentity() | DeriveKeys():
+                self.log.append(type(command).__name__)
             case SeekRoom(size):
                 self.log.append(f"seek room for {size}")
                 self.connection.long_work.wait_for_room(size, self.tell)
@@ -318,7 +322,7 @@ class Play:
             self._seen_by_client += 4 + len(frame)
             self.received.append(frame)
             self.log.append(f"to client: {self._read_by_client(frame)}")
-        if not self.client_takes and not self.connection._client_full:
+        if not self.client_takes and not self.connection.client_is_full:
             self.connection.client_full(True, self.now)
             self.carry_out()
 

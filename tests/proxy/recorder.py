@@ -30,6 +30,12 @@ class Recorder:
         del now
         self.log.append(f"expired {session.enforcement} by {name_of(api_key)}")
 
+    def logged_in(self, *, again: bool) -> None:
+        self.log.append("logged in again" if again else "logged in")
+
+    def login_failed(self, _: Connection, reason: str, *, again: bool) -> None:
+        self.log.append(f"login failed{' again' * again}: {reason}")
+
     def closed(self, _: Connection, reason: CloseReason, now: float) -> None:
         del now
         self.log.append(f"closed {reason}")

@@ -11,7 +11,7 @@ from typing import Final
 import uvloop
 
 from proxy.bulk import ReadBuffer
-from proxy.commands import Consult
+from proxy.commands import Consult, DeriveKeys, SeekIdentity
 from proxy.connection import Connection
 from proxy.relay import BrokerSide, ClientSide
 from proxy.rules import Rights
@@ -113,6 +113,9 @@ class Shell:
 
     def seek_keys(self, client: ClientSide) -> None:
         raise AssertionError(f"no key is missing for {client}")
+
+    def log_in(self, client: ClientSide, step: SeekIdentity | DeriveKeys) -> None:
+        raise AssertionError(f"no login is needed for {step} of {client}")
 
     def consult(self, client: ClientSide, question: Consult) -> None:
         raise AssertionError(f"no store is needed for {question} of {client}")

@@ -19,13 +19,15 @@ from proxy.commands import CloseReason, Consult
 from proxy.config import from_mapping
 from proxy.config.listener import Listener as Settings
 from proxy.connection import Connection
+from proxy.door import Door
 from proxy.lanes import Lanes
-from proxy.listener import Door, Listener
+from proxy.listener import Listener
 from proxy.room import Room
 from proxy.routing.discovery import Target
 from proxy.rules import Unjudged
-from proxy.tls.contexts import Tls, open_tls
+from proxy.tls.contexts import open_tls
 from proxy.turns import Turns
+from proxy.upstream import Access
 from tests.certificates import NOW, Authority, Issued
 from tests.proxy.frames_given import api_versions, handshake, metadata
 from tests.proxy.playbook import VERSIONS
@@ -84,10 +86,9 @@ class Office:
 
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     buffer: ReadBuffer = field(default_factory=ReadBuffer)
-    connect_timeout: float = PATIENCE_SECONDS
+    access: Access = field(default_factory=lambda: Access(timeout_s=PATIENCE_SECONDS))
     room: Room = field(default_factory=Room)
     lanes: Lanes = field(default_factory=lambda: Lanes(Turns(asyncio.get_running_loop())))
-    upstream_tls: Tls | None = None
     tasks: list["asyncio.Task[None]"] = field(default_factory=list)
 
     def next_connection_id(self) -> str:
@@ -99,8 +100,8 @@ class Office:
     async def consult(self, question: Consult) -> bytes:
         raise AssertionError(f"no store is needed for {question}")
 
-    def upstream_failed(self, listener: str, broker: Target) -> None:
-        raise AssertionError(f"{broker} behind {listener} cannot be reached")
+    def suspect(self, broker: Target) -> None:
+        raise AssertionError(f"{broker} cannot be reached")
 
 
 @dataclass

@@ -73,6 +73,7 @@ class Observed:
             strangers=strangers or Strangers(workers=1),
             emit=self.lines.append,
             note=self.noted.append,
+            upstream_failed=lambda _broker, _problem, _words: None,
         )
         self.observer.opened(self.connection, NOW)
 

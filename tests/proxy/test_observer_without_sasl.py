@@ -33,6 +33,7 @@ def test_no_metric_of_kip_368_counts_it_and_no_event_but_a_denial_tells_of_it() 
         strangers=Strangers(workers=1),
         emit=told.append,
         note=noted.append,
+        upstream_failed=lambda _broker, _problem, _words: None,
     )
     play = Play()
     observer.opened(play.connection, NOW)

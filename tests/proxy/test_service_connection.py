@@ -13,6 +13,7 @@ from proxy.service_connection import (
     fetch_api_versions,
     fetch_metadata,
 )
+from proxy.upstream import Access
 from proxy.wire.metadata import BrokerAddress
 from tests.proxy.routing.fake_broker import FakeBroker
 from tests.proxy.waiting import PATIENCE_SECONDS
@@ -23,7 +24,7 @@ Fetch = Callable[..., Awaitable[Any]]
 def ask(broker: FakeBroker, fetch: Fetch, timeout_s: float = PATIENCE_SECONDS) -> Any:
     async def conversation() -> Any:
         async with broker:
-            return await fetch("127.0.0.1", broker.port, timeout_s=timeout_s)
+            return await fetch("127.0.0.1", broker.port, Access(timeout_s=timeout_s))
 
     return asyncio.run(conversation())
 
@@ -87,7 +88,7 @@ def test_a_broker_that_cannot_be_reached(host: str) -> None:
     async def conversation() -> None:
         async with FakeBroker() as broker:
             port = broker.port
-        await fetch_api_versions(host, port, timeout_s=PATIENCE_SECONDS)
+        await fetch_api_versions(host, port, Access(timeout_s=PATIENCE_SECONDS))
 
     with pytest.raises(BrokerFault):
         asyncio.run(conversation())

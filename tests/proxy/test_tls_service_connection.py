@@ -8,9 +8,10 @@ import uvloop
 
 from proxy.errors import BrokerFault
 from proxy.service_connection import fetch_api_versions
+from proxy.upstream import Access
 from tests.certificates import HOUR, Authority, Issued
 from tests.proxy.routing.fake_broker import FakeBroker
-from tests.proxy.tls_given import AUTHORITY, OURS, client_context, server_context
+from tests.proxy.tls_given import AUTHORITY, OURS, Spoken, client_context, server_context
 from tests.proxy.waiting import PATIENCE_SECONDS
 
 EXPIRED = AUTHORITY.issue(begins=-2 * HOUR, ends=-HOUR)
@@ -23,9 +24,8 @@ def asked(
 
     async def ask() -> int:
         async with FakeBroker(tls=broker) as listening:
-            found = await fetch_api_versions(
-                host, listening.port, timeout_s=PATIENCE_SECONDS, tls=ours
-            )
+            access = Access(timeout_s=PATIENCE_SECONDS, tls=None if ours is None else Spoken(ours))
+            found = await fetch_api_versions(host, listening.port, access)
             await asyncio.sleep(0.01)
             return len(found.apis)
 
@@ -67,7 +67,7 @@ def test_a_broker_that_answers_with_a_tls_alert_is_called_by_its_name() -> None:
 
     async def ask() -> None:
         async with FakeBroker(answer=bytes.fromhex("15030300020246")) as broker:
-            await fetch_api_versions("127.0.0.1", broker.port, timeout_s=PATIENCE_SECONDS)
+            await fetch_api_versions("127.0.0.1", broker.port, Access(timeout_s=PATIENCE_SECONDS))
 
     with pytest.raises(BrokerFault, match=r"speaks TLS; set upstream.security.protocol: SSL"):
         uvloop.run(ask())
@@ -94,9 +94,8 @@ def test_a_broker_without_tls_is_called_by_its_name(answer: bytes, problem: str)
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         async with server:
-            await fetch_api_versions(
-                "127.0.0.1", port, timeout_s=PATIENCE_SECONDS, tls=client_context(AUTHORITY)
-            )
+            access = Access(timeout_s=PATIENCE_SECONDS, tls=Spoken(client_context(AUTHORITY)))
+            await fetch_api_versions("127.0.0.1", port, access)
 
     with pytest.raises(BrokerFault, match=problem):
         uvloop.run(ask())

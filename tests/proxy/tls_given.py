@@ -5,10 +5,19 @@ import os
 import ssl
 import struct
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Self
 
 from tests.certificates import Authority, Issued
 from tests.proxy.relayed import Secured
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """What brokers are met with."""
+
+    context: ssl.SSLContext
+    expires_at: float | None = None
 
 
 def load(context: ssl.SSLContext, issued: Issued) -> None:

@@ -15,6 +15,7 @@ from proxy.routing.discovery import (
     SidecarDiscovery,
     Target,
 )
+from proxy.upstream import Access
 from proxy.wire.metadata import MOST_BROKERS
 from tests.proxy.routing.fake_broker import FakeBroker
 from tests.proxy.waiting import PATIENCE_SECONDS, until
@@ -33,7 +34,7 @@ class Cluster:
         self.discovery = ClusterDiscovery(
             [(HOST, one.port), (HOST, two.port)],
             metadata_max_age=300,
-            timeout_s=PATIENCE_SECONDS,
+            access=Access(timeout_s=PATIENCE_SECONDS),
             on_broker_joined=self._join,
             on_versions=self.told.append,
             on_broker_left=lambda target: self.left.append(target.broker_id),
@@ -254,7 +255,10 @@ def test_a_sidecar_asks_its_one_broker() -> None:
         async with FakeBroker() as broker:
             told: list[Target] = []
             discovery = SidecarDiscovery(
-                HOST, broker.port, timeout_s=PATIENCE_SECONDS, on_versions=told.append
+                HOST,
+                broker.port,
+                access=Access(timeout_s=PATIENCE_SECONDS),
+                on_versions=told.append,
             )
             assert await discovery.round(now=0)
             assert discovery.target.ready

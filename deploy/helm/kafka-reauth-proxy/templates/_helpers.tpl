@@ -99,7 +99,7 @@
     capabilities: {drop: [ALL]}
     seccompProfile: {type: RuntimeDefault}
   volumeMounts:
-    {{- range $values.secrets }}
+    {{- range concat $values.secrets $values.tokens }}
     - {name: reauth-proxy-{{ .name }}, mountPath: {{ .mountPath }}, readOnly: true}
     {{- end }}
     - {name: reauth-proxy-config, mountPath: /etc/reauth-proxy, readOnly: true}
@@ -116,6 +116,15 @@
       {{- range .keys }}
       - {key: {{ . }}, path: {{ . }}}
       {{- end }}
+{{- end }}
+{{- range .Values.tokens }}
+- name: reauth-proxy-{{ .name }}
+  projected:
+    sources:
+      - serviceAccountToken:
+          audience: {{ .audience | quote }}
+          expirationSeconds: {{ .expirationSeconds | default 3600 | int }}
+          path: token
 {{- end }}
 - name: reauth-proxy-config
   configMap: {name: {{ include "kafka-reauth-proxy.configMap" . }}}

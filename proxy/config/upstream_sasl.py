@@ -1,0 +1,90 @@
+"""The settings of the proxy's own login to brokers, under the names that Kafka's clients use."""
+
+from pathlib import Path
+from typing import Final, Literal, Self
+from urllib.parse import unquote, urlsplit
+
+from pydantic import model_validator
+
+from proxy.config.section import KAFKA_CLIENT, LIBRDKAFKA, KeyProblemError, setting
+from proxy.config.tls import UpstreamTls
+from proxy.config.values import EndpointUrl, SecretSource, Text
+
+_WITH_PASSWORD: Final = ("sasl.username", "sasl.password")
+_WITH_CREDENTIALS: Final = (
+    "sasl.oauthbearer.client.credentials.client.id",
+    "sasl.oauthbearer.client.credentials.client.secret",
+)
+_TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - where one is
+_SCOPE: Final = "sasl.oauthbearer.scope"
+
+
+class UpstreamSasl(UpstreamTls):
+    """Who the proxy is to brokers.
+
+    It has one identity for all of its clients: whatever they may do, it must be allowed to do.
+    """
+
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = (
+        setting(None, source=KAFKA_CLIENT)
+    )
+    """How the proxy logs in to brokers, with `SASL_PLAINTEXT` and `SASL_SSL`. Kafka's default,
+    GSSAPI, is not offered."""
+    sasl_username: Text | None = setting(None, source=LIBRDKAFKA)
+    """PLAIN, SCRAM: the user."""
+    sasl_password: SecretSource | None = setting(None, source=LIBRDKAFKA)
+    """PLAIN, SCRAM: where the password is, `file:PATH` or `env:NAME`. The file is read anew at
+    each login, so a password is changed by replacing it."""
+    sasl_oauthbearer_token_endpoint_url: EndpointUrl | None = setting(None, source=KAFKA_CLIENT)
+    """OAUTHBEARER: where tokens come from. `file:`, a file that holds one and is read anew at each
+    login, such as a Kubernetes service account's; `https:` or `http:`, a server that gives one for
+    the client credentials below (RFC 6749 section 4.4)."""
+    sasl_oauthbearer_client_credentials_client_id: Text | None = setting(None, source=KAFKA_CLIENT)
+    """Who asks such a server for tokens."""
+    sasl_oauthbearer_client_credentials_client_secret: SecretSource | None = setting(
+        None, source=KAFKA_CLIENT
+    )
+    """Where the secret is that it asks with: `file:PATH` or `env:NAME`."""
+    sasl_oauthbearer_scope: Text | None = setting(None, source=KAFKA_CLIENT)
+    """The scope that it asks for; null: the server's own choice."""
+
+    def token_file(self) -> Path | None:
+        """Return the file that tokens are read from; None: they come from a server."""
+        parts = urlsplit(self.sasl_oauthbearer_token_endpoint_url or "")
+        return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+    @model_validator(mode="after")
+    def _check_sasl(self) -> Self:
+        given = {
+            name.replace("_", "."): getattr(self, name)
+            for name in UpstreamSasl.model_fields
+            if name.startswith("sasl_")
+        }
+        mechanism = given.pop("sasl.mechanism")
+        if not self.sasl:
+            self._refuse({**given, "sasl.mechanism": mechanism}, self.security_protocol)
+        elif mechanism is None:
+            problem = f"is required with security.protocol: {self.security_protocol}"
+            raise KeyProblemError("sasl.mechanism", problem)
+        else:
+            self._check_needed(mechanism, given)
+        return self
+
+    def _check_needed(self, mechanism: str, given: dict[str, object]) -> None:
+        needed: tuple[str, ...] = _WITH_PASSWORD
+        optional: tuple[str, ...] = ()
+        if mechanism == "OAUTHBEARER":
+            needed = (_TOKEN_URL,)
+            if given[_TOKEN_URL] is not None and self.token_file() is None:
+                needed, optional = (_TOKEN_URL, *_WITH_CREDENTIALS), (_SCOPE,)
+        for key in needed:
+            if given[key] is None:
+                raise KeyProblemError(key, f"is required for {mechanism}")
+        left = {key: value for key, value in given.items() if key not in (*needed, *optional)}
+        self._refuse(left, f"{mechanism}{' from a file' if self.token_file() else ''}")
+
+    def _refuse(self, given: dict[str, object], cause: str) -> None:
+        """Refuse what would be believed to be in effect."""
+        for key, value in given.items():
+            if value is not None:
+                raise KeyProblemError(key, f"has no meaning with {cause}")

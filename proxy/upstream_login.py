@@ -1,0 +1,145 @@
+"""The proxy's login to the broker of one connection, and the next one before it ends (KIP-368).
+
+No sockets, no clock. Laws:
+
+- Nothing of the client goes to a broker before the login is complete: the client is held
+  (`Hold.LOGIN`). Its requests before a renewed login are answered first, those behind it wait.
+- Requests of the login stand in the queue among the client's own, between two whole frames.
+- A session is renewed when it is used, as Kafka's clients do it: one that nobody uses never ends.
+- What ends a login wrongly ends the connection: the client is never told half an answer.
+"""
+
+import random
+from collections.abc import Callable
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from proxy.commands import CloseReason, DeriveKeys, SeekIdentity
+from proxy.frames import Amendment, Owed, Route
+from proxy.holds import Hold
+from proxy.wire.apis import response_header_version
+from proxy.wire.primitives import INT32, Malformed, skip_tags
+from proxy.wire.request import CLIENT_ID, request_frame
+from sasl.login import ClientExchange, Derive, LoggedIn, Login, LoginError, Say, Step
+
+if TYPE_CHECKING:
+    from proxy.connection import Connection
+
+RENEW_AFTER: Final = 0.85, 0.95
+"""Shares of a session's lifetime between which it is renewed, at random: Kafka's clients do so,
+that not all come at once and that each comes in time."""
+LEAST_INTERVAL: Final = 1.1
+"""Seconds between two logins: Kafka refuses a second one within one second (KIP-368)."""
+PATIENCE: Final = 10.0
+"""Seconds for an answer, once those before it are there."""
+_CORRELATION_ID: Final = 0
+"""Answers come in order, so any would do."""
+
+
+class UpstreamLogin:
+    """Who the proxy is on one connection to a broker. See the laws at the head of this module."""
+
+    __slots__ = ("_connection", "_is_renewal", "_login", "_overdue_at", "_owed")
+
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection
+        self._is_renewal = False
+        self._login: Login | None = None
+        """What is under way; None: nothing, or our identity is looked up."""
+        self._owed: Owed | None = None
+        """The answer that is waited for."""
+        self._overdue_at: float | None = None
+        """When it is missed; None: it is not its turn yet."""
+
+    def begin(self) -> None:
+        """Log in, or log in again, before anything else is sent."""
+        self._connection.requests.renew_at = inf
+        self._connection.hold_client(Hold.LOGIN)
+        self._connection.commands.append(SeekIdentity())
+
+    def identified(self, exchange: ClientExchange, now: float) -> None:
+        """Who we are is known."""
+        login = self._login = Login(exchange, self._connection.target.sasl_version)
+        self._advance(login.begin, now)
+
+    def derived(self, token: bytes, now: float) -> None:
+        """What `DeriveKeys` asked for is there."""
+        login = self._login
+        assert login is not None
+        self._advance(lambda: login.derived(token), now)
+
+    def failed(self, error: LoginError, now: float) -> None:
+        """There is no login, and so no connection."""
+        self._login = self._owed = None
+        connection = self._connection
+        connection.observer.login_failed(connection, error.reason, again=self._is_renewal)
+        connection.finish(CloseReason.BROKER_LOGIN_FAILED, now)
+
+    def broker_closed(self, now: float) -> None:
+        """The broker is gone: a login that is under way fails."""
+        if self._login is not None:
+            self.failed(LoginError("it closed the connection instead of answering"), now)
+
+    def timer(self, now: float) -> None:
+        """Give up on a broker that does not answer; others' requests may take their time first."""
+        inflight = self._connection.responses.inflight
+        is_due = bool(inflight) and inflight[0] is self._owed
+        if not is_due or self._connection.client_is_full:
+            self._overdue_at = None
+        elif self._overdue_at is None:
+            self._overdue_at = now + PATIENCE
+        elif now >= self._overdue_at:
+            self.failed(LoginError(f"no answer within {PATIENCE:g} s"), now)
+
+    def _advance(self, step: Callable[[], Step], now: float) -> None:
+        try:
+            following = step()
+        except LoginError as error:
+            self.failed(error, now)
+            return
+        match following:
+            case Say():
+                self._say(following)
+            case Derive(work):
+                self._connection.commands.append(DeriveKeys(work))
+            case LoggedIn(session_lifetime_ms):
+                self._succeeded(session_lifetime_ms, now)
+
+    def _say(self, say: Say) -> None:
+        connection = self._connection
+        route = Amendment(Route(say.api_key, say.api_version), self._answered)
+        self._owed, self._overdue_at = (_CORRELATION_ID, route), None
+        connection.responses.inflight.append(self._owed)
+        assert connection.requests.to_broker is not None
+        connection.requests.to_broker(
+            request_frame(say.api_key, say.api_version, _CORRELATION_ID, CLIENT_ID, say.body)
+        )
+
+    def _answered(self, content: bytes) -> bytes:
+        """Take the broker's answer, of which the client is told nothing."""
+        login, owed, now = self._login, self._owed, self._connection.active_at
+        self._owed = None
+        if login is not None and owed is not None:
+            self._advance(lambda: login.answered(_body(owed[1], content)), now)
+        return b""
+
+    def _succeeded(self, session_lifetime_ms: int, now: float) -> None:
+        connection = self._connection
+        self._login = None
+        connection.observer.logged_in(again=self._is_renewal)
+        self._is_renewal = True
+        if session_lifetime_ms:
+            lasts = session_lifetime_ms / 1000 * random.uniform(*RENEW_AFTER)  # noqa: S311 - no secret
+            connection.requests.renew_at = now + max(LEAST_INTERVAL, lasts)
+        connection.release(Hold.LOGIN, now)
+
+
+def _body(route: Route, content: bytes) -> bytes:
+    """Return a response's body, behind its header. Raises LoginError."""
+    at = INT32.size
+    try:
+        if response_header_version(route.api_key, route.api_version):
+            at = skip_tags(content, at)
+    except Malformed:
+        raise LoginError("an answer whose header does not parse") from None
+    return content[at:]

@@ -1,0 +1,223 @@
+"""The proxy's own bearer token: what an identity provider answered, how long it holds, when to ask.
+
+Pure: the caller asks the token endpoint (RFC 6749 section 4.4) and reports what happened. Laws:
+
+- Only a good answer replaces the token; a bad one counts as a failed fetch and changes nothing.
+- A token outlives an outage of the identity provider until it expires; then there is none.
+- What the provider wrote reaches a log only through `fit_for_log`; tokens reach none at all.
+"""
+
+import base64
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sasl.jwt_claims import MAX_LIFETIME_SECONDS, deadline_of, numeric_date
+from sasl.strict_json import read_object
+
+MAX_ANSWER_BYTES: Final = 256 * 1024
+"""Of an answer or a file. Half of what a broker takes in one message of SASL
+(`sasl.server.max.receive.size`), and a hundred times what tokens are long."""
+UNKNOWN_LIFETIME_REFRESH_SECONDS: Final = 300.0
+"""When a token that does not say when it expires is asked for anew; until then, and as long as
+there is no other, it is used: the broker knows better whether it still holds."""
+
+_B64TOKEN: Final = re.compile(r"[-_~+/.A-Za-z0-9]+=*")
+"""RFC 6750 section 2.1. No blank, comma or control character, so no token can end the message that
+carries it (RFC 7628 section 3.1) or add to it."""
+_DIGITS: Final = re.compile(r"[0-9]{1,18}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenCacheSettings:
+    """When a token is asked for anew: Kafka's `sasl.login.*`, with its defaults and bounds."""
+
+    refresh_window_factor: float = 0.8
+    """`sasl.login.refresh.window.factor`: the share of its lifetime after which it is."""
+    refresh_window_jitter: float = 0.05
+    """`sasl.login.refresh.window.jitter`: at most so much is added to the share, at random."""
+    refresh_min_period_seconds: int = 60
+    """`sasl.login.refresh.min.period.seconds`: but not earlier after the last time. Not 0, which
+    Kafka allows: with a lifetime of `refresh_buffer_seconds` it would be asked without a pause."""
+    refresh_buffer_seconds: int = 300
+    """`sasl.login.refresh.buffer.seconds`: nor later before it expires. A token that lives shorter
+    than both together has the share of its lifetime alone."""
+    retry_backoff_ms: int = 100
+    """`sasl.login.retry.backoff.ms`: after a failed fetch; doubles."""
+    retry_backoff_max_ms: int = 10_000
+    """`sasl.login.retry.backoff.max.ms`: where the doubling ends."""
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.refresh_window_factor <= 1:
+            raise ValueError("refresh_window_factor must be from 0.5 to 1")
+        if not 0 <= self.refresh_window_jitter <= 0.25:
+            raise ValueError("refresh_window_jitter must be from 0 to 0.25")
+        if not 1 <= self.refresh_min_period_seconds <= 900:
+            raise ValueError("refresh_min_period_seconds must be from 1 to 900")
+        if not 0 <= self.refresh_buffer_seconds <= 3600:
+            raise ValueError("refresh_buffer_seconds must be from 0 to 3600")
+        if not 0 < self.retry_backoff_ms <= self.retry_backoff_max_ms:
+            raise ValueError("retry_backoff_ms must be positive, at most retry_backoff_max_ms")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    token: str = field(repr=False)
+    deadline: float
+    """When it expires, monotonic seconds; infinite: it does not say."""
+    expires_at: float | None
+    """The same as Unix time."""
+
+
+class TokenCache:
+    """The token of one endpoint and client; one per worker."""
+
+    def __init__(self, settings: TokenCacheSettings | None = None) -> None:
+        self._settings = settings or TokenCacheSettings()
+        self._held: _Held | None = None
+        self._failures_in_a_row = 0
+        self._next_refresh: float | None = None
+        self.refresh_failures = 0
+        """Fetches that failed or brought a bad answer, since the start: a counter for metrics."""
+        self.last_error: str | None = None
+        """Why the last fetch failed; None: it was good, or there was none."""
+
+    def loaded(self, answer: bytes, *, now: float, wall_now: float, jitter: float) -> bool:
+        """Take the answer to what was asked at `now`; False: it was bad and counts as `failed`.
+
+        `wall_now` is Unix time at `now`; `jitter` is drawn by the caller, from 0 to 1.
+        """
+        try:
+            held = _read_answer(answer, now, wall_now)
+        except _BadAnswerError as error:
+            self.failed(str(error), now)
+            return False
+        self._held = held
+        self._failures_in_a_row = 0
+        self._next_refresh = _refresh_at(self._settings, now, held.deadline, jitter)
+        self.last_error = None
+        return True
+
+    def failed(self, error: str, now: float, *, refused: bool = False) -> None:
+        """Note that a fetch failed; the token stays. `refused`: to ask again soon is no use."""
+        settings = self._settings
+        doublings = min(self._failures_in_a_row, 32)  # no float overflow after a long outage
+        backoff_ms = min(settings.retry_backoff_ms * 2**doublings, settings.retry_backoff_max_ms)
+        if refused:
+            backoff_ms = settings.retry_backoff_max_ms
+        self._failures_in_a_row += 1
+        self._next_refresh = now + backoff_ms / 1000
+        self.refresh_failures += 1
+        self.last_error = error
+
+    def next_refresh(self, now: float) -> float:
+        """When the next fetch is due, in monotonic seconds; `now` if it is overdue."""
+        return now if self._next_refresh is None else max(now, self._next_refresh)
+
+    def wants_refresh(self, now: float) -> bool:
+        """Whether a fetch is due."""
+        return self.next_refresh(now) <= now
+
+    def token(self, now: float) -> str | None:
+        """Return the token to log in with; None: there is none, or it has expired."""
+        held = self._held
+        return held.token if held is not None and now < held.deadline else None
+
+    @property
+    def expires_at(self) -> float | None:
+        """When the last token expires or did, Unix time; None: there is none, or it is unknown."""
+        return None if self._held is None else self._held.expires_at
+
+
+def read_token(data: bytes) -> str | None:
+    """Read a token, as files hold it; None: it is no bearer token."""
+    try:
+        token = data.strip().decode("ascii")
+    except UnicodeDecodeError:
+        return None
+    return token if _B64TOKEN.fullmatch(token) else None
+
+
+def expiry_claim(token: str) -> float | None:
+    """Return a token's own `exp` (RFC 7519 section 4.1.4), Unix time; None: it has none to read.
+
+    Nothing is verified: it tells when to ask for another one. Brokers judge the token.
+    """
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        payload = base64.urlsafe_b64decode(parts[1] + "==")
+    except ValueError:
+        return None
+    claims = read_object(payload)
+    return None if claims is None else numeric_date(claims, "exp")
+
+
+def read_refusal(answer: bytes) -> str:
+    """Return what an error answer says (RFC 6749 section 5.2), as it was written; or nothing."""
+    members = read_object(answer) if len(answer) <= MAX_ANSWER_BYTES else None
+    said = [(members or {}).get(name) for name in ("error", "error_description")]
+    return ": ".join(text for text in said if isinstance(text, str) and text)
+
+
+def _refresh_at(settings: TokenCacheSettings, now: float, deadline: float, jitter: float) -> float:
+    """Kafka 4.1 `ExpiringCredentialRefreshingLogin.refreshMs`, for a token that begins `now`.
+
+    Kafka counts from the token's `iat` where it has one; here the clocks of two machines do not
+    meet. Never past the deadline, which Kafka's factor and jitter together can bring about.
+    """
+    lifetime = deadline - now
+    if math.isinf(lifetime):
+        return now + UNKNOWN_LIFETIME_REFRESH_SECONDS
+    share = min(settings.refresh_window_factor + settings.refresh_window_jitter * jitter, 1.0)
+    at_share = now + lifetime * share
+    earliest, buffer = settings.refresh_min_period_seconds, settings.refresh_buffer_seconds
+    if lifetime < earliest + buffer:
+        return at_share
+    return min(max(at_share, now + earliest), deadline - buffer)
+
+
+class _BadAnswerError(Exception):
+    """The answer is not taken; the message repeats nothing of it."""
+
+
+def _read_answer(answer: bytes, now: float, wall_now: float) -> _Held:
+    """Read a successful answer (RFC 6749 section 5.1)."""
+    if len(answer) > MAX_ANSWER_BYTES:
+        raise _BadAnswerError(f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
+    members = read_object(answer)
+    if members is None:
+        raise _BadAnswerError("the answer is not a JSON object")
+    token, token_type = members.get("access_token"), members.get("token_type")
+    if not isinstance(token, str) or not _B64TOKEN.fullmatch(token):
+        raise _BadAnswerError("the answer has no access_token in the grammar of RFC 6750")
+    # RFC 6749 section 7.1: no token may be used whose type is not understood.
+    if token_type is not None and not (
+        isinstance(token_type, str) and token_type.lower() == "bearer"
+    ):
+        raise _BadAnswerError("the answer's token_type is not Bearer")
+    lifetime = _lifetime(members, token, wall_now)
+    if lifetime is None:
+        return _Held(token=token, deadline=math.inf, expires_at=None)
+    if lifetime <= 0:
+        raise _BadAnswerError("the token of the answer has expired already, by this clock")
+    return _Held(token=token, deadline=now + lifetime, expires_at=wall_now + lifetime)
+
+
+def _lifetime(members: dict[str, Any], token: str, wall_now: float) -> float | None:
+    """Return the seconds that a token lives from now on; None: nobody says.
+
+    `expires_in` comes first, which no clock that is set wrong changes.
+    """
+    expires_in = members.get("expires_in")
+    if expires_in is None:
+        expires_at = expiry_claim(token)
+        return None if expires_at is None else deadline_of(expires_at, wall_now, 0.0)
+    if isinstance(expires_in, str) and _DIGITS.fullmatch(expires_in):
+        expires_in = int(expires_in)  # Microsoft's endpoint of version 1 writes a text
+    seconds = numeric_date({"expires_in": expires_in}, "expires_in")
+    if seconds is None:
+        raise _BadAnswerError("the answer's expires_in is not a number of seconds")
+    return min(seconds, MAX_LIFETIME_SECONDS)

@@ -1,0 +1,114 @@
+"""What the proxy logs in to brokers with gets into the pod, by the chart and by a patch."""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from proxy.config import load
+from proxy.config.values import Secret
+from tests.deploy import manifests
+from tests.deploy.manifests import Document
+from tests.deploy.test_kubernetes import laid_out
+from tests.deploy.tools import ROOT
+
+LOGIN = "/etc/reauth-proxy-login"
+RUN = "/var/run/reauth-proxy-brokers"
+SECRET = {"name": "login", "secretName": "kafka-login", "mountPath": LOGIN}
+TOKEN = {"name": "brokers", "audience": "kafka", "mountPath": RUN}
+
+WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "password": (
+        {
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.username": "reauth-proxy",
+            "sasl.password": f"file:{LOGIN}/password",
+        },
+        {"secrets": [SECRET | {"keys": ["password"]}]},
+    ),
+    "client credentials": (
+        {
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.token.endpoint.url": "https://idp.example.com/token",
+            "sasl.oauthbearer.client.credentials.client.id": "reauth-proxy",
+            "sasl.oauthbearer.client.credentials.client.secret": f"file:{LOGIN}/client-secret",
+        },
+        {"secrets": [SECRET | {"keys": ["client-secret"]}]},
+    ),
+    "service account": (
+        {
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.token.endpoint.url": f"file:{RUN}/token",
+        },
+        {"tokens": [TOKEN]},
+    ),
+}
+
+
+def rendered(way: str) -> list[Document]:
+    upstream, more = WAYS[way]
+    values = manifests.values("egress") | more
+    values["config"]["upstream"] |= {"security.protocol": "SASL_SSL", **upstream}
+    return [one for one in yaml.safe_load_all(manifests.templated(values)) if one]
+
+
+def mounted(documents: list[Document]) -> set[str]:
+    """The files that volumes bring into the container, but for those of ConfigMaps."""
+    volumes = {one["name"]: one for one in manifests.pod(documents)["volumes"]}
+    found = set()
+    for mount in manifests.container(documents)["volumeMounts"]:
+        volume = volumes[mount["name"]]
+        files = [item["path"] for item in volume.get("secret", {}).get("items", [])]
+        for source in volume.get("projected", {}).get("sources", []):
+            files.append(source["serviceAccountToken"]["path"])
+        found |= {f"{mount['mountPath']}/{name}" for name in files}
+        assert mount.get("readOnly", False) or not files
+    return found
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_the_login_reads_is_mounted(way: str, tmp_path: Path, kubernetes: ModuleType) -> None:
+    documents = rendered(way)
+    kubernetes.validate(manifests.of_kind(documents, "Deployment"), "1.34", strict=True)
+    file = laid_out(documents, tmp_path)
+    upstream = load(file).upstream
+    read = [upstream.token_file()]
+    for secret in (
+        upstream.sasl_password,
+        upstream.sasl_oauthbearer_client_credentials_client_secret,
+    ):
+        read.append(secret.path if isinstance(secret, Secret) else None)
+    assert {str(one).removeprefix(str(tmp_path)) for one in read if one} == mounted(documents)
+
+
+def test_a_token_lives_for_an_hour_unless_said_otherwise() -> None:
+    """Kubernetes' own least is ten minutes."""
+
+    def source(**more: Any) -> dict[str, Any]:
+        values = manifests.values("egress") | {"tokens": [TOKEN | more]}
+        documents = list(yaml.safe_load_all(manifests.templated(values)))
+        volumes = manifests.pod([one for one in documents if one])["volumes"]
+        (projected,) = (one["projected"] for one in volumes if "projected" in one)
+        (found,) = projected["sources"]
+        account: dict[str, Any] = found["serviceAccountToken"]
+        return account
+
+    assert source() == {"audience": "kafka", "expirationSeconds": 3600, "path": "token"}
+    assert source(expirationSeconds=2_000_000)["expirationSeconds"] == 2_000_000
+    values = manifests.values("egress") | {"tokens": [TOKEN | {"expirationSeconds": 599}]}
+    assert "expirationSeconds" in manifests.templated(values, check=False)
+
+
+def test_the_patch_of_the_page_says_what_the_chart_makes() -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    (block,) = (one for one in page.split("```yaml\n")[1:] if "serviceAccountToken" in one)
+    patch = yaml.safe_load(block.partition("```")[0])["spec"]["template"]["spec"]
+    documents = rendered("service account")
+    (container,) = patch["initContainers"]
+    assert container["name"] == "reauth-proxy"
+    (mount,) = container["volumeMounts"]
+    assert mount in manifests.container(documents)["volumeMounts"]
+    (volume,) = patch["volumes"]
+    assert volume in manifests.pod(documents)["volumes"]

@@ -1,0 +1,340 @@
+"""The proxy logs in to brokers that want SASL: every mechanism, over TLS, and when it is refused.
+
+Clients are known to the proxy alone; the brokers know the proxy alone, and let nobody else do
+anything.
+"""
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka as confluent
+import kafka as python
+import pytest
+from kafka.admin import NewTopic
+
+from tests.kafka.clients import User, confluent_admin
+from tests.kafka.cluster import KafkaCluster, wait_until
+from tests.kafka.conftest import add_users, user
+from tests.kafka.properties import BEHIND, PLAINTEXT
+from tests.kafka.proxied import ProxyProcess, gateway_config
+from tests.kafka.tokens import Issuer
+from tests.kafka.transcript import METADATA, Actor
+from tests.kafka.upstream_given import (
+    CHANGING,
+    CLIENT_SECRET,
+    LITTLE,
+    PASSWORD,
+    SECURE,
+    SHORT,
+    SHORT_MS,
+    WRONG_PASSWORD,
+    TokenEndpoint,
+    by_client_credentials,
+    by_password,
+    by_token_file,
+    sidecar_of,
+)
+from tests.kafka.wire_client import WireClient, metadata_fields, request_body
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+DEADLINE = 120.0
+PLAIN, SCRAM_256, SCRAM_512 = "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"
+RECORDS = 100
+ATTEMPTS = 30
+"""Clients whom a broker's refusal closes."""
+MOST_LINES = 6
+"""Of the log, on one refusal that goes on: `ATTEMPTS` must not make it longer."""
+
+Login = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def endpoint(issuer: Issuer) -> Iterator[TokenEndpoint]:
+    with TokenEndpoint(issuer) as one:
+        yield one
+
+
+@pytest.fixture
+def carol(issuer: Issuer) -> User:
+    return user(issuer, SCRAM_256)
+
+
+@contextmanager
+def serving(config: dict[str, Any], directory: Path) -> Iterator[ProxyProcess]:
+    """A proxy whose log holds neither a fault of its own nor a secret when it has ended."""
+    with ProxyProcess(config, directory) as process:
+        yield process
+    log = process.log()
+    assert "Traceback" not in log
+    assert_no_secret(log, config)
+
+
+def assert_no_secret(text: str, config: dict[str, Any]) -> None:
+    secrets = [PASSWORD, WRONG_PASSWORD, CLIENT_SECRET]
+    url = config["upstream"].get("sasl.oauthbearer.token.endpoint.url", "")
+    if url.startswith("file:"):
+        secrets.append(Path(url.removeprefix("file://")).read_text())
+    for secret in secrets:
+        assert secret not in text
+
+
+# --- every mechanism
+
+
+def login(how: str, directory: Path, issuer: Issuer, endpoint: TokenEndpoint) -> Login:
+    match how:
+        case "token file":
+            return by_token_file(directory, issuer.mint("gate"))
+        case "client credentials":
+            return by_client_credentials(directory, endpoint)
+        case _:
+            return by_password(how, directory)
+
+
+@pytest.mark.parametrize("how", [PLAIN, SCRAM_256, SCRAM_512, "token file", "client credentials"])
+def test_clients_work_behind_every_mechanism(
+    sasl_kafka: KafkaCluster,
+    jwks: Path,
+    issuer: Issuer,
+    endpoint: TokenEndpoint,
+    carol: User,
+    tmp_path: Path,
+    how: str,
+) -> None:
+    """Three libraries through a sidecar: admin, produce, transactions, a group that reads."""
+    config = sidecar_of(sasl_kafka, BEHIND, jwks, login(how, tmp_path, issuer, endpoint))
+    add_users(ProxyProcess(config, tmp_path))
+    with serving(config, tmp_path) as proxy:
+        bootstrap = str(proxy.addresses()["LONG"])
+        confluent_round(carol, bootstrap)
+        if how == PLAIN:
+            java_round(carol, bootstrap, tmp_path)
+        if how == "client credentials":
+            python_round(carol, bootstrap)
+        assert proxy.readiness() == 200
+        assert proxy.metric("connections_closed_total", reason="broker_login_failed") == 0
+        assert "ERROR" not in proxy.log()
+        assert "WARNING" not in proxy.log()
+    assert not endpoint.refused
+    if how == "client credentials":
+        # One serves all connections until it grows old.
+        assert 1 <= len(endpoint.given) <= 3
+
+
+def confluent_round(who: User, bootstrap: str) -> None:
+    topic = f"confluent-{uuid.uuid4()}"
+    admin = confluent_admin.AdminClient(who.confluent(bootstrap))
+    admin.create_topics([confluent_admin.NewTopic(topic, 2, 1)])[topic].result(DEADLINE)
+    producer = confluent.Producer(who.confluent(bootstrap, enable_idempotence=True))
+    sent = [f"{number}".encode() for number in range(RECORDS)]
+    for value in sent:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(DEADLINE) == 0
+    transaction = confluent.Producer(who.confluent(bootstrap, transactional_id=topic))
+    transaction.init_transactions(DEADLINE)
+    transaction.begin_transaction()
+    transaction.produce(topic, b"aborted", partition=0)
+    transaction.abort_transaction(DEADLINE)
+    transaction.begin_transaction()
+    transaction.produce(topic, b"committed", partition=0)
+    transaction.commit_transaction(DEADLINE)
+    settings = {"group_id": topic, "auto_offset_reset": "earliest"}
+    consumer = confluent.Consumer(who.confluent(bootstrap, **settings))
+    try:
+        consumer.subscribe([topic])
+        read = consumer.consume(RECORDS + 1, timeout=DEADLINE)
+        assert [message.value() for message in read] == [*sent, b"committed"]
+        consumer.commit(asynchronous=False)
+    finally:
+        consumer.close()
+
+
+def python_round(who: User, bootstrap: str) -> None:
+    topic = f"python-{uuid.uuid4()}"
+    admin = python.KafkaAdminClient(**who.python(bootstrap))
+    admin.create_topics([NewTopic(topic, 1, 1)])
+    admin.close()
+    producer = python.KafkaProducer(**who.python(bootstrap), acks="all")
+    sent = [f"{number}".encode() for number in range(RECORDS)]
+    for value in sent:
+        producer.send(topic, value)
+    producer.flush(DEADLINE)
+    producer.close()
+    consumer = python.KafkaConsumer(
+        topic,
+        **who.python(bootstrap),
+        group_id=topic,
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=int(1000 * DEADLINE),
+    )
+    assert [next(consumer).value for _ in sent] == sent
+    consumer.commit()
+    consumer.close()
+
+
+def java_round(who: User, bootstrap: str, directory: Path) -> None:
+    done = who.java(directory).run("RoundTrip", bootstrap, f"java-{uuid.uuid4()}", "100")
+    assert done.exit_status == 0, done.stderr
+    steps = {event["step"]: event for event in map(json.loads, done.stdout.splitlines())}
+    assert steps["group"]["in_order"]
+
+
+def test_over_tls(
+    sasl_kafka: KafkaCluster, jwks: Path, issuer: Issuer, sasl_kafka_files: Path, tmp_path: Path
+) -> None:
+    """SASL_SSL, where PLAIN belongs."""
+    config = sidecar_of(sasl_kafka, SECURE, jwks, by_password(PLAIN, tmp_path))
+    config["upstream"] |= {
+        "security.protocol": "SASL_SSL",
+        "ssl.truststore.location": str(sasl_kafka_files / "ca.pem"),
+    }
+    with serving(config, tmp_path) as proxy:
+        assert brokers_seen(proxy, issuer) == [1]
+
+
+def brokers_seen(proxy: ProxyProcess, issuer: Issuer) -> list[int] | None:
+    """By a new client; None: it was closed."""
+    with WireClient(proxy.addresses()["LONG"]) as client:
+        actor = Actor(client, issuer)
+        actor.oauth(issuer.mint("carol"))
+        return seen(actor)
+
+
+def seen(actor: Actor) -> list[int] | None:
+    answer = actor.ask(METADATA, 12, request_body(METADATA, 12, **metadata_fields()))
+    if answer is None:
+        assert actor.lines[-1] == "< closed"
+        return None
+    return [int(broker.node_id) for broker in answer.brokers]
+
+
+# --- refusals
+
+
+Refused = Callable[[Path, Issuer], Login]
+_REFUSED: dict[str, tuple[str, Refused, str]] = {
+    "wrong password of PLAIN": (
+        BEHIND,
+        lambda path, _: by_password(PLAIN, path, password=WRONG_PASSWORD),
+        "Authentication failed: Invalid username or password",
+    ),
+    "wrong password of SCRAM": (
+        BEHIND,
+        lambda path, _: by_password(SCRAM_512, path, password=WRONG_PASSWORD),
+        "invalid credentials",
+    ),
+    "unknown user": (
+        BEHIND,
+        lambda path, _: by_password(SCRAM_256, path, name="nobody"),
+        "invalid credentials",
+    ),
+    "mechanism that is not offered": (
+        LITTLE,
+        lambda path, _: by_password(PLAIN, path),
+        "PLAIN is refused; offered: ",
+    ),
+    "expired token": (
+        BEHIND,
+        lambda path, issuer: by_token_file(path, issuer.mint("gate", -600)),
+        "token",
+    ),
+    "token of a stranger": (
+        BEHIND,
+        lambda path, issuer: by_token_file(path, issuer.mint_by_stranger("gate")),
+        "token",
+    ),
+    "no SASL there": (
+        PLAINTEXT,
+        lambda path, _: by_password(PLAIN, path),
+        "the server does not ask for a login",
+    ),
+}
+
+
+@pytest.mark.parametrize(("listener", "refused", "reason"), _REFUSED.values(), ids=_REFUSED)
+def test_refusal_is_told_and_closes_clients(
+    sasl_kafka: KafkaCluster,
+    jwks: Path,
+    issuer: Issuer,
+    tmp_path: Path,
+    listener: str,
+    refused: Refused,
+    reason: str,
+) -> None:
+    """`/readyz` says why, in a line; the log says it too, and not once for each client."""
+    config = sidecar_of(sasl_kafka, listener, jwks, refused(tmp_path, issuer))
+    with serving(config, tmp_path) as proxy:
+        assert proxy.readiness() == 503
+        (told,) = proxy.reasons()
+        assert reason in told
+        assert told.isprintable()
+        assert_no_secret(told, config)
+        before = len(proxy.log().splitlines())
+        for _ in range(ATTEMPTS):
+            assert brokers_seen(proxy, issuer) is None
+        assert len(proxy.log().splitlines()) - before <= MOST_LINES
+        assert reason in proxy.log()
+        assert proxy.readiness() == 503
+
+
+def test_proxy_without_a_login_where_one_is_wanted(
+    sasl_kafka: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
+) -> None:
+    """A gateway asks for the brokers, and is not told."""
+    upstream = str(sasl_kafka.address(listener=BEHIND))
+    config = gateway_config(upstream, jwks, listeners={"LONG": 3_600_000})
+    with serving(config, tmp_path) as proxy:
+        assert proxy.readiness() == 503
+        assert upstream in proxy.log()
+        assert brokers_seen(proxy, issuer) is None
+
+
+def test_right_password_is_taken_up_without_a_restart(
+    sasl_kafka: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
+) -> None:
+    """It is changed at the broker first: an open connection ends when it must log in anew."""
+    passwords = ["first-secret", "second-secret"]
+    sasl_kafka.add_scram_user(CHANGING, passwords[0], SCRAM_256)
+    login = by_password(SCRAM_256, tmp_path, name=CHANGING, password=passwords[0])
+    config = sidecar_of(sasl_kafka, SHORT, jwks, login)
+    with serving(config, tmp_path) as proxy, WireClient(proxy.addresses()["LONG"]) as client:
+        actor = Actor(client, issuer)
+        actor.oauth(issuer.mint("carol"))
+        assert seen(actor) == [1]
+        sasl_kafka.add_scram_user(CHANGING, passwords[1], SCRAM_256)
+        actor.wait(1.2 * SHORT_MS / 1000)
+        assert seen(actor) is None
+        assert brokers_seen(proxy, issuer) is None
+        assert proxy.metric("connections_closed_total", reason="broker_login_failed") == 2
+        wait_until(lambda: proxy.readiness() == 503, what="still ready", details=proxy.log)
+
+        (tmp_path / "password").write_text(passwords[1])
+        wait_until(lambda: brokers_seen(proxy, issuer) == [1], what="not let in", details=proxy.log)
+        wait_until(lambda: proxy.readiness() == 200, what="not ready", details=proxy.log)
+        for password in passwords:
+            assert password not in proxy.log()
+
+
+def test_token_endpoint_that_comes_back(
+    sasl_kafka: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
+) -> None:
+    """Without a token nobody gets in; with the next one everybody does."""
+    with TokenEndpoint(issuer) as endpoint:
+        endpoint.is_down = True
+        config = sidecar_of(sasl_kafka, SHORT, jwks, by_client_credentials(tmp_path, endpoint))
+        with serving(config, tmp_path) as proxy:
+            assert proxy.readiness() == 503
+            assert any("token" in reason for reason in proxy.reasons())
+            assert brokers_seen(proxy, issuer) is None
+            endpoint.is_down = False
+            wait_until(
+                lambda: brokers_seen(proxy, issuer) == [1], what="no token", details=proxy.log
+            )
+            wait_until(lambda: proxy.readiness() == 200, what="not ready", details=proxy.log)
+            for token in endpoint.given:
+                assert token not in proxy.log()

@@ -1,0 +1,221 @@
+"""Sessions at the broker that end (KIP-368): the proxy renews its own, and clients notice nothing.
+
+Nor does the broker: it never has to close a connection of the proxy's.
+"""
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.kafka.cluster import KafkaCluster, wait_until
+from tests.kafka.conftest import add_users, user
+from tests.kafka.proxied import ProxyProcess, gateway_config
+from tests.kafka.tokens import Issuer
+from tests.kafka.traffic import PARTITIONS, confluent_traffic
+from tests.kafka.transcript import Actor
+from tests.kafka.upstream_given import (
+    BUSY,
+    BUSY_MS,
+    EXPIRED_CHANNEL,
+    GATE,
+    LITTLE,
+    PASSWORD,
+    SHORT,
+    SHORT_MS,
+    TokenEndpoint,
+    by_client_credentials,
+    by_password,
+    sidecar_of,
+)
+from tests.kafka.upstream_traffic import read, write
+from tests.kafka.wire_client import WireClient
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+SECONDS = 2.5 * BUSY_MS / 1000
+RENEWALS = 2
+"""Of each connection that is used for `SECONDS`: after 95 % of a session at the latest."""
+CLIENT_MS = 6_000
+"""A client's session at the proxy; raw clients renew it after a third, to be in time anywhere."""
+PAST_SHORT_SECONDS = 1.2 * SHORT_MS / 1000
+TOKEN_SECONDS, EXPIRES_IN = 12.0, 4
+"""A token is replaced long before a session that it began ends."""
+SCRAM = "SCRAM-SHA-256"
+LARGE = (200, 100_000, 1_000_000, 3_000, 300_000)
+SMALL = (10, 200, 1)
+RENEWED = "upstream_successful_reauthentication_total"
+
+
+@pytest.fixture
+def proxy(sasl_kafka: KafkaCluster, jwks: Path, tmp_path: Path) -> Iterator[ProxyProcess]:
+    """A gateway, so that real clients come through it whatever the broker advertises."""
+    upstream = str(sasl_kafka.address(listener=BUSY))
+    config = gateway_config(upstream, jwks, listeners={"LONG": 3_600_000, "QUICK": CLIENT_MS})
+    config["upstream"] |= by_password("SCRAM-SHA-512", tmp_path)
+    add_users(ProxyProcess(config, tmp_path))
+    with ProxyProcess(config, tmp_path) as process:
+        yield process
+
+
+def new_topic(cluster: KafkaCluster, partitions: int = 1) -> str:
+    name = f"sessions-{uuid.uuid4()}"
+    cluster.create_topic(name, partitions=partitions, configs={"max.message.bytes": "2000000"})
+    return name
+
+
+class Flow:
+    """Who writes a topic of their own, and who reads it meanwhile."""
+
+    def __init__(
+        self, pool: ThreadPoolExecutor, topic: str, issuer: Issuer, sizes: tuple[int, ...]
+    ) -> None:
+        self._pool = pool
+        self._topic = topic
+        self._issuer = issuer
+        self._sizes = sizes
+        self._writing: Future[int]
+        self._reading: Future[int]
+
+    def start(
+        self,
+        proxy: ProxyProcess,
+        listener: str,
+        enough: threading.Event,
+        *,
+        window: int,
+        pause_seconds: float,
+        renew_seconds: float = float("inf"),
+    ) -> None:
+        self._writing = self._pool.submit(
+            write,
+            proxy.addresses()[listener],
+            self._issuer,
+            self._topic,
+            lambda: not enough.is_set(),
+            self._sizes,
+            window=window,
+            pause_seconds=pause_seconds,
+            renew_seconds=renew_seconds,
+        )
+        self._reading = self._pool.submit(
+            read,
+            proxy.addresses()["LONG"],
+            self._issuer,
+            self._topic,
+            self._has_more,
+            self._sizes,
+            wait_ms=700,
+        )
+
+    def _has_more(self, offset: int) -> bool:
+        return not self._writing.done() or (
+            self._writing.exception() is None and offset < self._writing.result()
+        )
+
+    def finish(self) -> None:
+        assert self._writing.result() > 0
+        assert self._reading.result() == self._writing.result()
+
+
+def test_nothing_is_lost_while_sessions_are_renewed(
+    sasl_kafka: KafkaCluster, proxy: ProxyProcess, issuer: Issuer
+) -> None:
+    """Large and small requests in flight, long polls, librdkafka, and clients that renew, too."""
+    killed_before = sasl_kafka.log().count(EXPIRED_CHANNEL)
+    enough = threading.Event()
+    with ThreadPoolExecutor() as pool:
+        large, small, renewing = (
+            Flow(pool, new_topic(sasl_kafka), issuer, sizes) for sizes in (LARGE, SMALL, LARGE)
+        )
+        topic = new_topic(sasl_kafka, PARTITIONS)
+        carol, bootstrap = user(issuer, SCRAM), str(proxy.addresses()["LONG"])
+        try:
+            large.start(proxy, "LONG", enough, window=6, pause_seconds=0.2)
+            small.start(proxy, "LONG", enough, window=40, pause_seconds=0.01)
+            renewing.start(
+                proxy,
+                "QUICK",
+                enough,
+                window=6,
+                pause_seconds=0.2,
+                renew_seconds=CLIENT_MS / 3000,
+            )
+            real = confluent_traffic(
+                carol, bootstrap, topic, SECONDS, pause_seconds=0.05, padding_bytes=50_000
+            )
+        finally:
+            enough.set()
+        for flow in (large, small, renewing):
+            flow.finish()
+        assert min(real) > 0
+    assert proxy.metric(RENEWED) >= 6 * RENEWALS
+    assert proxy.metric("successful_reauthentication_total", listener="quick") >= 2
+    reasons = {one["reason"] for one in proxy.labels("connections_closed_total")}
+    for reason in reasons - {"client_closed"}:
+        assert proxy.metric("connections_closed_total", reason=reason) == 0, reason
+    assert sasl_kafka.log().count(EXPIRED_CHANNEL) == killed_before
+    assert "Traceback" not in proxy.log()
+    assert "ERROR" not in proxy.log()
+    assert PASSWORD not in proxy.log()
+
+
+def test_idle_connections_are_renewed_when_they_are_used(
+    sasl_kafka: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
+) -> None:
+    """Long after the end of their sessions at the broker, each time; a client of the broker's own
+    that does not renew is closed."""
+    config = sidecar_of(sasl_kafka, SHORT, jwks, by_password(SCRAM, tmp_path))
+    killed_before = sasl_kafka.log().count(EXPIRED_CHANNEL)
+    with (
+        ProxyProcess(config, tmp_path) as proxy,
+        WireClient(proxy.addresses()["LONG"]) as client,
+        WireClient(sasl_kafka.address(listener=SHORT)) as other,
+    ):
+        actor, direct = Actor(client, issuer), Actor(other, issuer)
+        actor.oauth(issuer.mint("carol"))
+        direct.scram(GATE, password=PASSWORD)
+        actor.metadata()
+        for _ in range(2):
+            time.sleep(PAST_SHORT_SECONDS)
+            actor.metadata()
+            assert actor.lines[-1].startswith("< Metadata")
+        assert proxy.metric(RENEWED) >= 2
+        assert sasl_kafka.log().count(EXPIRED_CHANNEL) == killed_before
+        direct.metadata()
+        assert direct.lines[-1] == "< closed"
+        assert "Traceback" not in proxy.log()
+    wait_until(
+        lambda: sasl_kafka.log().count(EXPIRED_CHANNEL) == killed_before + 1,
+        what="a broker that closes does not say so",
+    )
+
+
+def test_tokens_are_renewed_before_their_sessions_are(
+    sasl_kafka: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
+) -> None:
+    """A session ends with the token that was shown for it; the next login shows a newer one."""
+    with TokenEndpoint(issuer, token_seconds=TOKEN_SECONDS, expires_in=EXPIRES_IN) as endpoint:
+        login = by_client_credentials(tmp_path, endpoint)
+        config = sidecar_of(sasl_kafka, LITTLE, jwks, login)
+        with (
+            ProxyProcess(config, tmp_path) as proxy,
+            WireClient(proxy.addresses()["LONG"]) as client,
+        ):
+            actor = Actor(client, issuer)
+            actor.oauth(issuer.mint("carol"))
+            ends_at = time.monotonic() + TOKEN_SECONDS + 1
+            while time.monotonic() < ends_at:
+                actor.metadata()
+                assert actor.lines[-1].startswith("< Metadata")
+                time.sleep(0.5)
+            assert proxy.metric(RENEWED) >= 1
+            assert len(endpoint.given) >= TOKEN_SECONDS // EXPIRES_IN
+            assert proxy.readiness() == 200
+            log = proxy.log()
+    assert "Traceback" not in log
+    assert not any(token in log for token in endpoint.given)

@@ -1,0 +1,207 @@
+"""A broker whose listeners want SASL, and the ways in which the proxy may log in to it."""
+
+import base64
+import json
+import threading
+import urllib.parse
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.certificates import Authority
+from tests.kafka import properties
+from tests.kafka.clients import OAUTHBEARER
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.properties import BEHIND, CONTROLLER, PLAINTEXT
+from tests.kafka.proxied import sidecar_config
+from tests.kafka.tokens import Issuer
+from tests.ports import free_ports
+
+GATE = "gate"
+"""Who the proxy is to the brokers."""
+PASSWORD = "gate-secret,=1"
+WRONG_PASSWORD = "wrong-secret-2"
+CHANGING = "changing"
+"""Like `GATE`, but the password is another now and then."""
+CLIENT_ID, CLIENT_SECRET, SCOPE = "gate client", "client:secret&3", "kafka brokers"
+
+SHORT, BUSY, LITTLE, SECURE = "SHORT", "BUSY", "LITTLE", "SECURE"
+SHORT_MS = 2_000
+BUSY_MS = 6_000
+"""Under traffic: a login begins at 95 % of it at the latest, and the rest is for the machine."""
+LISTENERS: Mapping[str, int] = {
+    SHORT: SHORT_MS,
+    BUSY: BUSY_MS,
+    LITTLE: 3_600_000,
+    SECURE: 3_600_000,
+}
+EXPIRED_CHANNEL = "Disconnecting expired channel"
+"""What a broker's log says of a connection that it closes because its session is over."""
+
+
+def sasl_properties(listeners: Mapping[str, int], jwks: Path) -> dict[str, str]:
+    """All mechanisms, and rights for nobody but the proxy and the other brokers."""
+    return {
+        **properties.sasl(listeners, jwks, {GATE: PASSWORD}),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:ANONYMOUS;User:{GATE};User:{CHANGING}",
+    }
+
+
+def sasl_cluster(jwks: Path, files: Path) -> KafkaCluster:
+    """One node; `LITTLE` does not know PLAIN, `SECURE` speaks TLS with `files`."""
+    protocols = dict.fromkeys((PLAINTEXT, CONTROLLER), "PLAINTEXT")
+    protocols |= dict.fromkeys((SHORT, BUSY, LITTLE, BEHIND), "SASL_PLAINTEXT")
+    protocols |= {SECURE: "SASL_SSL"}
+    authority = Authority()
+    authority.write(files)
+    (files / "broker.pem").write_bytes(authority.issue("broker").pem)
+    return KafkaCluster(
+        jwks=jwks,
+        sasl_listeners=LISTENERS,
+        sidecar_port=free_ports(1)[0],
+        properties={
+            **sasl_properties({**LISTENERS, BEHIND: 3_600_000}, jwks),
+            f"listener.name.{LITTLE.lower()}.sasl.enabled.mechanisms": "SCRAM-SHA-256,OAUTHBEARER",
+            "listener.security.protocol.map": ",".join(f"{k}:{v}" for k, v in protocols.items()),
+            f"listener.name.{SECURE.lower()}.ssl.keystore.type": "PEM",
+            f"listener.name.{SECURE.lower()}.ssl.keystore.location": str(files / "broker.pem"),
+        },
+    )
+
+
+def add_proxys_users(cluster: KafkaCluster) -> None:
+    """Let the proxy in by SCRAM."""
+    for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+        cluster.add_scram_user(GATE, PASSWORD, mechanism)
+
+
+# --- how the proxy logs in
+
+
+def by_password(
+    mechanism: str, directory: Path, *, name: str = GATE, password: str = PASSWORD
+) -> dict[str, Any]:
+    """Keys of `upstream`; the password is in `directory / "password"`."""
+    (directory / "password").write_text(password)
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.username": name,
+        "sasl.password": f"file:{directory / 'password'}",
+    }
+
+
+def by_token_file(directory: Path, token: str) -> dict[str, Any]:
+    """Keys of `upstream`; the token is in `directory / "token"`."""
+    file = directory / "token"
+    file.write_text(token)
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": OAUTHBEARER,
+        "sasl.oauthbearer.token.endpoint.url": file.as_uri(),
+    }
+
+
+def by_client_credentials(directory: Path, endpoint: "TokenEndpoint") -> dict[str, Any]:
+    """Keys of `upstream`; the secret is in `directory / "client-secret"`."""
+    file = directory / "client-secret"
+    file.write_text(CLIENT_SECRET)
+    prefix = "sasl.oauthbearer"
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": OAUTHBEARER,
+        f"{prefix}.token.endpoint.url": endpoint.url,
+        f"{prefix}.client.credentials.client.id": CLIENT_ID,
+        f"{prefix}.client.credentials.client.secret": f"file:{file}",
+        f"{prefix}.scope": SCOPE,
+    }
+
+
+def sidecar_of(
+    cluster: KafkaCluster,
+    listener: str,
+    jwks: Path,
+    login: Mapping[str, Any],
+    *,
+    max_reauth_ms: int = 3_600_000,
+) -> dict[str, Any]:
+    """A configuration with one listener, LONG, in front of the broker's `listener`."""
+    port = cluster.sidecar_port if listener == BEHIND else None
+    upstream = str(cluster.address(listener=listener))
+    config = sidecar_config(upstream, jwks, listeners={"LONG": max_reauth_ms}, port=port)
+    config["upstream"] |= login
+    return config
+
+
+class TokenEndpoint:
+    """Gives tokens for client credentials (RFC 6749 section 4.4); notes what it was asked."""
+
+    def __init__(
+        self, issuer: Issuer, *, token_seconds: float = 3600, expires_in: int = 3600
+    ) -> None:
+        """`expires_in` is what it says of tokens that are good for `token_seconds`."""
+        self._issuer = issuer
+        self._token_seconds = token_seconds
+        self._expires_in = expires_in
+        self.given: list[str] = []
+        self.refused: list[str] = []
+        self.is_down = False
+        endpoint = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                length = int(self.headers["Content-Length"])
+                form = urllib.parse.parse_qs(self.rfile.read(length).decode())
+                status, answer = endpoint.answer(self.headers.get("Authorization", ""), form)
+                body = json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Not on stderr."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/oauth2/token"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def answer(self, authorization: str, form: Mapping[str, list[str]]) -> tuple[int, Any]:
+        """HTTP status and JSON."""
+        if self.is_down:
+            return 503, {"error": "temporarily_unavailable"}
+        wanted = {"grant_type": ["client_credentials"], "scope": [SCOPE]}
+        if {key: form.get(key) for key in wanted} != wanted or not _is_client(authorization):
+            self.refused.append(f"{authorization} {form}")
+            return 401, {"error": "invalid_client", "error_description": f"not {CLIENT_SECRET}"}
+        token = self._issuer.mint(GATE, self._token_seconds)
+        self.given.append(token)
+        return 200, {
+            "access_token": token,
+            "token_type": "Bearer",
+            "expires_in": self._expires_in,
+        }
+
+
+def _is_client(authorization: str) -> bool:
+    """Basic, with both parts form-encoded first (RFC 6749 section 2.3.1)."""
+    scheme, _, credentials = authorization.partition(" ")
+    name, _, secret = base64.b64decode(credentials).decode().partition(":")
+    unquoted = urllib.parse.unquote_plus(name), urllib.parse.unquote_plus(secret)
+    return scheme.lower() == "basic" and unquoted == (CLIENT_ID, CLIENT_SECRET)

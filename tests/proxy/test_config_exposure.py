@@ -1,0 +1,77 @@
+"""Secrets of the proxy that the network could read are told of at the start."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.config import from_mapping
+from proxy.config.exposure import exposures
+
+PASSWORD = {"sasl.username": "proxy", "sasl.password": "env:PROXY_PASSWORD"}
+PLAIN = PASSWORD | {"sasl.mechanism": "PLAIN"}
+SCRAM = PASSWORD | {"sasl.mechanism": "SCRAM-SHA-512"}
+URL = "sasl.oauthbearer.token.endpoint.url"
+TOKEN = {"sasl.mechanism": "OAUTHBEARER", URL: "file:/var/run/token"}
+ASKED = {
+    "sasl.mechanism": "OAUTHBEARER",
+    "sasl.oauthbearer.client.credentials.client.id": "proxy",
+    "sasl.oauthbearer.client.credentials.client.secret": "env:PROXY_SECRET",
+}
+CLEAR = {"security.protocol": "SASL_PLAINTEXT"}
+HIDDEN = {"security.protocol": "SASL_SSL"}
+REMOTE = {"bootstrap.servers": "localhost:9092,kafka.example.com:9092"}
+HERE = {"bootstrap.servers": "127.0.0.1:9092,[::1]:9092,LOCALHOST:9092"}
+AMONG = {"allowed": "127.0.0.0/8,10.0.0.0/8:9092"}
+SASL = {"sasl.enabled.mechanisms": ["SCRAM-SHA-256"]}
+GATEWAY = {"routing": "gateway", "advertised.host": "proxy", "broker.ports": "9100-9199"}
+CLEAR_TO = "goes to brokers in the clear, such as"
+
+
+def told(upstream: dict[str, Any]) -> tuple[str, ...]:
+    routing = {"routing": "transparent"} if "allowed" in upstream else GATEWAY
+    listener = {"name": "clients", "address": "0.0.0.0:9094", **routing, **SASL}
+    mapping = {"upstream": upstream, "listeners": [listener]}
+    return exposures(from_mapping(mapping, base_dir=Path("/etc/reauth-proxy")))
+
+
+@pytest.mark.parametrize(
+    ("upstream", "line"),
+    [
+        (CLEAR | PLAIN | REMOTE, f"password {CLEAR_TO} kafka.example.com:9092"),
+        (CLEAR | TOKEN | REMOTE, f"token {CLEAR_TO} kafka.example.com:9092"),
+        (CLEAR | PLAIN | AMONG, f"password {CLEAR_TO} 10.0.0.0/8"),
+        (
+            HIDDEN | ASKED | REMOTE | {URL: "http://idp.example.com:8080/token?key=hidden"},
+            "client secret goes to idp.example.com in the clear",
+        ),
+    ],
+)
+def test_a_secret_that_the_network_can_read_is_told(upstream: dict[str, Any], line: str) -> None:
+    """It may be a network that nobody else is on."""
+    (found,) = told(upstream)
+    assert found.startswith(f"the proxy's {line} (upstream.s")
+    assert "hidden" not in found
+
+
+def test_each_secret_is_told_by_itself() -> None:
+    lines = told(CLEAR | ASKED | REMOTE | {URL: "http://idp/token"})
+    assert [line.split()[2] for line in lines] == ["token", "client"]
+
+
+@pytest.mark.parametrize(
+    "upstream",
+    [
+        REMOTE,
+        HIDDEN | PLAIN | REMOTE,
+        HIDDEN | TOKEN | REMOTE,
+        CLEAR | SCRAM | REMOTE,  # it proves the password and does not send it
+        CLEAR | PLAIN | HERE,
+        CLEAR | TOKEN | {"allowed": "127.0.0.1"},
+        HIDDEN | ASKED | REMOTE | {URL: "https://idp.example.com/token"},
+        HIDDEN | ASKED | REMOTE | {URL: "http://127.0.0.1:8080/token"},
+    ],
+)
+def test_nothing_is_told_of_what_is_hidden_or_stays_here(upstream: dict[str, Any]) -> None:
+    """A warning that is always there is read by nobody."""
+    assert told(upstream) == ()
