@@ -37,7 +37,7 @@ from proxy.admin.results import (
     DescribedAcls,
     FilterResult,
 )
-from proxy.admin.security import Login, OAuthBearer, Scram
+from proxy.admin.security import Login, OAuthBearer, Plain, Scram
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
 
 __all__ = (
@@ -69,6 +69,7 @@ __all__ = (
     "Operation",
     "PatternType",
     "Permission",
+    "Plain",
     "PolicyViolation",
     "QuotaEntity",
     "QuotaKey",

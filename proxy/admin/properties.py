@@ -5,18 +5,22 @@ hold passwords.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from proxy.admin.security import Login, OAuthBearer, Scram
+from proxy.admin.files import read_file
+from proxy.admin.java_properties import parse_properties
+from proxy.admin.security import Login, OAuthBearer, Plain, Scram
 from proxy.errors import ConfigError
 from sasl.credentials import ScramMechanism
 
 LARGEST_FILE: Final = 1_048_576
-"""Bytes: far beyond any properties file; a wrong path must not fill the memory."""
+"""Bytes: far beyond any properties file, certificates in it included."""
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 _MODULE: Final = re.compile(
     r"\s*(?P<name>[\w.]+)\s+(?:required|requisite|sufficient|optional)(?P<options>.*?);\s*", re.S
@@ -25,10 +29,8 @@ _MODULE: Final = re.compile(
 _OPTION: Final = re.compile(
     r'\s+(?P<name>[\w.]+)\s*=\s*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[^\s";]+))'
 )
+_PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
-_SEPARATOR: Final = re.compile(r"(?<!\\)(?:\\\\)*(?P<end>[ \t\f]*[=:][ \t\f]*|[ \t\f]+)")
-_ESCAPE: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.S)
-_ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,33 +39,39 @@ class ClientSettings:
 
     bootstrap_servers: str | None = None
     login: Login | None = None
+    ssl_context: ssl.SSLContext | None = None
+    """What to speak TLS with; None: it is not spoken."""
     client_id: str | None = None
     request_timeout_s: float | None = None
 
 
 def read_client_properties(file: Path) -> ClientSettings:
-    """Read a file. Raises ConfigError."""
+    """Read a file, and those that it names for TLS. Raises ConfigError."""
     try:
-        with file.open("rb") as source:
-            data = source.read(LARGEST_FILE + 1)
-        text = data.decode()
-    except OSError as error:
-        raise ConfigError("", f"cannot be read: {error.strerror}") from None
+        text = read_file("", file, LARGEST_FILE).decode()
     except UnicodeDecodeError:
         raise ConfigError("", "is not UTF-8 text") from None
-    if len(data) > LARGEST_FILE:
-        raise ConfigError("", f"is larger than {LARGEST_FILE} bytes")
     return client_settings(parse_properties(text))
 
 
 def client_settings(properties: Mapping[str, str]) -> ClientSettings:
     """Make sense of properties. Raises ConfigError."""
+    protocol = properties.get("security.protocol", "PLAINTEXT").strip().upper()
+    if protocol not in _PROTOCOLS:
+        raise ConfigError("security.protocol", f"must be one of {', '.join(_PROTOCOLS)}")
     return ClientSettings(
         bootstrap_servers=properties.get("bootstrap.servers"),
-        login=_login(properties),
+        login=_login(properties) if protocol.startswith("SASL_") else None,
+        ssl_context=_ssl_context(properties) if protocol.endswith("SSL") else None,
         client_id=properties.get("client.id"),
         request_timeout_s=_seconds(properties, "request.timeout.ms"),
     )
+
+
+def _ssl_context(properties: Mapping[str, str]) -> ssl.SSLContext:
+    from proxy.admin.tls import client_context  # nobody without TLS pays for it
+
+    return client_context(properties)
 
 
 def _seconds(properties: Mapping[str, str], key: str) -> float | None:
@@ -75,37 +83,35 @@ def _seconds(properties: Mapping[str, str], key: str) -> float | None:
     return int(value) / 1000
 
 
-def _login(properties: Mapping[str, str]) -> Login | None:
-    match properties.get("security.protocol", "PLAINTEXT").strip().upper():
-        case "PLAINTEXT":
-            return None
-        case "SASL_PLAINTEXT":
-            return _sasl(properties)
-        case _:
-            raise ConfigError("security.protocol", "must be PLAINTEXT or SASL_PLAINTEXT")
-
-
-def _sasl(properties: Mapping[str, str]) -> Login:
+def _login(properties: Mapping[str, str]) -> Login:
     mechanism = properties.get("sasl.mechanism", "").strip()
     if mechanism == "OAUTHBEARER":
         return OAuthBearer(token=_token_file(properties))
+    if mechanism == "PLAIN":
+        username, password = _user(properties, _PLAIN_MODULE)
+        return Plain(username=username, password=password)
     try:
         scram = ScramMechanism(mechanism)
     except ValueError:
-        known = ", ".join((*(one.value for one in ScramMechanism), "OAUTHBEARER"))
+        known = ", ".join(("PLAIN", *(one.value for one in ScramMechanism), "OAUTHBEARER"))
         raise ConfigError("sasl.mechanism", f"must be one of {known}") from None
-    options = _jaas_options(properties.get("sasl.jaas.config", ""))
-    username, password = options.get("username"), options.get("password")
-    if not username or not password:
-        raise ConfigError("sasl.jaas.config", "must name a username and a password")
+    username, password = _user(properties, _SCRAM_MODULE)
     return Scram(username=username, password=password, mechanism=scram)
 
 
-def _jaas_options(text: str) -> dict[str, str]:
+def _user(properties: Mapping[str, str], module: str) -> tuple[str, str]:
+    options = _jaas_options(properties.get("sasl.jaas.config", ""), module)
+    username, password = options.get("username"), options.get("password")
+    if not username or not password:
+        raise ConfigError("sasl.jaas.config", "must name a username and a password")
+    return username, password
+
+
+def _jaas_options(text: str, name: str) -> dict[str, str]:
     module = _MODULE.fullmatch(text)
-    if module is None or module["name"] != _SCRAM_MODULE:
+    if module is None or module["name"] != name:
         raise ConfigError(
-            "sasl.jaas.config", f'must read: {_SCRAM_MODULE} required username="…" password="…";'
+            "sasl.jaas.config", f'must read: {name} required username="…" password="…";'
         )
     options, position, content = {}, 0, module["options"]
     while option := _OPTION.match(content, position):
@@ -124,42 +130,3 @@ def _token_file(properties: Mapping[str, str]) -> Path:
     if url.scheme != "file" or not url.path.startswith("/"):
         raise ConfigError(key, "must be the file: URL of a file that holds the token")
     return Path(unquote(url.path))
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """Read `java.util.Properties`: comments, continued lines, escapes; the last of a key wins."""
-    properties = {}
-    for line in _logical_lines(text):
-        separator = _SEPARATOR.search(line)
-        key, value = (
-            (line, "")
-            if separator is None
-            else (line[: separator.start("end")], line[separator.end() :])
-        )
-        properties[_unescaped(key)] = _unescaped(value)
-    return properties
-
-
-def _logical_lines(text: str) -> Iterator[str]:
-    continued = ""
-    for natural in re.split(r"\r\n|\r|\n", text):
-        line = natural.lstrip(" \t\f")
-        if not continued and (not line or line[0] in "#!"):
-            continue
-        continued += line
-        if (len(continued) - len(continued.rstrip("\\"))) % 2:
-            continued = continued[:-1]
-            if continued:
-                continue
-        yield continued
-        continued = ""
-    if continued:
-        yield continued
-
-
-def _unescaped(text: str) -> str:
-    def plain(match: re.Match[str]) -> str:
-        letter = match[1]
-        return chr(int(letter[1:], 16)) if len(letter) == 5 else _ESCAPED.get(letter, letter)
-
-    return _ESCAPE.sub(plain, text)

@@ -142,6 +142,7 @@ def connected(
         client = AdminClient(
             servers,
             login=settings.login,
+            ssl_context=settings.ssl_context,
             client_id=settings.client_id or "reauth-proxy-admin",
             request_timeout_s=settings.request_timeout_s or REQUEST_TIMEOUT_S,
         )

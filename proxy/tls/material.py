@@ -86,7 +86,7 @@ def read(settings: TlsSettings, wall: float) -> Material:
     if chain:
         algorithm, expires_at = _judge_own(chain, wall)
     if settings.ssl_truststore_location is not None:
-        _certificates("ssl.truststore.location", trusted)
+        certificates("ssl.truststore.location", trusted)
     material = Material(
         chain=chain,
         key=b"" if key is chain else key,
@@ -95,7 +95,8 @@ def read(settings: TlsSettings, wall: float) -> Material:
         algorithm=algorithm,
         expires_at=expires_at,
     )
-    _try_out(material, "ssl.keystore.location" if key_file is None else "ssl.keystore.key.location")
+    key_setting = "ssl.keystore.location" if key_file is None else "ssl.keystore.key.location"
+    try_out(material, key_setting, "ssl.truststore.location")
     return material
 
 
@@ -129,7 +130,7 @@ def _kept(key: str, read: Callable[[], T]) -> T:
 def _judge_own(chain: bytes, wall: float) -> tuple[str, float]:
     """Return the algorithm of our own certificate, and its end as Unix time."""
     key = "ssl.keystore.location"
-    own = _certificates(key, chain)[0]
+    own = certificates(key, chain)[0]
     begins_at = own.not_valid_before_utc.timestamp()
     expires_at = own.not_valid_after_utc.timestamp()
     if wall >= expires_at:
@@ -139,8 +140,11 @@ def _judge_own(chain: bytes, wall: float) -> tuple[str, float]:
     return type(own.public_key()).__name__, expires_at
 
 
-def _certificates(key: str, pem: bytes) -> "list[Certificate]":
-    """Parse every certificate, so that half a file is not taken for a shorter one."""
+def certificates(key: str, pem: bytes) -> "list[Certificate]":
+    """Parse every certificate, so that half a file is not taken for a shorter one.
+
+    Raises ConfigError with this key.
+    """
     from cryptography import x509  # nobody without TLS pays for it
 
     begun, ended = pem.count(_CERTIFICATE), pem.count(_CERTIFICATE_END)
@@ -154,8 +158,11 @@ def _certificates(key: str, pem: bytes) -> "list[Certificate]":
         raise ConfigError(key, "holds a certificate that does not parse") from None
 
 
-def _try_out(material: Material, key_setting: str) -> None:
-    """Load it all into a context that nobody uses."""
+def try_out(material: Material, key_setting: str, trust_setting: str) -> None:
+    """Load it all into a context that nobody uses.
+
+    Raises ConfigError with the setting at fault, of these two.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         material.load_into(context)
@@ -166,7 +173,7 @@ def _try_out(material: Material, key_setting: str) -> None:
             context.load_verify_locations(cadata=material.trusted.decode("ascii", "replace"))
         except ssl.SSLError as error:
             problem = f"cannot be used: {words(error.reason)}"
-            raise ConfigError("ssl.truststore.location", problem) from None
+            raise ConfigError(trust_setting, problem) from None
 
 
 def _why_not_loaded(material: Material, error: ssl.SSLError) -> str:

@@ -1,6 +1,7 @@
 """A client at work against a broker that speaks the bytes that kio writes."""
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ def against(
     work: Callable[[AdminClient], Awaitable[T]],
     *,
     login: Login | None = None,
+    tls: ssl.SSLContext | None = None,
     timeout_s: float = PATIENCE_SECONDS,
 ) -> T:
     """Runs the work with a client of the peer, in a bounded time."""
@@ -30,7 +32,9 @@ def against(
         async with (
             asyncio.timeout(2 * PATIENCE_SECONDS),
             peer,
-            AdminClient(peer.address, login=login, request_timeout_s=timeout_s) as client,
+            AdminClient(
+                peer.address, login=login, ssl_context=tls, request_timeout_s=timeout_s
+            ) as client,
         ):
             return await work(client)
 

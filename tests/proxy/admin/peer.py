@@ -5,6 +5,7 @@ import base64
 import hashlib
 import hmac
 import io
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from tests.proxy.quota.given import MemoryStore
 
 HANDSHAKE, API_VERSIONS, AUTHENTICATE = 17, 18, 36
 DESCRIBE_CLIENT_QUOTAS = 48
+LARGEST_REQUEST = 104_857_600
 SALT, ITERATIONS = b"salt" * 4, 4096
 Body = Callable[[int, bytes], bytes | None]
 """From a version and a request's body to the response's; None: no answer."""
@@ -65,13 +67,14 @@ class Peer:
     requests: list[tuple[int, int]] = field(default_factory=list)
     """API key and version of each request seen."""
     connections: int = 0
+    tls: ssl.SSLContext | None = None
     port: int = 0
     _server: asyncio.Server | None = None
     _tasks: set[Any] = field(default_factory=set)
     _writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -101,6 +104,8 @@ class Peer:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 (size,) = struct.unpack(">i", await reader.readexactly(4))
+                if size > LARGEST_REQUEST:
+                    break
                 frame = await reader.readexactly(size)
                 key, version, correlation_id, length = struct.unpack_from(">hhih", frame)
                 at = 10 + max(length, 0)

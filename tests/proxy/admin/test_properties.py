@@ -4,12 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from proxy.admin import ClientSettings, OAuthBearer, Scram, read_client_properties
-from proxy.admin.properties import parse_properties
+from proxy.admin import ClientSettings, OAuthBearer, Plain, Scram, read_client_properties
+from proxy.admin.java_properties import parse_properties
 from proxy.errors import ConfigError
 from sasl.credentials import ScramMechanism
 
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+LOGIN = f'sasl.jaas.config={MODULE} required username="alice" password="secret";\n'
+PLAIN = "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n"
 SCRAM = "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\n"
 
 
@@ -34,6 +37,10 @@ def settings(tmp_path: Path, text: str) -> ClientSettings:
         ("a\\=b=c", {"a=b": "c"}),
         ("a\\\\=b", {"a\\": "b"}),
         ("a=\\u00e9\\t\\q", {"a": "é\tq"}),
+        ("a=\\ud83d\\ude00\\ud83d", {"a": "😀\ufffd"}),
+        ("\\\na=b", {"a": "b"}),
+        ("a=1\\\n\\\n  #2\nb=3\\", {"a": "1#2", "b": "3"}),
+        ("\\", {}),
         ("", {}),
     ],
 )
@@ -53,6 +60,24 @@ def test_scram(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("protocol", ["SASL_SSL", "SASL_PLAINTEXT"])
+def test_plain(tmp_path: Path, protocol: str) -> None:
+    """As Kafka's clients do, also where nothing hides the password."""
+    text = (PLAIN + LOGIN).replace("SASL_SSL", protocol).replace(MODULE, PLAIN_MODULE)
+    found = settings(tmp_path, text)
+    assert found.login == Plain(username="alice", password="secret")
+    assert "secret" not in repr(found)
+    assert (found.ssl_context is not None) == (protocol == "SASL_SSL")
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL", "sasl_ssl"])
+def test_tls(tmp_path: Path, protocol: str) -> None:
+    """What it is made of, `test_tls` says."""
+    found = settings(tmp_path, SCRAM.replace("SASL_PLAINTEXT", protocol) + LOGIN)
+    assert found.ssl_context is not None
+    assert (found.login is None) == (protocol == "SSL")
+
+
 def test_a_token_file(tmp_path: Path) -> None:
     found = settings(
         tmp_path,
@@ -70,9 +95,12 @@ def test_no_login(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ("security.protocol=SASL_SSL", "security.protocol"),
+        ("security.protocol=secret", "security.protocol"),
+        ("security.protocol=SASL_SSL", "sasl.mechanism"),
         ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism"),
-        ("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN", "sasl.mechanism"),
+        ("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=GSSAPI", "sasl.mechanism"),
+        (PLAIN, "sasl.jaas.config"),
+        (PLAIN + LOGIN, "sasl.jaas.config"),
         (SCRAM, "sasl.jaas.config"),
         (SCRAM + "sasl.jaas.config=secret", "sasl.jaas.config"),
         (SCRAM + f'sasl.jaas.config={MODULE} required password="secret";', "sasl.jaas.config"),
