@@ -15,7 +15,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from proxy.commands import CloseReason, DeriveKeys, SeekIdentity
-from proxy.frames import Amendment, Owed, Route
+from proxy.frames import Amendment, Route
 from proxy.holds import Hold
 from proxy.wire.apis import response_header_version
 from proxy.wire.primitives import INT32, Malformed, skip_tags
@@ -46,8 +46,8 @@ class UpstreamLogin:
         self._is_renewal = False
         self._login: Login | None = None
         """What is under way; None: nothing, or our identity is looked up."""
-        self._owed: Owed | None = None
-        """The answer that is waited for."""
+        self._owed: Route | None = None
+        """What stands in the queue for the answer that is waited for."""
         self._overdue_at: float | None = None
         """When it is missed; None: it is not its turn yet."""
 
@@ -83,7 +83,7 @@ class UpstreamLogin:
     def timer(self, now: float) -> None:
         """Give up on a broker that does not answer; others' requests may take their time first."""
         inflight = self._connection.responses.inflight
-        is_due = bool(inflight) and inflight[0] is self._owed
+        is_due = bool(inflight) and inflight[0][1] is self._owed
         if not is_due or self._connection.client_is_full:
             self._overdue_at = None
         elif self._overdue_at is None:
@@ -108,8 +108,8 @@ class UpstreamLogin:
     def _say(self, say: Say) -> None:
         connection = self._connection
         route = Amendment(Route(say.api_key, say.api_version), self._answered)
-        self._owed, self._overdue_at = (_CORRELATION_ID, route), None
-        connection.responses.inflight.append(self._owed)
+        self._owed, self._overdue_at = route, None
+        connection.responses.inflight.append((_CORRELATION_ID, route))
         assert connection.requests.to_broker is not None
         connection.requests.to_broker(
             request_frame(say.api_key, say.api_version, _CORRELATION_ID, CLIENT_ID, say.body)
@@ -120,7 +120,7 @@ class UpstreamLogin:
         login, owed, now = self._login, self._owed, self._connection.active_at
         self._owed = None
         if login is not None and owed is not None:
-            self._advance(lambda: login.answered(_body(owed[1], content)), now)
+            self._advance(lambda: login.answered(_body(owed, content)), now)
         return b""
 
     def _succeeded(self, session_lifetime_ms: int, now: float) -> None:

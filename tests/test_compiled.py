@@ -26,6 +26,7 @@ SUITES = (
     "proxy/test_throttling.py",
     "proxy/test_tls_relay.py",
     "proxy/test_tls_transport.py",
+    "proxy/test_upstream_login*.py",
     "proxy/wire",
     "sasl",
 )
