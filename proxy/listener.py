@@ -180,7 +180,8 @@ class Listener:
         """
         cause = f"broker {broker.host}:{broker.port}: {problem}"
         self.warn(cause, f"{cause}: {its_words}" if its_words else cause)
-        self.office.suspect(broker)
+        if broker.refusal is None:  # else it is being asked already
+            self.office.suspect(broker)
 
     def not_ready(self) -> list[str]:
         """Why clients cannot be served by this listener now; empty: they can."""
