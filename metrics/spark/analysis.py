@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Self
 
 from pyspark.sql import DataFrame
 
@@ -35,16 +36,35 @@ Keep = Callable[[str, DataFrame], DataFrame]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Untold:
+    """Connections of which only summary rows tell every authentication."""
+
+    rows: DataFrame
+    """`connection_id`; `unsaid`: no event tells of any authentication."""
+    others: bool
+    """Are there other connections?"""
+    partly: bool
+    """Are there any of which events tell some?"""
+
+    @classmethod
+    def among(cls, sequence_rows: DataFrame, totals: Mapping[str, int], keep: Keep) -> Self:
+        """Take them from what `sequences` and `sequence_totals` gave."""
+        rows = sequence_rows.where("untold").select("connection_id", "unsaid")
+        return cls(
+            rows=keep("untold", rows),
+            others=totals["untold"] < totals["connections"],
+            partly=totals["unsaid"] < totals["untold"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """What most tables are made from; each is used several times, and worth keeping."""
 
     events: DataFrame
     """Valid, of the past, each once."""
-    untold: DataFrame | None
-    """Connections (`connection_id`) of which only summary rows tell every authentication.
-
-    `unsaid`: no event tells of any.
-    """
+    untold: Untold | None
+    """None: there is none."""
     usage: DataFrame
     last: DataFrame
     """The last event of each connection."""
@@ -61,7 +81,7 @@ def known(
     *,
     connections: int,
     open_ms: int | None,
-    untold: DataFrame | None = None,
+    untold: Untold | None = None,
 ) -> Known:
     """Derive what most tables are made from, looking at all events for two of them at a time."""
     counted = _happenings(events, untold)
@@ -83,28 +103,39 @@ def known(
         )
 
 
-def _happenings(events: DataFrame, untold: DataFrame | None) -> DataFrame:
+def _happenings(events: DataFrame, untold: Untold | None) -> DataFrame:
     """Count by the events alone, except for those connections where they do not tell all."""
     if untold is None:
         return happenings(events)
-    unsaid, partly = untold.where("unsaid"), untold.where("NOT unsaid")
-    return (
-        happenings(log.others(events, untold))
-        .unionByName(happenings_of_summaries(log.of(events, unsaid)))
-        .unionByName(happenings_of_either_view(log.of(events, partly)))
-    )
+    if not untold.others and not untold.partly:
+        return happenings_of_summaries(events)
+    counted = happenings_of_summaries(log.of(events, untold.rows.where("unsaid")))
+    if untold.partly:
+        partly = log.of(events, untold.rows.where("NOT unsaid"))
+        counted = counted.unionByName(happenings_of_either_view(partly))
+    if untold.others:
+        counted = counted.unionByName(happenings(log.others(events, untold.rows)))
+    return counted
 
 
 def what_if_table(rows: Known, lifetimes_ms: tuple[int, ...], keep: Keep) -> DataFrame:
     """Apply each lifetime to what was recorded."""
     long_used = concerned(rows.sessions, lifetimes_ms)
-    told = long_used if rows.untold is None else log.others(long_used, rows.untold)
-    used = intervals_if_told(log.of(rows.events.where(says_more()), told), log.of(rows.last, told))
-    if rows.untold is not None:
-        theirs = log.of(rows.events, log.of(long_used, rows.untold))
-        used = used.unionByName(intervals(theirs))
+    if rows.untold is None:
+        used = _told(rows, long_used)
+    else:
+        used = intervals(log.of(rows.events, log.of(long_used, rows.untold.rows)))
+        if rows.untold.others:
+            told = log.others(long_used, rows.untold.rows)
+            used = used.unionByName(_told(rows, told))
     kill_rows = keep("kills", kills(used, lifetimes_ms))
     return what_if(by_their_clients(rows.sessions, rows.clients), kill_rows, lifetimes_ms)
+
+
+def _told(rows: Known, connections: DataFrame) -> DataFrame:
+    """Give the intervals of connections of which events tell every authentication."""
+    told = log.of(rows.events.where(says_more()), connections)
+    return intervals_if_told(told, log.of(rows.last, connections))
 
 
 TABLES: Mapping[str, Callable[[Known], DataFrame]] = {

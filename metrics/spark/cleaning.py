@@ -1,7 +1,8 @@
 """Rows that were read → events, each once, and what was counted on the way.
 
 Most logs are clean, and most connections whole. That they are is seen in the one pass that is made
-anyway (`usage_if_whole`); only what is not so is looked at again.
+anyway (`usage_if_whole`); only what is not so is looked at again. Of summary rows alone nothing is
+whole, and that is seen at the first row of any other kind, or at none.
 """
 
 from collections.abc import Mapping
@@ -10,9 +11,10 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from metrics.events import EventKind
 from metrics.spark import events as log
-from metrics.spark.analysis import Keep
-from metrics.spark.usage import sequence_totals, sequences, usage, usage_if_whole
+from metrics.spark.analysis import Keep, Untold
+from metrics.spark.usage import is_kind, sequence_totals, sequences, usage, usage_if_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +33,8 @@ class Cleaned:
     events: DataFrame
     """Valid, of the past, each once."""
     usage: DataFrame
-    untold: DataFrame | None
-    """Connections of which only summary rows tell every authentication, as in `analysis.Known`.
-
-    None: there is none.
-    """
+    untold: Untold | None
+    """None: there is none."""
     connections: int
     open_ms: int | None
     """When the one of the open connections was last heard of that was so least recently."""
@@ -47,7 +46,8 @@ class Cleaned:
 def cleaned(rows: Rows, *, as_of_ms: int, keep: Keep) -> Cleaned:
     """Set aside what is not valid, of the future or a duplicate, and count it."""
     past = log.valid_events(rows.classified).where(~log.is_future(as_of_ms))
-    usage_rows = keep("usage", past.transform(usage_if_whole))
+    only_summaries = rows.classified.where(~is_kind(EventKind.SUMMARY)).isEmpty()
+    usage_rows = keep("usage", past.transform(usage if only_summaries else usage_if_whole))
     sequence_rows, totals = _sequences(usage_rows)
     seen = totals["events"]
     counts = dict(rows.counts) if rows.counts is not None else _counted(rows.classified, seen)
@@ -55,28 +55,30 @@ def cleaned(rows: Rows, *, as_of_ms: int, keep: Keep) -> Cleaned:
     future = counts["lines"] - at_reading - seen
     spotless = future == 0 and (rows.counts is not None or at_reading == 0)
     events = log.bounded(rows.classified) if spotless else past
-    if totals["parts"]:
-        parts = keep("parts", sequence_rows.where(~f.col("whole")))
-        if totals["suspects"]:
-            suspects = log.of(events, parts.where("suspect"))
-            doubled = keep("doubled", suspects.transform(log.with_duplicates))
-            # most are suspect because an event is missing
-            if not doubled.isEmpty():
-                exact = keep("exact", log.without_duplicates(events, doubled))
-                events = log.others(events, doubled).unionByName(exact)
-        again = log.of(events, parts).transform(usage)
-        usage_rows = keep("all_usage", log.others(usage_rows, parts).unionByName(again))
+    anew = None
+    if totals["parts"] and not only_summaries:
+        anew = keep("parts", sequence_rows.where(~f.col("whole")))
+    if totals["suspects"]:
+        suspects = events if anew is None else log.of(events, anew.where("suspect"))
+        doubled = keep("doubled", suspects.transform(log.with_duplicates))
+        # most are suspect because an event is missing
+        if not doubled.isEmpty():
+            exact = keep("exact", log.without_duplicates(events, doubled))
+            events = log.others(events, doubled).unionByName(exact)
+            anew = doubled if anew is None else anew
+    if anew is not None:
+        again = log.of(events, anew).transform(usage)
+        usage_rows = keep("all_usage", log.others(usage_rows, anew).unionByName(again))
         sequence_rows, totals = _sequences(usage_rows)
     lines = counts | {
         log.Problem.FUTURE.value: future,
         "duplicate": seen - totals["events"],
         "missing": totals["numbered"] - totals["events"],
     }
-    untold = sequence_rows.where("untold").select("connection_id", "unsaid")
     return Cleaned(
         events=events,
         usage=usage_rows,
-        untold=keep("untold", untold) if totals["untold"] else None,
+        untold=Untold.among(sequence_rows, totals, keep) if totals["untold"] else None,
         connections=totals["connections"],
         open_ms=totals["open_ms"],
         denied=totals["denied"] > 0,

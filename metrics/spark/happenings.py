@@ -104,6 +104,7 @@ def happenings_of_summaries(events: DataFrame) -> DataFrame:
     Each is counted in the row of the period that it was in, so that rows need not be compared.
     """
     each, number = f.col("each"), f.col("each")["number"]
+    login, again = AUTHENTICATIONS
     is_first = number == 1
     begun = f.when(is_first, each["authenticated_ms"] >= f.col("period_start_ms")).otherwise(
         number > f.col("authentications") - f.col("reauthentications")
@@ -120,11 +121,11 @@ def happenings_of_summaries(events: DataFrame) -> DataFrame:
         .where(begun)
         .groupBy(
             "mechanism",
-            _kind(number).alias("kind"),
             begin_of_minute(each["authenticated_ms"]).alias("minute_ms"),
             (~is_first).alias("reauthentication"),
         )
         .agg(f.count(f.lit(1)).alias("count"))
+        .withColumn("kind", f.when(f.col("reauthentication"), again).otherwise(login))
     )
     failed = events.where(f.col("kind") == EventKind.FAILED.value)
     return (

@@ -150,6 +150,7 @@ def sequence_totals(sequence_rows: DataFrame) -> DataFrame:
         f.count_if("suspect").alias("suspects"),
         f.count_if(~f.col("whole")).alias("parts"),
         f.count_if("untold").alias("untold"),
+        f.count_if(f.col("untold") & f.col("unsaid")).alias("unsaid"),
     )
 
 

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from metrics.events import EventKind, SessionEvent
 from metrics.spark import events as log
-from metrics.spark.analysis import Known, known
+from metrics.spark.analysis import Known, Untold, known
 from metrics.spark.sessions import identities, last_events, sessions
 from metrics.spark.usage import sequence_totals, sequences, usage
 from tests.metrics.given import EPOCH_MS, event, to_json_line
@@ -70,14 +70,13 @@ def known_of(events: DataFrame) -> Known:
     usage_rows = events.transform(usage).localCheckpoint()
     sequence_rows = usage_rows.transform(sequences).localCheckpoint()
     totals = only(sequence_rows.transform(sequence_totals))
-    untold = sequence_rows.where("untold").select("connection_id", "unsaid")
     return known(
         events,
         usage_rows,
         kept,
         connections=totals["connections"],
         open_ms=totals["open_ms"],
-        untold=untold if totals["untold"] else None,
+        untold=Untold.among(sequence_rows, totals, kept) if totals["untold"] else None,
     )
 
 

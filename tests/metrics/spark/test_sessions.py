@@ -170,6 +170,32 @@ def test_of_a_connection_that_was_joined_late_the_summary_rows_are_read(
 
 
 @pytest.mark.slow
+def test_of_summary_rows_alone_everything_is_read_at_once(
+    spark: SparkSession, population: list[SessionEvent]
+) -> None:
+    """No connection of theirs is whole; and what comes twice must still count once."""
+    summed = [each for each in population if each.kind is EventKind.SUMMARY]
+    twice = max(summed, key=lambda each: each.would_be_kills or 0)
+    assert twice.would_be_kills
+    text = lines(spark, (to_json_line(each) for each in (*summed, twice)))
+    given = Rows(classified=log.classified(log.parsed(text)).localCheckpoint())
+    kept = []
+
+    def keep(name: str, each: DataFrame) -> DataFrame:
+        kept.append(name)
+        return each.localCheckpoint()
+
+    found = cleaned(given, as_of_ms=10**14, keep=keep)
+    assert "parts" not in kept
+    assert found.lines["duplicate"] == 1
+    assert found.untold is not None
+    assert (found.untold.others, found.untold.partly) == (False, False)
+    judged = sessions(found.usage, identities(last_events(found.events, found.usage)))
+    told = sorted(tuple(row) for row in judged.select(*COMPARED).collect() if row[1] is not None)
+    assert told == compared(frame(spark, summed))
+
+
+@pytest.mark.slow
 def test_the_order_of_events_does_not_matter(
     spark: SparkSession, population: list[SessionEvent]
 ) -> None:

@@ -47,6 +47,7 @@ def test_summaries_alone_tell_of_the_same_storms(spark: SparkSession) -> None:
 
     assert counted("kind = 'summary'") == counted("kind <> 'summary'") == counted("true")
     assert counted("kind = 'summary' OR sequence % 2 = 0") == counted("true")
+    assert counted("kind = 'summary' OR hash(connection_id) % 2 = 0") == counted("true")
 
 
 @pytest.mark.parametrize("kept", ["true", "sequence > 0"], ids=["all", "summaries"])
