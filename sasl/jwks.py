@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from jwt.exceptions import PyJWTError
 
+from sasl.fetched import Fetched
 from sasl.signatures import ALGORITHMS, PublicKey
 from sasl.strict_json import read_object
 
@@ -67,21 +68,16 @@ class KeyMissing(Enum):
     """The named key is of another type, or the unnamed one cannot be told; no fetch helps."""
 
 
-class KeyCache:
+class KeyCache(Fetched):
     """The keys of one JWKS; one per worker and listener."""
 
     def __init__(self, settings: KeyCacheSettings | None = None) -> None:
         self._settings = settings or KeyCacheSettings()
+        super().__init__(self._settings.retry_backoff_ms, self._settings.retry_backoff_max_ms)
         self._by_kid: Mapping[str, PublicKey] = {}
         self._by_algorithm: Mapping[str, tuple[PublicKey, ...]] = {}
         self._loaded_at: float | None = None
         self._tried_at: float | None = None
-        self._failures_in_a_row = 0
-        self._next_refresh: float | None = None
-        self.refresh_failures = 0
-        """Fetches that failed or brought a bad document, since the start: a counter for metrics."""
-        self.last_error: str | None = None
-        """Why the last fetch failed; None: it was good, or there was none."""
         self.ignored_keys: tuple[str, ...] = ()
         """One line for each key of the last good document that is not used, and why."""
 
@@ -103,30 +99,14 @@ class KeyCache:
             for name, algorithm in ALGORITHMS.items()
         }
         self._loaded_at = self._tried_at = now
-        self._failures_in_a_row = 0
-        self._next_refresh = now + self._settings.refresh_ms / 1000
-        self.last_error = None
+        self._succeeded(now + self._settings.refresh_ms / 1000)
         self.ignored_keys = ignored
         return True
 
-    def failed(self, error: str, now: float) -> None:
+    def failed(self, error: str, now: float, *, refused: bool = False) -> None:
         """Note that a fetch failed; the old keys stay."""
-        settings = self._settings
-        doublings = min(self._failures_in_a_row, 32)  # no float overflow after a long outage
-        backoff_ms = min(settings.retry_backoff_ms * 2**doublings, settings.retry_backoff_max_ms)
         self._tried_at = now
-        self._failures_in_a_row += 1
-        self._next_refresh = now + backoff_ms / 1000
-        self.refresh_failures += 1
-        self.last_error = error
-
-    def next_refresh(self, now: float) -> float:
-        """When the next fetch is due, in monotonic seconds; `now` if it is overdue."""
-        return now if self._next_refresh is None else max(now, self._next_refresh)
-
-    def wants_refresh(self, now: float) -> bool:
-        """Whether a fetch is due."""
-        return self.next_refresh(now) <= now
+        super().failed(error, now, refused=refused)
 
     def unknown_kid(self, now: float) -> bool:
         """Whether a token whose key is not known may wait for a fetch, out of turn.

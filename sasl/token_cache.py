@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sasl.fetched import Fetched
 from sasl.jwt_claims import MAX_LIFETIME_SECONDS, deadline_of, numeric_date
 from sasl.strict_json import read_object
 
@@ -70,18 +71,13 @@ class _Held:
     """The same as Unix time."""
 
 
-class TokenCache:
+class TokenCache(Fetched):
     """The token of one endpoint and client; one per worker."""
 
     def __init__(self, settings: TokenCacheSettings | None = None) -> None:
         self._settings = settings or TokenCacheSettings()
+        super().__init__(self._settings.retry_backoff_ms, self._settings.retry_backoff_max_ms)
         self._held: _Held | None = None
-        self._failures_in_a_row = 0
-        self._next_refresh: float | None = None
-        self.refresh_failures = 0
-        """Fetches that failed or brought a bad answer, since the start: a counter for metrics."""
-        self.last_error: str | None = None
-        """Why the last fetch failed; None: it was good, or there was none."""
 
     def loaded(self, answer: bytes, *, now: float, wall_now: float, jitter: float) -> bool:
         """Take the answer to what was asked at `now`; False: it was bad and counts as `failed`.
@@ -94,30 +90,8 @@ class TokenCache:
             self.failed(str(error), now)
             return False
         self._held = held
-        self._failures_in_a_row = 0
-        self._next_refresh = _refresh_at(self._settings, now, held.deadline, jitter)
-        self.last_error = None
+        self._succeeded(_refresh_at(self._settings, now, held.deadline, jitter))
         return True
-
-    def failed(self, error: str, now: float, *, refused: bool = False) -> None:
-        """Note that a fetch failed; the token stays. `refused`: to ask again soon is no use."""
-        settings = self._settings
-        doublings = min(self._failures_in_a_row, 32)  # no float overflow after a long outage
-        backoff_ms = min(settings.retry_backoff_ms * 2**doublings, settings.retry_backoff_max_ms)
-        if refused:
-            backoff_ms = settings.retry_backoff_max_ms
-        self._failures_in_a_row += 1
-        self._next_refresh = now + backoff_ms / 1000
-        self.refresh_failures += 1
-        self.last_error = error
-
-    def next_refresh(self, now: float) -> float:
-        """When the next fetch is due, in monotonic seconds; `now` if it is overdue."""
-        return now if self._next_refresh is None else max(now, self._next_refresh)
-
-    def wants_refresh(self, now: float) -> bool:
-        """Whether a fetch is due."""
-        return self.next_refresh(now) <= now
 
     def token(self, now: float) -> str | None:
         """Return the token to log in with; None: there is none, or it has expired."""
