@@ -32,6 +32,8 @@ FIRST_BACKOFF: Final = 0.1
 """Seconds; Kafka's `retry.backoff.ms`. Also the least time between two rounds."""
 LONGEST_BACKOFF: Final = 1.0
 """Seconds; Kafka's `retry.backoff.max.ms`."""
+LONGEST_AFTER_REFUSAL: Final = 10.0
+"""Seconds: where many wrong logins lock an account, as few as can be."""
 VERSIONS_MAX_AGE: Final = 60.0
 """Seconds after which a broker is asked again what it offers: it may have been upgraded without
 a client's connection failing in between."""
@@ -107,12 +109,16 @@ class Discovery(ABC):
             self._woken.clear()
             failures = 0 if await self.round(now()) else failures + 1
             await asyncio.sleep(FIRST_BACKOFF)
-            pause = self._interval
-            if failures:
-                pause = min(FIRST_BACKOFF * 2 ** min(failures, 10), LONGEST_BACKOFF, pause)
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
+                async with asyncio.timeout(self.pause(failures)):
                     await self._woken.wait()
+
+    def pause(self, failures: int) -> float:
+        """Seconds until the next round, after so many in a row in which something failed."""
+        if not failures:
+            return self._interval
+        longest = LONGEST_BACKOFF if self.refusal is None else LONGEST_AFTER_REFUSAL
+        return min(FIRST_BACKOFF * 2.0 ** min(failures, 10), longest, self._interval)
 
     @property
     def refusal(self) -> str | None:

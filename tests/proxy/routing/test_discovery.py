@@ -7,15 +7,18 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from proxy.config.values import PortRange
+from proxy.config.values import PortRange, Secret
 from proxy.routing.brokers import BrokerTable
 from proxy.routing.discovery import (
+    LONGEST_AFTER_REFUSAL,
+    LONGEST_BACKOFF,
     VERSIONS_MAX_AGE,
     ClusterDiscovery,
     SidecarDiscovery,
     Target,
 )
 from proxy.upstream import Access
+from proxy.upstream_identity import PasswordIdentity
 from proxy.wire.metadata import MOST_BROKERS
 from tests.proxy.routing.fake_broker import FakeBroker
 from tests.proxy.waiting import PATIENCE_SECONDS, until
@@ -266,5 +269,32 @@ def test_a_sidecar_asks_its_one_broker() -> None:
         discovery.wake(discovery.target)
         assert not await discovery.round(now=1)
         assert discovery.target.ready, "what was known stays"
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_refuses_the_proxy_is_asked_after_growing_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Many wrong logins may lock an account."""
+    monkeypatch.setenv("GATE_PASSWORD", "secret")
+    identity = PasswordIdentity("PLAIN", "gate", Secret(None, "GATE_PASSWORD"))
+
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            discovery = SidecarDiscovery(
+                HOST,
+                broker.port,
+                access=Access(timeout_s=PATIENCE_SECONDS, identity=identity),
+                on_versions=lambda _: None,
+            )
+            assert discovery.pause(99) == LONGEST_BACKOFF
+            assert not await discovery.round(now=0)
+            assert discovery.refusal is not None
+            assert "does not know SaslAuthenticate" in discovery.refusal
+            pauses = [discovery.pause(failures) for failures in range(1, 20)]
+            assert pauses == sorted(pauses)
+            assert pauses[-1] == LONGEST_AFTER_REFUSAL
+            assert discovery.pause(0) > LONGEST_AFTER_REFUSAL
 
     asyncio.run(run())
