@@ -5,9 +5,9 @@ from collections.abc import Callable
 from proxy.acl.judgement import BodyTransform
 from proxy.errors import BrokerFault
 from proxy.frames import Amendment, LongTransform, Route
-from proxy.wire.apis import response_header_version
+from proxy.wire.apis import response_body_at
 from proxy.wire.fetch_requests import SESSION_BYTES
-from proxy.wire.primitives import Malformed, skip_tags
+from proxy.wire.primitives import Malformed
 
 
 def cut(route: Route, response: BodyTransform) -> Amendment:
@@ -15,9 +15,7 @@ def cut(route: Route, response: BodyTransform) -> Amendment:
 
     def transform(content: bytes) -> bytes:
         try:
-            at = 4
-            if response_header_version(route.api_key, route.api_version):
-                at = skip_tags(content, at)
+            at = response_body_at(route.api_key, route.api_version, content)
             changed = content[:at] + response(content[at:])
         except Malformed as malformed:
             api = f"API {route.api_key} v{route.api_version}"

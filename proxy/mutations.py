@@ -41,12 +41,11 @@ from proxy.quota.bucket import Bucket
 from proxy.quota.mutations import EVERYTHING, Key, MutationRequest, Topic, Topics
 from proxy.quota.throttle import Throttle
 from proxy.wire import metadata_topics
-from proxy.wire.apis import METADATA, is_flexible, response_header_version
+from proxy.wire.apis import METADATA, is_flexible, response_body_at
 from proxy.wire.primitives import (
     INT16,
     INT32,
     Malformed,
-    skip_tags,
     write_array_length,
     write_null_string,
     write_string,
@@ -275,7 +274,7 @@ def _question(api_version: int, topics: Collection[Key]) -> bytes:
 def _topics(api_version: int, content: bytes) -> dict[Key, Topic]:
     """Return those that exist, by name and by id, from a Metadata response. Raises BrokerFault."""
     try:
-        at = skip_tags(content, 4) if response_header_version(METADATA, api_version) else 4
+        at = response_body_at(METADATA, api_version, content)
         body = content[at:]
         topics = metadata_topics.parse(api_version, body).topics
         found: dict[Key, Topic] = {}

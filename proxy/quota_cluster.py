@@ -19,9 +19,9 @@ from proxy.quota.callback import Cluster
 from proxy.quota_service import QuotaService
 from proxy.service_connection import ServiceConnection, ask
 from proxy.upstream import Access
-from proxy.wire.apis import METADATA, response_header_version
+from proxy.wire.apis import METADATA, response_body_at
 from proxy.wire.codec import decode, encode, request_type, response_type
-from proxy.wire.primitives import Malformed, skip_tags
+from proxy.wire.primitives import Malformed
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ async def _asked(
 
 def _read(api_key: int, api_version: int, answer: bytes) -> Any:
     try:
-        at = skip_tags(answer, 0) if response_header_version(api_key, api_version) else 0
+        at = response_body_at(api_key, api_version, answer, 0)
         return decode(response_type(api_key, api_version), answer, at)
     except Malformed as malformed:
         raise BrokerFault(f"API {api_key}: {malformed}") from None

@@ -6,30 +6,28 @@ connection, silence, closing, a frame too large or one that does not parse.
 """
 
 import asyncio
-import re
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final, TypeVar
 
 from proxy.errors import BrokerFault, LoginRefused
+from proxy.introduction import introduce
 from proxy.login import log_in
 from proxy.tls.strangers import HANGS_UP, answers_tls, why
 from proxy.upstream import Access
 from proxy.upstream_identity import UpstreamIdentity
 from proxy.watchword import WATCHWORD
 from proxy.wire import api_versions, metadata
-from proxy.wire.api_versions import UNSUPPORTED_VERSION, UpstreamVersions
+from proxy.wire.api_versions import UpstreamVersions
 from proxy.wire.apis import (
     API_VERSIONS,
     METADATA,
     SASL_AUTHENTICATE,
-    response_header_version,
+    response_body_at,
 )
 from proxy.wire.metadata import ClusterView
-from proxy.wire.primitives import INT16, INT32
+from proxy.wire.primitives import INT16, INT32, Malformed
 from proxy.wire.request import CLIENT_ID, request_frame
 from sasl.login import LoginError
 from sasl.messages import MOST_ANSWER_BYTES
@@ -115,18 +113,8 @@ class ServiceConnection:
         """What the broker says that it can, since `introduce`."""
 
     async def introduce(self) -> None:
-        """Ask what it offers: in our highest version, then in its own, at last in v0 (KIP-511)."""
-        api_version = api_versions.HIGHEST_VERSION
-        while True:
-            request = api_versions.write_request(api_version, CLIENT_ID, _software_version())
-            answer = await self.request(API_VERSIONS, api_version, request)
-            error_code, self.offered = api_versions.parse_response(api_version, answer)
-            if error_code == 0:
-                return
-            if error_code != UNSUPPORTED_VERSION or api_version == 0:
-                raise BrokerFault(f"ApiVersions v{api_version} is answered with error {error_code}")
-            _, highest = self.offered.apis.get(API_VERSIONS, (0, 0))
-            api_version = max(0, min(highest, api_version - 1))
+        """Ask what it offers."""
+        self.offered = await introduce(CLIENT_ID, self.request)
 
     async def log_in(self, identity: UpstreamIdentity) -> None:
         """Log in as the proxy."""
@@ -141,7 +129,10 @@ class ServiceConnection:
 
     async def _request_body(self, api_key: int, api_version: int, body: bytes) -> bytes:
         answer = await self.request(api_key, api_version, body, most=MOST_ANSWER_BYTES)
-        return answer[1:] if response_header_version(api_key, api_version) else answer
+        try:
+            return answer[response_body_at(api_key, api_version, answer, 0) :]
+        except Malformed as malformed:
+            raise BrokerFault(f"API {api_key}: {malformed}") from None
 
     async def request(
         self, api_key: int, api_version: int, body: bytes, *, most: int = LARGEST_ANSWER
@@ -175,12 +166,3 @@ async def _metadata(connection: ServiceConnection) -> ClusterView:
         raise BrokerFault(f"no common version of Metadata: it has v{low} to v{high}")
     answer = await connection.request(METADATA, api_version, metadata.write_request(api_version))
     return metadata.parse_response(api_version, answer)
-
-
-@cache
-def _software_version() -> str:
-    """Return the version to be told to brokers, in the letters they accept (KIP-511)."""
-    try:
-        return re.sub("[^a-zA-Z0-9.]", "-", version("kafka-reauth-proxy"))
-    except PackageNotFoundError:  # a tree that is not installed
-        return "unknown"

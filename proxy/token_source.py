@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import quote_plus, urlsplit
 
 from proxy.errors import ProxyError
@@ -40,14 +40,6 @@ class TokenUnavailable(ProxyError):
         super().__init__(reason)
         self.reason = reason
         """Why, in one line for a log; it repeats no secret."""
-
-
-class TokenSource(Protocol):
-    """What hands out the token for a login that begins now."""
-
-    async def current(self) -> str:
-        """Return the token. Raises TokenUnavailable."""
-        ...
 
 
 class FileTokens:

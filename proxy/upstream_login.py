@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 from proxy.commands import CloseReason, DeriveKeys, SeekIdentity
 from proxy.frames import Amendment, Route
 from proxy.holds import Hold
-from proxy.wire.apis import response_header_version
-from proxy.wire.primitives import INT32, Malformed, skip_tags
+from proxy.wire.apis import response_body_at
+from proxy.wire.primitives import Malformed
 from proxy.wire.request import CLIENT_ID, request_frame
 from sasl.login import ClientExchange, Derive, LoggedIn, Login, LoginError, Say, Step
 
@@ -136,10 +136,7 @@ class UpstreamLogin:
 
 def _body(route: Route, content: bytes) -> bytes:
     """Return a response's body, behind its header. Raises LoginError."""
-    at = INT32.size
     try:
-        if response_header_version(route.api_key, route.api_version):
-            at = skip_tags(content, at)
+        return content[response_body_at(route.api_key, route.api_version, content) :]
     except Malformed:
         raise LoginError("an answer whose header does not parse") from None
-    return content[at:]

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from proxy.acl.judgement import TopicsUnknown
-from proxy.wire.apis import METADATA, response_header_version
+from proxy.wire.apis import METADATA, response_body_at
 from proxy.wire.metadata_topics import parse
 from proxy.wire.primitives import (
     INT16,
     INT32,
-    skip_tags,
     write_array_length,
     write_null_string,
     write_string,
@@ -78,6 +77,6 @@ def lookup_request(api_version: int, correlation_id: int, ids: Iterable[bytes]) 
 
 def found_topics(api_version: int, content: bytes) -> dict[bytes, str]:
     """Return the names by id in a Metadata response, from behind its size. Raises Malformed."""
-    at = skip_tags(content, 4) if response_header_version(METADATA, api_version) else 4
+    at = response_body_at(METADATA, api_version, content)
     topics = parse(api_version, content[at:]).topics
     return {one.topic_id: one.name for one in topics if one.topic_id and one.name is not None}

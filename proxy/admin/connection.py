@@ -4,23 +4,19 @@ What is of TLS is imported where it is needed: nobody without it pays for it.
 """
 
 import asyncio
-import re
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, TypeVar
 
 from proxy.admin.errors import BrokerUnavailable
 from proxy.errors import BrokerFault
-from proxy.wire import api_versions
-from proxy.wire.api_versions import UNSUPPORTED_VERSION
-from proxy.wire.apis import API_VERSIONS, response_header_version
+from proxy.introduction import introduce
+from proxy.wire.apis import response_body_at
 from proxy.wire.batch_describe import response_type
 from proxy.wire.codec import decode, encode
-from proxy.wire.primitives import INT32, Malformed, skip_tags
+from proxy.wire.primitives import INT32, Malformed
 from proxy.wire.request import request_frame
 
 LARGEST_ANSWER: Final = 104_857_600
@@ -87,21 +83,12 @@ class Connection:
             await self._writer.wait_closed()
 
     async def api_versions(self) -> dict[int, tuple[int, int]]:
-        """Ask what the broker offers: in our highest version, then as it says (KIP-511)."""
-        api_version = api_versions.HIGHEST_VERSION
-        while True:
-            body = api_versions.write_request(api_version, _SOFTWARE_NAME, _software_version())
-            answer = await self.exchange(API_VERSIONS, api_version, body)
-            try:
-                error_code, offered = api_versions.parse_response(api_version, answer)
-            except BrokerFault as fault:
-                raise await self._broken(fault.reason) from None
-            if error_code == 0:
-                return dict(offered.apis)
-            if error_code != UNSUPPORTED_VERSION or api_version == 0:
-                raise await self._broken(f"ApiVersions is answered with error {error_code}")
-            _, highest = offered.apis.get(API_VERSIONS, (0, 0))
-            api_version = max(0, min(highest, api_version - 1))
+        """Ask what the broker offers."""
+        try:
+            offered = await introduce(_SOFTWARE_NAME, self.exchange)
+        except BrokerFault as fault:
+            raise await self._broken(fault.reason) from None
+        return dict(offered.apis)
 
     async def request(self, request: Any) -> Any:
         """Send a message and return the response to it, both in the classes of its version."""
@@ -164,10 +151,8 @@ class Connection:
             raise
 
     async def _body(self, api_key: int, api_version: int, answer: bytes) -> bytes:
-        at = INT32.size
         try:
-            if response_header_version(api_key, api_version):
-                at = skip_tags(answer, at)
+            at = response_body_at(api_key, api_version, answer)
         except Malformed:
             at = len(answer) + 1
         if at > len(answer):
@@ -217,12 +202,3 @@ async def _explained(address: str, timeout_s: float) -> AsyncIterator[None]:
     else:
         return
     raise BrokerUnavailable(f"{address}: {reason}")
-
-
-@cache
-def _software_version() -> str:
-    """Return the version to be told to brokers, in the letters they accept (KIP-511)."""
-    try:
-        return re.sub("[^a-zA-Z0-9.]", "-", version("kafka-reauth-proxy"))
-    except PackageNotFoundError:  # a tree that is not installed
-        return "unknown"

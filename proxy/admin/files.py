@@ -1,8 +1,12 @@
 """The files that an administrator names, read whole or refused."""
 
 from pathlib import Path
+from typing import Final
 
 from proxy.errors import ConfigError
+
+LARGEST_FILE: Final = 1_048_576
+"""Bytes: far beyond any properties file, certificates in it included, and any token."""
 
 
 def read_file(key: str, file: Path, most: int) -> bytes:

@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from proxy.admin.files import read_file
+from proxy.admin.files import LARGEST_FILE, read_file
 from proxy.admin.java_properties import parse_properties
 from proxy.admin.security import Login, OAuthBearer, Plain, Scram
 from proxy.errors import ConfigError
 from sasl.credentials import ScramMechanism
 
-LARGEST_FILE: Final = 1_048_576
-"""Bytes: far beyond any properties file, certificates in it included."""
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 _MODULE: Final = re.compile(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from proxy.admin.files import LARGEST_FILE, read_file
 from proxy.errors import ConfigError
 from sasl.credentials import ScramMechanism
 
@@ -49,8 +50,6 @@ Login = Plain | Scram | OAuthBearer
 
 def _read_token(file: Path) -> str:
     try:
-        return file.read_text("utf-8").strip()
-    except OSError as error:
-        raise ConfigError(str(file), f"cannot be read: {error.strerror}") from None
+        return read_file(str(file), file, LARGEST_FILE).decode().strip()
     except UnicodeDecodeError:
         raise ConfigError(str(file), "is not text") from None

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
+from proxy.wire.primitives import View, skip_tags
+
 PRODUCE: Final = 0
 FETCH: Final = 1
 METADATA: Final = 3
@@ -244,6 +246,14 @@ def response_header_version(api_key: int, api_version: int) -> int:
     (KIP-511).
     """
     return int(api_key != API_VERSIONS and is_flexible(api_key, api_version))
+
+
+def response_body_at(api_key: int, api_version: int, content: View, at: int = 4) -> int:
+    """Return where a response's body begins, whose correlation id ends at `at`.
+
+    As `skip_tags` says it: perhaps behind the end of `content`. Raises Malformed.
+    """
+    return skip_tags(content, at) if response_header_version(api_key, api_version) else at
 
 
 def carries_addresses(api_key: int, api_version: int) -> bool:

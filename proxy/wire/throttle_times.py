@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from proxy.errors import BrokerFault
-from proxy.wire.apis import API_VERSIONS, FETCH, PRODUCE, response_header_version
+from proxy.wire.apis import API_VERSIONS, FETCH, PRODUCE, response_body_at
 from proxy.wire.primitives import (
     INT32,
     Malformed,
@@ -143,9 +143,7 @@ def place(api_key: int, api_version: int, content: View) -> int | None:
     """
     if not has_throttle_time(api_key, api_version):
         return None
-    position = INT32.size
-    if response_header_version(api_key, api_version):
-        position = skip_tags(content, position)
+    position = response_body_at(api_key, api_version, content)
     if api_key in _ELSEWHERE:
         position = _ELSEWHERE[api_key][1](content, position, api_version)
     int32(content, position)

@@ -3,18 +3,24 @@
 import asyncio
 import struct
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from metrics.snapshot import Snapshot
 from proxy.errors import BrokerFault
 from proxy.service_connection import (
     LARGEST_ANSWER,
+    ServiceConnection,
     fetch_api_versions,
     fetch_metadata,
 )
 from proxy.upstream import Access
+from proxy.watchword import WATCHWORD
+from proxy.wire.api_versions import UpstreamVersions
 from proxy.wire.metadata import BrokerAddress
+from sasl.login import ClientExchange, PlainClient
+from sasl.messages import handshake_response
 from tests.proxy.routing.fake_broker import FakeBroker
 from tests.proxy.waiting import PATIENCE_SECONDS
 
@@ -97,3 +103,36 @@ def test_a_broker_that_cannot_be_reached(host: str) -> None:
 def test_a_view_with_an_impossible_broker_is_refused() -> None:
     with pytest.raises(BrokerFault, match="broker 1 at"):
         ask(FakeBroker(brokers={1: ("", 0)}), fetch_metadata)
+
+
+def test_a_login_whose_answer_has_a_broken_header() -> None:
+    """Its tagged fields say how many they are and are not there."""
+
+    class Sent:
+        def write(self, data: bytes) -> None:
+            """Nobody reads it."""
+
+    async def conversation() -> None:
+        reader = asyncio.StreamReader()
+        for answer in (handshake_response(0, ("PLAIN",)), b"\x05"):
+            content = struct.pack(">i", WATCHWORD) + answer
+            reader.feed_data(struct.pack(">i", len(content)) + content)
+        connection = ServiceConnection(reader, cast(asyncio.StreamWriter, Sent()))
+        connection.offered = UpstreamVersions(apis={36: (0, 2)})
+        await connection.log_in(Somebody())
+
+    with pytest.raises(BrokerFault, match="API 36"):
+        asyncio.run(conversation())
+
+
+class Somebody:
+    """Who logs in by PLAIN."""
+
+    async def exchange(self) -> ClientExchange:
+        return PlainClient("ann", "secret")
+
+    async def run(self) -> None:
+        """Nothing is to be kept fresh."""
+
+    def collect(self, snapshot: Snapshot) -> None:
+        """Nothing is counted."""

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from proxy.token_source import EndpointTokens, TokenSource, TokenUnavailable
+from proxy.token_source import EndpointTokens, FileTokens, TokenUnavailable
 from sasl.token_cache import TokenCacheSettings
 from tests.proxy.waiting import PATIENCE_SECONDS
 
@@ -102,7 +102,7 @@ def with_provider(test: Callable[[EndpointTokens, Provider], Awaitable[None]]) -
     asyncio.run(run())
 
 
-async def why_none(tokens: TokenSource) -> str:
+async def why_none(tokens: FileTokens | EndpointTokens) -> str:
     """The reason, which is fit for a log and keeps secrets, whatever happened."""
     with pytest.raises(TokenUnavailable) as caught:
         await tokens.current()
