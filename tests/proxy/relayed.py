@@ -6,6 +6,7 @@ import ssl
 import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Final
 
 import uvloop
@@ -22,6 +23,7 @@ from proxy.turns import Turns
 from tests.proxy.frames_given import authenticate, bearer, handshake
 from tests.proxy.playbook import OAUTHBEARER, Offer, Play
 from tests.proxy.waiting import PATIENCE_SECONDS, until
+from tests.sasl.given import cache_of, ed_key
 
 SMALL_BUFFER: Final = 4_096
 """Bytes of a socket whose owner reads slowly: every write to it is a partial one."""
@@ -164,7 +166,8 @@ def relayed(
     rights: Rights | None = None,
 ) -> Play:
     """Run `test` with a client of a relay in front of `broker`; return what was observed."""
-    play = Play(rights=rights)
+    # by the relay's own clock: a machine that has been up for a day would find the keys too old
+    play = Play(rights=rights, keys=cache_of(ed_key(), now=monotonic()))
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -189,10 +192,10 @@ def relayed(
             sock=sock, ssl=tls.client, server_hostname="localhost" if tls.client else None
         )
         relay = Relay(shell, reader, writer)
-        writer.write(handshake(1, OAUTHBEARER) + authenticate(2, bearer()))
-        await relay.frame()
-        await relay.frame()
         try:
+            writer.write(handshake(1, OAUTHBEARER) + authenticate(2, bearer()))
+            await relay.frame()
+            await relay.frame()
             await test(relay)
         finally:
             writer.close()

@@ -128,9 +128,9 @@ def all_keys() -> list[Key]:
     ]
 
 
-def cache_of(*keys: Key, settings: KeyCacheSettings | None = None) -> KeyCache:
+def cache_of(*keys: Key, settings: KeyCacheSettings | None = None, now: float = NOW) -> KeyCache:
     cache = KeyCache(settings)
-    assert cache.loaded(document(*(key.jwk() for key in keys)), NOW)
+    assert cache.loaded(document(*(key.jwk() for key in keys)), now)
     return cache
 
 
