@@ -92,7 +92,7 @@ class Server:
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             self._bind()
-            open_store(self._config.store.url).close()
+            self._begin_store()
             _try_callback(self._config.quotas)
         except ProxyError as error:
             print(f"reauth-proxy: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
@@ -105,6 +105,8 @@ class Server:
         ]
         if self._http_socket is not None or self._admin_socket is not None:
             self._children.append(_Child("http", self._http_main))
+        if self._config.store.is_mirror:
+            self._children.append(_Child("follower of the brokers", self._follower_main))
         for child in self._children:
             self._start(child)
         return self._watch()
@@ -124,6 +126,13 @@ class Server:
             if config.admin.socket is not None:
                 raise ConfigError("admin.socket", str(error)) from error
             log.warning("`reauth-proxy sessions` will not work: %s", error)
+
+    def _begin_store(self) -> None:
+        store = open_store(self._config.store.url)
+        try:
+            store.begin()
+        finally:
+            store.close()
 
     # Children
 
@@ -166,6 +175,11 @@ class Server:
 
         scrapes = [worker.scrape for worker in self._workers]
         return run(self._http_socket, self._admin_socket, scrapes, self._lifeline)
+
+    def _follower_main(self) -> int:
+        from proxy.store.brokers.follower import run
+
+        return run(self._config, self._workers[0].tls.upstream, self._lifeline)
 
     # Signals
 

@@ -32,7 +32,7 @@ from proxy.connection import Connection
 from proxy.consultation import ask
 from proxy.control import serve_control
 from proxy.doors import Routing
-from proxy.errors import ConfigError, ProxyError
+from proxy.errors import ConfigError
 from proxy.lanes import Lanes
 from proxy.listener import Listener
 from proxy.observer import SessionObserver
@@ -41,7 +41,8 @@ from proxy.room import Room
 from proxy.routing.discovery import Target
 from proxy.rules import Unjudged
 from proxy.sessions import Sessions
-from proxy.store import CachedCredentials, Store, open_store
+from proxy.store import CachedCredentials
+from proxy.store_reader import StoreReader, open_store_to_share
 from proxy.tls.follower import follow as follow_certificates
 from proxy.turns import Turns
 from proxy.upstream import open_access
@@ -81,15 +82,21 @@ class Worker:
         self._version = version("kafka-reauth-proxy")
         self._names = connection_ids()
         self._timeline = Timeline(wall=time.time(), now=self.loop.time())
-        self._store: Store = open_store(settings.store.url)
+        self._store = open_store_to_share(settings, given.tls.upstream)
         self._credentials = CachedCredentials(self._store)
         self._is_stale = False
         """Whether the last configuration file that it was to take was none."""
-        self._store_error: str | None = None
-        self._store_read_at = self.loop.time()
         self._authorization = self._make_authorization()
         self._quotas = self._make_quotas()
         self._rights = self._authorization or Unjudged(settings.authorizer.super_users)
+        self._reader = StoreReader(
+            self._store,
+            self._credentials,
+            self._authorization,
+            self._quotas,
+            rights_changed=self._rights_changed,
+            quotas_changed=self._quotas_changed,
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = Turns(self.loop)
         self.lanes = Lanes(self._turns)
@@ -190,16 +197,7 @@ class Worker:
         for listener in self._listeners:
             if listener.keys is not None:
                 self.spawn(listener.keys.run())
-        await self._routing.open(self._given.listening)
-        self.spawn(self._tick())
-        self.spawn(self._follow_cluster())
-        if self._given.tls.all:
-            self.spawn(follow_certificates(self._given.tls))
-        if self._given.number == 0:
-            for listener in self._listeners:
-                line = f"listener {listener.name}: accepting on {listener.settings.address}"
-                print(line, flush=True)  # noqa: T201 - scripts wait for it
-        await self._stopping.wait()
+        await self._open_until_stopped()
         await self._drain()
         if self._authorization is not None:
             self._authorization.close()
@@ -209,6 +207,28 @@ class Worker:
         if self._events is not None:
             await asyncio.to_thread(self._events.close)
         return 0
+
+    async def _open_until_stopped(self) -> None:
+        opening = self.loop.create_task(self._open())
+        stopping = self.loop.create_task(self._stopping.wait())
+        await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if opening.done():
+            await opening
+        await stopping
+        opening.cancel()
+
+    async def _open(self) -> None:
+        """Let clients in, as soon as it is known what they may do."""
+        await self._reader.known()
+        await self._routing.open(self._given.listening)
+        self.spawn(self._tick())
+        self.spawn(self._follow_cluster())
+        if self._given.tls.all:
+            self.spawn(follow_certificates(self._given.tls))
+        if self._given.number == 0:
+            for listener in self._listeners:
+                line = f"listener {listener.name}: accepting on {listener.settings.address}"
+                print(line, flush=True)  # noqa: T201 - scripts wait for it
 
     async def _drain(self) -> None:
         """Accept nobody, let requests in flight finish, within `shutdown.drain.ms`."""
@@ -250,7 +270,7 @@ class Worker:
             if time.time() // 60 != minute:
                 minute = time.time() // 60
                 await self._sweep()
-            await self._refresh_store()
+            await self._reader.refresh()
             if self._authorization is not None:
                 self._authorization.sweep()
 
@@ -269,25 +289,6 @@ class Worker:
             from proxy.quota_cluster import follow as follow_cluster  # with 16 MiB of schemas
 
             await follow_cluster(self._quotas, self._routing, self.access, self._settings.upstream)
-
-    async def _refresh_store(self) -> None:
-        began = self.loop.time()
-        try:
-            await asyncio.to_thread(self._credentials.refresh_if_changed)
-            if self._authorization is not None:
-                await asyncio.to_thread(self._authorization.read)
-                if self._authorization.take_over():
-                    self._rights_changed()
-            if self._quotas is not None:
-                await asyncio.to_thread(self._quotas.read)
-                if self._quotas.take_over():
-                    await self._quotas_changed(self._quotas)
-            self._store_error = None
-            self._store_read_at = max(began, self._store_read_at)
-        except ProxyError as error:  # what was known goes on applying
-            if self._store_error is None:
-                log.error("%s", error)
-            self._store_error = str(error)
 
     def _rights_changed(self) -> None:
         """Have open connections judged by what applies now."""
@@ -325,7 +326,7 @@ class Worker:
         """Answer a request about ACLs, quotas or SCRAM credentials."""
         acls = None if self._authorization is None else self._authorization.acls()
         answer = await asyncio.to_thread(ask, question, self._store, acls)
-        await self._refresh_store()
+        await self._reader.refresh()
         return answer if isinstance(answer, bytes) else await self._turns.run(answer)
 
     def suspect(self, broker: Target) -> None:
@@ -353,9 +354,7 @@ class Worker:
         reasons = [reason for one in self._listeners for reason in one.not_ready()]
         if self._stopping.is_set():
             reasons.append("draining")
-        if self._store_error is not None:
-            reasons.append(self._store_error)
-        return reasons + self._routing.not_ready()
+        return reasons + self._reader.not_ready() + self._routing.not_ready()
 
     def _collect(self, snapshot: Snapshot) -> None:
         """Add what is counted outside the tally."""
@@ -367,7 +366,7 @@ class Worker:
         if self._events is not None:
             self._events.report(snapshot, left_out=self._strangers.left_out)
         snapshot.gauge(registry.CONFIGURATION_STALE, self._is_stale)
-        snapshot.gauge(registry.STORE_AGE, self.loop.time() - self._store_read_at)
+        self._reader.collect(snapshot)
         if self._authorization is not None:
             self._authorization.collect(snapshot)
         if self._quotas is not None:

@@ -37,6 +37,7 @@ from proxy.acl.search import find_in_steps
 from proxy.acl.stored import Acls
 from proxy.errors import ClientFault
 from proxy.steps import Steps, finish
+from proxy.store.interface import StoreRefused
 from proxy.wire.acl_v0 import request_type
 from proxy.wire.batch_describe import ACLS_BATCHED
 from proxy.wire.codec import decode
@@ -138,7 +139,11 @@ def _create(api_version: int, body: bytes, acls: Acls | None, *, authorized: boo
     results = [acl_refusal(acl) for acl in wanted]
     accepted = [acl for acl, wrong in zip(wanted, results, strict=True) if wrong is None]
     if accepted:
-        acls.create(accepted)
+        try:
+            acls.create(accepted)
+        except StoreRefused as refused:
+            refusal = Refusal(refused.code, refused.message)
+            results = [wrong or refusal for wrong in results]
     return answers.create_body(api_version, results)
 
 
@@ -151,7 +156,13 @@ def _delete(api_version: int, body: bytes, acls: Acls | None, *, authorized: boo
     deletion = _Deletion(acls.current())
     results = [deletion.result(acl_filter(asked, api_version)) for asked in request.filters]
     if deletion.found:
-        acls.delete(deletion.found)
+        try:
+            acls.delete(deletion.found)
+        except StoreRefused as refused:
+            refusal = Refusal(refused.code, refused.message)
+            results = [
+                refusal if found and not isinstance(found, Refusal) else found for found in results
+            ]
     return answers.delete_body(api_version, results)
 
 

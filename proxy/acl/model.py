@@ -139,3 +139,16 @@ class AclFilter:
         if acl.pattern_type is PatternType.LITERAL:
             return acl.name == WILDCARD
         return self.name.startswith(acl.name)
+
+
+def exactly(acl: Acl) -> AclFilter:
+    """Return what finds this ACL alone."""
+    return AclFilter(
+        resource_type=acl.resource_type,
+        pattern_type=acl.pattern_type,
+        name=acl.name,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission=acl.permission,
+    )

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from proxy.acl.index import AclIndex
-from proxy.acl.model import Acl, AclFilter
+from proxy.acl.model import Acl, exactly
 from proxy.store.interface import AclStore, StoreError
 
 
@@ -32,16 +32,3 @@ class Acls:
         # what is written is written: it will be in force when the store can be read again
         with suppress(StoreError):
             self.current()
-
-
-def exactly(acl: Acl) -> AclFilter:
-    """Return what finds this ACL alone."""
-    return AclFilter(
-        resource_type=acl.resource_type,
-        pattern_type=acl.pattern_type,
-        name=acl.name,
-        principal=acl.principal,
-        host=acl.host,
-        operation=acl.operation,
-        permission=acl.permission,
-    )

@@ -28,12 +28,12 @@ async def authenticate(
     if version < 0:
         raise UnsupportedVersion(f"{connection.address} does not know SaslAuthenticate")
     try:
-        return await log_in(_exchange(login), version, connection.exchange)
+        return await log_in(await _exchange(login), version, connection.exchange)
     except LoginError as error:
         raise _failure(error) from None
 
 
-def _exchange(login: Login) -> ClientExchange:
+async def _exchange(login: Login) -> ClientExchange:
     match login:
         case Plain():
             return PlainClient(login.username, login.password)
@@ -41,6 +41,8 @@ def _exchange(login: Login) -> ClientExchange:
             return ScramClient(login.mechanism, login.username, login.password)
         case OAuthBearer():
             return OAuthBearerClient(login.current())
+        case identity:
+            return await identity.exchange()
 
 
 def _failure(error: LoginError) -> KafkaError:

@@ -9,7 +9,17 @@ from typing import Any, Final
 from kio.static.primitive import i8
 
 from proxy.admin.errors import KafkaError, kafka_error
-from proxy.quota.model import Default, EntityType
+from proxy.quota.model import (
+    DEFAULT,
+    BadEntity,
+    Default,
+    EntityType,
+    QuotaEntity,
+    QuotaKey,
+    Quotas,
+    key_of,
+    value_problem,
+)
 from proxy.wire.batch_describe import (
     QUOTAS_BATCHED,
     ComponentData,
@@ -152,3 +162,28 @@ def described(response: Any) -> ClientQuotas:
             for entry in response.entries or ()
         },
     )
+
+
+def known_quotas(told: DescribedQuotas) -> tuple[Quotas, int]:
+    """Return the quotas that this version knows, and how many others a newer broker has."""
+    quotas: dict[QuotaEntity, dict[QuotaKey, float]] = {}
+    unknown = 0
+    for described_entity, values in told.items():
+        entity = _known_entity(described_entity)
+        for name, value in values.items():
+            key = None if entity is None else key_of(entity, name)
+            if entity is None or key is None or value_problem(key, value):
+                unknown += 1
+            else:
+                quotas.setdefault(entity, {})[key] = value
+    return quotas, unknown
+
+
+def _known_entity(told: ClientQuotaEntity) -> QuotaEntity | None:
+    try:
+        parts = {EntityType(kind): name for kind, name in told.entries}
+        return QuotaEntity.of(
+            {kind: DEFAULT if name is None else name for kind, name in parts.items()}
+        )
+    except (BadEntity, ValueError):
+        return None

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from proxy.admin.files import LARGEST_FILE, read_file
 from proxy.errors import ConfigError
 from sasl.credentials import ScramMechanism
+from sasl.login import ClientExchange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,15 @@ class OAuthBearer:
                 return fresh()
 
 
-Login = Plain | Scram | OAuthBearer
+class Identity(Protocol):
+    """Whoever knows how to begin a login, each time with the credentials of now."""
+
+    async def exchange(self) -> ClientExchange:
+        """Begin a login. Raises LoginError."""
+        ...
+
+
+Login = Plain | Scram | OAuthBearer | Identity
 
 
 def _read_token(file: Path) -> str:

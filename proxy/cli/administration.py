@@ -1,8 +1,10 @@
-"""Where administration commands go: through a running proxy or Kafka, or to the store's file."""
+"""Where administration commands go: to a running proxy or Kafka, or to what the store is."""
 
 import sys
+import time
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
@@ -15,6 +17,7 @@ from proxy.errors import ConfigError, ProxyError
 
 if TYPE_CHECKING:
     from proxy.admin import AdminClient, ClientSettings
+    from proxy.config.model import Upstream
     from proxy.store import Store
 
 ConfigOption = Annotated[
@@ -60,35 +63,73 @@ class AclAdministration(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Administrator:
+    """A client of a running proxy, or of Kafka, and what runs its coroutines."""
+
+    client: "AdminClient"
+    run: "Run"
+
+
 @contextmanager
 def administration(
     config: Path | None, store: Path | None, bootstrap: str | None, command_config: Path | None
 ) -> Iterator[AclAdministration]:
     """Yield the way that the options name; errors become one line and an exit status."""
+    with opened(config, store, bootstrap, command_config) as way:
+        yield _ThroughKafka(way) if isinstance(way, Administrator) else _ThroughStore(way)
+
+
+@contextmanager
+def opened(
+    config: Path | None, store: Path | None, bootstrap: str | None, command_config: Path | None
+) -> "Iterator[Administrator | Store]":
+    """Yield what the options name; errors become one line and an exit status."""
     if command_config is not None and (config or store):
         raise typer.BadParameter("--command-config goes with --bootstrap-server")
     through_proxy = bootstrap is not None or command_config is not None
     if (config is not None) + (store is not None) + through_proxy != 1:
         raise typer.BadParameter("give one of --bootstrap-server, --config and --store")
     if through_proxy:
-        with refused_explained(), _client(bootstrap, command_config) as client:
-            yield client
-    else:
-        with explained(config or Path(str(store))), opened_store(config, store) as opened:
-            yield _ThroughStore(opened)
+        with refused_explained(), _connected(bootstrap, command_config) as administrator:
+            yield administrator
+    elif store is not None:
+        with explained(store), _opened_file(store) as opened_file:
+            yield opened_file
+    elif config is not None:
+        with explained(config), _configured(config) as way:
+            yield way
 
 
 @contextmanager
-def opened_store(config: Path | None, file: Path | None) -> "Iterator[Store]":
-    """Yield the store that a configuration names, or of this file. Raises ProxyError."""
+def _opened_file(file: Path) -> "Iterator[Store]":
+    if not file.is_file():
+        raise ConfigError("", "there is no such store")
+    with _store(f"sqlite:{file}") as store:
+        yield store
+
+
+@contextmanager
+def _configured(file: Path) -> "Iterator[Administrator | Store]":
     from proxy.config import load
+
+    settings = load(file)
+    if settings.store.is_mirror:
+        with _connected_to_brokers(settings.upstream) as administrator:
+            yield administrator
+    else:
+        with _store(settings.store.url) as store:
+            yield store
+
+
+@contextmanager
+def _store(url: str) -> "Iterator[Store]":
     from proxy.store import open_store
 
-    if file is not None and not file.is_file():
-        raise ConfigError("", "there is no such store")
-    url = f"sqlite:{file}" if config is None else load(config).store.url
     store = open_store(url)
     try:
+        if store.mirror() is not None:
+            raise ConfigError("", "the store is a copy of what brokers have, no place for changes")
         yield store
     finally:
         store.close()
@@ -119,18 +160,7 @@ class _ThroughStore:
 
 
 @contextmanager
-def _client(bootstrap: str | None, command_config: Path | None) -> Iterator["_ThroughProxy"]:
-    with connected(bootstrap, command_config) as (client, run):
-        yield _ThroughProxy(client, run)
-
-
-@contextmanager
-def connected(
-    bootstrap: str | None, command_config: Path | None
-) -> Iterator[tuple["AdminClient", "Run"]]:
-    """Yield a client of a running proxy, and what runs its coroutines."""
-    import asyncio
-
+def _connected(bootstrap: str | None, command_config: Path | None) -> Iterator[Administrator]:
     from proxy.admin import AdminClient, ClientSettings
     from proxy.admin.client import REQUEST_TIMEOUT_S
 
@@ -138,16 +168,35 @@ def connected(
     servers = bootstrap or settings.bootstrap_servers
     if servers is None:
         raise typer.BadParameter("give --bootstrap-server")
+    client = AdminClient(
+        servers,
+        login=settings.login,
+        ssl_context=settings.ssl_context,
+        client_id=settings.client_id or "reauth-proxy-admin",
+        request_timeout_s=settings.request_timeout_s or REQUEST_TIMEOUT_S,
+    )
+    with _running(client) as administrator:
+        yield administrator
+
+
+@contextmanager
+def _connected_to_brokers(upstream: "Upstream") -> Iterator[Administrator]:
+    from proxy.store.brokers.administration import administrator
+    from proxy.tls.contexts import open_upstream_tls
+    from proxy.upstream import open_access
+
+    access = open_access(upstream, open_upstream_tls(upstream, time.time()))
+    with _running(administrator(upstream, access)) as running:
+        yield running
+
+
+@contextmanager
+def _running(client: "AdminClient") -> Iterator[Administrator]:
+    import asyncio
+
     with asyncio.Runner() as runner:
-        client = AdminClient(
-            servers,
-            login=settings.login,
-            ssl_context=settings.ssl_context,
-            client_id=settings.client_id or "reauth-proxy-admin",
-            request_timeout_s=settings.request_timeout_s or REQUEST_TIMEOUT_S,
-        )
         try:
-            yield client, runner.run
+            yield Administrator(client, runner.run)
         finally:
             runner.run(client.close())
 
@@ -169,10 +218,10 @@ class Run(Protocol):
         ...
 
 
-class _ThroughProxy:
-    def __init__(self, client: "AdminClient", run: Run) -> None:
-        self._client = client
-        self._run = run
+class _ThroughKafka:
+    def __init__(self, administrator: Administrator) -> None:
+        self._client = administrator.client
+        self._run = administrator.run
 
     def matching(self, filters: Sequence[AclFilter]) -> Iterable[Acl]:
         return chain.from_iterable(self._run(self._client.describe_acls(filters)).all().values())

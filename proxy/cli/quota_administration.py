@@ -1,20 +1,16 @@
-"""Where `reauth-proxy quotas` goes: through a running proxy or Kafka, or to the store's file."""
+"""Where `reauth-proxy quotas` goes: to a running proxy or Kafka, or to what the store is."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-import typer
-
-from proxy.cli.administration import Run, connected, opened_store, refused_explained
-from proxy.cli.common import explained
-from proxy.quota.model import DEFAULT, Default, EntityType, QuotaEntity, QuotaKey, Quotas, key_of
+from proxy.cli.administration import Administrator, opened
+from proxy.quota.model import Default, EntityType, QuotaEntity, QuotaKey, Quotas
 from proxy.quota.store import Changes
 
 if TYPE_CHECKING:
-    from proxy.admin import AdminClient, ClientQuotaEntity
     from proxy.store import Store
 
 
@@ -39,17 +35,8 @@ def quota_administration(
     config: Path | None, store: Path | None, bootstrap: str | None, command_config: Path | None
 ) -> Iterator[QuotaAdministration]:
     """Yield the way that the options name; errors become one line and an exit status."""
-    if command_config is not None and (config or store):
-        raise typer.BadParameter("--command-config goes with --bootstrap-server")
-    through_proxy = bootstrap is not None or command_config is not None
-    if (config is not None) + (store is not None) + through_proxy != 1:
-        raise typer.BadParameter("give one of --bootstrap-server, --config and --store")
-    if through_proxy:
-        with refused_explained(), connected(bootstrap, command_config) as (client, run):
-            yield _ThroughProxy(client, run)
-    else:
-        with explained(config or Path(str(store))), opened_store(config, store) as opened:
-            yield _ThroughStore(opened)
+    with opened(config, store, bootstrap, command_config) as way:
+        yield _ThroughKafka(way) if isinstance(way, Administrator) else _ThroughStore(way)
 
 
 class _ThroughStore:
@@ -76,13 +63,14 @@ def _in(entity: QuotaEntity) -> Iterator[tuple[tuple[EntityType, str | Default],
         yield from combinations(parts, count)
 
 
-class _ThroughProxy:
-    def __init__(self, client: "AdminClient", run: Run) -> None:
-        self._client = client
-        self._run = run
+class _ThroughKafka:
+    def __init__(self, administrator: Administrator) -> None:
+        self._client = administrator.client
+        self._run = administrator.run
 
     def quotas(self, wanted: Sequence[QuotaEntity] | None = None) -> Quotas:
         from proxy.admin import ClientQuotaFilter
+        from proxy.admin.quota_messages import known_quotas
 
         filters = None
         if wanted is not None:
@@ -90,12 +78,10 @@ class _ThroughProxy:
                 ClientQuotaFilter(user=one.user, client_id=one.client_id, ip=one.ip)
                 for one in wanted
             ]
-        quotas: dict[QuotaEntity, dict[QuotaKey, float]] = {}
+        quotas: dict[QuotaEntity, Mapping[QuotaKey, float]] = {}
         for found in self._run(self._client.describe_client_quotas(filters)).all().values():
-            for told, values in found.items():
-                entity = _entity(told)
-                known = ((key_of(entity, name), value) for name, value in values.items())
-                quotas[entity] = {key: value for key, value in known if key is not None}
+            known, _ = known_quotas(found)
+            quotas |= known
         return quotas
 
     def alter(self, changes: Changes) -> None:
@@ -104,8 +90,3 @@ class _ThroughProxy:
             for entity, ops in changes.items()
         }
         self._run(self._client.alter_client_quotas(by_name)).all()
-
-
-def _entity(told: "ClientQuotaEntity") -> QuotaEntity:
-    parts = {EntityType(kind): name for kind, name in told.entries}
-    return QuotaEntity.of({kind: DEFAULT if name is None else name for kind, name in parts.items()})

@@ -62,14 +62,23 @@ class Authorizer(Section):
 
 
 class Store(Section):
-    """Where SCRAM verifiers and ACLs are kept."""
+    """Where SCRAM verifiers, ACLs and quotas are kept."""
 
     url: StoreUrl = setting("sqlite:state.db", source=OWN)
-    """`sqlite:PATH`; a relative path is relative to this file. Made if it does not exist."""
+    """`sqlite:PATH`: all in this file. `broker:PATH`: ACLs and quotas stay with the brokers, and
+    the file has a copy, and the verifiers. A relative path is relative to this file. Made if it
+    does not exist."""
+    refresh_ms: PositiveMilliseconds = setting(5_000, source=OWN, unit="ms")
+    """How often the brokers are asked for their ACLs and quotas, `broker:` only."""
+
+    @property
+    def is_mirror(self) -> bool:
+        """Whether ACLs and quotas are copies of the brokers'."""
+        return self.url.startswith("broker:")
 
     def path(self) -> Path:
         """Return the file of the database."""
-        return Path(self.url.removeprefix("sqlite:"))
+        return Path(self.url.partition(":")[2])
 
 
 class Events(Section):
@@ -134,6 +143,8 @@ class Config(Section):
         transparent = [one.routing is Routing.TRANSPARENT for one in self.listeners]
         if not self.upstream.bootstrap_servers and not all(transparent):
             raise KeyProblemError("upstream.bootstrap.servers", "is required")
+        if self.store.is_mirror and not self.upstream.bootstrap_servers:
+            raise KeyProblemError("upstream.bootstrap.servers", "is required with broker: as store")
         if any(transparent) and not self.upstream.allowed:
             raise KeyProblemError("upstream.allowed", "is required with routing: transparent")
         return self

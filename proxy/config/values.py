@@ -305,12 +305,11 @@ def _base_dir(info: ValidationInfo) -> Path:
 
 
 def _store_url(value: object, info: ValidationInfo) -> str:
-    scheme, colon, path = value.partition(":") if isinstance(value, str) else ("", "", "")
-    if scheme in ("zookeeper", "broker") and colon:
-        raise ValueError(f"{scheme}: is not available yet, use sqlite:PATH")
-    if scheme != "sqlite" or not path or path.startswith("//") or "\0" in path:
-        raise ValueError(f"must be sqlite:PATH, got {shown(value)}")
-    return f"sqlite:{_base_dir(info) / path}"
+    scheme, _, path = value.partition(":") if isinstance(value, str) else ("", "", "")
+    known = scheme in ("sqlite", "broker")
+    if not known or not path or path.startswith("//") or "\0" in path:
+        raise ValueError(f"must be sqlite:PATH or broker:PATH, got {shown(value)}")
+    return f"{scheme}:{_base_dir(info) / path}"
 
 
 def _endpoint_url(value: object, info: ValidationInfo) -> str:
@@ -391,7 +390,9 @@ MappingRules = Annotated[str, BeforeValidator(_mapping_rules)]
 CipherSuite = Annotated[str, BeforeValidator(_cipher_suite)]
 PathValue = Annotated[Path, PlainValidator(_path), WithJsonSchema({"type": "string"})]
 StoreUrl = Annotated[
-    str, PlainValidator(_store_url), WithJsonSchema({"type": "string", "pattern": "^sqlite:"})
+    str,
+    PlainValidator(_store_url),
+    WithJsonSchema({"type": "string", "pattern": "^(sqlite|broker):"}),
 ]
 EndpointUrl = Annotated[
     str, PlainValidator(_endpoint_url), WithJsonSchema({"type": "string", "format": "uri"})

@@ -36,6 +36,7 @@ from proxy.quota.model import (
     value_problem,
 )
 from proxy.quota.store import QuotaStore
+from proxy.store.interface import StoreRefused
 from proxy.wire.apis import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
 from proxy.wire.batch_describe import QUOTAS_BATCHED
 from proxy.wire.codec import decode, encode, request_type, response_type
@@ -132,7 +133,11 @@ def _alter(request: Entity, api_version: int, store: QuotaStore, authorized: boo
         except Refusal as refusal:
             outcomes[key] = entry.entity, refusal
     if changes and not request.validate_only:
-        store.alter_quotas(changes)
+        try:
+            store.alter_quotas(changes)
+        except StoreRefused as refused:
+            undone = Refusal(refused.message, refused.code)
+            outcomes = {key: (parts, known or undone) for key, (parts, known) in outcomes.items()}
     return _all_altered(
         schema,
         (

@@ -1,6 +1,8 @@
 """Where SCRAM verifiers, ACLs, quotas and the deployment's secrets live."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from proxy.store.credentials import CachedCredentials
 from proxy.store.interface import (
@@ -11,10 +13,15 @@ from proxy.store.interface import (
     CredentialKey,
     CredentialSnapshot,
     CredentialStore,
+    Mirror,
     SecretStore,
     Store,
     StoreError,
+    StoreRefused,
 )
+
+if TYPE_CHECKING:
+    from proxy.store.brokers.administration import Brokers
 
 __all__ = (
     "AclChanges",
@@ -25,21 +32,32 @@ __all__ = (
     "CredentialKey",
     "CredentialSnapshot",
     "CredentialStore",
+    "Mirror",
     "SecretStore",
     "Store",
     "StoreError",
+    "StoreRefused",
     "open_store",
 )
 
 
-def open_store(url: str) -> Store:
-    """Open the store at `sqlite:PATH`, making it if it does not exist.
+def open_store(url: str, brokers: "Callable[[], Brokers] | None" = None) -> Store:
+    """Open the store at `sqlite:PATH` or `broker:PATH`, making the file if it does not exist.
 
+    `brokers` gives the way to what `broker:` mirrors; without it, nothing can be changed there.
     A process that is to be forked opens it afterwards: SQLite's files must not cross a fork.
     """
-    from proxy.store.sqlite import SqliteStore
-
     scheme, _, path = url.partition(":")
-    if scheme != "sqlite" or not path:
+    if not path or scheme not in ("sqlite", "broker"):
         raise StoreError(f"{url}: is not the URL of a store")
-    return SqliteStore(Path(path))
+    if scheme == "sqlite":
+        from proxy.store.sqlite import SqliteStore
+
+        return SqliteStore(Path(path))
+    if brokers is None:
+        from proxy.store.sqlite.mirror import SqliteMirror
+
+        return SqliteMirror(Path(path))
+    from proxy.store.brokers import BrokerStore  # with 16 MiB of schemas
+
+    return BrokerStore(Path(path), brokers())

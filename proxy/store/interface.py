@@ -13,6 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from kio.schema.errors import ErrorCode
+
 from proxy.acl.model import Acl, AclFilter
 from proxy.errors import ProxyError
 from proxy.quota.store import QuotaStore
@@ -24,6 +26,16 @@ CredentialKey = tuple[str, ScramMechanism]
 
 class StoreError(ProxyError):
     """The store cannot be opened, read or written."""
+
+
+class StoreRefused(StoreError):
+    """The brokers, which keep it, do not do what they were asked to, or only a part of it."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        """What to answer whoever asked for it."""
+        self.message = message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +141,29 @@ class SecretStore(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mirror:
+    """How well a store knows what somebody else keeps."""
+
+    asked_at: float | None = None
+    """Monotonic seconds of the moment that it shows; None: nothing is known since the start."""
+    problem: str | None = None
+    """Why nothing newer is known, in one sentence; None: it could be asked for, the last time."""
+
+
 class Store(CredentialStore, AclStore, QuotaStore, SecretStore, Protocol):
     """Everything that is kept."""
+
+    def begin(self) -> None:
+        """Get ready for a start of the proxy; called once, before any worker opens the store."""
+        ...
+
+    def mirror(self) -> Mirror | None:
+        """Return how well ACLs and quotas are known; None: they are this store's own.
+
+        Nobody may be let in by a mirror that knows nothing: to find no ACL may mean everything.
+        """
+        ...
 
     def close(self) -> None:
         """Let go of the store; no other method may be called after it."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from proxy.config.listener import Listener
-from proxy.config.model import Config
+from proxy.config.model import Config, Upstream
 from proxy.config.tls import ClientAuth, ListenerTls, TlsSettings, UpstreamTls
 from proxy.errors import ConfigError
 from proxy.tls.material import Material, Signature, read, signature
@@ -191,11 +191,12 @@ def open_tls(config: Config, wall: float) -> TlsOfAll:
         for index, one in enumerate(config.listeners)
         if one.tls
     }
-    upstream = config.upstream
-    return TlsOfAll(
-        listeners=listeners,
-        upstream=_open(upstream, "upstream", "upstream", wall) if upstream.tls else None,
-    )
+    return TlsOfAll(listeners=listeners, upstream=open_upstream_tls(config.upstream, wall))
+
+
+def open_upstream_tls(upstream: Upstream, wall: float) -> Tls | None:
+    """Read what TLS towards brokers needs; None: there is none. Raises ConfigError."""
+    return _open(upstream, "upstream", "upstream", wall) if upstream.tls else None
 
 
 def _open(settings: Listener | UpstreamTls, name: str, path: str, wall: float) -> Tls:

@@ -128,6 +128,7 @@ class ProxyProcess:
         self._directory = directory
         self._log = directory / "proxy.log"
         self._process: subprocess.Popen[str] | None = None
+        self._printed: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.prefix: tuple[str, ...] = ()
         """What stands before the command: another user, another network namespace."""
         self.config_file.write_text(json.dumps(config, indent=2))  # which is YAML too
@@ -138,28 +139,60 @@ class ProxyProcess:
 
     def start(self) -> None:
         """Starts it, anew if it was stopped; returns when it accepts connections."""
+        self._launch()
+        try:
+            self.wait_accepting()
+        except BaseException:
+            self._running().kill()
+            self._end(self._running())
+            raise
+
+    def start_unready(self) -> None:
+        """Starts it; returns when `/readyz` answers, whatever it says."""
+        self._launch()
+
+        def answers() -> bool:
+            try:
+                return self.readiness() in (200, 503)
+            except urllib.error.URLError:
+                return False
+
+        wait_until(answers, what="no answer on /readyz", details=self.log)
+
+    def _launch(self) -> None:
+        command = [sys.executable, "-m", "proxy", "serve", "--config", str(self.config_file)]
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
-                [
-                    *self.prefix,
-                    sys.executable,
-                    "-m",
-                    "proxy",
-                    "serve",
-                    "--config",
-                    self.config_file,
-                ],
+                [*self.prefix, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
             )
-        try:
-            self._wait_ready(self._process)
-        except BaseException:
-            self._process.kill()
-            self._end(self._process)
-            raise
+        # In a thread, which goes on so that stdout never fills up.
+        self._printed = queue.SimpleQueue()
+        threading.Thread(target=_pump, args=(self._process, self._printed), daemon=True).start()
+
+    @property
+    def has_printed(self) -> bool:
+        """Whether there is a line that `wait_accepting` has not read."""
+        return not self._printed.empty()
+
+    def wait_accepting(self) -> None:
+        """Until it has printed one line per listener."""
+        deadline = time.monotonic() + START_DEADLINE_SECONDS
+        for _ in self._listeners:
+            try:
+                line = self._printed.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise ProxyFailed(f"not ready:\n{self.log()}") from None
+            if not line:
+                raise ProxyFailed(f"ended with {self._running().wait()}:\n{self.log()}")
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            raise ProxyFailed("not started")
+        return self._process
 
     def __exit__(
         self,
@@ -180,9 +213,7 @@ class ProxyProcess:
     @property
     def pid(self) -> int:
         """The process that was started; workers are its children."""
-        if self._process is None:
-            raise ProxyFailed("not started")
-        return self._process.pid
+        return self._running().pid
 
     def addresses(self) -> dict[str, Address]:
         """Where each listener accepts, by the upper-case name that the programs know."""
@@ -202,10 +233,8 @@ class ProxyProcess:
 
     def wait(self, deadline_seconds: float = STOP_DEADLINE_SECONDS) -> int:
         """Until it has ended; returns its exit status."""
-        if self._process is None:
-            raise ProxyFailed("not started")
-        status = self._process.wait(deadline_seconds)
-        self._end(self._process)
+        status = self._running().wait(deadline_seconds)
+        self._end(self._running())
         return status
 
     def add_user(self, name: str, password: str, mechanism: str) -> None:
@@ -295,19 +324,6 @@ class ProxyProcess:
         files = sorted((self._directory / "events").glob("events-*.jsonl*"))
         lines = [line for file in files for line in file.read_text().splitlines(keepends=True)]
         return [json.loads(line) for line in lines if line.endswith("\n")]
-
-    def _wait_ready(self, process: subprocess.Popen[str]) -> None:
-        # One line per listener; read in a thread, which goes on so that stdout never fills up.
-        lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=_pump, args=(process, lines), daemon=True).start()
-        deadline = time.monotonic() + START_DEADLINE_SECONDS
-        for _ in self._listeners:
-            try:
-                line = lines.get(timeout=max(0.0, deadline - time.monotonic()))
-            except queue.Empty:
-                raise ProxyFailed(f"not ready:\n{self.log()}") from None
-            if not line:
-                raise ProxyFailed(f"ended with {process.wait()}:\n{self.log()}")
 
     def _end(self, process: subprocess.Popen[str]) -> None:
         try:

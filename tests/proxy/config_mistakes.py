@@ -84,7 +84,7 @@ MISTAKES = [
     ("upstream:", "upstream:\n  security.protocol: SASL_SSL\n  sasl.mechanism: OAUTHBEARER\n  sasl.oauthbearer.token.endpoint.url: ftp://idp/", "upstream.sasl.oauthbearer.token.endpoint.url: must be a file:, http: or https: URL"),
     ("upstream:", "upstream:\n  security.protocol: SASL_SSL\n  sasl.mechanism: OAUTHBEARER\n  sasl.oauthbearer.token.endpoint.url: https://idp/", "upstream.sasl.oauthbearer.client.credentials.client.id: is required for OAUTHBEARER"),
     ("upstream:", "upstream:\n  security.protocol: SASL_SSL\n  sasl.mechanism: OAUTHBEARER\n  sasl.oauthbearer.token.endpoint.url: file:token\n  sasl.oauthbearer.scope: all", "upstream.sasl.oauthbearer.scope: has no meaning with OAUTHBEARER from a file"),
-    ("sqlite:state", "zookeeper://h:1/", "store.url: zookeeper: is not available yet, use sqlite:PATH"),
+    ("sqlite:state", "zookeeper://h:1/", "store.url: must be sqlite:PATH or broker:PATH, got 'zookeeper://h:1/.db'"),
     # words
     ("enforcement: enforce", "enforcement: kill", f"{LISTENER}.reauth.enforcement: must be 'observe', 'probe' or 'enforce', got 'kill'"),
     ("SCRAM-SHA-512", "PLAIN", f"{LISTENER}.sasl.enabled.mechanisms[2]: must be 'OAUTHBEARER', 'SCRAM-SHA-256' or 'SCRAM-SHA-512', got 'PLAIN'"),
@@ -117,7 +117,7 @@ MISTAKES = [
     ("file:jwks.json", "file:.", f"{LISTENER}.sasl.oauthbearer.jwks.endpoint.url: DIR cannot be read: no permission, or not a file"),
     ("file:jwks.json", "ftp://h/x", f"{LISTENER}.sasl.oauthbearer.jwks.endpoint.url: must be a file:, http: or https: URL"),
     ("sqlite:state.db", "sqlite:no/state.db", "store.url: DIR/no is not a directory"),
-    ("sqlite:state.db", "state.db", "store.url: must be sqlite:PATH, got 'state.db'"),
+    ("sqlite:state.db", "state.db", "store.url: must be sqlite:PATH or broker:PATH, got 'state.db'"),
 ]
 
 # One item of reauth.overrides or two, and what follows the list's path in the line.

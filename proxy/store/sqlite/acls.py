@@ -95,6 +95,17 @@ class SqliteAcls(Database):
         return tuple(found[asked] for asked in filters)
 
 
+def replace(connection: sqlite3.Connection, acls: Collection[Acl]) -> None:
+    """Let there be these ACLs and no others, inside the caller's write transaction."""
+    rows = connection.execute(f"SELECT {_LIST} FROM acls")  # noqa: S608
+    present, wanted = {*_acls(rows)}, {*acls}
+    gone, new = sorted(present - wanted), sorted(wanted - present)
+    connection.executemany(f"DELETE FROM acls WHERE {_EXACT}", map(_row, gone))  # noqa: S608
+    connection.executemany(f"INSERT INTO acls ({_LIST}) VALUES ({_MARKS})", map(_row, new))  # noqa: S608
+    _log(connection, gone, created=False)
+    _log(connection, new, created=True)
+
+
 def _versions(connection: sqlite3.Connection) -> tuple[int, int]:
     """Return the present version, and the one after which all changes are in the log."""
     present, changes_after = connection.execute(

@@ -74,10 +74,18 @@ def _quotas(connection: sqlite3.Connection) -> None:
     connection.execute("INSERT INTO quota_version VALUES (0, 0)")
 
 
+def _mirror(connection: sqlite3.Connection) -> None:
+    connection.execute(
+        "CREATE TABLE mirror (id INTEGER PRIMARY KEY CHECK (id = 0),"
+        " asked_at REAL, altered_at REAL, problem TEXT) STRICT"
+    )
+
+
 STEPS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _credentials_and_secrets,
     _acls,
     _quotas,
+    _mirror,
 )
 """Step N leads from version N to N + 1; the version is `PRAGMA user_version`."""
 

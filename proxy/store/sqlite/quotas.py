@@ -2,7 +2,7 @@
 
 import sqlite3
 
-from proxy.quota.model import BadEntity, QuotaEntity, QuotaKey
+from proxy.quota.model import BadEntity, QuotaEntity, QuotaKey, Quotas
 from proxy.quota.store import Changes, QuotaSnapshot
 from proxy.store.sqlite.database import Database
 
@@ -17,26 +17,33 @@ class SqliteQuotas(Database):
 
     def quota_snapshot(self) -> QuotaSnapshot:
         """Return every quota, with the version they belong to."""
-        quotas: dict[QuotaEntity, dict[QuotaKey, float]] = {}
         with self.viewing() as connection:
-            version = _version(connection)
-            rows = connection.execute(
-                "SELECT entity_path, key, value FROM quotas ORDER BY entity_path, key"
-            )
-            for path, key, value in rows:
-                quotas.setdefault(_entity(path), {})[QuotaKey(key)] = value
-        return QuotaSnapshot(version=version, quotas=quotas)
+            return QuotaSnapshot(version=_version(connection), quotas=_all(connection))
 
     def alter_quotas(self, changes: Changes) -> None:
         """Set and remove, all in one transaction."""
         with self.writing() as connection:
-            changed = sum(
-                _alter(connection, entity.entity_path, key, value)
-                for entity, ops in changes.items()
-                for key, value in ops.items()
-            )
-            if changed:
-                connection.execute("UPDATE quota_version SET value = value + 1")
+            _alter_all(connection, changes)
+
+
+def replace(connection: sqlite3.Connection, quotas: Quotas) -> None:
+    """Let there be these quotas and no others, inside the caller's write transaction."""
+    changes: dict[QuotaEntity, dict[QuotaKey, float | None]] = {
+        entity: dict.fromkeys(limits) for entity, limits in _all(connection).items()
+    }
+    for entity, limits in quotas.items():
+        changes.setdefault(entity, {}).update(limits)
+    _alter_all(connection, changes)
+
+
+def _all(connection: sqlite3.Connection) -> dict[QuotaEntity, dict[QuotaKey, float]]:
+    quotas: dict[QuotaEntity, dict[QuotaKey, float]] = {}
+    rows = connection.execute(
+        "SELECT entity_path, key, value FROM quotas ORDER BY entity_path, key"
+    )
+    for path, key, value in rows:
+        quotas.setdefault(_entity(path), {})[QuotaKey(key)] = value
+    return quotas
 
 
 def _version(connection: sqlite3.Connection) -> int:
@@ -48,6 +55,16 @@ def _entity(path: str) -> QuotaEntity:
         return QuotaEntity.from_entity_path(path)
     except BadEntity as bad:
         raise ValueError(str(bad)) from None
+
+
+def _alter_all(connection: sqlite3.Connection, changes: Changes) -> None:
+    changed = sum(
+        _alter(connection, entity.entity_path, key, value)
+        for entity, ops in changes.items()
+        for key, value in ops.items()
+    )
+    if changed:
+        connection.execute("UPDATE quota_version SET value = value + 1")
 
 
 def _alter(connection: sqlite3.Connection, path: str, key: QuotaKey, value: float | None) -> int:

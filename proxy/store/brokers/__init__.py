@@ -1,0 +1,46 @@
+"""ACLs and quotas that stay with the brokers: read from a mirror of them, written to both.
+
+The mirror is a file of this host; `follower` keeps it up to date. SCRAM verifiers and the
+deployment's secrets are the file's own: brokers tell nobody theirs (KIP-554).
+"""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from proxy.acl.model import Acl, AclFilter, exactly
+from proxy.quota.store import Changes
+from proxy.store.brokers.administration import Brokers
+from proxy.store.sqlite.mirror import SqliteMirror
+
+
+class BrokerStore(SqliteMirror):
+    """A `proxy.store.Store`. What the brokers did of a request that they refused is mirrored."""
+
+    def __init__(self, path: Path, brokers: Brokers) -> None:
+        """`path`: the mirror."""
+        super().__init__(path)
+        self._brokers = brokers
+
+    def create_acls(self, acls: Collection[Acl]) -> int:
+        """Have the brokers add ACLs. Raises StoreRefused."""
+        done = self._brokers.create_acls(acls)
+        self.altered(done.at)
+        version = super().create_acls(done.items)
+        done.raise_refusal()
+        return version
+
+    def delete_acls(self, filters: Sequence[AclFilter]) -> tuple[tuple[Acl, ...], ...]:
+        """Have the brokers delete what any filter asks for. Raises StoreRefused."""
+        done = self._brokers.delete_acls(filters)
+        self.altered(done.at)
+        gone = dict.fromkeys(acl for found in done.items for acl in found)
+        super().delete_acls([exactly(acl) for acl in gone])
+        done.raise_refusal()
+        return tuple(done.items)
+
+    def alter_quotas(self, changes: Changes) -> None:
+        """Have the brokers set and remove. Raises StoreRefused."""
+        done = self._brokers.alter_quotas(changes)
+        self.altered(done.at)
+        super().alter_quotas({entity: changes[entity] for entity in done.items})
+        done.raise_refusal()

@@ -1,0 +1,136 @@
+"""What brokers are asked and told about ACLs and quotas: the proxy is their administrator.
+
+Each change is a connection of its own, in an event loop of its own: they are rare, and come from
+threads beside the worker's loop.
+"""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final, Generic, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from proxy import config
+from proxy.acl.model import Acl, AclFilter
+from proxy.admin import AdminClient, AdminError, KafkaError
+from proxy.errors import ProxyError
+from proxy.quota.model import QuotaEntity
+from proxy.quota.store import Changes
+from proxy.store.interface import StoreRefused
+from proxy.upstream import Access
+from proxy.wire.request import CLIENT_ID
+
+T = TypeVar("T")
+
+
+def administrator(upstream: config.Upstream, access: Access) -> AdminClient:
+    """Return a client of the brokers that logs in as the proxy."""
+    return AdminClient(
+        [str(server) for server in upstream.bootstrap_servers],
+        login=access.identity,
+        ssl_context=access.context,
+        client_id=CLIENT_ID,
+        request_timeout_s=access.timeout_s,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[T]):
+    """What brokers did of a change."""
+
+    items: Sequence[T]
+    refusal: KafkaError | None = None
+    """Why they did not do the first of the rest; None: there is no rest."""
+    at: float = field(default_factory=monotonic)
+    """When they had answered, monotonic seconds."""
+
+    def raise_refusal(self) -> None:
+        """Raise StoreRefused if there is a rest."""
+        if self.refusal is not None:
+            raise _refused(self.refusal)
+
+    @classmethod
+    def of(cls, outcomes: Mapping[T, KafkaError | None]) -> "Done[T]":
+        """Return what was done of these: None stands for success."""
+        refusals = [error for error in outcomes.values() if error is not None]
+        return cls(
+            [item for item, error in outcomes.items() if error is None],
+            refusals[0] if refusals else None,
+        )
+
+
+class Brokers:
+    """Changes what brokers keep; one change at a time. Raises StoreRefused."""
+
+    def __init__(self, upstream: config.Upstream, access: Access) -> None:
+        """`access` is used in the event loops of the changes, and must not be in any other."""
+        self._upstream = upstream
+        self._access = access
+        self._lock = threading.Lock()
+
+    def create_acls(self, acls: Collection[Acl]) -> Done[Acl]:
+        """Add ACLs, or find that they are there."""
+        return Done.of(self._tell(lambda admin: admin.create_acls(acls)).values())
+
+    def delete_acls(self, filters: Sequence[AclFilter]) -> Done[tuple[Acl, ...]]:
+        """Delete what any of the filters asks for; return, for each, what it found."""
+        results = self._tell(lambda admin: admin.delete_acls(filters)).values()
+        found = [results[wanted] for wanted in filters]
+        refusals = [
+            error
+            for result in found
+            for error in (result.error, *(match.error for match in result.matches))
+            if error is not None
+        ]
+        gone = [
+            tuple(match.acl for match in result.matches if match.error is None) for result in found
+        ]
+        return Done(gone, refusals[0] if refusals else None)
+
+    def alter_quotas(self, changes: Changes) -> Done[QuotaEntity]:
+        """Set and remove quotas."""
+        by_name = {
+            entity: {key.value: value for key, value in ops.items()}
+            for entity, ops in changes.items()
+        }
+        return Done.of(self._tell(lambda admin: admin.alter_client_quotas(by_name)).values())
+
+    def _tell(self, change: Callable[[AdminClient], Awaitable[T]]) -> T:
+        async def tell() -> T:
+            async with administrator(self._upstream, self._access) as admin:
+                return await change(admin)
+
+        try:
+            with self._lock:
+                return asyncio.run(tell())
+        except AdminError as error:
+            raise _refused(error) from None
+
+
+def why(error: ProxyError) -> str:
+    """Say what went wrong in our words: a broker's own might repeat what it was told to log in."""
+    if not isinstance(error, KafkaError):
+        return str(error)
+    if not isinstance(error.code, ErrorCode):
+        return f"error {error.code}"
+    name = error.code.name.upper()
+    return f"{name}: {_MEANINGS[error.code]}" if error.code in _MEANINGS else name
+
+
+_MEANINGS: Final[Mapping[ErrorCode, str]] = {
+    ErrorCode.cluster_authorization_failed: "the proxy's principal lacks rights on the cluster",
+    ErrorCode.sasl_authentication_failed: "the proxy's login is refused",
+    ErrorCode.security_disabled: "the brokers have no authorizer, and so no ACLs",
+    ErrorCode.unsupported_version: "the brokers are too old for it",
+}
+
+
+def _refused(error: AdminError) -> StoreRefused:
+    message = f"The brokers do not do it: {why(error)}"
+    if not isinstance(error, KafkaError):
+        return StoreRefused(ErrorCode.broker_not_available, message)
+    code = error.code if isinstance(error.code, ErrorCode) else ErrorCode.unknown_server_error
+    return StoreRefused(code, message)

@@ -1,0 +1,177 @@
+"""Keeps a mirror like the brokers it mirrors; a process of its own, beside the workers.
+
+A cluster may have 100,000 ACLs, which take a second to read: no client waits for it here. Laws:
+
+- The brokers' silence changes nothing: what the mirror showed goes on applying.
+- At most a tenth of the time is spent on asking, however many ACLs there are.
+- What the brokers have and this version does not know is left out, and told.
+"""
+
+import asyncio
+import logging
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+
+from proxy import config
+from proxy.acl.checks import acl_refusal
+from proxy.acl.model import Acl, AuthorizerMode
+from proxy.admin import AdminClient, AuthenticationFailed, UnsupportedVersion
+from proxy.admin.quota_messages import known_quotas
+from proxy.config import QuotasMode
+from proxy.errors import ProxyError
+from proxy.quota.model import Quotas
+from proxy.repeats import Repeats
+from proxy.routing.discovery import FIRST_BACKOFF, LONGEST_AFTER_REFUSAL, LONGEST_BACKOFF
+from proxy.store.brokers.administration import administrator, why
+from proxy.store.sqlite.mirror import SETTLES_WITHIN, SqliteMirror
+from proxy.tls.contexts import Tls, TlsOfAll
+from proxy.tls.follower import follow as follow_certificates
+from proxy.upstream import Access, open_access
+
+log = logging.getLogger(__name__)
+
+MOST_OF_THE_TIME: Final = 0.1
+"""Share that is spent on asking."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """What the mirror was last brought to show: it need not be brought to the same again."""
+
+    acls: tuple[Acl, ...] | None = None
+    quotas: Quotas | None = None
+    acl_version: int = -1
+    quota_version: int = -1
+
+
+class Follower:
+    """Asks again and again."""
+
+    def __init__(self, mirror: SqliteMirror, settings: config.Config, access: Access) -> None:
+        self._mirror = mirror
+        self._upstream = settings.upstream
+        self._refresh_s = settings.store.refresh_ms / 1000
+        self._wants_acls = settings.authorizer.mode is not AuthorizerMode.OFF
+        self._enforces_quotas = settings.quotas.mode is not QuotasMode.OFF
+        self._access = access
+        self._context = access.context
+        self._admin = administrator(self._upstream, access)
+        self._shown = _Shown()
+        self._repeats = Repeats()
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        failures = 0
+        while True:
+            began = monotonic()
+            longest = await self._attempt(began)
+            if longest is None:
+                failures = 0
+                took = monotonic() - began
+                pause = max(self._refresh_s, took / MOST_OF_THE_TIME - took)
+            else:
+                failures += 1
+                pause = min(FIRST_BACKOFF * 2.0 ** min(failures, 10), longest)
+            await asyncio.sleep(pause)
+
+    async def _attempt(self, now: float) -> float | None:
+        """Ask once. Return None, or if it failed the seconds that may pass until the next time."""
+        try:
+            shown = await self.look(now)
+        except ProxyError as error:
+            problem = f"what the brokers keep is not known: {why(error)}"
+            self._tell(problem, now)
+            with suppress(ProxyError):
+                self._mirror.note_problem(problem)
+            refused = isinstance(error, AuthenticationFailed)
+            return LONGEST_AFTER_REFUSAL if refused else LONGEST_BACKOFF
+        except Exception:  # the mirror stays as it is, and the next look comes
+            log.exception("what the brokers keep could not be looked at")
+            return LONGEST_BACKOFF
+        return None if shown else SETTLES_WITHIN
+
+    async def look(self, now: float) -> bool:
+        """Ask the brokers, and have the mirror show it; False: a change came in between.
+
+        Raises AdminError and StoreError.
+        """
+        admin = await self._administrator()
+        acls = await self._acls(admin) if self._wants_acls else None
+        quotas = await self._quotas(admin)
+        mirror, shown = self._mirror, self._shown
+        same_acls = acls == shown.acls and mirror.acl_version() == shown.acl_version
+        same_quotas = quotas == shown.quotas and mirror.quota_version() == shown.quota_version
+        if not mirror.take_over(
+            asked_at=now,
+            new_acls=None if same_acls else acls,
+            new_quotas=None if same_quotas else quotas,
+        ):
+            return False
+        self._shown = _Shown(
+            acls=acls,
+            quotas=quotas,
+            acl_version=mirror.acl_version(),
+            quota_version=mirror.quota_version(),
+        )
+        return True
+
+    async def _administrator(self) -> AdminClient:
+        if self._access.context is not self._context:  # the certificate is another one
+            await self._admin.close()
+            self._context = self._access.context
+            self._admin = administrator(self._upstream, self._access)
+        return self._admin
+
+    async def _acls(self, admin: AdminClient) -> tuple[Acl, ...]:
+        told = (await admin.describe_acls()).values()
+        known = tuple(acl for acl in told if acl_refusal(acl) is None)
+        if left_out := len(told) - len(known):
+            self._tell(
+                f"{left_out} ACLs of the brokers are unknown here, and left out", monotonic()
+            )
+        return known
+
+    async def _quotas(self, admin: AdminClient) -> Quotas | None:
+        try:
+            told = (await admin.describe_client_quotas()).entities()
+        except UnsupportedVersion:  # before KIP-546
+            if self._enforces_quotas:
+                raise
+            return None
+        known, left_out = known_quotas(told)
+        if left_out:
+            problem = f"{left_out} quotas of the brokers are unknown here, and left out"
+            self._tell(problem, monotonic())
+        return known
+
+    def _tell(self, problem: str, now: float) -> None:
+        if (line := self._repeats.line(problem, problem, now)) is not None:
+            log.warning("%s", line)
+
+
+def run(settings: config.Config, tls: Tls | None, lifeline: int) -> int:
+    """Keep the mirror like the brokers until SIGTERM, or until `lifeline` ends; return 0."""
+    asyncio.run(_follow(settings, tls, lifeline))
+    return 0
+
+
+async def _follow(settings: config.Config, tls: Tls | None, lifeline: int) -> None:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # the parent decides
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # nothing here can be reloaded
+    loop.add_reader(lifeline, stopping.set)
+    access = open_access(settings.upstream, tls)
+    work = [Follower(SqliteMirror(settings.store.path()), settings, access).run()]
+    if tls is not None:
+        work.append(follow_certificates(TlsOfAll(listeners={}, upstream=tls)))
+    if access.identity is not None:
+        work.append(access.identity.run())
+    tasks = [loop.create_task(one) for one in work]
+    await stopping.wait()
+    for task in tasks:
+        task.cancel()

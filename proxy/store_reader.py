@@ -1,0 +1,113 @@
+"""What a worker knows from the store, brought up to date about once a second.
+
+Nobody is let in before the store is known, when its ACLs and quotas are copies: see `Mirror`.
+What was known goes on applying when the store cannot be read, and the proxy is not ready then.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from metrics import registry
+from metrics.snapshot import Snapshot
+from proxy import config
+from proxy.errors import ProxyError
+from proxy.quota_service import QuotaService
+from proxy.store import CachedCredentials, Mirror, Store, open_store
+from proxy.upstream import TlsOfNow, open_access
+
+if TYPE_CHECKING:
+    from proxy.authorization import Authorization
+    from proxy.store.brokers.administration import Brokers
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY: Final = 0.2
+"""Seconds between two looks whether anything is known yet."""
+
+
+def open_store_to_share(settings: config.Config, tls: TlsOfNow | None) -> Store:
+    """Open the store as all workers do; `tls`: what brokers are met with. Raises StoreError."""
+
+    def brokers() -> "Brokers":
+        from proxy.store.brokers.administration import Brokers  # with 16 MiB of schemas
+
+        return Brokers(settings.upstream, open_access(settings.upstream, tls))
+
+    return open_store(settings.store.url, brokers)
+
+
+class StoreReader:
+    """Used by the event loop of a worker; what waits for a disk is done beside it."""
+
+    def __init__(
+        self,
+        store: Store,
+        credentials: CachedCredentials,
+        authorization: "Authorization | None",
+        quotas: QuotaService | None,
+        *,
+        rights_changed: Callable[[], None],
+        quotas_changed: Callable[[QuotaService], Awaitable[None]],
+    ) -> None:
+        """The last two are called when open connections must be judged, or measured, anew."""
+        self._store = store
+        self._credentials = credentials
+        self._authorization = authorization
+        self._quotas = quotas
+        self._rights_changed = rights_changed
+        self._quotas_changed = quotas_changed
+        self._error: str | None = None
+        self._read_at = monotonic()
+        self._mirror: Mirror | None = Mirror()
+
+    async def known(self) -> None:
+        """Return when clients can be judged by what the store has."""
+        await self.refresh()
+        while not self._is_known:
+            await asyncio.sleep(LOOK_EVERY)
+            await self.refresh()
+
+    @property
+    def _is_known(self) -> bool:
+        return self._mirror is None or self._mirror.asked_at is not None
+
+    async def refresh(self) -> None:
+        """Take over what changed in the store."""
+        began = monotonic()
+        try:
+            mirror = await asyncio.to_thread(self._store.mirror)
+            await asyncio.to_thread(self._credentials.refresh_if_changed)
+            if self._authorization is not None:
+                await asyncio.to_thread(self._authorization.read)
+                if self._authorization.take_over():
+                    self._rights_changed()
+            if self._quotas is not None:
+                await asyncio.to_thread(self._quotas.read)
+                if self._quotas.take_over():
+                    await self._quotas_changed(self._quotas)
+            # last: what the mirror showed before is what has been taken over now
+            self._mirror = mirror
+            self._error = None
+            self._read_at = max(began, self._read_at)
+        except ProxyError as error:  # what was known goes on applying
+            if self._error is None:
+                log.error("%s", error)
+            self._error = str(error)
+
+    def not_ready(self) -> list[str]:
+        """Say why no clients should come."""
+        if self._error is not None:
+            return [self._error]
+        if self._mirror is not None and self._mirror.problem is not None:
+            return [self._mirror.problem]
+        return [] if self._is_known else ["what the brokers keep is not known yet"]
+
+    def collect(self, snapshot: Snapshot) -> None:
+        """Add how old it is what is known."""
+        known_at = self._read_at
+        if self._mirror is not None and self._mirror.asked_at is not None:
+            known_at = min(known_at, self._mirror.asked_at)
+        snapshot.gauge(registry.STORE_AGE, monotonic() - known_at)

@@ -1,0 +1,383 @@
+"""ACLs and quotas that stay with the brokers: two proxies on two hosts apply the same ones.
+
+The brokers let nobody but the proxy do anything; what clients may is judged by the proxies, by the
+brokers' own ACLs.
+"""
+
+import asyncio
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka as confluent
+import pytest
+
+from proxy.admin import AdminClient, Scram
+from tests.kafka.clients import User, confluent_admin, password_of
+from tests.kafka.cluster import KafkaCluster, wait_until
+from tests.kafka.conftest import add_users, user
+from tests.kafka.proxied import SUPER_USER, ProxyFailed, ProxyProcess, gateway_config
+from tests.kafka.quotas_given import PRODUCER
+from tests.kafka.tokens import Issuer
+from tests.kafka.upstream_given import (
+    LITTLE,
+    PASSWORD,
+    add_proxys_users,
+    by_password,
+    by_token_file,
+    sasl_cluster,
+)
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+SCRAM = "SCRAM-SHA-256"
+DEADLINE = 120.0
+REFRESH_MS = 500
+EVERYTHING = confluent_admin.AclBindingFilter(
+    confluent_admin.ResourceType.ANY,
+    None,
+    confluent_admin.ResourcePatternType.ANY,
+    None,
+    None,
+    confluent_admin.AclOperation.ANY,
+    confluent_admin.AclPermissionType.ANY,
+)
+
+
+@pytest.fixture(scope="module")
+def brokers(
+    require_kafka: None,  # noqa: ARG001 - skips
+    jwks: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[KafkaCluster]:
+    """One node of this module alone: it is stopped, and its ACLs are counted."""
+    with sasl_cluster(jwks, tmp_path_factory.mktemp("brokers")) as cluster:
+        add_proxys_users(cluster)
+        yield cluster
+
+
+def config(brokers: KafkaCluster, jwks: Path, login: dict[str, Any]) -> dict[str, Any]:
+    upstream = str(brokers.address(listener=LITTLE))
+    settings = gateway_config(upstream, jwks, listeners={"LONG": 3_600_000})
+    settings["upstream"] |= login
+    settings["store"] = {"url": "broker:state.db", "refresh.ms": REFRESH_MS}
+    settings["authorizer"]["mode"] = "enforce"
+    settings["quotas"] = {"mode": "enforce"}
+    return settings
+
+
+@pytest.fixture(scope="module")
+def hosts(
+    brokers: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[ProxyProcess, ProxyProcess]]:
+    """Each has a file of its own; the first has two workers."""
+    directories = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
+    first, second = (
+        ProxyProcess(
+            config(brokers, jwks, by_password(SCRAM, directory)) | {"workers": workers}, directory
+        )
+        for directory, workers in zip(directories, (2, 1), strict=True)
+    )
+    for process in (first, second):
+        add_users(process)
+    with first, second:
+        yield first, second
+    for process in (first, second):
+        assert "Traceback" not in process.log()
+        assert PASSWORD not in process.log()
+
+
+@pytest.fixture
+def topic(brokers: KafkaCluster) -> str:
+    name = f"topic-{uuid.uuid4()}"
+    brokers.create_topic(name)
+    return name
+
+
+@pytest.fixture
+def carol(issuer: Issuer) -> User:
+    return user(issuer, SCRAM)
+
+
+@pytest.fixture
+def at_brokers(brokers: KafkaCluster) -> Any:
+    """An administrator who does not come through a proxy."""
+    return confluent_admin.AdminClient({"bootstrap.servers": brokers.bootstrap()})
+
+
+def bootstrap_of(proxy: ProxyProcess) -> str:
+    return str(proxy.addresses()["LONG"])
+
+
+def administrator(issuer: Issuer, proxy: ProxyProcess) -> Any:
+    return confluent_admin.AdminClient(
+        user(issuer, SCRAM, SUPER_USER).confluent(bootstrap_of(proxy))
+    )
+
+
+def may_write(topic: str, principal: str = "User:carol") -> Any:
+    return confluent_admin.AclBinding(
+        confluent_admin.ResourceType.TOPIC,
+        topic,
+        confluent_admin.ResourcePatternType.LITERAL,
+        principal,
+        "*",
+        confluent_admin.AclOperation.WRITE,
+        confluent_admin.AclPermissionType.ALLOW,
+    )
+
+
+def exactly(acl: Any) -> Any:
+    return confluent_admin.AclBindingFilter(
+        acl.restype,
+        acl.name,
+        acl.resource_pattern_type,
+        acl.principal,
+        acl.host,
+        acl.operation,
+        acl.permission_type,
+    )
+
+
+def create(admin: Any, *acls: Any) -> None:
+    for done in admin.create_acls(list(acls), request_timeout=DEADLINE).values():
+        done.result()
+
+
+def delete(admin: Any, acl: Any) -> list[Any]:
+    (done,) = admin.delete_acls([exactly(acl)], request_timeout=DEADLINE).values()
+    return list(done.result())
+
+
+def listed(admin: Any, acl: Any) -> bool:
+    return acl in admin.describe_acls(EVERYTHING, request_timeout=DEADLINE).result()
+
+
+class Writer:
+    """A producer that goes on with one connection."""
+
+    def __init__(self, who: User, proxy: ProxyProcess, topic: str) -> None:
+        self._topic = topic
+        self._producer = confluent.Producer(who.confluent(bootstrap_of(proxy)))
+
+    def may(self) -> bool:
+        """Whether a record is taken; False: its topic may not be written to."""
+        told: list[confluent.KafkaError | None] = []
+        try:
+            self._producer.produce(
+                self._topic, b"-", on_delivery=lambda error, _: told.append(error)
+            )
+        except confluent.KafkaException as at_once:  # it remembers for a while
+            told.append(at_once.args[0])
+        assert self._producer.flush(DEADLINE) == 0
+        (error,) = told
+        if error is not None:
+            assert error.code() == confluent.KafkaError.TOPIC_AUTHORIZATION_FAILED, error
+        return error is None
+
+
+# --- ACLs
+
+
+def test_what_the_brokers_are_told_applies_at_every_host(
+    hosts: tuple[ProxyProcess, ProxyProcess], at_brokers: Any, carol: User, topic: str
+) -> None:
+    """Made and taken away with the brokers' own tools; open connections feel it."""
+    writers = [Writer(carol, host, topic) for host in hosts]
+    assert [writer.may() for writer in writers] == [False, False]
+    create(at_brokers, may_write(topic))
+    wait_until(lambda: all(writer.may() for writer in writers), what="not allowed")
+    assert delete(at_brokers, may_write(topic)) == [may_write(topic)]
+    wait_until(lambda: not any(writer.may() for writer in writers), what="still allowed")
+
+
+def test_what_one_host_is_told_the_brokers_keep(
+    hosts: tuple[ProxyProcess, ProxyProcess],
+    at_brokers: Any,
+    issuer: Issuer,
+    carol: User,
+    topic: str,
+) -> None:
+    """In force at the host that was asked when it has answered, and soon at the other."""
+    first, second = hosts
+    admin = administrator(issuer, first)
+    create(admin, may_write(topic))
+    assert listed(admin, may_write(topic))
+    first.until_known()
+    here = Writer(carol, first, topic)
+    assert all(here.may() for _ in range(5))
+    wait_until(lambda: listed(at_brokers, may_write(topic)), what="the brokers do not know it")
+    there = Writer(carol, second, topic)
+    wait_until(there.may, what="not allowed there")
+
+    assert delete(admin, may_write(topic)) == [may_write(topic)]
+    assert not listed(admin, may_write(topic))
+    wait_until(lambda: not listed(at_brokers, may_write(topic)), what="the brokers have it yet")
+    wait_until(lambda: not there.may(), what="still allowed there")
+    wait_until(lambda: not here.may(), what="still allowed here")
+
+
+def test_a_change_is_not_undone_by_an_older_answer(
+    hosts: tuple[ProxyProcess, ProxyProcess], issuer: Issuer, topic: str
+) -> None:
+    """Brokers are asked twice a second, and were asked while it was made."""
+    admin = administrator(issuer, hosts[0])
+    for number in range(20):
+        acl = may_write(topic, f"User:number-{number}")
+        create(admin, acl)
+        assert listed(admin, acl)
+        assert delete(admin, acl) == [acl]
+        assert not listed(admin, acl)
+
+
+def test_the_command_line_goes_to_the_brokers(
+    hosts: tuple[ProxyProcess, ProxyProcess], at_brokers: Any, topic: str, tmp_path: Path
+) -> None:
+    """`--config` names them; the copy is no place for changes."""
+    _, second = hosts
+    rule = ["--allow-principal", "User:dora", "--operation", "Write", "--topic", topic]
+    second.command("acls", "add", *rule)
+    acl = may_write(topic, "User:dora")
+    wait_until(lambda: listed(at_brokers, acl), what="the brokers do not know it")
+    told = json.loads(second.command("acls", "list", "--topic", topic, "--output", "json"))
+    assert [one["principal"] for one in told] == ["User:dora"]
+    second.command("acls", "remove", *rule, "--force")
+    wait_until(lambda: not listed(at_brokers, acl), what="the brokers have it yet")
+    copy = second.config_file.with_name("state.db")
+    elsewhere = ProxyProcess({**second.config, "store": {"url": f"sqlite:{copy}"}}, tmp_path)
+    with pytest.raises(ProxyFailed, match="is a copy of what brokers have"):
+        elsewhere.command("acls", "list")
+
+
+# --- quotas
+
+
+async def quotas_told(proxy: ProxyProcess) -> dict[str, float]:
+    """What an administrator is told who asks a host."""
+    login = Scram(username=SUPER_USER, password=password_of(SUPER_USER))
+    async with AdminClient(bootstrap_of(proxy), login=login) as admin:
+        entities = (await admin.describe_client_quotas()).entities()
+    return {key: value for values in entities.values() for key, value in values.items()}
+
+
+def test_quotas_are_the_brokers(
+    hosts: tuple[ProxyProcess, ProxyProcess], brokers: KafkaCluster
+) -> None:
+    """Set by the command line of one host, known to the brokers and to the other host."""
+    first, second = hosts
+    names = ["--user", "erin", "--client-id", "c"]
+    first.command("quotas", "set", *names, f"{PRODUCER}=1000")
+    wait_until(
+        lambda: asyncio.run(quotas_told(second)) == {PRODUCER: 1000.0}, what="not known there"
+    )
+    (entry,) = brokers.ask(48, 1, components=(), strict=False).entries
+    assert [(value.key, value.value) for value in entry.values] == [(PRODUCER, 1000.0)]
+    second.command("quotas", "remove", *names)
+    wait_until(lambda: not asyncio.run(quotas_told(first)), what="known yet")
+
+
+# --- brokers that do not answer
+
+
+def test_the_brokers_silence_changes_nothing_and_lets_nobody_in_at_first(
+    brokers: KafkaCluster, jwks: Path, at_brokers: Any, carol: User, topic: str, tmp_path: Path
+) -> None:
+    """An empty copy may mean that everything is allowed, so nobody is asked in by it."""
+    settings = config(brokers, jwks, by_password(SCRAM, tmp_path))
+    settings["authorizer"]["allow.everyone.if.no.acl.found"] = True
+    create(at_brokers, may_write(topic, "User:somebody-else"))
+    process = ProxyProcess(settings, tmp_path)
+    add_users(process)
+    with process:
+        assert not Writer(carol, process, topic).may()
+        brokers.stop_node(1)
+        try:
+            wait_until(lambda: process.readiness() == 503, what="still ready")
+            assert any("not known" in reason for reason in process.reasons())
+            assert process.metric("acls") > 0, "what was known goes on applying"
+            process.stop()
+            process.start_unready()
+            wait_until(lambda: process.readiness() == 503, what="ready")
+            assert any("not known" in reason for reason in process.reasons())
+            assert not process.has_printed
+        finally:
+            brokers.start_node(1)
+            brokers.wait_ready()
+        process.wait_accepting()
+        wait_until(lambda: process.readiness() == 200, what="not ready", details=process.log)
+        assert not Writer(carol, process, topic).may()
+    assert "Traceback" not in process.log()
+    assert delete(at_brokers, may_write(topic, "User:somebody-else"))
+
+
+def test_brokers_that_refuse_the_proxy_are_told_of(
+    brokers: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
+) -> None:
+    """Its principal is nobody to them: nobody is let in, and `/readyz` says why."""
+    settings = config(brokers, jwks, by_token_file(tmp_path, issuer.mint("nobody")))
+    process = ProxyProcess(settings, tmp_path)
+    try:
+        process.start_unready()
+        reason = "CLUSTER_AUTHORIZATION_FAILED: the proxy's principal lacks rights on the cluster"
+        wait_until(lambda: any(reason in one for one in process.reasons()), what=reason)
+    finally:
+        process.stop()
+    assert process.log().count("CLUSTER_AUTHORIZATION_FAILED") <= 2
+    assert "Traceback" not in process.log()
+
+
+def test_a_change_that_the_brokers_refuse_is_refused(
+    brokers: KafkaCluster, jwks: Path, at_brokers: Any, issuer: Issuer, topic: str, tmp_path: Path
+) -> None:
+    """The proxy may look, and not alter; who asked it to is told, and stays connected."""
+    rights = [
+        confluent_admin.AclBinding(
+            confluent_admin.ResourceType.BROKER,
+            "kafka-cluster",
+            confluent_admin.ResourcePatternType.LITERAL,
+            "User:reader",
+            "*",
+            operation,
+            confluent_admin.AclPermissionType.ALLOW,
+        )
+        for operation in (
+            confluent_admin.AclOperation.DESCRIBE,
+            confluent_admin.AclOperation.DESCRIBE_CONFIGS,
+        )
+    ]
+    create(at_brokers, *rights)
+    settings = config(brokers, jwks, by_token_file(tmp_path, issuer.mint("reader")))
+    process = ProxyProcess(settings, tmp_path)
+    add_users(process)
+    with process:
+        admin = administrator(issuer, process)
+        for _ in range(2):
+            with pytest.raises(confluent.KafkaException, match="The brokers do not do it"):
+                create(admin, may_write(topic))
+        assert not listed(admin, may_write(topic))
+        with pytest.raises(confluent.KafkaException, match="The brokers do not do it"):
+            delete(admin, rights[0])
+        assert listed(admin, rights[0])
+        quota = ["quotas", "set", "--user", "erin", f"{PRODUCER}=1000"]
+        with pytest.raises(ProxyFailed, match="CLUSTER_AUTHORIZATION_FAILED"):
+            process.command(*quota)
+    assert "Traceback" not in process.log()
+    for acl in rights:
+        delete(at_brokers, acl)
+
+
+def test_brokers_without_an_authorizer_have_no_acls(
+    kafka: KafkaCluster, jwks: Path, tmp_path: Path
+) -> None:
+    """Nothing there says who may do what, so nobody is let in who is to be judged by it."""
+    settings = gateway_config(str(kafka.address()), jwks, listeners={"LONG": 3_600_000})
+    settings |= {"store": {"url": "broker:state.db"}, "authorizer": {"mode": "enforce"}}
+    process = ProxyProcess(settings, tmp_path)
+    try:
+        process.start_unready()
+        reason = "SECURITY_DISABLED: the brokers have no authorizer, and so no ACLs"
+        wait_until(lambda: any(reason in one for one in process.reasons()), what=reason)
+    finally:
+        process.stop()
