@@ -48,7 +48,6 @@ class FileTokens:
     def __init__(self, path: Path) -> None:
         """Read `path` anew for each login."""
         self._path = path
-        self._problem: str | None = None
         self.refresh_failures = 0
         """Readings that brought no token, since the start: a counter for metrics."""
         self.expires_at: float | None = None
@@ -56,30 +55,31 @@ class FileTokens:
 
     async def current(self) -> str:
         """Return what the file holds now. Raises TokenUnavailable."""
-        self._problem, token = await self._read()
-        if token is None:
+        try:
+            token = await self._read()
+        except TokenUnavailable:
             self.refresh_failures += 1
-            raise TokenUnavailable(self._problem or "")
+            raise
         self.expires_at = expiry_claim(token)
         return token
 
-    def problem(self) -> str | None:
-        """Return why the last reading brought no token; None: it did, or there was none."""
-        return self._problem
-
-    async def _read(self) -> tuple[str | None, str | None]:
-        """Return what is wrong, or the token. An expired one is given, too: the broker judges."""
+    async def _read(self) -> str:
+        """Return the token. An expired one is given, too: the broker judges."""
         try:
             async with asyncio.timeout(FETCH_TIMEOUT):
                 content = await asyncio.to_thread(_read_file, self._path)
         except TimeoutError:
-            return f"{self._path} was not read within {FETCH_TIMEOUT:g} seconds", None
+            problem = f"was not read within {FETCH_TIMEOUT:g} seconds"
+            raise TokenUnavailable(f"{self._path} {problem}") from None
         except OSError as error:
-            return f"{self._path} cannot be read: {error.strerror}", None
+            problem = f"cannot be read: {error.strerror}"
+            raise TokenUnavailable(f"{self._path} {problem}") from None
         if len(content) > MAX_ANSWER_BYTES:
-            return f"{self._path} is larger than {MAX_ANSWER_BYTES} bytes", None
+            raise TokenUnavailable(f"{self._path} is larger than {MAX_ANSWER_BYTES} bytes")
         token = read_token(content)
-        return (f"{self._path} holds no bearer token", None) if token is None else (None, token)
+        if token is None:
+            raise TokenUnavailable(f"{self._path} holds no bearer token")
+        return token
 
 
 class EndpointTokens:
@@ -135,11 +135,6 @@ class EndpointTokens:
         if (token := self._cache.token(loop.time())) is None:
             raise TokenUnavailable(self._why_none())
         return token
-
-    def problem(self) -> str | None:
-        """Return why no token is held that is valid; None: one is."""
-        now = asyncio.get_running_loop().time()
-        return None if self._cache.token(now) is not None else self._why_none()
 
     @property
     def expires_at(self) -> float | None:

@@ -76,5 +76,9 @@ def _endpoint(settings: config.Upstream) -> EndpointTokens:
     assert client_id is not None
     assert secret is not None
     return EndpointTokens(
-        url, client_id=client_id, client_secret=secret.read, scope=settings.sasl_oauthbearer_scope
+        url,
+        client_id=client_id,
+        client_secret=secret.read,
+        scope=settings.sasl_oauthbearer_scope,
+        header_urlencode=settings.sasl_oauthbearer_header_urlencode or False,
     )

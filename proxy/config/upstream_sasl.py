@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Final, Literal, Self
 from urllib.parse import unquote, urlsplit
 
-from pydantic import model_validator
+from pydantic import StrictBool, model_validator
 
 from proxy.config.section import KAFKA_CLIENT, LIBRDKAFKA, KeyProblemError, setting
 from proxy.config.tls import UpstreamTls
@@ -16,7 +16,8 @@ _WITH_CREDENTIALS: Final = (
     "sasl.oauthbearer.client.credentials.client.secret",
 )
 _TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - where one is
-_SCOPE: Final = "sasl.oauthbearer.scope"
+_OPTIONAL: Final = ("sasl.oauthbearer.scope", "sasl.oauthbearer.header.urlencode")
+"""Of what servers give for client credentials."""
 
 
 class UpstreamSasl(UpstreamTls):
@@ -48,6 +49,10 @@ class UpstreamSasl(UpstreamTls):
     sasl_oauthbearer_scope: Text | None = setting(None, source=KAFKA_CLIENT)
     """The scope that it asks for; null: the server's own choice."""
 
+    sasl_oauthbearer_header_urlencode: StrictBool | None = setting(None, source=KAFKA_CLIENT)
+    """Whether id and secret are URL-encoded before they are joined, as RFC 6749 section 2.3.1 wants
+    it and many servers do not; null, Kafka's default: they are not."""
+
     def token_file(self) -> Path | None:
         """Return the file that tokens are read from; None: they come from a server."""
         parts = urlsplit(self.sasl_oauthbearer_token_endpoint_url or "")
@@ -76,7 +81,7 @@ class UpstreamSasl(UpstreamTls):
         if mechanism == "OAUTHBEARER":
             needed = (_TOKEN_URL,)
             if given[_TOKEN_URL] is not None and self.token_file() is None:
-                needed, optional = (_TOKEN_URL, *_WITH_CREDENTIALS), (_SCOPE,)
+                needed, optional = (_TOKEN_URL, *_WITH_CREDENTIALS), _OPTIONAL
         for key in needed:
             if given[key] is None:
                 raise KeyProblemError(key, f"is required for {mechanism}")

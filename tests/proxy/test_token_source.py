@@ -56,11 +56,9 @@ def test_id_and_secret_can_be_encoded_before_they_are_joined() -> None:
 
 def test_a_token_that_is_held_is_not_asked_for() -> None:
     async def test(tokens: EndpointTokens, provider: Provider) -> None:
-        problem = tokens.problem()
-        assert problem is not None
-        assert "not asked" in problem
+        assert provider.asked == []
         assert [await tokens.current() for _ in range(3)] == ["token-1"] * 3
-        assert (len(provider.asked), tokens.problem(), tokens.refresh_failures) == (1, None, 0)
+        assert (len(provider.asked), tokens.refresh_failures) == (1, 0)
         assert tokens.expires_at is not None
 
     with_provider(test)
@@ -107,7 +105,7 @@ def test_an_outage_is_survived_and_told_twice(caplog: pytest.LogCaptureFixture) 
         for status, body in ((503, b""), (429, b"{}"), (200, b"{"), (200, b"{}"), (401, b"[]")):
             provider.status, provider.body = status, body
             await tokens._refresh()
-            assert (await tokens.current(), tokens.problem()) == ("token-1", None)
+            assert await tokens.current() == "token-1"
         assert tokens.refresh_failures == 5
         provider.status, provider.body = 200, None
         for _ in range(2):
@@ -145,7 +143,8 @@ def test_the_schedule_backs_off_and_recovers() -> None:
         await until(lambda: len(provider.asked) >= 3)
         assert "HTTP status 500" in await why_none(tokens)
         provider.status = 200
-        await until(lambda: tokens.problem() is None)
+        await until(lambda: tokens.expires_at is not None)
+        assert (await tokens.current()).startswith("token-")
         running.cancel()
 
     with_provider(test)
@@ -194,18 +193,17 @@ def test_a_file_is_read_anew_for_each_login(tmp_path: Path) -> None:
 
     async def run() -> None:
         tokens = FileTokens(path)
-        assert tokens.problem() is None
         assert "No such file" in await why_none(tokens)
         assert (tokens.refresh_failures, tokens.expires_at) == (1, None)
         path.write_text(f"  a.{payload}.c\n")
         assert await tokens.current() == f"a.{payload}.c"
-        assert (tokens.problem(), tokens.expires_at) == (None, 1_700_000_000)
+        assert tokens.expires_at == 1_700_000_000
         path.write_text("opaque")
         assert await tokens.current() == "opaque"
-        assert (tokens.refresh_failures, tokens.expires_at) == (1, None)
+        assert tokens.refresh_failures == 1
         path.write_text("")
-        reason = await why_none(tokens)
-        assert (tokens.problem(), tokens.refresh_failures) == (reason, 2)
+        assert "holds no bearer token" in await why_none(tokens)
+        assert tokens.refresh_failures == 2
 
     asyncio.run(run())
 

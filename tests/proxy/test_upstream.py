@@ -7,6 +7,7 @@ import ssl
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote_plus
 
 import pytest
 
@@ -34,7 +35,7 @@ def token(**claims: Any) -> str:
     return ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts) + ".sig"
 
 
-def configured(directory: Path, upstream: dict[str, str]) -> Config:
+def configured(directory: Path, upstream: dict[str, Any]) -> Config:
     listener = {
         "name": "clients",
         "address": "127.0.0.1:9094",
@@ -44,7 +45,7 @@ def configured(directory: Path, upstream: dict[str, str]) -> Config:
     return from_mapping({"upstream": upstream, "listeners": [listener]}, base_dir=directory)
 
 
-def access(directory: Path, **settings: str) -> Access:
+def access(directory: Path, **settings: Any) -> Access:
     upstream = {
         "bootstrap.servers": "127.0.0.1:9092",
         "security.protocol": "SASL_PLAINTEXT",
@@ -122,21 +123,18 @@ def test_a_file_without_a_token_is_counted_and_the_end_of_the_last_one_stays(
     assert told(way) == values((FAILURES, 1), (EXPIRY, ENDS))
 
 
-def test_an_end_points_tokens_and_failures_are_told(tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text(SECRET)
+def by_credentials(directory: Path, url: str, **more: Any) -> Access:
+    (directory / "secret").write_text(SECRET)
     credentials = "oauthbearer_client_credentials_client"
+    asked = {f"{credentials}_id": "proxy", f"{credentials}_secret": "file:secret"}
+    endpoint = {"oauthbearer_token_endpoint_url": url}
+    return access(directory, mechanism="OAUTHBEARER", **endpoint, **asked, **more)
 
-    def asking(url: str) -> Access:
-        return access(
-            tmp_path,
-            mechanism="OAUTHBEARER",
-            oauthbearer_token_endpoint_url=url,
-            **{f"{credentials}_id": "proxy", f"{credentials}_secret": "file:secret"},
-        )
 
+def test_an_end_points_tokens_and_failures_are_told(tmp_path: Path) -> None:
     async def run() -> None:
         async with providing() as (provider, url):
-            good, bad = asking(url), asking(url)
+            good, bad = by_credentials(tmp_path, url), by_credentials(tmp_path, url)
             assert b"token-1" in await begin(good)
             seen = told(good)
             assert seen.pop(EXPIRY.name) == pytest.approx(time.time() + 3600, abs=60)
@@ -145,6 +143,22 @@ def test_an_end_points_tokens_and_failures_are_told(tmp_path: Path) -> None:
             with pytest.raises(LoginError):
                 await begin(bad)
             assert told(bad) == values((FAILURES, 1))
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("setting", "sent"),
+    [({}, SECRET), ({"oauthbearer_header_urlencode": True}, quote_plus(SECRET))],
+)
+def test_id_and_secret_are_encoded_where_the_endpoint_wants_it(
+    tmp_path: Path, setting: dict[str, bool], sent: str
+) -> None:
+    async def run() -> None:
+        async with providing() as (provider, url):
+            await begin(by_credentials(tmp_path, url, **setting))
+            basic = provider.asked[0].headers["Authorization"].removeprefix("Basic ")
+            assert base64.b64decode(basic).decode() == f"proxy:{sent}"
 
     asyncio.run(run())
 
