@@ -35,12 +35,18 @@ from sasl.messages import MOST_ANSWER_BYTES
 LARGEST_ANSWER: Final = 67_108_864
 """Bytes; brokers alone, without topics, are far below it."""
 
+_WANTS_LOGIN: Final = (
+    "closed the connection after it had told its API versions: if its listener wants a login, set"
+    " upstream.security.protocol: SASL_SSL, or SASL_PLAINTEXT"
+)
+
 Answer = TypeVar("Answer")
 
 
 async def fetch_api_versions(host: str, port: int, access: Access) -> UpstreamVersions:
-    """Ask a broker for its API versions, and log in if need be. Raises BrokerFault."""
-    return await ask(host, port, access, _offered)
+    """Ask a broker for its API versions, and whether it lets us in. Raises BrokerFault."""
+    question = _offered if access.identity is not None else _offered_without_login
+    return await ask(host, port, access, question)
 
 
 async def fetch_metadata(host: str, port: int, access: Access) -> ClusterView:
@@ -64,8 +70,9 @@ async def ask(
             try:
                 connection = ServiceConnection(reader, writer)
                 await connection.introduce()
-                if access.identity is not None:
-                    await connection.log_in(access.identity)
+                if access.identity is None:
+                    return await _without_login(question(connection))
+                await connection.log_in(access.identity)
                 return await question(connection)
             finally:
                 writer.transport.abort()
@@ -82,6 +89,13 @@ async def ask(
     except BrokerFault as fault:
         raise type(fault)(f"broker {host}:{port}: {fault.reason}") from None
     raise BrokerFault(f"broker {host}:{port}: {reason}")
+
+
+async def _without_login(answer: Awaitable[Answer]) -> Answer:
+    try:
+        return await answer
+    except asyncio.IncompleteReadError:
+        raise LoginRefused(_WANTS_LOGIN) from None
 
 
 async def _open(
@@ -158,11 +172,25 @@ async def _offered(connection: ServiceConnection) -> UpstreamVersions:
     return connection.offered
 
 
+async def _offered_without_login(connection: ServiceConnection) -> UpstreamVersions:
+    """Ask for more: a listener with SASL tells everybody its versions, and hangs up then."""
+    if (api_version := _metadata_version(connection.offered)) is not None:
+        await connection.request(METADATA, api_version, metadata.write_request(api_version))
+    return connection.offered
+
+
+def _metadata_version(offered: UpstreamVersions) -> int | None:
+    """Return the highest version that both sides know; None: there is none."""
+    low, high = offered.apis.get(METADATA, (0, 0))
+    api_version = min(high, metadata.HIGHEST_VERSION)
+    return api_version if api_version >= max(low, metadata.LOWEST_VERSION) else None
+
+
 async def _metadata(connection: ServiceConnection) -> ClusterView:
     """Ask for no topics, in the highest version both sides know."""
-    low, high = connection.offered.apis.get(METADATA, (0, 0))
-    api_version = min(high, metadata.HIGHEST_VERSION)
-    if api_version < max(low, metadata.LOWEST_VERSION):
+    api_version = _metadata_version(connection.offered)
+    if api_version is None:
+        low, high = connection.offered.apis.get(METADATA, (0, 0))
         raise BrokerFault(f"no common version of Metadata: it has v{low} to v{high}")
     answer = await connection.request(METADATA, api_version, metadata.write_request(api_version))
     return metadata.parse_response(api_version, answer)

@@ -282,15 +282,20 @@ def test_refusal_is_told_and_closes_clients(
         assert proxy.readiness() == 503
 
 
+@pytest.mark.parametrize("routing", ["sidecar", "gateway"])
 def test_proxy_without_a_login_where_one_is_wanted(
-    sasl_kafka: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
+    sasl_kafka: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path, routing: str
 ) -> None:
-    """A gateway asks for the brokers, and is not told."""
+    """Such a listener tells its API versions to everybody, and nothing else."""
     upstream = str(sasl_kafka.address(listener=BEHIND))
-    config = gateway_config(upstream, jwks, listeners={"LONG": 3_600_000})
+    config = sidecar_of(sasl_kafka, BEHIND, jwks, {})
+    if routing == "gateway":
+        config = gateway_config(upstream, jwks, listeners={"LONG": 3_600_000})
     with serving(config, tmp_path) as proxy:
         assert proxy.readiness() == 503
-        assert upstream in proxy.log()
+        (told,) = proxy.reasons()
+        assert f"broker {upstream}: closed the connection after it had told" in told
+        assert "set upstream.security.protocol: SASL_SSL" in proxy.log()
         assert brokers_seen(proxy, issuer) is None
 
 

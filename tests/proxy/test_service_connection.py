@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from metrics.snapshot import Snapshot
-from proxy.errors import BrokerFault
+from proxy.errors import BrokerFault, LoginRefused
 from proxy.service_connection import (
     LARGEST_ANSWER,
     ServiceConnection,
@@ -42,6 +42,22 @@ def test_api_versions_of_brokers_old_and_new(highest: int) -> None:
     upstream = ask(broker, fetch_api_versions)
     assert upstream.apis == broker.versions
     assert broker.requests == ([(18, 4)] if highest == 4 else [(18, 4), (18, highest)])
+
+
+class WantsLogin(FakeBroker):
+    """As Kafka's SASL listeners do: anybody is told the versions, and nothing else."""
+
+    def _respond(self, key: int, version: int, correlation_id: int) -> bytes:
+        if key != 18:
+            raise ConnectionError
+        return super()._respond(key, version, correlation_id)
+
+
+@pytest.mark.parametrize("fetch", [fetch_api_versions, fetch_metadata])
+def test_a_listener_that_wants_a_login_is_known_by_its_hanging_up(fetch: Fetch) -> None:
+    """Clients would be let in by us, and closed at their first request."""
+    with pytest.raises(LoginRefused, match=r"set upstream\.security\.protocol: SASL_SSL"):
+        ask(WantsLogin(), fetch)
 
 
 @pytest.mark.parametrize("version", range(1, 15))
