@@ -16,6 +16,7 @@ import kafka as python
 import pytest
 from kafka.admin import NewTopic
 
+from tests.certificates import Authority
 from tests.kafka.clients import User, confluent_admin
 from tests.kafka.cluster import KafkaCluster, wait_until
 from tests.kafka.conftest import add_users, user
@@ -343,3 +344,31 @@ def test_token_endpoint_that_comes_back(
             wait_until(lambda: proxy.readiness() == 200, what="not ready", details=proxy.log)
             for token in endpoint.given:
                 assert token not in proxy.log()
+
+
+def test_an_identity_provider_with_an_authority_of_ones_own(
+    sasl_kafka: KafkaCluster, issuer: Issuer, sasl_kafka_files: Path, tmp_path: Path
+) -> None:
+    """Keys, tokens and brokers over TLS, of two authorities that nobody else knows."""
+    authority = Authority()
+    authority.write(tmp_path)
+    certificate = tmp_path / "provider.pem"
+    certificate.write_bytes(authority.issue("provider").pem)
+    with TokenEndpoint(issuer, certificate=certificate) as endpoint:
+        login = by_client_credentials(tmp_path, endpoint)
+        config = sidecar_of(sasl_kafka, SECURE, tmp_path / "unused", login)
+        config["listeners"][0]["sasl.oauthbearer.jwks.endpoint.url"] = endpoint.jwks_url
+        config["upstream"] |= {
+            "security.protocol": "SASL_SSL",
+            "ssl.truststore.location": str(sasl_kafka_files / "ca.pem"),
+            "sasl.oauthbearer.header.urlencode": True,
+        }
+        with serving(config, tmp_path) as proxy:
+            assert proxy.readiness() == 503
+            assert "CERTIFICATE_VERIFY_FAILED" in proxy.log()
+            assert brokers_seen(proxy, issuer) is None
+        process = ProxyProcess(config, tmp_path)
+        process.prefix = ("env", f"SSL_CERT_FILE={tmp_path / 'ca.pem'}")
+        with process:
+            assert process.readiness() == 200, process.reasons()
+            assert brokers_seen(process, issuer) == [1]

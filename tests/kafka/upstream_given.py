@@ -2,6 +2,7 @@
 
 import base64
 import json
+import ssl
 import threading
 import urllib.parse
 from collections.abc import Mapping
@@ -137,12 +138,23 @@ def sidecar_of(
 
 
 class TokenEndpoint:
-    """Gives tokens for client credentials (RFC 6749 section 4.4); notes what it was asked."""
+    """Gives tokens for client credentials (RFC 6749 section 4.4); notes what it was asked.
+
+    And its keys, at `jwks_url`.
+    """
 
     def __init__(
-        self, issuer: Issuer, *, token_seconds: float = 3600, expires_in: int = 3600
+        self,
+        issuer: Issuer,
+        *,
+        token_seconds: float = 3600,
+        expires_in: int = 3600,
+        certificate: Path | None = None,
     ) -> None:
-        """`expires_in` is what it says of tokens that are good for `token_seconds`."""
+        """`expires_in` is what it says of tokens that are good for `token_seconds`.
+
+        `certificate`: with its key, what it speaks TLS with; None: it does not.
+        """
         self._issuer = issuer
         self._token_seconds = token_seconds
         self._expires_in = expires_in
@@ -157,6 +169,12 @@ class TokenEndpoint:
                 form = urllib.parse.parse_qs(self.rfile.read(length).decode())
                 status, answer = endpoint.answer(self.headers.get("Authorization", ""), form)
                 body = json.dumps(answer).encode()
+                self._send(status, body)
+
+            def do_GET(self) -> None:
+                self._send(200, json.dumps(issuer.jwks()).encode())
+
+            def _send(self, status: int, body: bytes) -> None:
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
@@ -167,7 +185,13 @@ class TokenEndpoint:
                 """Not on stderr."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/oauth2/token"
+        scheme = "http"
+        if certificate is not None:
+            scheme, context = "https", ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        base = f"{scheme}://127.0.0.1:{self._server.server_address[1]}"
+        self.url, self.jwks_url = f"{base}/oauth2/token", f"{base}/jwks.json"
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
