@@ -74,6 +74,7 @@ def schema() -> dict[str, Any]:
                 expirationSeconds={"type": "integer", "minimum": 600},  # the API server's own
             ),
         },
+        env=RULES,
         state=ANYTHING,
         events=ANYTHING,
         redirect=section(

@@ -101,6 +101,24 @@ def test_a_token_lives_for_an_hour_unless_said_otherwise() -> None:
     assert "expirationSeconds" in manifests.templated(values, check=False)
 
 
+def test_the_environment_is_the_proxys(kubernetes: ModuleType) -> None:
+    """A password in a Secret's key, and whom to believe; without any there is no such key."""
+    password = {"secretKeyRef": {"name": "kafka-login", "key": "password"}}
+    env = [
+        {"name": "SSL_CERT_FILE", "value": "/etc/reauth-proxy-idp/ca.crt"},
+        {"name": "BROKER_PASSWORD", "valueFrom": password},
+    ]
+
+    def documents(**more: Any) -> list[Document]:
+        values = manifests.values("egress") | more
+        return [one for one in yaml.safe_load_all(manifests.templated(values)) if one]
+
+    kubernetes.validate(manifests.of_kind(documents(env=env), "Deployment"), "1.34", strict=True)
+    assert manifests.container(documents(env=env))["env"] == env
+    assert "env" not in manifests.container(documents())
+    assert "env" in manifests.templated(manifests.values("egress") | {"env": {}}, check=False)
+
+
 def test_the_patch_of_the_page_says_what_the_chart_makes() -> None:
     page = (ROOT / "docs" / "kubernetes.md").read_text()
     (block,) = (one for one in page.split("```yaml\n")[1:] if "serviceAccountToken" in one)

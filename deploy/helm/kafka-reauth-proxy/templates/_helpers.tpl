@@ -62,6 +62,9 @@
   {{- end }}
   restartPolicy: Always # a native sidecar: starts before the main container, ends after it
   args: [serve, --config, /etc/reauth-proxy/proxy.yaml]
+  {{- with $values.env }}
+  env: {{- toYaml . | nindent 4 }}
+  {{- end }}
   ports:
     {{- range $index, $listener := $values.config.listeners }}
     - name: reauth-clients{{ if $index }}{{ $index }}{{ end }}
