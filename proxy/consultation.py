@@ -1,10 +1,24 @@
 """Answers that need the store: ACLs, quotas, SCRAM credentials. To be called beside the loop."""
 
+from typing import Final
+
 from proxy.acl.stored import Acls
 from proxy.commands import Consult
 from proxy.steps import Steps
 from proxy.store import Store
-from proxy.wire.apis import ACL_APIS, QUOTA_APIS
+from proxy.wire.apis import (
+    ACL_APIS,
+    ALTER_CLIENT_QUOTAS,
+    ALTER_USER_SCRAM_CREDENTIALS,
+    CREATE_ACLS,
+    DELETE_ACLS,
+    QUOTA_APIS,
+)
+
+CHANGES: Final = frozenset(
+    {CREATE_ACLS, DELETE_ACLS, ALTER_CLIENT_QUOTAS, ALTER_USER_SCRAM_CREDENTIALS}
+)
+"""Those that change the store."""
 
 
 def ask(question: Consult, store: Store, acls: Acls | None) -> bytes | Steps[bytes]:

@@ -29,7 +29,6 @@ from proxy.acl.model import AuthorizerMode
 from proxy.bulk import ReadBuffer
 from proxy.commands import Consult
 from proxy.connection import Connection
-from proxy.consultation import ask
 from proxy.control import serve_control
 from proxy.doors import Routing
 from proxy.errors import ConfigError
@@ -42,7 +41,7 @@ from proxy.routing.discovery import Target
 from proxy.rules import Unjudged
 from proxy.sessions import Sessions
 from proxy.store import CachedCredentials
-from proxy.store_reader import StoreReader, open_store_to_share
+from proxy.storekeeper import Storekeeper, open_store_to_share
 from proxy.tls.follower import follow as follow_certificates
 from proxy.turns import Turns
 from proxy.upstream import open_access
@@ -89,7 +88,7 @@ class Worker:
         self._authorization = self._make_authorization()
         self._quotas = self._make_quotas()
         self._rights = self._authorization or Unjudged(settings.authorizer.super_users)
-        self._reader = StoreReader(
+        self._storekeeper = Storekeeper(
             self._store,
             self._credentials,
             self._authorization,
@@ -219,7 +218,7 @@ class Worker:
 
     async def _open(self) -> None:
         """Let clients in, as soon as it is known what they may do."""
-        await self._reader.known()
+        await self._storekeeper.known()
         await self._routing.open(self._given.listening)
         self.spawn(self._tick())
         self.spawn(self._follow_cluster())
@@ -270,7 +269,7 @@ class Worker:
             if time.time() // 60 != minute:
                 minute = time.time() // 60
                 await self._sweep()
-            await self._reader.refresh()
+            await self._storekeeper.refresh()
             if self._authorization is not None:
                 self._authorization.sweep()
 
@@ -324,9 +323,7 @@ class Worker:
 
     async def consult(self, question: Consult) -> bytes:
         """Answer a request about ACLs, quotas or SCRAM credentials."""
-        acls = None if self._authorization is None else self._authorization.acls()
-        answer = await asyncio.to_thread(ask, question, self._store, acls)
-        await self._reader.refresh()
+        answer = await self._storekeeper.consult(question)
         return answer if isinstance(answer, bytes) else await self._turns.run(answer)
 
     def suspect(self, broker: Target) -> None:
@@ -354,7 +351,7 @@ class Worker:
         reasons = [reason for one in self._listeners for reason in one.not_ready()]
         if self._stopping.is_set():
             reasons.append("draining")
-        return reasons + self._reader.not_ready() + self._routing.not_ready()
+        return reasons + self._storekeeper.not_ready() + self._routing.not_ready()
 
     def _collect(self, snapshot: Snapshot) -> None:
         """Add what is counted outside the tally."""
@@ -366,7 +363,7 @@ class Worker:
         if self._events is not None:
             self._events.report(snapshot, left_out=self._strangers.left_out)
         snapshot.gauge(registry.CONFIGURATION_STALE, self._is_stale)
-        self._reader.collect(snapshot)
+        self._storekeeper.collect(snapshot)
         if self._authorization is not None:
             self._authorization.collect(snapshot)
         if self._quotas is not None:

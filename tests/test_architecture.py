@@ -36,7 +36,7 @@ MAY_KNOW_ASYNCIO = {
     "proxy/status/service.py",
     "proxy/store/brokers/administration.py",
     "proxy/store/brokers/follower.py",
-    "proxy/store_reader.py",
+    "proxy/storekeeper.py",
     "proxy/tls/follower.py",
     "proxy/tls/transport.py",
     "proxy/token_source.py",

@@ -30,7 +30,7 @@ async def authenticate(
     try:
         return await log_in(await _exchange(login), version, connection.exchange)
     except LoginError as error:
-        raise _failure(error) from None
+        raise _failure(error) from error
 
 
 async def _exchange(login: Login) -> ClientExchange:

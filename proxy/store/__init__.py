@@ -44,7 +44,7 @@ __all__ = (
 def open_store(url: str, brokers: "Callable[[], Brokers] | None" = None) -> Store:
     """Open the store at `sqlite:PATH` or `broker:PATH`, making the file if it does not exist.
 
-    `brokers` gives the way to what `broker:` mirrors; without it, nothing can be changed there.
+    `brokers` gives the way to what `broker:` mirrors; without it, that is to be read only.
     A process that is to be forked opens it afterwards: SQLite's files must not cross a fork.
     """
     scheme, _, path = url.partition(":")

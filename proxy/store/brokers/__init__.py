@@ -24,7 +24,7 @@ class BrokerStore(SqliteMirror):
     def create_acls(self, acls: Collection[Acl]) -> int:
         """Have the brokers add ACLs. Raises StoreRefused."""
         done = self._brokers.create_acls(acls)
-        self.altered(done.at)
+        self.note_acls(done.at, done.items, created=True)
         version = super().create_acls(done.items)
         done.raise_refusal()
         return version
@@ -32,8 +32,8 @@ class BrokerStore(SqliteMirror):
     def delete_acls(self, filters: Sequence[AclFilter]) -> tuple[tuple[Acl, ...], ...]:
         """Have the brokers delete what any filter asks for. Raises StoreRefused."""
         done = self._brokers.delete_acls(filters)
-        self.altered(done.at)
         gone = dict.fromkeys(acl for found in done.items for acl in found)
+        self.note_acls(done.at, gone, created=False)
         super().delete_acls([exactly(acl) for acl in gone])
         done.raise_refusal()
         return tuple(done.items)
@@ -41,6 +41,7 @@ class BrokerStore(SqliteMirror):
     def alter_quotas(self, changes: Changes) -> None:
         """Have the brokers set and remove. Raises StoreRefused."""
         done = self._brokers.alter_quotas(changes)
-        self.altered(done.at)
-        super().alter_quotas({entity: changes[entity] for entity in done.items})
+        altered = {entity: changes[entity] for entity in done.items}
+        self.note_quotas(done.at, altered)
+        super().alter_quotas(altered)
         done.raise_refusal()

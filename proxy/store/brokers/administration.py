@@ -1,7 +1,7 @@
 """What brokers are asked and told about ACLs and quotas: the proxy is their administrator.
 
-Each change is a connection of its own, in an event loop of its own: they are rare, and come from
-threads beside the worker's loop.
+Each change is a connection of its own, in an event loop of its own: they are rare, and come from a
+thread beside the worker's loop.
 """
 
 import asyncio
@@ -22,6 +22,11 @@ from proxy.quota.store import Changes
 from proxy.store.interface import StoreRefused
 from proxy.upstream import Access
 from proxy.wire.request import CLIENT_ID
+from sasl.login import LoginError
+
+CHANGE_TIMEOUT: Final = 30.0
+"""Seconds for a whole change; Kafka's `request.timeout.ms`."""
+_NOT_DONE: Final = "The brokers do not do it"
 
 T = TypeVar("T")
 
@@ -100,7 +105,10 @@ class Brokers:
 
     def _tell(self, change: Callable[[AdminClient], Awaitable[T]]) -> T:
         async def tell() -> T:
-            async with administrator(self._upstream, self._access) as admin:
+            async with (
+                asyncio.timeout(CHANGE_TIMEOUT),
+                administrator(self._upstream, self._access) as admin,
+            ):
                 return await change(admin)
 
         try:
@@ -108,10 +116,15 @@ class Brokers:
                 return asyncio.run(tell())
         except AdminError as error:
             raise _refused(error) from None
+        except TimeoutError:
+            late = f"{_NOT_DONE}: no answer to all of it within {CHANGE_TIMEOUT:g} s"
+            raise StoreRefused(ErrorCode.request_timed_out, late) from None
 
 
 def why(error: ProxyError) -> str:
     """Say what went wrong in our words: a broker's own might repeat what it was told to log in."""
+    if isinstance(error.__cause__, LoginError):
+        return f"the proxy's login failed: {error.__cause__.reason}"
     if not isinstance(error, KafkaError):
         return str(error)
     if not isinstance(error.code, ErrorCode):
@@ -122,15 +135,14 @@ def why(error: ProxyError) -> str:
 
 _MEANINGS: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.cluster_authorization_failed: "the proxy's principal lacks rights on the cluster",
-    ErrorCode.sasl_authentication_failed: "the proxy's login is refused",
     ErrorCode.security_disabled: "the brokers have no authorizer, and so no ACLs",
     ErrorCode.unsupported_version: "the brokers are too old for it",
 }
 
 
 def _refused(error: AdminError) -> StoreRefused:
-    message = f"The brokers do not do it: {why(error)}"
-    if not isinstance(error, KafkaError):
+    message = f"{_NOT_DONE}: {why(error)}"
+    if not isinstance(error, KafkaError) or isinstance(error.__cause__, LoginError):
         return StoreRefused(ErrorCode.broker_not_available, message)
     code = error.code if isinstance(error.code, ErrorCode) else ErrorCode.unknown_server_error
     return StoreRefused(code, message)

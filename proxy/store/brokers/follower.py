@@ -26,7 +26,7 @@ from proxy.quota.model import Quotas
 from proxy.repeats import Repeats
 from proxy.routing.discovery import FIRST_BACKOFF, LONGEST_AFTER_REFUSAL, LONGEST_BACKOFF
 from proxy.store.brokers.administration import administrator, why
-from proxy.store.sqlite.mirror import SETTLES_WITHIN, SqliteMirror
+from proxy.store.sqlite.mirror import SqliteMirror
 from proxy.tls.contexts import Tls, TlsOfAll
 from proxy.tls.follower import follow as follow_certificates
 from proxy.upstream import Access, open_access
@@ -37,7 +37,7 @@ MOST_OF_THE_TIME: Final = 0.1
 """Share that is spent on asking."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Shown:
     """What the mirror was last brought to show: it need not be brought to the same again."""
 
@@ -78,9 +78,9 @@ class Follower:
             await asyncio.sleep(pause)
 
     async def _attempt(self, now: float) -> float | None:
-        """Ask once. Return None, or if it failed the seconds that may pass until the next time."""
+        """Ask once. Return None, or if it failed the longest pause in seconds until the next."""
         try:
-            shown = await self.look(now)
+            await self.look(now)
         except ProxyError as error:
             problem = f"what the brokers keep is not known: {why(error)}"
             self._tell(problem, now)
@@ -91,32 +91,22 @@ class Follower:
         except Exception:  # the mirror stays as it is, and the next look comes
             log.exception("what the brokers keep could not be looked at")
             return LONGEST_BACKOFF
-        return None if shown else SETTLES_WITHIN
+        return None
 
-    async def look(self, now: float) -> bool:
-        """Ask the brokers, and have the mirror show it; False: a change came in between.
-
-        Raises AdminError and StoreError.
-        """
+    async def look(self, now: float) -> None:
+        """Ask the brokers, and have the mirror show it. Raises AdminError and StoreError."""
         admin = await self._administrator()
         acls = await self._acls(admin) if self._wants_acls else None
         quotas = await self._quotas(admin)
         mirror, shown = self._mirror, self._shown
         same_acls = acls == shown.acls and mirror.acl_version() == shown.acl_version
         same_quotas = quotas == shown.quotas and mirror.quota_version() == shown.quota_version
-        if not mirror.take_over(
+        versions = mirror.take_over(
             asked_at=now,
             new_acls=None if same_acls else acls,
             new_quotas=None if same_quotas else quotas,
-        ):
-            return False
-        self._shown = _Shown(
-            acls=acls,
-            quotas=quotas,
-            acl_version=mirror.acl_version(),
-            quota_version=mirror.quota_version(),
         )
-        return True
+        self._shown = _Shown() if versions is None else _Shown(acls, quotas, *versions)
 
     async def _administrator(self) -> AdminClient:
         if self._access.context is not self._context:  # the certificate is another one

@@ -106,6 +106,37 @@ def replace(connection: sqlite3.Connection, acls: Collection[Acl]) -> None:
     _log(connection, new, created=True)
 
 
+def note_recent(
+    connection: sqlite3.Connection, at: float, acls: Collection[Acl], *, created: bool
+) -> None:
+    """Remember what was done at `at`, inside the caller's write transaction."""
+    connection.executemany(
+        f"INSERT INTO recent_acls (at, created, {_LIST}) VALUES (?, ?, {_MARKS})",  # noqa: S608
+        ((at, created, *_row(acl)) for acl in acls),
+    )
+
+
+def with_recent(
+    connection: sqlite3.Connection, acls: Collection[Acl], since: float
+) -> Collection[Acl]:
+    """Return these ACLs as they are with what was done after `since`; forget what was before."""
+    connection.execute("DELETE FROM recent_acls WHERE at <= ?", (since,))
+    rows = connection.execute(
+        f"SELECT created, {_LIST} FROM recent_acls ORDER BY at, rowid"  # noqa: S608
+    ).fetchall()
+    if not rows:
+        return acls
+    present = {*acls}
+    for (created, *_), acl in zip(rows, _acls(row[1:] for row in rows), strict=True):
+        (present.add if created else present.discard)(acl)
+    return present
+
+
+def version(connection: sqlite3.Connection) -> int:
+    """Return the number of the last change of ACLs."""
+    return _versions(connection)[0]
+
+
 def _versions(connection: sqlite3.Connection) -> tuple[int, int]:
     """Return the present version, and the one after which all changes are in the log."""
     present, changes_after = connection.execute(

@@ -39,20 +39,22 @@ def _credentials_and_secrets(connection: sqlite3.Connection) -> None:
     )
 
 
+_ACL: Final = (
+    "resource_type INTEGER NOT NULL, pattern_type INTEGER NOT NULL, name TEXT NOT NULL,"
+    " principal TEXT NOT NULL, host TEXT NOT NULL, operation INTEGER NOT NULL,"
+    " permission INTEGER NOT NULL"
+)
+
+
 def _acls(connection: sqlite3.Connection) -> None:
-    columns = (
-        "resource_type INTEGER NOT NULL, pattern_type INTEGER NOT NULL, name TEXT NOT NULL,"
-        " principal TEXT NOT NULL, host TEXT NOT NULL, operation INTEGER NOT NULL,"
-        " permission INTEGER NOT NULL"
-    )
     connection.execute(
-        f"CREATE TABLE acls ({columns}, PRIMARY KEY (resource_type, pattern_type, name,"
+        f"CREATE TABLE acls ({_ACL}, PRIMARY KEY (resource_type, pattern_type, name,"
         " principal, host, operation, permission)) STRICT, WITHOUT ROWID"
     )
     connection.execute("CREATE INDEX acls_of_principal ON acls (principal)")
     connection.execute(
         "CREATE TABLE acl_changes (id INTEGER PRIMARY KEY AUTOINCREMENT,"
-        f" version INTEGER NOT NULL, created INTEGER NOT NULL, {columns}) STRICT"
+        f" version INTEGER NOT NULL, created INTEGER NOT NULL, {_ACL}) STRICT"
     )
     connection.execute("CREATE INDEX acl_changes_of_version ON acl_changes (version)")
     connection.execute(
@@ -77,7 +79,14 @@ def _quotas(connection: sqlite3.Connection) -> None:
 def _mirror(connection: sqlite3.Connection) -> None:
     connection.execute(
         "CREATE TABLE mirror (id INTEGER PRIMARY KEY CHECK (id = 0),"
-        " asked_at REAL, altered_at REAL, problem TEXT) STRICT"
+        " asked_at REAL, problem TEXT) STRICT"
+    )
+    connection.execute(
+        f"CREATE TABLE recent_acls (at REAL NOT NULL, created INTEGER NOT NULL, {_ACL}) STRICT"
+    )
+    connection.execute(
+        "CREATE TABLE recent_quotas (at REAL NOT NULL, entity_path TEXT NOT NULL,"
+        " key TEXT NOT NULL, value REAL) STRICT"
     )
 
 

@@ -1,22 +1,31 @@
 """ACLs and quotas that brokers keep, as they were when the brokers were last asked.
 
-What is written through the proxy is in the mirror at once. An answer that a broker gave before,
-or soon after, may not have it yet, and is not taken over: it would undo the change until the next
-answer.
+What is written through the proxy is in the mirror at once. An answer that a broker gave before, or
+soon after, may not have it yet: what was written lately applies on top of such an answer. Nothing
+else is held on to, so that whoever may change something keeps no right by changing it again.
 """
 
 import sqlite3
 from collections.abc import Collection
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxy.acl.model import Acl
 from proxy.quota.model import Quotas
-from proxy.store.interface import StoreError
+from proxy.quota.store import Changes
+from proxy.store.interface import Mirror, StoreError
 from proxy.store.sqlite import SqliteStore, acls, quotas
 
 SETTLES_WITHIN: Final = 1.0
 """Seconds in which every broker has learnt of a change, as a rule: it is a record that they all
 fetch (KIP-631)."""
+_NO_MIRROR: Final = "is no copy of what brokers have: a proxy with sqlite: has taken it over"
+
+
+class Versions(NamedTuple):
+    """What a mirror that shows an answer, and nothing else, has come to."""
+
+    acls: int
+    quotas: int
 
 
 class SqliteMirror(SqliteStore):
@@ -31,35 +40,49 @@ class SqliteMirror(SqliteStore):
                     " another file, or have them at the brokers and delete them here"
                 )
             connection.execute("INSERT OR REPLACE INTO mirror (id) VALUES (0)")
+            # monotonic seconds begin anew with the machine
+            connection.execute("DELETE FROM recent_acls")
+            connection.execute("DELETE FROM recent_quotas")
+
+    def mirror(self) -> Mirror:
+        """Return how well ACLs and quotas are known."""
+        return super().mirror() or Mirror(problem=f"{self._path}: {_NO_MIRROR}")
 
     def take_over(
         self, *, asked_at: float, new_acls: Collection[Acl] | None, new_quotas: Quotas | None
-    ) -> bool:
+    ) -> Versions | None:
         """Show what brokers answered when they were asked at `asked_at`, monotonic seconds.
 
-        None: they were asked for no such thing, or answered as before. False: not shown, because
-        it may be older than what was written since.
+        None in place of an answer: they were asked for no such thing, or answered as before.
+        Return None if something that was written lately is shown as well.
         """
+        settled = asked_at - SETTLES_WITHIN
         with self.writing() as connection:
-            (altered_at,) = connection.execute("SELECT altered_at FROM mirror").fetchone()
-            if altered_at is not None and asked_at < altered_at + SETTLES_WITHIN:
-                return False
+            if not _is_mirror(connection):
+                raise StoreError(_NO_MIRROR)
             if new_acls is not None:
-                acls.replace(connection, new_acls)
+                acls.replace(connection, acls.with_recent(connection, new_acls, settled))
             if new_quotas is not None:
-                quotas.replace(connection, new_quotas)
+                quotas.replace(connection, quotas.with_recent(connection, new_quotas, settled))
             connection.execute("UPDATE mirror SET asked_at = ?, problem = NULL", (asked_at,))
-        return True
+            if _has_recent(connection):
+                return None
+            return Versions(acls.version(connection), quotas.version(connection))
 
     def note_problem(self, problem: str) -> None:
         """Brokers could not be asked, or did not answer."""
         with self.writing() as connection:
             connection.execute("UPDATE mirror SET problem = ?", (problem,))
 
-    def altered(self, at: float) -> None:
-        """Brokers did at `at`, monotonic seconds, what is written here next."""
+    def note_acls(self, at: float, done: Collection[Acl], *, created: bool) -> None:
+        """Brokers created, or deleted, these at `at`, monotonic seconds."""
         with self.writing() as connection:
-            connection.execute("UPDATE mirror SET altered_at = ?", (at,))
+            acls.note_recent(connection, at, done, created=created)
+
+    def note_quotas(self, at: float, done: Changes) -> None:
+        """Brokers did this at `at`, monotonic seconds."""
+        with self.writing() as connection:
+            quotas.note_recent(connection, at, done)
 
 
 def _is_mirror(connection: sqlite3.Connection) -> bool:
@@ -67,7 +90,12 @@ def _is_mirror(connection: sqlite3.Connection) -> bool:
 
 
 def _has_its_own(connection: sqlite3.Connection) -> bool:
-    return any(
-        connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone()  # noqa: S608
-        for table in ("acls", "quotas")
-    )
+    return _has_rows(connection, "acls") or _has_rows(connection, "quotas")
+
+
+def _has_recent(connection: sqlite3.Connection) -> bool:
+    return _has_rows(connection, "recent_acls") or _has_rows(connection, "recent_quotas")
+
+
+def _has_rows(connection: sqlite3.Connection, table: str) -> bool:
+    return connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() is not None  # noqa: S608

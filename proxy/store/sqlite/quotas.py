@@ -3,7 +3,7 @@
 import sqlite3
 
 from proxy.quota.model import BadEntity, QuotaEntity, QuotaKey, Quotas
-from proxy.quota.store import Changes, QuotaSnapshot
+from proxy.quota.store import Changes, QuotaSnapshot, altered
 from proxy.store.sqlite.database import Database
 
 
@@ -13,12 +13,12 @@ class SqliteQuotas(Database):
     def quota_version(self) -> int:
         """Return the number of the last change of quotas."""
         with self.reading() as connection:
-            return _version(connection)
+            return version(connection)
 
     def quota_snapshot(self) -> QuotaSnapshot:
         """Return every quota, with the version they belong to."""
         with self.viewing() as connection:
-            return QuotaSnapshot(version=_version(connection), quotas=_all(connection))
+            return QuotaSnapshot(version=version(connection), quotas=_all(connection))
 
     def alter_quotas(self, changes: Changes) -> None:
         """Set and remove, all in one transaction."""
@@ -36,6 +36,30 @@ def replace(connection: sqlite3.Connection, quotas: Quotas) -> None:
     _alter_all(connection, changes)
 
 
+def note_recent(connection: sqlite3.Connection, at: float, changes: Changes) -> None:
+    """Remember what was done at `at`, inside the caller's write transaction."""
+    connection.executemany(
+        "INSERT INTO recent_quotas (at, entity_path, key, value) VALUES (?, ?, ?, ?)",
+        (
+            (at, entity.entity_path, key.value, value)
+            for entity, ops in changes.items()
+            for key, value in ops.items()
+        ),
+    )
+
+
+def with_recent(connection: sqlite3.Connection, quotas: Quotas, since: float) -> Quotas:
+    """Return these quotas as they are with what was done after `since`; forget what was before."""
+    connection.execute("DELETE FROM recent_quotas WHERE at <= ?", (since,))
+    rows = connection.execute(
+        "SELECT entity_path, key, value FROM recent_quotas ORDER BY at, rowid"
+    )
+    changes: dict[QuotaEntity, dict[QuotaKey, float | None]] = {}
+    for path, key, value in rows:
+        changes.setdefault(_entity(path), {})[QuotaKey(key)] = value
+    return altered(quotas, changes) if changes else quotas
+
+
 def _all(connection: sqlite3.Connection) -> dict[QuotaEntity, dict[QuotaKey, float]]:
     quotas: dict[QuotaEntity, dict[QuotaKey, float]] = {}
     rows = connection.execute(
@@ -46,7 +70,8 @@ def _all(connection: sqlite3.Connection) -> dict[QuotaEntity, dict[QuotaKey, flo
     return quotas
 
 
-def _version(connection: sqlite3.Connection) -> int:
+def version(connection: sqlite3.Connection) -> int:
+    """Return the number of the last change of quotas."""
     return int(connection.execute("SELECT value FROM quota_version").fetchone()[0])
 
 

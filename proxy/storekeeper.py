@@ -1,4 +1,4 @@
-"""What a worker knows from the store, brought up to date about once a second.
+"""What a worker knows from the store, brought up to date about once a second; and its changes.
 
 Nobody is let in before the store is known, when its ACLs and quotas are copies: see `Mirror`.
 What was known goes on applying when the store cannot be read, and the proxy is not ready then.
@@ -7,14 +7,18 @@ What was known goes on applying when the store cannot be read, and the proxy is 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
+from proxy.commands import Consult
+from proxy.consultation import CHANGES, ask
 from proxy.errors import ProxyError
 from proxy.quota_service import QuotaService
+from proxy.steps import Steps
 from proxy.store import CachedCredentials, Mirror, Store, open_store
 from proxy.upstream import TlsOfNow, open_access
 
@@ -39,7 +43,7 @@ def open_store_to_share(settings: config.Config, tls: TlsOfNow | None) -> Store:
     return open_store(settings.store.url, brokers)
 
 
-class StoreReader:
+class Storekeeper:
     """Used by the event loop of a worker; what waits for a disk is done beside it."""
 
     def __init__(
@@ -60,8 +64,10 @@ class StoreReader:
         self._rights_changed = rights_changed
         self._quotas_changed = quotas_changed
         self._error: str | None = None
-        self._read_at = monotonic()
+        self._began = self._read_at = monotonic()
         self._mirror: Mirror | None = Mirror()
+        self._changes = ThreadPoolExecutor(1, "changes")
+        """One change after the other, and none in the way of what is read: brokers may be slow."""
 
     async def known(self) -> None:
         """Return when clients can be judged by what the store has."""
@@ -97,6 +103,15 @@ class StoreReader:
                 log.error("%s", error)
             self._error = str(error)
 
+    async def consult(self, question: Consult) -> bytes | Steps[bytes]:
+        """Answer a request, or say what is left to do for it. Raises what `ask` does."""
+        acls = None if self._authorization is None else self._authorization.acls()
+        thread = self._changes if question.request.api_key in CHANGES else None
+        loop = asyncio.get_running_loop()
+        answer = await loop.run_in_executor(thread, ask, question, self._store, acls)
+        await self.refresh()
+        return answer
+
     def not_ready(self) -> list[str]:
         """Say why no clients should come."""
         if self._error is not None:
@@ -108,6 +123,7 @@ class StoreReader:
     def collect(self, snapshot: Snapshot) -> None:
         """Add how old it is what is known."""
         known_at = self._read_at
-        if self._mirror is not None and self._mirror.asked_at is not None:
-            known_at = min(known_at, self._mirror.asked_at)
+        if self._mirror is not None:
+            asked_at = self._mirror.asked_at
+            known_at = min(known_at, self._began if asked_at is None else asked_at)
         snapshot.gauge(registry.STORE_AGE, monotonic() - known_at)

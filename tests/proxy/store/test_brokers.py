@@ -1,0 +1,325 @@
+"""Changes that go to brokers and then to the mirror, against a broker over TCP that may lie."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from proxy.acl import api as acl_api
+from proxy.acl.index import AclIndex
+from proxy.acl.model import Acl, AclFilter, PatternType
+from proxy.acl.stored import Acls
+from proxy.quota.model import Quotas
+from proxy.store import StoreRefused
+from proxy.store.brokers import BrokerStore
+from proxy.store.brokers.administration import Brokers
+from proxy.upstream import open_access
+from proxy.wire.acl_v0 import response_type
+from proxy.wire.codec import decode, encode
+from tests.ports import free_ports
+from tests.proxy.acl.api_cases import creation
+from tests.proxy.acl.api_given import create_body
+from tests.proxy.acl.shelf import acl
+from tests.proxy.admin.peer import Body, in_a_thread
+from tests.proxy.store.brokers_given import (
+    ALICE,
+    ALTER_QUOTAS,
+    BOB,
+    CREATE,
+    DELETE,
+    LIE,
+    NAME,
+    NO_TIME,
+    PASSWORD,
+    PRODUCER,
+    broker,
+    hangs_up,
+    settings_of,
+)
+
+REFUSED = "The brokers do not do it: "
+
+
+@contextmanager
+def store_of(address: str, directory: Path, **more: Any) -> Iterator[BrokerStore]:
+    upstream = settings_of(address, directory, **more).upstream
+    store = BrokerStore(directory / "state.db", Brokers(upstream, open_access(upstream, None)))
+    store.begin()
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def shown(store: BrokerStore) -> tuple[set[Acl], Quotas]:
+    return {*store.acl_snapshot().acls}, store.quota_snapshot().quotas
+
+
+def holds_off(store: BrokerStore, asked_at: float) -> bool:
+    """Whether an answer to a question of that moment is too old to be shown."""
+    return not store.take_over(asked_at=asked_at, new_acls=None, new_quotas=None)
+
+
+# --- what is done
+
+
+@pytest.mark.parametrize("login", [False, True])
+def test_what_is_changed_is_the_brokers_and_then_the_mirrors(tmp_path: Path, login: bool) -> None:
+    peer = broker(acl("there"), passwords={NAME: PASSWORD} if login else None)
+    with in_a_thread(peer), store_of(peer.address, tmp_path, login=login) as store:
+        before = monotonic()
+        assert store.create_acls([acl("a"), acl("b"), acl("there")]) == store.acl_version()
+        assert peer.shelf.acls == {acl("a"), acl("b"), acl("there")} == shown(store)[0]
+        assert holds_off(store, before)
+
+        assert store.delete_acls([AclFilter(name="a"), AclFilter(name="none")]) == ((acl("a"),), ())
+        assert peer.shelf.acls == {acl("b"), acl("there")} == shown(store)[0]
+
+        store.alter_quotas({ALICE: {PRODUCER: 5.0}, BOB: {PRODUCER: 6.0}})
+        assert peer.quotas.quotas == {ALICE: {PRODUCER: 5.0}, BOB: {PRODUCER: 6.0}}
+        store.alter_quotas({BOB: {PRODUCER: None}})
+        assert peer.quotas.quotas == {ALICE: {PRODUCER: 5.0}} == shown(store)[1]
+
+
+def test_what_the_mirror_does_not_show_yet_is_deleted_at_the_brokers(tmp_path: Path) -> None:
+    """And told, each filter for itself, though two of them find the same."""
+    peer = broker(acl("a"), acl("b"))
+    with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
+        by_name = AclFilter(name="a")
+        found = store.delete_acls([by_name, AclFilter(name="b"), by_name])
+        assert found == ((acl("a"),), (acl("b"),), (acl("a"),))
+        assert (peer.shelf.acls, shown(store)[0]) == (set(), set())
+
+
+def in_threads(count: int, change: Callable[[int], object]) -> None:
+    threads = [threading.Thread(target=change, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+
+def test_changes_may_come_from_any_thread(tmp_path: Path) -> None:
+    peer = broker()
+    with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
+        in_threads(8, lambda number: store.create_acls([acl(str(number))]))
+        assert {one.name for one in shown(store)[0]} == {*"01234567"}
+        assert (peer.connections, len(peer.shelf.acls)) == (8, 8)
+
+
+def test_changes_go_to_the_brokers_one_after_the_other(tmp_path: Path) -> None:
+    """In the order in which they are mirrored; here each waits for a broker that is silent."""
+    peer = broker(silent={CREATE})
+
+    def change(number: int) -> None:
+        with pytest.raises(StoreRefused):
+            store.create_acls([acl(str(number))])
+
+    with in_a_thread(peer), store_of(peer.address, tmp_path, timeout_ms=300) as store:
+        began = monotonic()
+        in_threads(3, change)
+        assert monotonic() - began >= 3 * 0.3
+
+
+# --- what is refused, or a part of it
+
+
+def test_what_was_done_of_a_creation_is_mirrored(tmp_path: Path) -> None:
+    """As an answer of before does not have it, it must not be taken for what is there now."""
+    peer = broker()
+    with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
+        before = monotonic()
+        with pytest.raises(StoreRefused) as told:
+            store.create_acls([acl("a"), acl(""), acl("b")])
+        assert told.value.code is ErrorCode.invalid_request
+        assert told.value.message == f"{REFUSED}INVALID_REQUEST"
+        assert peer.shelf.acls == {acl("a"), acl("b")} == shown(store)[0]
+        assert holds_off(store, before)
+
+
+def test_what_was_done_of_a_deletion_is_mirrored(tmp_path: Path) -> None:
+    peer = broker(acl("a"), acl("b"))
+    with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
+        store.create_acls([acl("a"), acl("b")])
+        wrong = AclFilter(pattern_type=PatternType.UNKNOWN)
+        with pytest.raises(StoreRefused) as told:
+            store.delete_acls([AclFilter(name="a"), wrong])
+        assert told.value.code is ErrorCode.invalid_request
+        assert peer.shelf.acls == {acl("b")} == shown(store)[0]
+
+
+def deleted_but_one(_version: int, _body: bytes) -> bytes:
+    """Found `a` and `b` by the one filter, and could not delete `b`."""
+    schema = response_type(DELETE, 3)
+    result = schema.__annotations__["filter_results"].__args__[0]
+    match = result.__annotations__["matching_acls"].__args__[0]
+    matches = tuple(
+        match(
+            error_code=error,
+            error_message=LIE,
+            resource_type=2,
+            resource_name=name,
+            pattern_type=3,
+            principal="User:alice",
+            host="*",
+            operation=3,
+            permission_type=3,
+        )
+        for name, error in (("a", ErrorCode.none), ("b", ErrorCode.unknown_server_error))
+    )
+    results = (result(error_code=ErrorCode.none, error_message=None, matching_acls=matches),)
+    return encode(schema(throttle_time=NO_TIME, filter_results=results))
+
+
+def test_an_acl_that_a_filter_found_and_that_stayed_is_shown(tmp_path: Path) -> None:
+    peer = broker(handlers={DELETE: deleted_but_one})
+    with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
+        store.create_acls([acl("a"), acl("b")])
+        with pytest.raises(StoreRefused) as told:
+            store.delete_acls([AclFilter()])
+        assert told.value.code is ErrorCode.unknown_server_error
+        assert told.value.message == f"{REFUSED}UNKNOWN_SERVER_ERROR"
+        assert shown(store)[0] == {acl("b")}
+
+
+def test_what_was_done_of_quotas_is_mirrored(tmp_path: Path) -> None:
+    peer = broker()
+    with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
+        with pytest.raises(StoreRefused) as told:
+            store.alter_quotas({ALICE: {PRODUCER: 0.0}, BOB: {PRODUCER: 5.0}})
+        assert told.value.code is ErrorCode.invalid_request
+        assert peer.quotas.quotas == {BOB: {PRODUCER: 5.0}} == shown(store)[1]
+
+
+def test_without_the_right_nothing_is_done(tmp_path: Path) -> None:
+    peer = broker(acl("there"), rights=False)
+    with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
+        changes: list[Callable[[], object]] = [
+            lambda: store.create_acls([acl("a")]),
+            lambda: store.delete_acls([AclFilter()]),
+            lambda: store.alter_quotas({ALICE: {PRODUCER: 5.0}}),
+        ]
+        for change in changes:
+            with pytest.raises(StoreRefused, match="the proxy's principal lacks rights") as told:
+                change()
+            assert told.value.code is ErrorCode.cluster_authorization_failed
+        assert shown(store) == (set(), {})
+        assert (peer.shelf.acls, peer.quotas.quotas) == ({acl("there")}, {})
+
+
+# --- brokers that are away, or lie
+
+LIES: dict[str, Body] = {
+    "hangs up": hangs_up,
+    "says nothing": lambda _version, _body: b"",
+    "no results": lambda _version, _body: bytes(4) + b"\x01\x00",
+    "billions": lambda _version, _body: bytes(4) + b"\xff\xff\xff\xff\x07",
+    "garbage": lambda _version, _body: b"\xff" * 100,
+    "much": lambda _version, _body: bytes(4) + b"\xff" * 50_000_000,
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_broker_that_does_not_answer_as_kafka_does(tmp_path: Path, lie: str) -> None:
+    peer = broker(acl("there"), handlers=dict.fromkeys((CREATE, DELETE, ALTER_QUOTAS), LIES[lie]))
+    with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
+        changes: list[Callable[[], object]] = [
+            lambda: store.create_acls([acl("a")]),
+            lambda: store.delete_acls([AclFilter()]),
+            lambda: store.alter_quotas({ALICE: {PRODUCER: 5.0}}),
+        ]
+        for change in changes:
+            with pytest.raises(StoreRefused) as told:
+                change()
+            assert told.value.code is ErrorCode.broker_not_available
+            assert told.value.message.startswith(REFUSED)
+        assert shown(store) == (set(), {})
+
+
+def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
+    (nobody,) = free_ports(1)
+    with store_of(f"127.0.0.1:{nobody}", tmp_path) as store:
+        with pytest.raises(StoreRefused) as told:
+            store.create_acls([acl("a")])
+        assert told.value.code is ErrorCode.broker_not_available
+        assert told.value.message.startswith(f"{REFUSED}127.0.0.1:{nobody}: Connect call failed")
+        assert shown(store) == (set(), {})
+
+
+def test_a_broker_that_is_silent_is_waited_for_no_longer_than_configured(tmp_path: Path) -> None:
+    """And the next change is not told to it after the first."""
+    peer = broker(silent={CREATE})
+    with in_a_thread(peer), store_of(peer.address, tmp_path, timeout_ms=300) as store:
+        with pytest.raises(StoreRefused, match=r"no answer within 0\.3 s") as told:
+            store.create_acls([acl("a")])
+        assert told.value.code is ErrorCode.broker_not_available
+        peer.silent.clear()
+        store.create_acls([acl("b")])
+        assert peer.shelf.acls == {acl("b")} == shown(store)[0]
+
+
+def refuses(error: ErrorCode | int) -> Body:
+    """Each creation, in words that are meant for a terminal."""
+
+    def answer(_version: int, _body: bytes) -> bytes:
+        said = LIE.encode()
+        result = int(error).to_bytes(2) + bytes([len(said) + 1]) + said + b"\0"
+        return bytes(4) + b"\x02" + result + b"\0"
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ErrorCode.policy_violation.value, ("policy_violation", "POLICY_VIOLATION")),
+        (
+            ErrorCode.security_disabled.value,
+            (
+                "security_disabled",
+                "SECURITY_DISABLED: the brokers have no authorizer, and so no ACLs",
+            ),
+        ),
+        (999, ("unknown_server_error", "error 999")),
+    ],
+)
+def test_a_client_is_told_in_our_words(
+    tmp_path: Path, error: int, told: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker may repeat the password that it was told, and whoever asked is not the operator."""
+    peer = broker(handlers={CREATE: refuses(error)}, passwords={NAME: PASSWORD})
+    with in_a_thread(peer), store_of(peer.address, tmp_path, login=True) as store:
+        acls = Acls(store=store, current=lambda: AclIndex([], version=0))
+        body = create_body(3, [creation()])
+        answer = acl_api.answer(CREATE, 3, body, acls, may_describe=True, may_alter=True)
+        (result,) = decode(response_type(CREATE, 3), answer).results
+        assert (result.error_code.name, result.error_message) == (told[0], REFUSED + told[1])
+        assert PASSWORD.encode() not in answer
+        assert shown(store) == (set(), {})
+    assert caplog.text == ""
+
+
+def test_a_login_that_is_refused_is_told_without_it(tmp_path: Path) -> None:
+    peer = broker(passwords={NAME: "another"})
+    with in_a_thread(peer), store_of(peer.address, tmp_path, login=True) as store:
+        with pytest.raises(StoreRefused) as told:
+            store.create_acls([acl("a")])
+        assert told.value.code is ErrorCode.broker_not_available, "it is not the client's login"
+        assert told.value.message.startswith(f"{REFUSED}the proxy's login failed: ")
+        assert PASSWORD not in told.value.message
+        assert (peer.shelf.acls, shown(store)) == (set(), (set(), {}))
+
+
+def test_a_broker_that_does_not_know_the_password_gets_no_change(tmp_path: Path) -> None:
+    """Whoever listens at its address is told of no ACL, and can have none mirrored."""
+    peer = broker(passwords={NAME: "another"}, lying=True)
+    with in_a_thread(peer), store_of(peer.address, tmp_path, login=True) as store:
+        with pytest.raises(StoreRefused):
+            store.create_acls([acl("a")])
+        assert peer.seen(CREATE) == 0
+        assert shown(store) == (set(), {})

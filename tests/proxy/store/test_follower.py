@@ -1,0 +1,344 @@
+"""What keeps a mirror like its brokers, against a broker over TCP that may lie or be away."""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from proxy.admin import UnsupportedVersion
+from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
+from proxy.store import Mirror
+from proxy.store.brokers.follower import Follower
+from proxy.store.sqlite.mirror import SETTLES_WITHIN, SqliteMirror, Versions
+from proxy.upstream import Access
+from tests.ports import free_ports
+from tests.proxy.acl.shelf import acl
+from tests.proxy.admin.peer import Body, Peer
+from tests.proxy.store.brokers_given import (
+    ALICE,
+    BOB,
+    DESCRIBE_ACLS,
+    DESCRIBE_QUOTAS,
+    LIE,
+    NAME,
+    PASSWORD,
+    PRODUCER,
+    Entry,
+    Pauses,
+    acls_answer,
+    broker,
+    followed,
+    following,
+    hangs_up,
+    known,
+    quotas_answer,
+    settings_of,
+    shown,
+)
+from tests.proxy.tls_given import AUTHORITY, OURS, Spoken, client_context, server_context
+from tests.proxy.waiting import PATIENCE_SECONDS
+
+CREATION = QuotaKey.CONNECTION_CREATION_RATE
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Iterator[SqliteMirror]:
+    opened = SqliteMirror(tmp_path / "state.db")
+    opened.begin()
+    yield opened
+    opened.close()
+
+
+# --- what is shown
+
+
+def test_it_shows_what_the_brokers_have(mirror: SqliteMirror) -> None:
+    peer = broker(acl("a"), acl("b"), passwords={NAME: PASSWORD})
+    peer.quotas.quotas = {ALICE: {PRODUCER: 5.0}, QuotaEntity(ip=DEFAULT): {CREATION: 7.0}}
+
+    async def run() -> None:
+        async with followed(peer, mirror, login=True) as follower:
+            await follower.look(10.0)
+            assert shown(mirror) == ([acl("a"), acl("b")], peer.quotas.quotas)
+            assert known(mirror) == Mirror(asked_at=10.0)
+
+            peer.shelf.acls = {acl("b"), acl("c")}
+            peer.quotas.quotas = {BOB: {PRODUCER: 6.0}}
+            await follower.look(20.0)
+            assert shown(mirror) == ([acl("b"), acl("c")], {BOB: {PRODUCER: 6.0}})
+
+            versions = mirror.acl_version(), mirror.quota_version()
+            await follower.look(30.0)
+            assert (mirror.acl_version(), mirror.quota_version()) == versions
+            assert known(mirror) == Mirror(asked_at=30.0)
+            assert peer.connections == 1
+
+    asyncio.run(run())
+
+
+def test_what_others_wrote_into_the_mirror_is_put_right(mirror: SqliteMirror) -> None:
+    """Though the brokers answer as before: it is the mirror that changed."""
+    peer = broker(acl("a"))
+    peer.quotas.quotas = {ALICE: {PRODUCER: 5.0}}
+
+    async def run() -> None:
+        async with followed(peer, mirror) as follower:
+            await follower.look(10.0)
+            mirror.create_acls([acl("more")])
+            mirror.alter_quotas({ALICE: {PRODUCER: 6.0}, BOB: {PRODUCER: 6.0}})
+            await follower.look(20.0)
+            assert shown(mirror) == ([acl("a")], {ALICE: {PRODUCER: 5.0}})
+
+    asyncio.run(run())
+
+
+def test_a_change_meanwhile_is_not_undone(mirror: SqliteMirror) -> None:
+    """And it is looked anew, though the brokers may answer as before: the change may be undone."""
+    peer = broker(acl("old"))
+
+    async def run() -> None:
+        async with followed(peer, mirror) as follower:
+            await follower.look(10.0)
+            mirror.note_acls(20.0, [acl("new")], created=True)
+            mirror.create_acls([acl("new")])
+            await follower.look(20.5)
+            assert shown(mirror)[0] == [acl("new"), acl("old")]
+            await follower.look(20.0 + SETTLES_WITHIN)
+            assert shown(mirror)[0] == [acl("old")]
+
+    asyncio.run(run())
+
+
+def test_a_change_just_after_an_answer_was_shown_is_looked_at_anew(mirror: SqliteMirror) -> None:
+    """A worker wrote it before the follower looked at the versions, and the brokers undo it."""
+
+    class Interrupted(SqliteMirror):
+        def take_over(self, **answer: Any) -> Versions | None:
+            versions = super().take_over(**answer)
+            mirror.create_acls([acl("x")])
+            return versions
+
+    peer = broker(acl("a"))
+
+    async def run() -> None:
+        interrupted = Interrupted(mirror._path)
+        async with followed(peer, interrupted) as follower:
+            await follower.look(10.0)
+            assert shown(mirror)[0] == [acl("a"), acl("x")]
+            follower._mirror = mirror
+            await follower.look(20.0)
+            assert shown(mirror)[0] == [acl("a")]
+        interrupted.close()
+
+    asyncio.run(run())
+
+
+def test_without_an_authorizer_nobody_asks_for_acls(mirror: SqliteMirror) -> None:
+    """Brokers may have none either, and refuse."""
+    peer = broker(acl("a"))
+    peer.quotas.quotas = {ALICE: {PRODUCER: 5.0}}
+
+    async def run() -> None:
+        async with followed(peer, mirror, authorizer="off") as follower:
+            await follower.look(10.0)
+        assert shown(mirror) == ([], peer.quotas.quotas)
+        assert peer.seen(DESCRIBE_ACLS) == 0
+
+    asyncio.run(run())
+
+
+# --- what a newer broker has
+
+
+def test_what_is_unknown_here_is_left_out_and_told_once(
+    mirror: SqliteMirror, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = PRODUCER.value
+    odd: list[Entry] = [
+        ([("user", "alice")], {producer: 5.0, "future_rate": 1.0}),
+        ([("user", "bob"), ("team", LIE)], {producer: 1.0}),
+        ([("user", "")], {producer: 1.0}),
+        ([], {producer: 1.0}),
+        ([("ip", "a.host.name")], {CREATION.value: 1.0}),
+        ([("user", "nan")], {producer: float("nan")}),
+        ([("user", "less")], {producer: -1.0, LIE: 1.0}),
+    ]
+    peer = broker(
+        handlers={DESCRIBE_ACLS: acls_answer(3, 99, -1, 1), DESCRIBE_QUOTAS: quotas_answer(*odd)}
+    )
+
+    async def run() -> None:
+        async with followed(peer, mirror) as follower:
+            for _ in range(3):
+                await follower.look(10.0)
+
+    asyncio.run(run())
+    assert shown(mirror) == ([acl("t")], {ALICE: {PRODUCER: 5.0}})
+    assert [record.getMessage() for record in caplog.records] == [
+        "3 ACLs of the brokers are unknown here, and left out",
+        "8 quotas of the brokers are unknown here, and left out",
+    ]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [acls_answer(3, pattern_type=2), acls_answer(3, pattern_type=9), acls_answer(3, principal="x")],
+    ids=["a pattern of filters", "an unknown pattern", "a principal without a type"],
+)
+def test_no_answer_makes_the_mirror_unreadable(mirror: SqliteMirror, answer: Body) -> None:
+    async def run() -> None:
+        async with followed(broker(handlers={DESCRIBE_ACLS: answer}), mirror) as follower:
+            await follower.look(10.0)
+
+    asyncio.run(run())
+    assert shown(mirror) == ([], {})
+
+
+# --- brokers without quotas, before KIP-546
+
+
+def too_old(peer: Peer) -> None:
+    del peer.versions[DESCRIBE_QUOTAS]
+
+
+def says_too_old(peer: Peer) -> None:
+    peer.handlers[DESCRIBE_QUOTAS] = quotas_answer(error=ErrorCode.unsupported_version)
+
+
+@pytest.mark.parametrize("make", [too_old, says_too_old])
+def test_brokers_without_quotas_are_good_enough_where_none_is_enforced(
+    mirror: SqliteMirror, make: Callable[[Peer], None]
+) -> None:
+    peer = broker(acl("a"))
+    make(peer)
+
+    async def run() -> None:
+        async with followed(peer, mirror, quotas="off") as follower:
+            await follower.look(10.0)
+        assert shown(mirror) == ([acl("a")], {})
+        assert known(mirror) == Mirror(asked_at=10.0)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("make", [too_old, says_too_old])
+@pytest.mark.parametrize("mode", ["enforce", "audit"])
+def test_quotas_that_cannot_be_known_are_not_taken_for_none(
+    mirror: SqliteMirror, mode: str, make: Callable[[Peer], None]
+) -> None:
+    """ACLs neither: they are one step."""
+    peer = broker(acl("a"))
+    make(peer)
+
+    async def run() -> None:
+        async with followed(peer, mirror, quotas=mode) as follower:
+            with pytest.raises(UnsupportedVersion):
+                await follower.look(10.0)
+            await Pauses(1).run(follower)
+        assert shown(mirror) == ([], {})
+        assert known(mirror).asked_at is None
+        assert "UNSUPPORTED_VERSION: the brokers are too old for it" in str(known(mirror).problem)
+
+    asyncio.run(run())
+
+
+# --- how often
+
+
+def test_pauses_grow_while_nobody_answers_and_are_short_again_then(mirror: SqliteMirror) -> None:
+    (nobody,) = free_ports(1)
+    follower = following(mirror, f"127.0.0.1:{nobody}")
+    assert asyncio.run(Pauses(6).run(follower)) == [0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+    assert "Connect call failed" in str(known(mirror).problem)
+
+    peer = broker()
+    peer.handlers[DESCRIBE_ACLS] = hangs_up
+
+    def mend(taken: int) -> None:
+        peer.handlers[DESCRIBE_ACLS] = acls_answer(3) if taken == 2 else hangs_up
+
+    async def run() -> list[float]:
+        async with followed(peer, mirror, refresh_ms=7_000) as one:
+            return await Pauses(5, meanwhile=mend).run(one)
+
+    assert asyncio.run(run()) == [0.2, 0.4, 7.0, 0.2, 0.4]
+
+
+def test_a_tenth_of_the_time_is_spent_on_asking_at_most(mirror: SqliteMirror) -> None:
+    """However often the operator wants it."""
+    slow = 0.1
+
+    def answer(version: int, body: bytes) -> bytes | None:
+        time.sleep(slow)
+        return acls_answer(3)(version, body)
+
+    async def run() -> list[float]:
+        async with followed(
+            broker(handlers={DESCRIBE_ACLS: answer}), mirror, refresh_ms=1
+        ) as follower:
+            return await Pauses(1).run(follower)
+
+    (pause,) = asyncio.run(run())
+    assert pause >= 9 * slow * 0.99
+
+
+# --- this host
+
+
+def test_a_file_that_cannot_be_written_is_told_and_tried_again(
+    mirror: SqliteMirror, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.store.sqlite.database._WRITE_WAIT_S", 0.01)
+
+    async def run() -> None:
+        async with followed(broker(acl("a")), mirror) as follower:
+            with closing(sqlite3.connect(mirror._path, isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                await Pauses(2).run(follower)
+            assert shown(mirror)[0] == []
+            await Pauses(1).run(follower)
+            assert shown(mirror)[0] == [acl("a")]
+
+    asyncio.run(run())
+    (line,) = [one.getMessage() for one in caplog.records]
+    assert "state.db: is locked by another program" in line
+    assert "Traceback" not in caplog.text
+
+
+def test_another_certificate_is_shown_on_another_connection(mirror: SqliteMirror) -> None:
+    """The broker would go on serving the old one until it ends."""
+
+    @dataclass
+    class Replaced:
+        now: Spoken
+        expires_at: float | None = None
+
+        @property
+        def context(self) -> Any:
+            return self.now.context
+
+    tls = Replaced(Spoken(client_context(AUTHORITY)))
+    peer = broker(acl("a"), tls=server_context(OURS))
+
+    async def run() -> None:
+        async with asyncio.timeout(2 * PATIENCE_SECONDS), peer:
+            settings = settings_of(peer.address, mirror._path.parent)
+            access = Access(timeout_s=PATIENCE_SECONDS, tls=tls)
+            follower = Follower(mirror, settings, access)
+            await follower.look(10.0)
+            await follower.look(20.0)
+            assert peer.connections == 1
+            tls.now = Spoken(client_context(AUTHORITY))
+            await follower.look(30.0)
+            assert peer.connections == 2
+            await follower._admin.close()
+
+    asyncio.run(run())
+    assert known(mirror) == Mirror(asked_at=30.0)

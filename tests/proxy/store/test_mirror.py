@@ -1,0 +1,269 @@
+"""A file that shows what brokers keep: the laws of `proxy.store.sqlite.mirror`."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy.acl.model import Acl, AclFilter, Operation
+from proxy.quota.model import QuotaKey, Quotas
+from proxy.store import Mirror, StoreError, open_store
+from proxy.store.sqlite.migrations import APPLICATION_ID, STEPS
+from proxy.store.sqlite.mirror import SETTLES_WITHIN, SqliteMirror, Versions
+from sasl.credentials import ScramCredential, ScramMechanism
+from tests.proxy.acl.shelf import acl
+from tests.proxy.store.brokers_given import ALICE, BOB, PRODUCER, shown
+
+CONSUMER = QuotaKey.CONSUMER_BYTE_RATE
+LIMITED: Quotas = {ALICE: {PRODUCER: 5.0}}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state.db"
+
+
+@pytest.fixture
+def mirror(path: Path) -> Iterator[SqliteMirror]:
+    opened = SqliteMirror(path)
+    opened.begin()
+    yield opened
+    opened.close()
+
+
+def take_over(mirror: SqliteMirror, asked_at: float, *acls: Acl, quotas: Quotas) -> Versions | None:
+    return mirror.take_over(asked_at=asked_at, new_acls=acls, new_quotas=quotas)
+
+
+# --- the beginning
+
+
+def test_nothing_is_known_at_a_start_whatever_is_in_the_file(
+    mirror: SqliteMirror, path: Path
+) -> None:
+    """What was shown goes on being there: workers may be asked before the brokers are."""
+    assert mirror.mirror() == Mirror(asked_at=None, problem=None)
+    assert take_over(mirror, 50.0, acl(), quotas=LIMITED)
+    mirror.note_problem("gone")
+    assert mirror.mirror() == Mirror(asked_at=50.0, problem="gone")
+    again = open_store(f"broker:{path}")
+    again.begin()
+    again.close()
+    assert mirror.mirror() == Mirror(asked_at=None, problem=None)
+    assert shown(mirror) == ([acl()], LIMITED)
+
+
+def test_the_clock_of_an_earlier_start_counts_no_more(mirror: SqliteMirror) -> None:
+    """It begins anew with the machine: a change of before would never be old enough."""
+    mirror.note_acls(1_000_000.0, [acl("new")], created=True)
+    mirror.note_quotas(1_000_000.0, LIMITED)
+    mirror.begin()
+    assert take_over(mirror, 5.0, acl(), quotas={})
+    assert shown(mirror) == ([acl()], {})
+
+
+def test_every_process_sees_the_same(mirror: SqliteMirror, path: Path) -> None:
+    take_over(mirror, 50.0, acl(), quotas=LIMITED)
+    other = open_store(f"broker:{path}")
+    assert (other.mirror(), shown(other)) == (Mirror(asked_at=50.0), ([acl()], LIMITED))
+    other.close()
+
+
+@pytest.mark.parametrize("has", ["ACLs", "quotas", "both"])
+def test_a_file_with_something_of_its_own_is_refused_and_stays_as_it_is(
+    path: Path, has: str
+) -> None:
+    """The brokers' would replace it, and nobody has it anywhere else."""
+    own = open_store(f"sqlite:{path}")
+    if has != "quotas":
+        own.create_acls([acl()])
+    if has != "ACLs":
+        own.alter_quotas(LIMITED)
+    before = shown(own)
+    refused = open_store(f"broker:{path}")
+    with pytest.raises(StoreError) as told:
+        refused.begin()
+    assert str(told.value).startswith(f"{path}: holds ACLs or quotas of its own")
+    assert (own.mirror(), shown(own)) == (None, before)
+    own.begin()
+    for one in (own, refused):
+        one.close()
+
+
+def test_verifiers_are_the_files_own_and_no_hindrance(path: Path) -> None:
+    """Brokers tell nobody theirs."""
+    own = open_store(f"sqlite:{path}")
+    made = ScramCredential.from_password(ScramMechanism.SCRAM_SHA_256, "secret", b"salt", 4096)
+    own.alter_credentials(upsert={("alice", ScramMechanism.SCRAM_SHA_256): made})
+    secret = own.scram_fake_secret()
+    own.close()
+    mirror = SqliteMirror(path)
+    mirror.begin()
+    take_over(mirror, 5.0, acl(), quotas=LIMITED)
+    assert [one.user for one in mirror.credential_infos()] == ["alice"]
+    assert mirror.scram_fake_secret() == secret
+    mirror.close()
+
+
+def test_a_copy_becomes_its_own_when_the_proxy_starts_so(mirror: SqliteMirror, path: Path) -> None:
+    """Who leaves the brokers' ACLs behind begins with theirs; the way back is not by accident."""
+    take_over(mirror, 50.0, acl(), quotas=LIMITED)
+    own = open_store(f"sqlite:{path}")
+    assert own.mirror() is not None, "to look at it changes nothing"
+    own.begin()
+    assert own.mirror() is None
+    assert shown(own) == ([acl()], LIMITED)
+    with pytest.raises(StoreError, match="of its own"):
+        mirror.begin()
+    own.delete_acls([AclFilter()])
+    own.alter_quotas({ALICE: {PRODUCER: None}})
+    mirror.begin()
+    assert own.mirror() == Mirror()
+    own.close()
+
+
+def test_a_file_of_before_there_were_copies_is_its_own(path: Path) -> None:
+    old = sqlite3.connect(path)
+    old.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    for step in STEPS[:3]:
+        step(old)
+    old.execute("INSERT INTO acls VALUES (2, 3, 't', 'User:alice', '*', 3, 3)")
+    old.execute("PRAGMA user_version = 3")
+    old.commit()
+    old.close()
+    store = open_store(f"sqlite:{path}")
+    assert store.mirror() is None
+    store.close()
+    mirror = SqliteMirror(path)
+    with pytest.raises(StoreError, match="of its own"):
+        mirror.begin()
+    mirror.close()
+
+
+# --- what is shown
+
+
+def test_none_leaves_a_part_as_it_is(mirror: SqliteMirror) -> None:
+    """Nothing is something else than no answer."""
+    take_over(mirror, 5.0, acl(), quotas=LIMITED)
+    assert mirror.take_over(asked_at=6.0, new_acls=None, new_quotas=None)
+    assert shown(mirror) == ([acl()], LIMITED)
+    assert mirror.take_over(asked_at=7.0, new_acls=None, new_quotas={})
+    assert shown(mirror) == ([acl()], {})
+    assert mirror.take_over(asked_at=8.0, new_acls=[], new_quotas=None)
+    assert shown(mirror) == ([], {})
+    assert mirror.mirror() == Mirror(asked_at=8.0)
+
+
+def test_workers_need_not_read_everything_after_an_answer(mirror: SqliteMirror) -> None:
+    """What came and went is in the log, and nothing is when nothing did."""
+    take_over(mirror, 5.0, acl("a"), acl("b"), quotas=LIMITED)
+    version, quota_version = mirror.acl_version(), mirror.quota_version()
+    take_over(mirror, 6.0, acl("b"), acl("a"), quotas=LIMITED)
+    assert (mirror.acl_version(), mirror.quota_version()) == (version, quota_version)
+    take_over(mirror, 7.0, acl("b"), acl("c"), quotas=LIMITED)
+    changes = mirror.acl_changes(version)
+    assert changes is not None
+    assert (changes.created, changes.deleted) == ((acl("c"),), (acl("a"),))
+    take_over(mirror, 8.0, acl("c"), quotas={})
+    changes = mirror.acl_changes(version)
+    assert changes is not None
+    assert (changes.created, {*changes.deleted}) == ((acl("c"),), {acl("a"), acl("b")})
+    assert mirror.quota_version() > quota_version
+
+
+def test_what_the_brokers_name_twice_is_there_once(mirror: SqliteMirror) -> None:
+    take_over(mirror, 5.0, acl("b"), acl("a"), acl("b"), quotas={})
+    assert shown(mirror) == ([acl("a"), acl("b")], {})
+
+
+def test_a_problem_stays_until_the_brokers_answer(mirror: SqliteMirror) -> None:
+    take_over(mirror, 5.0, acl(), quotas={})
+    mirror.note_problem("first")
+    mirror.note_problem("second")
+    assert mirror.mirror() == Mirror(asked_at=5.0, problem="second")
+    assert shown(mirror) == ([acl()], {})
+    assert take_over(mirror, 8.0, quotas={})
+    assert mirror.mirror() == Mirror(asked_at=8.0, problem=None)
+
+
+@pytest.mark.parametrize(
+    ("after", "settled"),
+    [(-5.0, False), (0.0, False), (SETTLES_WITHIN - 2**-20, False), (SETTLES_WITHIN, True)],
+)
+def test_what_may_not_have_a_change_yet_does_not_undo_it(
+    mirror: SqliteMirror, after: float, settled: bool
+) -> None:
+    """The broker that is asked fetches the change from the one that made it; and nothing but the
+    change is held on to: whoever may change something must not keep a right by doing it again."""
+    take_over(mirror, 16.0, acl("gone"), acl("taken away"), quotas={})
+    mirror.note_acls(32.0, [acl("new")], created=True)
+    mirror.note_acls(32.0, [acl("gone")], created=False)
+    mirror.note_quotas(32.0, {ALICE: {PRODUCER: 6.0, CONSUMER: None}})
+    answer = (acl("gone"), acl("old"))
+    limits: Quotas = {ALICE: {PRODUCER: 5.0, CONSUMER: 5.0}, BOB: {PRODUCER: 1.0}}
+    versions = take_over(mirror, 32.0 + after, *answer, quotas=limits)
+    assert mirror.mirror() == Mirror(asked_at=32.0 + after)
+    if settled:
+        assert versions == (mirror.acl_version(), mirror.quota_version())
+        assert shown(mirror) == ([*answer], limits)
+    else:
+        assert versions is None, "it must be looked again, whatever the answer is"
+        changed = {ALICE: {PRODUCER: 6.0}, BOB: {PRODUCER: 1.0}}
+        assert shown(mirror) == ([acl("new"), acl("old")], changed)
+
+
+def test_the_last_of_several_changes_holds(mirror: SqliteMirror) -> None:
+    for number, created in enumerate((True, False, True, False)):
+        mirror.note_acls(32.0 + number / 8, [acl("a")], created=created)
+        mirror.note_quotas(32.0 + number / 8, {ALICE: {PRODUCER: float(number) or None}})
+    take_over(mirror, 32.0, acl("a"), quotas={})
+    assert shown(mirror) == ([], {ALICE: {PRODUCER: 3.0}})
+
+
+def test_a_file_that_another_proxy_took_is_no_mirror(mirror: SqliteMirror, path: Path) -> None:
+    """It would be written into what is somebody's own."""
+    own = open_store(f"sqlite:{path}")
+    own.begin()
+    own.create_acls([acl("own")])
+    with pytest.raises(StoreError, match="is no copy of what brokers have"):
+        take_over(mirror, 9.0, quotas={})
+    assert shown(own)[0] == [acl("own")]
+    assert "a proxy with sqlite: has taken it over" in str(mirror.mirror().problem)
+    own.close()
+
+
+WRONG_ACLS = [acl("good"), acl("bad\ud800")]
+WRONG_QUOTAS: Quotas = {ALICE: {CONSUMER: 6.0, PRODUCER: float("nan")}}
+
+
+@pytest.mark.parametrize(
+    ("acls", "quotas"),
+    [(WRONG_ACLS, {}), ([acl("good")], WRONG_QUOTAS), (WRONG_ACLS, WRONG_QUOTAS)],
+    ids=["an ACL that cannot be written", "a quota that cannot", "both"],
+)
+def test_what_cannot_be_taken_over_leaves_everything_as_it_was(
+    mirror: SqliteMirror, acls: list[Acl], quotas: Quotas
+) -> None:
+    """ACLs and quotas both: they are one step, and nobody may see half of it."""
+    take_over(mirror, 5.0, acl("a"), acl("b"), quotas=LIMITED)
+    mirror.note_problem("gone")
+    versions = mirror.acl_version(), mirror.quota_version()
+    with pytest.raises(StoreError, match=r"state\.db: "):
+        take_over(mirror, 9.0, *acls, quotas=quotas)
+    assert shown(mirror) == ([acl("a"), acl("b")], LIMITED)
+    assert (mirror.acl_version(), mirror.quota_version()) == versions
+    assert mirror.mirror() == Mirror(asked_at=5.0, problem="gone")
+    changes = mirror.acl_changes(versions[0])
+    assert changes is not None
+    assert (changes.created, changes.deleted) == ((), ())
+    assert take_over(mirror, 10.0, quotas={})
+
+
+def test_what_could_not_be_read_again_is_not_taken_over(mirror: SqliteMirror) -> None:
+    """Whoever calls has left it out; one such row would make the whole file unusable."""
+    take_over(mirror, 5.0, acl(), quotas={})
+    with pytest.raises(AssertionError):
+        take_over(mirror, 6.0, acl(operation=Operation.UNKNOWN), quotas={})
+    assert shown(mirror) == ([acl()], {})

@@ -1,0 +1,321 @@
+"""What a worker knows of its store: nothing by default, and nobody is let in before it does."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from time import monotonic
+from typing import Any, cast
+
+import pytest
+
+from metrics import registry
+from metrics.snapshot import Snapshot
+from proxy.acl.model import Acl, AuthorizerMode
+from proxy.authorization import Authorization
+from proxy.commands import Consult
+from proxy.config import Authorizer
+from proxy.store import CachedCredentials, Store, StoreError, open_store
+from proxy.store.sqlite.mirror import SqliteMirror
+from proxy.storekeeper import Storekeeper
+from proxy.wire.apis import CREATE_ACLS, DESCRIBE_ACLS
+from proxy.wire.request import Request
+from tests.proxy.acl.api_cases import asking, creation
+from tests.proxy.acl.api_given import create_body, describe_body
+from tests.proxy.acl.shelf import acl
+from tests.proxy.waiting import PATIENCE_SECONDS, until
+
+NOT_YET = ["what the brokers keep is not known yet"]
+
+
+class Watched:
+    """A store that can break, and during whose reads something else may happen."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+        self.broken: set[str] = set()
+        """Methods that fail."""
+        self.then: dict[str, Callable[[], object]] = {}
+        """What happens once, right after a method has returned what it had seen."""
+        self.looks = 0
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.inner, name)
+
+        def call(*arguments: Any) -> Any:
+            self.looks += name == "mirror"
+            if name in self.broken:
+                raise StoreError("state.db: is damaged")
+            found = method(*arguments)
+            self.then.pop(name, lambda: None)()
+            return found
+
+        return call
+
+
+class Reading:
+    """A keeper of a store with ACLs, and what it says to its worker."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = Watched(store)
+        shared = cast(Store, self.store)
+        settings = Authorizer.model_validate({"mode": AuthorizerMode.ENFORCE})
+        self.authorization = Authorization(settings, shared, observer=cast(Any, None))
+        self.judged_anew = 0
+        self.keeper = Storekeeper(
+            shared,
+            CachedCredentials(shared),
+            self.authorization,
+            None,
+            rights_changed=self._rights_changed,
+            quotas_changed=cast(Any, None),
+        )
+
+    def _rights_changed(self) -> None:
+        self.judged_anew += 1
+
+    def acls(self) -> int:
+        """How many are applied."""
+        snapshot = Snapshot()
+        self.authorization.collect(snapshot)
+        return int(snapshot.values[registry.ACLS.name][()])
+
+    def age(self) -> float:
+        snapshot = Snapshot()
+        self.keeper.collect(snapshot)
+        return snapshot.values[registry.STORE_AGE.name][()]
+
+    def refresh(self) -> None:
+        asyncio.run(self.keeper.refresh())
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Iterator[SqliteMirror]:
+    opened = SqliteMirror(tmp_path / "state.db")
+    opened.begin()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[Store]:
+    opened = open_store(f"sqlite:{tmp_path / 'own.db'}")
+    opened.begin()
+    yield opened
+    opened.close()
+
+
+def answered(mirror: SqliteMirror, *acls: Acl, at: float | None = None) -> None:
+    asked_at = monotonic() if at is None else at
+    assert mirror.take_over(asked_at=asked_at, new_acls=acls, new_quotas={})
+
+
+def test_nothing_is_known_by_default(plain: Store, mirror: SqliteMirror) -> None:
+    """Of a store of its own neither, before it was read."""
+    for store in (plain, mirror):
+        assert Reading(store).keeper.not_ready() == NOT_YET
+
+
+def test_a_store_of_its_own_is_known_when_it_was_read(plain: Store) -> None:
+    plain.create_acls([acl()])
+    reading = Reading(plain)
+    asyncio.run(asyncio.wait_for(reading.keeper.known(), PATIENCE_SECONDS))
+    assert reading.keeper.not_ready() == []
+    assert (reading.acls(), reading.store.looks) == (1, 1)
+
+
+def test_a_mirror_is_waited_for(mirror: SqliteMirror) -> None:
+    """What it shows from before the start does not count."""
+    answered(mirror, acl("of before"))
+    mirror.begin()
+    reading = Reading(mirror)
+
+    async def run() -> None:
+        waiting = asyncio.create_task(reading.keeper.known())
+        await until(lambda: reading.store.looks >= 2)
+        assert not waiting.done()
+        assert reading.keeper.not_ready() == NOT_YET
+        mirror.note_problem("the brokers are away")
+        await until(lambda: reading.keeper.not_ready() == ["the brokers are away"])
+        assert not waiting.done()
+        answered(mirror, acl("a"), acl("b"))
+        await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+        assert (reading.keeper.not_ready(), reading.acls()) == ([], 2)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("failing", ["mirror", "version", "acl_version"])
+def test_a_store_that_cannot_be_read_is_not_known(mirror: SqliteMirror, failing: str) -> None:
+    """However much of it can: an answer of the brokers is of no use before it is applied."""
+    reading = Reading(mirror)
+    answered(mirror, acl("a"))
+    reading.store.broken = {failing}
+
+    async def run() -> None:
+        waiting = asyncio.create_task(reading.keeper.known())
+        await until(lambda: reading.store.looks >= 2)
+        assert not waiting.done()
+        assert reading.keeper.not_ready() == ["state.db: is damaged"]
+        reading.store.broken.clear()
+        await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+        assert (reading.keeper.not_ready(), reading.acls()) == ([], 1)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("after", ["mirror", "version", "acl_version"])
+def test_what_is_known_has_been_applied(mirror: SqliteMirror, after: str) -> None:
+    """An answer that comes while the store is read: no ACLs would be applied as all of them."""
+    reading = Reading(mirror)
+    reading.store.then[after] = lambda: answered(mirror, acl("a"))
+    reading.refresh()
+    assert reading.keeper.not_ready() == NOT_YET
+    reading.refresh()
+    assert (reading.keeper.not_ready(), reading.acls()) == ([], 1)
+
+
+def test_what_was_known_goes_on_applying(
+    mirror: SqliteMirror, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though no clients should come; it is told once."""
+    answered(mirror, acl("a"))
+    reading = Reading(mirror)
+    reading.refresh()
+    mirror.note_problem("the brokers are away")
+    reading.refresh()
+    assert (reading.keeper.not_ready(), reading.acls()) == (["the brokers are away"], 1)
+    answered(mirror, acl("a"), acl("b"))
+    reading.store.broken = {"acl_version"}
+    for _ in range(3):
+        reading.refresh()
+        assert (reading.keeper.not_ready(), reading.acls()) == (["state.db: is damaged"], 1)
+    assert [one.getMessage() for one in caplog.records] == ["state.db: is damaged"]
+    reading.store.broken.clear()
+    reading.refresh()
+    assert (reading.keeper.not_ready(), reading.acls()) == ([], 2)
+    reading.store.broken = {"mirror"}
+    reading.refresh()
+    assert len(caplog.records) == 2, "another time is told anew"
+
+
+def test_connections_are_judged_anew_when_acls_change(mirror: SqliteMirror) -> None:
+    """And not each time that the brokers answer."""
+    answered(mirror, acl("a"), at=monotonic() - 10)
+    reading = Reading(mirror)
+    reading.refresh()
+    before = reading.judged_anew
+    answered(mirror, acl("a"))
+    reading.refresh()
+    assert reading.judged_anew == before
+    answered(mirror, acl("b"))
+    reading.refresh()
+    assert reading.judged_anew == before + 1
+
+
+def test_the_age_counts_from_the_question(mirror: SqliteMirror) -> None:
+    """That the file can be read says nothing of what the brokers have."""
+    answered(mirror, acl("a"), at=monotonic() - 1_000)
+    reading = Reading(mirror)
+    reading.refresh()
+    assert 1_000 <= reading.age() < 1_000 + PATIENCE_SECONDS
+    answered(mirror, acl("a"), at=monotonic() - 500)
+    assert reading.age() >= 1_000
+    reading.refresh()
+    assert 500 <= reading.age() < 500 + PATIENCE_SECONDS
+
+
+def test_what_was_never_known_is_as_old_as_the_start(mirror: SqliteMirror) -> None:
+    """Nobody is let in then, and the alert on the age must say so."""
+    reading = Reading(mirror)
+    reading.keeper._began -= 1_000
+    reading.refresh()
+    assert reading.age() >= 1_000
+    answered(mirror)
+    reading.refresh()
+    assert reading.age() < 1_000
+
+
+def test_an_answer_that_was_not_read_makes_nothing_younger(mirror: SqliteMirror) -> None:
+    answered(mirror, acl("a"), at=monotonic() - 1_000)
+    reading = Reading(mirror)
+    reading.refresh()
+    answered(mirror, acl("b"))
+    reading.store.broken = {"acl_version"}
+    reading.refresh()
+    assert reading.age() >= 1_000
+
+
+def test_the_age_of_a_store_of_its_own_counts_from_its_reading(plain: Store) -> None:
+    reading = Reading(plain)
+    reading.refresh()
+    read_before = monotonic()
+    reading.store.broken = {"version"}
+    reading.refresh()
+    assert reading.keeper._read_at <= read_before, "an attempt is no reading"
+    reading.store.broken.clear()
+    reading.refresh()
+    assert reading.keeper._read_at > read_before
+
+
+def test_a_file_that_somebody_broke_is_told(mirror: SqliteMirror) -> None:
+    """In one sentence, and what was known goes on applying."""
+    answered(mirror, acl("a"))
+    reading = Reading(mirror)
+    reading.refresh()
+    with closing(sqlite3.connect(mirror._path)) as other:
+        other.execute("DROP TABLE mirror")
+        other.commit()
+    reading.refresh()
+    (reason,) = reading.keeper.not_ready()
+    assert "no such table" in reason
+    assert reading.acls() == 1
+
+
+def test_changes_that_wait_are_in_nobodys_way(plain: Store) -> None:
+    """Brokers that keep the ACLs may be silent, and many may ask for changes meanwhile."""
+    reading = Reading(plain)
+    under_way, answered = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        under_way.set()
+        assert answered.wait(PATIENCE_SECONDS)
+
+    reading.store.then["create_acls"] = wait
+    questions = [create_question(), *(describe_question() for _ in range(3))]
+
+    async def run() -> None:
+        change, *rest = [asyncio.create_task(reading.keeper.consult(one)) for one in questions]
+        others = [asyncio.create_task(reading.keeper.consult(create_question())) for _ in range(40)]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await asyncio.to_thread(under_way.wait, PATIENCE_SECONDS)
+            await asyncio.gather(reading.keeper.refresh(), *rest)
+            assert not any(one.done() for one in (change, *others))
+            answered.set()
+            await asyncio.gather(change, *others)
+
+    asyncio.run(run())
+    assert reading.acls() == 1
+
+
+def create_question() -> Consult:
+    return question(CREATE_ACLS, create_body(3, [creation()]))
+
+
+def describe_question() -> Consult:
+    return question(DESCRIBE_ACLS, describe_body(3, asking()))
+
+
+def question(api_key: int, body: bytes) -> Consult:
+    request = Request(
+        api_key=api_key,
+        api_version=3,
+        correlation_id=1,
+        client_id=None,
+        content=body,
+        body_at=0,
+        flexible=True,
+    )
+    return Consult(request=request, authorized=True)
