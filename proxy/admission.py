@@ -19,12 +19,13 @@ from proxy.acl.judgement import (
     Answer,
     Authority,
     Change,
+    ClientAuthority,
     Close,
     Inquiry,
     Judgement,
     TopicsUnknown,
 )
-from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
+from proxy.acl.model import Operation, ResourceType
 from proxy.acl.topics import KnownTopics, LookedUpTopics, found_topics, lookup_request
 from proxy.commands import CloseReason
 from proxy.deliberation import Found, PausingAuthority, found, found_in_steps, takes_long
@@ -82,7 +83,7 @@ class Admission:
     def __init__(
         self,
         connection: "Connection",
-        authority: Authority,
+        authority: ClientAuthority,
         topics: KnownTopics,
         asks: Callable[["Connection"], None] = lambda _: None,
     ) -> None:
@@ -94,7 +95,7 @@ class Admission:
         """The request that waits for topics to be looked up."""
         self.rights_changed(authority)
 
-    def rights_changed(self, authority: Authority) -> None:
+    def rights_changed(self, authority: ClientAuthority) -> None:
         """Judge by `authority` from now on, and forget what was allowed."""
         self._authority = authority
         self._allowed: set[bytes] = set()
@@ -105,7 +106,7 @@ class Admission:
     def may_administer(self, operation: Operation) -> bool:
         """Whether its principal may do this to the cluster."""
         self._asks(self._connection)
-        return self._authority.may(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+        return self._authority.may_administer(operation)
 
     # A Produce, from its first bytes
 

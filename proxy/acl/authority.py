@@ -11,7 +11,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from proxy.acl.index import AclIndex, Decision
-from proxy.acl.model import WILDCARD, Acl, AuthorizerMode, Operation, ResourceType
+from proxy.acl.model import CLUSTER_NAME, WILDCARD, Acl, AuthorizerMode, Operation, ResourceType
 
 _MOST_DECISIONS: Final = 4096
 """Decisions that are kept per principal and address; then they are all dropped."""
@@ -149,7 +149,7 @@ class IndexAuthority:
             return True
         decision = self._decide(operation, resource_type, name)
         if report:
-            self._count(decision, operation, resource_type, name)
+            self._count(decision, operation, resource_type, name, would_be=self.auditing)
         return decision.allowed or mode is AuthorizerMode.AUDIT
 
     def may_any(self, operation: Operation, resource_type: ResourceType) -> bool:
@@ -158,8 +158,16 @@ class IndexAuthority:
         if authorizer.mode is AuthorizerMode.OFF:
             return True
         decision = authorizer.index.decide_any(self.principal, self.host, operation, resource_type)
-        self._count(decision, operation, resource_type, WILDCARD)
+        self._count(decision, operation, resource_type, WILDCARD, would_be=self.auditing)
         return decision.allowed or authorizer.mode is AuthorizerMode.AUDIT
+
+    def may_administer(self, operation: Operation) -> bool:
+        """Whether it may do this to ACLs, quotas and users, in audit as well."""
+        if self._authorizer.mode is AuthorizerMode.OFF:
+            return True
+        decision = self._decide(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+        self._count(decision, operation, ResourceType.CLUSTER, CLUSTER_NAME, would_be=False)
+        return decision.allowed
 
     def operations(self, resource_type: ResourceType, name: str) -> int:
         """Return the authorized-operations bit field: bit N is the operation of code N."""
@@ -200,13 +208,18 @@ class IndexAuthority:
         return decision
 
     def _count(
-        self, decision: Decision, operation: Operation, resource_type: ResourceType, name: str
+        self,
+        decision: Decision,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str,
+        *,
+        would_be: bool,
     ) -> None:
         authorizer = self._authorizer
         if decision.allowed:
             authorizer.counts.allowed[operation] += 1
             return
-        would_be = authorizer.mode is AuthorizerMode.AUDIT
         counts = authorizer.counts
         (counts.would_be_denied if would_be else counts.denied)[operation] += 1
         authorizer.report(

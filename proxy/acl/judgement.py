@@ -84,6 +84,18 @@ class Authority(Protocol):
         ...
 
 
+class ClientAuthority(Authority, Protocol):
+    """One principal at one address, whose requests to the proxy itself are judged as well."""
+
+    def may_administer(self, operation: Operation) -> bool:
+        """Whether it may do this to ACLs, quotas and users, which is to do it to the cluster.
+
+        Judged with `authorizer.mode: audit`, too: who may change rights while nobody is held to
+        any has every right from then on.
+        """
+        ...
+
+
 TopicNames = Mapping[bytes, str | None]
 """Names by topic id (16 bytes). None: no topic has this id. Raises `TopicsUnknown` for ids that
 have not been asked for yet."""

@@ -53,8 +53,8 @@ class Authorizer(Section):
 
     mode: AuthorizerMode = setting(AuthorizerMode.OFF, source=OWN)
     """`off`: every principal may do everything, and the ACL APIs say that security is disabled.
-    `audit`: everything passes, and what ACLs would deny is counted and logged. `enforce`: ACLs
-    apply."""
+    `audit`: everything passes but what changes, or tells of, ACLs, quotas and SCRAM users, and what
+    ACLs would deny is counted and logged. `enforce`: ACLs apply."""
     super_users: tuple[Principal, ...] = setting((), source=KAFKA_BROKER, reloadable=True)
     """Principals that may do everything, such as `User:admin`."""
     allow_everyone_if_no_acl_found: StrictBool = setting(False, source=KAFKA_BROKER)

@@ -20,7 +20,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from proxy.acl.guards.items import Values, judge_items
-from proxy.acl.judgement import Authority, Inquiry, Judgement
+from proxy.acl.judgement import ClientAuthority, Inquiry, Judgement
 from proxy.acl.model import Operation, ResourceType
 from proxy.lockstep import pausing
 from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
@@ -220,10 +220,15 @@ class _Everything:
         del operation, resource_type
         return True
 
+    def may_administer(self, operation: Operation) -> bool:
+        """Nobody by this: only super users change ACLs, quotas and users of who is not judged."""
+        del operation
+        return False
+
     def operations(self, resource_type: ResourceType, name: str) -> int:
         """All that there are."""
         del resource_type, name
         return sum(1 << operation for operation in Operation if operation > Operation.ALL)
 
 
-EVERYTHING: Final[Authority] = _Everything()
+EVERYTHING: Final[ClientAuthority] = _Everything()

@@ -1,13 +1,15 @@
 """kafka-configs.sh against the proxy: users are made, changed and taken away while it runs."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.kafka.clients import JavaClient, User, confluent_admin, password_of
-from tests.kafka.conftest import user
+from tests.kafka.cluster import KafkaCluster
+from tests.kafka.conftest import add_users, user
 from tests.kafka.java import Finished
-from tests.kafka.proxied import SUPER_USER, ProxyProcess
+from tests.kafka.proxied import SUPER_USER, ProxyProcess, gateway_config
 from tests.kafka.tokens import Issuer
 from tests.kafka.transcript import Actor
 from tests.kafka.wire_client import Address, WireClient
@@ -82,6 +84,39 @@ def test_python_administers_users(gateway: ProxyProcess, issuer: Issuer) -> None
     for future in admin.alter_user_scram_credentials([deletion]).values():
         future.result(DEADLINE)
     assert "erin" not in {name for name, _ in gateway.users()}
+
+
+def test_in_audit_nobody_gets_rights_by_giving_them(
+    kafka: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
+) -> None:
+    """Everything else passes; but another's password or an ACL would be there for good."""
+    config = gateway_config(str(kafka.address()), jwks, listeners={"LONG": 3_600_000})
+    config["authorizer"]["mode"] = "audit"
+    process = ProxyProcess(config, tmp_path)
+    add_users(process)
+    everything = ["--allow-principal", "User:carol", "--operation", "All", "--cluster"]
+    with process:
+        bootstrap = str(process.addresses()["LONG"])
+        client = user(issuer, "SCRAM-SHA-256").java(tmp_path)
+        takes = ("--entity-type", "users", "--entity-name", SUPER_USER, "--alter")
+        mine = ("--add-config", "SCRAM-SHA-256=[password=mine]")
+        done = client.run_tool("kafka-configs", bootstrap, *takes, *mine)
+        assert "ClusterAuthorizationException" in done.stderr + done.stdout, done
+        limit = ("--entity-type", "users", "--entity-name", "carol", "--alter")
+        quota = ("--add-config", "producer_byte_rate=99999999")
+        done = client.run_tool("kafka-configs", bootstrap, *limit, *quota)
+        assert "ClusterAuthorizationException" in done.stderr + done.stdout, done
+        done = client.run_tool("kafka-acls", bootstrap, "--add", *everything)
+        assert "ClusterAuthorizationException" in done.stderr + done.stdout, done
+        assert _logs_in(
+            process.addresses()["LONG"],
+            issuer,
+            "SCRAM-SHA-256",
+            SUPER_USER,
+            password_of(SUPER_USER),
+        )
+        assert json.loads(process.command("acls", "list", "--output", "json")) == []
+        assert json.loads(process.command("quotas", "list", "--output", "json")) == []
 
 
 def _configs(client: JavaClient, address: Address, *arguments: str) -> Finished:

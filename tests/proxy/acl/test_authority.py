@@ -6,8 +6,9 @@ import pytest
 
 from proxy.acl.authority import Authorizer, Denial, IndexAuthority
 from proxy.acl.index import AclIndex
-from proxy.acl.judgement import Authority
+from proxy.acl.judgement import ClientAuthority
 from proxy.acl.model import (
+    CLUSTER_NAME,
     Acl,
     AuthorizerMode,
     Operation,
@@ -23,7 +24,7 @@ class Desk:
         self.told: list[Denial] = []
         self.authorizer = Authorizer(AclIndex(acls, version=1), mode=mode, report=self.told.append)
         self.alice: IndexAuthority = self.authorizer.authority(ALICE, ADDRESS)
-        typed: Authority = self.alice
+        typed: ClientAuthority = self.alice
         assert typed is self.alice
 
     def change(self, *acls: Acl) -> None:
@@ -87,6 +88,18 @@ def test_audit_lets_everything_through_and_tells_what_it_would_deny() -> None:
     assert [(one.name, one.would_be) for one in desk.told] == [("orders", True), ("*", True)]
     assert desk.authorizer.counts.would_be_denied[WRITE] == 2
     assert sum(desk.authorizer.counts.denied) == 0
+
+
+def test_audit_lets_nobody_change_rights() -> None:
+    """Whoever could change ACLs or passwords would have every right when they are enforced."""
+    desk = Desk(acl("x", Operation.ALL), mode=AuthorizerMode.AUDIT)
+    assert not desk.alice.may_administer(Operation.ALTER)
+    assert [(one.name, one.would_be) for one in desk.told] == [(CLUSTER_NAME, False)]
+    counts = desk.authorizer.counts
+    assert (counts.denied[Operation.ALTER], sum(counts.would_be_denied)) == (1, 0)
+    desk.change(acl(CLUSTER_NAME, Operation.ALTER, resource_type=ResourceType.CLUSTER))
+    assert desk.alice.may_administer(Operation.ALTER)
+    assert not desk.alice.may_administer(Operation.ALTER_CONFIGS)
 
 
 def test_off_asks_nothing() -> None:

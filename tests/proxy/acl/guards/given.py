@@ -50,7 +50,7 @@ EVERYTHING: frozenset[Right] = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """An Authority that allows exactly what is listed, and remembers the denials it reports."""
+    """Allows exactly what is listed, and remembers the denials it reports."""
 
     allowed: frozenset[Right]
     denials: list[Right] = field(default_factory=list, compare=False)
@@ -67,6 +67,9 @@ class Rights:
 
     def may_any(self, operation: Operation, resource_type: ResourceType) -> bool:
         return any(right[:2] == (operation, resource_type) for right in self.allowed)
+
+    def may_administer(self, operation: Operation) -> bool:
+        return self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def operations(self, resource_type: ResourceType, name: str) -> int:
         return sum(
