@@ -15,6 +15,7 @@ from proxy.listener import Listener
 from proxy.relay import BrokerSide, ClientSide, Refused
 from proxy.routing.discovery import Target
 from proxy.steps import Deliberation
+from proxy.store.interface import StoreError
 from proxy.target import BrokerView
 from proxy.tls.identity import ANONYMOUS, certified_principal
 from proxy.tls.strangers import Met, Stranger, why
@@ -196,6 +197,10 @@ class Door:
             body = await self._office.consult(question)
         except ClientFault:
             client.tell(lambda connection, now: connection.dialogue.misunderstood(now))
+            return
+        except StoreError as error:
+            self._listener.warn("store", f"a request to the store failed: {error}")
+            client.tell(Connection.broke)
             return
         except Exception:
             log.exception("a request to the store failed")

@@ -48,6 +48,8 @@ class _Child:
     pid: int = 0
     started_at: float = 0.0
     early_deaths: int = 0
+    is_vital: bool = True
+    """Whether there is no proxy without it; if not, it is started anew after a pause."""
 
 
 @dataclass(slots=True)
@@ -106,7 +108,8 @@ class Server:
         if self._http_socket is not None or self._admin_socket is not None:
             self._children.append(_Child("http", self._http_main))
         if self._config.store.is_mirror:
-            self._children.append(_Child("follower of the brokers", self._follower_main))
+            follower = _Child("follower of the brokers", self._follower_main, is_vital=False)
+            self._children.append(follower)
         for child in self._children:
             self._start(child)
         return self._watch()
@@ -154,6 +157,8 @@ class Server:
             os.close(self._alive)
             signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            if not child.is_vital:
+                time.sleep(min(child.early_deaths, SHORTEST_LIFE))
             status = child.main()
         except BaseException:
             log.exception("%s: failed", child.name)
@@ -199,7 +204,7 @@ class Server:
         for child in self._dead():
             lived = time.monotonic() - child.started_at
             child.early_deaths = child.early_deaths + 1 if lived < SHORTEST_LIFE else 0
-            if child.early_deaths >= MOST_EARLY_DEATHS:
+            if child.is_vital and child.early_deaths >= MOST_EARLY_DEATHS:
                 log.error("%s died %d times in a row, giving up", child.name, child.early_deaths)
                 return self._stop(1)
             log.error("%s died, starting it anew", child.name)

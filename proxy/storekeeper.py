@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+STALE: Final = 60.0
+"""Seconds after which nobody should come any more: brokers are asked every 30 s at least."""
 LOOK_EVERY: Final = 0.2
 """Seconds between two looks whether anything is known yet."""
 
@@ -116,9 +118,14 @@ class Storekeeper:
         """Say why no clients should come."""
         if self._error is not None:
             return [self._error]
-        if self._mirror is not None and self._mirror.problem is not None:
+        if self._mirror is None:
+            return []
+        if self._mirror.problem is not None:
             return [self._mirror.problem]
-        return [] if self._is_known else ["what the brokers keep is not known yet"]
+        if self._mirror.asked_at is None:
+            return ["what the brokers keep is not known yet"]
+        age = monotonic() - self._mirror.asked_at
+        return [f"what the brokers keep is known as of {age:.0f} s ago"] if age > STALE else []
 
     def collect(self, snapshot: Snapshot) -> None:
         """Add how old it is what is known."""

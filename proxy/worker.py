@@ -351,7 +351,8 @@ class Worker:
         reasons = [reason for one in self._listeners for reason in one.not_ready()]
         if self._stopping.is_set():
             reasons.append("draining")
-        return reasons + self._storekeeper.not_ready() + self._routing.not_ready()
+        # while nobody is let in brokers are not looked for
+        return reasons + (self._storekeeper.not_ready() or self._routing.not_ready())
 
     def _collect(self, snapshot: Snapshot) -> None:
         """Add what is counted outside the tally."""

@@ -226,10 +226,17 @@ class AdminClient:
         problems = []
         for host, port in self._servers:
             try:
-                return await self._connect(host, port)
+                link = await self._connect(host, port)
             except BrokerUnavailable as error:
                 problems.append(str(error))
+            else:
+                self._begin_with((host, port))
+                return link
         raise BrokerUnavailable("; ".join(problems))
+
+    def _begin_with(self, server: tuple[str, int]) -> None:
+        """The next time; those that were silent would be waited for again."""
+        self._servers = (server, *(one for one in self._servers if one != server))
 
     async def _connect(self, host: str, port: int) -> "_Link":
         connection = await Connection.open(

@@ -164,16 +164,16 @@ def described(response: Any) -> ClientQuotas:
     )
 
 
-def known_quotas(told: DescribedQuotas) -> tuple[Quotas, int]:
-    """Return the quotas that this version knows, and how many others a newer broker has."""
+def known_quotas(told: DescribedQuotas) -> tuple[Quotas, list[str]]:
+    """Return the quotas that this version knows, and those that it does not, as text."""
     quotas: dict[QuotaEntity, dict[QuotaKey, float]] = {}
-    unknown = 0
+    unknown: list[str] = []
     for described_entity, values in told.items():
         entity = _known_entity(described_entity)
         for name, value in values.items():
             key = None if entity is None else key_of(entity, name)
             if entity is None or key is None or value_problem(key, value):
-                unknown += 1
+                unknown.append(f"{name}={value} of {dict(described_entity.entries)}")
             else:
                 quotas.setdefault(entity, {})[key] = value
     return quotas, unknown

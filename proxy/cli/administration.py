@@ -129,7 +129,9 @@ def _store(url: str) -> "Iterator[Store]":
     store = open_store(url)
     try:
         if store.mirror() is not None:
-            raise ConfigError("", "the store is a copy of what brokers have, no place for changes")
+            raise ConfigError(
+                "", "the store is a copy of what brokers have: use --config, with broker:"
+            )
         yield store
     finally:
         store.close()

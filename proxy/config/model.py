@@ -68,8 +68,10 @@ class Store(Section):
     """`sqlite:PATH`: all in this file. `broker:PATH`: ACLs and quotas stay with the brokers, and
     the file has a copy, and the verifiers. A relative path is relative to this file. Made if it
     does not exist."""
-    refresh_ms: PositiveMilliseconds = setting(5_000, source=OWN, unit="ms")
-    """How often the brokers are asked for their ACLs and quotas, `broker:` only."""
+    refresh_ms: Annotated[Milliseconds, Field(ge=100, le=30_000)] = setting(
+        5_000, source=OWN, unit="ms"
+    )
+    """How often the brokers are asked for their ACLs and quotas, `broker:` only; 100 to 30000."""
 
     @property
     def is_mirror(self) -> bool:

@@ -117,6 +117,8 @@ MISTAKES = [
     ("file:jwks.json", "file:no.json", f"{LISTENER}.sasl.oauthbearer.jwks.endpoint.url: DIR/no.json cannot be read: No such file or directory"),
     ("file:jwks.json", "file:.", f"{LISTENER}.sasl.oauthbearer.jwks.endpoint.url: DIR cannot be read: no permission, or not a file"),
     ("file:jwks.json", "ftp://h/x", f"{LISTENER}.sasl.oauthbearer.jwks.endpoint.url: must be a file:, http: or https: URL"),
+    ("sqlite:state.db", "broker:state.db\n  refresh.ms: 99", "store.refresh.ms: must be at least 100, got 99"),
+    ("sqlite:state.db", "broker:state.db\n  refresh.ms: 30001", "store.refresh.ms: must be at most 30000, got 30001"),
     ("sqlite:state.db", "sqlite:no/state.db", "store.url: DIR/no is not a directory"),
     ("sqlite:state.db", "state.db", "store.url: must be sqlite:PATH or broker:PATH, got 'state.db'"),
 ]

@@ -146,7 +146,8 @@ def test_a_copy_is_no_place_for_administration(
         where.write_text(where.read_text().replace("broker:state.db", "sqlite:state.db"))
     line = assert_one_line(run(*command, option, where), 2)
     assert line == (
-        f"reauth-proxy: {where}: the store is a copy of what brokers have, no place for changes"
+        f"reauth-proxy: {where}: the store is a copy of what brokers have: use --config,"
+        " with broker:"
     )
     assert list(mirror.acl_snapshot().acls) == [acl()]
     assert mirror.quota_snapshot().quotas == {ALICE: {PRODUCER: 7.0}}

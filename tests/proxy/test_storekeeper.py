@@ -1,6 +1,7 @@
 """What a worker knows of its store: nothing by default, and nobody is let in before it does."""
 
 import asyncio
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -225,6 +226,15 @@ def test_the_age_counts_from_the_question(mirror: SqliteMirror) -> None:
     assert reading.age() >= 1_000
     reading.refresh()
     assert 500 <= reading.age() < 500 + PATIENCE_SECONDS
+
+
+def test_what_is_known_of_long_ago_is_told(mirror: SqliteMirror) -> None:
+    """Whoever should keep it up to date may hang, or be unable to write."""
+    reading = Reading(mirror)
+    answered(mirror, at=monotonic() - 1_000)
+    reading.refresh()
+    (reason,) = reading.keeper.not_ready()
+    assert re.fullmatch(r"what the brokers keep is known as of 1\d{3} s ago", reason)
 
 
 def test_what_was_never_known_is_as_old_as_the_start(mirror: SqliteMirror) -> None:

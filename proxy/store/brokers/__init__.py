@@ -4,13 +4,18 @@ The mirror is a file of this host; `follower` keeps it up to date. SCRAM verifie
 deployment's secrets are the file's own: brokers tell nobody theirs (KIP-554).
 """
 
-from collections.abc import Collection, Sequence
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from proxy.acl.model import Acl, AclFilter, exactly
 from proxy.quota.store import Changes
 from proxy.store.brokers.administration import Brokers
+from proxy.store.interface import StoreError
 from proxy.store.sqlite.mirror import SqliteMirror
+
+log = logging.getLogger(__name__)
 
 
 class BrokerStore(SqliteMirror):
@@ -24,17 +29,19 @@ class BrokerStore(SqliteMirror):
     def create_acls(self, acls: Collection[Acl]) -> int:
         """Have the brokers add ACLs. Raises StoreRefused."""
         done = self._brokers.create_acls(acls)
-        self.note_acls(done.at, done.items, created=True)
-        version = super().create_acls(done.items)
+        with _told_if_it_fails():
+            self.note_acls(done.at, done.items, created=True)
+            super().create_acls(done.items)
         done.raise_refusal()
-        return version
+        return self.acl_version()
 
     def delete_acls(self, filters: Sequence[AclFilter]) -> tuple[tuple[Acl, ...], ...]:
         """Have the brokers delete what any filter asks for. Raises StoreRefused."""
         done = self._brokers.delete_acls(filters)
         gone = dict.fromkeys(acl for found in done.items for acl in found)
-        self.note_acls(done.at, gone, created=False)
-        super().delete_acls([exactly(acl) for acl in gone])
+        with _told_if_it_fails():
+            self.note_acls(done.at, gone, created=False)
+            super().delete_acls([exactly(acl) for acl in gone])
         done.raise_refusal()
         return tuple(done.items)
 
@@ -42,6 +49,16 @@ class BrokerStore(SqliteMirror):
         """Have the brokers set and remove. Raises StoreRefused."""
         done = self._brokers.alter_quotas(changes)
         altered = {entity: changes[entity] for entity in done.items}
-        self.note_quotas(done.at, altered)
-        super().alter_quotas(altered)
+        with _told_if_it_fails():
+            self.note_quotas(done.at, altered)
+            super().alter_quotas(altered)
         done.raise_refusal()
+
+
+@contextmanager
+def _told_if_it_fails() -> Iterator[None]:
+    """What the brokers have done is done: the follower will find it there."""
+    try:
+        yield
+    except StoreError as error:
+        log.warning("a change that the brokers have made is not in the mirror yet: %s", error)

@@ -27,8 +27,32 @@ from sasl.login import LoginError
 CHANGE_TIMEOUT: Final = 30.0
 """Seconds for a whole change; Kafka's `request.timeout.ms`."""
 _NOT_DONE: Final = "The brokers do not do it"
+_NOT_KNOWN: Final = "The brokers may have done it or not"
 
 T = TypeVar("T")
+
+
+class Administration:
+    """The proxy as its brokers' administrator: one client, which begins with the server that
+    answered last."""
+
+    def __init__(self, upstream: config.Upstream, access: Access) -> None:
+        self._upstream = upstream
+        self._access = access
+        self._context = access.context
+        self._client = administrator(upstream, access)
+
+    async def client(self) -> AdminClient:
+        """Return the client, which shows the certificate of now."""
+        if self._access.context is not self._context:
+            await self.close()
+            self._context = self._access.context
+            self._client = administrator(self._upstream, self._access)
+        return self._client
+
+    async def close(self) -> None:
+        """Close its connection; there is another one at the next question."""
+        await self._client.close()
 
 
 def administrator(upstream: config.Upstream, access: Access) -> AdminClient:
@@ -72,8 +96,7 @@ class Brokers:
 
     def __init__(self, upstream: config.Upstream, access: Access) -> None:
         """`access` is used in the event loops of the changes, and must not be in any other."""
-        self._upstream = upstream
-        self._access = access
+        self._administration = Administration(upstream, access)
         self._lock = threading.Lock()
 
     def create_acls(self, acls: Collection[Acl]) -> Done[Acl]:
@@ -107,7 +130,7 @@ class Brokers:
         async def tell() -> T:
             async with (
                 asyncio.timeout(CHANGE_TIMEOUT),
-                administrator(self._upstream, self._access) as admin,
+                await self._administration.client() as admin,
             ):
                 return await change(admin)
 
@@ -117,7 +140,7 @@ class Brokers:
         except AdminError as error:
             raise _refused(error) from None
         except TimeoutError:
-            late = f"{_NOT_DONE}: no answer to all of it within {CHANGE_TIMEOUT:g} s"
+            late = f"{_NOT_KNOWN}: no answer to all of it within {CHANGE_TIMEOUT:g} s"
             raise StoreRefused(ErrorCode.request_timed_out, late) from None
 
 
@@ -134,7 +157,8 @@ def why(error: ProxyError) -> str:
 
 
 _MEANINGS: Final[Mapping[ErrorCode, str]] = {
-    ErrorCode.cluster_authorization_failed: "the proxy's principal lacks rights on the cluster",
+    ErrorCode.cluster_authorization_failed: "the proxy's principal lacks rights on the cluster, of"
+    " which it needs Describe and DescribeConfigs, and to change something Alter and AlterConfigs",
     ErrorCode.security_disabled: "the brokers have no authorizer, and so no ACLs",
     ErrorCode.unsupported_version: "the brokers are too old for it",
 }
@@ -142,7 +166,9 @@ _MEANINGS: Final[Mapping[ErrorCode, str]] = {
 
 def _refused(error: AdminError) -> StoreRefused:
     message = f"{_NOT_DONE}: {why(error)}"
-    if not isinstance(error, KafkaError) or isinstance(error.__cause__, LoginError):
+    if isinstance(error.__cause__, LoginError):
         return StoreRefused(ErrorCode.broker_not_available, message)
+    if not isinstance(error, KafkaError):
+        return StoreRefused(ErrorCode.broker_not_available, f"{_NOT_KNOWN}: {why(error)}")
     code = error.code if isinstance(error.code, ErrorCode) else ErrorCode.unknown_server_error
     return StoreRefused(code, message)

@@ -3,7 +3,7 @@
 A cluster may have 100,000 ACLs, which take a second to read: no client waits for it here. Laws:
 
 - The brokers' silence changes nothing: what the mirror showed goes on applying.
-- At most a tenth of the time is spent on asking, however many ACLs there are.
+- At most a tenth of a core is spent on reading, however many ACLs there are.
 - What the brokers have and this version does not know is left out, and told.
 """
 
@@ -12,7 +12,7 @@ import logging
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
-from time import monotonic
+from time import monotonic, process_time
 from typing import Final
 
 from proxy import config
@@ -25,16 +25,19 @@ from proxy.errors import ProxyError
 from proxy.quota.model import Quotas
 from proxy.repeats import Repeats
 from proxy.routing.discovery import FIRST_BACKOFF, LONGEST_AFTER_REFUSAL, LONGEST_BACKOFF
-from proxy.store.brokers.administration import administrator, why
+from proxy.store.brokers.administration import Administration, why
 from proxy.store.sqlite.mirror import SqliteMirror
 from proxy.tls.contexts import Tls, TlsOfAll
 from proxy.tls.follower import follow as follow_certificates
 from proxy.upstream import Access, open_access
+from sasl.told import fit_for_log
 
 log = logging.getLogger(__name__)
 
-MOST_OF_THE_TIME: Final = 0.1
-"""Share that is spent on asking."""
+MOST_OF_A_CORE: Final = 0.1
+"""Share that is spent on reading what brokers answer."""
+LONGEST_PAUSE: Final = 30.0
+"""Seconds; rights that were taken away must not apply for longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +55,10 @@ class Follower:
 
     def __init__(self, mirror: SqliteMirror, settings: config.Config, access: Access) -> None:
         self._mirror = mirror
-        self._upstream = settings.upstream
         self._refresh_s = settings.store.refresh_ms / 1000
         self._wants_acls = settings.authorizer.mode is not AuthorizerMode.OFF
         self._enforces_quotas = settings.quotas.mode is not QuotasMode.OFF
-        self._access = access
-        self._context = access.context
-        self._admin = administrator(self._upstream, access)
+        self._admin = Administration(settings.upstream, access)
         self._shown = _Shown()
         self._repeats = Repeats()
 
@@ -66,12 +66,12 @@ class Follower:
         """Ask until cancelled."""
         failures = 0
         while True:
-            began = monotonic()
-            longest = await self._attempt(began)
+            began = process_time()
+            longest = await self._attempt(monotonic())
             if longest is None:
                 failures = 0
-                took = monotonic() - began
-                pause = max(self._refresh_s, took / MOST_OF_THE_TIME - took)
+                spent = process_time() - began
+                pause = max(self._refresh_s, min(spent / MOST_OF_A_CORE - spent, LONGEST_PAUSE))
             else:
                 failures += 1
                 pause = min(FIRST_BACKOFF * 2.0 ** min(failures, 10), longest)
@@ -95,7 +95,7 @@ class Follower:
 
     async def look(self, now: float) -> None:
         """Ask the brokers, and have the mirror show it. Raises AdminError and StoreError."""
-        admin = await self._administrator()
+        admin = await self._admin.client()
         acls = await self._acls(admin) if self._wants_acls else None
         quotas = await self._quotas(admin)
         mirror, shown = self._mirror, self._shown
@@ -108,21 +108,14 @@ class Follower:
         )
         self._shown = _Shown() if versions is None else _Shown(acls, quotas, *versions)
 
-    async def _administrator(self) -> AdminClient:
-        if self._access.context is not self._context:  # the certificate is another one
-            await self._admin.close()
-            self._context = self._access.context
-            self._admin = administrator(self._upstream, self._access)
-        return self._admin
-
     async def _acls(self, admin: AdminClient) -> tuple[Acl, ...]:
         told = (await admin.describe_acls()).values()
-        known = tuple(acl for acl in told if acl_refusal(acl) is None)
-        if left_out := len(told) - len(known):
-            self._tell(
-                f"{left_out} ACLs of the brokers are unknown here, and left out", monotonic()
-            )
-        return known
+        unknown = [acl for acl in told if acl_refusal(acl) is not None]
+        if not unknown:
+            return told
+        self._tell_left_out(f"{len(unknown)} ACLs", str(unknown[0]))
+        left_out = {*unknown}
+        return tuple(acl for acl in told if acl not in left_out)
 
     async def _quotas(self, admin: AdminClient) -> Quotas | None:
         try:
@@ -131,11 +124,14 @@ class Follower:
             if self._enforces_quotas:
                 raise
             return None
-        known, left_out = known_quotas(told)
-        if left_out:
-            problem = f"{left_out} quotas of the brokers are unknown here, and left out"
-            self._tell(problem, monotonic())
+        known, unknown = known_quotas(told)
+        if unknown:
+            self._tell_left_out(f"{len(unknown)} quotas", unknown[0])
         return known
+
+    def _tell_left_out(self, what: str, such_as: str) -> None:
+        text = f"{what} of the brokers are unknown here, and left out, such as"
+        self._tell(f"{text} {fit_for_log(such_as, ())}", monotonic())
 
     def _tell(self, problem: str, now: float) -> None:
         if (line := self._repeats.line(problem, problem, now)) is not None:

@@ -1,18 +1,34 @@
 """The store in one SQLite file, shared by the workers and the command line."""
 
-from proxy.store.interface import Mirror
+import logging
+from typing import Final
+
+from proxy.store.interface import Mirror, StoreError
 from proxy.store.sqlite.acls import SqliteAcls
 from proxy.store.sqlite.credentials import SqliteCredentials
 from proxy.store.sqlite.quotas import SqliteQuotas
+
+log = logging.getLogger(__name__)
+
+_NEVER_KNOWN: Final = (
+    "holds a copy of what brokers had, which they did not confirm since the last start: use"
+    " broker: until the proxy is ready, or another file"
+)
 
 
 class SqliteStore(SqliteCredentials, SqliteAcls, SqliteQuotas):
     """A `proxy.store.Store`: one class per concern, all on the same file."""
 
     def begin(self) -> None:
-        """The proxy starts: whatever is in the file is its own from now on."""
+        """The proxy starts: whatever is in the file is its own from now on. Raises StoreError."""
+        mirror = self.mirror()
+        if mirror is None:
+            return
+        if mirror.asked_at is None:
+            raise StoreError(f"{self._path}: {_NEVER_KNOWN}")
         with self.writing() as connection:
             connection.execute("DELETE FROM mirror")
+        log.warning("%s: the copy of what brokers had is this proxy's own from now on", self._path)
 
     def mirror(self) -> Mirror | None:
         """Return how well ACLs and quotas are known; None: they are this file's own."""

@@ -1,6 +1,8 @@
 """The client against a broker that speaks the bytes that kio writes."""
 
 import asyncio
+import socket
+from contextlib import closing
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -151,6 +153,25 @@ def test_the_next_server_is_tried() -> None:
             servers = ["127.0.0.1:1", peer.address]
             async with AdminClient(servers, request_timeout_s=PATIENCE_SECONDS) as client:
                 assert (await client.describe_acls()).values() == ()
+
+    asyncio.run(run())
+
+
+def test_a_server_that_was_silent_is_not_waited_for_again() -> None:
+    """While there is one that answered last."""
+
+    async def run() -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS), Peer() as peer:
+            with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+                silent.settimeout(0)
+                servers = [f"127.0.0.1:{silent.getsockname()[1]}", peer.address]
+                client = AdminClient(servers, request_timeout_s=1)
+                for _ in range(3):
+                    assert (await client.describe_acls()).values() == ()
+                    await client.close()
+                silent.accept()[0].close()
+                with pytest.raises(BlockingIOError):
+                    silent.accept()
 
     asyncio.run(run())
 

@@ -43,6 +43,7 @@ from tests.proxy.store.brokers_given import (
 )
 
 REFUSED = "The brokers do not do it: "
+PERHAPS = "The brokers may have done it or not: "
 
 
 @contextmanager
@@ -237,7 +238,7 @@ def test_a_broker_that_does_not_answer_as_kafka_does(tmp_path: Path, lie: str) -
             with pytest.raises(StoreRefused) as told:
                 change()
             assert told.value.code is ErrorCode.broker_not_available
-            assert told.value.message.startswith(REFUSED)
+            assert told.value.message.startswith(PERHAPS), "the broker has them, or not"
         assert shown(store) == (set(), {})
 
 
@@ -247,7 +248,7 @@ def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
         with pytest.raises(StoreRefused) as told:
             store.create_acls([acl("a")])
         assert told.value.code is ErrorCode.broker_not_available
-        assert told.value.message.startswith(f"{REFUSED}127.0.0.1:{nobody}: Connect call failed")
+        assert told.value.message.startswith(f"{PERHAPS}127.0.0.1:{nobody}: Connect call failed")
         assert shown(store) == (set(), {})
 
 

@@ -123,6 +123,19 @@ def test_a_copy_becomes_its_own_when_the_proxy_starts_so(mirror: SqliteMirror, p
     own.close()
 
 
+def test_a_copy_that_nobody_confirmed_does_not_become_ones_own(
+    mirror: SqliteMirror, path: Path
+) -> None:
+    """It may be of long ago, or empty: then everything may be allowed."""
+    take_over(mirror, 50.0, acl(), quotas=LIMITED)
+    mirror.begin()
+    own = open_store(f"sqlite:{path}")
+    with pytest.raises(StoreError, match="did not confirm since the last start"):
+        own.begin()
+    assert own.mirror() == Mirror()
+    own.close()
+
+
 def test_a_file_of_before_there_were_copies_is_its_own(path: Path) -> None:
     old = sqlite3.connect(path)
     old.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -224,6 +237,7 @@ def test_the_last_of_several_changes_holds(mirror: SqliteMirror) -> None:
 
 def test_a_file_that_another_proxy_took_is_no_mirror(mirror: SqliteMirror, path: Path) -> None:
     """It would be written into what is somebody's own."""
+    take_over(mirror, 5.0, quotas={})
     own = open_store(f"sqlite:{path}")
     own.begin()
     own.create_acls([acl("own")])
