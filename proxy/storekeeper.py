@@ -19,7 +19,7 @@ from proxy.consultation import CHANGES, ask
 from proxy.errors import ProxyError
 from proxy.quota_service import QuotaService
 from proxy.steps import Steps
-from proxy.store import CachedCredentials, Mirror, Store, open_store
+from proxy.store import CachedCredentials, Mirror, Store, StoreError, open_store
 from proxy.upstream import TlsOfNow, open_access
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 STALE: Final = 60.0
 """Seconds after which nobody should come any more: brokers are asked every 30 s at least."""
+LONGEST_WAIT: Final = 60.0
+"""Seconds for which a request may wait for those before it, and for its answer. Whoever asks has
+given up long before: Kafka's `request.timeout.ms` is 30 s."""
 LOOK_EVERY: Final = 0.2
 """Seconds between two looks whether anything is known yet."""
 
@@ -110,7 +113,11 @@ class Storekeeper:
         acls = None if self._authorization is None else self._authorization.acls()
         thread = self._changes if question.request.api_key in CHANGES else None
         loop = asyncio.get_running_loop()
-        answer = await loop.run_in_executor(thread, ask, question, self._store, acls)
+        try:
+            async with asyncio.timeout(LONGEST_WAIT):
+                answer = await loop.run_in_executor(thread, ask, question, self._store, acls)
+        except TimeoutError:  # not begun, most likely, and then it never will be
+            raise StoreError(f"no answer within {LONGEST_WAIT:g} s") from None
         await self.refresh()
         return answer
 

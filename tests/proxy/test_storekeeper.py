@@ -14,6 +14,7 @@ import pytest
 
 from metrics import registry
 from metrics.snapshot import Snapshot
+from proxy import storekeeper
 from proxy.acl.model import Acl, AuthorizerMode
 from proxy.authorization import Authorization
 from proxy.commands import Consult
@@ -308,6 +309,35 @@ def test_changes_that_wait_are_in_nobodys_way(plain: Store) -> None:
 
     asyncio.run(run())
     assert reading.acls() == 1
+
+
+def test_a_change_that_waited_too_long_is_not_made(
+    plain: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asked for it has given up, and may have asked for something else."""
+    monkeypatch.setattr(storekeeper, "LONGEST_WAIT", 0.2)
+    reading = Reading(plain)
+    under_way, answered = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        under_way.set()
+        assert answered.wait(PATIENCE_SECONDS)
+
+    reading.store.then["create_acls"] = wait
+    late = question(CREATE_ACLS, create_body(3, [creation(resource_name="late")]))
+
+    async def run() -> None:
+        first = asyncio.create_task(reading.keeper.consult(create_question()))
+        assert await asyncio.to_thread(under_way.wait, PATIENCE_SECONDS)
+        with pytest.raises(StoreError, match=r"no answer within 0\.2 s"):
+            await reading.keeper.consult(late)
+        answered.set()
+        with pytest.raises(StoreError):
+            await first
+        await asyncio.wait_for(reading.keeper.consult(create_question()), PATIENCE_SECONDS)
+
+    asyncio.run(run())
+    assert reading.acls() == 1, "the first was under way"
 
 
 def create_question() -> Consult:
