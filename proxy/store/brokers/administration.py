@@ -14,6 +14,7 @@ from typing import Final, Generic, TypeVar
 from kio.schema.errors import ErrorCode
 
 from proxy import config
+from proxy.acl.checks import acl_refusal
 from proxy.acl.model import Acl, AclFilter
 from proxy.admin import AdminClient, AdminError, KafkaError
 from proxy.errors import ProxyError
@@ -113,8 +114,14 @@ class Brokers:
             for error in (result.error, *(match.error for match in result.matches))
             if error is not None
         ]
+        # what is unknown here was never mirrored
         gone = [
-            tuple(match.acl for match in result.matches if match.error is None) for result in found
+            tuple(
+                match.acl
+                for match in result.matches
+                if match.error is None and acl_refusal(match.acl) is None
+            )
+            for result in found
         ]
         return Done(gone, refusals[0] if refusals else None)
 

@@ -242,6 +242,37 @@ def test_a_broker_that_does_not_answer_as_kafka_does(tmp_path: Path, lie: str) -
         assert shown(store) == (set(), {})
 
 
+def test_what_a_newer_broker_deleted_besides_is_no_fault(tmp_path: Path) -> None:
+    """An operation that is unknown here was never mirrored."""
+
+    def answer(version: int, _body: bytes) -> bytes:
+        schema: Any = response_type(DELETE, version)
+        result = schema.__annotations__["filter_results"].__args__[0]
+        match = result.__annotations__["matching_acls"].__args__[0]
+        told = tuple(
+            match(
+                error_code=ErrorCode.none,
+                error_message=None,
+                resource_type=2,
+                resource_name="a",
+                pattern_type=3,
+                principal="User:alice",
+                host="*",
+                operation=operation,
+                permission_type=3,
+            )
+            for operation in (3, 99)
+        )
+        one = result(error_code=ErrorCode.none, error_message=None, matching_acls=told)
+        return encode(schema(throttle_time=NO_TIME, filter_results=(one,)))
+
+    peer = broker(handlers={DELETE: answer})
+    with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
+        store.create_acls([acl("a"), acl("b")])
+        assert store.delete_acls([AclFilter(name="a")]) == ((acl("a"),),)
+        assert shown(store)[0] == {acl("b")}
+
+
 def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
     (nobody,) = free_ports(1)
     with store_of(f"127.0.0.1:{nobody}", tmp_path) as store:
