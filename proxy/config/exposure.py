@@ -12,8 +12,12 @@ from proxy.tls.identity import ANONYMOUS
 
 
 def exposures(config: Config) -> tuple[str, ...]:
-    """Return a sentence for each door that stands open, and for each secret sent in the clear."""
-    return (*_open_listeners(config), *_readable_secrets(config.upstream))
+    """Return a sentence for each door that stands open, and each secret sent in the clear."""
+    return (
+        *_open_listeners(config),
+        *_lent_rights(config),
+        *_readable_secrets(config.upstream),
+    )
 
 
 def _open_listeners(config: Config) -> Iterator[str]:
@@ -26,6 +30,26 @@ def _open_listeners(config: Config) -> Iterator[str]:
             yield (
                 f"listener {one.name} serves whoever reaches {one.address} ({cause}), and {granted}"
             )
+
+
+def _lent_rights(config: Config) -> Iterator[str]:
+    """Tell that brokers, who know the proxy alone, deny a client nothing that they allow it."""
+    cause = _who_we_are(config.upstream)
+    mode = config.authorizer.mode
+    if cause is not None and mode is not AuthorizerMode.ENFORCE:
+        yield (
+            f"every client may do what brokers allow the proxy itself ({cause}), and nothing is"
+            f" denied (authorizer.mode: {mode})"
+        )
+
+
+def _who_we_are(upstream: Upstream) -> str | None:
+    """Return by what brokers know the proxy; None: they do not."""
+    if upstream.sasl_mechanism is not None:
+        return f"upstream.sasl.mechanism: {upstream.sasl_mechanism}"
+    if upstream.tls and upstream.ssl_keystore_location is not None:
+        return "upstream.ssl.keystore.location"
+    return None
 
 
 def _lets_strangers_in(listener: Listener) -> str | None:

@@ -28,10 +28,11 @@ GATEWAY = {"routing": "gateway", "advertised.host": "proxy", "broker.ports": "91
 CLEAR_TO = "goes to brokers in the clear, such as"
 
 
-def told(upstream: dict[str, Any]) -> tuple[str, ...]:
+def told(upstream: dict[str, Any], mode: str = "enforce") -> tuple[str, ...]:
     routing = {"routing": "transparent"} if "allowed" in upstream else GATEWAY
     listener = {"name": "clients", "address": "0.0.0.0:9094", **routing, **SASL}
-    mapping = {"upstream": upstream, "listeners": [listener]}
+    authorizer = {"mode": mode}
+    mapping = {"upstream": upstream, "listeners": [listener], "authorizer": authorizer}
     return exposures(from_mapping(mapping, base_dir=Path("/etc/reauth-proxy")))
 
 
@@ -75,3 +76,30 @@ def test_each_secret_is_told_by_itself() -> None:
 def test_nothing_is_told_of_what_is_hidden_or_stays_here(upstream: dict[str, Any]) -> None:
     """A warning that is always there is read by nobody."""
     assert told(upstream) == ()
+
+
+@pytest.mark.parametrize("mode", ["off", "audit"])
+@pytest.mark.parametrize(
+    ("upstream", "cause"),
+    [
+        (HIDDEN | SCRAM | REMOTE, "upstream.sasl.mechanism: SCRAM-SHA-512"),
+        (
+            {"security.protocol": "SSL", "ssl.keystore.location": "proxy.pem"} | REMOTE,
+            "upstream.ssl.keystore.location",
+        ),
+    ],
+)
+def test_rights_that_every_client_is_lent_are_told(
+    upstream: dict[str, Any], cause: str, mode: str
+) -> None:
+    """Brokers' own ACLs, which knew the clients, know the proxy now."""
+    (found,) = told(upstream, mode)
+    assert found == (
+        f"every client may do what brokers allow the proxy itself ({cause}), and nothing is denied"
+        f" (authorizer.mode: {mode})"
+    )
+    assert told(upstream) == ()
+
+
+def test_without_an_identity_brokers_judge_nobody_by_it() -> None:
+    assert told({"security.protocol": "SSL"} | REMOTE, "off") == ()
