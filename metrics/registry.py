@@ -210,7 +210,8 @@ STORE_VERSION = gauge(
 )
 STORE_AGE = gauge(
     "store_age_seconds",
-    "Time since the store was last read successfully, of the worker for which it is the longest.",
+    "Time since the store was last read successfully, or with broker: since the brokers were asked"
+    " for what it has, of the worker for which it is the longest.",
     unit="seconds",
     merge=Merge.MAX,
 )

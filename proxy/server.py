@@ -144,7 +144,9 @@ class Server:
         import proxy.worker
 
         if self._config.authorizer.mode is not AuthorizerMode.OFF:
-            import proxy.authorization  # noqa: F401
+            import proxy.authorization
+        if self._config.store.is_mirror:
+            import proxy.store.brokers  # noqa: F401
 
     def _start(self, child: _Child) -> None:
         child.started_at = time.monotonic()

@@ -1,6 +1,7 @@
 """What a worker knows from the store, brought up to date about once a second; and its changes.
 
-Nobody is let in before the store is known, when its ACLs and quotas are copies: see `Mirror`.
+Nobody is let in before the store was read, and is known if its ACLs and quotas are copies: see
+`Mirror`.
 What was known goes on applying when the store cannot be read, and the proxy is not ready then.
 """
 
@@ -111,7 +112,8 @@ class Storekeeper:
     async def consult(self, question: Consult) -> bytes | Steps[bytes]:
         """Answer a request, or say what is left to do for it. Raises what `ask` does."""
         acls = None if self._authorization is None else self._authorization.acls()
-        thread = self._changes if question.request.api_key in CHANGES else None
+        changes = question.authorized and question.request.api_key in CHANGES
+        thread = self._changes if changes else None
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(LONGEST_WAIT):

@@ -76,7 +76,7 @@ def answer(
 
     `acls`: None if the authorizer is off. `may_describe`, `may_alter`: whether the principal may
     Describe, and Alter, the cluster. Raises ClientFault and StoreError; then nothing was done.
-    What was done is in force in this process when it returns.
+    What was done is in force in this process when it returns, if all of it was.
     """
     begun = begin(api_key, api_version, body, acls, may_describe=may_describe, may_alter=may_alter)
     return begun if isinstance(begun, bytes) else finish(begun)

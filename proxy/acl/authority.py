@@ -119,7 +119,7 @@ class Authorizer:
 
 
 class IndexAuthority:
-    """One principal at one address: a `proxy.acl.judgement.Authority`."""
+    """One principal at one address: a `proxy.acl.judgement.ClientAuthority`."""
 
     __slots__ = ("__weakref__", "_authorizer", "_decisions", "_index", "host", "principal")
 
@@ -163,8 +163,6 @@ class IndexAuthority:
 
     def may_administer(self, operation: Operation) -> bool:
         """Whether it may do this to ACLs, quotas and users, in audit as well."""
-        if self._authorizer.mode is AuthorizerMode.OFF:
-            return True
         decision = self._decide(operation, ResourceType.CLUSTER, CLUSTER_NAME)
         self._count(decision, operation, ResourceType.CLUSTER, CLUSTER_NAME, would_be=False)
         return decision.allowed

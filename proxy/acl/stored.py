@@ -19,12 +19,12 @@ class Acls:
     StoreError."""
 
     def create(self, acls: Sequence[Acl]) -> None:
-        """Add those that are not there, in one transaction."""
+        """Add those that are not there."""
         self.store.create_acls(acls)
         self._take_over()
 
     def delete(self, acls: Iterable[Acl]) -> None:
-        """Remove those that are there, in one transaction."""
+        """Remove those that are there."""
         self.store.delete_acls([exactly(acl) for acl in acls])
         self._take_over()
 

@@ -6,7 +6,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import typer
+
 from proxy.cli.administration import Administrator, opened
+from proxy.cli.common import printable
 from proxy.quota.model import Default, EntityType, QuotaEntity, QuotaKey, Quotas
 from proxy.quota.store import Changes
 
@@ -80,8 +83,10 @@ class _ThroughKafka:
             ]
         quotas: dict[QuotaEntity, Mapping[QuotaKey, float]] = {}
         for found in self._run(self._client.describe_client_quotas(filters)).all().values():
-            known, _ = known_quotas(found)
+            known, unknown = known_quotas(found)
             quotas |= known
+            for one in unknown:
+                typer.echo(f"reauth-proxy: left out: {printable(one)}", err=True)
         return quotas
 
     def alter(self, changes: Changes) -> None:

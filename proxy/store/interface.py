@@ -2,7 +2,8 @@
 
 Laws of every store:
 
-- A write that returned is durable; one that raised left nothing behind.
+- A write that returned is durable; one that raised left nothing behind, unless it is a
+  `StoreRefused`.
 - Any method may be called from any thread, and several processes may share a store.
 - Each concern has a version, which grows with every change of it that others can see; polling it
   is cheap.
@@ -29,7 +30,8 @@ class StoreError(ProxyError):
 
 
 class StoreRefused(StoreError):
-    """The brokers, which keep it, do not do what they were asked to, or only a part of it."""
+    """The brokers, which keep it, do not do what they were asked to, or only a part of it, or it is
+    not known: then the mirror shows it when they have answered the next question."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)

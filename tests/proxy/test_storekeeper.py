@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any, cast
@@ -295,7 +296,8 @@ def test_changes_that_wait_are_in_nobodys_way(plain: Store) -> None:
         assert answered.wait(PATIENCE_SECONDS)
 
     reading.store.then["create_acls"] = wait
-    questions = [create_question(), *(describe_question() for _ in range(3))]
+    denied = replace(create_question(), authorized=False)
+    questions = [create_question(), denied, *(describe_question() for _ in range(3))]
 
     async def run() -> None:
         change, *rest = [asyncio.create_task(reading.keeper.consult(one)) for one in questions]

@@ -5,6 +5,7 @@ thread beside the worker's loop.
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,10 +26,13 @@ from proxy.upstream import Access
 from proxy.wire.request import CLIENT_ID
 from sasl.login import LoginError
 
+log = logging.getLogger(__name__)
+
 CHANGE_TIMEOUT: Final = 30.0
 """Seconds for a whole change; Kafka's `request.timeout.ms`."""
 _NOT_DONE: Final = "The brokers do not do it"
-_NOT_KNOWN: Final = "The brokers may have done it or not"
+_NOT_ALL: Final = "The brokers do not do all of it"
+_NOT_KNOWN: Final = "The brokers may have done it, or a part of it, or not"
 
 T = TypeVar("T")
 
@@ -80,7 +84,7 @@ class Done(Generic[T]):
     def raise_refusal(self) -> None:
         """Raise StoreRefused if there is a rest."""
         if self.refusal is not None:
-            raise _refused(self.refusal)
+            raise _refused(self.refusal, _NOT_ALL if any(self.items) else _NOT_DONE)
 
     @classmethod
     def of(cls, outcomes: Mapping[T, KafkaError | None]) -> "Done[T]":
@@ -144,11 +148,14 @@ class Brokers:
         try:
             with self._lock:
                 return asyncio.run(tell())
+        except KafkaError as error:
+            if isinstance(error.__cause__, LoginError):
+                raise _unanswered(error) from None
+            raise _refused(error, _NOT_DONE) from None
         except AdminError as error:
-            raise _refused(error) from None
+            raise _unanswered(error) from None
         except TimeoutError:
-            late = f"{_NOT_KNOWN}: no answer to all of it within {CHANGE_TIMEOUT:g} s"
-            raise StoreRefused(ErrorCode.request_timed_out, late) from None
+            raise StoreRefused(ErrorCode.request_timed_out, f"{_NOT_KNOWN}.") from None
 
 
 def why(error: ProxyError) -> str:
@@ -171,11 +178,12 @@ _MEANINGS: Final[Mapping[ErrorCode, str]] = {
 }
 
 
-def _refused(error: AdminError) -> StoreRefused:
-    message = f"{_NOT_DONE}: {why(error)}"
-    if isinstance(error.__cause__, LoginError):
-        return StoreRefused(ErrorCode.broker_not_available, message)
-    if not isinstance(error, KafkaError):
-        return StoreRefused(ErrorCode.broker_not_available, f"{_NOT_KNOWN}: {why(error)}")
+def _refused(error: KafkaError, outcome: str) -> StoreRefused:
     code = error.code if isinstance(error.code, ErrorCode) else ErrorCode.unknown_server_error
-    return StoreRefused(code, message)
+    return StoreRefused(code, f"{outcome}: {why(error)}")
+
+
+def _unanswered(error: AdminError) -> StoreRefused:
+    """Log why, which is for the operator: clients are told no addresses, files and logins."""
+    log.warning("the brokers were told of a change, and did not answer: %s", why(error))
+    return StoreRefused(ErrorCode.broker_not_available, f"{_NOT_KNOWN}.")

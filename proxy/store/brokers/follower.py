@@ -3,7 +3,7 @@
 A cluster may have 100,000 ACLs, which take a second to read: no client waits for it here. Laws:
 
 - The brokers' silence changes nothing: what the mirror showed goes on applying.
-- At most a tenth of a core is spent on reading, however many ACLs there are.
+- At most a tenth of a core is spent on reading, where that allows a question every half a minute.
 - What the brokers have and this version does not know is left out, and told.
 """
 
@@ -57,7 +57,7 @@ class Follower:
         self._mirror = mirror
         self._refresh_s = settings.store.refresh_ms / 1000
         self._wants_acls = settings.authorizer.mode is not AuthorizerMode.OFF
-        self._enforces_quotas = settings.quotas.mode is not QuotasMode.OFF
+        self._wants_quotas = settings.quotas.mode is not QuotasMode.OFF
         self._admin = Administration(settings.upstream, access)
         self._shown = _Shown()
         self._repeats = Repeats()
@@ -68,14 +68,15 @@ class Follower:
         while True:
             began = process_time()
             longest = await self._attempt(monotonic())
+            spent = process_time() - began
+            rest = min(spent / MOST_OF_A_CORE - spent, LONGEST_PAUSE)
             if longest is None:
                 failures = 0
-                spent = process_time() - began
-                pause = max(self._refresh_s, min(spent / MOST_OF_A_CORE - spent, LONGEST_PAUSE))
+                pause = self._refresh_s
             else:
                 failures += 1
                 pause = min(FIRST_BACKOFF * 2.0 ** min(failures, 10), longest)
-            await asyncio.sleep(pause)
+            await asyncio.sleep(max(pause, rest))
 
     async def _attempt(self, now: float) -> float | None:
         """Ask once. Return None, or if it failed the longest pause in seconds until the next."""
@@ -96,7 +97,8 @@ class Follower:
     async def look(self, now: float) -> None:
         """Ask the brokers, and have the mirror show it. Raises AdminError and StoreError."""
         admin = await self._admin.client()
-        acls = await self._acls(admin) if self._wants_acls else None
+        # none rather than those of another time: the file may become the proxy's own
+        acls = await self._acls(admin) if self._wants_acls else ()
         quotas = await self._quotas(admin)
         mirror, shown = self._mirror, self._shown
         same_acls = acls == shown.acls and mirror.acl_version() == shown.acl_version
@@ -117,13 +119,13 @@ class Follower:
         left_out = {*unknown}
         return tuple(acl for acl in told if acl not in left_out)
 
-    async def _quotas(self, admin: AdminClient) -> Quotas | None:
+    async def _quotas(self, admin: AdminClient) -> Quotas:
         try:
             told = (await admin.describe_client_quotas()).entities()
         except UnsupportedVersion:  # before KIP-546
-            if self._enforces_quotas:
+            if self._wants_quotas:
                 raise
-            return None
+            return {}
         known, unknown = known_quotas(told)
         if unknown:
             self._tell_left_out(f"{len(unknown)} quotas", unknown[0])
@@ -145,6 +147,7 @@ def run(settings: config.Config, tls: Tls | None, lifeline: int) -> int:
 
 
 async def _follow(settings: config.Config, tls: Tls | None, lifeline: int) -> None:
+    """Raises whatever ends one of its tasks: the parent starts it anew."""
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stopping.set)
@@ -157,7 +160,8 @@ async def _follow(settings: config.Config, tls: Tls | None, lifeline: int) -> No
         work.append(follow_certificates(TlsOfAll(listeners={}, upstream=tls)))
     if access.identity is not None:
         work.append(access.identity.run())
-    tasks = [loop.create_task(one) for one in work]
-    await stopping.wait()
-    for task in tasks:
-        task.cancel()
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one) for one in work]
+        await stopping.wait()
+        for task in tasks:
+            task.cancel()

@@ -43,7 +43,8 @@ from tests.proxy.store.brokers_given import (
 )
 
 REFUSED = "The brokers do not do it: "
-PERHAPS = "The brokers may have done it or not: "
+NOT_ALL = "The brokers do not do all of it: "
+PERHAPS = "The brokers may have done it, or a part of it, or not."
 
 
 @contextmanager
@@ -138,7 +139,7 @@ def test_what_was_done_of_a_creation_is_mirrored(tmp_path: Path) -> None:
         with pytest.raises(StoreRefused) as told:
             store.create_acls([acl("a"), acl(""), acl("b")])
         assert told.value.code is ErrorCode.invalid_request
-        assert told.value.message == f"{REFUSED}INVALID_REQUEST"
+        assert told.value.message == f"{NOT_ALL}INVALID_REQUEST"
         assert peer.shelf.acls == {acl("a"), acl("b")} == shown(store)[0]
         assert holds_off(store, before)
 
@@ -184,7 +185,7 @@ def test_an_acl_that_a_filter_found_and_that_stayed_is_shown(tmp_path: Path) -> 
         with pytest.raises(StoreRefused) as told:
             store.delete_acls([AclFilter()])
         assert told.value.code is ErrorCode.unknown_server_error
-        assert told.value.message == f"{REFUSED}UNKNOWN_SERVER_ERROR"
+        assert told.value.message == f"{NOT_ALL}UNKNOWN_SERVER_ERROR"
         assert shown(store)[0] == {acl("b")}
 
 
@@ -238,7 +239,7 @@ def test_a_broker_that_does_not_answer_as_kafka_does(tmp_path: Path, lie: str) -
             with pytest.raises(StoreRefused) as told:
                 change()
             assert told.value.code is ErrorCode.broker_not_available
-            assert told.value.message.startswith(PERHAPS), "the broker has them, or not"
+            assert told.value.message == PERHAPS
         assert shown(store) == (set(), {})
 
 
@@ -279,16 +280,19 @@ def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
         with pytest.raises(StoreRefused) as told:
             store.create_acls([acl("a")])
         assert told.value.code is ErrorCode.broker_not_available
-        assert told.value.message.startswith(f"{PERHAPS}127.0.0.1:{nobody}: Connect call failed")
+        assert told.value.message == PERHAPS, "clients need not know where brokers are"
         assert shown(store) == (set(), {})
 
 
-def test_a_broker_that_is_silent_is_waited_for_no_longer_than_configured(tmp_path: Path) -> None:
+def test_a_broker_that_is_silent_is_waited_for_no_longer_than_configured(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """And the next change is not told to it after the first."""
     peer = broker(silent={CREATE})
     with in_a_thread(peer), store_of(peer.address, tmp_path, timeout_ms=300) as store:
-        with pytest.raises(StoreRefused, match=r"no answer within 0\.3 s") as told:
+        with pytest.raises(StoreRefused) as told:
             store.create_acls([acl("a")])
+        assert "no answer within 0.3 s" in caplog.text
         assert told.value.code is ErrorCode.broker_not_available
         peer.silent.clear()
         store.create_acls([acl("b")])
@@ -336,15 +340,18 @@ def test_a_client_is_told_in_our_words(
     assert caplog.text == ""
 
 
-def test_a_login_that_is_refused_is_told_without_it(tmp_path: Path) -> None:
+def test_a_login_that_is_refused_is_told_without_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     peer = broker(passwords={NAME: "another"})
     with in_a_thread(peer), store_of(peer.address, tmp_path, login=True) as store:
         with pytest.raises(StoreRefused) as told:
             store.create_acls([acl("a")])
         assert told.value.code is ErrorCode.broker_not_available, "it is not the client's login"
-        assert told.value.message.startswith(f"{REFUSED}the proxy's login failed: ")
-        assert PASSWORD not in told.value.message
+        assert told.value.message == PERHAPS, "it is told to the operator"
         assert (peer.shelf.acls, shown(store)) == (set(), (set(), {}))
+    assert "the proxy's login failed: " in caplog.text
+    assert PASSWORD not in caplog.text
 
 
 def test_a_broker_that_does_not_know_the_password_gets_no_change(tmp_path: Path) -> None:

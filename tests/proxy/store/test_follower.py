@@ -275,7 +275,8 @@ def test_pauses_grow_while_nobody_answers_and_are_short_again_then(mirror: Sqlit
     assert asyncio.run(run()) == [0.2, 0.4, 7.0, 0.2, 0.4]
 
 
-def test_a_tenth_of_a_core_is_spent_on_reading_at_most(mirror: SqliteMirror) -> None:
+@pytest.mark.parametrize("quotas", [quotas_answer(), hangs_up], ids=["shown", "read in vain"])
+def test_a_tenth_of_a_core_is_spent_on_reading_at_most(mirror: SqliteMirror, quotas: Body) -> None:
     """However often the operator wants it; to wait for a broker costs nothing."""
     waits, reads = 0.2, 0.1
 
@@ -287,9 +288,8 @@ def test_a_tenth_of_a_core_is_spent_on_reading_at_most(mirror: SqliteMirror) -> 
         return acls_answer(3)(version, body)
 
     async def run() -> list[float]:
-        async with followed(
-            broker(handlers={DESCRIBE_ACLS: answer}), mirror, refresh_ms=100
-        ) as follower:
+        peer = broker(handlers={DESCRIBE_ACLS: answer, DESCRIBE_QUOTAS: quotas})
+        async with followed(peer, mirror, refresh_ms=100) as follower:
             return await Pauses(1).run(follower)
 
     (pause,) = asyncio.run(run())
