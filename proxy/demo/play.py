@@ -38,8 +38,8 @@ def play(seconds: float) -> int:
     stage = Stage(directory=directory, first_port=free_ports(BROKERS + 3))
     demo = _Demo(stage, console)
     try:
-        with _interruptible():
-            demo.run(seconds)
+        with _interruptible() as interruption:
+            demo.run(seconds, interruption)
     except KeyboardInterrupt:
         console.print("Interrupted.")
         return INTERRUPTED
@@ -54,16 +54,28 @@ def play(seconds: float) -> int:
         return INTERRUPTED
 
 
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Take being ended, or the terminal closing, for Ctrl-C: what was started is ended."""
+class _Interruption:
+    """Ctrl-C, being ended, or the terminal closing: what was started is ended."""
 
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
+    came = False
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        self.came = True
         raise KeyboardInterrupt
 
-    before = {one: signal.signal(one, interrupt) for one in (signal.SIGTERM, signal.SIGHUP)}
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if it came: what is raised in a finalizer, Python drops."""
+        if self.came:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def _interruptible() -> Iterator[_Interruption]:
+    interruption = _Interruption()
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {one: signal.signal(one, interruption) for one in signals}
     try:
-        yield
+        yield interruption
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
@@ -83,7 +95,7 @@ class _Demo:
 
     # The parts
 
-    def run(self, seconds: float) -> None:
+    def run(self, seconds: float, interruption: _Interruption) -> None:
         """Start everything, watch it, end the clients."""
         self._console.print(
             Text(f"Three brokers, reauth-proxy and four clients, for {seconds:.0f} seconds.")
@@ -96,7 +108,7 @@ class _Demo:
             common = ["--bootstrap-server", self._stage.bootstrap, "--client-id", name]
             self._clients[name] = self._start(name, module, [*common, *options])
         with screen(self._console) as show:
-            self._watch(seconds, show)
+            self._watch(seconds, show, interruption)
         self._end_clients()
         self._metrics.scrape()
 
@@ -112,9 +124,10 @@ class _Demo:
     def _start(self, name: str, module: str, arguments: Sequence[str]) -> Program:
         return Program(name, module, arguments, self._stage.log(name))
 
-    def _watch(self, seconds: float, show: Show) -> None:
+    def _watch(self, seconds: float, show: Show, interruption: _Interruption) -> None:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
+            interruption.check()
             for program in (self._brokers, self._proxy, *self._clients.values()):
                 if program is not None and not program.running:
                     raise DemoFailed(f"{program.name} ended too early, see {program.log}")
