@@ -1,11 +1,11 @@
 """The HTTP process: asks the workers, answers Prometheus, the kubelet and operators."""
 
 import asyncio
-import signal
 import socket
 from importlib.metadata import version
 
 from proxy.admin_socket import AdminSocket
+from proxy.child import heed_parent
 from proxy.control import Fleet, WorkerLink
 from proxy.http import make_app, start_http
 from proxy.status.picture import About
@@ -29,12 +29,8 @@ async def _serve(
     workers: list[socket.socket],
     lifeline: int,
 ) -> None:
-    loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, stopping.set)
-    loop.add_signal_handler(signal.SIGINT, lambda: None)  # the parent decides
-    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # nothing here can be reloaded
-    loop.add_reader(lifeline, stopping.set)
+    heed_parent(stopping, lifeline)
     fleet = Fleet([await WorkerLink.open(number, sock) for number, sock in enumerate(workers)])
     operators = None if admin is None else await AdminSocket(fleet).serve(admin)
     about = About(version=version("kafka-reauth-proxy"), host=socket.gethostname())

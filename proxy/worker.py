@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import logging
-import signal
 import socket
 import sys
 import time
@@ -27,6 +26,7 @@ from metrics.tally import Tally
 from proxy import config
 from proxy.acl.model import AuthorizerMode
 from proxy.bulk import ReadBuffer
+from proxy.child import heed_parent
 from proxy.commands import Consult
 from proxy.connection import Connection
 from proxy.control import serve_control
@@ -186,10 +186,7 @@ class Worker:
 
     async def run(self, lifeline: int) -> int:
         """Serve until told to stop, then drain; return the exit status."""
-        self.loop.add_signal_handler(signal.SIGTERM, self._stopping.set)
-        self.loop.add_signal_handler(signal.SIGINT, lambda: None)  # the parent decides
-        self.loop.add_signal_handler(signal.SIGHUP, self._reload)
-        self.loop.add_reader(lifeline, self._stopping.set)
+        heed_parent(self._stopping, lifeline, reload=self._reload)
         control = await serve_control(self._given.control, self._answer)
         if self._events is not None:
             self._events.start()

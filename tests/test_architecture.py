@@ -19,6 +19,7 @@ MAY_KNOW_ASYNCIO = {
     "proxy/admin_socket.py",
     "proxy/cli/administration.py",
     "proxy/bulk.py",
+    "proxy/child.py",
     "proxy/control.py",
     "proxy/door.py",
     "proxy/doors.py",

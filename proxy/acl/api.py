@@ -37,7 +37,6 @@ from proxy.acl.search import find_in_steps
 from proxy.acl.stored import Acls
 from proxy.errors import ClientFault
 from proxy.steps import Steps, finish
-from proxy.store.interface import StoreRefused
 from proxy.wire.acl_v0 import request_type
 from proxy.wire.batch_describe import ACLS_BATCHED
 from proxy.wire.codec import decode
@@ -76,7 +75,7 @@ def answer(
 
     `acls`: None if the authorizer is off. `may_describe`, `may_alter`: whether the principal may
     Describe, and Alter, the cluster. Raises ClientFault and StoreError; then nothing was done.
-    What was done is in force in this process when it returns, if all of it was.
+    What was done is in force in this process when it returns.
     """
     begun = begin(api_key, api_version, body, acls, may_describe=may_describe, may_alter=may_alter)
     return begun if isinstance(begun, bytes) else finish(begun)
@@ -138,12 +137,8 @@ def _create(api_version: int, body: bytes, acls: Acls | None, *, authorized: boo
     wanted = [acl_of(creation, api_version) for creation in request.creations]
     results = [acl_refusal(acl) for acl in wanted]
     accepted = [acl for acl, wrong in zip(wanted, results, strict=True) if wrong is None]
-    if accepted:
-        try:
-            acls.create(accepted)
-        except StoreRefused as refused:
-            refusal = Refusal(refused.code, refused.message)
-            results = [wrong or refusal for wrong in results]
+    if accepted and (refusal := acls.create(accepted)):
+        results = [wrong or refusal for wrong in results]
     return answers.create_body(api_version, results)
 
 
@@ -155,14 +150,10 @@ def _delete(api_version: int, body: bytes, acls: Acls | None, *, authorized: boo
     request = decode(request_type(DELETE_ACLS, api_version), body)
     deletion = _Deletion(acls.current())
     results = [deletion.result(acl_filter(asked, api_version)) for asked in request.filters]
-    if deletion.found:
-        try:
-            acls.delete(deletion.found)
-        except StoreRefused as refused:
-            refusal = Refusal(refused.code, refused.message)
-            results = [
-                refusal if found and not isinstance(found, Refusal) else found for found in results
-            ]
+    if deletion.found and (refusal := acls.delete(deletion.found)):
+        results = [
+            refusal if found and not isinstance(found, Refusal) else found for found in results
+        ]
     return answers.delete_body(api_version, results)
 
 

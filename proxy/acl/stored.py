@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from proxy.acl.checks import Refusal
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, exactly
-from proxy.store.interface import AclStore, StoreError
+from proxy.store.interface import AclStore, StoreError, StoreRefused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,17 +19,21 @@ class Acls:
     """Returns the ACLs as the store has them now, and has this process decide by them. Raises
     StoreError."""
 
-    def create(self, acls: Sequence[Acl]) -> None:
-        """Add those that are not there."""
-        self.store.create_acls(acls)
-        self._take_over()
+    def create(self, acls: Sequence[Acl]) -> Refusal | None:
+        """Add those that are not there. Return why not all are there now; None: they are."""
+        return self._change(lambda: self.store.create_acls(acls))
 
-    def delete(self, acls: Iterable[Acl]) -> None:
-        """Remove those that are there."""
-        self.store.delete_acls([exactly(acl) for acl in acls])
-        self._take_over()
+    def delete(self, acls: Iterable[Acl]) -> Refusal | None:
+        """Remove those that are there. Return why not all are gone; None: they are."""
+        return self._change(lambda: self.store.delete_acls([exactly(acl) for acl in acls]))
 
-    def _take_over(self) -> None:
+    def _change(self, change: Callable[[], object]) -> Refusal | None:
+        refusal = None
+        try:
+            change()
+        except StoreRefused as refused:
+            refusal = Refusal(refused.code, refused.message)
         # what is written is written: it will be in force when the store can be read again
         with suppress(StoreError):
             self.current()
+        return refusal

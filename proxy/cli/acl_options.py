@@ -20,6 +20,7 @@ from proxy.acl.model import (
     PatternType,
     Permission,
     ResourceType,
+    exactly,
 )
 from proxy.cli.common import Misuse
 
@@ -141,18 +142,7 @@ def filters_to_remove(resources: Resources, rules: Rules) -> tuple[AclFilter, ..
     """
     acls = _acls(resources, rules)
     if acls:
-        return tuple(
-            AclFilter(
-                resource_type=acl.resource_type,
-                pattern_type=acl.pattern_type,
-                name=acl.name,
-                principal=acl.principal,
-                host=acl.host,
-                operation=acl.operation,
-                permission=acl.permission,
-            )
-            for acl in acls
-        )
+        return tuple(map(exactly, acls))
     if rules.operation or rules.by_role:
         raise Misuse("give --allow-principal or --deny-principal: whose ACLs are to be removed?")
     return tuple(pattern.filter() for pattern in resources.patterns())

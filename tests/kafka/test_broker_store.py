@@ -312,18 +312,24 @@ def test_the_brokers_silence_changes_nothing_and_lets_nobody_in_at_first(
     assert delete(at_brokers, may_write(topic, "User:somebody-else"))
 
 
+def assert_unready(process: ProxyProcess, reason: str) -> None:
+    """From its start on, and `/readyz` says why."""
+    try:
+        process.start_unready()
+        wait_until(lambda: any(reason in one for one in process.reasons()), what=reason)
+    finally:
+        process.stop()
+
+
 def test_brokers_that_refuse_the_proxy_are_told_of(
     brokers: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
 ) -> None:
     """Its principal is nobody to them: nobody is let in, and `/readyz` says why."""
     settings = config(brokers, jwks, by_token_file(tmp_path, issuer.mint("nobody")))
     process = ProxyProcess(settings, tmp_path)
-    try:
-        process.start_unready()
-        reason = "CLUSTER_AUTHORIZATION_FAILED: the proxy's principal lacks rights on the cluster"
-        wait_until(lambda: any(reason in one for one in process.reasons()), what=reason)
-    finally:
-        process.stop()
+    assert_unready(
+        process, "CLUSTER_AUTHORIZATION_FAILED: the proxy's principal lacks rights on the cluster"
+    )
     assert process.log().count("CLUSTER_AUTHORIZATION_FAILED") <= 2
     assert "Traceback" not in process.log()
 
@@ -375,9 +381,4 @@ def test_brokers_without_an_authorizer_have_no_acls(
     settings = gateway_config(str(kafka.address()), jwks, listeners={"LONG": 3_600_000})
     settings |= {"store": {"url": "broker:state.db"}, "authorizer": {"mode": "enforce"}}
     process = ProxyProcess(settings, tmp_path)
-    try:
-        process.start_unready()
-        reason = "SECURITY_DISABLED: the brokers have no authorizer, and so no ACLs"
-        wait_until(lambda: any(reason in one for one in process.reasons()), what=reason)
-    finally:
-        process.stop()
+    assert_unready(process, "SECURITY_DISABLED: the brokers have no authorizer, and so no ACLs")

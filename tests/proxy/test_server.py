@@ -57,6 +57,12 @@ class Serving:
 
     def start(self) -> str:
         """Start; return the first line that it prints."""
+        self.launch()
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def launch(self) -> None:
+        """Start, and wait for no line: there may be none for long."""
         with self.log_path.open("w") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "proxy", "serve", "--config", str(self.path)],
@@ -64,8 +70,6 @@ class Serving:
                 stderr=log,
                 text=True,
             )
-        assert self.process.stdout is not None
-        return self.process.stdout.readline()
 
     def stop(self) -> None:
         if self.process.poll() is None:

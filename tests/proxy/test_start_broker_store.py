@@ -6,8 +6,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -55,16 +53,6 @@ class Waiting(Serving):
             "shutdown.drain.ms": 2 * int(PATIENCE_SECONDS) * 1000,
         }
         self.write()
-
-    def launch(self) -> None:
-        """Start, and wait for no line: there may be none for long."""
-        with self.log_path.open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "proxy", "serve", "--config", str(self.path)],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
 
     def has_printed(self) -> bool:
         assert self.process.stdout is not None

@@ -95,14 +95,6 @@ class Reading:
 
 
 @pytest.fixture
-def mirror(tmp_path: Path) -> Iterator[SqliteMirror]:
-    opened = SqliteMirror(tmp_path / "state.db")
-    opened.begin()
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
 def plain(tmp_path: Path) -> Iterator[Store]:
     opened = open_store(f"sqlite:{tmp_path / 'own.db'}")
     opened.begin()

@@ -9,7 +9,6 @@ A cluster may have 100,000 ACLs, which take a second to read: no client waits fo
 
 import asyncio
 import logging
-import signal
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic, process_time
@@ -20,6 +19,7 @@ from proxy.acl.checks import acl_refusal
 from proxy.acl.model import Acl, AuthorizerMode
 from proxy.admin import AdminClient, AuthenticationFailed, UnsupportedVersion
 from proxy.admin.quota_messages import known_quotas
+from proxy.child import heed_parent
 from proxy.config import QuotasMode
 from proxy.errors import ProxyError
 from proxy.quota.model import Quotas
@@ -148,12 +148,8 @@ def run(settings: config.Config, tls: Tls | None, lifeline: int) -> int:
 
 async def _follow(settings: config.Config, tls: Tls | None, lifeline: int) -> None:
     """Raises whatever ends one of its tasks: the parent starts it anew."""
-    loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, stopping.set)
-    loop.add_signal_handler(signal.SIGINT, lambda: None)  # the parent decides
-    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # nothing here can be reloaded
-    loop.add_reader(lifeline, stopping.set)
+    heed_parent(stopping, lifeline)
     access = open_access(settings.upstream, tls)
     work = [Follower(SqliteMirror(settings.store.path()), settings, access).run()]
     if tls is not None:

@@ -53,8 +53,8 @@ class SqliteMirror(SqliteStore):
     ) -> Versions | None:
         """Show what brokers answered when they were asked at `asked_at`, monotonic seconds.
 
-        None in place of an answer: they were asked for no such thing, or answered as before.
-        Return None if something that was written lately is shown as well.
+        None in place of an answer: it is as before. Return None if something that was written
+        lately is shown as well.
         """
         settled = asked_at - SETTLES_WITHIN
         with self.writing() as connection:

@@ -198,15 +198,19 @@ def test_what_was_done_of_quotas_is_mirrored(tmp_path: Path) -> None:
         assert peer.quotas.quotas == {BOB: {PRODUCER: 5.0}} == shown(store)[1]
 
 
+def changes_of(store: BrokerStore) -> list[Callable[[], object]]:
+    """One of each kind."""
+    return [
+        lambda: store.create_acls([acl("a")]),
+        lambda: store.delete_acls([AclFilter()]),
+        lambda: store.alter_quotas({ALICE: {PRODUCER: 5.0}}),
+    ]
+
+
 def test_without_the_right_nothing_is_done(tmp_path: Path) -> None:
     peer = broker(acl("there"), rights=False)
     with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
-        changes: list[Callable[[], object]] = [
-            lambda: store.create_acls([acl("a")]),
-            lambda: store.delete_acls([AclFilter()]),
-            lambda: store.alter_quotas({ALICE: {PRODUCER: 5.0}}),
-        ]
-        for change in changes:
+        for change in changes_of(store):
             with pytest.raises(StoreRefused, match="the proxy's principal lacks rights") as told:
                 change()
             assert told.value.code is ErrorCode.cluster_authorization_failed
@@ -230,12 +234,7 @@ LIES: dict[str, Body] = {
 def test_a_broker_that_does_not_answer_as_kafka_does(tmp_path: Path, lie: str) -> None:
     peer = broker(acl("there"), handlers=dict.fromkeys((CREATE, DELETE, ALTER_QUOTAS), LIES[lie]))
     with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
-        changes: list[Callable[[], object]] = [
-            lambda: store.create_acls([acl("a")]),
-            lambda: store.delete_acls([AclFilter()]),
-            lambda: store.alter_quotas({ALICE: {PRODUCER: 5.0}}),
-        ]
-        for change in changes:
+        for change in changes_of(store):
             with pytest.raises(StoreRefused) as told:
                 change()
             assert told.value.code is ErrorCode.broker_not_available

@@ -4,10 +4,9 @@ import asyncio
 import itertools
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,14 +47,6 @@ from tests.proxy.tls_given import AUTHORITY, OURS, Spoken, client_context, serve
 from tests.proxy.waiting import PATIENCE_SECONDS
 
 CREATION = QuotaKey.CONNECTION_CREATION_RATE
-
-
-@pytest.fixture
-def mirror(tmp_path: Path) -> Iterator[SqliteMirror]:
-    opened = SqliteMirror(tmp_path / "state.db")
-    opened.begin()
-    yield opened
-    opened.close()
 
 
 # --- what is shown

@@ -2,8 +2,6 @@
 
 import asyncio
 import struct
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -30,15 +28,6 @@ from tests.proxy.store.brokers_given import (
     shown,
 )
 from tests.proxy.waiting import PATIENCE_SECONDS
-
-
-@pytest.fixture
-def mirror(tmp_path: Path) -> Iterator[SqliteMirror]:
-    opened = SqliteMirror(tmp_path / "state.db")
-    opened.begin()
-    yield opened
-    opened.close()
-
 
 LIES: dict[str, Body] = {
     "hangs up": hangs_up,

@@ -1,7 +1,6 @@
 """A file that shows what brokers keep: the laws of `proxy.store.sqlite.mirror`."""
 
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,14 +21,6 @@ LIMITED: Quotas = {ALICE: {PRODUCER: 5.0}}
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "state.db"
-
-
-@pytest.fixture
-def mirror(path: Path) -> Iterator[SqliteMirror]:
-    opened = SqliteMirror(path)
-    opened.begin()
-    yield opened
-    opened.close()
 
 
 def take_over(mirror: SqliteMirror, asked_at: float, *acls: Acl, quotas: Quotas) -> Versions | None:
