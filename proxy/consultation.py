@@ -5,7 +5,7 @@ from typing import Final
 from proxy.acl.stored import Acls
 from proxy.commands import Consult
 from proxy.steps import Steps
-from proxy.store import Store
+from proxy.store import Store, UserStore
 from proxy.wire.apis import (
     ACL_APIS,
     ALTER_CLIENT_QUOTAS,
@@ -21,7 +21,9 @@ CHANGES: Final = frozenset(
 """Those that change the store."""
 
 
-def ask(question: Consult, store: Store, acls: Acls | None) -> bytes | Steps[bytes]:
+def ask(
+    question: Consult, store: Store, users: UserStore, acls: Acls | None
+) -> bytes | Steps[bytes]:
     """Return the body of the answer, or what is left to do for it, which needs no store.
 
     `acls`: None if there is no authorizer. Raises ClientFault if the request does not parse, and
@@ -40,4 +42,4 @@ def ask(question: Consult, store: Store, acls: Acls | None) -> bytes | Steps[byt
         )
     if key in QUOTA_APIS:
         return quota_api.answer(key, version, body, store, authorized=authorized)
-    return scram_api.answer(key, body, store, authorized=authorized)
+    return scram_api.answer(key, body, users, authorized=authorized)

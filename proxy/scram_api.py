@@ -41,7 +41,7 @@ from kio.static.primitive import i8, i32, i32Timedelta
 from kio.static.protocol import Entity
 
 from proxy.errors import ClientFault
-from proxy.store import CredentialKey, CredentialStore
+from proxy.store import CredentialKey, CredentialStore, StoreRefused
 from proxy.wire.apis import ALTER_USER_SCRAM_CREDENTIALS
 from proxy.wire.primitives import (
     Malformed,
@@ -239,9 +239,13 @@ def alter(
     upserts = dict(
         _verifier(c) for c in accepted.values() if isinstance(c, ScramCredentialUpsertion)
     )
-    missing = store.alter_credentials(delete=deletions, upsert=upserts) if accepted else frozenset()
-    # only what another connection deleted in the meantime
-    refused |= {user: _NOTHING_TO_DELETE for user, _ in missing}
+    try:
+        missing = store.alter_credentials(delete=deletions, upsert=upserts) if accepted else ()
+    except StoreRefused as problem:
+        refused |= dict.fromkeys(accepted, _Refusal(problem.code, problem.message))
+    else:
+        # only what another connection deleted in the meantime
+        refused |= {user: _NOTHING_TO_DELETE for user, _ in missing}
     done = ((user, None) for user in accepted if user not in refused)
     return _altered((*done, *refused.items()))
 

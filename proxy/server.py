@@ -25,7 +25,7 @@ from proxy.quota.callback import CLASS_SETTING, configured_callback
 from proxy.quota.shared import UsageTable
 from proxy.quota.window import WindowConfig
 from proxy.sockets import listen, listen_privately, remove_left_over
-from proxy.store import open_store
+from proxy.store import open_store, open_users
 from proxy.tls.contexts import TlsOfAll, open_tls
 from proxy.watchword import WATCHWORD as WATCHWORD  # to be the same in all workers
 
@@ -131,9 +131,13 @@ class Server:
             log.warning("`reauth-proxy sessions` will not work: %s", error)
 
     def _begin_store(self) -> None:
-        store = open_store(self._config.store.url)
+        settings = self._config.store
+        store = open_store(settings.url)
         try:
             store.begin()
+            open_users(settings.users_file, store).version()  # raises if it cannot be read
+            if settings.users_file is not None and store.credential_infos():
+                log.warning("store.users.file is set: SCRAM users of %s do not count", settings.url)
         finally:
             store.close()
 

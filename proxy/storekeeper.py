@@ -20,7 +20,7 @@ from proxy.consultation import CHANGES, ask
 from proxy.errors import ProxyError
 from proxy.quota_service import QuotaService
 from proxy.steps import Steps
-from proxy.store import CachedCredentials, Mirror, Store, StoreError, open_store
+from proxy.store import CachedCredentials, Mirror, Store, StoreError, UserStore, open_store
 from proxy.upstream import TlsOfNow, open_access
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class Storekeeper:
     def __init__(
         self,
         store: Store,
+        users: UserStore,
         credentials: CachedCredentials,
         authorization: "Authorization | None",
         quotas: QuotaService | None,
@@ -64,6 +65,7 @@ class Storekeeper:
     ) -> None:
         """The last two are called when open connections must be judged, or measured, anew."""
         self._store = store
+        self._users = users
         self._credentials = credentials
         self._authorization = authorization
         self._quotas = quotas
@@ -117,7 +119,9 @@ class Storekeeper:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(LONGEST_WAIT):
-                answer = await loop.run_in_executor(thread, ask, question, self._store, acls)
+                answer = await loop.run_in_executor(
+                    thread, ask, question, self._store, self._users, acls
+                )
         except TimeoutError:  # not begun, most likely, and then it never will be
             raise StoreError(f"no answer within {LONGEST_WAIT:g} s") from None
         await self.refresh()

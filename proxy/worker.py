@@ -40,7 +40,7 @@ from proxy.room import Room
 from proxy.routing.discovery import Target
 from proxy.rules import Unjudged
 from proxy.sessions import Sessions
-from proxy.store import CachedCredentials
+from proxy.store import CachedCredentials, open_users
 from proxy.storekeeper import Storekeeper, open_store_to_share
 from proxy.tls.follower import follow as follow_certificates
 from proxy.turns import Turns
@@ -82,7 +82,8 @@ class Worker:
         self._names = connection_ids()
         self._timeline = Timeline(wall=time.time(), now=self.loop.time())
         self._store = open_store_to_share(settings, given.tls.upstream)
-        self._credentials = CachedCredentials(self._store)
+        self._users = open_users(settings.store.users_file, self._store)
+        self._credentials = CachedCredentials(self._users)
         self._is_stale = False
         """Whether the last configuration file that it was to take was none."""
         self._authorization = self._make_authorization()
@@ -90,6 +91,7 @@ class Worker:
         self._rights = self._authorization or Unjudged(settings.authorizer.super_users)
         self._storekeeper = Storekeeper(
             self._store,
+            self._users,
             self._credentials,
             self._authorization,
             self._quotas,
@@ -138,7 +140,7 @@ class Worker:
             settings,
             office=self,
             credentials=self._credentials,
-            fake_secret=self._store.scram_fake_secret(),
+            fake_secret=self._users.scram_fake_secret(),
             rights=self._rights,
             most_connections=max(1, settings.max_connections // self._settings.workers),
             tls=self._given.tls.listeners.get(settings.name),

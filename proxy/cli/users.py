@@ -21,6 +21,7 @@ from proxy.cli.common import (
     fail,
     printable,
 )
+from proxy.errors import ConfigError
 from sasl.credentials import (
     DEFAULT_ITERATIONS,
     MAX_ITERATIONS,
@@ -31,14 +32,26 @@ from sasl.credentials import (
 from sasl.salts import new_salt
 
 if TYPE_CHECKING:
-    from proxy.store import CredentialInfo, Store
+    from proxy.store import CredentialInfo, CredentialStore, UserStore
 
 MAX_PASSWORD_BYTES = 4_096
 """Far beyond any password; a wrong path must not become one."""
+_MOST_NAMED = 10
+"""Users in a line."""
 
 app = typer.Typer(help="Manage the users of SCRAM.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The user, without User:.")]
+OptionalConfigFile = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="The configuration file.")
+]
+UsersFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="A file of users for several proxies (store.users.file), in place of --config.",
+    ),
+]
 PasswordFile = Annotated[
     Path | None,
     typer.Option(
@@ -54,26 +67,39 @@ Iterations = Annotated[
 @app.command()
 def add(
     name: Name,
-    config: ConfigFile,
     mechanism: Annotated[ScramMechanism, typer.Option(help="What the password is for.")],
+    config: OptionalConfigFile = None,
+    users_file: UsersFileOption = None,
     password_file: PasswordFile = None,
     iterations: Iterations = DEFAULT_ITERATIONS,
 ) -> None:
     """Add a user, or replace its password for this mechanism."""
-    if not name:
-        raise typer.BadParameter("the name must not be empty")
-    with _store(config) as store:
+    _check_name(name)
+    with _users(config, users_file, to_change=True) as users:
         password = _password(password_file)
         verifier = ScramCredential.from_password(mechanism, password, new_salt(), iterations)
-        store.alter_credentials(upsert={(name, mechanism): verifier})
+        users.alter_credentials(upsert={(name, mechanism): verifier})
     typer.echo(f"{printable(name)} may log in with {mechanism.value}")
 
 
+def _check_name(name: str) -> None:
+    if not name:
+        raise typer.BadParameter("the name must not be empty")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise typer.BadParameter("the name is not UTF-8 text") from None
+
+
 @app.command(name="list")
-def list_users(config: ConfigFile, output: OutputOption = Output.TABLE) -> None:
+def list_users(
+    config: OptionalConfigFile = None,
+    users_file: UsersFileOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
     """List who may log in, and how."""
-    with _store(config) as store:
-        infos = store.credential_infos()
+    with _users(config, users_file) as users:
+        infos = users.credential_infos()
     if output is Output.JSON:
         typer.echo(json.dumps([_row(info) for info in infos], indent=2))
     else:
@@ -83,7 +109,8 @@ def list_users(config: ConfigFile, output: OutputOption = Output.TABLE) -> None:
 @app.command()
 def remove(
     name: Name,
-    config: ConfigFile,
+    config: OptionalConfigFile = None,
+    users_file: UsersFileOption = None,
     mechanism: Annotated[
         ScramMechanism | None, typer.Option(help="This one only; without it, all.")
     ] = None,
@@ -91,25 +118,72 @@ def remove(
     """Remove a user. Sessions that are open stay until they re-authenticate."""
     wanted = tuple(ScramMechanism) if mechanism is None else (mechanism,)
     keys = frozenset((name, one) for one in wanted)
-    with _store(config) as store:
-        missing = store.alter_credentials(delete=keys, upsert={})
+    with _users(config, users_file, to_change=True) as users:
+        missing = users.alter_credentials(delete=keys, upsert={})
     if missing == keys:
         how = f" with {mechanism.value}" if mechanism else ""
         raise fail(f"there is no user {name}{how}", Exit.REFUSED)
     typer.echo(f"{printable(name)} is removed")
 
 
-@contextmanager
-def _store(config: Path) -> "Iterator[Store]":
-    with explained(config):
-        from proxy.config import load
-        from proxy.store import open_store
+@app.command()
+def export(
+    config: ConfigFile,
+    users_file: Annotated[
+        Path, typer.Option(metavar="FILE", help="Made if it is not there; may have others' users.")
+    ],
+) -> None:
+    """Add this proxy's users to a file for several proxies (store.users.file).
 
-        store = open_store(load(config).store.url)
-        try:
-            yield store
-        finally:
-            store.close()
+    Nothing is done if one of them has another verifier there. The file holds verifiers, no
+    passwords; but with them passwords can be guessed, so keep it like a key.
+    """
+    from proxy.cli.users_file import EditedUsers
+
+    with explained(config), _configured(config) as (users, _):
+        file = EditedUsers(users_file, secret=users.scram_fake_secret())
+        added = users.credential_snapshot().credentials
+        if not added:
+            raise fail("there are no users", Exit.REFUSED)
+        there = file.credential_snapshot().credentials if users_file.exists() else {}
+        differing = sorted({key[0] for key in added.keys() & there if added[key] != there[key]})
+        if differing:
+            names = ", ".join(differing[:_MOST_NAMED])
+            raise fail(f"{users_file}: has other verifiers of {names}", Exit.REFUSED)
+        file.alter_credentials(upsert=added)
+    typer.echo(f"{len(added)} verifiers are in {printable(str(users_file))}")
+
+
+@contextmanager
+def _users(
+    config: Path | None, users_file: Path | None, *, to_change: bool = False
+) -> "Iterator[CredentialStore]":
+    if users_file is not None and config is None:
+        from proxy.cli.users_file import EditedUsers
+
+        with explained(users_file):
+            yield EditedUsers(users_file)
+    elif config is not None and users_file is None:
+        with explained(config), _configured(config) as (users, its_file):
+            if to_change and its_file is not None:
+                raise ConfigError("store.users.file", f"{its_file} is changed with --users-file")
+            yield users
+    else:
+        raise typer.BadParameter("give either --config or --users-file")
+
+
+@contextmanager
+def _configured(config: Path) -> "Iterator[tuple[UserStore, Path | None]]":
+    """Give the users of a proxy, and the file of several proxies that they are in, if any."""
+    from proxy.config import load
+    from proxy.store import open_store, open_users
+
+    settings = load(config).store
+    store = open_store(settings.url)
+    try:
+        yield open_users(settings.users_file, store), settings.users_file
+    finally:
+        store.close()
 
 
 def _password(file: Path | None) -> str:

@@ -59,6 +59,8 @@ def _check_files(config: Config) -> None:
         if jwks and "OAUTHBEARER" in listener.sasl_enabled_mechanisms:
             key = f"listeners[{index}].sasl.oauthbearer.jwks.endpoint.url"
             _check_readable(key, jwks)
+    if config.store.users_file is not None:
+        _check_readable("store.users.file", config.store.users_file)
     if not config.store.path().parent.is_dir():
         raise ConfigError("store.url", f"{config.store.path().parent} is not a directory")
 

@@ -72,6 +72,10 @@ class Store(Section):
         5_000, source=OWN, unit="ms"
     )
     """How often the brokers are asked for their ACLs and quotas, `broker:` only; 100 to 30000."""
+    users_file: PathValue | None = setting(None, source=OWN)
+    """A file with the users of SCRAM, as `users export` writes it: the same for several proxies,
+    which only read it, and take up another one within a second. null: they are in `store.url`. A
+    relative path is relative to this file."""
 
     @property
     def is_mirror(self) -> bool:

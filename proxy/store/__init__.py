@@ -18,6 +18,7 @@ from proxy.store.interface import (
     Store,
     StoreError,
     StoreRefused,
+    UserStore,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +38,9 @@ __all__ = (
     "Store",
     "StoreError",
     "StoreRefused",
+    "UserStore",
     "open_store",
+    "open_users",
 )
 
 
@@ -61,3 +64,12 @@ def open_store(url: str, brokers: "Callable[[], Brokers] | None" = None) -> Stor
     from proxy.store.brokers import BrokerStore  # with 16 MiB of schemas
 
     return BrokerStore(Path(path), brokers())
+
+
+def open_users(file: Path | None, store: Store) -> UserStore:
+    """Give the users of SCRAM: those of a file, if there is one, and else those of the store."""
+    if file is None:
+        return store
+    from proxy.store.users_file import UsersFile
+
+    return UsersFile(file)

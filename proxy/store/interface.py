@@ -30,8 +30,8 @@ class StoreError(ProxyError):
 
 
 class StoreRefused(StoreError):
-    """The brokers, which keep it, do not do what they were asked to, or only a part of it, or it is
-    not known: then the mirror shows it when they have answered the next question."""
+    """Whoever keeps it does not do what was asked, or only a part of it, or it is not known: if
+    brokers do, the mirror shows it when they have answered the next question."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -143,6 +143,10 @@ class SecretStore(Protocol):
         ...
 
 
+class UserStore(CredentialStore, SecretStore, Protocol):
+    """Everything that is kept of the users of SCRAM."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirror:
     """How well a store knows what somebody else keeps."""
@@ -153,7 +157,7 @@ class Mirror:
     """Why nothing newer is known, in one sentence; None: it could be asked for, the last time."""
 
 
-class Store(CredentialStore, AclStore, QuotaStore, SecretStore, Protocol):
+class Store(UserStore, AclStore, QuotaStore, Protocol):
     """Everything that is kept."""
 
     def begin(self) -> None:

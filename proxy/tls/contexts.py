@@ -19,7 +19,7 @@ from proxy.config.listener import Listener
 from proxy.config.model import Config, Upstream
 from proxy.config.tls import ClientAuth, ListenerTls, TlsSettings, UpstreamTls
 from proxy.errors import ConfigError
-from proxy.tls.material import Material, Signature, read, signature
+from proxy.tls.material import Material, Signatures, read, signatures
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class Tls:
         """Read the files; `name` is for the log. Raises ConfigError."""
         self._settings = settings
         self._name = name
-        self._looked = self._seen = signature(settings)
+        self._looked = self._seen = signatures(settings)
         self._refused: str | None = None
         self._refused_at = 0.0
         self._material = read(settings, wall)
@@ -121,7 +121,7 @@ class Tls:
 
     def look(self, wall: float) -> Replacement | None:
         """Look whether there is a replacement; may take a while, so not on the event loop."""
-        looked, self._looked = self._looked, signature(self._settings)
+        looked, self._looked = self._looked, signatures(self._settings)
         if self._looked != looked:
             return None  # still being written
         if self._looked == self._seen and not self._is_to_be_retried(wall):
@@ -138,7 +138,7 @@ class Tls:
     def _is_to_be_retried(self, wall: float) -> bool:
         return self._refused is not None and wall >= self._refused_at + RETRY_AFTER
 
-    def _replacement(self, material: Material, before: Signature) -> Replacement | None:
+    def _replacement(self, material: Material, before: Signatures) -> Replacement | None:
         self._seen = before
         self._refused = None
         if material == self._material:

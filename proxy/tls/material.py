@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from proxy.config.tls import TlsSettings, files_of
 from proxy.errors import ConfigError
+from proxy.files import Signature, signature_of
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -25,8 +26,8 @@ _CERTIFICATE_END: Final = b"-----END CERTIFICATE-----"
 
 T = TypeVar("T")
 
-Signature = tuple[tuple[int, ...] | None, ...]
-"""Of each file what changes when it is written or replaced; None: it is not there."""
+Signatures = tuple[Signature, ...]
+"""Of each file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,17 +59,9 @@ class Material:
             os.close(file)
 
 
-def signature(settings: TlsSettings) -> Signature:
-    """Look at the files without reading them; symbolic links are followed."""
-    return tuple(_signature(path) for path in files_of(settings))
-
-
-def _signature(path: Path) -> tuple[int, ...] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+def signatures(settings: TlsSettings) -> Signatures:
+    """Look at the files without reading them."""
+    return tuple(signature_of(path) for path in files_of(settings))
 
 
 def read(settings: TlsSettings, wall: float) -> Material:

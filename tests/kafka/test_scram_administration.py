@@ -11,8 +11,8 @@ from tests.kafka.conftest import add_users, user
 from tests.kafka.java import Finished
 from tests.kafka.proxied import SUPER_USER, ProxyProcess, gateway_config
 from tests.kafka.tokens import Issuer
-from tests.kafka.transcript import Actor
-from tests.kafka.wire_client import Address, WireClient
+from tests.kafka.transcript import logs_in
+from tests.kafka.wire_client import Address
 
 pytestmark = pytest.mark.kafka
 
@@ -108,7 +108,7 @@ def test_in_audit_nobody_gets_rights_by_giving_them(
         assert "ClusterAuthorizationException" in done.stderr + done.stdout, done
         done = client.run_tool("kafka-acls", bootstrap, "--add", *everything)
         assert "ClusterAuthorizationException" in done.stderr + done.stdout, done
-        assert _logs_in(
+        assert logs_in(
             process.addresses()["LONG"],
             issuer,
             "SCRAM-SHA-256",
@@ -136,11 +136,4 @@ def _known(
     proxy.until_known()
     address = proxy.addresses()["LONG"]
     for _ in range(4):  # with one worker or the other
-        assert _logs_in(address, issuer, mechanism, name, password) is is_let_in
-
-
-def _logs_in(address: Address, issuer: Issuer, mechanism: str, name: str, password: str) -> bool:
-    with WireClient(address) as client:
-        actor = Actor(client, issuer)
-        actor.scram(name, mechanism, password=password)
-        return actor.lines[-1] == "< server signature right: True"
+        assert logs_in(address, issuer, mechanism, name, password) is is_let_in

@@ -370,3 +370,11 @@ def _error_codes(message: Any) -> Iterator[int]:
     elif isinstance(message, tuple):
         for item in message:
             yield from _error_codes(item)
+
+
+def logs_in(address: Address, issuer: Issuer, mechanism: str, name: str, password: str) -> bool:
+    """Whether SCRAM lets somebody in."""
+    with WireClient(address) as client:
+        actor = Actor(client, issuer)
+        actor.scram(name, mechanism, password=password)
+        return actor.lines[-1] == "< server signature right: True"

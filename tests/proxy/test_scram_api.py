@@ -20,19 +20,23 @@ from kio.serial import entity_writer
 
 from proxy.errors import ClientFault
 from proxy.scram_api import _read_alter, alter, answer, describe
-from proxy.store import CachedCredentials, Store, open_store
+from proxy.store import CachedCredentials, CredentialStore, Store, open_store
+from proxy.store.users_file import UsersFile
 from sasl.credentials import ScramCredential, ScramMechanism
 from tests.proxy.scram_api_cases import (
     BETTER_THAN_KAFKA,
     DONE,
+    NOT_FOUND,
     SALT,
     SEEN,
+    UNKNOWN_MECHANISM,
     Answer,
     Change,
     delete,
     request_of,
     upsert,
 )
+from tests.proxy.store.users_given import content, of, put
 
 
 @pytest.fixture
@@ -43,7 +47,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def altered(
-    store: Store,
+    store: CredentialStore,
     *changes: Change,
     authorized: bool = True,
 ) -> Answer:
@@ -88,6 +92,19 @@ def test_alter_answers_as_kafka_does(
     after = set(store.credential_snapshot().credentials)
     changed = {user for user, outcome in expected.items() if outcome == DONE}
     assert {user for user, _ in before ^ after} == changed
+
+
+def test_where_users_are_in_a_file_each_change_is_refused(tmp_path: Path) -> None:
+    """Those that are wrong anyway for what is wrong with them."""
+    file = tmp_path / "users.json"
+    put(file, content(old=of(ScramMechanism.SCRAM_SHA_256)))
+    refused = ("policy_violation", "SCRAM users are in a file: change them where it comes from")
+    assert altered(UsersFile(file), delete("old"), upsert("new"), upsert("q", 9), delete("r")) == {
+        "old": refused,
+        "new": refused,
+        "q": UNKNOWN_MECHANISM,
+        "r": NOT_FOUND,
+    }
 
 
 def test_what_is_stored_lets_the_user_in(store: Store) -> None:

@@ -20,14 +20,21 @@ from proxy.acl.model import Acl, AuthorizerMode
 from proxy.authorization import Authorization
 from proxy.commands import Consult
 from proxy.config import Authorizer
-from proxy.store import CachedCredentials, Store, StoreError, open_store
+from proxy.store import CachedCredentials, Store, StoreError, UserStore, open_store
 from proxy.store.sqlite.mirror import SqliteMirror
+from proxy.store.users_file import UsersFile
 from proxy.storekeeper import Storekeeper
-from proxy.wire.apis import CREATE_ACLS, DESCRIBE_ACLS
+from proxy.wire.apis import (
+    ALTER_USER_SCRAM_CREDENTIALS,
+    CREATE_ACLS,
+    DESCRIBE_ACLS,
+    DESCRIBE_USER_SCRAM_CREDENTIALS,
+)
 from proxy.wire.request import Request
 from tests.proxy.acl.api_cases import asking, creation
 from tests.proxy.acl.api_given import create_body, describe_body
 from tests.proxy.acl.shelf import acl
+from tests.proxy.store.users_given import SHA_256, content, of, put, verifier
 from tests.proxy.waiting import PATIENCE_SECONDS, until
 
 NOT_YET = ["what the brokers keep is not known yet"]
@@ -61,15 +68,18 @@ class Watched:
 class Reading:
     """A keeper of a store with ACLs, and what it says to its worker."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, users: UserStore | None = None) -> None:
         self.store = Watched(store)
         shared = cast(Store, self.store)
+        users = users or shared
+        self.credentials = CachedCredentials(users)
         settings = Authorizer.model_validate({"mode": AuthorizerMode.ENFORCE})
         self.authorization = Authorization(settings, shared, observer=cast(Any, None))
         self.judged_anew = 0
         self.keeper = Storekeeper(
             shared,
-            CachedCredentials(shared),
+            users,
+            self.credentials,
             self.authorization,
             None,
             rights_changed=self._rights_changed,
@@ -342,10 +352,10 @@ def describe_question() -> Consult:
     return question(DESCRIBE_ACLS, describe_body(3, asking()))
 
 
-def question(api_key: int, body: bytes) -> Consult:
+def question(api_key: int, body: bytes, *, version: int = 3) -> Consult:
     request = Request(
         api_key=api_key,
-        api_version=3,
+        api_version=version,
         correlation_id=1,
         client_id=None,
         content=body,
@@ -353,3 +363,40 @@ def question(api_key: int, body: bytes) -> Consult:
         flexible=True,
     )
     return Consult(request=request, authorized=True)
+
+
+def test_users_of_a_file_are_kept_up_to_date(plain: Store, tmp_path: Path) -> None:
+    """And are known as they were while it is broken: but nobody should come then."""
+    file = tmp_path / "users.json"
+    put(file, content(alice=of(SHA_256)))
+    reading = Reading(plain, UsersFile(file))
+    reading.refresh()
+    assert reading.keeper.not_ready() == []
+    put(file, "half a fi")
+    reading.refresh()
+    assert reading.keeper.not_ready() == [f"{file}: is no JSON object, or names something twice"]
+    assert reading.credentials.find("alice", SHA_256) == verifier()
+    put(file, content(bob=of(SHA_256)))
+    reading.refresh()
+    assert reading.keeper.not_ready() == []
+    assert reading.credentials.find("alice", SHA_256) is None
+
+
+def test_users_of_a_file_are_described_and_not_altered(plain: Store, tmp_path: Path) -> None:
+    """Those of the store are not told of, and stay as they are."""
+    plain.alter_credentials(upsert={("hidden", SHA_256): verifier()})
+    file = tmp_path / "users.json"
+    put(file, content(alice=of(SHA_256)))
+    keeper = Reading(plain, UsersFile(file)).keeper
+
+    async def ask(api_key: int, body: bytes) -> bytes:
+        answer = await keeper.consult(question(api_key, body, version=0))
+        assert isinstance(answer, bytes)
+        return answer
+
+    told = asyncio.run(ask(DESCRIBE_USER_SCRAM_CREDENTIALS, b"\0\0"))
+    assert b"alice" in told
+    assert b"hidden" not in told
+    removal = b"\2\6alice\1\0" + b"\1\0"
+    assert b"in a file" in asyncio.run(ask(ALTER_USER_SCRAM_CREDENTIALS, removal))
+    assert [info.user for info in plain.credential_infos()] == ["hidden"]

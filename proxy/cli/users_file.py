@@ -1,0 +1,74 @@
+"""A file of SCRAM users, as `--users-file` changes it: in one step, and one change at a time."""
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from proxy.store import CredentialKey, StoreError
+from proxy.store.users_file import Users, UsersFile
+from sasl.credentials import ScramCredential
+
+
+class EditedUsers(UsersFile):
+    """A `proxy.store.CredentialStore`; the file is made when its first user is added."""
+
+    def __init__(self, path: Path, *, secret: bytes | None = None) -> None:
+        """`secret`: that of the file, should it be made; None: a random one."""
+        super().__init__(path.resolve())  # what a link names is replaced, not the link
+        self._new = Users.nobody() if secret is None else Users(secret=secret, credentials={})
+
+    def alter_credentials(
+        self,
+        *,
+        delete: Collection[CredentialKey] = (),
+        upsert: Mapping[CredentialKey, ScramCredential],
+    ) -> frozenset[CredentialKey]:
+        """Delete, then insert or replace; return those to delete that were not there."""
+        with _explained(self._path), _one_at_a_time(self._path.parent):
+            users = self._new if upsert and not self._path.exists() else Users.read(self._path)
+            changed = {key: one for key, one in users.credentials.items() if key not in delete}
+            changed |= upsert
+            if changed != users.credentials:
+                _replace(self._path, replace(users, credentials=changed).text())
+        return frozenset(delete) - users.credentials.keys()
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def _one_at_a_time(directory: Path) -> Iterator[None]:
+    """Wait for whoever else changes a file here, or that change would be lost."""
+    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Put another file in place of this one, with its owner and mode; a new one is private."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            with suppress(FileNotFoundError):
+                before = path.stat()
+                os.fchown(descriptor, before.st_uid, before.st_gid)
+                os.fchmod(descriptor, before.st_mode & 0o777)
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink()
+        raise

@@ -1,0 +1,198 @@
+"""SCRAM users in a file that comes from elsewhere, the same for many proxies: a Secret, say.
+
+    {
+      "secret": "…",
+      "users": {
+        "alice": {"SCRAM-SHA-256": "salt=…,stored_key=…,server_key=…,iterations=8192"}
+      }
+    }
+
+The secret, 32 bytes in base64, makes the salts of users who do not exist. It is in the file because
+proxies that tell different salts for one name, and the same for another, tell who exists.
+
+A running proxy reads the file, and takes up another one that is put in its place; it changes
+nothing in it, which would be undone when the file is distributed the next time.
+"""
+
+import base64
+import binascii
+import json
+import secrets
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final, Self
+
+from kio.schema.errors import ErrorCode
+
+from proxy.files import Signature, signature_of
+from proxy.store.interface import (
+    CredentialInfo,
+    CredentialKey,
+    CredentialSnapshot,
+    StoreError,
+    StoreRefused,
+)
+from sasl.credentials import ScramCredential, ScramMechanism
+from sasl.strict_json import read_object
+from sasl.verifiers import NoVerifier, read, written
+
+MOST_BYTES: Final = 67_108_864
+"""Of a file: 200,000 users and more. A Secret of Kubernetes has a mebibyte at most."""
+
+_SECRET_BYTES: Final = 32
+_MECHANISMS: Final = {mechanism.value: mechanism for mechanism in ScramMechanism}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Users:
+    """What a file of users holds."""
+
+    secret: bytes = field(repr=False)
+    credentials: Mapping[CredentialKey, ScramCredential]
+
+    @classmethod
+    def nobody(cls) -> Self:
+        """Return what a new file begins with."""
+        return cls(secret=secrets.token_bytes(_SECRET_BYTES), credentials={})
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Return what a file holds, all of it or nothing. Raises StoreError."""
+        try:
+            with path.open("rb") as file:
+                data = file.read(MOST_BYTES + 1)
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be read: {error.strerror}") from None
+        if len(data) > MOST_BYTES:
+            raise StoreError(f"{path}: is larger than {MOST_BYTES} bytes")
+        found = read_object(data)
+        if found is None:
+            raise StoreError(f"{path}: is no JSON object, or names something twice")
+        try:
+            return cls._of(found)
+        except ValueError as error:
+            raise StoreError(f"{path}: {error}") from None
+
+    @classmethod
+    def _of(cls, found: Mapping[str, Any]) -> Self:
+        if found.keys() != {"secret", "users"}:
+            raise ValueError("must have secret and users, and nothing else")
+        return cls(secret=_secret(found["secret"]), credentials=_credentials(found["users"]))
+
+    def text(self) -> str:
+        """Return what is to stand in a file. Whoever has it can guess passwords offline."""
+        users: dict[str, dict[str, str]] = {}
+        for (name, mechanism), verifier in sorted(
+            self.credentials.items(), key=lambda each: (each[0][0], each[0][1].value)
+        ):
+            users.setdefault(name, {})[mechanism.value] = written(verifier)
+        secret = base64.b64encode(self.secret).decode()
+        return json.dumps({"secret": secret, "users": users}, indent=2, ensure_ascii=False) + "\n"
+
+
+class UsersFile:
+    """A `proxy.store.UserStore` that only reads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = Lock()
+        self._looked_at: Signature = None
+        self._users = Users(secret=b"", credentials={})
+        self._version = 0
+        self._fault: str | None = None
+
+    def version(self) -> int:
+        """Return how often another file was there. Raises StoreError if it is not one of users."""
+        return self._current()[0]
+
+    def credential_infos(self) -> tuple[CredentialInfo, ...]:
+        """Return what may be told of every credential, by user, then mechanism."""
+        infos = (
+            CredentialInfo(user=user, mechanism=mechanism, iterations=verifier.iterations)
+            for (user, mechanism), verifier in self._current()[1].credentials.items()
+        )
+        return tuple(sorted(infos, key=lambda info: (info.user, info.mechanism.value)))
+
+    def credential_snapshot(self) -> CredentialSnapshot:
+        """Return every credential, with the version they belong to."""
+        version, users = self._current()
+        return CredentialSnapshot(version=version, credentials=users.credentials)
+
+    def alter_credentials(
+        self,
+        *,
+        delete: Collection[CredentialKey] = (),  # noqa: ARG002 - the protocol's
+        upsert: Mapping[CredentialKey, ScramCredential],  # noqa: ARG002
+    ) -> frozenset[CredentialKey]:
+        """Refuse to change anything."""
+        raise StoreRefused(
+            ErrorCode.policy_violation, "SCRAM users are in a file: change them where it comes from"
+        )
+
+    def scram_fake_secret(self) -> bytes:
+        """Return the 32 bytes that the salts of users who do not exist are made from."""
+        return self._current()[1].secret
+
+    def _current(self) -> tuple[int, Users]:
+        with self._lock:
+            signature = signature_of(self._path)
+            if signature is None or signature != self._looked_at:
+                self._take_up(signature)
+            if self._fault is not None:
+                raise StoreError(self._fault)
+            return self._version, self._users
+
+    def _take_up(self, signature: Signature) -> None:
+        self._looked_at, self._fault = signature, None
+        try:
+            self._users = Users.read(self._path)
+        except StoreError as error:
+            self._fault = str(error)
+        else:
+            self._version += 1
+
+
+def _secret(found: object) -> bytes:
+    try:
+        secret = base64.b64decode(found, validate=True) if isinstance(found, str) else b""
+    except (binascii.Error, ValueError):
+        secret = b""
+    if len(secret) != _SECRET_BYTES:
+        raise ValueError(f"secret: must be {_SECRET_BYTES} bytes in base64")
+    return secret
+
+
+def _credentials(found: object) -> Mapping[CredentialKey, ScramCredential]:
+    if not isinstance(found, dict):
+        raise ValueError("users: must be an object")
+    return {
+        key: verifier
+        for name, mechanisms in found.items()
+        for key, verifier in _credentials_of(name, mechanisms).items()
+    }
+
+
+def _credentials_of(name: str, found: object) -> dict[CredentialKey, ScramCredential]:
+    try:
+        name.encode()
+        if not name:
+            raise ValueError("the name must not be empty")
+        if not isinstance(found, dict) or not found.keys() <= _MECHANISMS.keys():
+            raise ValueError(f"must be an object with {' or '.join(_MECHANISMS)}")
+        return {
+            (name, _MECHANISMS[mechanism]): _verifier(_MECHANISMS[mechanism], text)
+            for mechanism, text in found.items()
+        }
+    except UnicodeEncodeError:
+        raise ValueError(f"users: {name!r}: is not UTF-8 text") from None
+    except ValueError as error:
+        raise ValueError(f"users: {name!r}: {error}") from None
+
+
+def _verifier(mechanism: ScramMechanism, text: object) -> ScramCredential:
+    try:
+        return read(mechanism, text if isinstance(text, str) else "")
+    except NoVerifier as error:
+        raise ValueError(f"{mechanism.value}: {error}") from None
