@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-KAFKA_VERSION = "4.1.0"
+#: Another one shows what is the same with it: not what transcripts of this one say word for word.
+KAFKA_VERSION = os.environ.get("KAFKA_VERSION") or "4.1.0"
 
 _HERE = Path(__file__).parent
 _POM = _HERE / "pom.xml"
@@ -92,6 +93,7 @@ def _copy_dependencies(jars: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     command = ["mvn", "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies"]
     options = ["-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
+    options.append(f"-Dkafka.version={KAFKA_VERSION}")
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=1200)
     if done.returncode != 0:
         shutil.rmtree(partial, ignore_errors=True)

@@ -17,6 +17,7 @@ from kafka.admin import NewTopic as PythonNewTopic
 from tests.kafka.clients import MECHANISMS, User, confluent_admin
 from tests.kafka.cluster import KafkaCluster, wait_until
 from tests.kafka.conftest import user
+from tests.kafka.java import KAFKA_VERSION
 from tests.kafka.proxied import ProxyProcess
 from tests.kafka.tokens import Issuer
 
@@ -191,7 +192,16 @@ def test_confluent_commits_and_aborts_transactions(carol: User, bootstrap: str, 
 # --- groups
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        "classic",
+        pytest.param(
+            "consumer",
+            marks=pytest.mark.skipif(KAFKA_VERSION < "4", reason="switched off before Kafka 4"),
+        ),
+    ],
+)
 def test_two_members_share_a_group(carol: User, bootstrap: str, topic: str, protocol: str) -> None:
     """The old protocol and that of KIP-848; the second member's arrival moves a partition."""
     more: dict[str, Any] = {
