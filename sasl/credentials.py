@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import accumulate
-from typing import Final, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self
+
+from sasl.salts import KAFKAS_FORM, SaltForm, form_of
 
 MIN_ITERATIONS: Final = 4096
 """RFC 7677 section 4, and Kafka's `ScramMechanism.minIterations`."""
@@ -65,6 +67,13 @@ class ScramMechanism(Enum):
         return hashlib.pbkdf2_hmac(self.hash_name, password.encode(), salt, iterations)
 
 
+class Shape(NamedTuple):
+    """What a verifier shows to everybody who asks for it, but for the salt itself."""
+
+    iterations: int
+    salt_form: SaltForm = KAFKAS_FORM
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramCredential:
     """A verifier of one user and one mechanism; with it nobody can log in, only guess offline."""
@@ -105,37 +114,44 @@ class ScramCredential:
             iterations=iterations,
         )
 
+    def shape(self) -> Shape:
+        """What of it anybody is shown, but for the salt itself."""
+        return Shape(self.iterations, form_of(self.salt))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IterationShares:
-    """How the iterations of one mechanism's users are distributed."""
+class ShapeShares:
+    """How the shapes of one mechanism's verifiers are distributed."""
 
-    iterations: tuple[int, ...]
-    """The counts in use, ascending; empty: there are no users."""
+    shapes: tuple[Shape, ...]
+    """Those in use, ascending; empty: there are no users."""
     users_up_to: tuple[int, ...]
     """For each of them, how many users have it or a lower one."""
+    longest_salt: int
+    """Bytes that a salt in the longest form is made of; 0: all of them have Kafka's."""
 
     @classmethod
-    def of(cls, iterations: Iterable[int]) -> Self:
-        """Take the iterations of every user."""
-        counted = sorted(Counter(iterations).items())
+    def of(cls, credentials: Iterable[ScramCredential]) -> Self:
+        """Take the verifiers of every user."""
+        counted = sorted(Counter(map(ScramCredential.shape, credentials)).items())
         return cls(
-            iterations=tuple(count for count, _ in counted),
+            shapes=tuple(shape for shape, _ in counted),
             users_up_to=tuple(accumulate(users for _, users in counted)),
+            longest_salt=max((shape.salt_form.length for shape, _ in counted), default=0),
         )
 
-    def draw(self, fraction: float, otherwise: int) -> int:
-        """The iterations at a `fraction` in [0, 1) of all users; `otherwise`: if there are none.
+    def draw(self, fraction: float, otherwise: Shape) -> Shape:
+        """The shape at a `fraction` in [0, 1) of all users; `otherwise`: if there are none.
 
         Fractions spread evenly make the same distribution as the users have.
         """
-        if not self.iterations:
+        if not self.shapes:
             return otherwise
         user = int(fraction * self.users_up_to[-1])
-        return self.iterations[bisect_right(self.users_up_to, user)]
+        return self.shapes[bisect_right(self.users_up_to, user)]
 
 
-NO_USERS: Final = IterationShares.of(())
+NO_USERS: Final = ShapeShares.of(())
 
 
 class CredentialSource(Protocol):
@@ -145,6 +161,6 @@ class CredentialSource(Protocol):
         """The user's verifier for this mechanism; None: there is none."""
         ...
 
-    def iteration_shares(self, mechanism: ScramMechanism) -> IterationShares:
-        """How the iterations of this mechanism's users are distributed; made beforehand."""
+    def shape_shares(self, mechanism: ScramMechanism) -> ShapeShares:
+        """How the shapes of this mechanism's verifiers are distributed; made beforehand."""
         ...

@@ -5,8 +5,9 @@ Laws of this module:
 - An unknown user and a wrong password fail at the second message, with the same words and the same
   hashing work, and the same name is always shown the same salt: nobody can ask who exists.
   (Kafka fails an unknown user at the first message: a deliberate difference.)
-- Users who do not exist are shown iterations with the distribution that those have who do. (When
-  users are added or altered, a few names on the edge between two counts change theirs.)
+- Users who do not exist are shown iterations and the form of a salt (`sasl.salts`) with the
+  distribution that both together have for those who do. (When users are added or altered, a few
+  names on the edge between two shapes change theirs.)
 - The GS2 header is compared with `c=` (RFC 5802 section 6; Kafka does not compare it).
 - Channel binding is not offered: `p=…` and `y,,` fail, as in Kafka.
 - Nothing that depends on a stored key is compared byte by byte.
@@ -24,9 +25,10 @@ from sasl.credentials import (
     MIN_ITERATIONS,
     CredentialSource,
     ScramMechanism,
+    Shape,
 )
 from sasl.mechanism import Challenge, Failure, FailureReason, Step, Success
-from sasl.salts import salt_of
+from sasl.salts import SaltForm, salt_in
 from sasl.scram_messages import ClientFirst, ServerFirst
 
 MIN_FAKE_SECRET_BYTES: Final = 16
@@ -76,7 +78,8 @@ class ScramServer:
         self._credentials = credentials
         self._fake_key = mechanism.hmac(fake_secret, b"key")
         self._salt_key = mechanism.hmac(fake_secret, b"salt")
-        self._fake_iterations = fake_iterations
+        self._random_key = mechanism.hmac(fake_secret, b"random")
+        self._without_users = Shape(fake_iterations)
         self._server_nonce = server_nonce
 
     @property
@@ -117,10 +120,23 @@ class ScramServer:
         subject = f"{self._name}\0{user}".encode()
         keyed = hashlib.blake2b(subject, key=self._salt_key, digest_size=_SEED_BYTES)
         seed = int.from_bytes(keyed.digest())
-        shares = self._credentials.iteration_shares(self._mechanism)
-        # the top bits, which the salt leaves unused
+        shares = self._credentials.shape_shares(self._mechanism)
+        # the top bits, which a salt of Kafka's form leaves unused
         fraction = (seed >> 8 * _SEED_BYTES - _FRACTION_BITS) / (1 << _FRACTION_BITS)
-        return salt_of(seed), shares.draw(fraction, self._fake_iterations)
+        shape = shares.draw(fraction, self._without_users)
+        random = self._random(shape.salt_form, subject, shares.longest_salt)
+        return salt_in(shape.salt_form, seed, random), shape.iterations
+
+    def _random(self, form: SaltForm, subject: bytes, length: int) -> bytes:
+        """Bytes for a salt that has another form than Kafka's; `length`: as the longest one needs.
+
+        Made for every name alike, whatever form it is shown. They differ by the form: a name that
+        is shown another one some day must not be shown part of the salt it had.
+        """
+        if not length:
+            return b""
+        drawn = f"{form.coding}\0{form.length}\0".encode()
+        return hashlib.shake_256(self._random_key + drawn + subject).digest(length)
 
 
 @final

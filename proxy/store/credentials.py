@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from proxy.store.interface import CredentialKey, CredentialStore
-from sasl.credentials import NO_USERS, IterationShares, ScramCredential, ScramMechanism
+from sasl.credentials import NO_USERS, ScramCredential, ScramMechanism, ShapeShares
 
 
 class CachedCredentials:
@@ -13,7 +13,7 @@ class CachedCredentials:
         self._store = store
         self._version = -1
         self._credentials: Mapping[CredentialKey, ScramCredential] = {}
-        self._shares: Mapping[ScramMechanism, IterationShares] = {}
+        self._shares: Mapping[ScramMechanism, ShapeShares] = {}
         self.refresh_if_changed()
 
     def refresh_if_changed(self) -> bool:
@@ -33,15 +33,15 @@ class CachedCredentials:
         """Return the user's verifier for this mechanism, or None."""
         return self._credentials.get((user, mechanism))
 
-    def iteration_shares(self, mechanism: ScramMechanism) -> IterationShares:
-        """Return how the iterations of this mechanism's users are distributed."""
+    def shape_shares(self, mechanism: ScramMechanism) -> ShapeShares:
+        """Return how the shapes of this mechanism's verifiers are distributed."""
         return self._shares.get(mechanism, NO_USERS)
 
 
 def _shares(
     credentials: Mapping[CredentialKey, ScramCredential],
-) -> Mapping[ScramMechanism, IterationShares]:
-    iterations: dict[ScramMechanism, list[int]] = {}
+) -> Mapping[ScramMechanism, ShapeShares]:
+    found: dict[ScramMechanism, list[ScramCredential]] = {}
     for (_, mechanism), credential in credentials.items():
-        iterations.setdefault(mechanism, []).append(credential.iterations)
-    return {mechanism: IterationShares.of(counts) for mechanism, counts in iterations.items()}
+        found.setdefault(mechanism, []).append(credential)
+    return {mechanism: ShapeShares.of(theirs) for mechanism, theirs in found.items()}

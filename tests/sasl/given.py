@@ -9,7 +9,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm, get_default_algorithms
 
-from sasl.credentials import MIN_ITERATIONS, IterationShares, ScramCredential, ScramMechanism
+from sasl.credentials import MIN_ITERATIONS, ScramCredential, ScramMechanism, ShapeShares
 from sasl.jwks import KeyCache, KeyCacheSettings
 from sasl.jwt_claims import OAuthBearerSettings
 from sasl.oauthbearer import OAuthBearerServer, OAuthBearerServerExchange
@@ -37,21 +37,21 @@ class Users:
             mechanism, password, b"a salt", MIN_ITERATIONS
         )
 
-    def put(self, user: str, mechanism: ScramMechanism, iterations: int) -> None:
+    def put(
+        self, user: str, mechanism: ScramMechanism, iterations: int, salt: bytes = b"a salt"
+    ) -> None:
         """A user whose password nobody knows: no work."""
         key = bytes(mechanism.key_bytes)
         self._found[user, mechanism] = ScramCredential(
-            salt=b"a salt", stored_key=key, server_key=key, iterations=iterations
+            salt=salt, stored_key=key, server_key=key, iterations=iterations
         )
 
     def find(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
         return self._found.get((user, mechanism))
 
-    def iteration_shares(self, mechanism: ScramMechanism) -> IterationShares:
-        return IterationShares.of(
-            credential.iterations
-            for (_, one), credential in self._found.items()
-            if one == mechanism
+    def shape_shares(self, mechanism: ScramMechanism) -> ShapeShares:
+        return ShapeShares.of(
+            credential for (_, one), credential in self._found.items() if one == mechanism
         )
 
 

@@ -7,7 +7,6 @@ from sasl.credentials import (
     ScramCredential,
     ScramMechanism,
 )
-from sasl.salts import new_salt, salt_of
 
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 
@@ -88,11 +87,3 @@ def test_weak_or_broken_verifiers_cannot_be_built(
         ScramCredential(
             salt=salt, stored_key=stored_key, server_key=server_key, iterations=iterations
         )
-
-
-def test_salts_have_the_form_of_kafkas_tools() -> None:
-    """A salt must not tell whether kafka-configs.sh, the proxy or a fake made it."""
-    salts = {new_salt() for _ in range(100)}
-    assert len(salts) == 100
-    assert all(20 <= len(salt) <= 26 and salt.isalnum() and salt.islower() for salt in salts)
-    assert (salt_of(0), salt_of(35), salt_of(36), salt_of(1 << 130)) == (b"0", b"z", b"10", b"0")

@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sasl.credentials import (
-    IterationShares,
+    NO_USERS,
     ScramCredential,
     ScramMechanism,
+    ShapeShares,
 )
 from sasl.mechanism import Challenge, Failure, FailureReason, Success
 from sasl.scram import AUTHORIZATION_ID_DIFFERS, ScramServer
@@ -44,8 +45,8 @@ class Pencil:
             return None
         return ScramCredential.from_password(mechanism, "pencil", salt, 4096)
 
-    def iteration_shares(self, mechanism: ScramMechanism) -> IterationShares:  # noqa: ARG002
-        return IterationShares.of([4096])
+    def shape_shares(self, mechanism: ScramMechanism) -> ShapeShares:  # noqa: ARG002
+        return NO_USERS
 
 
 def good_messages() -> tuple[bytes, bytes]:

@@ -1,6 +1,7 @@
 """What somebody learns of the users who is none of them: nothing, not even who exists."""
 
 import base64
+import secrets
 import sys
 from collections import Counter
 from types import FrameType
@@ -10,11 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sasl.credentials import DEFAULT_ITERATIONS, IterationShares, ScramMechanism
-from sasl.scram import ScramServer
+from sasl.credentials import DEFAULT_ITERATIONS, ScramMechanism, Shape
+from sasl.salts import KAFKAS_FORM, SaltForm, form_of
+from sasl.scram import ScramServer, ScramServerExchange
 from sasl.scram_messages import encode_base64
 from tests.sasl.given import FAKE_SECRET, NOW, Users, scram_exchange
 from tests.sasl.scram_given import BAD_CREDENTIALS, SHA_256, SHA_512, challenge, login
+
+KAFKAS = b"12kq0by7717kdnjjcz7dzgzo2n"
+"""A salt as Kafka's tools make it."""
 
 
 class TestStrangersCannotAskWhoExists:
@@ -91,12 +96,72 @@ class TestStrangersCannotAskWhoExists:
         assert exchange.step(final, NOW) == BAD_CREDENTIALS
 
     @pytest.mark.parametrize("mechanism", ScramMechanism)
-    def test_the_same_hashing_work_is_done(self, mechanism: ScramMechanism) -> None:
+    @pytest.mark.parametrize("salts", [[KAFKAS], [KAFKAS, bytes(64)], [b"salt", bytes(20)]])
+    def test_the_same_hashing_work_is_done(
+        self, mechanism: ScramMechanism, salts: list[bytes]
+    ) -> None:
         """Time is not measured but counted: every call into the hashing library."""
-        unknown = hash_calls(lambda: scram_exchange(mechanism=mechanism), "nobody", mechanism)
-        wrong = hash_calls(lambda: scram_exchange(mechanism=mechanism), "alice", mechanism)
-        assert unknown == wrong
-        assert unknown.total() >= 4
+        users = Users()
+        for number, salt in enumerate(salts):
+            users.put(f"user{number}", mechanism, 4096, salt)
+        names = ["user0", *(f"stranger{number}" for number in range(20))]
+        work = [hash_calls(scram_exchange(users, mechanism), name, mechanism) for name in names]
+        assert all(one == work[0] for one in work)
+        assert work[0].total() >= 4
+
+
+class TestSaltsHaveTheFormsOfTheUsers:
+    def test_one_user_of_another_tool_is_not_alone_with_its_form(self) -> None:
+        """librdkafka makes 64 random bytes, which nothing else here looks like."""
+        users = Users()
+        users.put("dave", SHA_256, 4096, secrets.token_bytes(64))
+        salts = {salt_shown(users, name) for name in ("dave", "erin", "frank", "grace")}
+        assert {form_of(salt) for salt in salts} == {SaltForm("bytes", 64)}
+        assert len(salts) == 4
+        assert form_of(salt_shown(users, "dave", SHA_512)) == KAFKAS_FORM
+
+    def test_a_form_and_iterations_are_drawn_together(self) -> None:
+        """A pair that no user has would be a fake."""
+        users = Users()
+        for number in range(100):
+            if number < 60:
+                users.put(f"user{number}", SHA_256, 4096, KAFKAS)
+            elif number < 90:
+                users.put(f"user{number}", SHA_256, 8192, secrets.token_bytes(64))
+            else:
+                users.put(f"user{number}", SHA_256, 4096, secrets.token_hex(16).encode())
+        shown = Counter(shape_shown(users, f"stranger{number}") for number in range(2000))
+        shares = {
+            Shape(4096, KAFKAS_FORM): 0.6,
+            Shape(8192, SaltForm("bytes", 64)): 0.3,
+            Shape(4096, SaltForm("hexadecimal", 32)): 0.1,
+        }
+        assert shown.keys() == shares.keys()
+        assert all(abs(shown[shape] / 2000 - share) < 0.04 for shape, share in shares.items())
+
+    def test_a_salt_of_kafkas_form_is_what_it_was(self) -> None:
+        """A release that showed other ones would tell by it who exists."""
+        assert salt_shown(Users(), "nobody") == KAFKAS
+        assert salt_shown(Users(), "nobody", SHA_512) == b"1ac9st3owfoqync4tfogmizv0"
+
+    def test_another_form_some_day_shows_no_part_of_the_salt_before(self) -> None:
+        """A user with a new password has a salt of which nothing is left."""
+        shown = []
+        for salt in (bytes(16), bytes(64), b"f" * 32, b"F" * 32):
+            users = Users()
+            users.put("dave", SHA_256, 4096, salt)
+            shown.append(salt_shown(users, "nobody").upper()[:8])
+            assert salt_shown(users, "nobody") == salt_shown(users, "nobody")
+        assert len(set(shown)) == 4
+
+
+def shape_shown(users: Users, user: str) -> Shape:
+    return Shape(iterations_shown(users, user), form_of(salt_shown(users, user)))
+
+
+def salt_shown(users: Users, user: str, mechanism: ScramMechanism = SHA_256) -> bytes:
+    step = scram_exchange(users, mechanism).step(f"n,,n={user},r=client".encode(), NOW)
+    return base64.b64decode(challenge(step).split(b",")[1].removeprefix(b"s="))
 
 
 def iterations_shown(users: Users, user: str) -> int:
@@ -104,18 +169,27 @@ def iterations_shown(users: Users, user: str) -> int:
     return int(challenge(step).split(b",i=")[1])
 
 
+SALTS = st.sampled_from([b"salt", KAFKAS, bytes(16), bytes(64)])
+
+
 @given(
-    iterations=st.lists(st.integers(4096, 4100), max_size=30),
+    users=st.lists(st.tuples(st.integers(4096, 4100), SALTS), max_size=30),
     fractions=st.lists(st.floats(0, 1, exclude_max=True), max_size=10),
 )
-def test_a_drawn_count_is_one_in_use(iterations: list[int], fractions: list[float]) -> None:
-    shares = IterationShares.of(iterations)
+def test_a_drawn_shape_is_one_in_use(
+    users: list[tuple[int, bytes]], fractions: list[float]
+) -> None:
+    known = Users()
+    for number, (iterations, salt) in enumerate(users):
+        known.put(f"user{number}", SHA_256, iterations, salt)
+    shares, shapes = known.shape_shares(SHA_256), sorted(Shape(i, form_of(s)) for i, s in users)
+    nobody = Shape(1)
     for fraction in fractions:
-        drawn = shares.draw(fraction, otherwise=1)
-        assert drawn == (sorted(iterations)[int(fraction * len(iterations))] if iterations else 1)
+        drawn = shares.draw(fraction, otherwise=nobody)
+        assert drawn == (shapes[int(fraction * len(shapes))] if shapes else nobody)
 
 
-def hash_calls(begin: Any, user: str, mechanism: ScramMechanism) -> Counter[str]:
+def hash_calls(exchange: ScramServerExchange, user: str, mechanism: ScramMechanism) -> Counter[str]:
     """The calls of C functions of hashlib and hmac while the server refuses a bad proof."""
     calls: Counter[str] = Counter()
 
@@ -124,7 +198,6 @@ def hash_calls(begin: Any, user: str, mechanism: ScramMechanism) -> Counter[str]
         if event == "c_call" and "hashlib" in f"{getattr(function, '__module__', '')} {owner}":
             calls[function.__name__] += 1
 
-    exchange = begin()
     proof = encode_base64(bytes(mechanism.key_bytes))
     sys.setprofile(count)
     try:
