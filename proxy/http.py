@@ -2,17 +2,21 @@
 
 Served by a process of its own, so that a scrape takes no time of the data path but the worker's
 answer. It reads no request body, logs no request, however malformed, and tells nothing about its
-software.
+software. On a loopback address it tells of users only who asks by an IP address or `localhost`.
 """
 
 import asyncio
+import ipaddress
 import logging
+import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from aiohttp import web
+from aiohttp.hdrs import HOST
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler
 
 from metrics.exposition import expose
 from metrics.merger import Merger
@@ -89,6 +93,45 @@ def make_app(snapshots: Snapshots, readiness: Readiness, status: StatusPage) -> 
     return app
 
 
+_TELLS_NOBODY: Final = frozenset({"/healthz", "/readyz"})
+"""What names no user; `/metrics` names those who have a quota of their own."""
+
+_HOST: Final = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<name>[0-9A-Za-z.-]+))(?::[0-9]*)?")
+"""RFC 9110 section 7.2, as far as it can be an IP address or `localhost`."""
+
+
+def _is_loopback(host: str) -> bool:
+    address = ipaddress.ip_address(host)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+@web.middleware
+async def refuse_other_names(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer who asks by the name of another host with 403.
+
+    A browser on this machine reaches a loopback address for the pages of any site. One whose own
+    name resolves to that address could read the answers (DNS rebinding).
+    """
+    hosts = request.headers.getall(HOST, [])
+    if request.path in _TELLS_NOBODY or (len(hosts) == 1 and names_no_other_host(hosts[0])):
+        return await handler(request)
+    return web.Response(status=403, text="only an IP address or localhost is answered here\n")
+
+
+def names_no_other_host(host: str) -> bool:
+    """Whether the value of a Host header is an IP address or `localhost`, with any port or none."""
+    match = _HOST.fullmatch(host)
+    if match is None:
+        return False
+    name = match["ipv6"] or match["name"].removesuffix(".")
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return name.lower() == "localhost"
+    return (address.version == 6) is (match["ipv6"] is not None)
+
+
 async def _hide_software(_request: web.Request, response: web.StreamResponse) -> None:
     response.headers.pop("Server", None)
 
@@ -118,7 +161,9 @@ class HttpServer:
 async def start_http(
     app: web.Application, listening: socket.socket, *, most_connections: int = MOST_CONNECTIONS
 ) -> HttpServer:
-    """Serve `app` on a listening socket."""
+    """Serve `app` on a listening socket; on a loopback address not by the names of other hosts."""
+    if _is_loopback(listening.getsockname()[0]):
+        app.middlewares.append(refuse_other_names)
     runner = web.AppRunner(
         app,
         access_log=None,
