@@ -33,7 +33,7 @@ from sasl.jwt_claims import OAuthBearerSettings
 from sasl.mechanism import Mechanism
 from sasl.oauthbearer import OAuthBearerServer
 from sasl.scram import ScramServer
-from sasl.states import Enforcement
+from sasl.states import Enforcement, Terms
 
 log = logging.getLogger(__name__)
 
@@ -90,8 +90,10 @@ class Listener:
         self.protocol = settings.security_protocol
         """As the proxy was started: no reload lets anybody in who was to log in."""
         self.sasl = settings.sasl
-        self._mechanisms = settings.sasl_enabled_mechanisms
+        self._offered = settings.sasl_enabled_mechanisms
         """As the proxy was started: a reload brings no keys for OAUTHBEARER."""
+        self._mechanisms: dict[str, Mechanism] = {}
+        """As the settings of now have them: connections that are open authenticate by it, too."""
         self.mapping = PrincipalMapping(settings.ssl_principal_mapping_rules)
         """From certificates to principals, where there is no SASL."""
         self.settings = settings
@@ -124,13 +126,22 @@ class Listener:
         """What holds for a principal that no override names."""
         return self.settings.enforcement_in_effect()
 
+    def terms(self, principal: str, mechanism: str) -> Terms:
+        """What a session is held to that begins, or is renewed, now."""
+        return self._policy.terms_for(principal, mechanism)
+
     def apply(self, settings: config.Listener) -> None:
-        """Take settings into effect for authentications and connections that come after."""
+        """Take settings into effect for authentications and connections that come after.
+
+        A re-authentication is one that comes after, whenever its connection was opened.
+        """
         self.settings = settings
+        self._policy = settings.enforcement_policy()
+        self._mechanisms.update((name, self._mechanism(name, settings)) for name in self._offered)
         self.rules = Rules(
             listener=settings.name,
-            mechanisms={name: self._mechanism(name, settings) for name in self._mechanisms},
-            terms=settings.enforcement_policy().terms_for,
+            mechanisms=self._mechanisms,
+            terms=self.terms,
             rights=self._rights,
             sasl_max_receive_size=settings.sasl_server_max_receive_size,
             request_max_bytes=settings.socket_request_max_bytes,

@@ -60,10 +60,15 @@ class Quotas(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What holds for every connection of a listener; replaced as a whole on a reload."""
+    """What holds for every connection of a listener.
+
+    A reload makes others for connections that come after. Those that are open hear of it by
+    `mechanisms` and `terms`, which are asked at each authentication and tell what holds by then.
+    """
 
     listener: str
     mechanisms: Mapping[str, Mechanism]
+    """By name."""
     terms: Callable[[str, str], Terms]
     """`terms(principal, mechanism)`: what a session is held to."""
     rights: Rights

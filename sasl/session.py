@@ -79,7 +79,10 @@ class Session:
     def __init__(
         self, mechanisms: Mapping[str, Mechanism], terms: Callable[[str, str], Terms]
     ) -> None:
-        """Offer `mechanisms` by name; `terms(principal, mechanism)` says what binds whom."""
+        """Offer `mechanisms` by name; `terms(principal, mechanism)` says what binds whom.
+
+        Both are asked at each authentication, and may answer another thing each time.
+        """
         self._mechanisms = mechanisms
         self._terms = terms
         self._reauthentication_began: float | None = None
