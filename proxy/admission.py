@@ -6,12 +6,13 @@ Laws:
   Nothing is forwarded that was not judged by the ACLs that apply now.
 - What was found to be allowed is remembered by its bytes, and forgotten when rights change.
 - What is long is judged in steps (`proxy.deliberation`): the client waits, nobody else does.
-- Topics that are named by an id are looked up on the connection's own way to the broker: the
-  client waits, nobody else does, and it costs no connection.
+- Topics that are named by an id, and the names of all, are looked up on the connection's own way
+  to the broker: the client waits, nobody else does, and it costs no connection.
 """
 
 from collections.abc import Callable
 from functools import partial
+from sys import maxsize
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from proxy.acl.guards import GUARDS
@@ -24,15 +25,24 @@ from proxy.acl.judgement import (
     Inquiry,
     Judgement,
     TopicsUnknown,
+    TopicsUnlisted,
 )
 from proxy.acl.model import Operation, ResourceType
-from proxy.acl.topics import KnownTopics, LookedUpTopics, found_topics, lookup_request
+from proxy.acl.topics import (
+    KnownTopics,
+    LookedUpTopics,
+    found_topics,
+    listed_topics,
+    listing_request,
+    lookup_request,
+)
 from proxy.commands import CloseReason
 from proxy.deliberation import Found, PausingAuthority, found, found_in_steps, takes_long
 from proxy.errors import BrokerFault, ClientFault
 from proxy.frames import FORWARD_UNANSWERED, SIZE, Amendment, Route, route_key
 from proxy.holds import Hold
 from proxy.judged_responses import cut, watched
+from proxy.lockstep import in_steps
 from proxy.wire.apis import FETCH, METADATA, MUTATIONS, PRODUCE
 from proxy.wire.fetch_requests import FINAL_EPOCH, INITIAL_EPOCH
 from proxy.wire.fetch_requests import plain_topics as plain_fetch
@@ -73,6 +83,7 @@ class Admission:
         "_allowed_topics",
         "_asks",
         "_authority",
+        "_brokers_make_topics",
         "_connection",
         "_readable_topics",
         "_sessions",
@@ -86,9 +97,12 @@ class Admission:
         authority: ClientAuthority,
         topics: KnownTopics,
         asks: Callable[["Connection"], None] = lambda _: None,
+        *,
+        brokers_make_topics: bool = True,
     ) -> None:
         """`asks` is told the connection before questions are asked on its behalf."""
         self._connection = connection
+        self._brokers_make_topics = brokers_make_topics
         self._topics = LookedUpTopics(topics)
         self._asks = asks
         self._waiting: bytes | None = None
@@ -186,7 +200,7 @@ class Admission:
         guard = GUARDS.get(request.api_key)
         if guard is None:
             self._connection.end(CloseReason.UNSUPPORTED_API, now)
-        elif takes_long(request.api_key, len(content)):
+        elif self._topics.listed is not None or takes_long(request):
             authority = PausingAuthority(self._authority, partial(self._asks, self._connection))
             steps = found_in_steps(guard, partial(self._inquiry, request, authority))
             self._connection.long_work.judge(steps, len(content), partial(self._conclude, request))
@@ -197,12 +211,12 @@ class Admission:
     def _conclude(self, request: Request, result: Found, now: float) -> None:
         """Do what follows from a judgement."""
         if isinstance(result, TopicsUnknown):
-            self._look_up(request.content, result.ids)
+            self._look_up(request.content, result)
             return
         if isinstance(result, CloseReason):
             self._connection.end(result, now)
             return
-        self._topics.missing.clear()
+        self._topics.forget()
         throttle = self._connection.requests.throttle
         if request.api_key in MUTATIONS and throttle is not None and throttle.mutations is not None:
             throttle.mutations.limit(result, request, now, self._carry_out)
@@ -239,7 +253,9 @@ class Admission:
             body=request.body,
             authority=authority,
             topics=self._topics,
+            listed=self._topics.listed,
             fetch_sessions=self._sessions,
+            brokers_make_topics=self._brokers_make_topics,
         )
 
     def _carry_out(self, judgement: Judgement, request: Request, now: float) -> None:
@@ -282,26 +298,49 @@ class Admission:
             content = content[:2] + INT16.pack(change.api_version) + content[4:]
         owed: Route | None = None if unanswered else route
         if change.response is not None:
-            owed = cut(route, change.response)
+            owed = amended = cut(route, change.response, len(request.content))
+            connection.responses.keep(amended)
         elif change.watch is not None:
             owed = watched(route, change.watch)
         connection.requests.forward_judged(_frame(content), route, owed, now)
+        if connection.responses.owes_much:
+            connection.too_many_in_flight()
         if change.close:
             connection.end(CloseReason.DENIED, now)
 
-    # Topics that are named by an id
+    # Topics that are named by an id, or not at all
 
-    def _look_up(self, content: bytes, ids: frozenset[bytes]) -> None:
+    def _look_up(self, content: bytes, unknown: TopicsUnknown) -> None:
         """Ask the broker for the names of topics, and judge `content` when they are known."""
         connection = self._connection
         self._waiting = content
         connection.hold_client(Hold.WAITING)
         route = connection.target.routes.get(route_key(METADATA, LOOKUP_VERSION))
-        if route is None:  # then nobody can name a topic by its id
-            self._topics.missing |= ids
+        if route is None:  # then nobody can name a topic by its id, and there are none to be told
+            self._topics.missing |= unknown.ids
+            self._topics.listed = []
             self._judge_again()
+        elif isinstance(unknown, TopicsUnlisted):
+            self._ask_for_all(route)
         else:
-            self._ask(route, tuple(ids), 0)
+            self._ask(route, tuple(unknown.ids), 0)
+
+    def _ask_for_all(self, route: Route) -> None:
+        long_work = self._connection.long_work
+
+        def found(answer: bytes) -> bytes:
+            steps = in_steps(lambda: _listed(answer), most_values=maxsize)
+            long_work.judge(steps, len(answer), self._list)
+            return b""  # the client did not ask
+
+        self._send_lookup(route, listing_request(LOOKUP_VERSION, _LOOKUP_ID), found)
+
+    def _list(self, names: list[str] | BrokerFault, now: float) -> None:
+        if isinstance(names, BrokerFault):
+            self._connection.finish(CloseReason.BROKER_FAULT, now)
+            return
+        self._topics.listed = names
+        self._judge_again()
 
     def _ask(self, route: Route, ids: tuple[bytes, ...], first: int) -> None:
         """Ask for as many at once as an answer may be about, then for those behind them."""
@@ -320,9 +359,12 @@ class Admission:
                 self._judge_again()
             return b""  # the client did not ask
 
+        self._send_lookup(route, lookup_request(LOOKUP_VERSION, _LOOKUP_ID, asked), found)
+
+    def _send_lookup(self, route: Route, frame: bytes, found: Callable[[bytes], bytes]) -> None:
         self._connection.responses.inflight.append((_LOOKUP_ID, Amendment(route, found)))
         assert self._connection.requests.to_broker is not None
-        self._connection.requests.to_broker(lookup_request(LOOKUP_VERSION, _LOOKUP_ID, asked))
+        self._connection.requests.to_broker(frame)
 
     def _judge_again(self) -> None:
         content, self._waiting = self._waiting, None
@@ -330,6 +372,13 @@ class Admission:
             self.judge(content, self._connection.active_at)
             if self._waiting is None:
                 self._connection.release(Hold.WAITING, self._connection.active_at)
+
+
+def _listed(answer: bytes) -> list[str] | BrokerFault:
+    try:
+        return listed_topics(LOOKUP_VERSION, answer)
+    except Malformed as malformed:
+        return BrokerFault(f"names of all topics: {malformed}")
 
 
 def _text(name: bytes) -> str | None:

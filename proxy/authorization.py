@@ -51,6 +51,7 @@ class Authorization:
         self._observer = observer
         self._store = store
         self._super_users = frozenset(settings.super_users)
+        self._brokers_make_topics = settings.auto_create_topics_enable
         self._acls = CachedAcls(
             store,
             allow_everyone_if_no_acl_found=settings.allow_everyone_if_no_acl_found,
@@ -66,7 +67,13 @@ class Authorization:
         authority = self._authorizer.authority(principal, connection.peer_host)
         admission = connection.requests.admission
         if admission is None:
-            return Admission(connection, authority, self._topics, self._asks)
+            return Admission(
+                connection,
+                authority,
+                self._topics,
+                self._asks,
+                brokers_make_topics=self._brokers_make_topics,
+            )
         admission.rights_changed(authority)
         return admission
 

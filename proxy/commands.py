@@ -114,6 +114,11 @@ class SeekRoom:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitTurn:
+    """Call `long_work.take_turn` when others have had theirs."""
+
+
+@dataclass(frozen=True, slots=True)
 class Deliberate:
     """Take the steps of `deliberation` beside the other connections, then call `done`."""
 
@@ -148,6 +153,7 @@ Command = (
     | DeriveKeys
     | Consult
     | SeekRoom
+    | AwaitTurn
     | Deliberate
     | Close
 )

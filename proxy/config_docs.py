@@ -67,8 +67,9 @@ and tags are refused, `off` and `on` are words, and only `true` and `false` are 
 
 - `reauth-proxy config check FILE` checks a file, `reauth-proxy config schema` prints its JSON
   Schema.
-- *Reload*: what SIGHUP puts into effect for authentications and connections that come after. What
-  it cannot is named in the log and waits for a restart.
+- *Reload*: what SIGHUP puts into effect: super users at once, limits for connections that come
+  after, and the rest for authentications that come after, on open connections too. What it cannot
+  is named in the log and waits for a restart.
 - *From*: whose setting it is. Kafka (broker) and Kafka (client) are Kafka's own.
 
 ```yaml

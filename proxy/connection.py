@@ -30,7 +30,7 @@ from proxy.errors import BrokerFault
 from proxy.frames import Bytes
 from proxy.holds import Hold
 from proxy.long_work import LongWork
-from proxy.requests import MOST_IN_FLIGHT, Requests
+from proxy.requests import Requests
 from proxy.responses import Responses
 from proxy.rules import Observer, Rules, Stopwatch, Target
 from proxy.upstream_login import UpstreamLogin
@@ -143,7 +143,7 @@ class Connection:
         self.responses.answer(frame if throttle is None else throttle.in_frame(frame))
         if self.client_is_full:
             self.hold_client(Hold.CLIENT_FULL)
-        if len(self.responses.inflight) > MOST_IN_FLIGHT:
+        if self.responses.owes_much:
             self.hold_client(Hold.IN_FLIGHT)
 
     def authenticated(self, session: Authenticated, now: float) -> None:
@@ -151,8 +151,7 @@ class Connection:
         self.requests.expires_at = inf if session.deadline is None else session.deadline
         if not session.reauthentications:
             self.requests.guard(self.rules.rights.admit(self, session.principal))
-        if self.rules.quotas is not None:
-            self.rules.quotas.meter(self, session.principal)
+        self.meter()
         self.observer.authenticated(self, session, now)
 
     def refused(self, failed: Failed, farewell: bytes | None, now: float) -> None:
@@ -179,6 +178,11 @@ class Connection:
         return session.principal if isinstance(session, Authenticated) else None
 
     # Quotas
+
+    def meter(self) -> None:
+        """Find out which quotas apply: somebody logged in, or said what its client is called."""
+        if self.rules.quotas is not None and (principal := self.principal) is not None:
+            self.rules.quotas.meter(self, principal)
 
     def throttled(self, now: float) -> None:
         """The client used more than its quota: take no further request for a while."""
@@ -226,7 +230,7 @@ class Connection:
             self._answered_something(now)
 
     def _answered_something(self, now: float) -> None:
-        if self.holds & Hold.IN_FLIGHT and len(self.responses.inflight) <= MOST_IN_FLIGHT // 2:
+        if self.holds & Hold.IN_FLIGHT and self.responses.owes_little:
             self.release(Hold.IN_FLIGHT, now)
         self.end_if_settled(now)
 
@@ -278,7 +282,9 @@ class Connection:
         """When it ends if nothing happens, told to `timer`; None: it is over."""
         if self.closed:
             return None
-        idle = max(self.active_at, self.requests.active_at) + self.rules.max_idle
+        throttle = self.requests.throttle
+        waited = 0.0 if throttle is None else throttle.used.waits_until
+        idle = max(self.active_at, self.requests.active_at, waited) + self.rules.max_idle
         if self._authenticated_once:
             return idle
         return min(idle, self.connected_at + self.rules.authentication_timeout)

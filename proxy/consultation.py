@@ -26,8 +26,8 @@ def ask(
 ) -> bytes | Steps[bytes]:
     """Return the body of the answer, or what is left to do for it, which needs no store.
 
-    `acls`: None if there is no authorizer. Raises ClientFault if the request does not parse, and
-    StoreError; then nothing was done.
+    `acls`: None if there is no authorizer. Raises ClientFault if the request does not parse, or
+    is larger than any that is served, and StoreError; then nothing was done.
     """
     # with 16 MiB of schemas, which most workers never need
     from proxy import scram_api

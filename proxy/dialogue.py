@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from proxy.acl.model import Operation
 from proxy.commands import CloseReason, Consult, SeekKeys
 from proxy.errors import ClientFault
-from proxy.frames import SIZE
+from proxy.frames import REQUEST_HEAD, SIZE, Bytes
 from proxy.holds import Hold
 from proxy.wire import api_versions
 from proxy.wire.api_versions import ClientSoftware
@@ -28,6 +28,7 @@ from proxy.wire.apis import (
 from proxy.wire.request import (
     MOST_CHARACTERS_KEPT,
     Request,
+    kept_characters,
     parse_request,
     response_frame,
 )
@@ -98,8 +99,26 @@ class Dialogue:
         """Know a client without SASL: by what its listener is, or by its certificate."""
         connection = self._connection
         session = connection.session.admit(principal, now)
-        connection.requests.relaying = True
+        connection.requests.relaying = connection.requests.nameless = True
         connection.authenticated(session, now)
+
+    def learn_client_id(self, data: Bytes, pos: int, end: int) -> bool:
+        """Know what the client of the request at `pos` calls itself, where no login has told it.
+
+        False: not before more bytes come.
+        """
+        connection = self._connection
+        size, _, _, length = REQUEST_HEAD.unpack_from(data, pos)
+        begin = pos + REQUEST_HEAD.size
+        behind = begin + length
+        if length < 0 or behind > pos + SIZE.size + size:  # null; or it is not for us to refuse
+            return True
+        if behind > end:
+            return False
+        connection.requests.nameless = False
+        connection.client_id = kept_characters(bytes(data[begin:behind]))
+        connection.meter()
+        return True
 
     def answer_whole(self, content: bytes, now: float) -> None:
         """Answer a frame that is not forwarded: SASL, ApiVersions, and what the store knows."""

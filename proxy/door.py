@@ -208,6 +208,11 @@ class Door:
             return
         client.tell(lambda connection, now: connection.dialogue.consulted(body, now))
 
+    def await_turn(self, client: ClientSide) -> None:
+        """Have others served before a client that had much done."""
+        assert client.connection is not None
+        client.connection.long_work.await_turn(self._office.lanes.turns.wait, client.tell)
+
     def deliberate(self, client: ClientSide, deliberation: Deliberation) -> None:
         """Have long work done on behalf of a client."""
         self._office.spawn(self._deliberate(client, deliberation))

@@ -134,7 +134,7 @@ class Route:
 class Amendment(Route):
     """Stands for a route where the response to one request alone is treated in a way of its own."""
 
-    __slots__ = ("counted",)
+    __slots__ = ("counted", "keeps")
 
     def __init__(
         self,
@@ -143,8 +143,9 @@ class Amendment(Route):
         long_transform: Callable[[int], LongTransform] | None = None,
         *,
         takes_long: bool = False,
+        keeps: int = 0,
     ) -> None:
-        """What the route's own transforms do must be part of these."""
+        """What the route's own transforms do must be part of these; see `keeps`."""
         super().__init__(
             route.api_key,
             route.api_version,
@@ -153,8 +154,13 @@ class Amendment(Route):
             long_transform,
             takes_long=takes_long or route.takes_long,
         )
-        self.counted: Route = route.counted if isinstance(route, Amendment) else route
+        self.counted: Route = route
         """Whose counters count."""
+        self.keeps = keeps
+        """About how many bytes of memory are kept until the response comes."""
+        if isinstance(route, Amendment):
+            self.counted = route.counted
+            self.keeps += route.keeps
 
 
 Owed = tuple[int, Route]
@@ -165,6 +171,12 @@ Beginning = tuple[Callable[[Bytes, int], tuple[int, int, int, bytes]], int, int,
 """How frames begin that need no closer look: what reads size, API key and version, correlation id
 and the bytes behind them; how many bytes all these are; the API key and version and the bytes that
 it must find; the frames' route."""
+
+
+LONGEST_BEGINNING: Final = 512
+"""Bytes of a frame by which others are recognised."""
+MOST_BEGINNINGS: Final = 16
+"""Per connection: API keys and versions whose frames are recognised."""
 
 
 @lru_cache(maxsize=1_024)
@@ -181,6 +193,16 @@ def beginning_of(key: int, data: Bytes, pos: int, behind: int, route: Route) -> 
     their size and their correlation id."""
     look = _look(behind - pos - 12)
     return look.unpack_from, look.size, key, bytes(data[pos + 12 : behind]), route
+
+
+def remember(
+    passed: dict[int, Beginning], key: int, data: Bytes, pos: int, behind: int, route: Route
+) -> Beginning:
+    """Remember in `passed` how the frame at `pos` begins, by API key and version."""
+    if len(passed) >= MOST_BEGINNINGS:
+        passed.clear()
+    beginning = passed[key] = beginning_of(key, data, pos, behind, route)
+    return beginning
 
 
 def pass_run(

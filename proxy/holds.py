@@ -22,3 +22,5 @@ class Hold:
     """Its request is long, and others' fill the memory that there is for such."""
     LOGIN: Final = 512
     """The proxy logs in to the broker."""
+    TURN: Final = 1_024
+    """Much was done for it, and others have their turn first."""

@@ -1,6 +1,7 @@
 """What is done to the responses of requests that were judged, before what is done to all."""
 
 from collections.abc import Callable
+from typing import Final
 
 from proxy.acl.judgement import BodyTransform
 from proxy.errors import BrokerFault
@@ -9,9 +10,15 @@ from proxy.wire.apis import response_body_at
 from proxy.wire.fetch_requests import SESSION_BYTES
 from proxy.wire.primitives import Malformed
 
+_KEPT_OF_A_BYTE: Final = 100
+"""Bytes of memory that are kept, at worst, for a byte of a request: of items of a letter each."""
 
-def cut(route: Route, response: BodyTransform) -> Amendment:
-    """Do `response` to a response's body, then what the route does to all responses."""
+
+def cut(route: Route, response: BodyTransform, request_bytes: int) -> Amendment:
+    """Do `response` to a response's body, then what the route does to all responses.
+
+    `request_bytes`: of the request, of which it keeps what was denied.
+    """
 
     def transform(content: bytes) -> bytes:
         try:
@@ -22,7 +29,7 @@ def cut(route: Route, response: BodyTransform) -> Amendment:
             raise BrokerFault(f"response of {api}: {malformed}") from None
         return changed if route.transform is None else route.transform(changed)
 
-    return Amendment(route, transform, takes_long=True)
+    return Amendment(route, transform, takes_long=True, keeps=_KEPT_OF_A_BYTE * request_bytes)
 
 
 def watched(route: Route, watch: Callable[[bytes], None]) -> Amendment:

@@ -1,4 +1,7 @@
-"""Long works of which one is under way at a time, so that they need the memory of one."""
+"""Long works of which one is under way at a time, so that they need the memory of one.
+
+What is not so long needs little memory, and should not wait for what takes seconds.
+"""
 
 import asyncio
 import gc
@@ -6,12 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final
 
+from proxy.deliberation import LONGEST_AT_ONCE
+from proxy.room import LONG
 from proxy.steps import Deliberation, Steps, T
 from proxy.turns import Turns
 from proxy.turnwise import Turnwise
 
 NEVER: Final = 2**30
 """Of younger collections before one of all objects."""
+MOST_SHORT: Final = 8
+"""Short works under way at a time, each in a thread."""
 
 
 @contextmanager
@@ -34,46 +41,62 @@ def old_objects_left_alone() -> Iterator[None]:
 class Lane:
     """Does the works of one event loop, each principal's in its turn."""
 
-    __slots__ = ("_during", "_is_busy", "_turns", "_waiting")
+    __slots__ = ("_during", "_turns", "_under_way", "_waiting", "_width")
 
     def __init__(
-        self, turns: Turns, during: Callable[[], AbstractContextManager[None]] = nullcontext
+        self,
+        turns: Turns,
+        during: Callable[[], AbstractContextManager[None]] = nullcontext,
+        *,
+        width: int = 1,
     ) -> None:
-        """`during()` is entered for each work, when its turn has come."""
+        """`during()` is entered for each work, when its turn has come.
+
+        `width`: how many are under way at a time, of one principal one.
+        """
         self._turns = turns
         self._during = during
+        self._width = width
         self._waiting = Turnwise[asyncio.Future[None]]()
-        self._is_busy = False
+        self._under_way: set[str] = set()
 
     async def run(self, who: str, steps: Steps[T]) -> T:
         """Have it done; None if it was closed meanwhile."""
-        if self._is_busy:
+        if who in self._under_way or len(self._under_way) == self._width:
             turn = asyncio.get_running_loop().create_future()
             self._waiting.add(who, turn)
             await turn
-        self._is_busy = True
+        self._under_way.add(who)
         try:
             with self._during():
                 return await self._turns.run(steps)
         finally:
-            self._next()
+            self._next(who)
 
-    def _next(self) -> None:
-        waiting = self._waiting.take()
-        if waiting is None:
-            self._is_busy = False
-        else:
-            waiting[1].set_result(None)
+    def _next(self, done: str) -> None:
+        self._under_way.discard(done)
+        waiting = self._waiting.take(lambda who, _: who not in self._under_way)
+        if waiting is not None:
+            who, turn = waiting
+            self._under_way.add(who)
+            turn.set_result(None)
 
 
 class Lanes:
     """A worker's lanes: the longest works have one of their own, and delay no other."""
 
-    __slots__ = ("_lanes",)
+    __slots__ = ("_long", "_longest", "_short", "turns")
 
     def __init__(self, turns: Turns) -> None:
-        self._lanes = Lane(turns), Lane(turns, old_objects_left_alone)
+        self.turns = turns
+        self._short = Lane(turns, width=MOST_SHORT)
+        self._long = Lane(turns)
+        self._longest = Lane(turns, old_objects_left_alone)
 
     async def run(self, deliberation: Deliberation) -> object:
         """Have it done; return its result."""
-        return await self._lanes[deliberation.is_long].run(deliberation.who, deliberation.steps)
+        size = deliberation.size
+        lane = self._short if size <= LONGEST_AT_ONCE else self._long
+        if size >= LONG:
+            lane = self._longest
+        return await lane.run(deliberation.who, deliberation.steps)

@@ -8,7 +8,7 @@ other thread that does nothing.
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import Any, Final, TypeVar
 
@@ -30,7 +30,7 @@ class _GivenUp(BaseException):
 
 
 class _Here(threading.local):
-    work: "_Work | None" = None
+    work: "_Work | _Count | None" = None
 
 
 _here: Final = _Here()
@@ -45,6 +45,19 @@ def pause(values: int = 0) -> None:
     work = _here.work
     if work is not None:
         work.pause(values)
+
+
+@contextmanager
+def at_most(values: int) -> Iterator[None]:
+    """Let what is done at once make so many values; not to be used within steps.
+
+    Raises TooManyValuesError.
+    """
+    _here.work = _Count(values)
+    try:
+        yield
+    finally:
+        _here.work = None
 
 
 def pausing(items: Iterable[T], *, values: int = 0) -> Iterator[T]:
@@ -108,6 +121,20 @@ def in_steps(
     if errors:
         raise errors.pop()
     return results.pop()
+
+
+class _Count:
+    """Of values that are made, without any pause."""
+
+    def __init__(self, most_values: int) -> None:
+        self.made: list[list[Any]] = []
+        self._values_left = most_values
+
+    def pause(self, values: int) -> None:
+        """Count them."""
+        self._values_left -= values
+        if self._values_left < 0:
+            raise TooManyValuesError("a message of too many values")
 
 
 class _Work:

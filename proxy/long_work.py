@@ -1,26 +1,36 @@
-"""The long requests and responses of one connection: room to gather them, and steps to judge them.
+"""What one connection takes of its worker: room for long requests, steps to judge them, turns.
 
-Laws: the room that a request takes is left when the broker has it, or it is answered; a closed
-connection has neither room nor work under way.
+Laws: a connection of which much is not forwarded at a first look waits now and then, so that others
+have their turn, however little each request takes; the room that a request takes is left when the
+broker has it, or it is answered; a closed connection has neither room nor work under way.
 """
 
 from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from proxy.commands import CloseReason, Deliberate, SeekRoom
+from proxy.commands import AwaitTurn, CloseReason, Deliberate, SeekRoom
 from proxy.deliberation import changed_in_steps
 from proxy.errors import BrokerFault
 from proxy.holds import Hold
 from proxy.room import LONG, PATIENCE
-from proxy.steps import Deliberation, Steps
+from proxy.steps import Deliberation, Steps, finish
 
 if TYPE_CHECKING:
     from proxy.connection import Connection
 
+MOST_IN_A_TURN: Final = 64
+"""Parts of a turn, of some twenty microseconds: a small request takes one."""
+_BYTES_OF_A_PART: Final = 32
+"""Of a request, at worst: ten microseconds a byte is what denials of many small items take."""
+_MOST_PARTS: Final = 16
+"""Of a request: what could take longer is judged in steps."""
+
 _IN_NEED: Final = Hold.WAITING | Hold.JUDGING | Hold.BROKER_FULL
 """Why a client is held while its request is in memory."""
 
+Tell = Callable[[Callable[["Connection", float], None]], None]
+"""Has a connection told something by its shell."""
 TellLater = Callable[[Callable[["Connection", float], None]], None]
 """Has a connection told something by its shell, in a turn of its own."""
 
@@ -34,6 +44,7 @@ class LongWork:
         "_room",
         "_room_of_strangers",
         "_room_since",
+        "_spent",
         "_tenant",
         "_under_way",
     )
@@ -51,6 +62,22 @@ class LongWork:
         self._judging = 0
         """How often the request is being judged: once, but while it asks for being so again."""
         self._under_way: list[Deliberation] = []
+        self._spent = 0
+        """Parts of its turn."""
+
+    # Turns
+
+    def spend(self, size: int) -> None:
+        """A request of so many bytes is dealt with, which is not forwarded at a first look."""
+        self._spent += min(1 + size // _BYTES_OF_A_PART, _MOST_PARTS)
+        if self._spent >= MOST_IN_A_TURN:
+            self._spent = 0
+            self._connection.hold_client(Hold.TURN)
+            self._connection.commands.append(AwaitTurn())
+
+    def await_turn(self, wait: Callable[[str, Callable[[], None]], object], tell: Tell) -> None:
+        """Go on when it is this principal's turn; strangers have one together."""
+        wait(self._who, lambda: tell(_take_turn))
 
     # Room
 
@@ -162,7 +189,7 @@ class LongWork:
     def _deliberate(self, steps: Steps[Any], size: int, then: Callable[[Any, float], None]) -> None:
         if (stopwatch := self._connection.stopwatch) is not None:
             steps = stopwatch.timed(steps)
-        deliberation = Deliberation(self._who, steps, then, is_long=size >= LONG)
+        deliberation = Deliberation(self._who, steps, then, size=size)
         self._under_way.append(deliberation)
         self._connection.commands.append(Deliberate(deliberation))
 
@@ -183,3 +210,12 @@ class LongWork:
         for deliberation in self._under_way:
             deliberation.drop()
         self._under_way.clear()
+
+
+def _take_turn(connection: "Connection", now: float) -> None:
+    def go_on() -> Steps[None]:
+        connection.release(Hold.TURN, now)
+        yield
+
+    steps = go_on()
+    finish(steps if connection.stopwatch is None else connection.stopwatch.timed(steps))

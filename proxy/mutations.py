@@ -124,7 +124,7 @@ class MutationLimiter:
             else:
                 then(result, now)
 
-        if takes_long(case.request.api_key, len(case.body)):
+        if takes_long(case.request):
             steps = in_steps(partial(_tried, work), most_values=MOST_VALUES)
             self._connection.long_work.judge(steps, len(case.body), tried)
         else:

@@ -75,6 +75,7 @@ class QuotaService:
         """Have what a connection uses counted for the quotas that apply now, if any do."""
         meters = self._quotas.meters(principal, connection.client_id)
         bucket = self._quotas.bucket(principal, connection.client_id)
+        connection.requests.guard(connection.requests.admission)  # a Fetch may be bounded now
         throttling = connection.requests.throttle
         if throttling is not None:
             throttling.used.apply(meters, bucket)

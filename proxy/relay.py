@@ -23,6 +23,7 @@ from typing import Final, Protocol, cast
 
 from proxy.bulk import BULK_READ, ReadBuffer, carry_bulk
 from proxy.commands import (
+    AwaitTurn,
     Close,
     CloseReason,
     ConnectToBroker,
@@ -76,6 +77,10 @@ class Shell(Protocol):
 
     def consult(self, client: "ClientSide", question: Consult) -> None:
         """Have `question` answered off the loop; call `consulted`."""
+        ...
+
+    def await_turn(self, client: "ClientSide") -> None:
+        """Have others served first; call `long_work.take_turn`."""
         ...
 
     def deliberate(self, client: "ClientSide", deliberation: Deliberation) -> None:
@@ -291,7 +296,13 @@ class ClientSide(_Side):
 
     def _hand_on(
         self,
-        command: ConnectToBroker | SeekKeys | SeekIdentity | DeriveKeys | Consult | Deliberate,
+        command: ConnectToBroker
+        | SeekKeys
+        | SeekIdentity
+        | DeriveKeys
+        | Consult
+        | AwaitTurn
+        | Deliberate,
     ) -> None:
         match command:
             case ConnectToBroker():
@@ -302,6 +313,8 @@ class ClientSide(_Side):
                 self._shell.log_in(self, command)
             case Consult():
                 self._shell.consult(self, command)
+            case AwaitTurn():
+                self._shell.await_turn(self)
             case Deliberate(deliberation):
                 self._shell.deliberate(self, deliberation)
 

@@ -22,6 +22,7 @@ from proxy.commands import CloseReason
 from proxy.frames import (
     COMPILED,
     FORWARD,
+    LONGEST_BEGINNING,
     MOST_BYTES_OF_A_LOOK,
     NO_BEGINNING,
     REQUEST_HEAD,
@@ -31,10 +32,11 @@ from proxy.frames import (
     Beginning,
     Bytes,
     Route,
-    beginning_of,
     cut,
     pass_run,
+    remember,
 )
+from proxy.responses import MOST_IN_FLIGHT
 from proxy.room import LONG_OF_STRANGERS
 from proxy.wire.apis import PRODUCE, SASL_APIS, answered_here
 
@@ -46,15 +48,8 @@ if TYPE_CHECKING:
 Taker = Callable[[bytes, float], None]
 Gathered = tuple[bytearray, int, Taker]
 
-MOST_IN_FLIGHT: Final = 1_024
-"""Requests a client may have unanswered before it is not read any further."""
 MOST_BYTES_OF_A_HEAD: Final = 1_024
 """Of a Produce up to its first topic: a longer one is gathered to be authorized."""
-
-LONGEST_BEGINNING: Final = 512
-"""Bytes of a frame by which others are recognised."""
-MOST_BEGINNINGS: Final = 16
-"""Per connection: API keys and versions whose frames are recognised."""
 
 
 class Requests:
@@ -78,6 +73,7 @@ class Requests:
         "held_behind",
         "last_at",
         "most_bytes",
+        "nameless",
         "relaying",
         "renew_at",
         "rest",
@@ -103,6 +99,8 @@ class Requests:
         """Judges what is asked; None: nothing needs to be authorized. See `guard`."""
         self.relaying = False
         """Whether a session is authenticated and no re-authentication is under way."""
+        self.nameless = False
+        """Whether the first request with a client id tells it: no login has. See `Dialogue`."""
         self.expires_at = inf
         """The last moment, in monotonic seconds, at which a request meets a living session."""
         self.renew_at = inf
@@ -143,7 +141,7 @@ class Requests:
             self._take(b"", 0, now)
 
     def guard(self, admission: "Admission | None") -> None:
-        """Have requests authorized by `admission` from now on; None: nothing needs to be."""
+        """Look closer at all requests again, and have `admission`, if any, authorize them."""
         self.admission = admission
         self._passed.clear()
         self._usual = NO_BEGINNING
@@ -221,10 +219,10 @@ class Requests:
         route.request_bytes += pos - start
         after = self._forward(data, start, pos, end, count, now)
         if self.throttle is not None and route.api_key == PRODUCE:
-            self._meter(self.throttle, pos - start - 4 * count, now)
+            self.throttle.produced(pos - start - 4 * count, now)
         return after
 
-    def _relay_one(
+    def relay_one(
         self, data: Bytes, pos: int, end: int, now: float, behind: int | None = None
     ) -> int:
         """Forward the frame at `pos`, and others from now on that begin as it does up to `behind`.
@@ -234,6 +232,9 @@ class Requests:
         """
         size, key, correlation_id, length = REQUEST_HEAD.unpack_from(data, pos)
         route = self._connection.target.routes[key]
+        if behind is None and self.throttle is not None and self.throttle.bounds(route.api_key):
+            return self.throttle.relay_fetch(data, pos, end, now)
+        self._connection.long_work.spend(0)
         after = pos + SIZE.size + size
         at = pos + REQUEST_HEAD.size + max(length, 0)
         verdict, seen = (
@@ -245,25 +246,15 @@ class Requests:
             return pos
         if verdict == FORWARD:
             self._owed((correlation_id, route))
-            self._note(key, route, data, pos, seen if behind is None else behind, min(after, end))
+            seen = seen if behind is None else behind
+            if pos < seen <= min(after, end, pos + LONGEST_BEGINNING):
+                self._usual = remember(self._passed, key, data, pos, seen, route)
         route.requests += 1
         route.request_bytes += after - pos
         upto = self._forward(data, pos, after, end, 1, now)
         if self.throttle is not None and route.api_key == PRODUCE:
-            self._meter(self.throttle, size, now)
+            self.throttle.produced(size, now)
         return upto
-
-    def _meter(self, throttle: "Throttling", produced: int, now: float) -> None:
-        ms = throttle.used.produced(produced, now)
-        if ms:
-            throttle.tell(ms, now, PRODUCE)
-
-    def _note(self, key: int, route: Route, data: Bytes, pos: int, behind: int, end: int) -> None:
-        """Remember how a frame begins that passed."""
-        if pos < behind <= min(end, pos + LONGEST_BEGINNING):
-            if len(self._passed) >= MOST_BEGINNINGS:
-                self._passed.clear()
-            self._usual = self._passed[key] = beginning_of(key, data, pos, behind, route)
 
     def _forward(
         self, data: Bytes, start: int, after: int, end: int, count: int, now: float
@@ -303,8 +294,7 @@ class Requests:
         if end - pos < SIZE.size:
             return pos
         (size,) = SIZE.unpack_from(data, pos)
-        rules = self._connection.rules
-        smallest, most = 0, rules.sasl_max_receive_size
+        smallest, most = 0, self._connection.rules.sasl_max_receive_size
         if self.relaying:
             smallest, most = SMALLEST_REQUEST, self.most_bytes
         if size > most:
@@ -316,33 +306,39 @@ class Requests:
                 return self._take_whole(data, pos, end, now, self._connection.dialogue.answer_whole)
         elif end - pos >= REQUEST_HEAD.size:
             _, key, _, _ = REQUEST_HEAD.unpack_from(data, pos)
+            if self.nameless and not self._connection.dialogue.learn_client_id(data, pos, end):
+                return pos
             if now <= self.expires_at or self._connection.outlives_expiry(key >> 16, now):
                 return self._admit(key, data, pos, end, now)
         return pos
 
     def _admit(self, key: int, data: Bytes, pos: int, end: int, now: float) -> int:
         """Take a request of a live session that is to be answered here, or say what it lacks."""
-        connection, admission = self._connection, self.admission
+        connection, admission, throttle = self._connection, self.admission, self.throttle
         api_key, api_version = key >> 16, key & 0xFFFF
-        if admission is None and self.throttle is not None:
-            admission = self.throttle.admission(api_key)
-        (size,) = SIZE.unpack_from(data, pos)
+        if admission is None and throttle is not None:
+            admission = throttle.admission(api_key)
+        size: int = SIZE.unpack_from(data, pos)[0]
+        taker: Taker | None = None
         if answered_here(api_key, api_version):
+            taker = connection.dialogue.answer_whole
             if api_key in SASL_APIS and size > connection.rules.sasl_max_receive_size:
                 connection.end(CloseReason.OVERSIZE_FRAME, now)
                 return pos
-            if connection.long_work.has_room(size, now):
-                return self._take_whole(data, pos, end, now, connection.dialogue.answer_whole)
         elif key not in connection.target.routes:
             connection.end(CloseReason.UNSUPPORTED_API, now)
         elif self.to_broker is None:
             connection.connect()
+        elif throttle is not None and throttle.defers(api_key):
+            return pos
         elif admission is None:
-            return self._relay_one(data, pos, end, now)
+            return self.relay_one(data, pos, end, now)
         elif api_key == PRODUCE:
             return self._authorize_produce(admission, api_version, data, pos, end, now)
-        elif connection.long_work.has_room(size, now):
-            return self._take_whole(data, pos, end, now, admission.judge)
+        else:
+            taker = admission.judge
+        if taker is not None and connection.long_work.has_room(size, now):
+            return self._take_whole(data, pos, end, now, taker)
         return pos
 
     def _authorize_produce(
@@ -354,7 +350,7 @@ class Requests:
         at = pos + REQUEST_HEAD.size + max(length, 0)
         behind = admission.allowed_topic(api_version, data, at, min(after, end))
         if behind is not None:
-            return self._relay_one(data, pos, end, now, behind)
+            return self.relay_one(data, pos, end, now, behind)
         if end < after and end - pos < MOST_BYTES_OF_A_HEAD:
             return pos  # its head may not be here yet
         taker = admission.judge if self.throttle is None else self.throttle.judge
@@ -368,6 +364,8 @@ class Requests:
 
     def forward_judged(self, frame: bytes, route: Route, owed: Route | None, now: float) -> None:
         """Forward a whole frame that was judged; `owed` None: the broker will not answer it."""
+        if self.throttle is not None and self.throttle.bounds(route.api_key):
+            frame = self.throttle.bounded(frame, now) or frame
         if owed is not None:
             if self.throttle is not None:
                 owed = self.throttle.telling(owed)
@@ -379,6 +377,7 @@ class Requests:
     def _take_whole(self, data: Bytes, pos: int, end: int, now: float, taker: Taker) -> int:
         """Gather the frame at `pos` for `taker`, which is given what is behind its size."""
         size: int = SIZE.unpack_from(data, pos)[0]
+        self._connection.long_work.spend(size)
         begin = pos + SIZE.size
         if begin + size <= end:
             taker(bytes(data[begin : begin + size]), now)

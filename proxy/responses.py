@@ -7,7 +7,8 @@ Laws:
   may stand in place of the route.
 - An own answer is never at the head while nothing is half-sent: it leaves at once.
 - A response without a transform is written as it was read, in one piece with its
-  neighbours; its body is never gathered. Nor is that of a Fetch that counts towards a quota.
+  neighbours; its body is never gathered. Nor is that of a Fetch that counts towards a quota: where
+  it is exceeded already, what comes from the broker is dropped as it comes.
 """
 
 from collections import deque
@@ -33,10 +34,15 @@ from proxy.frames import (
 )
 from proxy.quota.throttle import Throttle
 from proxy.throttling import telling
-from proxy.wire.apis import FETCH, SASL_APIS
+from proxy.wire.apis import FETCHES, SASL_APIS
+from proxy.wire.fetch_bounds import without_topics
 from proxy.wire.throttle_times import HEAD
 from sasl.messages import MOST_ANSWER_BYTES
 
+MOST_IN_FLIGHT: Final = 1_024
+"""Requests a client may have unanswered before it is not read any further."""
+MOST_KEPT_BYTES: Final = 4_194_304
+"""Of what waits for other answers, the same: own answers, and what is to be told in responses."""
 MOST_GATHERED_BYTES: Final = 104_857_600
 """Of a response that must be rewritten whole (Metadata, say): Kafka's own bound of a frame."""
 LONG_RESPONSE: Final = 65_536
@@ -51,7 +57,9 @@ class Responses:
 
     __slots__ = (
         "_flowing",
+        "_forgotten",
         "_gathered",
+        "_kept_bytes",
         "_left",
         "_long",
         "_own",
@@ -78,10 +86,14 @@ class Responses:
         self.bytes = 0
         """Bytes sent to the client, own answers included."""
         self._left = 0
+        self._forgotten = False
+        """Whether what is left of a response goes nowhere."""
         self._gathered: tuple[bytearray, int, Route] | None = None
         self._long: LongTransform | None = None
         self._own: list[bytes] = []
         """Own answers that wait for their turn."""
+        self._kept_bytes = 0
+        """Of these, and for responses that are to be amended."""
         self.change: Callable[[Callable[[bytes], bytes], bytes], None] | None = None
         """Has a long response changed in steps; `changed` is told the result."""
         self.changing = False
@@ -96,6 +108,23 @@ class Responses:
         self._throttle, self._throttled = throttle, throttled
 
     @property
+    def owes_fetch(self) -> bool:
+        """Whether the broker has not begun to answer a Fetch or ShareFetch."""
+        return any(route.api_key in FETCHES for _, route in self.inflight)
+
+    @property
+    def owes_much(self) -> bool:
+        """Whether the client is owed more than it may be before it is not read any further."""
+        return len(self.inflight) > MOST_IN_FLIGHT or self._kept_bytes > MOST_KEPT_BYTES
+
+    @property
+    def owes_little(self) -> bool:
+        """Whether it is owed so little again that it is read on."""
+        return (
+            len(self.inflight) <= MOST_IN_FLIGHT // 2 and self._kept_bytes <= MOST_KEPT_BYTES // 2
+        )
+
+    @property
     def settled(self) -> bool:
         """Whether every request was answered, to the last byte."""
         return not (self.inflight or self._left or self._gathered or self.changing)
@@ -107,7 +136,12 @@ class Responses:
         else:
             self.inflight.append(OWN)
             self._own.append(frame)
+            self._kept_bytes += len(frame)
             self._flowing = False
+
+    def keep(self, owed: Amendment) -> None:
+        """Count what is kept until a response comes that is owed now."""
+        self._kept_bytes += owed.keeps
 
     def broker_bytes(self, data: Bytes, now: float) -> None:
         """Take what was read from the broker.
@@ -220,11 +254,16 @@ class Responses:
         if end - pos < SIZE.size + min(size, HEAD):
             return pos
         self.inflight.popleft()
-        counted = route.counted if isinstance(route, Amendment) else route
+        counted = route
+        if isinstance(route, Amendment):
+            counted = route.counted
+            self._kept_bytes -= route.keeps
         counted.response_bytes += size + SIZE.size
-        if self._throttle is not None and route.api_key == FETCH:
-            route = self._metered(route, size, now)
         begin = pos + SIZE.size
+        if self._throttle is not None and route.api_key in FETCHES:
+            route = self._metered(route, size, now)
+            if self._throttle.leaves_out:
+                return self._leave_out(route, size, data, begin)
         if size >= LONG_RESPONSE and route.long_transform is not None:
             self._long, self._left = route.long_transform(size), size
             self._send(bytes(data[pos:begin]))
@@ -243,6 +282,14 @@ class Responses:
             return route
         self._throttled(now)
         return telling(route, ms)
+
+    def _leave_out(self, route: Route, size: int, data: Bytes, begin: int) -> int:
+        """Answer without topics, and let what the broker has answered go nowhere."""
+        head = bytes(data[begin : begin + min(size, HEAD)])
+        assert route.transform is not None
+        self._send_changed(route.transform(without_topics(route.api_key, route.api_version, head)))
+        self._left, self._forgotten = size, True
+        return begin
 
     def _gather(
         self, gathered: tuple[bytearray, int, Route], data: Bytes, pos: int, end: int
@@ -274,6 +321,9 @@ class Responses:
     def _cut_through(self, data: Bytes, pos: int, end: int) -> int:
         after = min(pos + self._left, end)
         self._left -= after - pos
+        if self._forgotten:
+            self._forgotten = self._left > 0
+            return after
         piece = cut(data, pos, after)
         if self._long is not None:
             if isinstance(piece, bytes):
@@ -290,7 +340,9 @@ class Responses:
             return
         while self.inflight and self.inflight[0][0] == OWN_ANSWER:
             self.inflight.popleft()
-            self._send(self._own.pop(0))
+            frame = self._own.pop(0)
+            self._kept_bytes -= len(frame)
+            self._send(frame)
 
     def _send(self, piece: Bytes) -> None:
         self.bytes += len(piece)

@@ -7,14 +7,14 @@ Answers are Kafka's, seen on a running Kafka 4.1, down to its sentences. Deliber
 - An empty salted password is UNACCEPTABLE_CREDENTIAL; Kafka says UNKNOWN_SERVER_ERROR.
 - An empty salt is UNACCEPTABLE_CREDENTIAL; Kafka keeps it, and nobody can log in with it.
 - A denial is told in one sentence; Kafka's prints the server's own objects.
+- A request may be so large and no larger: see the constants.
 
 Pure but for the store, whose writes wait for the disk: call `alter` in a thread.
 """
 
 import datetime
-import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
 from kio.schema.alter_user_scram_credentials.v0.request import (
@@ -28,7 +28,6 @@ from kio.schema.alter_user_scram_credentials.v0.response import (
 )
 from kio.schema.describe_user_scram_credentials.v0.request import (
     DescribeUserScramCredentialsRequest,
-    UserName,
 )
 from kio.schema.describe_user_scram_credentials.v0.response import (
     CredentialInfo,
@@ -36,25 +35,23 @@ from kio.schema.describe_user_scram_credentials.v0.response import (
     DescribeUserScramCredentialsResult,
 )
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_writer
 from kio.static.primitive import i8, i32, i32Timedelta
-from kio.static.protocol import Entity
 
 from proxy.errors import ClientFault
 from proxy.store import CredentialKey, CredentialStore, StoreRefused
 from proxy.wire.apis import ALTER_USER_SCRAM_CREDENTIALS
-from proxy.wire.primitives import (
-    Malformed,
-    array_length,
-    int8,
-    int32,
-    skip_tags,
-    string,
-    uvarint,
-)
+from proxy.wire.codec import decode_bounded, encode
+from proxy.wire.primitives import LONGEST_STRING, Malformed
 from sasl.credentials import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism
 
-_Item = TypeVar("_Item")
+MOST_ITEMS: Final = 40_000
+"""Users asked for, or changes, and tagged fields. Kafka's tools send one, and nobody has so many
+users to change at once. Each takes up to a KiB of memory, its answer included."""
+MOST_BYTES: Final = 2_097_152
+"""Of a request: some 17,000 changes for SCRAM-SHA-512 with names of twenty characters. In memory, a
+name can take four times what it takes in the request."""
+
+_Request = TypeVar("_Request")
 _NOT_THROTTLED: Final = i32Timedelta.parse(datetime.timedelta())
 
 
@@ -83,103 +80,30 @@ def answer(api_key: int, body: bytes, store: CredentialStore, *, authorized: boo
 
     Bytes behind the body are ignored, as by Kafka.
     """
+    if api_key == ALTER_USER_SCRAM_CREDENTIALS:
+        changes = _read(AlterUserScramCredentialsRequest, body)
+        return encode(alter(changes, store, authorized=authorized))
+    asked = _read(DescribeUserScramCredentialsRequest, body)
+    return encode(describe(asked, store, authorized=authorized))
+
+
+def _read(request_type: type[_Request], body: bytes) -> _Request:
     try:
-        if api_key == ALTER_USER_SCRAM_CREDENTIALS:
-            return _encode(alter(_read_alter(body), store, authorized=authorized))
-        return _encode(describe(_read_describe(body), store, authorized=authorized))
+        return decode_bounded(request_type, body, most_bytes=MOST_BYTES, most_values=MOST_ITEMS)
     except Malformed as error:
         raise ClientFault("the request does not parse") from error
-
-
-# Read by hand: kio 0.6.5 makes room for as many items as an array claims to have, so that a claim
-# of billions ends the whole process, and it fails at tagged fields that it does not know.
-
-
-def _read_describe(body: bytes) -> DescribeUserScramCredentialsRequest:
-    users, position = _read_array(body, 0, _read_user)
-    _read_end(body, position)
-    return DescribeUserScramCredentialsRequest(users=users)
-
-
-def _read_alter(body: bytes) -> AlterUserScramCredentialsRequest:
-    deletions, position = _read_array(body, 0, _read_deletion)
-    upsertions, position = _read_array(body, position, _read_upsertion)
-    _read_end(body, position)
-    return AlterUserScramCredentialsRequest(deletions=deletions, upsertions=upsertions)
-
-
-def _read_end(body: bytes, position: int) -> None:
-    if skip_tags(body, position) > len(body):
-        raise Malformed("ends inside a tagged field")
-
-
-def _read_array(
-    body: bytes, position: int, read: Callable[[bytes, int], tuple[_Item, int]]
-) -> tuple[tuple[_Item, ...], int]:
-    """Read a compact array, to which a null one is empty; every item takes at least a byte."""
-    length, position = array_length(body, position, True)
-    items = []
-    for _ in range(length):
-        item, position = read(body, position)
-        items.append(item)
-    return tuple(items), position
-
-
-def _read_user(body: bytes, position: int) -> tuple[UserName, int]:
-    name, position = string(body, position, True)
-    return UserName(name=name), skip_tags(body, position)
-
-
-def _read_deletion(body: bytes, position: int) -> tuple[ScramCredentialDeletion, int]:
-    name, position = string(body, position, True)
-    mechanism, position = int8(body, position)
-    deletion = ScramCredentialDeletion(name=name, mechanism=i8(mechanism))
-    return deletion, skip_tags(body, position)
-
-
-def _read_upsertion(body: bytes, position: int) -> tuple[ScramCredentialUpsertion, int]:
-    name, position = string(body, position, True)
-    mechanism, position = int8(body, position)
-    iterations, position = int32(body, position)
-    salt, position = _read_bytes(body, position)
-    salted_password, position = _read_bytes(body, position)
-    upsertion = ScramCredentialUpsertion(
-        name=name,
-        mechanism=i8(mechanism),
-        iterations=i32(iterations),
-        salt=salt,
-        salted_password=salted_password,
-    )
-    return upsertion, skip_tags(body, position)
-
-
-def _read_bytes(body: bytes, position: int) -> tuple[bytes, int]:
-    length, position = uvarint(body, position)
-    end = position + length - 1
-    if not position <= end <= len(body):
-        raise Malformed("null, or bytes beyond the request")
-    return body[position:end], end
-
-
-def _encode(response: Entity) -> bytes:
-    buffer = io.BytesIO()
-    entity_writer(type(response))(buffer, response)
-    return buffer.getvalue()
 
 
 def describe(
     request: DescribeUserScramCredentialsRequest, store: CredentialStore, *, authorized: bool
 ) -> DescribeUserScramCredentialsResponse:
     """Answer who has which credentials. `authorized`: may the principal Describe the cluster?"""
-    asked = Counter(user.name for user in request.users or ())
+    users = request.users or ()
     if not authorized:
         # Kafka repeats the error for each user asked for, without the name
-        return _described(
-            _UNAUTHORIZED,
-            tuple(
-                _described_user("", _Refusal(_UNAUTHORIZED.code, None)) for _ in asked.elements()
-            ),
-        )
+        nameless = _described_user("", _Refusal(_UNAUTHORIZED.code, None))
+        return _described(_UNAUTHORIZED, (nameless,) * len(users))
+    asked = Counter(user.name for user in users)
     known: dict[str, list[CredentialInfo]] = {}
     for info in store.credential_infos():
         known.setdefault(info.user, []).append(
@@ -194,11 +118,16 @@ def _describe_one(
 ) -> DescribeUserScramCredentialsResult:
     if asked > 1:
         message = "Cannot describe SCRAM credentials for the same user twice in a single request"
-        return _described_user(name, _Refusal(ErrorCode.duplicate_resource, f"{message}: {name}"))
+        return _described_user(name, _told(ErrorCode.duplicate_resource, message, name))
     if name not in known:
         message = "Attempt to describe a user credential that does not exist"
-        return _described_user(name, _Refusal(ErrorCode.resource_not_found, f"{message}: {name}"))
+        return _described_user(name, _told(ErrorCode.resource_not_found, message, name))
     return _described_user(name, None, tuple(known[name]))
+
+
+def _told(code: ErrorCode, message: str, name: str) -> _Refusal:
+    """Say it of a name, as much of it as can be written: a character takes up to four bytes."""
+    return _Refusal(code, f"{message}: {name}"[: LONGEST_STRING // 4])
 
 
 def _described(

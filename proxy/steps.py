@@ -28,15 +28,15 @@ def finish(steps: Steps[T]) -> T:
 class Deliberation:
     """Long work on behalf of a connection, and what follows from its result."""
 
-    __slots__ = ("_then", "is_long", "steps", "who")
+    __slots__ = ("_then", "size", "steps", "who")
 
     def __init__(
-        self, who: str, steps: Steps[Any], then: Callable[[Any, float], None], *, is_long: bool
+        self, who: str, steps: Steps[Any], then: Callable[[Any, float], None], *, size: int
     ) -> None:
-        """`then(result, now)` is told; `is_long`: it is about more than the usual."""
+        """`then(result, now)` is told; `size`: bytes of what it is about."""
         self.who = who
         self.steps = steps
-        self.is_long = is_long
+        self.size = size
         self._then: Callable[[Any, float], None] | None = then
 
     def done(self, result: Any, now: float) -> None:

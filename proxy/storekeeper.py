@@ -3,6 +3,7 @@
 Nobody is let in before the store was read, and is known if its ACLs and quotas are copies: see
 `Mirror`.
 What was known goes on applying when the store cannot be read, and the proxy is not ready then.
+What clients ask has threads of its own: however much it is, it delays no look at the store.
 """
 
 import asyncio
@@ -34,6 +35,8 @@ STALE: Final = 60.0
 LONGEST_WAIT: Final = 60.0
 """Seconds for which a request may wait for those before it, and for its answer. Whoever asks has
 given up long before: Kafka's `request.timeout.ms` is 30 s."""
+REFRESH_EVERY: Final = 1.0
+"""Seconds between two looks whether the store has changed."""
 LOOK_EVERY: Final = 0.2
 """Seconds between two looks whether anything is known yet."""
 
@@ -76,12 +79,22 @@ class Storekeeper:
         self._mirror: Mirror | None = Mirror()
         self._changes = ThreadPoolExecutor(1, "changes")
         """One change after the other, and none in the way of what is read: brokers may be slow."""
+        self._questions = ThreadPoolExecutor(2, "questions")
+        """One that takes long leaves a way for others."""
+        self._refusals = ThreadPoolExecutor(1, "refusals")
+        """Whoever has no right to an answer is in the way of none who has."""
 
     async def known(self) -> None:
         """Return when clients can be judged by what the store has."""
         await self.refresh()
         while not self._is_known:
             await asyncio.sleep(LOOK_EVERY)
+            await self.refresh()
+
+    async def follow(self) -> None:
+        """Take over what changes in the store, without end."""
+        while True:
+            await asyncio.sleep(REFRESH_EVERY)
             await self.refresh()
 
     @property
@@ -96,8 +109,7 @@ class Storekeeper:
             await asyncio.to_thread(self._credentials.refresh_if_changed)
             if self._authorization is not None:
                 await asyncio.to_thread(self._authorization.read)
-                if self._authorization.take_over():
-                    self._rights_changed()
+                self._take_over_acls()
             if self._quotas is not None:
                 await asyncio.to_thread(self._quotas.read)
                 if self._quotas.take_over():
@@ -111,21 +123,36 @@ class Storekeeper:
                 log.error("%s", error)
             self._error = str(error)
 
+    def _take_over_acls(self) -> None:
+        if self._authorization is not None and self._authorization.take_over():
+            self._rights_changed()
+
     async def consult(self, question: Consult) -> bytes | Steps[bytes]:
-        """Answer a request, or say what is left to do for it. Raises what `ask` does."""
+        """Answer a request, or say what is left to do for it. Raises what `ask` does.
+
+        What it changed, or read of ACLs, is in force in this worker then. Given up before it has
+        begun, it never begins.
+        """
         acls = None if self._authorization is None else self._authorization.acls()
-        changes = question.authorized and question.request.api_key in CHANGES
-        thread = self._changes if changes else None
+        threads = self._threads(question)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(LONGEST_WAIT):
                 answer = await loop.run_in_executor(
-                    thread, ask, question, self._store, self._users, acls
+                    threads, ask, question, self._store, self._users, acls
                 )
         except TimeoutError:  # not begun, most likely, and then it never will be
             raise StoreError(f"no answer within {LONGEST_WAIT:g} s") from None
-        await self.refresh()
+        if threads is self._changes:
+            await self.refresh()
+        else:
+            self._take_over_acls()
         return answer
+
+    def _threads(self, question: Consult) -> ThreadPoolExecutor:
+        if not question.authorized:
+            return self._refusals
+        return self._changes if question.request.api_key in CHANGES else self._questions
 
     def not_ready(self) -> list[str]:
         """Say why no clients should come."""

@@ -17,7 +17,7 @@ from proxy.wire.addresses import Resolve, rewrite
 from proxy.wire.api_versions import ApiVersionsAnswers, UpstreamVersions
 from proxy.wire.apis import (
     APIS,
-    FETCH,
+    FETCHES,
     FIND_COORDINATOR,
     MUTATIONS,
     PRODUCE,
@@ -83,7 +83,7 @@ class BrokerView:
             check = look_closer
         resolve = self._resolve
         if resolve is None or not carries_addresses(api_key, version):
-            metered = self._metered and api_key == FETCH
+            metered = self._metered and api_key in FETCHES
             return Route(api_key, version, check, unchanged if metered else None)
 
         def transform(content: bytes) -> bytes:

@@ -6,10 +6,21 @@ end (Produce).
 
 from typing import TYPE_CHECKING
 
+from proxy.commands import CloseReason
 from proxy.errors import BrokerFault
-from proxy.frames import OWN_ANSWER, Amendment, LongTransform, Route, unchanged
+from proxy.frames import (
+    MOST_BYTES_OF_A_LOOK,
+    OWN_ANSWER,
+    SIZE,
+    Amendment,
+    Bytes,
+    LongTransform,
+    Route,
+    unchanged,
+)
 from proxy.quota.throttle import Throttle
-from proxy.wire.apis import MUTATIONS, PRODUCE
+from proxy.wire.apis import FETCHES, MUTATIONS, PRODUCE
+from proxy.wire.fetch_bounds import lowered
 from proxy.wire.throttle_times import has_throttle_time, is_first, patch, patch_in_place
 
 if TYPE_CHECKING:
@@ -63,6 +74,44 @@ class Throttling:
         if self.mutations is None or api_key not in MUTATIONS:
             return None
         return self.mutations.admission
+
+    def produced(self, size: int, now: float) -> None:
+        """Count Produces that were forwarded, of so many bytes."""
+        if ms := self.used.produced(size, now):
+            self.tell(ms, now, PRODUCE)
+
+    # A Fetch or ShareFetch under a consumer_byte_rate
+
+    def bounds(self, api_key: int) -> bool:
+        """Whether a request is a Fetch that may ask for so much only, and but one at a time."""
+        return api_key in FETCHES and self.used.bounds_fetches
+
+    def defers(self, api_key: int) -> bool:
+        """Have a Fetch wait until the broker answers the last, as Kafka takes them one by one.
+
+        Or the broker would send what was asked for before it was known to be too much.
+        """
+        deferred = self.bounds(api_key) and self._connection.responses.owes_fetch
+        if deferred:
+            self._connection.too_many_in_flight()
+        return deferred
+
+    def relay_fetch(self, data: Bytes, pos: int, end: int, now: float) -> int:
+        """Forward the Fetch at `pos`, bounded; return `pos` itself for want of bytes."""
+        requests = self._connection.requests
+        size: int = SIZE.unpack_from(data, pos)[0]
+        after = min(pos + SIZE.size + size, end)
+        frame = self.bounded(bytes(data[pos:after]), now)
+        if frame is None:
+            if after - pos == SIZE.size + size or after - pos > MOST_BYTES_OF_A_LOOK:
+                self._connection.end(CloseReason.MALFORMED_FRAME, now)
+            return pos
+        # none that begins as it does shall pass unseen
+        return pos + requests.relay_one(frame, 0, len(frame), now, 0)
+
+    def bounded(self, frame: bytes, now: float) -> bytes | None:
+        """Return a Fetch that asks for no more than it may; None: too little of it is here."""
+        return lowered(frame, self.used.most_fetched(now))
 
     # A Produce that must be authorized
 

@@ -1,4 +1,4 @@
-"""Long work on the event loop, a slice in each turn of it.
+"""Long work on the event loop, a slice in each turn of it; and who goes on in which turn.
 
 Not in a thread: the loop gives Python's lock away with each socket that it reads, and would wait
 for it, up to the switch interval, many times in a turn. A slice is waited for once. If there are
@@ -7,23 +7,39 @@ several works, one of them has its slice in a turn, so that the turn is no longe
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Final
 
 from proxy.steps import Steps, T
+from proxy.turnwise import Turnwise
 
 SLICE_SECONDS: Final = 0.000_1
 """By which a turn of the loop is longer while there is work."""
 
 
 class Turns:
-    """The works of one event loop."""
+    """The works of one event loop, and who waits for a turn of it."""
 
-    __slots__ = ("_loop", "_works")
+    __slots__ = ("_loop", "_waiting", "_works")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._works = deque[tuple[Steps[Any], asyncio.Future[Any]]]()
+        self._waiting = Turnwise[Callable[[], None]]()
+
+    def wait(self, who: str, go_on: Callable[[], None]) -> None:
+        """Have `go_on` called in a turn to come: one of all in each, the principals in turn."""
+        if not self._waiting:
+            self._loop.call_soon(self._next_goes_on)
+        self._waiting.add(who, go_on)
+
+    def _next_goes_on(self) -> None:
+        next_one = self._waiting.take()
+        if self._waiting:
+            self._loop.call_soon(self._next_goes_on)
+        if next_one is not None:
+            next_one[1]()
 
     def run(self, steps: Steps[T]) -> "asyncio.Future[T]":
         """Have it done; a work whose result nobody awaits any more is given up."""

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TICK: Final = 1.0
-"""Seconds between two looks at deadlines and at the store's version."""
+"""Seconds between two looks at deadlines."""
 DRAIN_LOOK: Final = 0.05
 """Seconds between two looks whether all connections have ended."""
 CLIENTS_AT_ONCE: Final = 256
@@ -220,6 +220,7 @@ class Worker:
         await self._storekeeper.known()
         await self._routing.open(self._given.listening)
         self.spawn(self._tick())
+        self.spawn(self._storekeeper.follow())
         self.spawn(self._follow_cluster())
         if self._given.tls.all:
             self.spawn(follow_certificates(self._given.tls))
@@ -268,7 +269,6 @@ class Worker:
             if time.time() // 60 != minute:
                 minute = time.time() // 60
                 await self._sweep()
-            await self._storekeeper.refresh()
             if self._authorization is not None:
                 self._authorization.sweep()
 

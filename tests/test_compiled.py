@@ -21,6 +21,7 @@ SUITES = (
     "proxy/test_frames.py",
     "proxy/test_listener*.py",
     "proxy/test_long_*.py",
+    "proxy/test_turn_taking.py",
     "proxy/test_observer*.py",
     "proxy/test_relay.py",
     "proxy/test_throttling.py",

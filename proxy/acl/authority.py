@@ -65,7 +65,8 @@ class Denial:
     operation: Operation
     resource_type: ResourceType
     name: str
-    """`*` if any one resource of the type would have done."""
+    """`*` if any one resource of the type would have done; `orders-*` if every one had to be
+    allowed whose name begins so."""
     rule: Acl | None
     """The ACL that denied it; None: no ACL allowed it."""
     would_be: bool
@@ -161,6 +162,26 @@ class IndexAuthority:
         self._count(decision, operation, resource_type, WILDCARD, would_be=self.auditing)
         return decision.allowed or authorizer.mode is AuthorizerMode.AUDIT
 
+    def may_every(
+        self,
+        operation: Operation,
+        resource_type: ResourceType,
+        beginning: str,
+        *,
+        report: bool = True,
+    ) -> bool:
+        """Whether it may, for certain, do this to every resource whose name begins so."""
+        authorizer = self._authorizer
+        if authorizer.mode is AuthorizerMode.OFF:
+            return True
+        decision = authorizer.index.decide_every(
+            self.principal, self.host, operation, resource_type, beginning
+        )
+        if report:
+            name = beginning + WILDCARD
+            self._count(decision, operation, resource_type, name, would_be=self.auditing)
+        return decision.allowed or self.auditing
+
     def may_administer(self, operation: Operation) -> bool:
         """Whether it may do this to ACLs, quotas and users, in audit as well."""
         decision = self._decide(operation, ResourceType.CLUSTER, CLUSTER_NAME)
@@ -173,17 +194,6 @@ class IndexAuthority:
             1 << operation
             for operation in SUPPORTED_OPERATIONS[resource_type]
             if self.may(operation, resource_type, name, report=False)
-        )
-
-    def blanket(self, operation: Operation, resource_type: ResourceType) -> bool:
-        """Whether every resource of the type is allowed for certain, and none would be denied.
-
-        As long as it is so, and `version` is the same, names need not be looked at. What is then
-        not asked is not counted.
-        """
-        authorizer = self._authorizer
-        return authorizer.mode is AuthorizerMode.OFF or authorizer.index.allows_all(
-            self.principal, self.host, operation, resource_type
         )
 
     def _decide(self, operation: Operation, resource_type: ResourceType, name: str) -> Decision:

@@ -197,23 +197,33 @@ class AclIndex:
             self._any_answers[key] = answer
         return answer
 
-    def allows_all(
-        self, principal: str, host: str, operation: Operation, resource_type: ResourceType
-    ) -> bool:
-        """Whether it may, for certain, do this to every resource of the type.
+    def decide_every(
+        self,
+        principal: str,
+        host: str,
+        operation: Operation,
+        resource_type: ResourceType,
+        beginning: str,
+    ) -> Decision:
+        """Decide whether it may do this to every resource whose name begins so, which there may be.
 
-        False says only that names must be looked at.
+        What is allowed is so for certain. What is denied might be allowed name by name: by several
+        patterns together, or in part by one and in part for want of any.
         """
         if principal in self._super_users:
-            return True
-        question = _question(operation, resource_type)
-        rules = self._rules(principal, host)
-        if any(code in one for code in _DENYING[question] for one in rules):
-            return False
-        named = self._tables.named
-        if named is not None and resource_type.value not in named:
-            return True
-        return any(WILDCARD in patterns.literals for patterns in _held(rules, _ALLOWING[question]))
+            return _SUPER_USER
+        rules, question = self._rules(principal, host), _question(operation, resource_type)
+        for patterns in _held(rules, _DENYING[question]):
+            if (hit := patterns.find_for_any(beginning)) is not None:
+                return Decision(allowed=False, rule=hit[0])
+        for patterns in _held(rules, _ALLOWING[question]):
+            if (hit := patterns.find_for_all(beginning)) is not None:
+                return Decision(allowed=True, rule=hit[0])
+        if self._tables.named is not None:
+            named = self._tables.named.get(resource_type.value)
+            if named is None or named.find_for_any(beginning) is None:
+                return _ALLOWED_BY_DEFAULT
+        return _DENIED_BY_DEFAULT
 
     def matching(self, asked: AclFilter) -> Iterator[Acl]:
         """Yield the ACLs that a filter asks for, in their order, from this very snapshot."""

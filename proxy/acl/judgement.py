@@ -4,7 +4,7 @@ A guard is given one whole request and says one of these. It never sees sockets,
 queues; the connection never knows what an API means.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -79,6 +79,18 @@ class Authority(Protocol):
         """Whether it may do this to any one resource of the type (`authorizeByResourceType`)."""
         ...
 
+    def may_every(
+        self,
+        operation: Operation,
+        resource_type: ResourceType,
+        beginning: str,
+        *,
+        report: bool = True,
+    ) -> bool:
+        """Whether it may, for certain, do this to every resource whose name begins so, be there
+        any or not; `""` is all of the type."""
+        ...
+
     def operations(self, resource_type: ResourceType, name: str) -> int:
         """Return the authorized-operations bit field: bit N is the operation of code N."""
         ...
@@ -109,6 +121,13 @@ class TopicsUnknown(ProxyError):
         self.ids = ids
 
 
+class TopicsUnlisted(TopicsUnknown):
+    """The names of all topics are needed before the request can be judged, anew."""
+
+    def __init__(self) -> None:
+        super().__init__(frozenset())
+
+
 def names_of(topics: TopicNames, ids: Iterable[bytes]) -> dict[bytes, str | None]:
     """Return the names of several topics. Raises `TopicsUnknown` for all that are not known."""
     names, unknown = {}, set[bytes]()
@@ -131,8 +150,13 @@ class Inquiry:
     """What stands behind the request's header."""
     authority: Authority
     topics: TopicNames
+    listed: Sequence[str] | None = None
+    """The names of all topics, in order, as of now; None: whoever needs them raises
+    `TopicsUnlisted`."""
     fetch_sessions: set[int] = field(default_factory=set)
     """The fetch sessions of this connection (KIP-227) in which everything is allowed as of now."""
+    brokers_make_topics: bool = True
+    """Whether Metadata makes topics that are missing: the brokers' `auto.create.topics.enable`."""
 
 
 Guard = Callable[[Inquiry], Judgement]

@@ -67,6 +67,14 @@ class Prefixes(Generic[_V]):
             return self._values[prefix]
         return None
 
+    def find_within(self, beginning: str) -> _V | None:
+        """Return the value of a prefix that begins with `beginning`; None if there is none."""
+        position = bisect_left(self._shortest, beginning)
+        if position == len(self._shortest):
+            return None
+        prefix = self._shortest[position]
+        return self._values[prefix] if prefix.startswith(beginning) else None
+
     def shortest(self) -> Iterator[str]:
         """Return those that begin with no other, in order."""
         return iter(self._shortest)
@@ -102,11 +110,13 @@ class Prefixes(Generic[_V]):
 class Patterns(Generic[_V]):
     """Literal and prefixed patterns, with a value each."""
 
-    __slots__ = ("literals", "prefixes")
+    __slots__ = ("_sorted", "literals", "prefixes")
 
     def __init__(self) -> None:
         self.literals: dict[str, _V] = {}
         self.prefixes: Prefixes[_V] | None = None
+        self._sorted: list[str] | None = None
+        """The literals' names, in order; None: nobody asked yet. Any thread makes the same."""
 
     def copy(self) -> "Patterns[_V]":
         """Return one that may be changed."""
@@ -127,6 +137,7 @@ class Patterns(Generic[_V]):
     def put(self, pattern_type: PatternType, name: str, value: _V) -> None:
         """Add a pattern, or replace its value."""
         if pattern_type is PatternType.LITERAL:
+            self._sorted = None
             self.literals[name] = value
             return
         if self.prefixes is None:
@@ -136,6 +147,7 @@ class Patterns(Generic[_V]):
     def remove(self, pattern_type: PatternType, name: str) -> None:
         """Forget a pattern, which must be there."""
         if pattern_type is PatternType.LITERAL:
+            self._sorted = None
             del self.literals[name]
             return
         assert self.prefixes is not None
@@ -150,6 +162,25 @@ class Patterns(Generic[_V]):
             found = literals.get(WILDCARD)
         if found is None and self.prefixes is not None:
             found = self.prefixes.find(name)
+        return found
+
+    def find_for_all(self, beginning: str) -> _V | None:
+        """Return the value of a pattern that matches every name that begins so; None: none does."""
+        found = self.literals.get(WILDCARD)
+        if found is None and self.prefixes is not None:
+            found = self.prefixes.find(beginning)
+        return found
+
+    def find_for_any(self, beginning: str) -> _V | None:
+        """Return the value of a pattern that matches a name that begins so; None: none does."""
+        found = self.find_for_all(beginning)
+        if found is None and self.prefixes is not None:
+            found = self.prefixes.find_within(beginning)
+        if found is None and self.literals:
+            names = self._sorted = self._sorted or sorted(self.literals)
+            position = bisect_left(names, beginning)
+            if position < len(names) and names[position].startswith(beginning):
+                found = self.literals[names[position]]
         return found
 
     def covers_literal(self, name: str) -> bool:

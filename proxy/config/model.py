@@ -59,6 +59,10 @@ class Authorizer(Section):
     """Principals that may do everything, such as `User:admin`."""
     allow_everyone_if_no_acl_found: StrictBool = setting(False, source=KAFKA_BROKER)
     """Whether a resource that no ACL names is open to everybody."""
+    auto_create_topics_enable: StrictBool = setting(True, source=KAFKA_BROKER)
+    """As the brokers have it: what Metadata says of a missing topic to who may describe but not
+    create it. true: TOPIC_AUTHORIZATION_FAILED; false: UNKNOWN_TOPIC_OR_PARTITION, so that clients
+    wait for the topic. It is made for nobody else either way."""
 
 
 class Store(Section):

@@ -8,7 +8,8 @@ Answers are Kafka's, seen on a running Kafka 4.1. Deliberate differences:
 - The same entity type twice in one entity is INVALID_REQUEST; Kafka takes the last one.
 - NaN and infinity are INVALID_REQUEST; Kafka stores them.
 - An ip entity is an address; Kafka resolves host names while the request waits.
-- Sentences do not print the server's own objects.
+- Sentences do not print the server's own objects, and end where Kafka could not write them.
+- A request may be so large and no larger: see the constants.
 
 Pure but for the store, whose writes wait for the disk: call `answer` in a thread.
 """
@@ -24,6 +25,7 @@ from kio.static.primitive import i32Timedelta
 from proxy.errors import ClientFault
 from proxy.quota import batch
 from proxy.quota.asked import UNAUTHORIZED, Filter, Refusal, filter_of
+from proxy.quota.batch import sentence
 from proxy.quota.model import (
     DEFAULT,
     BadEntity,
@@ -39,11 +41,20 @@ from proxy.quota.store import QuotaStore
 from proxy.store.interface import StoreRefused
 from proxy.wire.apis import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
 from proxy.wire.batch_describe import QUOTAS_BATCHED
-from proxy.wire.codec import decode, encode, request_type, response_type
+from proxy.wire.codec import decode_bounded, encode, request_type, response_type
 from proxy.wire.primitives import Malformed
 
 # kio has a class per version, which are alike: `Any` is the honest type of what they make.
 Entity = Any
+
+MOST_ITEMS: Final = 40_000
+"""Entries, parts of their entities, their changes, components of a filter, tagged fields: 10,000
+quotas of users with their client ids, one by one. Kafka takes no more changes in one operation
+(`QuorumController.MAX_RECORDS_PER_USER_OP`). Each takes up to a KiB of memory, its answer included.
+"""
+MOST_BYTES: Final = 2_097_152
+"""Of a request: 10,000 such quotas, with names of thirty bytes, take half of it. In memory, a name
+can take four times what it takes in the request."""
 
 _NOT_THROTTLED: Final = i32Timedelta.parse(datetime.timedelta())
 
@@ -57,32 +68,43 @@ def answer(
     """
     if api_key == DESCRIBE_CLIENT_QUOTAS and api_version >= QUOTAS_BATCHED:
         return batch.answer(body, store, authorized=authorized)
+    if api_key == DESCRIBE_CLIENT_QUOTAS and not authorized:  # whatever it asks for
+        return encode(_undescribed(api_version, UNAUTHORIZED[0], None))
     try:
-        request = decode(request_type(api_key, api_version), body)
+        request = decode_bounded(
+            request_type(api_key, api_version),
+            body,
+            most_bytes=MOST_BYTES,
+            most_values=MOST_ITEMS,
+        )
     except Malformed as error:
         raise ClientFault("the request does not parse") from error
     if api_key == ALTER_CLIENT_QUOTAS:
         return encode(_alter(request, api_version, store, authorized))
-    return encode(_describe(request, api_version, store, authorized))
+    return encode(_describe(request, api_version, store))
 
 
 # ---------------------------------------------------------------------- Describe
 
 
-def _describe(request: Entity, api_version: int, store: QuotaStore, authorized: bool) -> Entity:
-    code, message = UNAUTHORIZED[0], None  # the generic sentence is left out, as in Kafka
-    entries: tuple[Entity, ...] | None = None
+def _describe(request: Entity, api_version: int, store: QuotaStore) -> Entity:
+    try:
+        wanted = filter_of(request.components, strict=request.strict)
+    except Refusal as refusal:
+        return _undescribed(api_version, refusal.code, sentence(refusal))
     schema = _schema(DESCRIBE_CLIENT_QUOTAS, api_version)
-    if authorized:
-        try:
-            wanted = filter_of(request.components, strict=request.strict)
-        except Refusal as refusal:
-            code, message = refusal.code, refusal.message
-        else:
-            code, message = ErrorCode.none, ""
-            entries = _entries(store.quota_snapshot().quotas, wanted, schema)
     return schema.DescribeClientQuotasResponse(
-        throttle_time=_NOT_THROTTLED, error_code=code, error_message=message, entries=entries
+        throttle_time=_NOT_THROTTLED,
+        error_code=ErrorCode.none,
+        error_message="",
+        entries=_entries(store.quota_snapshot().quotas, wanted, schema),
+    )
+
+
+def _undescribed(api_version: int, code: ErrorCode, message: str | None) -> Entity:
+    """Make the answer without entries; without a right Kafka leaves the generic sentence out."""
+    return _schema(DESCRIBE_CLIENT_QUOTAS, api_version).DescribeClientQuotasResponse(
+        throttle_time=_NOT_THROTTLED, error_code=code, error_message=message, entries=None
     )
 
 
@@ -117,8 +139,8 @@ _Key = frozenset[tuple[str, str | None]]
 def _alter(request: Entity, api_version: int, store: QuotaStore, authorized: bool) -> Entity:
     schema = _schema(ALTER_CLIENT_QUOTAS, api_version)
     if not authorized:
-        told = [_altered(schema, entry.entity, *UNAUTHORIZED) for entry in request.entries]
-        return _all_altered(schema, told)
+        denied = (_altered(schema, entry.entity, *UNAUTHORIZED) for entry in request.entries)
+        return _all_altered(schema, denied)
     outcomes: dict[_Key, tuple[Sequence[Entity], Refusal | None]] = {}
     changes: dict[QuotaEntity, dict[QuotaKey, float | None]] = {}
     for entry in request.entries:
@@ -141,7 +163,7 @@ def _alter(request: Entity, api_version: int, store: QuotaStore, authorized: boo
     return _all_altered(
         schema,
         (
-            _altered(schema, parts, refusal.code, refusal.message)
+            _altered(schema, parts, refusal.code, sentence(refusal))
             if refusal
             else _altered(schema, parts, ErrorCode.none, None)
             for parts, refusal in outcomes.values()

@@ -3,7 +3,8 @@
 - Each filter has the result that it would have had alone, in v1, its own error included.
 - Without the right, each filter is refused: a response has no error of its own.
 - A request that does not parse, whose list of filters is null, or that has more than `MOST_FILTERS`
-  is answered with a single result, INVALID_REQUEST, and the connection lives on.
+  (or `MOST_ITEMS` in all) is answered with a single result, INVALID_REQUEST, and the connection
+  lives on.
 - Results come in the order of the filters until they would exceed `MOST_RESULT_BYTES`. The filter
   with which they would, and all behind it, have POLICY_VIOLATION; a client asks for them again.
 
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from heapq import merge
 from io import BytesIO
 from operator import itemgetter
+from sys import maxsize
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -35,16 +37,19 @@ from proxy.wire.batch_describe import (
     ValueData,
     quota_filter_count,
 )
-from proxy.wire.codec import decode, encode
+from proxy.wire.codec import decode_bounded, encode
 from proxy.wire.primitives import (
     INT16,
     INT32,
+    LONGEST_STRING,
     Malformed,
     write_array_length,
     write_null_string,
     write_string,
 )
 
+MOST_ITEMS: Final = 3 * MOST_FILTERS
+"""Filters, their components, tagged fields: as many filters of two components as there may be."""
 _RUN: Final = 1_000
 """Entities that are sorted at once: less than a millisecond."""
 _NO_ERROR: Final = INT16.pack(0) + write_string("", flexible=True)
@@ -68,7 +73,9 @@ def answer(
             return _all_alike(1, _refused(ErrorCode.invalid_request, _TOO_MANY))
         if not authorized:
             return _all_alike(count, _refused(UNAUTHORIZED[0], None))
-        request = decode(DescribeClientQuotasRequest, body)
+        request = decode_bounded(
+            DescribeClientQuotasRequest, body, most_bytes=maxsize, most_values=MOST_ITEMS
+        )
     except Malformed:
         return _all_alike(1, _refused(ErrorCode.invalid_request, "The request cannot be read."))
     return _described(request, store.quota_snapshot().quotas, most_bytes)
@@ -84,6 +91,13 @@ def _all_alike(count: int, result: bytes) -> bytes:
 def _refused(code: ErrorCode, message: str | None) -> bytes:
     told = write_null_string(True) if message is None else write_string(message, True)
     return INT16.pack(code) + told + _NULL_ENTRIES + _TAGS
+
+
+def sentence(refusal: Refusal) -> str:
+    """Return the sentence of a refusal, ended where it would be too long to be written: it may
+    repeat a name of the request, and a character takes up to four bytes.
+    """
+    return refusal.message[: LONGEST_STRING // 4]
 
 
 def _described(request: DescribeClientQuotasRequest, quotas: Quotas, most_bytes: int) -> bytes:
@@ -107,7 +121,7 @@ def _described(request: DescribeClientQuotasRequest, quotas: Quotas, most_bytes:
     for asked in request.filters:
         one = wanted[asked]
         if isinstance(one, Refusal):
-            made.write(_refused(one.code, one.message))
+            made.write(_refused(one.code, sentence(one)))
             continue
         entries = found.get(asked)
         size = most_bytes if entries is None else sum(map(len, entries))

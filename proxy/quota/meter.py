@@ -8,7 +8,9 @@ throttled for a burst may repeat it eleven seconds later, so that what passes ov
 is off by a third. Here what leaves the window becomes a *debt* that is paid off at the quota's
 rate. It is nothing while the quota is kept, so a client that is throttled for the first time waits
 exactly as long as in Kafka; and over any time longer than the window, the average is the quota.
-Formally: for all s < t, used(s, t) <= limit * max(window, t - s), but for the last request.
+Formally: for all s < t, used(s, t) <= limit * max(window, t - s), but for the last request: that of
+each connection where it is counted when it has come (a Produce), that of each worker where what
+exceeds the limit already is left out (a Fetch; see `Throttle.fetched`).
 
 Debts are kept as time, so that a change of the limit changes what they weigh.
 """
@@ -29,10 +31,14 @@ from proxy.quota.shared import (
     pack,
     unpack,
 )
-from proxy.quota.window import MOST_THROTTLE_TIME_MS, milliseconds
+from proxy.quota.window import MOST_THROTTLE_TIME_MS, milliseconds, most_in_window
 
 _LOOKS_PER_SAMPLE: Final = 10
 """How often the other workers' use is looked at, at least, while a quota is in use."""
+_ROUNDING_MS: Final = 2
+"""By how much who waits for as long as told may come too early."""
+MOST_AT_ONCE: Final = 0x7FFF_FFFF
+"""What max_bytes, an INT32, can say."""
 _MICROSECONDS: Final = 1_000
 """In a millisecond: the unit of debts."""
 
@@ -64,7 +70,9 @@ class Meter(SharedQuota):
         "_look_every",
         "_pending",
         "_settled_sample",
+        "claimed_until",
         "count",
+        "crowded_until",
         "entry",
         "kind",
         "longest_ms",
@@ -102,6 +110,10 @@ class Meter(SharedQuota):
         self._look_at = 0.0
         self._look_every = table.config.size_seconds / _LOOKS_PER_SAMPLE
         self._settled_sample = 0
+        self.crowded_until = 0.0
+        """Until when those who were told to wait come back, all together."""
+        self.claimed_until = 0.0
+        """Until when one of them is first. Both are `Throttle`'s."""
 
     @property
     def limit(self) -> float:
@@ -112,6 +124,19 @@ class Meter(SharedQuota):
     def limit(self, limit: float) -> None:
         self._limit = limit
         self._allowance = -1
+
+    @property
+    def most_at_once(self) -> int:
+        """What passes at once after a silence; at least 1."""
+        most = most_in_window(self._limit, self._table.config)
+        return max(1, int(min(most, MOST_AT_ONCE)))
+
+    def exceeded(self, now: float) -> int:
+        """Return for how long (ms) the limit stays exceeded; 0: it is not, or was a moment ago."""
+        if self._allowance >= 0 and now < self._look_at:
+            return 0
+        over_ms = self._settle(0, now)
+        return over_ms if over_ms > _ROUNDING_MS else 0
 
     def record(self, amount: int, now: float) -> int:
         """Record a use; return for how long (ms) its connection is to be held, 0: not at all.

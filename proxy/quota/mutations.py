@@ -220,6 +220,18 @@ class _Everything:
         del operation, resource_type
         return True
 
+    def may_every(
+        self,
+        operation: Operation,
+        resource_type: ResourceType,
+        beginning: str,
+        *,
+        report: bool = True,
+    ) -> bool:
+        """Whatever they are."""
+        del operation, resource_type, beginning, report
+        return True
+
     def may_administer(self, operation: Operation) -> bool:
         """Nobody by this: only super users change ACLs, quotas and users of who is not judged."""
         del operation

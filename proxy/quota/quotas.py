@@ -174,8 +174,12 @@ class WorkerQuotas:
 
     def _meter(self, quota_type: ClientQuotaType, tags: Tags, limit: float, entry: str) -> Meter:
         key = quota_type.value
-        if quota_type is not ClientQuotaType.REQUEST:
+        if quota_type is ClientQuotaType.PRODUCE:
             return self._shared_meter(key, tags, limit, entry)
+        if quota_type is ClientQuotaType.FETCH:
+            # a window, about the most that Kafka tells; what is owed beyond it, the next is told
+            longest = self._table.config.num * self._table.config.size_ms
+            return self._shared_meter(key, tags, limit, entry, longest)
         # As in Kafka: who uses too much time waits for the length of a sample at most
         longest = self._table.config.size_ms
         return self._shared_meter(key, tags, limit * NANOSECONDS_PER_PERCENT, entry, longest)

@@ -6,9 +6,10 @@ read from the client before `held_until`. Responses go on flowing, and so does e
 not reading: the idle timeout, the session's expiry, the drain at shutdown.
 
 What counts, as in Kafka: a Produce request and a Fetch response by the bytes of the whole frame,
-also for denied topics and super users; of each request the time spent on it. A Fetch over its
-quota is delivered and then held; Kafka answers it without topics and does not count it. The
-average is the same, and no fetch session falls out of step.
+also for denied topics and super users; of each request the time spent on it. As in Kafka, a
+response to a Fetch or ShareFetch that comes when the quota is exceeded is left out and does not
+count. Unlike Kafka, the one that exceeds it is delivered, however large it is: what has to wait for
+its whole size to fit into a window might wait for ever.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,6 +29,12 @@ class Mode(StrEnum):
     AUDIT = "audit"
     """It is counted and told; nobody is held."""
     ENFORCE = "enforce"
+
+
+CROWD_SECONDS: Final = 1.0
+"""In which those come back who were told to wait for the same moment."""
+CLAIM_SECONDS: Final = 0.1
+"""In which a broker answers a Fetch that there is something for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +59,7 @@ class Throttle:
     """The quotas of one connection."""
 
     __slots__ = (
+        "_claimed_until",
         "_fetch",
         "_produce",
         "_report",
@@ -59,7 +67,9 @@ class Throttle:
         "_silent_until",
         "enforced",
         "held_until",
+        "leaves_out",
         "mutations",
+        "waits_until",
     )
 
     def __init__(
@@ -75,6 +85,12 @@ class Throttle:
         self.held_until = 0.0
         """The moment, in monotonic seconds, before which the client is not to be read; in audit:
         would not have been."""
+        self.leaves_out = False
+        """Whether the client is to get nothing of what `fetched` was told last."""
+        self.waits_until = 0.0
+        """Until when the client was told to wait with its next Fetch: it is not idle before."""
+        self._claimed_until = 0.0
+        """Until when a response is delivered even if others exceed the quota meanwhile."""
         self._silent_until: dict[ClientQuotaType, float] = {}
         """In audit: until when each quota by itself would have held it."""
         self.apply(meters, mutations)
@@ -99,11 +115,46 @@ class Throttle:
             return 0
         return self._exceeded(ClientQuotaType.PRODUCE, meter, ms, now)
 
-    def fetched(self, size: int, now: float) -> int:
-        """A Fetch response of this size (bytes) is about to leave; return its throttle_time_ms."""
+    @property
+    def bounds_fetches(self) -> bool:
+        """Whether anybody is held for what is fetched."""
+        return self.enforced and self._fetch is not None
+
+    def most_fetched(self, now: float) -> int:
+        """The most (bytes) that a Fetch may ask for now, where `bounds_fetches`.
+
+        Next to nothing while the quota is exceeded: it will be left out. Those who are told to wait
+        until it is not come back together; then the first gets what it asks for, and the others ask
+        for next to nothing until it has. Or the broker would send to all what one will get.
+
+        A window's worth else, not less: brokers cut off in the middle of a batch, and clients drop
+        the part.
+        """
         meter = self._fetch
-        if meter is None or not (ms := meter.record(size, now)):
+        assert meter is not None
+        if meter.exceeded(now) or self._claimed_until <= now < meter.claimed_until:
+            self._claimed_until = 0.0
+            return 1
+        if now < meter.crowded_until:
+            self._claimed_until = meter.claimed_until = now + CLAIM_SECONDS
+        return meter.most_at_once
+
+    def fetched(self, size: int, now: float) -> int:
+        """A Fetch response of this size (bytes) came; return its throttle_time_ms.
+
+        It is not counted, but left out (see `leaves_out`), if the quota was exceeded before.
+        """
+        meter, self.leaves_out = self._fetch, False
+        if meter is None:
             return 0
+        ms = meter.exceeded(now) if self.enforced and now >= self._claimed_until else 0
+        self.leaves_out = ms > 0
+        ms = ms or meter.record(size, now)
+        if not ms:
+            return 0
+        if self.enforced:
+            self.waits_until = now + ms / 1_000
+            meter.crowded_until = self.waits_until + CROWD_SECONDS
         return self._exceeded(ClientQuotaType.FETCH, meter, ms, now)
 
     def spent(self, nanoseconds: int, now: float) -> int:

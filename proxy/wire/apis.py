@@ -41,6 +41,8 @@ SHARE_ACKNOWLEDGE: Final = 79
 ACL_APIS: Final = frozenset({DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS})
 MUTATIONS: Final = frozenset({CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS})
 """What counts towards a controller_mutation_rate (KIP-599)."""
+FETCHES: Final = frozenset({FETCH, SHARE_FETCH})
+"""What counts towards a consumer_byte_rate."""
 QUOTA_APIS: Final = frozenset({DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS})
 SASL_APIS: Final = frozenset({SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE})
 """What is said before and while a client authenticates; short, whoever says it."""

@@ -29,6 +29,7 @@ from typing import Any, Final, TypeVar, cast, get_args, get_origin
 
 from kio.index import load_request_schema, load_response_schema
 
+from proxy.lockstep import TooManyValuesError, at_most, pause, pausing
 from proxy.wire.codec_values import (
     FIXED,
     NULLABLE_MOMENT,
@@ -78,6 +79,20 @@ def decode(entity_type: type[E], data: bytes, position: int = 0) -> E:
     except (struct.error, IndexError):
         raise Malformed(f"ends inside {entity_type.__name__}") from None
     return cast(E, entity)
+
+
+def decode_bounded(entity_type: type[E], data: bytes, *, most_bytes: int, most_values: int) -> E:
+    """Read an entity of so many bytes at most, with so many values: items of arrays, tagged fields.
+
+    Nothing is made of an array that has too many. Not to be used within steps. Raises Malformed.
+    """
+    if len(data) > most_bytes:
+        raise Malformed("more bytes than anybody sends")
+    try:
+        with at_most(most_values):
+            return decode(entity_type, data)
+    except TooManyValuesError:
+        raise Malformed("more values than anybody sends") from None
 
 
 def encode(entity: Entity) -> bytes:
@@ -277,7 +292,8 @@ def _tags_step(entity_type: type[Any]) -> _Step:
         if data[position] == 0:
             return position + 1
         count, position = tag_count(data, position)
-        for _ in range(count):
+        pause(count)
+        for _ in pausing(range(count)):
             tag, position = uvarint(data, position)
             size, position = uvarint(data, position)
             end = position + size

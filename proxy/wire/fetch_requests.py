@@ -14,6 +14,7 @@ from typing import Final
 from proxy.lockstep import pause, pausing
 from proxy.wire.apis import FETCH
 from proxy.wire.codec import decode, request_type
+from proxy.wire.fetch_bounds import FIRST_WITH_REPLICA_STATE, FIRST_WITH_SESSIONS
 from proxy.wire.primitives import (
     INT32,
     Malformed,
@@ -28,11 +29,8 @@ from proxy.wire.primitives import (
     write_array_length,
 )
 
-FIRST_WITH_SESSIONS: Final = 7
 FIRST_FLEXIBLE: Final = 12
 FIRST_WITH_TOPIC_IDS: Final = 13
-FIRST_WITH_REPLICA_STATE: Final = 15
-"""The replica's id is no longer in front but in tag 1 (KIP-903)."""
 
 INITIAL_EPOCH: Final = 0
 """A full request that wants a new session."""
@@ -41,6 +39,7 @@ FINAL_EPOCH: Final = -1
 
 _LIMITS: Final = 4 + 4 + 4 + 1
 """max_wait_ms, min_bytes, max_bytes, isolation_level."""
+_BEHIND_MAX_BYTES: Final = 4 + 1
 _TOPIC_ID: Final = 16
 _CONSUMER: Final = -1
 _CONSUMER_BYTES: Final = b"\xff\xff\xff\xff"
@@ -161,6 +160,7 @@ def _topic(api_version: int, body: View, start: int) -> FetchedTopic:
 def _tagged(api_version: int, body: View, position: int) -> bool:
     """Whether there are tagged fields behind forgotten topics, which begin here, and rack."""
     count, position = array_length(body, position, flexible=True)
+    pause(min(count, len(body)))
     for _ in pausing(range(count)):
         if api_version >= FIRST_WITH_TOPIC_IDS:
             position += _TOPIC_ID
@@ -235,15 +235,26 @@ def _plain_topic(api_version: int, content: bytes, start: int) -> tuple[int, int
 
 
 def keep(
-    api_version: int, body: View, request: FetchRequest, kept: list[FetchedTopic], epoch: int
+    api_version: int,
+    body: View,
+    request: FetchRequest,
+    kept: list[FetchedTopic],
+    *,
+    epoch: int,
+    most_bytes: int,
 ) -> bytes:
-    """Return `body` with no other topics than these, and with this session epoch."""
+    """Return `body` with no other topics than these, with this session epoch, and so many bytes at
+    most to be fetched."""
     session: tuple[View, ...] = ()
+    limit = request.session_at - _BEHIND_MAX_BYTES
+    max_bytes, behind = int32(body, limit)
     if api_version >= FIRST_WITH_SESSIONS:
         session = INT32.pack(request.session_id), INT32.pack(epoch)
     return b"".join(
         (
-            body[: request.session_at],
+            body[:limit],
+            INT32.pack(min(max_bytes, most_bytes)),
+            body[behind : request.session_at],
             *session,
             write_array_length(len(kept), api_version >= FIRST_FLEXIBLE),
             *(body[topic.start : topic.end] for topic in kept),

@@ -68,7 +68,7 @@ def parse_request(content: bytes) -> Request:
         at = _HEADER.size + max(length, 0)
         if at > len(content):
             raise ClientFault("client id beyond the frame")
-        client_id = None if length < 0 else _kept_characters(content[_HEADER.size : at])
+        client_id = None if length < 0 else kept_characters(content[_HEADER.size : at])
         flexible = api_key in APIS and is_flexible(api_key, api_version)
         body_at = skip_tags(content, at) if flexible else at
     except (struct.error, Malformed) as error:
@@ -86,7 +86,8 @@ def parse_request(content: bytes) -> Request:
     )
 
 
-def _kept_characters(text: bytes) -> str:
+def kept_characters(text: bytes) -> str:
+    """Return what is kept of a client id; U+FFFD stands for what is not UTF-8, as in Kafka."""
     # A character takes four bytes at most, so these hold as many characters as are kept.
     return text[: 4 * MOST_CHARACTERS_KEPT].decode(errors="replace")[:MOST_CHARACTERS_KEPT]
 

@@ -16,7 +16,7 @@ from typing import Final
 from proxy.bulk import BUFFER_BYTES
 from proxy.connection import Connection
 from proxy.frames import OWN_ANSWER
-from proxy.requests import MOST_IN_FLIGHT
+from proxy.responses import MOST_IN_FLIGHT
 from sasl.states import Enforcement
 from tests.fuzz.fuzz_sasl import mutate
 from tests.fuzz.rounds import arg_parser, run

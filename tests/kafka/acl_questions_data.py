@@ -150,6 +150,17 @@ ask(
 )
 ask(75, "DescribeTopicPartitions", lambda c: {"topics": c.topics(WITH_MISSING)})
 ask(75, "DescribeTopicPartitions of all", constant(topics=()), is_list=True)
+for _first, _partition in (("missing", 0), ("one", 0), ("one", 1), ("two", 0), ("two", -1)):
+    ask(
+        75,
+        f"DescribeTopicPartitions of all from {_first} {_partition} on",
+        lambda c, first=_first, partition=_partition: {
+            "topics": (),
+            "response_partition_limit": 1,
+            "cursor": {"topic_name": c.names(first), "partition_index": partition},
+        },
+        is_list=True,
+    )
 ask(
     75,
     "DescribeTopicPartitions behind a cursor",

@@ -1,6 +1,7 @@
 """Questions about groups and transactions."""
 
 import base64
+import re
 import uuid
 from typing import Any
 
@@ -168,6 +169,10 @@ def _heartbeat(context: Context, group: str, **more: Any) -> dict[str, Any]:
     }
 
 
+def _regex(context: Context, beginning: str, rest: str) -> str:
+    return re.escape(context.names(beginning)) + rest if beginning else rest
+
+
 for _group in ("one.cg", "two.cg", "missing"):
     for _topic in BOTH:
         ask(
@@ -177,12 +182,15 @@ for _group in ("one.cg", "two.cg", "missing"):
                 c, group, subscribed_topic_names=[c.names(topic)]
             ),
         )
-    ask(
-        68,
-        f"ConsumerGroupHeartbeat of {_group} with a regex",
-        lambda c, group=_group: _heartbeat(c, group, subscribed_topic_regex=".*"),
-        since=1,
-    )
+    for _beginning, _rest in (("", ".*"), ("on", ".*"), ("one", "")):
+        ask(
+            68,
+            f"ConsumerGroupHeartbeat of {_group} with a regex: {_beginning}{_rest}",
+            lambda c, group=_group, beginning=_beginning, rest=_rest: _heartbeat(
+                c, group, subscribed_topic_regex=_regex(c, beginning, rest)
+            ),
+            since=1,
+        )
     ask(68, f"ConsumerGroupHeartbeat of {_group}", lambda c, g=_group: _heartbeat(c, g))
 for _include in (False, True):
     _more = " with operations" if _include else ""

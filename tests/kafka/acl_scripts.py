@@ -25,13 +25,13 @@ _MAX_BYTES = 1 << 20
 _TRANSACTIONAL = 0x10
 
 
-def script_acls() -> Mapping[str, Sequence[str]]:
+def script_acls(beginning: str = "") -> Mapping[str, Sequence[str]]:
     """For `Side.prepare`: scripts have resources like profiles."""
-    return {name: each.acls for name, each in SCRIPTS.items()}
+    return {name: each.acls for name, each in SCRIPTS.items() if name.startswith(beginning)}
 
 
-def run_scripts(side: Side, *, at_once: int = 4) -> dict[str, str]:
-    """By script: its lines."""
+def run_scripts(side: Side, beginning: str = "", *, at_once: int = 4) -> dict[str, str]:
+    """By script, of those whose names begin so: its lines."""
 
     def run(name: str) -> tuple[str, str]:
         stage = Stage(side, name)
@@ -39,7 +39,7 @@ def run_scripts(side: Side, *, at_once: int = 4) -> dict[str, str]:
         return f"script {name}", "\n".join(stage.lines)
 
     with ThreadPoolExecutor(at_once) as pool:
-        return dict(pool.map(run, SCRIPTS))
+        return dict(pool.map(run, script_acls(beginning)))
 
 
 # --- Produce without an answer
@@ -290,6 +290,8 @@ def _auto_creation(stage: Stage) -> None:
         topics = [{"name": stage.names(f"auto{version}"), "topic_id": None}]
         fields = {"topics": topics, "allow_auto_topic_creation": True}
         stage.ask("metadata", 3, version, fields)
+        invalid = [{"name": stage.names("auto invalid"), "topic_id": None}]
+        stage.ask("of no valid name", 3, version, {**fields, "topics": invalid})
     stage.side.until_topics_are_known()
     wanted = [{"name": stage.names(f"auto{version}")} for version in versions]
     answer = stage.side.as_broker(3, 9, {"topics": wanted, "allow_auto_topic_creation": False})

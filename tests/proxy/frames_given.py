@@ -69,8 +69,10 @@ def bearer_of_unknown_key() -> bytes:
     return client_initial_response(token(claims(), rsa_key()))
 
 
-def fetch(correlation_id: int, body: bytes = b"") -> bytes:
-    return request(FETCH, 12, correlation_id, body)
+def fetch(correlation_id: int, body: bytes = b"", max_bytes: int = 52_428_800) -> bytes:
+    """A consumer's, as far as its isolation level; what follows is not looked at."""
+    head = struct.pack(">iiiib", -1, 500, 1, max_bytes, 0)
+    return request(FETCH, 12, correlation_id, head + body)
 
 
 def metadata(correlation_id: int, body: bytes = b"") -> bytes:

@@ -12,6 +12,7 @@ from typing import Final
 
 from proxy.bulk import BUFFER_BYTES
 from proxy.commands import (
+    AwaitTurn,
     Close,
     Command,
     ConnectToBroker,
@@ -137,6 +138,9 @@ class Play:
         self.deliberations: list[Deliberation] = []
         """Long work that was asked for and not done yet."""
         self.thinks_at_once = True
+        self.waiting: list[Callable[[], None]] = []
+        """What goes on when others have had their turn."""
+        self.turns_come_at_once = True
         self.wakes_at = 0.0
         """When the timer is to look, as the connection said last."""
         self.client_takes = self.broker_takes = True
@@ -273,6 +277,11 @@ class Play:
             self._carry_out(command)
         while self.deliberations and self.thinks_at_once:
             self.think()
+        if self.turns_come_at_once:
+            self.turns_come_at_once = False  # what goes on comes back here
+            while self.waiting:
+                self.waiting.pop(0)()
+            self.turns_come_at_once = True
 
     def _carry_out(self, command: Command) -> None:
         match command:
@@ -295,8 +304,12 @@ class Play:
             case _:
                 self._work_long(command)
 
-    def _work_long(self, command: SeekRoom | Deliberate | SeekIdentity | DeriveKeys) -> None:
+    def _work_long(
+        self, command: SeekRoom | AwaitTurn | Deliberate | SeekIdentity | DeriveKeys
+    ) -> None:
         match command:
+            case AwaitTurn():
+                self.connection.long_work.await_turn(self._wait, self.tell)
             case SeekIdentity() | DeriveKeys():
                 self.log.append(type(command).__name__)
             case SeekRoom(size):
@@ -305,6 +318,9 @@ class Play:
             case Deliberate(deliberation):
                 self.log.append("deliberate")
                 self.deliberations.append(deliberation)
+
+    def _wait(self, _who: str, go_on: Callable[[], None]) -> None:
+        self.waiting.append(go_on)
 
     def _pause(self, side: str, paused: bool) -> None:
         self._paused[side] = paused

@@ -122,6 +122,12 @@ class Shell:
     def consult(self, client: ClientSide, question: Consult) -> None:
         raise AssertionError(f"no store is needed for {question} of {client}")
 
+    def await_turn(self, client: ClientSide) -> None:
+        assert client.connection is not None
+        client.connection.long_work.await_turn(
+            lambda _who, go_on: self.loop.call_soon(go_on), client.tell
+        )
+
     def deliberate(self, client: ClientSide, deliberation: Deliberation) -> None:
         self.tasks.append(self.loop.create_task(self._deliberate(client, deliberation)))
 

@@ -14,7 +14,10 @@ from proxy.authorization import LONGEST_NAME_LOGGED, Authorization
 from proxy.config import Authorizer
 from proxy.connection import Connection
 from proxy.store import StoreError, open_store
-from tests.proxy.playbook import Play, logged_in
+from proxy.wire.codec import decode, encode, response_type
+from tests.proxy.acl.guards.test_metadata import asking, telling
+from tests.proxy.frames_given import request, response
+from tests.proxy.playbook import Play, everything, logged_in
 
 
 @dataclass
@@ -44,17 +47,28 @@ class Office:
     """An authorizer over a store, and a connection."""
 
     def __init__(
-        self, path: Path, mode: AuthorizerMode = AuthorizerMode.ENFORCE, *super_users: str
+        self,
+        path: Path,
+        mode: AuthorizerMode = AuthorizerMode.ENFORCE,
+        *super_users: str,
+        brokers_make_topics: bool = True,
     ) -> None:
         self.store = Failing(open_store(f"sqlite:{path / 'state.db'}"))
         self.told = Told()
         settings = Authorizer.model_validate(
-            {"mode": mode, "super.users": super_users, "allow.everyone.if.no.acl.found": False}
+            {
+                "mode": mode,
+                "super.users": super_users,
+                "allow.everyone.if.no.acl.found": False,
+                "auto.create.topics.enable": brokers_make_topics,
+            }
         )
         self.authorization = Authorization(
             settings, cast(Any, self.store), observer=lambda _: self.told
         )
-        self.connection = logged_in(Play(rights=self.authorization)).connection
+        offer = everything(rewritten=frozenset())
+        self.play = logged_in(Play(rights=self.authorization, offer=offer))
+        self.connection = self.play.connection
 
     def may(self, operation: Operation, name: str) -> bool:
         admission = self.connection.requests.admission
@@ -142,6 +156,21 @@ def test_in_audit_everything_passes_and_is_told(tmp_path: Path) -> None:
     assert office.may(Operation.READ, "a")
     (notice,) = office.told.notices
     assert notice.denial.would_be
+
+
+@pytest.mark.parametrize(("brokers_make_topics", "error"), [(True, 29), (False, 3)])
+def test_a_topic_that_may_not_be_made_is_missing_as_before_brokers_of_that_setting(
+    tmp_path: Path, brokers_make_topics: bool, error: int
+) -> None:
+    """A client that may read it waits for it where nobody makes it by asking."""
+    office = Office(tmp_path, brokers_make_topics=brokers_make_topics)
+    office.store.create_acls([allow("a")])
+    office.authorization.read()
+    office.authorization.take_over()
+    office.play.client(request(3, 12, 7, encode(asking(12, "a"))))
+    office.play.broker(response(7, b"\0" + encode(telling(12, ("a", 3)))))
+    (topic,) = decode(response_type(3, 12), office.play.received[-1], 5).topics
+    assert topic.error_code == error
 
 
 def test_names_that_clients_chose_do_no_harm_to_a_log(

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from proxy.requests import LONGEST_BEGINNING, MOST_BEGINNINGS
+from proxy.frames import LONGEST_BEGINNING, MOST_BEGINNINGS
 from proxy.wire.apis import FETCH, METADATA
 from tests.proxy.frames_given import fetch, produce, request, response
 from tests.proxy.playbook import Play, logged_in

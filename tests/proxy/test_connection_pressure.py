@@ -6,7 +6,7 @@ import pytest
 
 from proxy.bulk import BUFFER_BYTES
 from proxy.connection import Connection
-from proxy.requests import MOST_IN_FLIGHT
+from proxy.responses import MOST_IN_FLIGHT
 from tests.proxy.frames_given import (
     api_versions,
     authenticate,

@@ -6,8 +6,10 @@ import weakref
 
 import pytest
 
-from proxy.lanes import NEVER, Lane, old_objects_left_alone
-from proxy.steps import Steps
+from proxy.deliberation import LONGEST_AT_ONCE
+from proxy.lanes import NEVER, Lane, Lanes, old_objects_left_alone
+from proxy.room import LONG
+from proxy.steps import Deliberation, Steps
 from proxy.turns import Turns
 
 
@@ -100,3 +102,53 @@ def test_no_row_of_long_works_keeps_cycles_for_ever() -> None:
         del cycle
         assert seen() is not None
     assert seen() is None
+
+
+def test_what_is_short_waits_neither_for_what_is_long_nor_for_other_principals() -> None:
+    async def main() -> list[str]:
+        lanes, seen = Lanes(Turns(asyncio.get_running_loop())), list[str]()
+
+        def work(who: str, name: str, size: int, steps: int) -> Deliberation:
+            return Deliberation(who, noting(name, seen, steps), lambda *_: None, size=size)
+
+        works = [
+            work("a", "longest", LONG, 100_000),
+            work("a", "long", LONGEST_AT_ONCE + 1, 100_000),
+            work("a", "a1", LONGEST_AT_ONCE, 1_000),
+            work("a", "a2", 1, 1_000),
+            work("b", "b1", 1, 1_000),
+        ]
+        done: list[str] = []
+
+        async def run(one: Deliberation) -> None:
+            done.append(str(await lanes.run(one)))
+
+        await asyncio.gather(*map(run, works))
+        assert seen.index("a2") > max(at for at, name in enumerate(seen) if name == "a1")
+        return done
+
+    assert set(asyncio.run(main())[:3]) == {"a1", "a2", "b1"}
+
+
+def test_a_wide_lane_has_one_work_of_each_principal_and_no_more_than_its_width() -> None:
+    async def main() -> int:
+        lane = Lane(Turns(asyncio.get_running_loop()), width=3)
+        under_way: list[str] = []
+        most = 0
+
+        def work(who: str) -> Steps[str]:
+            nonlocal most
+            assert who not in under_way
+            under_way.append(who)
+            most = max(most, len(under_way))
+            for _ in range(1_000):
+                yield
+            under_way.remove(who)
+            return who
+
+        whose = [who for who in "abcdefg" for _ in range(4)]
+        done = await asyncio.gather(*(lane.run(who, work(who)) for who in whose))
+        assert done == whose
+        return most
+
+    assert asyncio.run(main()) == 3

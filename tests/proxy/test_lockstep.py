@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from proxy.lockstep import TooManyValuesError, free_in_steps, in_steps, pause, pausing
+from proxy.lockstep import TooManyValuesError, at_most, free_in_steps, in_steps, pause, pausing
 from proxy.steps import MASK, Steps, finish
 
 
@@ -127,6 +127,17 @@ def test_elsewhere_a_pause_is_nothing() -> None:
     """The same code reads what is short at once, with no bound but its size."""
     pause(10**9)
     assert list(pausing(range(100))) == list(range(100))
+
+
+def test_at_once_values_are_counted_too() -> None:
+    made: list[int] = []
+    with at_most(5):
+        made.extend(pausing(range(5)))
+        pause(5)
+        with pytest.raises(TooManyValuesError):
+            pause(1)
+    pause(1_000)
+    assert made == list(range(5))
 
 
 def test_works_do_not_disturb_each_other() -> None:

@@ -19,7 +19,7 @@ from kio.schema.describe_user_scram_credentials.v0.request import (
 from kio.serial import entity_writer
 
 from proxy.errors import ClientFault
-from proxy.scram_api import _read_alter, alter, answer, describe
+from proxy.scram_api import _read, alter, answer, describe
 from proxy.store import CachedCredentials, CredentialStore, Store, open_store
 from proxy.store.users_file import UsersFile
 from sasl.credentials import ScramCredential, ScramMechanism
@@ -292,7 +292,7 @@ any_name, any_bytes = st.text(max_size=5), st.binary(max_size=5)
 def test_what_a_client_writes_is_what_is_read(request: AlterUserScramCredentialsRequest) -> None:
     buffer = io.BytesIO()
     entity_writer(AlterUserScramCredentialsRequest)(buffer, request)
-    assert _read_alter(buffer.getvalue()) == request
+    assert _read(AlterUserScramCredentialsRequest, buffer.getvalue()) == request
 
 
 @pytest.mark.parametrize("api_key", [50, 51])

@@ -49,6 +49,8 @@ class Watched:
         """Methods that fail."""
         self.then: dict[str, Callable[[], object]] = {}
         """What happens once, right after a method has returned what it had seen."""
+        self.each: dict[str, Callable[[], object]] = {}
+        """What happens each time, right before a method is called."""
         self.looks = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -58,6 +60,7 @@ class Watched:
             self.looks += name == "mirror"
             if name in self.broken:
                 raise StoreError("state.db: is damaged")
+            self.each.get(name, lambda: None)()
             found = method(*arguments)
             self.then.pop(name, lambda: None)()
             return found
@@ -298,8 +301,11 @@ def test_changes_that_wait_are_in_nobodys_way(plain: Store) -> None:
         assert answered.wait(PATIENCE_SECONDS)
 
     reading.store.then["create_acls"] = wait
-    denied = replace(create_question(), authorized=False)
-    questions = [create_question(), denied, *(describe_question() for _ in range(3))]
+    questions = [
+        create_question(),
+        denied(create_question()),
+        *(describe_question() for _ in range(3)),
+    ]
 
     async def run() -> None:
         change, *rest = [asyncio.create_task(reading.keeper.consult(one)) for one in questions]
@@ -342,6 +348,29 @@ def test_a_change_that_waited_too_long_is_not_made(
 
     asyncio.run(run())
     assert reading.acls() == 1, "the first was under way"
+
+
+def test_the_store_is_followed(plain: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storekeeper, "REFRESH_EVERY", 0.001)
+    reading = Reading(plain)
+    plain.create_acls([acl("a")])
+
+    async def run() -> None:
+        following = asyncio.create_task(reading.keeper.follow())
+        await until(lambda: reading.acls() == 1)
+        plain.create_acls([acl("b")])
+        await until(lambda: reading.acls() == 2)
+        following.cancel()
+
+    asyncio.run(run())
+
+
+def denied(one: Consult) -> Consult:
+    return replace(one, authorized=False)
+
+
+def users_question() -> Consult:
+    return question(DESCRIBE_USER_SCRAM_CREDENTIALS, b"\0\0", version=0)
 
 
 def create_question() -> Consult:

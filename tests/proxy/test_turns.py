@@ -1,6 +1,7 @@
 """Long work between the turns of the event loop."""
 
 import asyncio
+from functools import partial
 from time import perf_counter
 
 import pytest
@@ -99,3 +100,43 @@ def test_one_that_nobody_awaits_any_more_is_given_up() -> None:
         assert seen == []
 
     asyncio.run(main())
+
+
+def test_of_those_who_wait_one_goes_on_in_a_turn_each_principal_in_its() -> None:
+    async def main() -> list[str]:
+        loop, seen = asyncio.get_running_loop(), list[str]()
+        turns = Turns(loop)
+
+        def noting(name: str) -> None:
+            seen.append(name)
+
+        for who, name in (("a", "a1"), ("a", "a2"), ("a", "a3"), ("b", "b1"), ("c", "c1")):
+            turns.wait(who, partial(noting, name))
+        assert seen == []
+        for turn in range(1, 6):
+            await asyncio.sleep(0)
+            assert len(seen) == turn
+        return seen
+
+    assert asyncio.run(main()) == ["a1", "b1", "c1", "a2", "a3"]
+
+
+def test_who_waits_again_comes_behind_the_others() -> None:
+    """And alone goes on in the next turn, not in the same one."""
+
+    async def main() -> list[str]:
+        turns, seen = Turns(asyncio.get_running_loop()), list[str]()
+
+        def again(name: str, times: int) -> None:
+            seen.append(f"{name}{times}")
+            if times:
+                turns.wait(name, partial(again, name, times - 1))
+
+        turns.wait("a", partial(again, "a", 3))
+        turns.wait("b", partial(again, "b", 1))
+        for turn in range(1, 7):
+            await asyncio.sleep(0)
+            assert len(seen) == turn
+        return seen
+
+    assert asyncio.run(main()) == ["a3", "b1", "a2", "b0", "a1", "a0"]

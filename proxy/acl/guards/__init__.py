@@ -81,7 +81,8 @@ GUARDS: Final[Mapping[int, Guard]] = {
     64: cluster.unregister_broker,                # Alter on Cluster
     65: transactions.describe_transactions,       # Describe on TransactionalId and Topic
     66: transactions.list_transactions,           # Describe on TransactionalId
-    68: members.consumer_group_heartbeat,         # Read on Group, Describe on Topic
+    68: members.consumer_group_heartbeat,         # Read on Group, Describe on Topic, or on all that
+                                                  #   a regular expression could match
     69: groups.consumer_group_describe,           # Describe on Group and Topic
     71: cluster.open_to_all,                      # GetTelemetrySubscriptions: none
     72: cluster.open_to_all,                      # PushTelemetry: none

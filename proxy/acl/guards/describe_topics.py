@@ -1,43 +1,36 @@
 """DescribeTopicPartitions (KIP-966): Describe on each topic.
 
-A request without topics asks for all: the broker, which hides nothing, pages through them, and a
-page may end at a topic that must not be told. The cursor of such a page is sealed: it is that
-topic's name, encrypted with a key of this process in place of the name. The broker is asked to go
-on from what a seal holds. A seal of another process is no name that a topic can have, and sorts
-before all that are: the listing begins anew.
+A request without topics asks for all. The broker, which hides nothing, would page through them, and
+begin and end its pages where only who sees all topics can know. Unless all may be described, it is
+therefore asked for those that may, by name, as many as a page can hold; it pages among these.
 """
 
-import base64
-import binascii
+from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Final
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from kio.schema.errors import ErrorCode
 
-from proxy.acl.guards.entities import item_type
-from proxy.acl.guards.items import answer, entities, may_topic, read_request
-from proxy.acl.judgement import BodyTransform, Change, Inquiry, Judgement
+from proxy.acl.guards.entities import item_type, struct_type
+from proxy.acl.guards.items import answer, entities, entity, may_topic, read_request
+from proxy.acl.judgement import BodyTransform, Change, Inquiry, Judgement, TopicsUnlisted
 from proxy.acl.model import Operation, ResourceType
 from proxy.lockstep import pausing
-from proxy.wire.codec import decode, encode, response_type
+from proxy.wire.codec import decode, encode, request_type, response_type
 
 DESCRIBE_TOPIC_PARTITIONS: Final = 75
 
-_SEAL: Final = "!"
-"""Begins a sealed cursor; sorts before all that a topic's name may consist of."""
-_KEY: Final = AESSIV(AESSIV.generate_key(256))
-_NAME_SIZE: Final = 249
-"""Longest name that a topic may have (`Topic.MAX_NAME_LENGTH`): every seal is as long, so that it
-does not tell the length of what it holds."""
+_MOST_PARTITIONS: Final = 2_000
+"""Of a page, whatever the client allows: Kafka's `max.request.partition.size.limit` by default."""
 
 
 def describe_topic_partitions(inquiry: Inquiry) -> Judgement:
     """Judge a DescribeTopicPartitions."""
     request = read_request(inquiry, DESCRIBE_TOPIC_PARTITIONS)
     if not request.topics:
-        return Change(request=_unsealed(request), response=_cut(inquiry))
+        return _of_all(inquiry, request)
     cursor = request.cursor
     if cursor is not None and cursor.topic_name not in {topic.name for topic in request.topics}:
         return Change(response=_cut(inquiry))  # which the broker refuses for being senseless
@@ -57,6 +50,38 @@ def describe_topic_partitions(inquiry: Inquiry) -> Judgement:
         cursor = None
     smaller = replace(request, topics=kept, cursor=cursor)
     return Change(request=encode(smaller), response=_cut(inquiry, refused))
+
+
+def _of_all(inquiry: Inquiry, request: Any) -> Judgement:
+    """Judge a request for all topics. Raises TopicsUnlisted."""
+    if inquiry.authority.may_every(Operation.DESCRIBE, ResourceType.TOPIC, "", report=False):
+        return Change(response=_cut(inquiry))
+    cursor = request.cursor
+    if cursor is not None and cursor.partition_index < 0:  # refused by Kafka, topic by topic named
+        return answer(inquiry, DESCRIBE_TOPIC_PARTITIONS, topics=[], next_cursor=None)
+    # Each has a partition, but for the first, of which the cursor may leave none
+    most = 1 + min(max(request.response_partition_limit, 1), _MOST_PARTITIONS)
+    names = [*islice(_visible(inquiry, "" if cursor is None else cursor.topic_name), most + 1)]
+    page, behind = names[:most], names[most:]
+    if not page:  # none must not become all
+        return answer(inquiry, DESCRIBE_TOPIC_PARTITIONS, topics=[], next_cursor=None)
+    if cursor is not None and cursor.topic_name != page[0]:
+        cursor = None
+    item = item_type(request_type(DESCRIBE_TOPIC_PARTITIONS, inquiry.api_version), "topics")
+    topics = entities(item, ({"name": name} for name in page))
+    smaller = replace(request, topics=topics, cursor=cursor)
+    return Change(request=encode(smaller), response=_page(inquiry, *behind))
+
+
+def _visible(inquiry: Inquiry, first: str) -> Iterator[str]:
+    """Yield the names of all topics that may be described, in order, not before `first`."""
+    names = inquiry.listed
+    if names is None:
+        raise TopicsUnlisted
+    # They are ASCII, and so sorted as Java does, whatever `first` is
+    for name in pausing(islice(names, bisect_left(names, first), None)):
+        if may_topic(inquiry, Operation.DESCRIBE, name, report=False):
+            yield name
 
 
 def _sort_key(name: str) -> bytes:
@@ -82,42 +107,38 @@ def _cut(inquiry: Inquiry, refused: list[str] | None = None) -> BodyTransform:
     schema = response_type(DESCRIBE_TOPIC_PARTITIONS, inquiry.api_version)
     refusals = entities(item_type(schema, "topics"), _refusals(refused or []))
 
-    def visible(name: str | None) -> bool:
-        return name is not None and may_topic(inquiry, Operation.DESCRIBE, name, report=False)
-
     def cut(body: bytes) -> bytes:
         response = decode(schema, body)
-        shown = tuple(
-            replace(
-                topic,
-                topic_authorized_operations=inquiry.authority.operations(
-                    ResourceType.TOPIC, topic.name
-                ),
-            )
-            for topic in response.topics
-            if visible(topic.name)
-        )
-        cursor = response.next_cursor
-        if cursor is not None and not visible(cursor.topic_name):
-            cursor = replace(cursor, topic_name=_seal(cursor.topic_name))
-        return encode(replace(response, topics=(*shown, *refusals), next_cursor=cursor))
+        return encode(replace(response, topics=(*_shown(inquiry, response), *refusals)))
 
     return cut
 
 
-def _seal(name: str) -> str:
-    padded = name.encode().ljust(_NAME_SIZE, b"\x00")
-    return _SEAL + base64.urlsafe_b64encode(_KEY.encrypt(padded, None)).decode()
+def _page(inquiry: Inquiry, behind: str | None = None) -> BodyTransform:
+    """Make a page of all topics of what the broker says of some.
+
+    `behind`: the first of which it was not asked; None: there are no more.
+    """
+    schema = response_type(DESCRIBE_TOPIC_PARTITIONS, inquiry.api_version)
+
+    def page(body: bytes) -> bytes:
+        response = decode(schema, body)
+        # Deleted meanwhile, which is told to nobody who did not name it
+        there = tuple(one for one in _shown(inquiry, response) if one.error_code is ErrorCode.none)
+        cursor = response.next_cursor
+        if cursor is None and behind is not None:
+            kind = struct_type(schema, "next_cursor")
+            cursor = entity(kind, {"topic_name": behind, "partition_index": 0})
+        return encode(replace(response, topics=there, next_cursor=cursor))
+
+    return page
 
 
-def _unsealed(request: Any) -> bytes | None:
-    """Return the body that has the name in place of a seal; None: it is as it came."""
-    cursor = request.cursor
-    if cursor is None or not cursor.topic_name.startswith(_SEAL):
-        return None
-    try:
-        sealed = base64.urlsafe_b64decode(cursor.topic_name[len(_SEAL) :])
-        name = _KEY.decrypt(sealed, None).rstrip(b"\x00").decode()
-    except (binascii.Error, InvalidTag, ValueError):
-        return None
-    return encode(replace(request, cursor=replace(cursor, topic_name=name)))
+def _shown(inquiry: Inquiry, response: Any) -> Iterator[Any]:
+    """Yield the topics that may be seen, with the rights on them."""
+    for topic in pausing(response.topics):
+        if topic.name is not None and may_topic(
+            inquiry, Operation.DESCRIBE, topic.name, report=False
+        ):
+            rights = inquiry.authority.operations(ResourceType.TOPIC, topic.name)
+            yield replace(topic, topic_authorized_operations=rights)

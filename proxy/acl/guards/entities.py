@@ -2,7 +2,7 @@
 
 import datetime
 import uuid
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any, Final, get_args
 
 from kio.static.primitive import i32Timedelta
@@ -15,6 +15,14 @@ def item_type(entity_type: Any, array: str) -> type[Any]:
     (item,) = (get_args(one)[0] for one in candidates if getattr(one, "__origin__", None) is tuple)
     assert isinstance(item, type)
     return item
+
+
+def struct_type(entity_type: Any, struct: str) -> type[Any]:
+    """Return the class of a field that is a struct, or a struct that may be null."""
+    (kind,) = (field.type for field in fields(entity_type) if field.name == struct)
+    (found,) = (one for one in (kind, *get_args(kind)) if is_dataclass(one))
+    assert isinstance(found, type)
+    return found
 
 
 def make(entity_type: type[Any], /, **values: Any) -> Any:

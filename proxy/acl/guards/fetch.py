@@ -30,6 +30,9 @@ from proxy.wire.fetch_requests import (
 )
 from proxy.wire.primitives import Malformed
 
+MOST_BYTES_IN_PART: Final = 1_048_576
+"""Of a response that is gathered, so that what is denied can be told in it. A broker sends more if
+the first batch alone is longer."""
 _UNKNOWN_OFFSET: Final = -1
 
 Denied = dict[FetchedTopic, ErrorCode]
@@ -54,7 +57,14 @@ def fetch(inquiry: Inquiry) -> Judgement:
     if not kept:
         return Answer(_answer(version, ErrorCode.none, denied))
     return Change(
-        request=keep(version, inquiry.body, request, kept, FINAL_EPOCH),
+        request=keep(
+            version,
+            inquiry.body,
+            request,
+            kept,
+            epoch=FINAL_EPOCH,
+            most_bytes=MOST_BYTES_IN_PART,
+        ),
         response=_merge(version, denied),
     )
 

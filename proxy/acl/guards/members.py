@@ -1,10 +1,12 @@
 """What members of groups send: where is the coordinator, let me in, I am alive, I leave.
 
 A heartbeat of the newer protocols (KIP-848, KIP-932, KIP-1071) names topics; one that may not be
-described refuses the heartbeat. Topics that match a regular expression are nobody's to judge: the
-broker matches them.
+described refuses the heartbeat. So does a regular expression, unless all that it could match may be
+described: the broker matches it, with the proxy's rights, against whatever topics there are and
+will be. What it could match is known by what it begins with.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
@@ -21,7 +23,7 @@ from proxy.acl.guards.parts import (
     on_response,
 )
 from proxy.acl.judgement import FORWARD, Change, Inquiry, Judgement
-from proxy.acl.model import Operation
+from proxy.acl.model import Operation, ResourceType
 from proxy.lockstep import pausing
 from proxy.wire.apis import FIND_COORDINATOR
 from proxy.wire.codec import encode, response_type
@@ -33,6 +35,23 @@ SYNC_GROUP: Final = 14
 CONSUMER_GROUP_HEARTBEAT: Final = 68
 SHARE_GROUP_HEARTBEAT: Final = 76
 STREAMS_GROUP_HEARTBEAT: Final = 88
+
+_LITERAL: Final = r"(?:[A-Za-z0-9_-]|\\[._-])"
+"""A letter of a topic's name, as RE2/J has it in a regular expression, with what it escapes."""
+_MOST_LETTERS: Final = 249
+"""Of a topic's name (`Topic.MAX_NAME_LENGTH`)."""
+_NAME: Final = re.compile(rf"\^?({_LITERAL}{{1,{_MOST_LETTERS}}})\$?")
+"""A regular expression that matches this name alone."""
+_BEGINNING: Final = re.compile(
+    rf"""\^?({_LITERAL}{{0,{_MOST_LETTERS}}})
+    (?= \Z | [.\[$] | \((?!\?) | \(\?: | \\[dDsSwW] | {_LITERAL}[*+?{{] )""",
+    re.VERBOSE,
+)
+"""What all begin with that a regular expression without alternatives matches.
+
+Nothing stands behind it that a quantifier would pass over, to be about what stands before, as it
+does with `(?i)` and an empty `\\Q\\E`.
+"""
 
 _GROUP_DENIED: Final = ErrorCode.group_authorization_failed
 _TOPIC_DENIED: Final = ErrorCode.topic_authorization_failed
@@ -163,7 +182,10 @@ def sync_group(inquiry: Inquiry) -> Judgement:
 
 
 def consumer_group_heartbeat(inquiry: Inquiry) -> Judgement:
-    """Judge a ConsumerGroupHeartbeat: Read on the group, Describe on each topic subscribed to."""
+    """Judge a ConsumerGroupHeartbeat: Read on the group, Describe on each topic subscribed to.
+
+    To a regular expression it is subscribed once, in the heartbeat that has it.
+    """
     return _subscribed(inquiry, CONSUMER_GROUP_HEARTBEAT)
 
 
@@ -176,11 +198,33 @@ def _subscribed(inquiry: Inquiry, api_key: int) -> Judgement:
     request = read_request(inquiry, api_key)
     if not may_group(inquiry, Operation.READ, request.group_id):
         error = _GROUP_DENIED
-    elif not may_describe_all(inquiry, request.subscribed_topic_names or ()):
+    elif not (
+        may_describe_all(inquiry, request.subscribed_topic_names or ())
+        and _may_match(inquiry, getattr(request, "subscribed_topic_regex", None) or "")
+    ):
         error = _TOPIC_DENIED
     else:
         return FORWARD
     return answer(inquiry, api_key, error_code=error, member_epoch=0, heartbeat_interval=0)
+
+
+def _may_match(inquiry: Inquiry, regex: str) -> bool:
+    """Whether all topics that a regular expression could match may be described.
+
+    The empty one, which ends a subscription, matches none.
+    """
+    if not regex:
+        return True
+    authority = inquiry.authority
+    if (name := _NAME.fullmatch(regex)) is not None:
+        return authority.may(Operation.DESCRIBE, ResourceType.TOPIC, _unescaped(name[1]))
+    found = None if "|" in regex else _BEGINNING.match(regex)
+    beginning = "" if found is None else _unescaped(found[1])
+    return authority.may_every(Operation.DESCRIBE, ResourceType.TOPIC, beginning)
+
+
+def _unescaped(literal: str) -> str:
+    return literal.replace("\\", "")
 
 
 def streams_group_heartbeat(inquiry: Inquiry) -> Judgement:
@@ -189,6 +233,8 @@ def streams_group_heartbeat(inquiry: Inquiry) -> Judgement:
     The broker makes those internal topics of the topology that do not exist, with its own rights.
     Whoever declares them must therefore have Create on the cluster or on each of them. Kafka asks
     for that only where a topic is missing, which is not known here.
+
+    Regular expressions are refused by Kafka 4.1, whoever sends them, but the protocol has them.
     """
     request = read_request(inquiry, STREAMS_GROUP_HEARTBEAT)
     if not may_group(inquiry, Operation.READ, request.group_id):
@@ -205,7 +251,16 @@ def streams_group_heartbeat(inquiry: Inquiry) -> Judgement:
         for each in request.topology.subtopologies
         for name in pausing((*each.source_topics, *each.repartition_sink_topics))
     ]
-    if may_describe_all(inquiry, (*read, *made)) and _may_create_all(inquiry, made):
+    patterns = {
+        regex
+        for each in request.topology.subtopologies
+        for regex in pausing(each.source_topic_regex)
+    }
+    if (
+        may_describe_all(inquiry, (*read, *made))
+        and all(_may_match(inquiry, regex) for regex in pausing(patterns))
+        and _may_create_all(inquiry, made)
+    ):
         return FORWARD
     return _no_streams(inquiry, _TOPIC_DENIED)
 

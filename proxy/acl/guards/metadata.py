@@ -3,17 +3,27 @@
 Kafka makes a topic that a client asks for if it does not exist and the client does not object. Here
 the broker is asked to only if that is allowed for every topic in the request: if one may not be
 made, none is, for whether it exists is not known before it is asked for. Versions before 4 cannot
-object, so such a request goes to the broker as version 4.
+object, so such a request goes to the broker as version 4. What is then missing is denied where the
+brokers make topics, and merely unknown where they make none.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make, uuid_or_none
-from proxy.acl.judgement import FORWARD, Answer, Authority, Change, Inquiry, Judgement, names_of
+from proxy.acl.judgement import (
+    FORWARD,
+    Answer,
+    Authority,
+    BodyTransform,
+    Change,
+    Inquiry,
+    Judgement,
+    names_of,
+)
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
 from proxy.lockstep import pausing
 from proxy.wire.apis import METADATA
@@ -26,6 +36,11 @@ _FIRST_BY_ID: Final = 12
 """First version in which topics may be asked for by their ids."""
 
 _HIDDEN: Final = ErrorCode.topic_authorization_failed
+_MISSING: Final = (
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.invalid_topic_exception,
+)
+"""What a broker that must not make a topic says of one that does not exist, or cannot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,28 +59,29 @@ def metadata(inquiry: Inquiry) -> Judgement:
     """Judge a Metadata request."""
     request = decode(request_type(METADATA, inquiry.api_version), inquiry.body)
     if request.topics is None or (inquiry.api_version == 0 and not request.topics):
-        return Change(response=_cut(inquiry, refused=()))
+        return Change(response=_cut(inquiry))
     asked = _asked(inquiry, request.topics)
     if asked is None:
         return Answer(_invalid(inquiry.api_version, request.topics))
     refused = {topic: error for topic in asked if (error := _error(inquiry.authority, topic))}
     kept = [topic for topic in pausing(asked) if topic not in refused]
     made = getattr(request, "allow_auto_topic_creation", True)
-    may_be_made = _creatable(inquiry.authority, kept) if made else frozenset()
-    forbids = made and any(topic.name not in may_be_made for topic in kept)
+    not_to_be_made = _not_creatable(inquiry.authority, kept) if made else frozenset()
     operations = _asks_for_operations(request)
-    if not refused and not forbids and not operations:
+    if not refused and not not_to_be_made and not operations:
         return FORWARD
-    entries = _refused_entries(inquiry.api_version, refused)
+    cut = _cut(inquiry, _refused_entries(inquiry.api_version, refused), not_to_be_made)
+    # Also where brokers are said to make no topics: the setting could be wrong
+    forbids = bool(not_to_be_made)
     if (forbids or not kept) and inquiry.api_version < _FIRST_THAT_CAN_OBJECT:
         # Nothing at all would be everything in version 0
-        return _in_a_later_version(inquiry, kept, may_be_made, entries)
+        return _in_a_later_version(inquiry.api_version, kept, cut)
     changes: dict[str, Any] = {"topics": tuple(topic.entry for topic in kept)}
     if forbids:
         changes["allow_auto_topic_creation"] = False
     return Change(
         request=encode(replace(request, **changes)) if refused or forbids else None,
-        response=_cut(inquiry, entries, may_be_made if forbids else None),
+        response=cut,
     )
 
 
@@ -120,14 +136,14 @@ def _error(authority: Authority, topic: _Asked) -> ErrorCode | None:
     return _HIDDEN
 
 
-def _creatable(authority: Authority, topics: Iterable[_Asked]) -> frozenset[str]:
-    names = [topic.name for topic in pausing(topics) if topic.name is not None]
+def _not_creatable(authority: Authority, topics: Iterable[_Asked]) -> frozenset[str]:
     if authority.may(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME, report=False):
-        return frozenset(names)
+        return frozenset()
+    names = [topic.name for topic in pausing(topics) if topic.name is not None]
     return frozenset(
         name
         for name in names
-        if authority.may(Operation.CREATE, ResourceType.TOPIC, name, report=False)
+        if not authority.may(Operation.CREATE, ResourceType.TOPIC, name, report=False)
     )
 
 
@@ -161,25 +177,23 @@ def _entry(api_version: int, error: ErrorCode, name: str | None, topic_id: bytes
 
 
 def _cut(
-    inquiry: Inquiry, refused: Iterable[bytes], may_be_made: frozenset[str] | None = None
-) -> Callable[[bytes], bytes]:
+    inquiry: Inquiry,
+    refused: Iterable[bytes] = (),
+    not_to_be_made: frozenset[str] = frozenset(),
+) -> BodyTransform:
     """Cut a response to what may be seen, and add what was refused.
 
-    `may_be_made`: of what does not exist, the topics that a client may have made; None: the broker
-    was free to make them.
+    `not_to_be_made`: the topics that the client would have made if they did not exist, but may not.
     """
     version, authority = inquiry.api_version, inquiry.authority
+    denied_if_missing = not_to_be_made if inquiry.brokers_make_topics else frozenset()
 
     def entry(body: bytes, topic: Topic) -> bytes | None:
         if topic.name is None:
             return body[topic.start : topic.end]
         if not authority.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name, report=False):
             return None
-        if (
-            topic.error_code == ErrorCode.unknown_topic_or_partition
-            and may_be_made is not None
-            and topic.name not in may_be_made
-        ):
+        if topic.error_code in _MISSING and topic.name in denied_if_missing:
             return _entry(version, _HIDDEN, topic.name, None)
         if not topic.operations_at:
             return body[topic.start : topic.end]
@@ -208,20 +222,14 @@ def _of_the_cluster(authority: Authority) -> int:
     return 0
 
 
-def _in_a_later_version(
-    inquiry: Inquiry,
-    kept: Iterable[_Asked],
-    may_be_made: frozenset[str],
-    refused: Iterable[bytes],
-) -> Judgement:
+def _in_a_later_version(version: int, kept: Iterable[_Asked], cut: BodyTransform) -> Judgement:
     """Ask in the first version that can object to topics being made."""
-    later, version = _FIRST_THAT_CAN_OBJECT, inquiry.api_version
+    later = _FIRST_THAT_CAN_OBJECT
     topic_type = item_type(request_type(METADATA, later), "topics")
     request = request_type(METADATA, later)(
         topics=tuple(make(topic_type, name=topic.name) for topic in pausing(kept)),
         allow_auto_topic_creation=False,
     )
-    cut = _cut(inquiry, refused, may_be_made)
 
     def back(body: bytes) -> bytes:
         response = decode(response_type(METADATA, later), body)

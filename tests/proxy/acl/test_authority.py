@@ -2,8 +2,6 @@
 
 import gc
 
-import pytest
-
 from proxy.acl.authority import Authorizer, Denial, IndexAuthority
 from proxy.acl.index import AclIndex
 from proxy.acl.judgement import ClientAuthority
@@ -14,7 +12,17 @@ from proxy.acl.model import (
     Operation,
     ResourceType,
 )
-from tests.proxy.acl.index_given import ADDRESS, ALICE, DENY, DESCRIBE, READ, TOPIC, WRITE, acl
+from tests.proxy.acl.index_given import (
+    ADDRESS,
+    ALICE,
+    DENY,
+    DESCRIBE,
+    PREFIXED,
+    READ,
+    TOPIC,
+    WRITE,
+    acl,
+)
 
 
 class Desk:
@@ -106,18 +114,28 @@ def test_off_asks_nothing() -> None:
     desk = Desk(acl("*", Operation.ALL, DENY), mode=AuthorizerMode.OFF)
     assert desk.alice.may(READ, TOPIC, "orders")
     assert desk.alice.may_any(READ, TOPIC)
-    assert desk.alice.blanket(READ, TOPIC)
+    assert desk.alice.may_every(READ, TOPIC, "")
     assert desk.told == []
 
 
-@pytest.mark.parametrize("mode", [AuthorizerMode.AUDIT, AuthorizerMode.ENFORCE])
-def test_a_blanket_right_is_certain(mode: AuthorizerMode) -> None:
-    """In audit mode too: where something would be denied, names must be looked at to tell it."""
-    desk = Desk(acl("*"), mode=mode)
-    assert desk.alice.blanket(READ, TOPIC)
-    assert not desk.alice.blanket(WRITE, TOPIC)
-    desk.change(acl("*"), acl("secret", permission=DENY))
-    assert not desk.alice.blanket(READ, TOPIC)
+def test_a_right_to_every_name_that_begins_so() -> None:
+    desk = Desk(acl("ord", pattern_type=PREFIXED))
+    assert desk.alice.may_every(READ, TOPIC, "orders-")
+    assert not desk.alice.may_every(READ, TOPIC, "o")
+    assert not desk.alice.may_every(READ, TOPIC, "", report=False)
+    assert [one.name for one in desk.told] == ["o*"]
+    desk.change(acl("*"))
+    assert desk.alice.may_every(READ, TOPIC, "")
+    desk.change(acl("*"), acl("orders-secret", permission=DENY))
+    assert not desk.alice.may_every(READ, TOPIC, "orders-")
+    counts = desk.authorizer.counts
+    assert (counts.allowed[READ], counts.denied[READ]) == (2, 2)
+
+
+def test_a_right_to_every_name_is_audited() -> None:
+    desk = Desk(mode=AuthorizerMode.AUDIT)
+    assert desk.alice.may_every(READ, TOPIC, "")
+    assert [(one.name, one.would_be) for one in desk.told] == [("*", True)]
 
 
 def test_authorized_operations_are_those_that_kafka_tells_of() -> None:

@@ -208,5 +208,51 @@ def test_what_includes_an_operation_does_not_count_for_any_resource() -> None:
         ([acl("x", principal="User:bob")], True, False),
     ],
 )
-def test_all_resources_for_certain(acls: list[Acl], everyone: bool, certain: bool) -> None:
-    assert index(*acls, everyone=everyone).allows_all(ALICE, ADDRESS, READ, TOPIC) is certain
+def test_every_resource(acls: list[Acl], everyone: bool, certain: bool) -> None:
+    decision = index(*acls, everyone=everyone).decide_every(ALICE, ADDRESS, READ, TOPIC, "")
+    assert decision.allowed is certain
+
+
+@pytest.mark.parametrize(
+    ("acls", "everyone", "certain"),
+    [
+        ([acl("orders-", pattern_type=PREFIXED)], False, True),
+        ([acl("ord", WRITE, pattern_type=PREFIXED)], False, True),
+        ([acl("orders-eu", pattern_type=PREFIXED)], False, False),
+        ([acl("orders-")], False, False),
+        ([acl("orders-", pattern_type=PREFIXED, principal="User:bob")], False, False),
+        ([acl("orders-", pattern_type=PREFIXED, host="10.0.0.2")], False, False),
+        ([acl("*"), acl("orders-", DESCRIBE, DENY)], False, False),
+        ([acl("*"), acl("orders-secret", DESCRIBE, DENY)], False, False),
+        ([acl("*"), acl("orders", DESCRIBE, DENY), acl("orders.", ALL, DENY)], False, True),
+        ([acl("*"), acl("orders-", READ, DENY)], False, True),
+        ([acl("*"), acl("o", ALL, DENY, pattern_type=PREFIXED)], False, False),
+        ([acl("*"), acl("orders-s", DESCRIBE, DENY, pattern_type=PREFIXED)], False, False),
+        ([acl("*"), acl("orders.", DESCRIBE, DENY, pattern_type=PREFIXED)], False, True),
+        ([acl("*"), acl("*", DESCRIBE, DENY, principal="User:*")], False, False),
+        ([acl("*"), acl("*", DESCRIBE, DENY, host="10.0.0.2")], False, True),
+        ([acl("a"), acl("z", pattern_type=PREFIXED)], True, True),
+        ([acl("orders-x", principal="User:bob")], True, False),
+        ([acl("or", principal="User:bob", pattern_type=PREFIXED)], True, False),
+        ([acl("orders-x", DESCRIBE, DENY)], True, False),
+    ],
+)
+def test_every_resource_whose_name_begins_so(
+    acls: list[Acl], everyone: bool, certain: bool
+) -> None:
+    made = index(*acls, everyone=everyone)
+    assert made.decide_every(ALICE, ADDRESS, DESCRIBE, TOPIC, "orders-").allowed is certain
+
+
+def test_super_users_may_do_it_to_every_resource() -> None:
+    made = index(acl("*", ALL, DENY), super_users=[ALICE])
+    assert made.decide_every(ALICE, ADDRESS, DESCRIBE, TOPIC, "").super_user
+
+
+def test_why_not_every_resource() -> None:
+    rule = acl("orders-secret", DESCRIBE, DENY)
+    made = index(acl("*"), rule)
+    assert made.decide_every(ALICE, ADDRESS, DESCRIBE, TOPIC, "orders-").rule == rule
+    other = acl("orders-new", DESCRIBE, DENY)
+    changed = made.with_changes(created=[other], deleted=[rule], version=2)
+    assert changed.decide_every(ALICE, ADDRESS, DESCRIBE, TOPIC, "orders-").rule == other

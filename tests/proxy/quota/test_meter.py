@@ -124,6 +124,21 @@ def test_what_is_not_yet_told_to_others_is_little() -> None:
     assert second.rate(50.0) >= (10_000 - 100) / 10
 
 
+def test_who_waits_for_as_long_as_told_is_not_refused_for_a_rounding() -> None:
+    (meter,) = meters(1, 1_000.0)
+    meter.record(15_000, now=50.0)
+    assert meter.exceeded(now=64.99) == 10
+    assert meter.exceeded(now=64.998) == 0
+
+
+def test_what_passes_at_once_can_be_said_in_max_bytes() -> None:
+    assert [meters(1, limit)[0].most_at_once for limit in (0.01, 1_000.0, 1e12)] == [
+        1,
+        10_000,
+        0x7FFF_FFFF,
+    ]
+
+
 def test_a_connection_is_tried_before_it_counts() -> None:
     """KIP-612: who is refused is not counted, or a flood would never end."""
     (meter,) = meters(1, 2.0)

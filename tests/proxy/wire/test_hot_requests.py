@@ -130,9 +130,10 @@ def test_a_fetch_is_walked_through(version: int, topics: list[tuple[str, list[in
     assert (request.session_id, request.session_epoch) == ((5, 6) if version >= 7 else (0, -1))
     assert [list(one.partitions) for one in request.topics] == [indexes for _, indexes in topics]
     kept = list(request.topics[1:])
-    assert fetch_requests.keep(version, body, request, kept, -1) == fetch_body(
-        version, topics[1:], session_epoch=i32(-1)
-    )
+    for most, limit in ((1, 1), (2, 2), (99, 2)):
+        assert fetch_requests.keep(
+            version, body, request, kept, epoch=-1, most_bytes=most
+        ) == fetch_body(version, topics[1:], session_epoch=i32(-1), max_bytes=i32(limit))
 
 
 @pytest.mark.parametrize("version", range(3, 14))
@@ -258,3 +259,13 @@ def test_a_plain_produce_is_what_the_whole_message_says(
         for one in request.topics
     ]
     assert plain == [b"\x02" + one for one in said]
+
+
+def test_a_produce_of_hundreds_of_partitions_is_not_plain() -> None:
+    """To look at so many each time would keep others waiting."""
+    each = produce_requests.MOST_PLAIN_PARTITIONS // 4
+    for more, is_plain in ((0, True), (1, False)):
+        topics = [(f"t{number}", list(range(each))) for number in range(3)]
+        topics.append(("last", list(range(each + more))))
+        plain = produce_requests.plain_topics(12, produce_body(12, topics), 0)
+        assert (plain is not None) is is_plain

@@ -1,8 +1,9 @@
 """What the tests of guards are given: somebody's rights, a request, and what came of it."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from sys import maxsize
 from typing import Any
 
 import pytest
@@ -23,7 +24,8 @@ from proxy.steps import finish
 from proxy.wire.codec import decode, encode, response_type
 
 Right = tuple[Operation, ResourceType, str]
-"""`*` as the name is every name. Nothing is implied: what counts is what is listed."""
+"""`*` as the name is every name, `a*` every name that begins so. Nothing is implied: what counts is
+what is listed."""
 
 
 def topic(operation: Operation, *names: str) -> frozenset[Right]:
@@ -59,8 +61,26 @@ class Rights:
     def may(
         self, operation: Operation, resource_type: ResourceType, name: str, *, report: bool = True
     ) -> bool:
+        return self._judge(operation, resource_type, name, report)
+
+    def may_every(
+        self,
+        operation: Operation,
+        resource_type: ResourceType,
+        beginning: str,
+        *,
+        report: bool = True,
+    ) -> bool:
+        return self._judge(operation, resource_type, f"{beginning}*", report)
+
+    def _judge(
+        self, operation: Operation, resource_type: ResourceType, name: str, report: bool
+    ) -> bool:
         right = (operation, resource_type, name)
-        allowed = right in self.allowed or (operation, resource_type, "*") in self.allowed
+        allowed = right in self.allowed or any(
+            (operation, resource_type, f"{name[:length]}*") in self.allowed
+            for length in range(len(name) + 1)
+        )
         if report and not allowed:
             self.denials.append(right)
         return allowed
@@ -102,6 +122,7 @@ def inquiry(
     request: Any,
     allowed: Iterable[Right] = NOTHING,
     topics: Mapping[bytes, str | None] | None = None,
+    listed: Sequence[str] | None = None,
 ) -> Inquiry:
     """A request (one of kio's) by somebody who may do what is `allowed`."""
     return Inquiry(
@@ -109,6 +130,7 @@ def inquiry(
         body=encode(request),
         authority=Rights(frozenset(allowed)),
         topics=Topics(topics or {}),
+        listed=listed,
     )
 
 
@@ -117,12 +139,13 @@ def judged(
     request: Any,
     allowed: Iterable[Right] = NOTHING,
     topics: Mapping[bytes, str | None] | None = None,
+    listed: Sequence[str] | None = None,
 ) -> Judgement:
     """Judge a request at once, and in the shortest of steps: both must say the same."""
-    asked = inquiry(request, allowed, topics)
+    asked = inquiry(request, allowed, topics, listed)
     in_pieces = finish(in_steps(lambda: _in_steps(guard, asked), most_values=10_000, seconds=0))
     try:
-        at_once: Judgement | TopicsUnknown = guard(inquiry(request, allowed, topics))
+        at_once: Judgement | TopicsUnknown = guard(inquiry(request, allowed, topics, listed))
     except TopicsUnknown as unknown:
         if getattr(in_pieces, "ids", None) == unknown.ids:
             raise
@@ -160,7 +183,7 @@ def received(judgement: Judgement, request: Any, response: Any = None) -> Any:
     if isinstance(judgement, Change) and judgement.response is not None:
         body = encode(response)
         changed = judgement.response(body)
-        in_pieces = in_steps(partial(judgement.response, body), most_values=10_000, seconds=0)
+        in_pieces = in_steps(partial(judgement.response, body), most_values=maxsize, seconds=0)
         assert finish(in_pieces) == changed
         return decode(schema, changed)
     return response

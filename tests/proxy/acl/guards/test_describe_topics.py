@@ -1,21 +1,34 @@
 """DescribeTopicPartitions: what is hidden is not told, not even by where a page ends."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
+from kio.static.primitive import i32
 
 from proxy.acl.guards import GUARDS
-from proxy.acl.judgement import Answer, Change
+from proxy.acl.judgement import Answer, Change, TopicsUnlisted
 from proxy.acl.model import Operation
-from proxy.wire.codec import encode, request_type, response_type
-from tests.proxy.acl.guards.given import judged, received, sent, topic
+from proxy.wire.codec import request_type, response_type
+from tests.proxy.acl.guards.given import (
+    EVERYTHING,
+    NOTHING,
+    Right,
+    judged,
+    received,
+    sent,
+    topic,
+)
 from tests.proxy.wire.instances import large
 
 API = 75
 REQUEST, RESPONSE = large(request_type(API, 0)), large(response_type(API, 0))
 DENIED = ErrorCode.topic_authorization_failed
+PARTITIONS = 3
 VISIBLE = topic(Operation.DESCRIBE, "a", "c") | topic(Operation.READ, "a")
 
 
@@ -24,7 +37,9 @@ def asking(*names: str, cursor: str | None = None, partition: int = 3) -> Any:
     return replace(
         REQUEST,
         topics=tuple(replace(one, name=name) for name in names),
-        cursor=cursor and replace(REQUEST.cursor, topic_name=cursor, partition_index=partition),
+        cursor=None
+        if cursor is None
+        else replace(REQUEST.cursor, topic_name=cursor, partition_index=partition),
     )
 
 
@@ -96,53 +111,132 @@ def test_a_cursor_at_a_hidden_last_topic_ends_the_list() -> None:
     assert isinstance(judgement, Answer)
 
 
-def test_all_topics_are_those_that_may_be_seen() -> None:
-    request = asking()
-    judgement = judged(GUARDS[API], request, VISIBLE)
+def test_a_list_of_all_topics_needs_their_names() -> None:
+    with pytest.raises(TopicsUnlisted):
+        judged(GUARDS[API], asking(), VISIBLE)
+
+
+@pytest.mark.parametrize("rights", [EVERYTHING, topic(Operation.DESCRIBE, "*")], ids=["root", "*"])
+def test_who_may_describe_all_is_shown_what_the_broker_pages(rights: frozenset[Right]) -> None:
+    request = asking(cursor="b", partition=-1)
+    judgement = judged(GUARDS[API], request, rights)
     assert sent(judgement, request) == request
-    response = received(judgement, request, answering("a", "b", "c", "d"))
-    assert [one.name for one in response.topics] == ["a", "c"]
+    broker = answering("b", "c", cursor="d")
+    response = received(judgement, request, broker)
+    assert ([one.name for one in response.topics], response.next_cursor) == (
+        ["b", "c"],
+        broker.next_cursor,
+    )
 
 
-def test_a_page_that_ends_at_a_visible_topic_says_so() -> None:
-    request = asking()
-    judgement = judged(GUARDS[API], request, VISIBLE)
-    broker = answering("a", "b", cursor="c")
-    assert received(judgement, request, broker).next_cursor == broker.next_cursor
+def listing(visible: Collection[str], hidden: Collection[str], request: Any) -> Any:
+    """What the client is answered, by a broker that has these topics, of three partitions each."""
+    rights = topic(Operation.DESCRIBE, *visible)
+    judgement = judged(GUARDS[API], request, rights, listed=sorted({*visible, *hidden}))
+    if isinstance(judgement, Answer):
+        return received(judgement, request)
+    asked = sent(judgement, request)
+    assert asked.topics, "none would be all"
+    assert {one.name for one in asked.topics} <= {*visible}
+    return received(judgement, request, broker_page(asked))
 
 
-def test_a_page_that_ends_at_a_hidden_topic_does_not_tell_its_name() -> None:
-    """And yet the next page begins there: else a page of hidden topics would never end."""
-    request = asking()
-    judgement = judged(GUARDS[API], request, VISIBLE)
-    told = judgement_response(judgement, answering("a", cursor="b-secret", partition=7))
-    assert b"secret" not in encode(told)
-    assert told.next_cursor.partition_index == 7
-    again = asking(cursor=told.next_cursor.topic_name, partition=7)
-    following = judged(GUARDS[API], again, VISIBLE)
-    assert sent(following, again) == asking(cursor="b-secret", partition=7)
+def broker_page(request: Any) -> Any:
+    """What Kafka's `DescribeTopicPartitionsRequestHandler` says to a list of topics that exist."""
+    cursor, partition = request.cursor, RESPONSE.topics[0].partitions[0]
+    names = sorted(one.name for one in request.topics)
+    if cursor is not None:
+        assert cursor.topic_name in names
+        assert cursor.partition_index >= 0
+        names = names[names.index(cursor.topic_name) :]
+    left = max(request.response_partition_limit, 1)
+    topics: list[Any] = []
+    for name in names:
+        if not left:
+            return paged(topics, name, 0)
+        start = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
+        indexes = range(start, min(PARTITIONS, start + left))
+        left -= len(indexes)
+        entries = tuple(replace(partition, partition_index=i32(index)) for index in indexes)
+        topics.append(replace(answering(name).topics[0], partitions=entries))
+        if indexes.stop < PARTITIONS:
+            return paged(topics, name, indexes.stop)
+    return paged(topics)
 
 
-def judgement_response(judgement: Any, broker: Any) -> Any:
-    return received(judgement, asking(), broker)
+def paged(topics: list[Any], name: str | None = None, index: int = 0) -> Any:
+    cursor = name and replace(RESPONSE.next_cursor, topic_name=name, partition_index=i32(index))
+    return replace(RESPONSE, topics=tuple(topics), next_cursor=cursor)
 
 
-def test_every_seal_is_of_the_same_length() -> None:
-    judgement = judged(GUARDS[API], asking(), VISIBLE)
-    seals = [
-        judgement_response(judgement, answering(cursor=name)).next_cursor.topic_name
-        for name in ("b", "x" * 249)
+NAMES = st.sets(st.text("-.Zaz", min_size=1, max_size=3), max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    visible=NAMES,
+    hidden=NAMES,
+    limit=st.integers(-1, 12),
+    cursor=st.none() | st.text("!-.Zaz~\u00e9", max_size=4),
+    partition=st.integers(-2, 4),
+)
+def test_nothing_tells_of_hidden_topics(
+    visible: set[str], hidden: set[str], limit: int, cursor: str | None, partition: int
+) -> None:
+    """Neither what is shown, nor how it is paged, nor what becomes of any cursor."""
+    request = replace(
+        asking(cursor=cursor, partition=partition), response_partition_limit=i32(limit)
+    )
+    told = listing(visible, hidden - visible, request)
+    assert told == listing(visible, (), request)
+    after = [one for one in sorted(visible) if cursor is None or one >= cursor]
+    if not after or (cursor is not None and partition < 0):
+        assert (told.topics, told.next_cursor) == ((), None)
+        return
+    kept = request.cursor if cursor == after[0] else None
+    asked = replace(request, topics=asking(*after).topics, cursor=kept)
+    page = broker_page(asked)
+    assert told.next_cursor == page.next_cursor
+    assert [(one.name, one.partitions) for one in told.topics] == [
+        (one.name, one.partitions) for one in page.topics
     ]
-    assert len(seals[0]) == len(seals[1])
 
 
-@pytest.mark.parametrize("cursor", ["!", "!AAAA", "!" + "A" * 354, "!é", "!%%%%", "plain"], ids=str)
-def test_a_forged_seal_is_but_a_name(cursor: str) -> None:
-    """What a seal holds cannot be chosen by the client, nor does a wrong one fail in our hands."""
-    request = asking(cursor=cursor)
-    judgement = judged(GUARDS[API], request, VISIBLE)
-    assert isinstance(judgement, Change)
-    assert judgement.request is None
+def test_no_more_topics_are_named_than_a_page_can_hold() -> None:
+    """However much the client allows; the next page begins behind them."""
+    names = [f"t{number:04}" for number in range(2_002)]
+    request = replace(asking(), response_partition_limit=i32(1_000_000))
+    rights = topic(Operation.DESCRIBE, *names)
+    judgement = judged(GUARDS[API], request, rights, listed=["hidden", *names])
+    assert [one.name for one in sent(judgement, request).topics] == names[:-1]
+    assert received(judgement, request, answering("t2000")).next_cursor == replace(
+        RESPONSE.next_cursor, topic_name="t2001", partition_index=i32(0)
+    )
+    full = answering("t0000", cursor="t0001")
+    assert received(judgement, request, full).next_cursor == full.next_cursor
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_not_on_the_list() -> None:
+    request = asking()
+    judgement = judged(GUARDS[API], request, VISIBLE, listed=["a", "b", "c"])
+    page = answering("a", "c")
+    gone = replace(
+        page.topics[1],
+        error_code=ErrorCode.unknown_topic_or_partition,
+        partitions=(),
+        topic_id=None,
+    )
+    told = received(judgement, request, replace(page, topics=(page.topics[0], gone)))
+    assert [one.name for one in told.topics] == ["a"]
+
+
+def test_who_may_see_nothing_is_told_so_at_once() -> None:
+    """To name no topics to the broker would be to ask for all."""
+    judgement = judged(GUARDS[API], asking(), NOTHING, listed=["a", "b"])
+    assert isinstance(judgement, Answer)
+    assert received(judgement, asking()) == received(
+        judged(GUARDS[API], asking(cursor="a"), NOTHING, listed=[]), asking()
+    )
 
 
 def test_a_cursor_that_was_not_asked_for_is_left_to_the_broker() -> None:

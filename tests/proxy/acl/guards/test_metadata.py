@@ -1,6 +1,7 @@
 """Metadata: what is hidden, what may be made, and how each version says so."""
 
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from kio.static.primitive import i32
 
 from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make
 from proxy.acl.guards.metadata import metadata
-from proxy.acl.judgement import FORWARD, Change, TopicsUnknown
+from proxy.acl.judgement import FORWARD, Change, Inquiry, Judgement, TopicsUnknown
 from proxy.acl.model import Operation
 from proxy.wire.codec import request_type, response_type
 from proxy.wire.primitives import Malformed
@@ -86,6 +87,10 @@ def telling(version: int, *topics: tuple[str, int], operations: int = -(2**31)) 
     )
 
 
+def metadata_before_brokers_that_make_none(asked: Inquiry) -> Judgement:
+    return metadata(replace(asked, brokers_make_topics=False))
+
+
 def shown(response: Any) -> list[tuple[str | None, int, int]]:
     return [(one.name, one.error_code.value, len(one.partitions)) for one in response.topics]
 
@@ -126,6 +131,27 @@ class TestEveryVersion:
         assert shown(received(judgement, request, telling(asked_in, ("seen", 0)))) == [
             ("seen", 0, 1)
         ]
+
+    def test_what_has_no_valid_name_is_denied_alike(self, version: int) -> None:
+        """Kafka asks for the right to create it before it looks at the name."""
+        request = asking(version, "seen")
+        judgement = judged(metadata, request, SEEN)
+        invalid = telling(max(version, 4), ("seen", 17))
+        assert shown(received(judgement, request, invalid)) == [("seen", 29, 0)]
+
+    @pytest.mark.parametrize("error", [3, 17])
+    def test_where_brokers_make_no_topics_what_is_missing_is_not_denied(
+        self, version: int, error: int
+    ) -> None:
+        """And still not made, should the setting be wrong."""
+        request = asking(version, "seen", "other")
+        judgement = judged(metadata_before_brokers_that_make_none, request, SEEN)
+        asked_in = max(version, 4)
+        asked = sent(judgement, asking(asked_in))
+        assert [one.name for one in asked.topics] == ["seen"]
+        assert asked.allow_auto_topic_creation is False
+        response = received(judgement, request, telling(asked_in, ("seen", error)))
+        assert [one[:2] for one in shown(response)] == [("seen", error), ("other", 29)]
 
     def test_everything_hidden_asks_for_no_topic(self, version: int) -> None:
         """An empty list is every topic in version 0."""
