@@ -35,7 +35,7 @@ def test_salts_have_the_form_of_kafkas_tools() -> None:
         (b"AB==", SaltForm("ASCII", 4)),  # no encoder writes it
         (b"a=b=", SaltForm("ASCII", 4)),
         (b"=", SaltForm("ASCII", 1)),
-        (str(uuid.uuid4()).encode(), SaltForm("ASCII", 36)),
+        (str(uuid.UUID(int=7)).encode(), SaltForm("ASCII", 36)),
         (bytes(20), SaltForm("bytes", 20)),
         ("\u00e9".encode(), SaltForm("bytes", 2)),
         (bytes(MOST_BYTES + 1), SaltForm("bytes", MOST_BYTES)),
