@@ -49,7 +49,8 @@ def _command(principal: str, kind: str, name: str, operations: Sequence[str]) ->
     """Null: it would allow more than was asked for, or something else."""
     everybody = principal.partition(":")[2] == _WILDCARD
     cut = any(len(text) >= MAX_TEXT_CHARS for text in (principal, name))
-    if kind not in _OPTIONS or name == _WILDCARD or everybody or cut:
+    several = name == _WILDCARD or (kind == "TOPIC" and _WILDCARD in name)  # `orders-*`: no name
+    if kind not in _OPTIONS or several or everybody or cut:
         return None
     option = _OPTIONS[kind]
     resource = option if kind == "CLUSTER" else f"{option}={name}"

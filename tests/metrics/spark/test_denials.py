@@ -63,6 +63,7 @@ def test_a_name_stays_one_word_of_the_command(name: str) -> None:
     "more",
     [
         {"resource_name": "*"},
+        {"resource_name": "orders-*"},
         {"principal": "User:*"},
         {"resource_name": "x" * 255 + "…"},
         {"resource_type": "A_LATER_TYPE"},
@@ -70,6 +71,9 @@ def test_a_name_stays_one_word_of_the_command(name: str) -> None:
     ],
 )
 def test_no_command_allows_more_than_was_asked_for(more: dict[str, Any]) -> None:
-    """To kafka-acls `*` is every topic, and a name that was cut is another's name."""
+    """To kafka-acls `*` is every topic, and a name that was cut is another's name.
+
+    `orders-*` is denied to who subscribes to `orders-.*`, and is no topic's name.
+    """
     (row,) = missing_acls([denial(**more)])
     assert row["command"] is None
