@@ -109,9 +109,11 @@ def test_long_requests_and_responses_of_a_judged_connection() -> None:
         assert sized(await read_frame(reader)) == requests[0]
         assert sized(await read_frame(reader)) == requests[1]
         assert b"hidden" not in await read_frame(reader)
-        assert sized(await read_frame(reader)) == requests[4]
-        for correlation_id in (1, 2, 3, 5):
+        for correlation_id in (1, 2, 3):
             writer.write(long[:4] + struct.pack(">i", correlation_id) + long[8:])
+        # what is kept of a long one, for its response, is too much for others to be taken meanwhile
+        assert sized(await read_frame(reader)) == requests[4]
+        writer.write(long[:4] + struct.pack(">i", 5) + long[8:])
         await reader.read()
 
     async def test(relay: Relay) -> None:
