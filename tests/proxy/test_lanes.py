@@ -11,6 +11,7 @@ from proxy.lanes import NEVER, Lane, Lanes, old_objects_left_alone
 from proxy.room import LONG
 from proxy.steps import Deliberation, Steps
 from proxy.turns import Turns
+from tests.proxy.steps_given import slow
 
 
 def noting(name: str, seen: list[str], steps: int = 3) -> Steps[str]:
@@ -141,8 +142,7 @@ def test_a_wide_lane_has_one_work_of_each_principal_and_no_more_than_its_width()
             assert who not in under_way
             under_way.append(who)
             most = max(most, len(under_way))
-            for _ in range(1_000):
-                yield
+            yield from slow(3)
             under_way.remove(who)
             return who
 

@@ -2,12 +2,12 @@
 
 import asyncio
 from functools import partial
-from time import perf_counter
 
 import pytest
 
 from proxy.steps import Steps, finish
-from proxy.turns import SLICE_SECONDS, Turns
+from proxy.turns import Turns
+from tests.proxy.steps_given import slow
 
 
 def counting(to: int, seen: list[str], name: str = "") -> Steps[int]:
@@ -15,16 +15,6 @@ def counting(to: int, seen: list[str], name: str = "") -> Steps[int]:
         seen.append(f"{name}{number}")
         yield
     return to
-
-
-def slow(steps: int) -> Steps[int]:
-    """Each step takes a whole slice."""
-    for _ in range(steps):
-        until = perf_counter() + SLICE_SECONDS
-        while perf_counter() < until:
-            pass
-        yield
-    return steps
 
 
 def failing() -> Steps[int]:
