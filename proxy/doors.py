@@ -17,6 +17,7 @@ from proxy.listener import Listener
 from proxy.routing.discovery import ClusterDiscovery, SidecarDiscovery, Target
 from proxy.routing.transparent import TransparentDiscovery, Vestibule, judge
 from proxy.sockets import listen
+from proxy.unending import unending
 from proxy.upstream import Access
 
 log = logging.getLogger(__name__)
@@ -63,14 +64,14 @@ class Routing:
     async def open(self, listening: Mapping[str, socket.socket]) -> None:
         """Look once for brokers, open every listener's own address, and keep looking."""
         if self._identity is not None:
-            self._spawn(self._identity.run())
+            self._spawn(unending(self._identity.run))
         now = asyncio.get_running_loop().time()
         for listener in self._listeners:
             self._map(listener)
         for discovery in (self._sidecar, self._cluster, self._transparent):
             if discovery is not None:
                 await discovery.round(now)
-                self._spawn(discovery.run())
+                self._spawn(unending(discovery.run))
         for listener in self._listeners:
             await self._serve(listener, None, listening[listener.name], self._entrance(listener))
 

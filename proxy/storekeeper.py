@@ -37,6 +37,7 @@ LONGEST_WAIT: Final = 60.0
 given up long before: Kafka's `request.timeout.ms` is 30 s."""
 REFRESH_EVERY: Final = 1.0
 """Seconds between two looks whether the store has changed."""
+MISTAKE: Final = "what the store has could not be taken over, see the log"
 LOOK_EVERY: Final = 0.2
 """Seconds between two looks whether anything is known yet."""
 
@@ -122,6 +123,10 @@ class Storekeeper:
             if self._error is None:
                 log.error("%s", error)
             self._error = str(error)
+        except Exception:
+            if self._error != MISTAKE:
+                log.exception("what the store has could not be taken over")
+            self._error = MISTAKE
 
     def _take_over_acls(self) -> None:
         if self._authorization is not None and self._authorization.take_over():

@@ -44,6 +44,7 @@ from proxy.store import CachedCredentials, open_users
 from proxy.storekeeper import Storekeeper, open_store_to_share
 from proxy.tls.follower import follow as follow_certificates
 from proxy.turns import Turns
+from proxy.unending import unending
 from proxy.upstream import open_access
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ class Worker:
             self._events.start()
         for listener in self._listeners:
             if listener.keys is not None:
-                self.spawn(listener.keys.run())
+                self.spawn(unending(listener.keys.run))
         await self._open_until_stopped()
         await self._drain()
         if self._authorization is not None:
@@ -219,9 +220,9 @@ class Worker:
         """Let clients in, as soon as it is known what they may do."""
         await self._storekeeper.known()
         await self._routing.open(self._given.listening)
-        self.spawn(self._tick())
-        self.spawn(self._storekeeper.follow())
-        self.spawn(self._follow_cluster())
+        self.spawn(unending(self._tick))
+        self.spawn(unending(self._storekeeper.follow))
+        self.spawn(unending(self._follow_cluster))
         if self._given.tls.all:
             self.spawn(follow_certificates(self._given.tls))
         if self._given.number == 0:

@@ -209,6 +209,24 @@ def test_what_was_known_goes_on_applying(
     assert len(caplog.records) == 2, "another time is told anew"
 
 
+def test_a_mistake_of_the_proxy_keeps_clients_away_until_it_has_passed(
+    mirror: SqliteMirror, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rights that were revoked would go on applying without a word."""
+    answered(mirror, acl("a"))
+    reading = Reading(mirror)
+    reading.refresh()
+    answered(mirror, acl("a"), acl("b"))
+    reading.store.each["acl_version"] = lambda: int("a mistake")
+    for _ in range(3):
+        reading.refresh()
+        assert (reading.keeper.not_ready(), reading.acls()) == ([storekeeper.MISTAKE], 1)
+    assert len(caplog.records) == 1, "it is told once"
+    reading.store.each.clear()
+    reading.refresh()
+    assert (reading.keeper.not_ready(), reading.acls()) == ([], 2)
+
+
 def test_connections_are_judged_anew_when_acls_change(mirror: SqliteMirror) -> None:
     """And not each time that the brokers answer."""
     answered(mirror, acl("a"), at=monotonic() - 10)
