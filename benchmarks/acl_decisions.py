@@ -23,7 +23,7 @@ from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.acl.stored import Acls
 from proxy.store import open_store
-from proxy.worker import COLLECTOR_THRESHOLD, SWITCH_INTERVAL
+from proxy.worker_process import COLLECTOR_THRESHOLD, SWITCH_INTERVAL
 
 TOPIC, LITERAL, PREFIXED = ResourceType.TOPIC, PatternType.LITERAL, PatternType.PREFIXED
 READ, WRITE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE

@@ -33,12 +33,19 @@ def file_stem(proxy_id: str, worker: int, wall: float) -> str:
     return f"events-{safe}-{worker}-{begun:%Y%m%dT%H%M%SZ}"
 
 
+def make_directory(directory: Path) -> None:
+    """Make the directory of event files if there is none; raises OSError if it takes no files."""
+    directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
+
+
 class EventFile:
     """One file that grows. A failed write leaves whole lines behind."""
 
     def __init__(self, directory: Path, stem: str) -> None:
         """Create it under the first free sequence number; raises OSError."""
-        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        make_directory(directory)
         self._fd, self._path = _create(directory, stem)
         self.size = 0
 

@@ -132,7 +132,7 @@ class SessionEvent:
     schema_version: int = _column("Version of this schema.", default=SCHEMA_VERSION)
     kind: EventKind = _column("What happened; see the kinds.")
     timestamp_ms: int = _column("When, epoch ms by the clock of the proxy.")
-    proxy_id: str = _column("The proxy instance, as it is configured (by default the host name).")
+    proxy_id: str = _column("The host name of the proxy's machine or pod.")
     worker: int = _column("Number of the worker process, from 0.")
     connection_id: str = _column("Unique across proxies, workers and restarts.")
     sequence: int = _column(

@@ -185,8 +185,8 @@ JWKS_REFRESH_FAILURES = counter(
 )
 CONFIGURATION_STALE = gauge(
     "configuration_stale",
-    "1 if the configuration file was none at the last SIGHUP: the one before applies. The log says"
-    " what is wrong with it.",
+    "1 if the configuration file could not be used at the last SIGHUP: the one before applies."
+    " The log says what is wrong with it.",
     merge=Merge.MAX,
 )
 

@@ -5,10 +5,9 @@ The only module that touches transports. What was learnt about uvloop:
 - Small reads arrive as bytes (`data_received`), which are handed on as they are: one call per read
   and no copy. A side that carries bulk reads into one large buffer per worker instead
   (`proxy/bulk.py`).
-- A write goes to the kernel at once, unless an earlier one waits. (Up to 0.22 a short one left at the
-  end of the loop's turn. To have it so again costs more: `benchmarks/README.md`.) What is not a
-  copy and was not taken stays referenced by the transport, so a read buffer is then given up for a
-  new one.
+- A write goes to the kernel at once, unless an earlier one waits; to gather the short ones of a
+  turn costs more (`benchmarks/README.md`). What is not a copy and was not taken stays referenced by
+  the transport, so a read buffer is then given up for a new one.
 - The loop's own time stands still for a turn, and counts in milliseconds: `monotonic` does not.
 - Transports are no instances of `asyncio.Transport`: cast, do not ask.
 - `transport.close()` waits until everything was written, so a client that does not read could

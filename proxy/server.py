@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from metrics.event_files import make_directory
 from proxy.acl.model import AuthorizerMode
 from proxy.config import Config, Quotas, QuotasMode, compare, load
 from proxy.config.exposure import exposures
@@ -24,8 +25,8 @@ from proxy.errors import ConfigError, ProxyError
 from proxy.quota.callback import CLASS_SETTING, configured_callback
 from proxy.quota.shared import UsageTable
 from proxy.quota.window import WindowConfig
-from proxy.sockets import listen, listen_privately, remove_left_over
-from proxy.store import open_store, open_users
+from proxy.sockets import listen, listen_privately, refuse_taken, remove_left_over
+from proxy.store import StoreError, open_store, open_users
 from proxy.tls.contexts import TlsOfAll, open_tls
 from proxy.watchword import WATCHWORD as WATCHWORD  # to be the same in all workers
 
@@ -95,6 +96,7 @@ class Server:
         try:
             self._bind()
             self._begin_store()
+            self._begin_events()
             _try_callback(self._config.quotas)
         except ProxyError as error:
             print(f"reauth-proxy: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
@@ -116,6 +118,9 @@ class Server:
 
     def _bind(self) -> None:
         config = self._config
+        for address in (*(one.address for one in config.listeners), config.http.address):
+            if address is not None:
+                refuse_taken(address.host, address.port)
         for worker in self._workers:
             for listener in config.listeners:
                 worker.listening[listener.name] = listen(
@@ -135,17 +140,30 @@ class Server:
         store = open_store(settings.url)
         try:
             store.begin()
-            open_users(settings.users_file, store).version()  # raises if it cannot be read
+            try:
+                open_users(settings.users_file, store).version()
+            except StoreError as error:
+                raise ConfigError("store.users.file", str(error)) from error
             if settings.users_file is not None and store.credential_infos():
                 log.warning("store.users.file is set: SCRAM users of %s do not count", settings.url)
         finally:
             store.close()
 
+    def _begin_events(self) -> None:
+        directory = self._config.events.directory
+        if directory is None:
+            return
+        try:
+            make_directory(directory)
+        except OSError as error:
+            problem = f"{directory}: cannot be written to: {error.strerror}"
+            raise ConfigError("events.directory", problem) from error
+
     # Children
 
     def _load(self) -> None:
         """Load what all workers need, once: they share its memory, and need not wait for it."""
-        import proxy.worker
+        import proxy.worker_process
 
         if self._config.authorizer.mode is not AuthorizerMode.OFF:
             import proxy.authorization
@@ -175,7 +193,7 @@ class Server:
 
     def _worker_main(self, worker: Worker) -> Callable[[], int]:
         def main() -> int:
-            from proxy.worker import run
+            from proxy.worker_process import run
 
             return run(self._path, self._config, self._latest, worker, self._lifeline)
 

@@ -29,8 +29,26 @@ def listen(host: str, port: int) -> socket.socket:
         sock.setblocking(False)
     except OSError as error:
         sock.close()
-        raise ConfigError("", f"cannot listen on {host}:{port}: {error.strerror}") from error
+        raise _unusable(host, port, error) from error
     return sock
+
+
+def refuse_taken(host: str, port: int) -> None:
+    """Raise ConfigError if another program listens there.
+
+    One of ours could be listened beside (`listen`), and would have a part of its clients.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+        except OSError as error:
+            raise _unusable(host, port, error) from error
+
+
+def _unusable(host: str, port: int, error: OSError) -> ConfigError:
+    return ConfigError("", f"cannot listen on {host}:{port}: {error.strerror}")
 
 
 def listen_privately(path: Path) -> socket.socket:

@@ -1,18 +1,14 @@
 """A worker process: the data path of its share of the connections, and the little beside it."""
 
 import asyncio
-import gc
 import logging
 import socket
-import sys
 import time
 from collections.abc import Coroutine, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
-
-import uvloop
 
 from metrics import registry
 from metrics.event_log import EventLogSettings
@@ -59,12 +55,6 @@ DRAIN_LOOK: Final = 0.05
 """Seconds between two looks whether all connections have ended."""
 CLIENTS_AT_ONCE: Final = 256
 """Connections that are told of other quotas, or swept, before the event loop goes on."""
-COLLECTOR_THRESHOLD: Final = 1_500
-"""Allocations between two runs of the cycle collector. A closed connection is a cycle: with more
-between two runs, one that finds thousands of them holds up all others for tens of milliseconds."""
-SWITCH_INTERVAL: Final = 0.0002
-"""Seconds after which a thread beside the event loop, which answers about 100,000 ACLs say, lets
-the loop go on. Python's own five milliseconds would be added to every turn of the loop."""
 
 
 class Worker:
@@ -205,6 +195,9 @@ class Worker:
         control.close()
         if self._events is not None:
             await asyncio.to_thread(self._events.close)
+        for task in self._tasks:
+            task.cancel()  # none is to meet a store that is closed
+        self._store.close()
         return 0
 
     async def _open_until_stopped(self) -> None:
@@ -371,26 +364,3 @@ class Worker:
             self._quotas.collect(snapshot, monotonic())
         for listener in self._listeners:
             listener.collect(snapshot, self.loop.time())
-
-
-def run(
-    path: Path, settings: config.Config, latest: config.Config, given: "Given", lifeline: int
-) -> int:
-    """Be a worker process until told to stop; return its exit status.
-
-    `latest` are the settings as of the last reload, which a worker that is started anew must not
-    forget; `settings` those that the proxy was started with.
-    """
-
-    async def main() -> int:
-        worker = Worker(path, settings, given)
-        gc.freeze()  # nor are 100,000 ACLs
-        if latest is not settings:
-            worker.apply(latest)
-        return await worker.run(lifeline)
-
-    gc.freeze()  # what the parent made is not looked through again
-    gc.set_threshold(COLLECTOR_THRESHOLD)
-    sys.setswitchinterval(SWITCH_INTERVAL)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(main())

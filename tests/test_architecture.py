@@ -42,8 +42,10 @@ MAY_KNOW_ASYNCIO = {
     "proxy/tls/transport.py",
     "proxy/token_source.py",
     "proxy/turns.py",
+    "proxy/unending.py",
     "proxy/upstream_identity.py",
     "proxy/worker.py",
+    "proxy/worker_process.py",
 }
 """The shell. Everything else is told what happened, and when."""
 

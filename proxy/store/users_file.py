@@ -17,6 +17,7 @@ nothing in it, which would be undone when the file is distributed the next time.
 import base64
 import binascii
 import json
+import logging
 import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ from proxy.store.interface import (
 from sasl.credentials import ScramCredential, ScramMechanism
 from sasl.strict_json import read_object
 from sasl.verifiers import NoVerifier, read, written
+
+log = logging.getLogger(__name__)
 
 MOST_BYTES: Final = 67_108_864
 """Of a file: 200,000 users and more. A Secret of Kubernetes has a mebibyte at most."""
@@ -145,13 +148,19 @@ class UsersFile:
             return self._version, self._users
 
     def _take_up(self, signature: Signature) -> None:
-        self._looked_at, self._fault = signature, None
+        before, self._looked_at, self._fault = self._users, signature, None
         try:
             self._users = Users.read(self._path)
         except StoreError as error:
             self._fault = str(error)
-        else:
-            self._version += 1
+            return
+        self._version += 1
+        if self._version == 1:
+            return
+        now, then = len(self._users.credentials), len(before.credentials)
+        log.info("%s: taken up, with %d verifiers; there were %d", self._path, now, then)
+        if self._users.secret != before.secret:
+            log.warning("%s: has another secret, which counts from a restart on", self._path)
 
 
 def _secret(found: object) -> bytes:

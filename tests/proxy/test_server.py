@@ -291,6 +291,48 @@ def test_an_address_in_use_is_one_line(serving: Serving) -> None:
     ]
 
 
+@pytest.mark.parametrize("which", ["clients", "http"])
+def test_another_proxy_is_not_joined(serving: Serving, tmp_path: Path, which: str) -> None:
+    """With SO_REUSEPORT the kernel would give it a part of the other's clients."""
+    assert "accepting" in serving.start()
+    directory = tmp_path / "other"
+    directory.mkdir()
+    other = Serving(directory, workers=1)
+    if which == "http":
+        other.settings["http"]["address"] = f"127.0.0.1:{serving.port}"
+    else:
+        other.settings["listeners"][0]["address"] = f"127.0.0.1:{serving.http_port}"
+    other.write()
+    try:
+        assert other.start() == ""
+        assert other.process.wait(PATIENCE_SECONDS) == 2
+        (line,) = other.log().splitlines()
+        assert line.endswith("Address already in use")
+    finally:
+        other.stop()
+
+
+def test_what_is_kept_is_in_one_file_when_it_has_ended(serving: Serving) -> None:
+    """So that who copies the file copies all of it."""
+    assert "accepting" in serving.start()
+    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
+    serving.process.terminate()
+    assert serving.process.wait(PATIENCE_SECONDS) == 0
+    assert [file.name for file in serving.path.parent.glob("state.db*")] == ["state.db"]
+
+
+@pytest.mark.parametrize("place", ["a file", "a file/below"])
+def test_a_directory_for_events_that_cannot_be_is_one_line(serving: Serving, place: str) -> None:
+    """They are what a proxy in `probe` is run for."""
+    serving.path.with_name("a file").touch()
+    serving.settings["events"] = {"directory": str(serving.path.with_name("a file") / place[7:])}
+    serving.write()
+    assert serving.start() == ""
+    assert serving.process.wait(PATIENCE_SECONDS) == 2
+    (line,) = serving.log().splitlines()
+    assert line.startswith("reauth-proxy: events.directory: ")
+
+
 @pytest.mark.parametrize("name", ["clients", "http"])
 def test_a_configuration_with_a_mistake_is_one_line(serving: Serving, name: str) -> None:
     if name == "clients":

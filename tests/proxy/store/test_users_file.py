@@ -1,6 +1,8 @@
 """A file of SCRAM users: read whole or not at all, and taken up when it is replaced."""
 
+import base64
 import json
+import logging
 import re
 from pathlib import Path
 
@@ -93,6 +95,26 @@ def test_a_file_that_is_not_there_is_told(path: Path) -> None:
         UsersFile(path).version()
     with pytest.raises(StoreError, match="cannot be read: Is a directory"):
         UsersFile(path.parent).version()
+
+
+def test_what_is_taken_up_is_told(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An empty file lets nobody in, and another secret lets two proxies tell who exists."""
+    caplog.set_level(logging.INFO)
+    put(path, content(alice=of(SHA_256)))
+    users = UsersFile(path)
+    users.version()
+    assert not caplog.records, "the first one is no news"
+    put(path, content())
+    users.version()
+    other = base64.b64encode(bytes(32)).decode()
+    put(path, content() | {"secret": other})
+    users.version()
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
+        ("INFO", f"{path}: taken up, with 0 verifiers; there were 1"),
+        ("INFO", f"{path}: taken up, with 0 verifiers; there were 0"),
+        ("WARNING", f"{path}: has another secret, which counts from a restart on"),
+    ]
+    assert other not in caplog.text
 
 
 def test_a_replacement_is_taken_up(path: Path) -> None:
