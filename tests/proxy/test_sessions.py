@@ -19,6 +19,7 @@ from proxy.config import load
 from proxy.sockets import connect_privately, listen_privately, remove_left_over
 from tests.processes import is_stopped
 from tests.proxy.sessions_given import LIFETIME_S, Client, Proxy, running
+from tests.proxy.test_server import PATIENCE_SECONDS, Serving
 from tests.proxy.waiting import until
 
 EACH = 16
@@ -271,22 +272,16 @@ def test_a_socket_in_use_and_a_file_are_left_alone(tmp_path: Path) -> None:
 
 def test_a_socket_that_cannot_be_is_one_clear_line(tmp_path: Path) -> None:
     """If the operator named it; the one beside the store is no reason not to serve."""
-
-    async def test(proxy: Proxy) -> None:
-        proxy.settings["admin"] = {"socket": str(tmp_path / "none" / "x.sock")}
-        proxy.write()
-        done = await asyncio.to_thread(
-            subprocess.run,
-            [sys.executable, "-m", "proxy", "serve", "--config", str(proxy.path)],
-            capture_output=True,
-            text=True,
-            timeout=180,
-        )
-        assert done.returncode == 2
-        line = done.stderr.splitlines()[-1]
+    proxy = Serving(tmp_path, workers=1)
+    proxy.settings["admin"] = {"socket": str(tmp_path / "none" / "x.sock")}
+    proxy.write()
+    try:
+        assert proxy.start() == ""
+        assert proxy.process.wait(PATIENCE_SECONDS) == 2
+        line = proxy.log().splitlines()[-1]
         assert line.startswith("reauth-proxy: admin.socket: cannot listen on ")
-
-    with_proxy(tmp_path, test, workers=1)
+    finally:
+        proxy.stop()
 
 
 def test_it_is_gone_when_the_proxy_ends(tmp_path: Path) -> None:
