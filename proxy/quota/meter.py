@@ -12,7 +12,8 @@ Formally: for all s < t, used(s, t) <= limit * max(window, t - s), but for the l
 each connection where it is counted when it has come (a Produce), that of each worker where what
 exceeds the limit already is left out (a Fetch; see `Throttle.fetched`).
 
-Debts are kept as time, so that a change of the limit changes what they weigh.
+Debts are kept as what was used, like the samples, so that a change of the limit changes how long
+they last: whose limit was too low for a while does not wait any longer when it is raised.
 """
 
 from dataclasses import dataclass
@@ -39,8 +40,6 @@ _ROUNDING_MS: Final = 2
 """By how much who waits for as long as told may come too early."""
 MOST_AT_ONCE: Final = 0x7FFF_FFFF
 """What max_bytes, an INT32, can say."""
-_MICROSECONDS: Final = 1_000
-"""In a millisecond: the unit of debts."""
 
 
 @dataclass(slots=True)
@@ -174,15 +173,15 @@ class Meter(SharedQuota):
             self._write(row, max(self._settled_sample, sample - self._table.config.num + 1))
         self._pending = amount
         self._settled_sample = sample
-        used, debt_us = self._used(sample)
-        if amount and not used and not debt_us and self._keeps_debts:
+        used, debt = self._used(sample)
+        if amount and not used and not debt and self._keeps_debts:
             used = self._begin(row, sample, now)
         used += amount
         if amount:
             self._write(row, sample)
         window_ms = self._window_ms(sample, now)
-        weight_ms = used * 1_000 / self._limit + debt_us / _MICROSECONDS
-        self._publish(row, sample, debt_us, weight_ms)
+        weight_ms = (used + debt) * 1_000 / self._limit
+        self._publish(row, sample, debt, weight_ms)
         self._allow(weight_ms, window_ms, now)
         over_ms = weight_ms + ahead * 1_000 / self._limit - window_ms
         if over_ms <= 0:
@@ -223,7 +222,7 @@ class Meter(SharedQuota):
         self._table.words[at] = pack(sample, value + amount)
 
     def _used(self, sample: int) -> tuple[int, int]:
-        """Return what all workers used in the window, and the debt from before it (µs)."""
+        """Return what all workers used in the window, and the debt from before it."""
         num, end = self._table.config.num, SAMPLES + self._table.ring
         here = sample & NUMBER_MASK
         columns = self._columns()
@@ -237,25 +236,30 @@ class Meter(SharedQuota):
         return used, self._debt(columns, sample) if self._keeps_debts else 0
 
     def _debt(self, columns: list[list[int]], sample: int) -> int:
-        """Bring the last debt that is known (µs) up to `sample`: each sample that left the window
-        is added to it, and the time of one sample is paid off."""
+        """Bring the last debt that is known up to `sample`: each sample that left the window is
+        added to it, and what the limit lets pass in one sample is paid off."""
         config, ring = self._table.config, self._table.ring
         published = [unpack(words[DEBT], sample) for words in columns if words[DEBT]]
         last, debt = max((one for one in published if one[0] <= sample + 1), default=(sample, 0))
-        step = config.size_ms * _MICROSECONDS
         # once the last sample that was written has left, it is only paid off
         for number in range(last + 1, min(sample, last + config.num) + 1):
             leaving = number - config.num
             cells = (unpack(words[SAMPLES + leaving % ring], sample) for words in columns)
             left = sum(value for of_sample, value in cells if of_sample == leaving)
-            debt = max(0, debt + round(left * 1_000_000 / self._limit) - step)
-        return max(0, debt - max(0, sample - last - config.num) * step)
+            debt = max(0, debt + left - self._passes(number - 1, number))
+        return max(0, debt - self._passes(min(sample, last + config.num), sample))
 
-    def _publish(self, row: int, sample: int, debt_us: int, weight_ms: float) -> None:
+    def _passes(self, after: int, until: int) -> int:
+        """Return what the limit lets pass in the samples behind `after`: a whole number, but on
+        the average the limit itself."""
+        in_one = self._limit * self._table.config.size_ms / 1_000
+        return int(in_one * until) - int(in_one * after)
+
+    def _publish(self, row: int, sample: int, debt: int, weight_ms: float) -> None:
         """Let others, and ourselves later, go on from this debt; keep the row until it is paid."""
         words, config = self._table.words, self._table.config
-        # one microsecond: a word of 0 is none at all
-        words[row + DEBT] = pack(sample, debt_us) or 1
+        # a debt of 1: a word of 0 is none at all
+        words[row + DEBT] = pack(sample, debt) or 1
         until = sample + config.num + int(weight_ms) // config.size_ms + 1
         words[row + KEEP_UNTIL] = max(words[row + KEEP_UNTIL], min(until, 1 << 62))
 

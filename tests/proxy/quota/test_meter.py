@@ -273,3 +273,26 @@ def test_over_any_long_time_the_average_is_kept(steps: list[tuple[int, int, int]
         since = begin[0]
         before_last = sum(amount for _, amount in log[last:-2])
         assert before_last <= limit * (max(window, log[-1][0] - since) + 0.2) + 30_000
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_who_was_limited_too_much_for_a_while_waits_no_longer(workers: int) -> None:
+    """What was used before, and owed meanwhile, weighs what it weighs by the limit of now."""
+    some = meters(workers, 1_000_000.0)
+    for meter in some:
+        meter.record(2_000_000, now=50.0)
+        meter.limit = 1_000.0
+    for second in range(51, 71):
+        assert some[0].exceeded(float(second)) > 1_000_000
+    for meter in some:
+        meter.limit = 1_000_000.0
+    assert [meter.record(1, now=70.5) for meter in some] == [0] * workers
+
+
+@pytest.mark.parametrize("limit", [0.4, 1.5, 7.3])
+def test_a_debt_is_paid_off_at_a_rate_that_is_no_whole_number(limit: float) -> None:
+    (meter,) = meters(1, limit)
+    meter.record(100, now=50.0)
+    for second in range(51, 50 + int(100 / limit) - 10):
+        assert meter.exceeded(float(second)) > 0
+    assert meter.exceeded(50 + 100 / limit + 3) == 0
