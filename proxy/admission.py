@@ -44,7 +44,7 @@ from proxy.holds import Hold
 from proxy.judged_responses import cut, watched
 from proxy.lockstep import in_steps
 from proxy.wire.apis import FETCH, METADATA, MUTATIONS, PRODUCE
-from proxy.wire.fetch_requests import FINAL_EPOCH, INITIAL_EPOCH
+from proxy.wire.fetch_bounds import FINAL_EPOCH, INITIAL_EPOCH
 from proxy.wire.fetch_requests import plain_topics as plain_fetch
 from proxy.wire.primitives import INT16, Malformed, string
 from proxy.wire.produce_requests import (

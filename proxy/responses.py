@@ -34,8 +34,8 @@ from proxy.frames import (
 )
 from proxy.quota.throttle import Throttle
 from proxy.throttling import telling
-from proxy.wire.apis import FETCHES, SASL_APIS
-from proxy.wire.fetch_bounds import without_topics
+from proxy.wire.apis import FETCHES, SASL_APIS, SHARE_FETCH
+from proxy.wire.fetch_bounds import without_records, without_topics
 from proxy.wire.throttle_times import HEAD
 from sasl.messages import MOST_ANSWER_BYTES
 
@@ -263,7 +263,7 @@ class Responses:
         if self._throttle is not None and route.api_key in FETCHES:
             route = self._metered(route, size, now)
             if self._throttle.leaves_out:
-                return self._leave_out(route, size, data, begin)
+                return self._leave_out(route, size, data, begin, end)
         if size >= LONG_RESPONSE and route.long_transform is not None:
             self._long, self._left = route.long_transform(size), size
             self._send(bytes(data[pos:begin]))
@@ -283,11 +283,21 @@ class Responses:
         self._throttled(now)
         return telling(route, ms)
 
-    def _leave_out(self, route: Route, size: int, data: Bytes, begin: int) -> int:
-        """Answer without topics, and let what the broker has answered go nowhere."""
+    def _leave_out(self, route: Route, size: int, data: Bytes, begin: int, end: int) -> int:
+        """Answer without topics, and let what the broker has answered go nowhere.
+
+        But for what a ShareFetch is told of its acknowledgements.
+        """
+        transform, api_version = route.transform, route.api_version
+        assert transform is not None
+        if route.api_key == SHARE_FETCH and size <= MOST_GATHERED_BYTES:
+            lean = Amendment(
+                route, lambda content: transform(without_records(api_version, content))
+            )
+            self._gathered = bytearray(), size, lean
+            return self._gather(self._gathered, data, begin, min(begin + size, end))
         head = bytes(data[begin : begin + min(size, HEAD)])
-        assert route.transform is not None
-        self._send_changed(route.transform(without_topics(route.api_key, route.api_version, head)))
+        self._send_changed(transform(without_topics(route.api_key, api_version, head)))
         self._left, self._forgotten = size, True
         return begin
 

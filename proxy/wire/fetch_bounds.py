@@ -9,13 +9,20 @@ their responses.
 """
 
 import struct
+from dataclasses import replace
 from typing import Final
 
-from proxy.wire.apis import SHARE_FETCH, is_flexible, response_body_at
+from proxy.wire.apis import FETCH, SHARE_FETCH, is_flexible, response_body_at
 from proxy.wire.primitives import INT32, Malformed, View, int32, skip_string, skip_tags, tag_count
 
 FIRST_WITH_SESSIONS: Final = 7
 """KIP-227: an error code and the session's id stand in front of a response's topics."""
+INITIAL_EPOCH: Final = 0
+"""A full request that wants a new session."""
+FINAL_EPOCH: Final = -1
+"""A full request that wants none, and ends the one it names."""
+NEXT_TO_NOTHING: Final = 1
+"""max_bytes of what will be left out."""
 FIRST_WITH_REPLICA_STATE: Final = 15
 """KIP-903: the replica's id no longer stands in front of a request, but in tag 1."""
 
@@ -32,12 +39,19 @@ def lowered(frame: bytes, most: int) -> bytes | None:
 
     As much of it as is here; None: that does not suffice.
     """
-    _, api_key, api_version, _, length = _HEAD.unpack_from(frame)
+    size, api_key, api_version, _, length = _HEAD.unpack_from(frame)
     try:
         at = _max_bytes_at(api_key, api_version, frame, _HEAD.size + max(length, 0))
         asked, behind = int32(frame, at)
     except Malformed:
         return None
+    if most == NEXT_TO_NOTHING and api_key == FETCH and api_version >= FIRST_WITH_SESSIONS:
+        # what is left out shall not begin a session: the client asks for all of it anew
+        epoch_at = behind + 1 + 4  # isolation_level, session_id
+        if len(frame) < min(epoch_at + 4, 4 + size):
+            return None
+        if frame[epoch_at : epoch_at + 4] == INT32.pack(INITIAL_EPOCH):
+            frame = frame[:epoch_at] + INT32.pack(FINAL_EPOCH) + frame[epoch_at + 4 :]
     return frame if asked <= most else frame[:at] + INT32.pack(most) + frame[behind:]
 
 
@@ -65,3 +79,28 @@ def without_topics(api_key: int, api_version: int, head: bytes) -> bytes:
         return head[: at + 4 + 2] + _NOTHING_SHARED
     kept = head[: at + 4 + (2 + 4 if api_version >= FIRST_WITH_SESSIONS else 0)]
     return kept + (b"\1\0" if is_flexible(api_key, api_version) else INT32.pack(0))
+
+
+def without_records(api_version: int, content: bytes) -> bytes:
+    """Return the response to a ShareFetch without records, but with what became of what the
+    request acknowledged: nobody is told that later (`KafkaApis`:
+    `combineShareFetchAndShareAcknowledgeResponses`).
+    """
+    from proxy.wire.codec import decode, encode, response_type  # with 16 MiB of schemas
+
+    at = response_body_at(SHARE_FETCH, api_version, content)
+    try:
+        response = decode(response_type(SHARE_FETCH, api_version), content, at)
+    except Malformed:
+        return without_topics(SHARE_FETCH, api_version, content)
+    topics = tuple(
+        replace(
+            topic,
+            partitions=tuple(
+                replace(partition, records=b"", acquired_records=())
+                for partition in topic.partitions
+            ),
+        )
+        for topic in response.responses
+    )
+    return content[:at] + encode(replace(response, responses=topics))

@@ -14,7 +14,11 @@ from typing import Final
 from proxy.lockstep import pause, pausing
 from proxy.wire.apis import FETCH
 from proxy.wire.codec import decode, request_type
-from proxy.wire.fetch_bounds import FIRST_WITH_REPLICA_STATE, FIRST_WITH_SESSIONS
+from proxy.wire.fetch_bounds import (
+    FINAL_EPOCH,
+    FIRST_WITH_REPLICA_STATE,
+    FIRST_WITH_SESSIONS,
+)
 from proxy.wire.primitives import (
     INT32,
     Malformed,
@@ -31,11 +35,6 @@ from proxy.wire.primitives import (
 
 FIRST_FLEXIBLE: Final = 12
 FIRST_WITH_TOPIC_IDS: Final = 13
-
-INITIAL_EPOCH: Final = 0
-"""A full request that wants a new session."""
-FINAL_EPOCH: Final = -1
-"""A full request that wants none, and ends the one it names."""
 
 _LIMITS: Final = 4 + 4 + 4 + 1
 """max_wait_ms, min_bytes, max_bytes, isolation_level."""

@@ -162,7 +162,7 @@ class TestOverTheQuota:
         quoted.play.broker(fetched(3, 15_000))
         return quoted
 
-    @pytest.mark.parametrize(("api_key", "version"), [(FETCH, 12), (FETCH, 18), (SHARE_FETCH, 1)])
+    @pytest.mark.parametrize(("api_key", "version"), [(FETCH, 12), (FETCH, 18)])
     @pytest.mark.parametrize("size", [100, 300_000])
     @pytest.mark.parametrize("rewritten", [PLAIN, frozenset({FETCH, SHARE_FETCH})])
     def test_a_fetch_is_answered_without_topics_and_told_to_wait(
@@ -180,6 +180,44 @@ class TestOverTheQuota:
         assert play.paused == {"client"}
         assert play.connection.responses.settled
         assert play.kept_bytes == 0
+
+    @pytest.mark.parametrize("rewritten", [PLAIN, frozenset({SHARE_FETCH})])
+    @pytest.mark.parametrize("pieces", [1, 13, 1 << 20])
+    def test_a_share_group_is_told_of_its_acknowledgements(
+        self, pieces: int, rewritten: frozenset[int]
+    ) -> None:
+        """Nothing tells it later: it would take them for failed."""
+        play = another(self.exceeded(), rewritten=rewritten)
+        play.client(request(SHARE_FETCH, 1, 3, encode(small(request_type(SHARE_FETCH, 1)))))
+        whole = large(response_type(SHARE_FETCH, 1))
+        sent = response(3, b"\0" + encode(whole))
+        for at in range(0, len(sent), pieces):
+            play.broker(sent[at : at + pieces])
+        told = decode(type(whole), play.received[-1], 5)
+        assert told.throttle_time > timedelta(seconds=4.9)
+        for here, there in zip(told.responses, whole.responses, strict=True):
+            assert here.topic_id == there.topic_id
+            for got, owed in zip(here.partitions, there.partitions, strict=True):
+                assert got.acknowledge_error_code == owed.acknowledge_error_code
+                assert (got.records, got.acquired_records) == (b"", ())
+        assert play.paused == {"client"}
+        assert play.connection.responses.settled
+
+    @pytest.mark.parametrize("version", [7, 12, 18])
+    def test_what_is_left_out_begins_no_session_at_the_broker(self, version: int) -> None:
+        """The client asks for everything anew: each time would leave one behind."""
+        play = another(self.exceeded())
+        whole = small(request_type(FETCH, version))
+        sent, lean = (
+            request(FETCH, version, 3, encode(replace(whole, **more)))
+            for more in (
+                {"session_epoch": i32(0), "max_bytes": i32(50_000_000)},
+                {"session_epoch": i32(-1), "max_bytes": i32(1)},
+            )
+        )
+        for at in range(len(sent)):
+            play.client(sent[at : at + 1])
+        assert bytes(play.to_broker) == lean
 
     def test_a_response_is_dropped_wherever_it_is_split(self) -> None:
         frame = filled(3, FETCH, 12, 70_000)

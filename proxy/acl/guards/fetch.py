@@ -20,14 +20,8 @@ from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
 from proxy.lockstep import pausing
 from proxy.wire.apis import FETCH
 from proxy.wire.codec import decode, encode, response_type
-from proxy.wire.fetch_requests import (
-    FINAL_EPOCH,
-    INITIAL_EPOCH,
-    FetchedTopic,
-    keep,
-    parse,
-    session_of_response,
-)
+from proxy.wire.fetch_bounds import FINAL_EPOCH, INITIAL_EPOCH
+from proxy.wire.fetch_requests import FetchedTopic, keep, parse, session_of_response
 from proxy.wire.primitives import Malformed
 
 MOST_BYTES_IN_PART: Final = 1_048_576
