@@ -268,12 +268,12 @@ class Connection:
         if not self.holds & reason:
             return
         self.holds &= ~reason
+        self.long_work.leave_room(reason)  # before the next request is taken
         if not self.holds and not self.closed:
             self.requests.held = self._draining
             self.commands.append(ResumeClient())
             self.requests.reconsider()
             self.requests.resume(now)
-        self.long_work.leave_room()
         self.end_if_settled(now)
 
     # The end
@@ -383,7 +383,7 @@ class Connection:
         if self._end_is_near is not None:
             self.finish(self._end_is_near.reason, now, self._end_is_near)
         elif self._draining:
-            if not self.holds & (Hold.WAITING | Hold.JUDGING):
+            if not self.holds & (Hold.WAITING | Hold.JUDGING | Hold.TOPICS):
                 self.finish(CloseReason.DRAINED, now)
         elif self._client_finished and not (self.holds and self._authenticated_once):
             self.finish(CloseReason.CLIENT_CLOSED, now)  # with a hold, more was asked

@@ -24,3 +24,5 @@ class Hold:
     """The proxy logs in to the broker."""
     TURN: Final = 1_024
     """Much was done for it, and others have their turn first."""
+    TOPICS: Final = 2_048
+    """Its request changes topics, and the broker is asked for what there is of them."""

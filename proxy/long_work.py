@@ -26,7 +26,7 @@ _BYTES_OF_A_PART: Final = 32
 _MOST_PARTS: Final = 16
 """Of a request: what could take longer is judged in steps."""
 
-_IN_NEED: Final = Hold.WAITING | Hold.JUDGING | Hold.BROKER_FULL
+_IN_NEED: Final = Hold.WAITING | Hold.JUDGING | Hold.TOPICS | Hold.BROKER_FULL
 """Why a client is held while its request is in memory."""
 
 Tell = Callable[[Callable[["Connection", float], None]], None]
@@ -125,10 +125,11 @@ class LongWork:
         self._room_since = now
         connection.release(Hold.NO_ROOM, now)
 
-    def leave_room(self) -> None:
-        """Leave the room if it is not needed any more."""
+    def leave_room(self, released: int = 0) -> None:
+        """Leave the room if it is not needed any more, now that a hold is released."""
         if (
-            (self._room or self._room_of_strangers)
+            (released != Hold.NO_ROOM or self._connection.holds)  # else it is needed now
+            and (self._room or self._room_of_strangers)
             and not self._connection.holds & _IN_NEED
             and self._connection.requests.gathered is None
         ):

@@ -198,7 +198,7 @@ class MutationLimiter:
         elif not questions:
             then(Topics(found={}), now)
         else:
-            self._connection.hold_client(Hold.WAITING)
+            self._connection.hold_client(Hold.TOPICS)
             self._ask(zip(routes, (keys for _, keys in questions), strict=True), {}, then)
 
     def _ask(
@@ -212,7 +212,7 @@ class MutationLimiter:
         asked = next(questions, None)
         if asked is None:
             then(Topics(found=found), connection.active_at)
-            connection.release(Hold.WAITING, connection.active_at)
+            connection.release(Hold.TOPICS, connection.active_at)
             return
         route, keys = asked
 

@@ -139,6 +139,7 @@ class Requests:
         """Take what could not be dealt with before."""
         if self.rest:
             self._take(b"", 0, now)
+        self._connection.long_work.leave_room()
 
     def guard(self, admission: "Admission | None") -> None:
         """Look closer at all requests again, and have `admission`, if any, authorize them."""
@@ -336,7 +337,7 @@ class Requests:
         elif api_key == PRODUCE:
             return self._authorize_produce(admission, api_version, data, pos, end, now)
         else:
-            taker = admission.judge
+            taker = admission.judge if throttle is None else throttle.judge
         if taker is not None and connection.long_work.has_room(size, now):
             return self._take_whole(data, pos, end, now, taker)
         return pos
@@ -366,9 +367,9 @@ class Requests:
         """Forward a whole frame that was judged; `owed` None: the broker will not answer it."""
         if self.throttle is not None and self.throttle.bounds(route.api_key):
             frame = self.throttle.bounded(frame, now) or frame
+        if self.throttle is not None:
+            owed = self.throttle.telling(owed)
         if owed is not None:
-            if self.throttle is not None:
-                owed = self.throttle.telling(owed)
             self._owed((REQUEST_HEAD.unpack_from(frame)[2], owed))
         route.requests += 1
         route.request_bytes += len(frame)

@@ -113,23 +113,28 @@ class Throttling:
         """Return a Fetch that asks for no more than it may; None: too little of it is here."""
         return lowered(frame, self.used.most_fetched(now))
 
-    # A Produce that must be authorized
+    # A request that must be authorized, or limited
 
     def judge(self, content: bytes, now: float) -> None:
-        """Count a Produce, whatever becomes of it, and have it judged."""
-        admission = self._connection.requests.admission
-        assert admission is not None
-        ms = self.used.produced(len(content), now)
+        """Have it judged by who judges now, perhaps not as when it began; count a Produce, whatever
+        becomes of it."""
+        requests, api_key = self._connection.requests, int.from_bytes(content[:2])
+        admission = requests.admission or self.admission(api_key)
+        if admission is None:
+            frame = SIZE.pack(len(content)) + content
+            requests.relay_one(frame, 0, len(frame), now)
+            return
+        ms = self.used.produced(len(content), now) if api_key == PRODUCE else 0
         if ms:
             self._to_tell = int.from_bytes(content[2:4]), ms
         admission.judge(content, now)
         if ms:
             self.hold(now)
 
-    def telling(self, owed: Route) -> Route:
-        """Return what is owed for a request that was judged."""
+    def telling(self, owed: Route | None) -> Route | None:
+        """Return what is owed for a request that was judged; None: no answer that could tell."""
         told, self._to_tell = self._to_tell, None
-        return owed if told is None else telling(owed, told[1])
+        return owed if told is None or owed is None else telling(owed, told[1])
 
     def in_frame(self, frame: bytes) -> bytes:
         """Return an answer of the proxy's own, with what is to be told if it is to a Produce."""

@@ -21,6 +21,7 @@ from proxy.quota.bucket import Bucket
 from proxy.quota.callback import ClientQuotaType
 from proxy.quota.meter import Meter
 from proxy.quota.precedence import Tags
+from proxy.wire.fetch_bounds import NEXT_TO_NOTHING
 
 
 class Mode(StrEnum):
@@ -134,7 +135,7 @@ class Throttle:
         assert meter is not None
         if meter.exceeded(now) or self._claimed_until <= now < meter.claimed_until:
             self._claimed_until = 0.0
-            return 1
+            return NEXT_TO_NOTHING
         if now < meter.crowded_until:
             self._claimed_until = meter.claimed_until = now + CLAIM_SECONDS
         return meter.most_at_once
@@ -166,7 +167,8 @@ class Throttle:
 
     def mutated(self, throttle_time_ms: int, now: float) -> int:
         """Topics were changed, or not, beyond the quota; return the throttle_time_ms to be told."""
-        assert self.mutations is not None
+        if self.mutations is None:  # removed meanwhile
+            return 0
         quota_type = ClientQuotaType.CONTROLLER_MUTATION
         return self._exceeded(quota_type, self.mutations, throttle_time_ms, now)
 
