@@ -10,14 +10,14 @@ import pytest
 from proxy import storekeeper
 from proxy.store import Store, StoreError
 from tests.proxy.acl.shelf import acl
-from tests.proxy.test_storekeeper import (
+from tests.proxy.storekeeper_given import (
     Reading,
     create_question,
     denied,
     describe_question,
     users_question,
 )
-from tests.proxy.test_storekeeper import plain as plain
+from tests.proxy.storekeeper_given import plain as plain
 from tests.proxy.waiting import PATIENCE_SECONDS, turns
 
 
