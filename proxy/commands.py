@@ -115,7 +115,7 @@ class SeekRoom:
 
 @dataclass(frozen=True, slots=True)
 class AwaitTurn:
-    """Call `long_work.take_turn` when others have had theirs."""
+    """Have it go on (`long_work.await_turn`) when others have had their turn."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ class Shell(Protocol):
         ...
 
     def await_turn(self, client: "ClientSide") -> None:
-        """Have others served first; call `long_work.take_turn`."""
+        """Have others served first, by `long_work.await_turn`."""
         ...
 
     def deliberate(self, client: "ClientSide", deliberation: Deliberation) -> None:

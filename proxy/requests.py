@@ -365,9 +365,9 @@ class Requests:
 
     def forward_judged(self, frame: bytes, route: Route, owed: Route | None, now: float) -> None:
         """Forward a whole frame that was judged; `owed` None: the broker will not answer it."""
-        if self.throttle is not None and self.throttle.bounds(route.api_key):
-            frame = self.throttle.bounded(frame, now) or frame
         if self.throttle is not None:
+            if self.throttle.bounds(route.api_key):
+                frame = self.throttle.bounded(frame, now) or frame
             owed = self.throttle.telling(owed)
         if owed is not None:
             self._owed((REQUEST_HEAD.unpack_from(frame)[2], owed))

@@ -41,7 +41,7 @@ from proxy.errors import ClientFault
 from proxy.store import CredentialKey, CredentialStore, StoreRefused
 from proxy.wire.apis import ALTER_USER_SCRAM_CREDENTIALS
 from proxy.wire.codec import decode_bounded, encode
-from proxy.wire.primitives import LONGEST_STRING, Malformed
+from proxy.wire.primitives import LONGEST_SENTENCE, Malformed
 from sasl.credentials import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism
 
 MOST_ITEMS: Final = 40_000
@@ -126,8 +126,8 @@ def _describe_one(
 
 
 def _told(code: ErrorCode, message: str, name: str) -> _Refusal:
-    """Say it of a name, as much of it as can be written: a character takes up to four bytes."""
-    return _Refusal(code, f"{message}: {name}"[: LONGEST_STRING // 4])
+    """Say it of a name, as much of it as can be written."""
+    return _Refusal(code, f"{message}: {name}"[:LONGEST_SENTENCE])
 
 
 def _described(

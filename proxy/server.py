@@ -26,7 +26,7 @@ from proxy.quota.callback import CLASS_SETTING, configured_callback
 from proxy.quota.shared import UsageTable
 from proxy.quota.window import WindowConfig
 from proxy.sockets import listen, listen_privately, refuse_taken, remove_left_over
-from proxy.store import StoreError, open_store, open_users
+from proxy.store import open_store
 from proxy.tls.contexts import TlsOfAll, open_tls
 from proxy.watchword import WATCHWORD as WATCHWORD  # to be the same in all workers
 
@@ -140,11 +140,13 @@ class Server:
         store = open_store(settings.url)
         try:
             store.begin()
-            try:
-                open_users(settings.users_file, store).version()
-            except StoreError as error:
-                raise ConfigError("store.users.file", str(error)) from error
-            if settings.users_file is not None and store.credential_infos():
+            if settings.users_file is None:
+                store.version()  # raises if it cannot be read
+                return
+            from proxy.store.users_file import Users
+
+            Users.checked(settings.users_file)
+            if store.credential_infos():
                 log.warning("store.users.file is set: SCRAM users of %s do not count", settings.url)
         finally:
             store.close()

@@ -17,8 +17,7 @@ def listen(host: str, port: int) -> socket.socket:
 
     Accepted connections inherit the options (Linux), which saves the calls per connection.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock = _socket_for(host)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -38,13 +37,16 @@ def refuse_taken(host: str, port: int) -> None:
 
     One of ours could be listened beside (`listen`), and would have a part of its clients.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as sock:
+    with _socket_for(host) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((host, port))
         except OSError as error:
             raise _unusable(host, port, error) from error
+
+
+def _socket_for(host: str) -> socket.socket:
+    return socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
 
 
 def _unusable(host: str, port: int, error: OSError) -> ConfigError:

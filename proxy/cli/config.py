@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from proxy.cli.common import explained
-from proxy.errors import ConfigError
 
 app = typer.Typer(help="Check the configuration.", no_args_is_help=True)
 
@@ -30,26 +29,16 @@ def check(
     with explained(path):
         from proxy.config import load
         from proxy.config.exposure import exposures
+        from proxy.store.users_file import Users
         from proxy.tls.contexts import open_tls
 
         checked = load(path)
         open_tls(checked, time.time())
-        _check_users(checked.store.users_file)
+        if checked.store.users_file is not None:
+            Users.checked(checked.store.users_file)
     for line in exposures(checked):
         typer.echo(f"{path}: warning: {line}", err=True)
     typer.echo(f"{path}: ok")
-
-
-def _check_users(file: Path | None) -> None:
-    if file is None:
-        return
-    from proxy.store import StoreError
-    from proxy.store.users_file import Users
-
-    try:
-        Users.read(file)
-    except StoreError as error:
-        raise ConfigError("store.users.file", str(error)) from None
 
 
 @app.command()

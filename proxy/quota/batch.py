@@ -41,7 +41,7 @@ from proxy.wire.codec import decode_bounded, encode
 from proxy.wire.primitives import (
     INT16,
     INT32,
-    LONGEST_STRING,
+    LONGEST_SENTENCE,
     Malformed,
     write_array_length,
     write_null_string,
@@ -94,10 +94,8 @@ def _refused(code: ErrorCode, message: str | None) -> bytes:
 
 
 def sentence(refusal: Refusal) -> str:
-    """Return the sentence of a refusal, ended where it would be too long to be written: it may
-    repeat a name of the request, and a character takes up to four bytes.
-    """
-    return refusal.message[: LONGEST_STRING // 4]
+    """Return the sentence of a refusal, ended where it would be too long to be written."""
+    return refusal.message[:LONGEST_SENTENCE]
 
 
 def _described(request: DescribeClientQuotasRequest, quotas: Quotas, most_bytes: int) -> bytes:

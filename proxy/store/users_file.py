@@ -27,6 +27,7 @@ from typing import Any, Final, Self
 
 from kio.schema.errors import ErrorCode
 
+from proxy.errors import ConfigError
 from proxy.files import Signature, signature_of
 from proxy.store.interface import (
     CredentialInfo,
@@ -77,6 +78,14 @@ class Users:
             return cls._of(found)
         except ValueError as error:
             raise StoreError(f"{path}: {error}") from None
+
+    @classmethod
+    def checked(cls, path: Path) -> Self:
+        """Do the same for who reads the configuration: raises ConfigError."""
+        try:
+            return cls.read(path)
+        except StoreError as error:
+            raise ConfigError("store.users.file", str(error)) from None
 
     @classmethod
     def _of(cls, found: Mapping[str, Any]) -> Self:

@@ -25,6 +25,9 @@ INT64: Final = struct.Struct(">q")
 
 LONGEST_STRING: Final = 0x7FFF
 """Bytes of a string: Kafka's generated classes refuse longer ones, compact ones too."""
+LONGEST_SENTENCE: Final = LONGEST_STRING // 4
+"""Characters that surely fit into a string, as each takes four bytes at most. What repeats a name
+of the request may have to end there."""
 HIGHEST_UVARINT: Final = 0x7FFF_FFFF
 """Kafka reads an unsigned varint into a Java int and takes a negative one for a fault."""
 
