@@ -327,10 +327,7 @@ class Connection:
         if self._client_finished:
             return
         self._client_finished = True
-        if self.requests.mid_frame and self.responses.inflight:
-            # The broker will never have all of it to answer. (An unfinished Produce with acks=0
-            # is owed nothing; the answer before it is then given up with it.)
-            self.responses.inflight.pop()
+        self.requests.cut_off()
         self.end_if_settled(now)
 
     def client_closed(self, now: float) -> None:

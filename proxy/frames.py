@@ -31,6 +31,8 @@ SMALLEST_REQUEST: Final = REQUEST_HEAD.size - SIZE.size
 """A request header without client id: nothing that Kafka's own parser accepts is shorter."""
 MOST_BYTES_OF_A_LOOK: Final = 65_536
 """A check that wants to see more of a frame than this is being led on."""
+MOST_BYTES_OF_A_HEAD: Final = 1_024
+"""Of a Produce up to its first topic: a longer one is gathered to be authorized."""
 MOST_TAGS_OF_A_LOOK: Final = 16
 """Tagged fields of a request header, of which Kafka has none so far: each look passes over all of
 them, and who sends byte by byte is looked at as often."""

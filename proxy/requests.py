@@ -16,13 +16,14 @@ Laws:
 
 from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from proxy.commands import CloseReason
 from proxy.frames import (
     COMPILED,
     FORWARD,
     LONGEST_BEGINNING,
+    MOST_BYTES_OF_A_HEAD,
     MOST_BYTES_OF_A_LOOK,
     NO_BEGINNING,
     REQUEST_HEAD,
@@ -48,9 +49,6 @@ if TYPE_CHECKING:
 Taker = Callable[[bytes, float], None]
 Gathered = tuple[bytearray, int, Taker]
 
-MOST_BYTES_OF_A_HEAD: Final = 1_024
-"""Of a Produce up to its first topic: a longer one is gathered to be authorized."""
-
 
 class Requests:
     """What comes from the client, cut into frames."""
@@ -59,6 +57,7 @@ class Requests:
         "_connection",
         "_flows_until",
         "_inflight",
+        "_is_owed",
         "_left",
         "_owed",
         "_passed",
@@ -120,8 +119,15 @@ class Requests:
         self.held_behind = False
         """Whether the client is to be held as soon as the broker has the whole of a frame."""
         self._left = 0
+        self._is_owed = False
+        """Whether the broker will answer the frame that it has received in part."""
         self.gathered: Gathered | None = None
         """The frame that is gathered, its size, and who takes it."""
+
+    def cut_off(self) -> None:
+        """No more will come: of a frame that the broker has in part, no answer either."""
+        if self._left and self._is_owed:
+            self._inflight.pop()
 
     @property
     def mid_frame(self) -> bool:
@@ -187,10 +193,8 @@ class Requests:
         flowing = (
             self.relaying
             and self.to_broker is not None
-            and not self.held
-            and not self.rest
-            and not self._left
             and self.gathered is None
+            and not (self.held or self.rest or self._left)
         )
         self._flows_until = min(self.expires_at, self.renew_at) if flowing else -inf
 
@@ -216,9 +220,7 @@ class Requests:
                 self._usual = self._passed[its_key]
                 return self._relay(data, start, now)
             return start
-        route.requests += count
-        route.request_bytes += pos - start
-        after = self._forward(data, start, pos, end, count, now)
+        after = self._forward(route, data, start, pos, end, count, now)
         if self.throttle is not None and route.api_key == PRODUCE:
             self.throttle.produced(pos - start - 4 * count, now)
         return after
@@ -228,8 +230,7 @@ class Requests:
     ) -> int:
         """Forward the frame at `pos`, and others from now on that begin as it does up to `behind`.
 
-        `behind` 0: no others; None: up to where it says what else must be known of it. Returns
-        `pos` if it cannot be forwarded.
+        `behind` 0: no others; None: up to where it says. Returns `pos` if it cannot be forwarded.
         """
         size, key, correlation_id, length = REQUEST_HEAD.unpack_from(data, pos)
         route = self._connection.target.routes[key]
@@ -250,21 +251,22 @@ class Requests:
             seen = seen if behind is None else behind
             if pos < seen <= min(after, end, pos + LONGEST_BEGINNING):
                 self._usual = remember(self._passed, key, data, pos, seen, route)
-        route.requests += 1
-        route.request_bytes += after - pos
-        upto = self._forward(data, pos, after, end, 1, now)
+        upto = self._forward(route, data, pos, after, end, 1, now)
+        self._is_owed = verdict == FORWARD
         if self.throttle is not None and route.api_key == PRODUCE:
             self.throttle.produced(size, now)
         return upto
 
     def _forward(
-        self, data: Bytes, start: int, after: int, end: int, count: int, now: float
+        self, route: Route, data: Bytes, start: int, after: int, end: int, count: int, now: float
     ) -> int:
         """Write `count` frames to the broker, of the last one as much as is here."""
         write = self.to_broker
         assert write is not None
+        route.requests += count
+        route.request_bytes += after - start
         if after > end:
-            self._left = after - end
+            self._left, self._is_owed = after - end, True
             self._flows_until = -inf
             after = end
         self.count += count
@@ -371,9 +373,7 @@ class Requests:
             owed = self.throttle.telling(owed)
         if owed is not None:
             self._owed((REQUEST_HEAD.unpack_from(frame)[2], owed))
-        route.requests += 1
-        route.request_bytes += len(frame)
-        self._forward(frame, 0, len(frame), len(frame), 1, now)
+        self._forward(route, frame, 0, len(frame), len(frame), 1, now)
 
     def _take_whole(self, data: Bytes, pos: int, end: int, now: float, taker: Taker) -> int:
         """Gather the frame at `pos` for `taker`, which is given what is behind its size."""

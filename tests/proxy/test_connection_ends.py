@@ -110,10 +110,11 @@ class TestHalfClosedClients:
             "close",
         ]
 
-    def test_never_finish_a_frame(self) -> None:
+    @pytest.mark.parametrize("acks", [0, -1])
+    def test_never_finish_a_frame(self, acks: int) -> None:
         """The broker cannot answer a part: what was whole is answered, then it is over."""
         play = logged_in()
-        play.client(fetch(3), produce(4, records=b"r" * 100)[:60])
+        play.client(fetch(3), produce(4, acks=acks, records=b"r" * 100)[:60])
         play.tell(Connection.client_finished)
         play.take()
         play.broker(response(3))
