@@ -31,12 +31,12 @@ def metrics_page() -> str:
         for kip in metric.kip
     ]
     return METRICS_TEXT.format(
-        kip_table=_table(("KIP-368", "Prometheus", "query"), kip_rows),
-        table=_table(
+        kip_table=table(("KIP-368", "Prometheus", "query"), kip_rows),
+        table=table(
             ("metric", "type", "labels", "of several workers", "meaning"),
             [_metric_row(metric) for metric in METRICS],
         ),
-        buckets=_table(
+        buckets=table(
             ("histogram", "upper bounds of its buckets"),
             [
                 (f"`{metric.name}`", ", ".join(f"{bound:g}" for bound in metric.buckets))
@@ -51,8 +51,8 @@ def events_page() -> str:
     """Write docs/events.md."""
     return EVENTS_TEXT.format(
         version=events.SCHEMA_VERSION,
-        kinds=_table(("kind", "meaning"), _members(events.EventKind)),
-        ends=_table(("ended_by", "meaning"), _members(events.IntervalEnd)),
+        kinds=table(("kind", "meaning"), members(events.EventKind)),
+        ends=table(("ended_by", "meaning"), members(events.IntervalEnd)),
         fields=_field_table(EVENT_SCHEMA),
         intervals=_field_table(event_fields(AuthInterval)),
         latencies=_field_table(event_fields(LatencyBucket)),
@@ -73,7 +73,7 @@ def _metric_row(metric: Metric) -> tuple[str, ...]:
 
 
 def _field_table(columns: tuple[EventField, ...]) -> str:
-    return _table(
+    return table(
         ("field", "type", "null", "only on", "meaning"),
         [
             (
@@ -94,7 +94,7 @@ def _kinds(column: EventField) -> str:
     return ", ".join(kind for kind in events.EventKind if kind in column.kinds)
 
 
-def _members(enumeration: type[StrEnum]) -> list[tuple[str, str]]:
+def members(enumeration: type[StrEnum]) -> list[tuple[str, str]]:
     """Read the members of an enumeration with the string that stands under each."""
     (definition,) = ast.parse(inspect.getsource(enumeration)).body
     if not isinstance(definition, ast.ClassDef):
@@ -110,7 +110,8 @@ def _members(enumeration: type[StrEnum]) -> list[tuple[str, str]]:
     return [(f"`{enumeration[name]}`", meaning) for name, meaning in meanings.items()]
 
 
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Write a Markdown table."""
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join(_line(cells) for cells in lines)
 

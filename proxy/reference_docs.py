@@ -1,4 +1,4 @@
-"""Writes the tables of docs/support.md and docs/architecture.md that the code declares.
+"""Writes the tables of docs/support.md, architecture.md and operations.md that the code declares.
 
     python -m proxy.reference_docs            write them
     python -m proxy.reference_docs --check    say whether they are as they should be; status 1
@@ -13,8 +13,11 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from metrics.docs import members, table
+from proxy.commands import CloseReason
 from proxy.wire.apis import APIS, Api, Kind
 from sasl import session
+from sasl.mechanism import FailureReason
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("proxy", "sasl", "metrics")
@@ -49,6 +52,16 @@ def session_states() -> str:
     return "\n".join(["```text", *lines, "```"])
 
 
+def failure_reasons() -> str:
+    """Return why an authentication may fail."""
+    return table(("reason", "meaning"), members(FailureReason))
+
+
+def close_reasons() -> str:
+    """Return why a connection may end."""
+    return table(("reason", "meaning"), members(CloseReason))
+
+
 def modules() -> str:
     """Return one row per module: its file, and the first sentence of its docstring."""
     rows = ["| File | What it answers |", "|---|---|"]
@@ -69,6 +82,8 @@ def _summary(path: Path) -> str:
 BLOCKS: dict[str, tuple[Path, Callable[[], str]]] = {
     "apis": (ROOT / "docs" / "support.md", apis),
     "session states": (ROOT / "docs" / "architecture.md", session_states),
+    "failure reasons": (ROOT / "docs" / "operations.md", failure_reasons),
+    "close reasons": (ROOT / "docs" / "operations.md", close_reasons),
     "modules": (ROOT / "docs" / "architecture.md", modules),
 }
 
@@ -84,9 +99,9 @@ def filled(page: str, name: str, table: str) -> str:
 
 
 def _stale() -> Iterator[tuple[Path, str]]:
-    for name, (path, table) in BLOCKS.items():
+    for name, (path, block) in BLOCKS.items():
         page = path.read_text()
-        wanted = filled(page, name, table())
+        wanted = filled(page, name, block())
         if page != wanted:
             yield path, wanted
 

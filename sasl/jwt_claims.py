@@ -57,12 +57,14 @@ def judge_claims(
     untimely = judge_times(not_before, expires_at, settings, wall_now)
     if untimely is not None:
         return untimely
+    if not _issuer_is_expected(claims, settings):
+        return FailureReason.WRONG_ISSUER
+    if not _audience_is_expected(claims.get("aud"), settings):
+        return FailureReason.WRONG_AUDIENCE
     subject = _text(claims.get(settings.sub_claim_name))
     if (
         subject is None
         or expires_at < max(issued_at, not_before)
-        or not _issuer_is_expected(claims, settings)
-        or not _audience_is_expected(claims.get("aud"), settings)
         or not _scope_is_well_formed(claims.get(settings.scope_claim_name))
     ):
         return FailureReason.BAD_CLAIMS

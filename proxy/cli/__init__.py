@@ -42,12 +42,29 @@ class Commands(TyperGroup):
 app = typer.Typer(
     name="reauth-proxy",
     cls=Commands,
-    help="A SASL re-authentication proxy for Apache Kafka.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"reauth-proxy {version('kafka-reauth-proxy')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_tell_version, is_eager=True),
+    ] = False,
+) -> None:
+    """A SASL re-authentication proxy for Apache Kafka."""
 
 
 @app.command()

@@ -7,6 +7,7 @@ import select
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -265,6 +266,11 @@ def test_a_store_that_cannot_be_used_is_one_line_and_status_1(config: Path) -> N
 
 def test_the_schema_is_json() -> None:
     assert json.loads(run("config", "schema").stdout) == json_schema()
+
+
+def test_it_tells_its_version() -> None:
+    done = run("--version")
+    assert (done.exit_code, done.output) == (0, f"reauth-proxy {version('kafka-reauth-proxy')}\n")
 
 
 def test_no_command_is_wrong_usage() -> None:

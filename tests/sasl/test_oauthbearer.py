@@ -193,7 +193,7 @@ class TestErrorRound:
     def test_garbage_after_a_bad_token_keeps_its_reason(self) -> None:
         exchange = oauth_exchange()
         assert exchange.step(client_initial_response(token(claims(aud="x"))), NOW) == REJECTED
-        assert exchange.step(b"garbage", NOW) == Failure(reason=FailureReason.BAD_CLAIMS)
+        assert exchange.step(b"garbage", NOW) == Failure(reason=FailureReason.WRONG_AUDIENCE)
 
     def test_the_error_answer_alone_is_no_message(self) -> None:
         assert oauth_exchange().step(b"\x01", NOW) == BAD_MESSAGE
@@ -250,8 +250,8 @@ class TestKeysNeeded:
     [
         ({"exp": WALL - 1}, FailureReason.EXPIRED),
         ({"nbf": WALL + 60}, FailureReason.NOT_YET_VALID),
-        ({"iss": "https://attacker.test"}, FailureReason.BAD_CLAIMS),
-        ({"aud": "other"}, FailureReason.BAD_CLAIMS),
+        ({"iss": "https://attacker.test"}, FailureReason.WRONG_ISSUER),
+        ({"aud": "other"}, FailureReason.WRONG_AUDIENCE),
         ({"sub": " "}, FailureReason.BAD_CLAIMS),
         ({"iat": None}, FailureReason.BAD_CLAIMS),
     ],
