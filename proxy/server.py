@@ -19,10 +19,10 @@ from typing import Final
 
 from metrics.event_files import make_directory
 from proxy.acl.model import AuthorizerMode
-from proxy.config import Config, Quotas, QuotasMode, compare, load
+from proxy.config import Config, QuotasMode, compare, load
 from proxy.config.exposure import exposures
 from proxy.errors import ConfigError, ProxyError
-from proxy.quota.callback import CLASS_SETTING, configured_callback
+from proxy.quota.callback import try_callback
 from proxy.quota.shared import UsageTable
 from proxy.quota.window import WindowConfig
 from proxy.sockets import listen, listen_privately, refuse_taken, remove_left_over
@@ -97,7 +97,7 @@ class Server:
             self._bind()
             self._begin_store()
             self._begin_events()
-            _try_callback(self._config.quotas)
+            self._try_callback()
         except ProxyError as error:
             print(f"reauth-proxy: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
             return 2
@@ -160,6 +160,11 @@ class Server:
         except OSError as error:
             problem = f"{directory}: cannot be written to: {error.strerror}"
             raise ConfigError("events.directory", problem) from error
+
+    def _try_callback(self) -> None:
+        quotas = self._config.quotas
+        if quotas.mode is not QuotasMode.OFF:
+            try_callback(quotas.client_quota_callback_class, quotas.client_quota_callback_configs)
 
     # Children
 
@@ -282,36 +287,6 @@ class Server:
             self._admin_socket.close()
             remove_left_over(self._config.admin_socket())
         return status
-
-
-def _try_callback(quotas: Quotas) -> None:
-    """Make the quota callback once, in a process of its own: it may start threads.
-
-    Raises ConfigError.
-    """
-    if quotas.mode is QuotasMode.OFF or quotas.client_quota_callback_class is None:
-        return
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if not pid:
-        problem = ""
-        try:
-            callback = configured_callback(
-                quotas.client_quota_callback_class, quotas.client_quota_callback_configs
-            )
-            assert callback is not None
-            callback.close()
-        except BaseException as error:
-            problem = error.problem if isinstance(error, ConfigError) else repr(error)
-        finally:
-            os.write(writer, problem.encode()[:4_000])
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, errors="replace") as answer:
-        problem = answer.read()
-    os.waitpid(pid, 0)
-    if problem:
-        raise ConfigError(f"quotas.{CLASS_SETTING}", problem)
 
 
 def _usage_table(config: Config) -> UsageTable | None:

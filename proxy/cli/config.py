@@ -21,7 +21,7 @@ def check(
         Path | None, typer.Option("--config", metavar="FILE", help="The same.")
     ] = None,
 ) -> None:
-    """Say whether a configuration file, and the files it names, can be used."""
+    """Say whether a configuration file, and all that it names here, can be used."""
     if (file is None) == (config is None):
         raise typer.BadParameter("give one file, either FILE or --config FILE")
     path = file or config
@@ -29,13 +29,10 @@ def check(
     with explained(path):
         from proxy.config import load
         from proxy.config.exposure import exposures
-        from proxy.store.users_file import Users
-        from proxy.tls.contexts import open_tls
+        from proxy.trial import try_named
 
         checked = load(path)
-        open_tls(checked, time.time())
-        if checked.store.users_file is not None:
-            Users.checked(checked.store.users_file)
+        try_named(checked, time.time())
     for line in exposures(checked):
         typer.echo(f"{path}: warning: {line}", err=True)
     typer.echo(f"{path}: ok")

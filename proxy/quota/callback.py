@@ -11,6 +11,7 @@ What each method is for, and when it is called, is Kafka's. Two things differ to
 """
 
 import importlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -179,6 +180,34 @@ def configured_callback(name: str | None, configs: Mapping[str, object]) -> Quot
             CLASS_SETTING, f"{name} cannot be configured: {_reason(error)}"
         ) from error
     return callback
+
+
+def try_callback(name: str | None, configs: Mapping[str, object]) -> None:
+    """Make and configure it once, in a process of its own: it may start threads.
+
+    Raises ConfigError with the key's whole path.
+    """
+    if name is None:
+        return
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        problem = ""
+        try:
+            callback = configured_callback(name, configs)
+            assert callback is not None
+            callback.close()
+        except BaseException as error:
+            problem = error.problem if isinstance(error, ConfigError) else repr(error)
+        finally:
+            os.write(writer, problem.encode()[:4_000])
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, errors="replace") as answer:
+        problem = answer.read()
+    os.waitpid(pid, 0)
+    if problem:
+        raise ConfigError(f"quotas.{CLASS_SETTING}", problem)
 
 
 _METHODS: Final = tuple(name for name in vars(QuotaCallback) if not name.startswith("_"))

@@ -1,0 +1,99 @@
+"""What a configuration names, tried without a start: files, secrets, a place to write, a class.
+
+For `reauth-proxy config check`. Nothing is changed, and nobody else is asked: no identity provider,
+no broker.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from proxy.config import Config, Events, Listener, QuotasMode, Store, Upstream
+from proxy.config.values import Secret
+from proxy.errors import ConfigError
+from proxy.quota.callback import try_callback
+from proxy.store.users_file import Users
+from proxy.tls.contexts import open_tls
+from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache
+from sasl.token_cache import MAX_ANSWER_BYTES, read_token
+
+_MAGIC: Final = b"SQLite format 3\0"
+
+
+def try_named(config: Config, wall_now: float) -> None:
+    """Raise ConfigError with the first thing that a start, or the first login, would fail by.
+
+    `wall_now`: seconds since 1970, for certificates.
+    """
+    open_tls(config, wall_now)
+    for number, listener in enumerate(config.listeners):
+        _try_keys(listener, f"listeners[{number}].sasl.oauthbearer.jwks.endpoint.url")
+    _try_login(config.upstream)
+    _try_store(config.store)
+    _try_events(config.events)
+    if config.quotas.mode is not QuotasMode.OFF:
+        try_callback(
+            config.quotas.client_quota_callback_class, config.quotas.client_quota_callback_configs
+        )
+
+
+def _try_keys(listener: Listener, key: str) -> None:
+    path = listener.jwks_file()
+    if path is None or "OAUTHBEARER" not in listener.sasl_enabled_mechanisms:
+        return
+    keys = KeyCache()
+    if not keys.loaded(_content(path, MAX_DOCUMENT_BYTES + 1, key), now=0.0):
+        raise ConfigError(key, f"{path}: {keys.last_error}")
+
+
+def _try_login(upstream: Upstream) -> None:
+    for key, secret in _secrets(upstream):
+        try:
+            said = secret.read()
+        except OSError as error:
+            raise ConfigError(key, f"{secret}: cannot be read: {error.strerror}") from None
+        except ValueError as error:
+            raise ConfigError(key, str(error)) from None
+        if not said:
+            raise ConfigError(key, f"{secret} is empty")
+    if (path := upstream.token_file()) is not None:
+        key = "upstream.sasl.oauthbearer.token.endpoint.url"
+        if read_token(_content(path, MAX_ANSWER_BYTES, key)) is None:
+            raise ConfigError(key, f"{path}: holds no bearer token")
+
+
+def _secrets(upstream: Upstream) -> Iterator[tuple[str, Secret]]:
+    if upstream.sasl_password is not None:
+        yield "upstream.sasl.password", upstream.sasl_password
+    secret = upstream.sasl_oauthbearer_client_credentials_client_secret
+    if secret is not None:
+        yield "upstream.sasl.oauthbearer.client.credentials.client.secret", secret
+
+
+def _try_store(settings: Store) -> None:
+    if settings.users_file is not None:
+        Users.checked(settings.users_file)
+    path = settings.path()
+    # not opened as a database: files that SQLite leaves beside it would belong to whoever checks
+    if path.exists() and _content(path, len(_MAGIC), "store.url") not in (b"", _MAGIC):
+        raise ConfigError("store.url", f"{path}: is not a SQLite database")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError("store.url", f"{path}: cannot be written to")
+
+
+def _try_events(settings: Events) -> None:
+    directory = settings.directory
+    if directory is None:
+        return
+    there = next(one for one in (directory, *directory.parents) if one.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        raise ConfigError("events.directory", f"{directory}: cannot be written to")
+
+
+def _content(path: Path, most_bytes: int, key: str) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(most_bytes)
+    except OSError as error:
+        raise ConfigError(key, f"{path}: cannot be read: {error.strerror}") from None
