@@ -5,6 +5,7 @@ addresses itself, one socket per worker (SO_REUSEPORT): an address that is taken
 before anything runs, and a worker that has to be started anew finds its queue of clients waiting.
 """
 
+import itertools
 import logging
 import os
 import resource
@@ -12,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -25,7 +26,7 @@ from proxy.errors import ConfigError, ProxyError
 from proxy.quota.callback import try_callback
 from proxy.quota.shared import UsageTable
 from proxy.quota.window import WindowConfig
-from proxy.sockets import listen, listen_privately, refuse_taken, remove_left_over
+from proxy.sockets import listen, listen_privately, refuse_taken, remove_left_over, taken_ports
 from proxy.store import open_store
 from proxy.tls.contexts import TlsOfAll, open_tls
 from proxy.watchword import WATCHWORD as WATCHWORD  # to be the same in all workers
@@ -38,6 +39,8 @@ KILL_AFTER: Final = 5.0
 SHORTEST_LIFE: Final = 5.0
 """Seconds; a child that lives shorter, and fails, several times in a row, ends the program."""
 MOST_EARLY_DEATHS: Final = 5
+MOST_PORTS_TRIED: Final = 4_096
+"""Of a listener's `broker.ports`, at a start: 50 ms."""
 
 
 @dataclass(slots=True)
@@ -101,7 +104,11 @@ class Server:
         except ProxyError as error:
             print(f"reauth-proxy: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
             return 2
-        for line in (*exposures(self._config), *_too_few_files(self._config)):
+        for line in (
+            *exposures(self._config),
+            *_too_few_files(self._config),
+            *_taken_from_brokers(self._config),
+        ):
             log.warning("%s", line)
         self._load()
         self._children = [
@@ -318,6 +325,19 @@ def _too_few_files(config: Config) -> tuple[str, ...]:
         f"max.connections of all listeners take up to {needed} file descriptors in each worker,"
         f" which may have {limit} (ulimit -Hn)",
     )
+
+
+def _taken_from_brokers(config: Config) -> Iterator[str]:
+    """Tell of ports of brokers that another program has: it may be a proxy, and share clients."""
+    for listener in config.listeners:
+        ports = itertools.islice(listener.broker_ports or (), MOST_PORTS_TRIED)
+        taken = list(taken_ports(listener.address.host, ports))
+        if taken:
+            shown = ", ".join(map(str, taken[:10])) + (", …" if len(taken) > 10 else "")
+            yield (
+                f"listener {listener.name}: another program has ports of broker.ports, {shown};"
+                " a broker there is not reached, or by clients of the other proxy too"
+            )
 
 
 def serve(path: Path) -> int:

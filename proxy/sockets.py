@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -43,6 +43,15 @@ def refuse_taken(host: str, port: int) -> None:
             sock.bind((host, port))
         except OSError as error:
             raise _unusable(host, port, error) from error
+
+
+def taken_ports(host: str, ports: Iterable[int]) -> Iterator[int]:
+    """Give those of the ports on which another program listens already."""
+    for port in ports:
+        try:
+            refuse_taken(host, port)
+        except ConfigError:
+            yield port
 
 
 def _socket_for(host: str) -> socket.socket:

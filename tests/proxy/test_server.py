@@ -345,6 +345,20 @@ def test_a_configuration_with_a_mistake_is_one_line(serving: Serving, name: str)
     assert len(serving.log().splitlines()) == 1
 
 
+def test_ports_of_brokers_that_another_program_has_are_told(serving: Serving) -> None:
+    (listener,) = serving.settings["listeners"]
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        listener |= {
+            "routing": "gateway",
+            "advertised.host": "127.0.0.1",
+            "broker.ports": f"{taken}-{taken}",
+        }
+        serving.write()
+        serving.start()
+    assert f"another program has ports of broker.ports, {taken};" in serving.log()
+
+
 def test_it_takes_all_the_files_that_it_may_have(serving: Serving) -> None:
     """A shell's 1,024 are used up by strangers who connect, and then nobody can log in."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

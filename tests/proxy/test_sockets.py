@@ -3,7 +3,7 @@ import socket
 import pytest
 
 from proxy.errors import ConfigError
-from proxy.sockets import listen
+from proxy.sockets import listen, taken_ports
 
 
 def test_an_address_in_use_is_one_clear_line() -> None:
@@ -21,3 +21,11 @@ def test_processes_share_an_address() -> None:
     assert first.getsockname() == second.getsockname()
     first.close()
     second.close()
+
+
+def test_ports_of_another_proxy_are_found() -> None:
+    """It listens with SO_REUSEPORT, so that one more could do so too."""
+    with listen("127.0.0.1", 0) as other:
+        port = other.getsockname()[1]
+        assert list(taken_ports("127.0.0.1", range(port, port + 1))) == [port]
+    assert list(taken_ports("127.0.0.1", range(port, port + 1))) == []
