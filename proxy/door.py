@@ -18,9 +18,9 @@ from proxy.steps import Deliberation
 from proxy.store.interface import StoreError
 from proxy.target import BrokerView
 from proxy.tls.identity import ANONYMOUS, certified_principal
+from proxy.tls.peers import ClientTls, ServerTls
 from proxy.tls.strangers import Met, Stranger, why
 from proxy.tls.subject import NamelessError
-from proxy.tls.transport import ClientTls, ServerTls
 from proxy.upstream_login import UpstreamLogin
 from sasl.login import LoginError
 
@@ -48,7 +48,11 @@ class Door:
         if self._listener.tls is None:
             return side
         return ServerTls(
-            side, self.buffer, self._listener.tls.context, lambda what: self._meet(side, what)
+            side,
+            self.buffer,
+            self._office.lanes.turns.wait,
+            self._listener.tls.context,
+            lambda what: self._meet(side, what),
         )
 
     def _meet(self, client: ClientSide, what: Met) -> None:
@@ -145,8 +149,11 @@ class Door:
             await self.loop.create_connection(lambda: BrokerSide(client, self), host, port)
             return
         connected = self.loop.create_future()
+        turns = self._office.lanes.turns
         transport, _ = await self.loop.create_connection(
-            lambda: ClientTls(BrokerSide(client, self), self.buffer, context, host, connected),
+            lambda: ClientTls(
+                BrokerSide(client, self), self.buffer, turns.wait, context, host, connected
+            ),
             host,
             port,
         )

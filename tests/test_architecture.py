@@ -39,6 +39,7 @@ MAY_KNOW_ASYNCIO = {
     "proxy/store/brokers/follower.py",
     "proxy/storekeeper.py",
     "proxy/tls/follower.py",
+    "proxy/tls/peers.py",
     "proxy/tls/transport.py",
     "proxy/token_source.py",
     "proxy/turns.py",

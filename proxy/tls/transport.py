@@ -11,6 +11,8 @@ came instead of a handshake. Laws:
   in one call: a side that pauses then leaves nothing behind but a part of a record.
 - What is written is encrypted at once, so no buffer of the writer stays referenced; whether the
   peer takes it, is the socket's transport's business and is passed on as it is.
+- Who makes much work of little waits for a turn after each bit of it (`proxy.tls.pace`); what was
+  read already is kept meanwhile, and no more is read.
 - The end of a stream is the end, with a close_notify or without: Kafka's frames say their length.
   What comes behind it, or behind a handshake that failed, is dropped: OpenSSL would never read it.
 """
@@ -19,26 +21,37 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 from proxy.bulk import BULK_READ, ReadBuffer, Side, carry_bulk
 from proxy.frames import LONG_WRITE, Bytes
-from proxy.tls.strangers import HANGS_UP, Met, Stranger
+from proxy.tls.pace import (
+    LONGEST_RECORD,
+    MOST_OF_A_GREETING,
+    MOST_RECORDS,
+    MOST_UNREAD_ANSWERS,
+    PIECE,
+    RECORD,
+    Pace,
+)
 
 CIPHER_BYTES: Final = 262_144
 """Of one read of encrypted bytes; with a record from before it fits into the worker's buffer."""
-PIECE: Final = 65_536
-"""Of it given to OpenSSL at once, which keeps as much memory for the connection."""
-RECORD: Final = 16_384
-"""Largest plaintext of one record (RFC 8446 section 5.1)."""
-LONGEST_RECORD: Final = RECORD + 2_053
-"""As it is sent (RFC 5246 section 6.2.3): so many bytes have a whole one among them."""
 RECORDS_PER_WRITE: Final = 4
-LINGER: Final = 5.0
-"""Seconds in which a broker must close its side of a connection that is closed."""
+MOST_KEPT: Final = 16_777_216
+"""Bytes of a worker that were read, and wait for their turn."""
+
+Wait = Callable[[str, Callable[[], None]], None]
+"""`wait(who, go_on)` calls `go_on` in a turn of the event loop to come, the hosts in turn."""
 
 _cipher = ReadBuffer(CIPHER_BYTES)
-"""Of all bulk of a worker: nobody else runs until what was read is in OpenSSL's hands."""
+"""Of all bulk of a worker: nobody else runs until what was read is in OpenSSL's hands, or kept."""
+
+
+class _Kept:
+    """What all connections of a worker keep until it is their turn."""
+
+    bytes_of_all: ClassVar[int] = 0
 
 
 class TlsTransport(asyncio.Protocol):
@@ -49,17 +62,38 @@ class TlsTransport(asyncio.Protocol):
         "_closing",
         "_ended",
         "_established",
+        "_greeting",
         "_incoming",
+        "_is_full",
+        "_is_left",
         "_outgoing",
+        "_pace",
+        "_rest",
         "_side",
         "_socket",
         "_ssl",
         "_torn",
+        "_unread",
+        "_wait",
+        "_waits",
     )
 
-    def __init__(self, side: Side, buffer: ReadBuffer) -> None:
+    def __init__(self, side: Side, buffer: ReadBuffer, wait: Wait) -> None:
         self._side = side
         self._buffer = buffer
+        self._wait = wait
+        self._pace = Pace()
+        self._rest = b""
+        """What was read, and waits for a turn."""
+        self._waits = False
+        self._is_left = False
+        """Whether the side does not want to read."""
+        self._is_full = False
+        """Whether the peer does not read fast enough."""
+        self._unread = 0
+        """Answers to key updates since then."""
+        self._greeting = 0
+        """Bytes of the handshake."""
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._ssl: ssl.SSLObject
@@ -82,9 +116,9 @@ class TlsTransport(asyncio.Protocol):
             return
         if not self._established:
             self._greet(data)
-        elif len(data) <= RECORD:
+        elif len(data) <= self._pace.piece and len(data) <= RECORD:
             self._incoming.write(data)
-            self._decrypt_little(RECORD if self._torn else len(data))
+            self._decrypt_little(len(data))
         else:
             self._decrypt_bulk(memoryview(data))
             if len(data) >= BULK_READ and type(data) is bytes:
@@ -104,17 +138,21 @@ class TlsTransport(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The peer does not read fast enough."""
+        self._is_full = True
         if self._established:
             self._side.pause_writing()
 
     def resume_writing(self) -> None:
         """The peer reads again."""
+        self._is_full = False
+        self._unread = 0
         if self._established:
             self._side.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is over."""
         self._closing = True
+        self._forget()
         self._side.connection_lost(exc)
 
     # Between the two
@@ -122,6 +160,7 @@ class TlsTransport(asyncio.Protocol):
     def _greet(self, data: Bytes) -> None:
         """Encrypted bytes of a handshake arrived, or what else a stranger sends."""
         self._incoming.write(data)
+        self._greeting += len(data)
         self._shake_hands()
 
     def _shake_hands(self) -> None:
@@ -129,6 +168,9 @@ class TlsTransport(asyncio.Protocol):
             self._ssl.do_handshake()
         except ssl.SSLWantReadError:
             self._flush()
+            if self._greeting > MOST_OF_A_GREETING:
+                self._ended = True
+                self._failed(_too_long())
             return
         except (ssl.SSLError, ssl.CertificateError) as error:
             self._flush()  # an alert tells the peer why
@@ -151,10 +193,11 @@ class TlsTransport(asyncio.Protocol):
     # OpenSSL holds nothing but a part of a record when `_incoming` is empty: a record is read as a
     # whole, and nothing is read ahead.
 
-    def _decrypt_little(self, room: int) -> None:
-        """Hand on what `_incoming` has; its first record fits in `room` bytes."""
+    def _decrypt_little(self, taken: int) -> None:
+        """Hand on what `_incoming` has, the last `taken` bytes read."""
         incoming, read = self._incoming, self._ssl.read
         data, ended = b"", False
+        room = RECORD if self._torn else taken
         self._torn = False
         try:
             data = read(room)
@@ -168,39 +211,79 @@ class TlsTransport(asyncio.Protocol):
         except ssl.SSLError:
             self._ended = ended = True  # what came before it is genuine
         if self._outgoing.pending:
-            self._flush()
+            self._answer()
         if data:
             self._side.data_received(data)
         if ended:
             self._finish()
+        elif (2 * len(data) < taken or self._pace.barren) and not self._pace.is_worth(
+            taken, len(data)
+        ):
+            self._wait_for_turn(memoryview(b""))
 
     def _decrypt_bulk(self, data: memoryview) -> None:
         """Hand on what was read, in the worker's buffer."""
-        view, incoming = self._buffer.view, self._incoming
+        view, incoming, pace = self._buffer.view, self._incoming, self._pace
         read_into = cast(Callable[[int, memoryview], int], self._ssl.read)
-        size, ended = 0, False
+        start, size, records, ended, goes_on = 0, 0, 0, False, True
         self._torn = True
-        for start in range(0, len(data), PIECE):
-            incoming.write(data[start : start + PIECE])
+        while start < len(data) and goes_on and not ended:
+            before, held = size, incoming.pending
+            given = incoming.write(data[start : start + pace.piece])
+            start += given
             # That a record is not whole is an exception, and costs as much: once per read will do.
-            least = LONGEST_RECORD if start + PIECE < len(data) else 0
+            least = LONGEST_RECORD if pace.piece == PIECE and start < len(data) else 0
             try:
                 while incoming.pending > least and not ended:
                     count = read_into(RECORD, view[size:])
                     size += count
+                    records += 1
                     ended = not count
             except ssl.SSLWantReadError:
                 pass
             except ssl.SSLError:
                 self._ended = ended = True  # what came before it is genuine
-            if ended:
-                break
+            taken = held + given - incoming.pending
+            goes_on = pace.is_worth(taken, size - before) and records <= MOST_RECORDS
         if self._outgoing.pending:
-            self._flush()
+            self._answer()
         if size:
             self._hand_on(view, size)
         if ended:
             self._finish()
+        elif not goes_on:
+            self._wait_for_turn(data[start:])
+
+    def _wait_for_turn(self, rest: memoryview) -> None:
+        """Keep what is left of a read, and let others be served first."""
+        if self._closing or self._ended:
+            return
+        if self._pace.is_hopeless or _Kept.bytes_of_all + len(rest) > MOST_KEPT:
+            self.abort()
+            return
+        self._rest = bytes(rest)
+        _Kept.bytes_of_all += len(rest)
+        self._waits = True
+        self._socket.pause_reading()
+        peer = self._socket.get_extra_info("peername")
+        self._wait(str(peer[0]) if peer else "", self._go_on)
+
+    def _go_on(self) -> None:
+        """It is its turn."""
+        self._waits = False
+        rest = self._forget()
+        if self._closing or self._ended:
+            return
+        if rest:
+            self._decrypt_bulk(memoryview(rest))
+        if not (self._waits or self._is_left or self._closing):
+            self._socket.resume_reading()
+
+    def _forget(self) -> bytes:
+        """Keep nothing any more; return what was kept."""
+        rest, self._rest = self._rest, b""
+        _Kept.bytes_of_all -= len(rest)
+        return rest
 
     def _finish(self) -> None:
         """The stream has ended, or has gone bad."""
@@ -223,6 +306,15 @@ class TlsTransport(asyncio.Protocol):
         self._ended = True
         if not self._side.eof_received():
             self.close()
+
+    def _answer(self) -> None:
+        """Send what OpenSSL says to what was read, which is that a key was updated."""
+        if self._is_full:
+            self._unread += 1
+            if self._unread > MOST_UNREAD_ANSWERS:
+                self.abort()
+                return
+        self._flush()
 
     def _flush(self) -> None:
         if self._outgoing.pending:
@@ -280,11 +372,14 @@ class TlsTransport(asyncio.Protocol):
 
     def pause_reading(self) -> None:
         """Leave what comes in the kernel."""
+        self._is_left = True
         self._socket.pause_reading()
 
     def resume_reading(self) -> None:
         """Read again."""
-        self._socket.resume_reading()
+        self._is_left = False
+        if not self._waits:
+            self._socket.resume_reading()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Say when `pause_writing` comes."""
@@ -299,102 +394,7 @@ class TlsTransport(asyncio.Protocol):
         return self._ssl if name == "ssl_object" else self._socket.get_extra_info(name, default)
 
 
-class ServerTls(TlsTransport):
-    """Of a client of ours."""
-
-    __slots__ = ("_first", "_meet")
-
-    def __init__(
-        self, side: Side, buffer: ReadBuffer, context: ssl.SSLContext, meet: Callable[[Met], None]
-    ) -> None:
-        """`meet` is told of a good handshake, or of what came instead, and ends that."""
-        super().__init__(side, buffer)
-        self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._meet = meet
-        self._first = True
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client connected; its handshake is to come."""
-        super().connection_made(transport)
-        self._side.connection_made(cast(asyncio.Transport, self))
-
-    def _greet(self, data: Bytes) -> None:
-        if self._first:
-            self._first = False
-            stranger = Stranger.by_first_bytes(data)
-            if stranger is not Stranger.TLS:
-                self._ended = True
-                self._meet(stranger)
-                return
-        super()._greet(data)
-
-    def _greeted(self) -> None:
-        self._meet(self._ssl)
-
-    def _failed(self, error: Exception) -> None:
-        assert isinstance(error, ssl.SSLError)
-        self._meet(error)
-
-
-class ClientTls(TlsTransport):
-    """Of a broker's connection."""
-
-    __slots__ = ("_connected", "_lingering")
-
-    def __init__(
-        self,
-        side: Side,
-        buffer: ReadBuffer,
-        context: ssl.SSLContext,
-        host: str,
-        connected: "asyncio.Future[None]",
-    ) -> None:
-        """`connected` is done when the handshake is, or has the error that it met."""
-        super().__init__(side, buffer)
-        self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
-        self._connected = connected
-        self._lingering: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The broker's socket is connected: begin the handshake."""
-        super().connection_made(transport)
-        self._shake_hands()
-
-    def _greeted(self) -> None:
-        if not self._connected.done():
-            self._connected.set_result(None)
-            self._side.connection_made(cast(asyncio.Transport, self))
-        else:
-            self.abort()  # nobody waits any more
-
-    def close(self) -> None:
-        """Say close_notify, and close the socket when the broker has closed its side.
-
-        What it sends meanwhile, its session tickets for one, would meet a closed socket: then the
-        kernel resets the connection, and drops what was written and has not left.
-        """
-        if self._closing or self._ended or not self._established:
-            super().close()
-            return
-        self._closing = True
-        self._notify()
-        self._socket.write_eof()
-        if not self._socket.is_reading():
-            self._socket.resume_reading()
-        self._lingering = self._connected.get_loop().call_later(LINGER, self._socket.abort)
-
-    def _failed(self, error: Exception) -> None:
-        if not self._connected.done():
-            self._connected.set_exception(error)
-        self.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is over, perhaps before there was one to speak of."""
-        if self._lingering is not None:
-            self._lingering.cancel()
-        if self._established:
-            super().connection_lost(exc)
-            return
-        self._closing = True
-        if not self._connected.done():
-            self._connected.set_exception(ConnectionResetError(HANGS_UP))
+def _too_long() -> ssl.SSLError:
+    error = ssl.SSLError()
+    error.reason = "EXCESSIVE_MESSAGE_SIZE"
+    return error

@@ -17,8 +17,8 @@ from proxy.connection import Connection
 from proxy.relay import BrokerSide, ClientSide
 from proxy.rules import Rights
 from proxy.steps import Deliberation
+from proxy.tls.peers import ClientTls, ServerTls
 from proxy.tls.strangers import Met, Stranger, why
-from proxy.tls.transport import ClientTls, ServerTls
 from proxy.turns import Turns
 from tests.proxy.frames_given import authenticate, bearer, handshake
 from tests.proxy.playbook import OAUTHBEARER, Offer, Play
@@ -87,7 +87,7 @@ class Shell:
         context = self.secured.clients
         if context is None:
             return side
-        return ServerTls(side, self.buffer, context, lambda what: self._meet(side, what))
+        return ServerTls(side, self.buffer, self.wait, context, lambda what: self._meet(side, what))
 
     def _meet(self, side: ClientSide, what: Met) -> None:
         if isinstance(what, ssl.SSLObject):
@@ -107,7 +107,7 @@ class Shell:
         connected = self.loop.create_future()
         await self.loop.create_connection(
             lambda: ClientTls(
-                BrokerSide(client, self), self.buffer, context, "localhost", connected
+                BrokerSide(client, self), self.buffer, self.wait, context, "localhost", connected
             ),
             *address,
         )
@@ -124,9 +124,10 @@ class Shell:
 
     def await_turn(self, client: ClientSide) -> None:
         assert client.connection is not None
-        client.connection.long_work.await_turn(
-            lambda _who, go_on: self.loop.call_soon(go_on), client.tell
-        )
+        client.connection.long_work.await_turn(self.wait, client.tell)
+
+    def wait(self, _who: str, go_on: Callable[[], None]) -> None:
+        self.loop.call_soon(go_on)
 
     def deliberate(self, client: ClientSide, deliberation: Deliberation) -> None:
         self.tasks.append(self.loop.create_task(self._deliberate(client, deliberation)))

@@ -7,6 +7,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import uvloop
@@ -16,12 +17,14 @@ from proxy import relay as module
 from proxy.bulk import Bulk, ReadBuffer
 from proxy.connection import Connection
 from proxy.tls import transport as tls_module
-from proxy.tls.transport import ClientTls
+from proxy.tls.pace import RECORD
+from proxy.tls.peers import ClientTls
 from tests.proxy import relayed as harness
 from tests.proxy.frames_given import authenticate, bearer, fetch, handshake, produce, response
 from tests.proxy.playbook import OAUTHBEARER
 from tests.proxy.relayed import SMALL_BUFFER, Relay, Secured, read_frame, relayed
 from tests.proxy.test_relay import MEGABYTE, PLAIN, answer_slowly
+from tests.proxy.tls_conversation import Turns
 from tests.proxy.tls_given import AUTHORITY, BACK, BOTH, FRONT, TlsClient, client_context
 from tests.proxy.waiting import PATIENCE_SECONDS, turns, until
 
@@ -98,7 +101,7 @@ def test_bulk_is_read_another_way_and_ends_as_orderly(
             super().buffer_updated(nbytes)
 
     monkeypatch.setattr(bulk, "Bulk", Watched)
-    monkeypatch.setattr(tls_module, "BULK_READ", 2 * tls_module.RECORD)
+    monkeypatch.setattr(tls_module, "BULK_READ", 2 * RECORD)
     request = produce(3, records=os.urandom(3 * MEGABYTE))
     arrived: list[bytes] = []
 
@@ -127,8 +130,8 @@ def test_much_behind_the_last_bytes_of_a_handshake(
 ) -> None:
     """The end of the handshake and a long request in one read: the side meets it as bulk, for its
     own way of carrying bulk is none for what is encrypted."""
-    monkeypatch.setattr(module, "BULK_READ", 2 * tls_module.RECORD)
-    request = produce(3, records=os.urandom(8 * tls_module.RECORD))
+    monkeypatch.setattr(module, "BULK_READ", 2 * RECORD)
+    request = produce(3, records=os.urandom(8 * RECORD))
     arrived: list[bytes] = []
 
     async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -263,8 +266,11 @@ def test_a_broker_that_speaks_no_tls_is_a_broker_that_cannot_be_reached() -> Non
             loop = asyncio.get_running_loop()
             connected = loop.create_future()
             # A side that would be told anything fails here: there is none.
+            nobody: Any = None
             await loop.create_connection(
-                lambda: ClientTls(None, ReadBuffer(), context, "localhost", connected),  # type: ignore[arg-type]
+                lambda: ClientTls(
+                    nobody, ReadBuffer(), Turns().wait, context, "localhost", connected
+                ),
                 *server.sockets[0].getsockname(),
             )
             with pytest.raises(ConnectionResetError, match="does it speak TLS"):

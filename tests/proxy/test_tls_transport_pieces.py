@@ -1,92 +1,15 @@
 """However a stream of TLS is cut by reads, the side hears all of it, and at once."""
 
-import asyncio
 import ssl
-from contextlib import suppress
 from itertools import pairwise
 
 import pytest
 
 from proxy.bulk import ReadBuffer
-from proxy.frames import Bytes
-from proxy.tls.transport import PIECE, RECORD, ServerTls
-from tests.proxy.tls_given import AUTHORITY, OURS, client_context, server_context
-
-
-class Ear:
-    """A side that listens."""
-
-    peer_owes = False
-
-    def __init__(self) -> None:
-        self.heard = b""
-        self.waits_behind_the_end = False
-
-    def data_received(self, data: Bytes) -> None:
-        self.heard += bytes(data)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        pass
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        pass
-
-    def eof_received(self) -> bool:
-        return self.waits_behind_the_end
-
-    def pause_writing(self) -> None:
-        pass
-
-    def resume_writing(self) -> None:
-        pass
-
-
-class Wire(asyncio.Transport):
-    """A socket's transport: what is written to it goes to the client."""
-
-    def __init__(self, to_client: ssl.MemoryBIO) -> None:
-        super().__init__()
-        self._to_client = to_client
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self._to_client.write(data)
-
-    def is_closing(self) -> bool:
-        return False
-
-    def is_reading(self) -> bool:
-        return False
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        pass
-
-
-class Conversation:
-    """A client and the transport under test, after their handshake."""
-
-    def __init__(self) -> None:
-        self.ear = Ear()
-        self.tls = ServerTls(self.ear, ReadBuffer(), server_context(OURS), lambda _: None)
-        to_client, self._from_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-        context = client_context(AUTHORITY)
-        self._client = context.wrap_bio(to_client, self._from_client, server_hostname="localhost")
-        self.tls.connection_made(Wire(to_client))
-        for _ in range(2):
-            with suppress(ssl.SSLWantReadError):
-                self._client.do_handshake()
-            self.tls.data_received(self._from_client.read())
-
-    def encrypted(self, plain: bytes) -> bytes:
-        """One record for each `RECORD` bytes."""
-        for start in range(0, len(plain), RECORD):
-            self._client.write(plain[start : start + RECORD])
-        return self._from_client.read()
-
-    def farewell(self) -> bytes:
-        """A close_notify."""
-        with suppress(ssl.SSLWantReadError):
-            self._client.unwrap()
-        return self._from_client.read()
+from proxy.tls.pace import PIECE, RECORD
+from proxy.tls.peers import ServerTls
+from tests.proxy.tls_conversation import Conversation, Ear, Turns, Wire
+from tests.proxy.tls_given import OURS, server_context
 
 
 def cuts(size: int) -> list[int]:
@@ -103,8 +26,9 @@ def test_a_stream_cut_in_two(size: int) -> None:
     for cut in cuts(len(talk.encrypted(plain[:size]))):
         talk = Conversation()
         stream = talk.encrypted(plain[:size])
-        talk.tls.data_received(stream[:cut])
-        talk.tls.data_received(stream[cut:])
+        for piece in (stream[:cut], stream[cut:]):
+            talk.tls.data_received(piece)
+            talk.turns.take_all()
         assert talk.ear.heard == plain[:size], cut
 
 
@@ -134,7 +58,7 @@ def test_what_comes_behind_the_end_is_not_kept() -> None:
 def test_what_comes_behind_a_failed_handshake_is_not_kept(first: bytes) -> None:
     """A connection that is held, because its address has too many, is closed later only."""
     met: list[object] = []
-    tls = ServerTls(Ear(), ReadBuffer(), server_context(OURS), met.append)
+    tls = ServerTls(Ear(), ReadBuffer(), Turns().wait, server_context(OURS), met.append)
     tls.connection_made(Wire(ssl.MemoryBIO()))
     for piece in (first, bytes(PIECE), bytes(PIECE)):
         tls.data_received(piece)
