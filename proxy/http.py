@@ -34,6 +34,9 @@ MAX_HEADER_BYTES = 4096
 MAX_HEADERS = 64
 KEEPALIVE_SECONDS = 75.0
 """Longer than Prometheus' usual scrape interval of a minute."""
+CLOSE_SECONDS: Final = 1.0
+"""For those who have asked, to take their answers when the server closes; and once more for those
+who do not read."""
 MOST_CONNECTIONS: Final = 256
 """Of more the oldest goes. Who asks is answered within moments; who holds a connection without
 asking, for which there is no time limit, shall not keep the kubelet out."""
@@ -136,9 +139,12 @@ async def _hide_software(_request: web.Request, response: web.StreamResponse) ->
     response.headers.pop("Server", None)
 
 
+_THEIRS: Final = (HttpProcessingError, web.RequestPayloadError)
+
+
 def _is_ours(record: logging.LogRecord) -> bool:
     """Whether a mistake is the proxy's: what is not HTTP is answered, and anybody can send it."""
-    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
+    return record.exc_info is None or not isinstance(record.exc_info[1], _THEIRS)
 
 
 log = logging.getLogger(__name__)
@@ -173,6 +179,8 @@ async def start_http(
         max_field_size=MAX_HEADER_BYTES,
         max_headers=MAX_HEADERS,
         keepalive_timeout=KEEPALIVE_SECONDS,
+        auto_decompress=False,
+        shutdown_timeout=CLOSE_SECONDS,
     )
     await runner.setup()
     server = runner.server

@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import pytest
 from aiohttp import ClientSession
 
-from proxy.http import MAX_HEADER_BYTES, make_app, names_no_other_host, start_http
+from proxy.http import CLOSE_SECONDS, MAX_HEADER_BYTES, make_app, names_no_other_host, start_http
 from proxy.sockets import listen
 from proxy.status.service import StatusPage
 from tests.proxy.http_given import Workers
@@ -165,8 +166,9 @@ def test_oversize_headers_are_refused() -> None:
         b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n\xff\xff",
         b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n\x16\x03\x01\x02\x00\r\n\r\n",
         b"\xff" * 100 + b"\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nno size\r\n\r\n",
     ],
-    ids=["NUL", "long", "upgraded", "pipelined", "garbage"],
+    ids=["NUL", "long", "upgraded", "pipelined", "garbage", "chunked"],
 )
 def test_what_is_not_http_is_not_logged(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """A traceback for each, with the bytes in it, would fill the disk for whoever asks for it."""
@@ -197,5 +199,39 @@ def test_who_holds_connections_without_asking_keeps_nobody_out() -> None:
                 await asyncio.wait_for(asyncio.gather(*lost, return_exceptions=True), 60)
             for _, writer in held:
                 await close(writer)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd"])
+def test_a_body_is_not_unpacked(encoding: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It is not read; that it is not what it says to be, would be a traceback for each."""
+
+    async def run() -> None:
+        async with served() as port:
+            sent = (
+                "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                f"Content-Encoding: {encoding}\r\nContent-Length: 4\r\n\r\nabcd"
+            )
+            assert b" 200 " in (await answer_to(port, sent.encode())).splitlines()[0]
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(run())
+    assert caplog.records == []
+
+
+def test_who_does_not_read_does_not_hold_up_the_end() -> None:
+    """The proxy would be killed for it, half a minute later."""
+    asked = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200_000
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            client.setblocking(False)
+            async with asyncio.timeout(10 * CLOSE_SECONDS), served() as port:
+                await loop.sock_connect(client, ("127.0.0.1", port))
+                with suppress(TimeoutError):  # until there are more answers than buffers take
+                    await asyncio.wait_for(loop.sock_sendall(client, asked), CLOSE_SECONDS)
 
     asyncio.run(run())
