@@ -53,8 +53,6 @@ class Target:
     """What it offers; None until it was asked."""
     _asked_at: float | None = field(default=None, repr=False)
     """Monotonic seconds of the last answer; None: to be asked in the next round."""
-    _repeats: Repeats = field(default_factory=Repeats, repr=False)
-    """Has the log say seldom why it did not answer."""
     refusal: str | None = field(default=None, repr=False)
     """Why it does not let the proxy in; None: it does, or was not reached."""
 
@@ -71,14 +69,17 @@ class Target:
         """Whether it is time to ask what it offers."""
         return self._asked_at is None or now - self._asked_at >= VERSIONS_MAX_AGE
 
-    async def refresh(self, now: float, access: Access) -> UpstreamVersions | None:
-        """Ask what it offers; None: it did not answer."""
+    async def refresh(
+        self, now: float, access: Access, repeats: Repeats
+    ) -> UpstreamVersions | None:
+        """Ask what it offers; None: it did not answer, which the log says as often as `repeats`."""
         self._asked_at = now  # first, so that a `suspect` in the meantime is not forgotten
         try:
             upstream = await fetch_api_versions(self.host, self.port, access)
         except BrokerFault as fault:
             self._asked_at = None
-            line = self._repeats.line("", f"API versions unknown: {fault.reason}", now)
+            cause = f"versions of {self.host}:{self.port}"
+            line = repeats.line(cause, f"API versions unknown: {fault.reason}", now)
             if line is not None:
                 log.warning("%s", line)
             self.refusal = fault.reason if isinstance(fault, LoginRefused) else None
@@ -100,6 +101,8 @@ class Discovery(ABC):
         self._access = access
         self._on_versions = on_versions
         self._woken = asyncio.Event()
+        self._repeats = Repeats()
+        """Not each target's own: of those that clients dial in vain there is always a new one."""
 
     async def run(self) -> None:
         """Ask until cancelled."""
@@ -144,7 +147,7 @@ class Discovery(ABC):
         asked: list[asyncio.Task[UpstreamVersions | None]] = []
         async with asyncio.TaskGroup() as group:
             for target in due:
-                question = target.refresh(now, self._access)
+                question = target.refresh(now, self._access, self._repeats)
                 asked.append(group.create_task(question))
                 await asyncio.sleep(0)  # each begins in a turn of its own: there may be thousands
         answers = [one.result() for one in asked]
@@ -205,7 +208,6 @@ class ClusterDiscovery(Discovery):
         self._on_broker_left = on_broker_left
         self._table = table or BrokerTable()
         self._gateways: list[Gateway] = []
-        self._repeats = Repeats()
         self._not_shown: list[int] = []
         """Ids, as the log has them."""
         self._turns = count()

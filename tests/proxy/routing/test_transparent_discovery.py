@@ -1,0 +1,31 @@
+"""Brokers that clients dialled: what is remembered of them, and what the log says."""
+
+import asyncio
+import logging
+import socket
+
+import pytest
+
+from proxy.config.values import Address
+from proxy.routing.transparent import Refused, TransparentDiscovery
+from proxy.upstream import Access
+from tests.proxy.waiting import PATIENCE_SECONDS
+
+
+def test_a_broker_that_is_dialled_in_vain_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever may connect could fill the disk otherwise, a line for each time."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        nobody = Address("127.0.0.1", server.getsockname()[1])
+
+    async def run() -> None:
+        access = Access(timeout_s=PATIENCE_SECONDS)
+        discovery = TransparentDiscovery(access=access, on_versions=lambda _: None)
+        for _ in range(5):
+            with pytest.raises(Refused, match="cannot be reached"):
+                await discovery.broker(nobody)
+        assert not discovery.targets
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(run())
+    (line,) = caplog.messages
+    assert line.startswith(f"API versions unknown: broker {nobody}")
