@@ -130,7 +130,27 @@ def _judge_own(chain: bytes, wall: float) -> tuple[str, float]:
         raise ConfigError(key, f"the certificate expired {_date(expires_at)}")
     if wall < begins_at:
         raise ConfigError(key, f"the certificate begins {_date(begins_at)}")
-    return type(own.public_key()).__name__, expires_at
+    return _algorithm(key, own), expires_at
+
+
+def _algorithm(key: str, own: "Certificate") -> str:
+    """Return the kind of its key, of those that clients take."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
+
+    kinds = (
+        rsa.RSAPublicKey,
+        ec.EllipticCurvePublicKey,
+        ed25519.Ed25519PublicKey,
+        ed448.Ed448PublicKey,
+    )
+    try:
+        public = own.public_key()
+    except (UnsupportedAlgorithm, ValueError):
+        public = None
+    if not isinstance(public, kinds):
+        raise ConfigError(key, "the certificate's key is none of RSA, EC, Ed25519 and Ed448")
+    return type(public).__name__
 
 
 def certificates(key: str, pem: bytes) -> "list[Certificate]":
@@ -139,6 +159,7 @@ def certificates(key: str, pem: bytes) -> "list[Certificate]":
     Raises ConfigError with this key.
     """
     from cryptography import x509  # nobody without TLS pays for it
+    from cryptography.exceptions import UnsupportedAlgorithm
 
     begun, ended = pem.count(_CERTIFICATE), pem.count(_CERTIFICATE_END)
     if not begun:
@@ -147,7 +168,7 @@ def certificates(key: str, pem: bytes) -> "list[Certificate]":
         raise ConfigError(key, "is cut off in the middle")
     try:
         return x509.load_pem_x509_certificates(pem)
-    except ValueError:
+    except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
         raise ConfigError(key, "holds a certificate that does not parse") from None
 
 

@@ -1,5 +1,6 @@
 """Certificates: what is believed, how they are replaced, and what is refused in their place."""
 
+import base64
 import logging
 import ssl
 from datetime import timedelta
@@ -168,6 +169,21 @@ def test_nothing_is_done_while_nothing_changes(tls: Tls, directory: Path) -> Non
 
 
 _HALF = SECOND.pem[: len(SECOND.pem) - 100]
+_NO_KEY_OF_OURS = (
+    "ssl.keystore.location: the certificate's key is none of RSA, EC, Ed25519 and Ed448"
+)
+
+
+def _altered(old: str, new: str) -> bytes:
+    """SECOND, with other bytes (hex) in the certificate; its signature, which nobody looks at, is
+    wrong then."""
+    pem = SECOND.certificate.decode().splitlines()
+    der = base64.b64decode("".join(pem[1:-1]))
+    assert bytes.fromhex(old) in der
+    lines = base64.encodebytes(der.replace(bytes.fromhex(old), bytes.fromhex(new), 1)).decode()
+    return SECOND.key + f"{pem[0]}\n{lines}{pem[-1]}\n".encode()
+
+
 BAD: dict[str, tuple[bytes, str]] = {
     "half": (_HALF, "ssl.keystore.location: is cut off in the middle"),
     "empty": (b"", "ssl.keystore.location: DIR/server.pem is empty"),
@@ -190,6 +206,13 @@ BAD: dict[str, tuple[bytes, str]] = {
         b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n" + SECOND.key,
         "ssl.keystore.location: holds a certificate that does not parse",
     ),
+    "unknown version": (
+        _altered("a003020102", "a003020109"),
+        "ssl.keystore.location: holds a certificate that does not parse",
+    ),
+    "unknown curve": (_altered("06082a8648ce3d030107", "06082a8648ce3d030177"), _NO_KEY_OF_OURS),
+    "unknown algorithm": (_altered("06072a8648ce3d0201", "06072a8648ce3d0277"), _NO_KEY_OF_OURS),
+    "no point of the curve": (_altered("03420004", "03420005"), _NO_KEY_OF_OURS),
 }
 
 
