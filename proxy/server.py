@@ -20,9 +20,10 @@ from typing import Final
 
 from metrics.event_files import make_directory
 from proxy.acl.model import AuthorizerMode
-from proxy.config import Config, QuotasMode, compare, load
+from proxy.config import Config, QuotasMode, compare, judged, load, read
 from proxy.config.exposure import exposures
 from proxy.errors import ConfigError, ProxyError
+from proxy.handover import Handover
 from proxy.quota.callback import try_callback
 from proxy.quota.shared import UsageTable
 from proxy.quota.window import WindowConfig
@@ -64,6 +65,8 @@ class Worker:
     listening: dict[str, socket.socket] = field(default_factory=dict)
     """By listener name: the socket of its address."""
     tls: TlsOfAll = field(default_factory=lambda: TlsOfAll(listeners={}))
+    handover: Handover = field(default_factory=Handover)
+    """Where it finds the configuration at SIGHUP."""
     usage: UsageTable | None = None
     """Where all workers count what is used of quotas; None: quotas are off."""
     control: socket.socket = field(init=False)
@@ -86,7 +89,11 @@ class Server:
         self._stopping = False
         tls = open_tls(config, time.time())
         usage = _usage_table(config)
-        self._workers = [Worker(number, tls=tls, usage=usage) for number in range(config.workers)]
+        self._handover = Handover()
+        self._workers = [
+            Worker(number, tls=tls, handover=self._handover, usage=usage)
+            for number in range(config.workers)
+        ]
         # Children read the one end; it ends when the parent does, however it does.
         self._lifeline, self._alive = os.pipe()
         self._http_socket: socket.socket | None = None
@@ -259,9 +266,11 @@ class Server:
 
     def _reload(self) -> None:
         try:
-            config = load(self._path)
+            text = read(self._path)
+            config = judged(text, self._path)
         except ConfigError as error:
             log.error("not reloaded, the old configuration stays: %s", error)
+            self._handover.put(b"")
             self._signal(signal.SIGHUP)  # workers count it
             return
         for key in compare(self._config, config).needs_restart:
@@ -271,6 +280,7 @@ class Server:
         for line in sorted(set(exposures(config)) - set(exposures(self._latest))):
             log.warning("%s", line)
         self._latest = config
+        self._handover.put(text)
         self._signal(signal.SIGHUP)
 
     def _signal(self, number: signal.Signals) -> None:

@@ -75,7 +75,7 @@ class Worker:
         self._store = open_store_to_share(settings, given.tls.upstream)
         self._users = open_users(settings.store.users_file, self._store)
         self._credentials = CachedCredentials(self._users)
-        self._is_stale = False
+        self._is_stale = given.handover.take() == b""
         """Whether the last configuration file that it was to take was none."""
         self._authorization = self._make_authorization()
         self._quotas = self._make_quotas()
@@ -295,13 +295,18 @@ class Worker:
                 await asyncio.sleep(0)
 
     def _reload(self) -> None:
+        text = self._given.handover.take()
+        if text is None:
+            return
+        self._is_stale = True
+        if not text:  # the parent has said why
+            return
         try:
-            settings = config.load(self._path)
-        except ConfigError:  # the parent has said so
-            self._is_stale = True
+            self.apply(config.judged(text, self._path))
+        except ConfigError as error:  # a file that it names has gone meanwhile
+            log.error("not reloaded, the old configuration stays: %s", error)
             return
         self._is_stale = False
-        self.apply(settings)
 
     def apply(self, settings: config.Config) -> None:
         """Put into effect what can be changed without a restart."""

@@ -6,7 +6,7 @@ mistake is one line with the key's path. Attributes are the keys with underscore
 
 from proxy.config.changes import Changes, compare
 from proxy.config.listener import Listener, MechanismName, Routing
-from proxy.config.load import from_mapping, json_schema, load
+from proxy.config.load import from_mapping, json_schema, judged, load, read
 from proxy.config.model import Authorizer, Config, Events, Http, Store, Upstream
 from proxy.config.quotas import Quotas, QuotasMode
 from proxy.config.values import Address, PortRange
@@ -29,5 +29,7 @@ __all__ = (
     "compare",
     "from_mapping",
     "json_schema",
+    "judged",
     "load",
+    "read",
 )

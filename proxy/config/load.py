@@ -24,11 +24,20 @@ def load(path: Path) -> Config:
 
     Raise `ConfigError` with the first problem. Paths in the result are absolute.
     """
+    return judged(read(path), path)
+
+
+def read(path: Path) -> bytes:
+    """Return what a configuration file holds. Raises ConfigError."""
     try:
         with path.open("rb") as file:
-            text = file.read(document.MAX_BYTES + 1)
+            return file.read(document.MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError("", f"cannot be read: {error.strerror}") from None
+
+
+def judged(text: bytes, path: Path) -> Config:
+    """Check what the file at `path` held, and the files that it names. Raises ConfigError."""
     config = from_mapping(document.parse(text), base_dir=path.absolute().parent)
     _check_files(config)
     return config

@@ -1,6 +1,7 @@
 """What a worker does beside its connections. As a process: `test_server.py`."""
 
 import asyncio
+import os
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ import yaml
 
 from metrics import registry
 from proxy import config, storekeeper, worker
+from proxy.handover import Handover
 from proxy.server import Worker as Given
 from tests.proxy.waiting import PATIENCE_SECONDS, until
 
@@ -70,3 +72,46 @@ def test_deadlines_do_not_wait_for_the_store(
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         asyncio.run(run(listening))
+
+
+def test_a_reload_takes_what_the_parent_judged(tmp_path: Path) -> None:
+    """The file itself may hold something else by then, for some of the workers or for all."""
+
+    async def run() -> None:
+        path, settings = configured(tmp_path, "127.0.0.1:1")
+        given = Given(0)
+        with given.control, given.scrape:
+            one = worker.Worker(path, settings, given)
+
+            (listener,) = one._listeners
+
+            def reloaded(text: str) -> tuple[str, bool]:
+                given.handover.put(text.encode())
+                one._reload()
+                terms = listener.terms("User:alice", "SCRAM-SHA-256")
+                return terms.enforcement, one._is_stale
+
+            assert given.handover.take() is None
+            right = path.read_text().replace("observe", "probe")
+            path.write_text("listeners: [")
+            assert reloaded(right) == ("probe", False)
+            assert reloaded("") == ("probe", True)
+            path.write_text(right.replace("probe", "enforce"))
+            one._reload()
+            assert reloaded(right) == ("probe", False)
+            anew = Given(0, handover=given.handover)
+            with anew.control, anew.scrape:
+                given.handover.put(b"")
+                assert worker.Worker(path, settings, anew)._is_stale
+
+    asyncio.run(run())
+
+
+def test_what_is_just_being_put_is_not_taken() -> None:
+    handover = Handover()
+    handover.put(b"whole")
+    os.truncate(f"/proc/self/fd/{handover._file}", 34)
+    assert handover.take() is None
+    handover.put(b"")
+    assert handover.take() == b""
+    handover.close()
