@@ -260,11 +260,11 @@ class Admission:
 
     def _carry_out(self, judgement: Judgement, request: Request, now: float) -> None:
         connection, content = self._connection, request.content
-        route = connection.target.routes[route_key(request.api_key, request.api_version)]
+        route = connection.target.routes[key := route_key(request.api_key, request.api_version)]
         match judgement:
             case Answer(body):
                 connection.requests.answered(len(content), now)
-                connection.send(response_frame(request, body))
+                connection.send(response_frame(request, body), now, key)
             case Close():
                 connection.end(CloseReason.DENIED, now)
             case Change():

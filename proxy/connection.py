@@ -137,10 +137,12 @@ class Connection:
 
     # What is said to the client
 
-    def send(self, frame: bytes) -> None:
-        """Answer the client, when the requests before are answered."""
-        throttle = self.requests.throttle
-        self.responses.answer(frame if throttle is None else throttle.in_frame(frame))
+    def send(self, frame: bytes, now: float, key: int = -1) -> None:
+        """Answer the client, when its turn comes; `key` is told to `Throttling.answer`."""
+        if self.requests.throttle is None:
+            self.responses.answer(frame)
+        else:
+            self.requests.throttle.answer(frame, key, now)
         if self.client_is_full:
             self.hold_client(Hold.CLIENT_FULL)
         if self.responses.owes_much:
@@ -273,7 +275,7 @@ class Connection:
             self.requests.held = self._draining
             self.commands.append(ResumeClient())
             self.requests.reconsider()
-            self.requests.resume(now)
+            (self.stopwatch or self.requests).resume(now)
         self.end_if_settled(now)
 
     # The end

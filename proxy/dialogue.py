@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from proxy.acl.model import Operation
 from proxy.commands import CloseReason, Consult, SeekKeys
 from proxy.errors import ClientFault
-from proxy.frames import REQUEST_HEAD, SIZE, Bytes
+from proxy.frames import REQUEST_HEAD, SIZE, Bytes, route_key
 from proxy.holds import Hold
 from proxy.wire import api_versions
 from proxy.wire.api_versions import ClientSoftware
@@ -173,6 +173,7 @@ class Dialogue:
         version, correlation_id = request.api_version, request.correlation_id
         if not 0 <= version <= api_versions.HIGHEST_VERSION:
             content = api_versions.unsupported_version(correlation_id)
+            version = 0  # of the answer
         elif self._connection.target.api_versions is None:
             self._connection.end(CloseReason.BROKER_UNREACHABLE, now)
             return
@@ -186,7 +187,8 @@ class Dialogue:
                 self._know_software(software)
                 self._connection.session.api_versions_answered()
                 content = self._connection.target.api_versions.response(version, correlation_id)
-        self._connection.send(SIZE.pack(len(content)) + content)
+        key = route_key(API_VERSIONS, version)
+        self._connection.send(SIZE.pack(len(content)) + content, now, key)
 
     def _know_software(self, software: ClientSoftware) -> None:
         if software.name:
@@ -202,7 +204,8 @@ class Dialogue:
         """The body of the answer to a `Consult` is there."""
         assert self.waiting is not None
         request, self.waiting = self.waiting, None
-        self._connection.send(response_frame(request, body))
+        key = route_key(request.api_key, request.api_version)
+        self._connection.send(response_frame(request, body), now, key)
         self._connection.release(Hold.WAITING, now)
 
     def misunderstood(self, now: float) -> None:
@@ -229,7 +232,7 @@ class Dialogue:
             connection.refused(state, frame, now)
             return
         if frame is not None:
-            connection.send(frame)
+            connection.send(frame, now)
         was_relaying = connection.requests.relaying
         connection.requests.relaying = isinstance(state, Authenticated)
         if isinstance(state, Authenticated) and not was_relaying:

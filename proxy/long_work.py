@@ -14,7 +14,7 @@ from proxy.deliberation import changed_in_steps
 from proxy.errors import BrokerFault
 from proxy.holds import Hold
 from proxy.room import LONG, PATIENCE
-from proxy.steps import Deliberation, Steps, finish
+from proxy.steps import Deliberation, Steps
 
 if TYPE_CHECKING:
     from proxy.connection import Connection
@@ -214,9 +214,4 @@ class LongWork:
 
 
 def _take_turn(connection: "Connection", now: float) -> None:
-    def go_on() -> Steps[None]:
-        connection.release(Hold.TURN, now)
-        yield
-
-    steps = go_on()
-    finish(steps if connection.stopwatch is None else connection.stopwatch.timed(steps))
+    connection.release(Hold.TURN, now)

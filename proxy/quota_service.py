@@ -7,7 +7,7 @@ connections within about a second.
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from functools import partial
 from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +16,7 @@ from metrics.snapshot import Snapshot
 from proxy import config
 from proxy.connection import Connection
 from proxy.frames import Bytes
+from proxy.holds import Hold
 from proxy.quota.callback import Cluster, configured_callback
 from proxy.quota.meter import Count
 from proxy.quota.model import QuotaKey
@@ -26,7 +27,7 @@ from proxy.quota.store import CachedQuotas, QuotaStore
 from proxy.quota.throttle import Mode, Throttle, Throttled
 from proxy.quota.window import NANOSECONDS_PER_PERCENT
 from proxy.repeats import Repeats
-from proxy.steps import Steps, T
+from proxy.steps import Steps, T, timed
 from proxy.throttling import Throttling
 
 if TYPE_CHECKING:
@@ -36,6 +37,17 @@ log = logging.getLogger("proxy.throttles")
 
 LONGEST_NAME_LOGGED: Final = 128
 """Characters: clients choose their client ids."""
+_REQUEST_WAITS: Final = (
+    Hold.NO_BROKER
+    | Hold.WAITING
+    | Hold.NO_ROOM
+    | Hold.JUDGING
+    | Hold.LOGIN
+    | Hold.TURN
+    | Hold.TOPICS
+)
+"""Why a client is held in front of a request that is to be answered: `resume` follows, or the
+answer itself."""
 
 
 class QuotaService:
@@ -187,13 +199,23 @@ class QuotaService:
 
 
 class Stopwatch:
-    """Measures the time that the bytes of one connection take (request_percentage, KIP-124).
+    """Measures the time that one connection takes (request_percentage, KIP-124).
 
-    The time for its broker's bytes is charged with the next of its client's, which then have a
-    response to be told in.
+    It is charged where it can be told: with an answer of the proxy's own, before that leaves, or
+    with the last response that is owed, when the bytes that were read are dealt with. What has no
+    such answer yet is charged with what comes: the time for part of a request, for one that waits,
+    for the broker's bytes. Only what nobody answers (a Produce with acks=0) is charged untold.
     """
 
-    __slots__ = ("_clock", "_connection", "_spent_ns", "_throttle", "_ticking")
+    __slots__ = (
+        "_began",
+        "_charged",
+        "_clock",
+        "_connection",
+        "_spent_ns",
+        "_throttle",
+        "_ticking",
+    )
 
     def __init__(
         self, connection: Connection, throttle: Throttling, clock: Callable[[], int]
@@ -203,48 +225,61 @@ class Stopwatch:
         self._clock = clock
         self._spent_ns = 0
         self._ticking = False
+        self._began = 0
+        """When the time began that is not in `_spent_ns` yet, while it is ticking."""
+        self._charged = connection.requests.count
+        """How many requests there were when time was charged last."""
 
     @classmethod
     def fit(cls, connection: Connection, throttle: Throttling, clock: Callable[[], int]) -> None:
         """Time a connection if, and as long as, it has such a quota."""
-        timed = throttle.used.times_requests
-        connection.stopwatch = cls(connection, throttle, clock) if timed else None
+        if not throttle.used.times_requests:
+            connection.stopwatch = None
+        elif connection.stopwatch is None:
+            connection.stopwatch = cls(connection, throttle, clock)
 
     def client_bytes(self, data: Bytes, now: float) -> None:
         """Take what was read from the client."""
-        connection = self._connection
-        if self._ticking:  # a hold was released by the broker's bytes
-            connection.requests.client_bytes(data, now)
-            return
-        self._run(connection.requests.client_bytes, data, now)
-        if connection.requests.relaying and not connection.closed:
-            spent, self._spent_ns = self._spent_ns, 0
-            if ms := self._throttle.used.spent(spent, now):
-                self._throttle.tell(ms, now)
+        self._run(partial(self._connection.requests.client_bytes, data), now)
 
     def broker_bytes(self, data: Bytes, now: float) -> None:
         """Take what was read from the broker."""
-        self._run(self._connection.broker_bytes, data, now)
+        self._run(partial(self._connection.broker_bytes, data), now)
+
+    def resume(self, now: float) -> None:
+        """Have the client's requests go on that waited."""
+        self._run(self._connection.requests.resume, now)
 
     def timed(self, steps: Steps[T]) -> Steps[T]:
         """Take long work's steps, and the time for them."""
-        with closing(steps):
-            while True:
-                began = self._clock()
-                try:
-                    next(steps)
-                except StopIteration as done:
-                    result: T = done.value
-                    return result
-                finally:
-                    self._spent_ns += self._clock() - began
-                yield
+        result, spent = yield from timed(steps, self._clock)
+        self._spent_ns += spent
+        return result
 
-    def _run(self, take: Callable[[Bytes, float], None], data: Bytes, now: float) -> None:
-        began = self._clock()
-        self._ticking = True
+    def lap(self) -> int:
+        """Return the time (ns) that was not charged yet, which the caller charges now."""
+        if self._ticking:
+            began, self._began = self._began, self._clock()
+            self._spent_ns += self._began - began
+        self._charged = self._connection.requests.count
+        spent, self._spent_ns = self._spent_ns, 0
+        return spent
+
+    def _run(self, take: Callable[[float], None], now: float) -> None:
+        if self._ticking:  # one side's bytes released a hold of the other
+            take(now)
+            return
+        self._ticking, self._began = True, self._clock()
         try:
-            take(data, now)
+            take(now)
         finally:
             self._ticking = False
-            self._spent_ns += self._clock() - began
+            self._spent_ns += self._clock() - self._began
+        connection = self._connection
+        if (
+            connection.requests.count != self._charged
+            and connection.requests.relaying
+            and not (connection.closed or connection.holds & _REQUEST_WAITS)
+            and (ms := self._throttle.used.spent(self.lap(), now))
+        ):
+            self._throttle.tell(ms, now)

@@ -103,8 +103,16 @@ class Stopwatch(Protocol):
         """Take what was read from the broker."""
         ...
 
+    def resume(self, now: float) -> None:
+        """Have the client's requests go on that waited."""
+        ...
+
     def timed(self, steps: Steps[T]) -> Steps[T]:
         """Take long work's steps, and the time for them."""
+        ...
+
+    def lap(self) -> int:
+        """Return the time (ns) that was not charged yet, which the caller charges now."""
         ...
 
 

@@ -5,6 +5,8 @@ loop (`proxy.turns`). A step takes some tens of microseconds, whatever is asked 
 """
 
 from collections.abc import Callable, Generator
+from contextlib import closing
+from time import perf_counter_ns
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -23,6 +25,21 @@ def finish(steps: Steps[T]) -> T:
         except StopIteration as done:
             result: T = done.value
             return result
+
+
+def timed(steps: Steps[T], clock: Callable[[], int] = perf_counter_ns) -> Steps[tuple[T, int]]:
+    """Take the time, in units of `clock`, that the steps take, without what is between them."""
+    spent = 0
+    with closing(steps):
+        while True:
+            began = clock()
+            try:
+                next(steps)
+            except StopIteration as done:
+                result: T = done.value
+                return result, spent + clock() - began
+            spent += clock() - began
+            yield
 
 
 class Deliberation:

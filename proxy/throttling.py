@@ -4,6 +4,7 @@ The response is changed when it comes, and is never gathered for it unless the f
 end (Produce).
 """
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from proxy.commands import CloseReason
@@ -40,8 +41,8 @@ class Throttling:
         """Counts what is used."""
         self.mutations: MutationLimiter | None = None
         """Limits the creation and deletion of topics; None: nobody does."""
-        self._to_tell: tuple[int, int] | None = None
-        """Version and throttle time (ms) of the Produce that is being judged."""
+        self._to_tell = 0
+        """Throttle time (ms) of the Produce that is being judged."""
 
     @property
     def held_until(self) -> float:
@@ -125,26 +126,41 @@ class Throttling:
             requests.relay_one(frame, 0, len(frame), now)
             return
         ms = self.used.produced(len(content), now) if api_key == PRODUCE else 0
-        if ms:
-            self._to_tell = int.from_bytes(content[2:4]), ms
+        self._to_tell = ms
         admission.judge(content, now)
         if ms:
             self.hold(now)
 
     def telling(self, owed: Route | None) -> Route | None:
         """Return what is owed for a request that was judged; None: no answer that could tell."""
-        told, self._to_tell = self._to_tell, None
-        return owed if told is None or owed is None else telling(owed, told[1])
+        ms, self._to_tell = self._to_tell, 0
+        return telling(owed, ms) if ms and owed is not None else owed
 
-    def in_frame(self, frame: bytes) -> bytes:
-        """Return an answer of the proxy's own, with what is to be told if it is to a Produce."""
-        told, self._to_tell = self._to_tell, None
-        if told is None:
-            return frame
-        try:
-            return frame[:4] + patch(PRODUCE, told[0], frame[4:], told[1])
-        except BrokerFault:  # not the broker's, and not worth a connection
-            return frame
+    def answer(self, frame: bytes, key: int, now: float) -> None:
+        """Answer the client, when its turn comes, and tell it what it has used; then hold it.
+
+        `key`: API key and version of the answer, as `route_key` has them; below 0: it is SASL's,
+        and what was used is told with the next.
+        """
+        ms, self._to_tell = self._to_tell, 0
+        if key >= 0:
+            ms = max(ms, self._spent(now))
+        self._connection.responses.answer(_told(frame, key, ms) if ms else frame)
+        if ms:
+            self.hold(now)
+
+    def _spent(self, now: float) -> int:
+        """Charge for the time so far; return its throttle_time_ms."""
+        stopwatch = self._connection.stopwatch
+        return 0 if stopwatch is None else self.used.spent(stopwatch.lap(), now)
+
+
+def _told(frame: bytes, key: int, throttle_time_ms: int) -> bytes:
+    changed = bytearray(frame)
+    with suppress(BrokerFault):  # not the broker's, and not worth a connection
+        content = memoryview(changed)[SIZE.size :]
+        patch_in_place(key >> 16, key & 0xFFFF, content, throttle_time_ms)
+    return bytes(changed)
 
 
 def telling(owed: Route, throttle_time_ms: int) -> Amendment:

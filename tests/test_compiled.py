@@ -24,6 +24,7 @@ SUITES = (
     "proxy/test_turn_taking.py",
     "proxy/test_observer*.py",
     "proxy/test_relay.py",
+    "proxy/test_request_time.py",
     "proxy/test_throttling.py",
     "proxy/test_tls_relay.py",
     "proxy/test_tls_pace.py",

@@ -3,15 +3,12 @@
 import pytest
 
 from proxy.acl.model import Operation
-from proxy.quota.model import QuotaKey
 from proxy.wire.apis import FETCH, METADATA, PRODUCE
 from proxy.wire.codec import encode, request_type, response_type
-from tests.proxy.acl.guards.given import group, topic
+from tests.proxy.acl.guards.given import topic
 from tests.proxy.frames_given import fetch, metadata, produce, request, response
-from tests.proxy.long_given import LITTLE, describe
 from tests.proxy.playbook import Offer, Play, everything, logged_in
 from tests.proxy.throttled_given import (
-    ALICE,
     CONSUMER,
     FETCH_BODIES,
     PLAIN,
@@ -241,76 +238,6 @@ class TestAProducerThatIsAuthorized:
         play.client(request(18, 0, 4))
         play.wait_for(play.wakes_at)
         assert play.take()[-1] == "to client: #4 versions error 0"
-
-
-class TestTheTimeOfRequests:
-    def timed(self, percent: float, ns: int) -> Quoted:
-        """Once it is logged in, each look at the clock is `ns` later than the last."""
-        clock = {"now": 0, "step": 0}
-
-        def look() -> int:
-            clock["now"] += clock["step"]
-            return clock["now"]
-
-        quoted = Quoted({QuotaKey.REQUEST_PERCENTAGE: percent}, clock=look)
-        quoted.play.client(metadata(1_000))
-        quoted.play.broker(answer(METADATA, 12, 1_000))
-        clock["step"] = ns
-        return quoted
-
-    def test_is_told_in_whatever_response_is_owed(self) -> None:
-        quoted = self.timed(10.0, 1_100_000_000)
-        play = quoted.play
-        play.client(metadata(3))
-        assert play.paused == {"client"}
-        held_ms = round((play.wakes_at - play.now) * 1_000)
-        assert held_ms == 1_000, "the length of a sample at most"
-        play.broker(answer(METADATA, 12, 3))
-        assert quoted.throttle_time_ms == held_ms
-
-    def test_of_what_is_judged_in_steps_counts_with_the_next_request(self) -> None:
-        """Or whoever asks for a hundred thousand things at once would use a worker for nothing."""
-        clock = {"now": 0, "step": 0}
-
-        def look() -> int:
-            clock["now"] += clock["step"]
-            return clock["now"]
-
-        rights = Judged(group(Operation.DESCRIBE, "*"))
-        quoted = Quoted({QuotaKey.REQUEST_PERCENTAGE: 10.0}, rights=rights, clock=look)
-        play = quoted.play
-        play.thinks_at_once = False
-        play.client(describe(3, more=LITTLE))
-        clock["step"] = 1_100_000_000
-        play.think()
-        clock["step"] = 0
-        assert play.paused == set()
-        play.client(describe(4, "mine"))
-        assert play.paused == {"client"}
-        held_ms = round((play.wakes_at - play.now) * 1_000)
-        assert held_ms == 1_000, "the length of a sample at most"
-
-    def test_of_the_brokers_bytes_counts_with_the_next_request(self) -> None:
-        quoted = self.timed(10.0, 400_000_000)
-        play = quoted.play
-        play.client(fetch(3))
-        play.broker(fetched(3, 10))
-        assert play.paused == set()
-        play.client(fetch(4))
-        assert play.paused == {"client"}
-        play.broker(fetched(4, 10))
-        assert int.from_bytes(play.received[-1][5:9]) > 0
-
-    def test_is_not_measured_without_such_a_quota(self) -> None:
-        quoted = Quoted({PRODUCER: 1e9})
-        connection = quoted.play.connection
-        assert connection.stopwatch is None
-        quoted.store.alter_quotas({ALICE: {QuotaKey.REQUEST_PERCENTAGE: 1.0}})
-        quoted.tick()
-        assert connection.stopwatch is not None
-        quoted.store.alter_quotas({ALICE: {QuotaKey.REQUEST_PERCENTAGE: None}})
-        quoted.tick()
-        assert connection.stopwatch is None
 
 
 def test_without_quotas_nothing_is_measured() -> None:

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from proxy.steps import Steps, finish
+from proxy.steps import Steps, finish, timed
 from proxy.turns import Turns
 from tests.proxy.steps_given import slow
 
@@ -26,6 +26,31 @@ def test_without_turns_it_is_done_at_once() -> None:
     seen: list[str] = []
     assert finish(counting(3, seen)) == 3
     assert seen == ["0", "1", "2"]
+
+
+def test_the_time_between_the_steps_is_nobodys() -> None:
+    clock = 0
+
+    def working() -> Steps[str]:
+        nonlocal clock
+        for _ in range(3):
+            clock += 5
+            yield
+        clock += 2
+        return "done"
+
+    def interrupted() -> Steps[tuple[str, int]]:
+        nonlocal clock
+        steps = timed(working(), lambda: clock)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                return done.value  # type: ignore[no-any-return]
+            clock += 1_000
+            yield
+
+    assert finish(interrupted()) == ("done", 17)
 
 
 def test_the_result_comes() -> None:
