@@ -201,7 +201,7 @@ class Door:
 
     async def _consult(self, client: ClientSide, question: Consult) -> None:
         try:
-            body = await self._office.consult(question)
+            body, spent_ns = await self._office.consult(question)
         except ClientFault:
             client.tell(lambda connection, now: connection.dialogue.misunderstood(now))
             return
@@ -213,6 +213,9 @@ class Door:
             log.exception("a request to the store failed")
             client.tell(Connection.broke)
             return
+        assert client.connection is not None
+        if (stopwatch := client.connection.stopwatch) is not None:
+            stopwatch.add(spent_ns)
         client.tell(lambda connection, now: connection.dialogue.consulted(body, now))
 
     def await_turn(self, client: ClientSide) -> None:

@@ -60,8 +60,8 @@ class Office(Protocol):
         """Run something beside the data path."""
         ...
 
-    async def consult(self, question: Consult) -> bytes:
-        """Body of the answer to a request that needs the store."""
+    async def consult(self, question: Consult) -> tuple[bytes, int]:
+        """Body of the answer to a request that needs the store, and the time (ns) for it."""
         ...
 
     def suspect(self, broker: Target) -> None:

@@ -256,6 +256,10 @@ class Stopwatch:
         self._spent_ns += spent
         return result
 
+    def add(self, nanoseconds: int) -> None:
+        """So much of a thread's time went into a request elsewhere."""
+        self._spent_ns += nanoseconds
+
     def lap(self) -> int:
         """Return the time (ns) that was not charged yet, which the caller charges now."""
         if self._ticking:

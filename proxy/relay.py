@@ -75,7 +75,7 @@ class Shell(Protocol):
         ...
 
     def consult(self, client: "ClientSide", question: Consult) -> None:
-        """Have `question` answered off the loop; call `consulted`."""
+        """Have `question` answered off the loop, the stopwatch told the time; call `consulted`."""
         ...
 
     def await_turn(self, client: "ClientSide") -> None:

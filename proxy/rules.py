@@ -111,6 +111,10 @@ class Stopwatch(Protocol):
         """Take long work's steps, and the time for them."""
         ...
 
+    def add(self, nanoseconds: int) -> None:
+        """So much of a thread's time went into a request elsewhere."""
+        ...
+
     def lap(self) -> int:
         """Return the time (ns) that was not charged yet, which the caller charges now."""
         ...

@@ -17,7 +17,7 @@ from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
 from proxy.commands import Consult
-from proxy.consultation import CHANGES, ask
+from proxy.consultation import CHANGES, timed_ask
 from proxy.errors import ProxyError
 from proxy.quota_service import QuotaService
 from proxy.steps import Steps
@@ -132,8 +132,10 @@ class Storekeeper:
         if self._authorization is not None and self._authorization.take_over():
             self._rights_changed()
 
-    async def consult(self, question: Consult) -> bytes | Steps[bytes]:
+    async def consult(self, question: Consult) -> tuple[bytes | Steps[bytes], int]:
         """Answer a request, or say what is left to do for it. Raises what `ask` does.
+
+        Returns the time (ns) that it took a thread, too.
 
         What it changed, or read of ACLs, is in force in this worker then. Given up before it has
         begun, it never begins.
@@ -144,7 +146,7 @@ class Storekeeper:
         try:
             async with asyncio.timeout(LONGEST_WAIT):
                 answer = await loop.run_in_executor(
-                    threads, ask, question, self._store, self._users, acls
+                    threads, timed_ask, question, self._store, self._users, acls
                 )
         except TimeoutError:  # not begun, most likely, and then it never will be
             raise StoreError(f"no answer within {LONGEST_WAIT:g} s") from None

@@ -36,6 +36,7 @@ from proxy.room import Room
 from proxy.routing.discovery import Target
 from proxy.rules import Unjudged
 from proxy.sessions import Sessions
+from proxy.steps import timed
 from proxy.store import CachedCredentials, open_users
 from proxy.storekeeper import Storekeeper, open_store_to_share
 from proxy.tls.follower import follow as follow_certificates
@@ -319,10 +320,13 @@ class Worker:
 
     # Requests that need the store
 
-    async def consult(self, question: Consult) -> bytes:
-        """Answer a request about ACLs, quotas or SCRAM credentials."""
-        answer = await self._storekeeper.consult(question)
-        return answer if isinstance(answer, bytes) else await self._turns.run(answer)
+    async def consult(self, question: Consult) -> tuple[bytes, int]:
+        """Answer a request about ACLs, quotas or SCRAM credentials; tell the time (ns) for it."""
+        answer, asking_ns = await self._storekeeper.consult(question)
+        if isinstance(answer, bytes):
+            return answer, asking_ns
+        body, steps_ns = await self._turns.run(timed(answer))
+        return body, asking_ns + steps_ns
 
     def suspect(self, broker: Target) -> None:
         """A broker could not be reached, or does not let us in: look soon what it is."""

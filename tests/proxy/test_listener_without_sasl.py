@@ -97,7 +97,7 @@ class Office:
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(self.loop.create_task(work))
 
-    async def consult(self, question: Consult) -> bytes:
+    async def consult(self, question: Consult) -> tuple[bytes, int]:
         raise AssertionError(f"no store is needed for {question}")
 
     def suspect(self, broker: Target) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from proxy.acl.model import Operation
 from proxy.quota.model import QuotaKey
-from proxy.wire.apis import METADATA
+from proxy.wire.apis import DESCRIBE_USER_SCRAM_CREDENTIALS, METADATA
 from proxy.wire.codec import encode, request_type
 from proxy.wire.primitives import int32
 from proxy.wire.throttle_times import place
@@ -134,6 +134,18 @@ class TestWhatIsAnsweredHere:
         play.client(api_versions(3, version))
         assert play.received[-1] == play.received[-2]
         assert held_ms(play) == LONGEST_MS
+
+    def test_tells_what_the_store_was_asked_for(self) -> None:
+        _, play = timed(0)
+        play.client(asking(DESCRIBE_USER_SCRAM_CREDENTIALS, 0))
+        assert play.paused == {"client"}
+        assert play.wakes_at == 0.0
+        body = bytes(4) + b"and so on"
+        assert play.connection.stopwatch is not None
+        play.connection.stopwatch.add(MUCH_NS)
+        play.tell(lambda connection, now: connection.dialogue.consulted(body, now))
+        assert play.received[-1].endswith(b"and so on")
+        assert told_ms(play) == held_ms(play) == LONGEST_MS
 
     def test_tells_the_time_for_a_judgement_in_steps(self) -> None:
         quoted, play = timed(0, rights=Judged())

@@ -325,7 +325,7 @@ def test_users_of_a_file_are_described_and_not_altered(plain: Store, tmp_path: P
     keeper = Reading(plain, UsersFile(file)).keeper
 
     async def ask(api_key: int, body: bytes) -> bytes:
-        answer = await keeper.consult(question(api_key, body, version=0))
+        answer, _ = await keeper.consult(question(api_key, body, version=0))
         assert isinstance(answer, bytes)
         return answer
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from proxy import storekeeper
+from proxy import consultation, storekeeper
 from proxy.store import Store, StoreError
 from tests.proxy.acl.shelf import acl
 from tests.proxy.storekeeper_given import (
@@ -132,6 +132,14 @@ def test_a_question_that_is_given_up_is_not_asked(
 
     asyncio.run(run())
     assert asked == []
+
+
+def test_the_time_of_a_question_is_told(plain: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = Reading(plain)
+    clock = iter((5, 12))
+    monkeypatch.setattr(consultation, "thread_time_ns", lambda: next(clock))
+    _, spent_ns = asyncio.run(cast(Any, reading.keeper.consult(users_question())))
+    assert spent_ns == 7
 
 
 def test_acls_that_were_told_are_in_force(plain: Store) -> None:

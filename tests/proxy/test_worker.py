@@ -6,18 +6,20 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from metrics import registry
-from proxy import config, storekeeper, worker
+from proxy import config, consultation, storekeeper, worker
 from proxy.handover import Handover
 from proxy.server import Worker as Given
+from tests.proxy.storekeeper_given import describe_question
 from tests.proxy.waiting import PATIENCE_SECONDS, until
 
 
-def configured(directory: Path, address: str) -> tuple[Path, config.Config]:
+def configured(directory: Path, address: str, **more: Any) -> tuple[Path, config.Config]:
     path = directory / "proxy.yaml"
     listener = {
         "name": "clients",
@@ -31,9 +33,29 @@ def configured(directory: Path, address: str) -> tuple[Path, config.Config]:
         "listeners": [listener],
         "store": {"url": f"sqlite:{directory / 'state.db'}"},
         "workers": 1,
+        **more,
     }
     path.write_text(yaml.safe_dump(settings))
     return path, config.load(path)
+
+
+def test_an_answer_in_steps_tells_their_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most of it: finding what matches, and writing it."""
+    monkeypatch.setattr(consultation, "thread_time_ns", lambda: 0)
+
+    async def run(listening: socket.socket) -> int:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        path, settings = configured(tmp_path, address, authorizer={"mode": "enforce"})
+        given = Given(0, listening={"clients": listening})
+        with given.control, given.scrape:
+            one = worker.Worker(path, settings, given)
+            _, spent_ns = await one.consult(describe_question())
+            return spent_ns
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        assert asyncio.run(run(listening)) > 0
 
 
 def ticks(one: worker.Worker) -> int:
