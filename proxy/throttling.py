@@ -144,15 +144,21 @@ class Throttling:
         """
         ms, self._to_tell = self._to_tell, 0
         if key >= 0:
-            ms = max(ms, self._spent(now))
+            ms = max(ms, self._used_for(frame, key >> 16, now))
         self._connection.responses.answer(_told(frame, key, ms) if ms else frame)
         if ms:
             self.hold(now)
 
-    def _spent(self, now: float) -> int:
-        """Charge for the time so far; return its throttle_time_ms."""
+    def _used_for(self, frame: bytes, api_key: int, now: float) -> int:
+        """Charge for an answer of the proxy's own; return its throttle_time_ms.
+
+        One that denies a Fetch is delivered all the same: it has no records to be left out.
+        """
         stopwatch = self._connection.stopwatch
-        return 0 if stopwatch is None else self.used.spent(stopwatch.lap(), now)
+        ms = 0 if stopwatch is None else self.used.spent(stopwatch.lap(), now)
+        if api_key in FETCHES:
+            ms = max(ms, self.used.fetched(len(frame) - SIZE.size, now))
+        return ms
 
 
 def _told(frame: bytes, key: int, throttle_time_ms: int) -> bytes:

@@ -311,6 +311,22 @@ class TestOverTheQuota:
         assert int.from_bytes(play.received[-1][5:9]) == held_ms > 4_900
 
 
+@pytest.mark.parametrize(("api_key", "version"), [(FETCH, 12), (SHARE_FETCH, 1)])
+def test_what_is_denied_as_a_whole_counts_as_well(api_key: int, version: int) -> None:
+    """By the size of the answer, though it is the proxy's own."""
+    quoted = Quoted({CONSUMER: 1.0}, rights=Judged())
+    play = quoted.play
+    asks = large(request_type(api_key, version))
+    if api_key == FETCH:
+        asks = replace(asks, replica_id=BrokerId(-1), session_id=i32(0), session_epoch=i32(-1))
+    play.client(request(api_key, version, 3, encode(asks)))
+    assert play.to_broker == b""
+    assert play.paused == {"client"}
+    beyond_window, window = len(play.received[-1]) - 10, 11
+    assert quoted.throttle_time_ms == min(beyond_window, window) * 1_000
+    assert play.wakes_at == play.now + quoted.throttle_time_ms / 1_000
+
+
 def test_a_share_group_without_a_quota_passes_as_it_came() -> None:
     play = Quoted({}).play
     play.client(request(SHARE_FETCH, 1, 3, encode(small(request_type(SHARE_FETCH, 1)))))
