@@ -22,6 +22,7 @@ from proxy.wire.codec import decode, encode, request_type, response_type
 
 DESCRIBE_TOPIC_PARTITIONS: Final = 75
 
+_DENIED: Final = ErrorCode.topic_authorization_failed
 _MOST_PARTITIONS: Final = 2_000
 """Of a page, whatever the client allows: Kafka's `max.request.partition.size.limit` by default."""
 
@@ -32,8 +33,10 @@ def describe_topic_partitions(inquiry: Inquiry) -> Judgement:
     if not request.topics:
         return _of_all(inquiry, request)
     cursor = request.cursor
-    if cursor is not None and cursor.topic_name not in {topic.name for topic in request.topics}:
-        return Change(response=_cut(inquiry))  # which the broker refuses for being senseless
+    names = [topic.name for topic in pausing(request.topics)]
+    if cursor is not None and (cursor.partition_index < 0 or cursor.topic_name not in names):
+        refusals = _refusals(names, ErrorCode.invalid_request)  # as in Kafka, whatever the rights
+        return answer(inquiry, DESCRIBE_TOPIC_PARTITIONS, topics=refusals)
     asked = {
         topic.name: topic
         for topic in pausing(request.topics)
@@ -89,11 +92,11 @@ def _sort_key(name: str) -> bytes:
     return name.encode("utf-16-be")
 
 
-def _refusals(names: list[str]) -> list[dict[str, Any]]:
+def _refusals(names: list[str], error: ErrorCode = _DENIED) -> list[dict[str, Any]]:
     """No id, and not whether it is internal: it is not looked whether they exist."""
     return [
         {
-            "error_code": ErrorCode.topic_authorization_failed,
+            "error_code": error,
             "name": name,
             "topic_id": None,
             "partitions": [],

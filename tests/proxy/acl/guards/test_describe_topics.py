@@ -239,9 +239,18 @@ def test_who_may_see_nothing_is_told_so_at_once() -> None:
     )
 
 
-def test_a_cursor_that_was_not_asked_for_is_left_to_the_broker() -> None:
-    """Kafka refuses such a request as a whole; what came back would be cut all the same."""
-    request = asking("a", "b", cursor="x")
-    judgement = judged(GUARDS[API], request, VISIBLE)
-    assert sent(judgement, request) == request
-    assert [one.name for one in received(judgement, request, answering("a", "b")).topics] == ["a"]
+@pytest.mark.parametrize("rights", [EVERYTHING, VISIBLE, NOTHING], ids=["all", "some", "none"])
+@pytest.mark.parametrize(("cursor", "partition"), [("x", 0), ("a", -1), ("b", -1)])
+def test_a_senseless_cursor_is_refused_for_each_topic_that_was_named(
+    cursor: str, partition: int, rights: frozenset[Right]
+) -> None:
+    """As Kafka does, which looks at no rights before: nor does it tell any."""
+    request = asking("b", "a", "b", cursor=cursor, partition=partition)
+    judgement = judged(GUARDS[API], request, rights)
+    assert isinstance(judgement, Answer)
+    response = received(judgement, request)
+    assert response.next_cursor is None
+    assert [
+        (one.name, one.error_code, one.topic_id, one.topic_authorized_operations)
+        for one in response.topics
+    ] == [(name, ErrorCode.invalid_request, None, -(2**31)) for name in ("b", "a", "b")]
