@@ -50,21 +50,27 @@ def list_offsets(inquiry: Inquiry) -> Judgement:
 
 
 def delete_records(inquiry: Inquiry) -> Judgement:
-    """Judge a DeleteRecords: Delete on each topic."""
+    """Judge a DeleteRecords: Delete on each topic.
+
+    A topic, or a partition of it, that is named twice has one result, as in Kafka.
+    """
     request = read_request(inquiry, DELETE_RECORDS)
+    refused: dict[str, list[Values]] = {}
+    seen: set[tuple[str, int]] = set()
 
     def refuse(topic: Any) -> Values | None:
         if may_topic(inquiry, Operation.DELETE, topic.name):
             return None
-        partitions = [
-            {
-                "partition_index": partition.partition_index,
-                "low_watermark": _UNKNOWN,
-                "error_code": _DENIED,
-            }
-            for partition in pausing(topic.partitions)
-        ]
-        return {"name": topic.name, "partitions": partitions}
+        is_first = topic.name not in refused
+        results = refused.setdefault(topic.name, [])
+        for partition in pausing(topic.partitions):
+            index = partition.partition_index
+            if (topic.name, index) not in seen:
+                seen.add((topic.name, index))
+                results.append(
+                    {"partition_index": index, "low_watermark": _UNKNOWN, "error_code": _DENIED}
+                )
+        return {"name": topic.name, "partitions": results} if is_first else {}
 
     return judge_items(
         inquiry, DELETE_RECORDS, request, items="topics", results="topics", refuse=refuse

@@ -33,10 +33,15 @@ def name_field(api_key: int) -> str:
 
 
 def about(schema: type[Any], api_key: int, *names: str) -> Any:
-    """A request or response about these topics, each with two partitions."""
+    """A request or response about these topics, each with one partition, twice."""
     filled = large(schema)
     topics = (replace(filled.topics[0], **{name_field(api_key): name}) for name in names)
     return replace(filled, topics=tuple(topics))
+
+
+def results(api_key: int) -> int:
+    """How many the one partition has that is named twice."""
+    return 1 if api_key == 21 else 2
 
 
 def names(api_key: int, message: Any) -> list[str]:
@@ -56,7 +61,7 @@ def test_the_allowed_part_is_done_and_the_rest_denied(
     in_request_order = ["a", "secret", "b"] if api_key == 61 else ["a", "b", "secret"]
     assert names(api_key, response) == in_request_order
     denied = response.topics[in_request_order.index("secret")]
-    assert [partition.error_code for partition in denied.partitions] == [DENIED] * 2
+    assert [partition.error_code for partition in denied.partitions] == [DENIED] * results(api_key)
     rest = tuple(topic for topic in response.topics if topic is not denied)
     assert replace(response, topics=rest) == broker
 
@@ -71,7 +76,7 @@ def test_another_right_is_none(api_key: int, version: int, operation: Operation)
     judgement = judged(GUARDS[api_key], request, others)
     assert isinstance(judgement, Answer)
     (denied,) = received(judgement, request).topics
-    assert [partition.error_code for partition in denied.partitions] == [DENIED] * 2
+    assert [partition.error_code for partition in denied.partitions] == [DENIED] * results(api_key)
 
 
 def _numbers(partition: Any) -> dict[str, Any]:
@@ -91,7 +96,7 @@ def test_a_denial_tells_the_partition_and_no_number(
     request = about(request_type(api_key, version), api_key, "secret")
     (denied,) = received(judged(GUARDS[api_key], request), request).topics
     index: Callable[[Any], int] = lambda p: p.partition if api_key == 23 else p.partition_index  # noqa: E731
-    assert [index(partition) for partition in denied.partitions] == [-70_000] * 2
+    assert [index(partition) for partition in denied.partitions] == [-70_000] * results(api_key)
     for partition in denied.partitions:
         assert set(_numbers(partition).values()) <= {-1}
 
@@ -107,3 +112,14 @@ def test_a_topic_named_twice_is_denied_twice() -> None:
     """As Kafka does: clients find their answer by place or by name."""
     request = about(request_type(2, 5), 2, "secret", "secret")
     assert names(2, received(judged(GUARDS[2], request), request)) == ["secret", "secret"]
+
+
+def test_a_topic_whose_records_are_to_be_deleted_has_one_result() -> None:
+    """And each of its partitions has one, as in Kafka, however often they are named."""
+    request = about(request_type(21, 2), 21, "secret", "mine", "secret")
+    judgement = judged(GUARDS[21], request, topic(Operation.DELETE, "mine"))
+    response = received(judgement, request, about(response_type(21, 2), 21, "mine"))
+    assert [(one.name, len(one.partitions)) for one in response.topics] == [
+        ("mine", 2),
+        ("secret", 1),
+    ]
