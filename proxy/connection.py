@@ -394,6 +394,6 @@ class Connection:
         self.closed = True
         self.requests.hold()
         self.requests.rest = self.responses.rest = b""
-        self.long_work.drop()
+        self.long_work.drop(now)
         self.commands.append(close or Close(reason=reason))
         self.observer.closed(self, reason, now)

@@ -215,7 +215,7 @@ class Door:
             return
         assert client.connection is not None
         if (stopwatch := client.connection.stopwatch) is not None:
-            stopwatch.add(spent_ns)
+            stopwatch.add(spent_ns, monotonic())
         client.tell(lambda connection, now: connection.dialogue.consulted(body, now))
 
     def await_turn(self, client: ClientSide) -> None:

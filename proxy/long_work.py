@@ -199,7 +199,7 @@ class LongWork:
         self._under_way.remove(deliberation)
         deliberation.done(result, now)
 
-    def drop(self) -> None:
+    def drop(self, now: float) -> None:
         """The connection is closed: let go of all that its requests hold.
 
         A closed connection is a cycle, which is found when it is old.
@@ -211,6 +211,8 @@ class LongWork:
         for deliberation in self._under_way:
             deliberation.drop()
         self._under_way.clear()
+        if self._connection.stopwatch is not None:
+            self._connection.stopwatch.close(now)
 
 
 def _take_turn(connection: "Connection", now: float) -> None:

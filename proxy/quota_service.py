@@ -252,13 +252,23 @@ class Stopwatch:
 
     def timed(self, steps: Steps[T]) -> Steps[T]:
         """Take long work's steps, and the time for them."""
-        result, spent = yield from timed(steps, self._clock)
-        self._spent_ns += spent
-        return result
+        return timed(steps, self._took, self._clock)
 
-    def add(self, nanoseconds: int) -> None:
-        """So much of a thread's time went into a request elsewhere."""
+    def _took(self, nanoseconds: int) -> None:
         self._spent_ns += nanoseconds
+
+    def add(self, nanoseconds: int, now: float) -> None:
+        """So much of a thread's time went into a request elsewhere."""
+        self._took(nanoseconds)
+        if self._connection.closed:
+            self.close(now)
+
+    def close(self, now: float) -> None:
+        """The connection is closed: charge for what it has had.
+
+        Or who asks for much, and does not wait for the answer, would have it for nothing.
+        """
+        self._throttle.used.left(self.lap(), now)
 
     def lap(self) -> int:
         """Return the time (ns) that was not charged yet, which the caller charges now."""

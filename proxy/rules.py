@@ -111,8 +111,12 @@ class Stopwatch(Protocol):
         """Take long work's steps, and the time for them."""
         ...
 
-    def add(self, nanoseconds: int) -> None:
+    def add(self, nanoseconds: int, now: float) -> None:
         """So much of a thread's time went into a request elsewhere."""
+        ...
+
+    def close(self, now: float) -> None:
+        """The connection is closed: charge for what it has had."""
         ...
 
     def lap(self) -> int:

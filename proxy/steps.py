@@ -27,9 +27,10 @@ def finish(steps: Steps[T]) -> T:
             return result
 
 
-def timed(steps: Steps[T], clock: Callable[[], int] = perf_counter_ns) -> Steps[tuple[T, int]]:
-    """Take the time, in units of `clock`, that the steps take, without what is between them."""
-    spent = 0
+def timed(
+    steps: Steps[T], took: Callable[[int], object], clock: Callable[[], int] = perf_counter_ns
+) -> Steps[T]:
+    """Take the steps; `took` is told the time, in units of `clock`, that each took."""
     with closing(steps):
         while True:
             began = clock()
@@ -37,8 +38,9 @@ def timed(steps: Steps[T], clock: Callable[[], int] = perf_counter_ns) -> Steps[
                 next(steps)
             except StopIteration as done:
                 result: T = done.value
-                return result, spent + clock() - began
-            spent += clock() - began
+                return result
+            finally:
+                took(clock() - began)
             yield
 
 

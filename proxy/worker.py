@@ -325,8 +325,9 @@ class Worker:
         answer, asking_ns = await self._storekeeper.consult(question)
         if isinstance(answer, bytes):
             return answer, asking_ns
-        body, steps_ns = await self._turns.run(timed(answer))
-        return body, asking_ns + steps_ns
+        steps_ns: list[int] = []
+        body = await self._turns.run(timed(answer, steps_ns.append))
+        return body, asking_ns + sum(steps_ns)
 
     def suspect(self, broker: Target) -> None:
         """A broker could not be reached, or does not let us in: look soon what it is."""

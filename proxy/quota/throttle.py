@@ -165,6 +165,11 @@ class Throttle:
             return 0
         return self._exceeded(ClientQuotaType.REQUEST, meter, ms, now)
 
+    def left(self, nanoseconds: int, now: float) -> None:
+        """Its client is gone, and so much of a thread's time was not told in any response."""
+        if self._request is not None:
+            self._request.record(nanoseconds, now)
+
     def mutated(self, throttle_time_ms: int, now: float) -> int:
         """Topics were changed, or not, beyond the quota; return the throttle_time_ms to be told."""
         if self.mutations is None:  # removed meanwhile

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from proxy.acl.model import Operation
+from proxy.connection import Connection
 from proxy.quota.model import QuotaKey
 from proxy.wire.apis import DESCRIBE_USER_SCRAM_CREDENTIALS, METADATA
 from proxy.wire.codec import encode, request_type
@@ -13,8 +14,8 @@ from proxy.wire.throttle_times import place
 from tests.proxy.acl.guards.given import group
 from tests.proxy.frames_given import api_versions, fetch, metadata, produce, request
 from tests.proxy.long_given import LITTLE, describe
-from tests.proxy.playbook import Play
-from tests.proxy.throttled_given import ALICE, PRODUCER, Judged, Quoted, answer, fetched
+from tests.proxy.playbook import Play, everything, logged_in
+from tests.proxy.throttled_given import ALICE, PLAIN, PRODUCER, Judged, Quoted, answer, fetched
 from tests.proxy.wire.instances import large, small
 
 HEARTBEAT, OFFSET_FETCH = 12, 9
@@ -142,7 +143,7 @@ class TestWhatIsAnsweredHere:
         assert play.wakes_at == 0.0
         body = bytes(4) + b"and so on"
         assert play.connection.stopwatch is not None
-        play.connection.stopwatch.add(MUCH_NS)
+        play.connection.stopwatch.add(MUCH_NS, play.now)
         play.tell(lambda connection, now: connection.dialogue.consulted(body, now))
         assert play.received[-1].endswith(b"and so on")
         assert told_ms(play) == held_ms(play) == LONGEST_MS
@@ -175,6 +176,40 @@ class TestWhatIsAnsweredHere:
         quoted.step = 0
         play.client(asked[-1:])
         assert told_ms(play) == held_ms(play) == LONGEST_MS
+
+
+class TestWhoDoesNotWaitForTheAnswer:
+    """Who asks for much and goes leaves the time that it took to who comes after."""
+
+    def comes_after(self, quoted: Timed) -> None:
+        quoted.step = 0
+        play = Play(quotas=quoted.service, offer=everything(rewritten=PLAIN), rights=Judged())
+        play.now = quoted.play.now
+        logged_in(play).client(heartbeat(3))
+        assert told_ms(play) == held_ms(play) == LONGEST_MS
+
+    def test_is_charged_for_what_it_had(self) -> None:
+        quoted, play = timed(rights=Judged())
+        play.client(asking(OFFSET_FETCH, 8)[:-1])
+        play.tell(Connection.client_closed)
+        self.comes_after(quoted)
+
+    def test_is_charged_for_a_judgement_that_is_given_up(self) -> None:
+        quoted, play = timed(0, rights=Judged())
+        play.thinks_at_once = False
+        play.client(describe(3, more=LITTLE))
+        quoted.step = MUCH_NS
+        next(play.deliberations[0].steps)
+        play.tell(Connection.client_closed)
+        self.comes_after(quoted)
+
+    def test_is_charged_for_what_the_store_was_asked_for(self) -> None:
+        quoted, play = timed(0)
+        play.client(asking(DESCRIBE_USER_SCRAM_CREDENTIALS, 0))
+        play.tell(Connection.client_closed)
+        assert play.connection.stopwatch is not None
+        play.connection.stopwatch.add(MUCH_NS, play.now)
+        self.comes_after(quoted)
 
 
 def test_audit_tells_nothing() -> None:
