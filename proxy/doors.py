@@ -14,9 +14,9 @@ from proxy.config.values import Address
 from proxy.door import Door
 from proxy.errors import ConfigError
 from proxy.listener import Listener
+from proxy.ports import BrokerPorts
 from proxy.routing.discovery import ClusterDiscovery, SidecarDiscovery, Target
 from proxy.routing.transparent import TransparentDiscovery, Vestibule, judge
-from proxy.sockets import listen
 from proxy.unending import unending
 from proxy.upstream import Access
 
@@ -32,11 +32,16 @@ class Routing:
         settings: config.Config,
         listeners: list[Listener],
         access: Access,
+        broker_ports: Mapping[str, BrokerPorts],
     ) -> None:
-        """Find brokers by `access`, and bring the connections of `listeners` to them."""
+        """Find brokers by `access`, and bring the connections of `listeners` to them.
+
+        `broker_ports`: by the name of each listener that is a gateway.
+        """
         self._spawn = spawn
         self._identity = access.identity
         self._listeners = listeners
+        self._broker_ports = broker_ports
         self._doors: dict[tuple[str, int | None], asyncio.Server] = {}
         self._closed = False
         self._sidecar: SidecarDiscovery | None = None
@@ -133,7 +138,7 @@ class Routing:
             if port is None:
                 continue
             try:
-                sock = listen(listener.settings.address.host, port)
+                sock = self._broker_ports[listener.name].listen(port)
             except ConfigError as error:
                 log.error("broker %d of listener %s: %s", broker.broker_id, listener.name, error)
                 continue
@@ -208,3 +213,5 @@ class Routing:
         self._closed = True
         for server in self._doors.values():
             server.close()
+        for ports in self._broker_ports.values():
+            ports.close()

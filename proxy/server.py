@@ -5,7 +5,6 @@ addresses itself, one socket per worker (SO_REUSEPORT): an address that is taken
 before anything runs, and a worker that has to be started anew finds its queue of clients waiting.
 """
 
-import itertools
 import logging
 import os
 import resource
@@ -13,21 +12,23 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from metrics.event_files import make_directory
 from proxy.acl.model import AuthorizerMode
-from proxy.config import Config, QuotasMode, compare, judged, load, read
+from proxy.config import Config, Listener, QuotasMode, compare, judged, load, read
 from proxy.config.exposure import exposures
 from proxy.errors import ConfigError, ProxyError
 from proxy.handover import Handover
+from proxy.ports import BrokerPorts, refuse_overlaps
 from proxy.quota.callback import try_callback
 from proxy.quota.shared import UsageTable
 from proxy.quota.window import WindowConfig
-from proxy.sockets import listen, listen_privately, refuse_taken, remove_left_over, taken_ports
+from proxy.sockets import Claim, listen, listen_privately, remove_left_over
 from proxy.store import open_store
 from proxy.tls.contexts import TlsOfAll, open_tls
 from proxy.watchword import WATCHWORD as WATCHWORD  # to be the same in all workers
@@ -40,8 +41,6 @@ KILL_AFTER: Final = 5.0
 SHORTEST_LIFE: Final = 5.0
 """Seconds; a child that lives shorter, and fails, several times in a row, ends the program."""
 MOST_EARLY_DEATHS: Final = 5
-MOST_PORTS_TRIED: Final = 4_096
-"""Of a listener's `broker.ports`, at a start: 50 ms."""
 
 
 @dataclass(slots=True)
@@ -64,6 +63,8 @@ class Worker:
     number: int
     listening: dict[str, socket.socket] = field(default_factory=dict)
     """By listener name: the socket of its address."""
+    broker_ports: Mapping[str, BrokerPorts] = field(default_factory=dict)
+    """By listener name; the same for all workers."""
     tls: TlsOfAll = field(default_factory=lambda: TlsOfAll(listeners={}))
     handover: Handover = field(default_factory=Handover)
     """Where it finds the configuration at SIGHUP."""
@@ -89,9 +90,16 @@ class Server:
         self._stopping = False
         tls = open_tls(config, time.time())
         usage = _usage_table(config)
+        self._broker_ports: dict[str, BrokerPorts] = {}
         self._handover = Handover()
         self._workers = [
-            Worker(number, tls=tls, handover=self._handover, usage=usage)
+            Worker(
+                number,
+                broker_ports=self._broker_ports,
+                tls=tls,
+                handover=self._handover,
+                usage=usage,
+            )
             for number in range(config.workers)
         ]
         # Children read the one end; it ends when the parent does, however it does.
@@ -114,7 +122,6 @@ class Server:
         for line in (
             *exposures(self._config),
             *_too_few_files(self._config),
-            *_taken_from_brokers(self._config),
         ):
             log.warning("%s", line)
         self._load()
@@ -132,9 +139,24 @@ class Server:
 
     def _bind(self) -> None:
         config = self._config
-        for address in (*(one.address for one in config.listeners), config.http.address):
-            if address is not None:
-                refuse_taken(address.host, address.port)
+        refuse_overlaps(config)
+        with ExitStack() as claims:
+            for address in (*(one.address for one in config.listeners), config.http.address):
+                if address is not None:
+                    claims.enter_context(closing(Claim(address.host, address.port))).take()
+            self._bind_claimed()
+        for number, listener in enumerate(config.listeners):
+            if listener.broker_ports is not None:
+                self._broker_ports[listener.name] = _taken(number, listener)
+        try:
+            self._admin_socket = listen_privately(config.admin_socket())
+        except ConfigError as error:
+            if config.admin.socket is not None:
+                raise ConfigError("admin.socket", str(error)) from error
+            log.warning("`reauth-proxy sessions` will not work: %s", error)
+
+    def _bind_claimed(self) -> None:
+        config = self._config
         for worker in self._workers:
             for listener in config.listeners:
                 worker.listening[listener.name] = listen(
@@ -142,12 +164,6 @@ class Server:
                 )
         if config.http.address is not None:
             self._http_socket = listen(config.http.address.host, config.http.address.port)
-        try:
-            self._admin_socket = listen_privately(config.admin_socket())
-        except ConfigError as error:
-            if config.admin.socket is not None:
-                raise ConfigError("admin.socket", str(error)) from error
-            log.warning("`reauth-proxy sessions` will not work: %s", error)
 
     def _begin_store(self) -> None:
         settings = self._config.store
@@ -216,6 +232,8 @@ class Server:
         def main() -> int:
             from proxy.worker_process import run
 
+            for ports in self._broker_ports.values():
+                ports.leave_to_parent()
             return run(self._path, self._config, self._latest, worker, self._lifeline)
 
         return main
@@ -293,6 +311,8 @@ class Server:
         for worker in self._workers:
             for listening in worker.listening.values():
                 listening.close()
+        for ports in self._broker_ports.values():
+            ports.close()
         self._signal(signal.SIGTERM)
         patience = self._config.shutdown_drain_ms / 1000 + KILL_AFTER
         deadline = time.monotonic() + patience
@@ -337,17 +357,20 @@ def _too_few_files(config: Config) -> tuple[str, ...]:
     )
 
 
-def _taken_from_brokers(config: Config) -> Iterator[str]:
-    """Tell of ports of brokers that another program has: it may be a proxy, and share clients."""
-    for listener in config.listeners:
-        ports = itertools.islice(listener.broker_ports or (), MOST_PORTS_TRIED)
-        taken = list(taken_ports(listener.address.host, ports))
-        if taken:
-            shown = ", ".join(map(str, taken[:10])) + (", …" if len(taken) > 10 else "")
-            yield (
-                f"listener {listener.name}: another program has ports of broker.ports, {shown};"
-                " a broker there is not reached, or by clients of the other proxy too"
-            )
+def _taken(number: int, listener: Listener) -> BrokerPorts:
+    """Have a listener's ports of brokers, and tell of those that another program has."""
+    assert listener.broker_ports is not None
+    key = f"listeners[{number}].broker.ports"
+    ports = BrokerPorts(key, listener.address.host, listener.broker_ports)
+    not_had = ports.take()
+    if not_had:
+        shown = ", ".join(map(str, not_had[:10])) + (", …" if len(not_had) > 10 else "")
+        log.warning(
+            "%s: another program has ports, %s; clients are not shown brokers that have them",
+            key,
+            shown,
+        )
+    return ports
 
 
 def serve(path: Path) -> int:

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -32,26 +32,69 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def refuse_taken(host: str, port: int) -> None:
-    """Raise ConfigError if another program listens there.
+class Claim:
+    """A port that is ours alone: our processes `listen` there, and programs that look first do not.
 
-    One of ours could be listened beside (`listen`), and would have a part of its clients.
+    It is made before the processes are forked that share it: what one of them takes, all have. No
+    client is ever met by it.
     """
-    with _socket_for(host) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
+    def __init__(self, host: str, port: int) -> None:
+        """Raises OSError: no file descriptor is left."""
+        self._host = host
+        self._port = port
+        self._sock = _socket_for(host)
+        self.is_taken = False
+        """Whether this process, or its parent before the fork, has taken it."""
+
+    def take(self) -> None:
+        """Have the port from now on. Raises ConfigError: another program has it, or a claim to it.
+
+        Two who bind may both succeed; of two who listen the kernel lets one (SO_REUSEADDR alone).
+        From then on only sockets with SO_REUSEPORT can be bound beside, as those of `listen` are.
+        """
+        sock = self._sock
         try:
-            sock.bind((host, port))
+            if self.is_taken or sock.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT):
+                return
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if not sock.getsockname()[1]:
+                sock.bind((self._host, self._port))
+            sock.listen(0)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+            sock.shutdown(socket.SHUT_RDWR)  # bound, but it listens no more
+            self.is_taken = True
         except OSError as error:
-            raise _unusable(host, port, error) from error
+            raise _unusable(self._host, self._port, error) from error
+
+    def listen(self) -> socket.socket:
+        """Take the port, and listen on it. Raises ConfigError."""
+        self.take()
+        return listen(self._host, self._port)
+
+    def would_be_shared(self) -> bool:
+        """Whether the program that has the port shares its clients, as another proxy does."""
+        with _socket_for(self._host) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            try:
+                sock.bind((self._host, self._port))
+            except OSError:
+                return False
+            return True
+
+    def close(self) -> None:
+        """Let this process's part of it go."""
+        self._sock.close()
 
 
-def taken_ports(host: str, ports: Iterable[int]) -> Iterator[int]:
-    """Give those of the ports on which another program listens already."""
-    for port in ports:
-        try:
-            refuse_taken(host, port)
-        except ConfigError:
-            yield port
+def numeric_host(host: str) -> str:
+    """Return the address that a host of this machine stands for. Raises OSError: for none."""
+    with _socket_for(host) as sock:
+        sock.bind((host, 0))
+        name: str = sock.getsockname()[0]
+        return name
 
 
 def _socket_for(host: str) -> socket.socket:

@@ -12,6 +12,7 @@ from typing import Final
 from proxy.config import Config, Events, Listener, QuotasMode, Store, Upstream
 from proxy.config.values import Secret
 from proxy.errors import ConfigError
+from proxy.ports import refuse_overlaps
 from proxy.quota.callback import try_callback
 from proxy.store.users_file import Users
 from proxy.tls.contexts import open_tls
@@ -26,6 +27,7 @@ def try_named(config: Config, wall_now: float) -> None:
 
     `wall_now`: seconds since 1970, for certificates.
     """
+    refuse_overlaps(config)
     open_tls(config, wall_now)
     for number, listener in enumerate(config.listeners):
         _try_keys(listener, f"listeners[{number}].sasl.oauthbearer.jwks.endpoint.url")

@@ -108,7 +108,9 @@ class Worker:
         self._strangers = Strangers(workers=settings.workers)
         self._sessions = Sessions(given.number, lambda: self._listeners, self._not_ready)
         self._listeners = [self._listener(one) for one in settings.listeners]
-        self._routing = Routing(self.spawn, settings, self._listeners, self.access)
+        self._routing = Routing(
+            self.spawn, settings, self._listeners, self.access, given.broker_ports
+        )
 
     # What it is made of
 

@@ -261,7 +261,8 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
     advertised_host: HostName | None = setting(None, source=OWN)
     """`gateway` only, and needed there: the host that clients are told to connect to."""
     broker_ports: PortRangeValue | None = setting(None, source=OWN)
-    """`gateway` only, and needed there: the broker with id N is at the first port + N."""
+    """`gateway` only, and needed there: the broker with id N is at the first port + N. All of these
+    ports are the proxy's alone from its start on; each takes a file descriptor of the parent's."""
     sasl_enabled_mechanisms: tuple[MechanismName, ...] = setting((), source=KAFKA_BROKER)
     """What clients may authenticate with, in the order in which it is told to them:
     OAUTHBEARER, SCRAM-SHA-256, SCRAM-SHA-512. Needed where there is SASL."""

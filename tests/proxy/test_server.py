@@ -21,7 +21,7 @@ from urllib.error import URLError
 import pytest
 import yaml
 
-from tests.ports import free_ports
+from tests.ports import free_port_range, free_ports
 from tests.proxy.frames_given import api_versions, handshake
 
 PATIENCE_SECONDS = 90.0
@@ -345,18 +345,60 @@ def test_a_configuration_with_a_mistake_is_one_line(serving: Serving, name: str)
     assert len(serving.log().splitlines()) == 1
 
 
+def as_gateway(serving: Serving, first: int) -> None:
+    serving.settings["listeners"][0] |= {
+        "routing": "gateway",
+        "advertised.host": "127.0.0.1",
+        "broker.ports": f"{first}-{first + 1}",
+    }
+    serving.write()
+
+
 def test_ports_of_brokers_that_another_program_has_are_told(serving: Serving) -> None:
-    (listener,) = serving.settings["listeners"]
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        taken = other.getsockname()[1]
-        listener |= {
-            "routing": "gateway",
-            "advertised.host": "127.0.0.1",
-            "broker.ports": f"{taken}-{taken}",
-        }
-        serving.write()
+    first = free_port_range(2)
+    with socket.create_server(("127.0.0.1", first)):
+        as_gateway(serving, first)
         serving.start()
-    assert f"another program has ports of broker.ports, {taken};" in serving.log()
+    told = f"listeners[0].broker.ports: another program has ports, {first};"
+    assert told in serving.log()
+
+
+def test_ports_of_brokers_are_never_shared_with_another_proxy(
+    serving: Serving, tmp_path: Path
+) -> None:
+    """Not even before the first of them has found a broker, nor when its workers were killed."""
+    first = free_port_range(3)
+    as_gateway(serving, first)
+    assert "accepting" in serving.start()
+    directory = tmp_path / "other"
+    directory.mkdir()
+    other = Serving(directory, workers=1)
+    as_gateway(other, first + 1)
+    for pid in serving.children()[:2]:
+        os.kill(pid, signal.SIGKILL)
+    try:
+        assert other.start() == ""
+        assert other.process.wait(PATIENCE_SECONDS) == 2
+        (line,) = other.log().splitlines()
+        assert line == (
+            f"reauth-proxy: listeners[0].broker.ports: cannot listen on 127.0.0.1:{first + 1}:"
+            " Address already in use, by another proxy"
+        )
+    finally:
+        other.stop()
+
+
+def test_one_port_under_two_names_is_one_line(serving: Serving) -> None:
+    first = free_port_range(2)
+    as_gateway(serving, first)
+    serving.settings["http"]["address"] = f"localhost:{first + 1}"
+    serving.write()
+    assert serving.start() == ""
+    assert serving.process.wait(PATIENCE_SECONDS) == 2
+    assert serving.log().splitlines() == [
+        f"reauth-proxy: listeners[0].broker.ports: 127.0.0.1:{first + 1} is taken by http.address,"
+        f" localhost:{first + 1}"
+    ]
 
 
 def test_it_takes_all_the_files_that_it_may_have(serving: Serving) -> None:

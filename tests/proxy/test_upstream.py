@@ -174,7 +174,7 @@ def routed(port: int, **settings: str) -> Routing:
         rights=Unjudged(),
         most_connections=100,
     )
-    return Routing(office.spawn, config, [front], office.access)
+    return Routing(office.spawn, config, [front], office.access, {})
 
 
 def test_whether_brokers_let_the_proxy_in_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
