@@ -165,7 +165,8 @@ UPSTREAM_FAILED_REAUTHENTICATION = counter(
 )
 BROKERS_NOT_SHOWN = gauge(
     "brokers_not_shown",
-    "Brokers of the cluster that clients of a gateway are not shown: broker.ports is too short.",
+    "Brokers of the cluster that clients of a gateway are not shown: broker.ports is too short, or"
+    " another program has their port; of the worker that shows the fewest.",
     LISTENER,
     merge=Merge.MAX,
 )

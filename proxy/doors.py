@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 from metrics import registry
@@ -15,7 +15,8 @@ from proxy.door import Door
 from proxy.errors import ConfigError
 from proxy.listener import Listener
 from proxy.ports import BrokerPorts
-from proxy.routing.discovery import ClusterDiscovery, SidecarDiscovery, Target
+from proxy.routing.brokers import Gateway
+from proxy.routing.discovery import MOST_NAMED, ClusterDiscovery, SidecarDiscovery, Target
 from proxy.routing.transparent import TransparentDiscovery, Vestibule, judge
 from proxy.unending import unending
 from proxy.upstream import Access
@@ -62,6 +63,7 @@ class Routing:
                 on_versions=self._offer,
                 on_broker_joined=self._joined,
                 on_broker_left=self._left,
+                on_round=self._retry,
             )
         if any(one.settings.routing is config.Routing.TRANSPARENT for one in listeners):
             self._transparent = TransparentDiscovery(access=access, on_versions=self._offer)
@@ -132,18 +134,35 @@ class Routing:
         """Open the broker's port before a client can be told of it."""
         assert broker.broker_id is not None
         for listener in self._listeners:
-            if listener.gateway is None or self._closed:
-                continue
-            port = listener.gateway.port_of(broker.broker_id)
-            if port is None:
-                continue
-            try:
-                sock = self._broker_ports[listener.name].listen(port)
-            except ConfigError as error:
-                log.error("broker %d of listener %s: %s", broker.broker_id, listener.name, error)
-                continue
-            door = Door(listener, lambda: broker)
-            self._spawn(self._serve(listener, broker.broker_id, sock, door.client))
+            if listener.gateway is not None:
+                self._open(listener, listener.gateway, broker, broker.broker_id)
+
+    def _retry(self) -> None:
+        """Open the ports that could not be opened when their brokers joined."""
+        for listener in self._listeners:
+            if listener.gateway is not None:
+                assert self._cluster is not None
+                for broker_id in tuple(listener.gateway.unopened):
+                    broker = self._cluster.targets[broker_id]
+                    self._open(listener, listener.gateway, broker, broker_id)
+
+    def _open(self, listener: Listener, gateway: Gateway, broker: Target, broker_id: int) -> None:
+        port = gateway.port_of(broker_id)
+        if port is None or self._closed:
+            return
+        try:
+            sock = self._broker_ports[listener.name].listen(port)
+        except ConfigError as error:
+            if broker_id not in gateway.unopened:
+                log.error(
+                    "listener %s: broker %d is not shown: %s", listener.name, broker_id, error
+                )
+            gateway.unopened[broker_id] = error.problem
+            return
+        if gateway.unopened.pop(broker_id, None) is not None:
+            log.info("listener %s: broker %d is shown now", listener.name, broker_id)
+        door = Door(listener, lambda: broker)
+        self._spawn(self._serve(listener, broker_id, sock, door.client))
 
     async def _serve(
         self,
@@ -159,7 +178,10 @@ class Routing:
             self._doors[listener.name, broker_id] = server
 
     def _left(self, broker: Target) -> None:
+        assert broker.broker_id is not None
         for listener in self._listeners:
+            if listener.gateway is not None:
+                listener.gateway.unopened.pop(broker.broker_id, None)
             server = self._doors.pop((listener.name, broker.broker_id), None)
             if server is not None:
                 server.close()
@@ -196,7 +218,7 @@ class Routing:
             target.ready for target in self._cluster.targets.values()
         ):
             reasons.append("no broker of the cluster was ever reached")
-        return reasons
+        return reasons + [reason for one in self._listeners for reason in _unopened(one)]
 
     def collect(self, snapshot: Snapshot) -> None:
         """Add whether brokers let the proxy in."""
@@ -215,3 +237,10 @@ class Routing:
             server.close()
         for ports in self._broker_ports.values():
             ports.close()
+
+
+def _unopened(listener: Listener) -> Iterator[str]:
+    """Say which brokers a listener's clients are not shown, for their ports are not to be had."""
+    brokers = {} if listener.gateway is None else listener.gateway.unopened
+    for broker_id in sorted(brokers)[:MOST_NAMED]:
+        yield f"listener {listener.name}: broker {broker_id} is not shown: {brokers[broker_id]}"

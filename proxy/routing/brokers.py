@@ -9,6 +9,7 @@ Laws:
   believed of brokers not known so far, and only if it is an address.
 - A broker that no listener has a port for is passed over, however many there are: nobody could be
   sent to it.
+- Nor is anybody sent to a port that cannot be listened on: another program may be there.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -93,7 +94,7 @@ def _place(broker: BrokerAddress) -> tuple[str, int]:
 class Gateway:
     """The addresses under which one listener shows the brokers."""
 
-    __slots__ = ("_advertised_host", "_brokers", "_on_news", "_ports", "not_shown")
+    __slots__ = ("_advertised_host", "_brokers", "_on_news", "_ports", "unopened", "without_port")
 
     def __init__(
         self,
@@ -107,11 +108,18 @@ class Gateway:
         self._advertised_host = advertised_host
         self._ports = ports
         self._on_news = on_news
-        self.not_shown = 0
+        self.without_port = 0
         """Brokers of the cluster that have no port in the listener's range."""
+        self.unopened: dict[int, str] = {}
+        """By broker id: why its port cannot be listened on."""
+
+    @property
+    def not_shown(self) -> int:
+        """Return how many brokers clients cannot be sent to."""
+        return self.without_port + len(self.unopened)
 
     def port_of(self, broker_id: int) -> int | None:
-        """Return the port where clients find a broker; None: it is not shown."""
+        """Return the port that is a broker's; None: it has none."""
         return self._ports.port_of(broker_id)
 
     def resolve(self, node_id: int, host: str, port: int) -> tuple[str, int] | None:
@@ -123,4 +131,4 @@ class Gateway:
         moved = known is None or known.port != port or known.host != host
         if moved and is_address(host, port):
             self._on_news(node_id, host, port)
-        return self._advertised_host, shown_port
+        return None if node_id in self.unopened else (self._advertised_host, shown_port)

@@ -38,7 +38,7 @@ VERSIONS_MAX_AGE: Final = 60.0
 """Seconds after which a broker is asked again what it offers: it may have been upgraded without
 a client's connection failing in between."""
 MOST_NAMED: Final = 10
-"""Ids in one line of the log."""
+"""Ids in one line of the log, or in one answer of `/readyz`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -199,13 +199,15 @@ class ClusterDiscovery(Discovery):
         on_broker_joined: Callable[[Target], None],
         on_broker_left: Callable[[Target], None],
         on_versions: Callable[[Target], None],
+        on_round: Callable[[], None] = lambda: None,
         table: BrokerTable | None = None,
     ) -> None:
-        """`metadata_max_age`: seconds between two looks at the cluster."""
+        """`metadata_max_age`: seconds between two looks; `on_round` is told before each."""
         super().__init__(metadata_max_age, access, on_versions)
         self._bootstrap_servers = tuple(bootstrap_servers)
         self._on_broker_joined = on_broker_joined
         self._on_broker_left = on_broker_left
+        self._on_round = on_round
         self._table = table or BrokerTable()
         self._gateways: list[Gateway] = []
         self._not_shown: list[int] = []
@@ -237,6 +239,7 @@ class ClusterDiscovery(Discovery):
 
     async def round(self, now: float) -> bool:
         """Look at the cluster, and ask the brokers what they offer where that is due."""
+        self._on_round()
         view = await self._view(now)
         if view is not None:
             self._apply(self._shown(view, now), now)
@@ -272,7 +275,7 @@ class ClusterDiscovery(Discovery):
         not_shown, nowhere = set[int](), set(view.brokers)
         for gateway in self._gateways:
             without = {id_ for id_ in view.brokers if gateway.port_of(id_) is None}
-            gateway.not_shown = len(without)
+            gateway.without_port = len(without)
             not_shown |= without
             nowhere &= without
         self._tell_not_shown(sorted(not_shown), now)

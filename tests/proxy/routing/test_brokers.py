@@ -73,6 +73,16 @@ def test_an_id_outside_of_the_range_is_not_shown() -> None:
     assert not news, "what is not shown is not followed up either"
 
 
+def test_a_broker_whose_port_cannot_be_listened_on_is_not_shown() -> None:
+    """Clients would be sent to whatever program has it; news of the broker matter all the same."""
+    gateway = Gateway(BrokerTable(), "gate", PortRange(1, 3), lambda *_: None)
+    gateway.unopened[1] = "in use"
+    assert gateway.resolve(1, "kafka", 9092) is None
+    assert gateway.resolve(2, "kafka", 9092) == ("gate", 3)
+    gateway.without_port = 4
+    assert gateway.not_shown == 5
+
+
 @pytest.mark.parametrize(
     ("host", "port"), [("", 1), ("kafka", 0), ("kafka", 65_536), ("a\nforged", 1), ("a..b", 1)]
 )
