@@ -5,8 +5,7 @@ The laws of the table:
 - Names begin with `kafka_reauth_proxy_`, units are base units, counters end in `_total`.
 - The help says what is left out.
 - Labels are bounded: never a topic, and a client id or a principal only where the operator made
-  an entry for it. What comes from outside (a
-  mechanism, a reason) is held to `max_label_sets` by `metrics.tally`.
+  an entry for it. What comes from outside (a mechanism, a reason) is held to `max_label_sets`.
 
 What is not declared here cannot be counted, and what is declared appears in docs/metrics.md.
 """
@@ -139,7 +138,7 @@ RESPONSE_BYTES = counter(
 )
 UPSTREAM_CONNECT_FAILURES = counter(
     "upstream_connect_failures_total",
-    "Connections to a broker that could not be opened; those that broke later are not counted.",
+    "Connections to a broker that could not be opened for a client; later breaks are not counted.",
     LISTENER,
 )
 UPSTREAM_SUCCESSFUL_AUTHENTICATION = counter(
@@ -165,8 +164,8 @@ UPSTREAM_FAILED_REAUTHENTICATION = counter(
 )
 BROKERS_NOT_SHOWN = gauge(
     "brokers_not_shown",
-    "Brokers of the cluster that clients of a gateway are not shown: broker.ports is too short, or"
-    " another program has their port; of the worker that shows the fewest.",
+    "Brokers that clients of a gateway are not shown, of the worker that shows the fewest:"
+    " broker.ports is too short, or another program has their port.",
     LISTENER,
     merge=Merge.MAX,
 )
@@ -174,7 +173,7 @@ BROKERS_NOT_SHOWN = gauge(
 JWKS_AGE = gauge(
     "jwks_age_seconds",
     "Time since the signing keys were last loaded, of the worker whose keys are the oldest."
-    " Absent until they were loaded once.",
+    " Absent until they were loaded once, which ready tells of.",
     LISTENER,
     unit="seconds",
     merge=Merge.MAX,
@@ -369,6 +368,12 @@ WORKER_UP = gauge(
     "worker_up",
     "1 if the worker answered this scrape in time; if 0, its counters are those of its last answer"
     " and its gauges are left out.",
+    ("worker",),
+)
+READY = gauge(
+    "ready",
+    "1 if the worker can serve the clients of every listener; if 0, /readyz says why not. Left out"
+    " while the worker does not answer.",
     ("worker",),
 )
 WORKER_CPU = counter(

@@ -364,6 +364,7 @@ class Worker:
         report_process(
             snapshot, worker=self._given.number, version=self._version, started=self._started
         )
+        snapshot.gauge(registry.READY, not self._not_ready(), str(self._given.number))
         self.access.collect(snapshot)
         self._routing.collect(snapshot)
         if self._events is not None:

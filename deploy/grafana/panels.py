@@ -139,9 +139,9 @@ MIGRATION = (
 OPERATION = (
     Panel(
         "Proxies",
-        "That answer the scrape, and whose workers all do.",
+        "That answer the scrape, and whose workers are all ready.",
         "short",
-        [("", "count(min by (instance) (P_worker_up{@}) == 1) or vector(0)")],
+        [("", "count(min by (instance) (P_ready{@} or P_worker_up{@}) == 1) or vector(0)")],
         kind="stat",
         width=6,
     ),

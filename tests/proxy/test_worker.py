@@ -15,11 +15,14 @@ from metrics import registry
 from proxy import config, consultation, storekeeper, worker
 from proxy.handover import Handover
 from proxy.server import Worker as Given
+from tests.proxy.routing.fake_broker import FakeBroker
 from tests.proxy.storekeeper_given import describe_question
 from tests.proxy.waiting import PATIENCE_SECONDS, until
 
 
-def configured(directory: Path, address: str, **more: Any) -> tuple[Path, config.Config]:
+def configured(
+    directory: Path, address: str, broker: int = 1, **more: Any
+) -> tuple[Path, config.Config]:
     path = directory / "proxy.yaml"
     listener = {
         "name": "clients",
@@ -29,7 +32,7 @@ def configured(directory: Path, address: str, **more: Any) -> tuple[Path, config
         "reauth.enforcement": "observe",
     }
     settings = {
-        "upstream": {"bootstrap.servers": "127.0.0.1:1"},
+        "upstream": {"bootstrap.servers": f"127.0.0.1:{broker}"},
         "listeners": [listener],
         "store": {"url": f"sqlite:{directory / 'state.db'}"},
         "workers": 1,
@@ -64,6 +67,39 @@ def ticks(one: worker.Worker) -> int:
     return sum(sum(lag.counts) for lag in lags.values())
 
 
+def test_whether_it_is_ready_is_told(tmp_path: Path) -> None:
+    """As `/readyz` has it: nobody asks that for an alert."""
+
+    async def run(listening: socket.socket) -> None:
+        async with FakeBroker() as broker:
+            address = f"127.0.0.1:{listening.getsockname()[1]}"
+            path, settings = configured(tmp_path, address, broker.port)
+            given = Given(0, listening={"clients": listening})
+            with given.control, given.scrape:
+                one = worker.Worker(path, settings, given)
+                told = [ready(one)]
+                await one._open()
+                told.append(ready(one))
+                one._stopping.set()
+                told.append(ready(one))
+                assert told == [{("0",): 0}, {("0",): 1}, {("0",): 0}]
+                await end(one)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        asyncio.run(run(listening))
+
+
+def ready(one: worker.Worker) -> dict[tuple[str, ...], float]:
+    return one._tally.snapshot().values[registry.READY.name]
+
+
+async def end(one: worker.Worker) -> None:
+    one._routing.close()
+    for task in list(one._tasks):
+        task.cancel()
+    await until(lambda: not one._tasks)
+
+
 def test_deadlines_do_not_wait_for_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,10 +123,7 @@ def test_deadlines_do_not_wait_for_the_store(
             finally:
                 over.set()
             await busy
-            one._routing.close()
-            for task in list(one._tasks):
-                task.cancel()
-            await until(lambda: not one._tasks)
+            await end(one)
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         asyncio.run(run(listening))
