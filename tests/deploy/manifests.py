@@ -44,14 +44,15 @@ _VALUES: dict[str, dict[str, Any]] = {
 """What an overlay's patches say, as the chart's values."""
 
 
-def _documents(text: str) -> list[Document]:
+def of_text(text: str) -> list[Document]:
+    """The documents of what a tool wrote."""
     return [document for document in yaml.safe_load_all(text) if document]
 
 
 @cache
 def kustomized(overlay: str) -> list[Document]:
     """What `kubectl apply -k` would send."""
-    return _documents(run("kustomize", "build", DEPLOY / "kustomize" / "overlays" / overlay))
+    return of_text(run("kustomize", "build", DEPLOY / "kustomize" / "overlays" / overlay))
 
 
 def values(overlay: str) -> dict[str, Any]:
@@ -91,7 +92,7 @@ def templated(given: dict[str, Any], *, check: bool = True) -> str:
 @cache
 def helm(overlay: str) -> list[Document]:
     """What `helm install` would send."""
-    return _documents(templated(values(overlay)))
+    return of_text(templated(values(overlay)))
 
 
 def normal(documents: list[Document]) -> dict[str, Document]:

@@ -17,7 +17,7 @@ from proxy.server import KILL_AFTER
 from tests.certificates import Authority
 from tests.deploy import manifests
 from tests.deploy.manifests import CHART, OVERLAYS, Document, helm, kustomized
-from tests.deploy.tools import DEPLOY, operator_schema
+from tests.deploy.tools import DEPLOY, load, operator_schema
 
 NO_PRIVILEGE = {
     "runAsNonRoot": True,
@@ -136,6 +136,25 @@ def test_brokers_are_reached_through_the_proxy_alone() -> None:
     assert listeners["CLIENTS"].startswith("127.0.0.1:")
     proxy_port = config["listeners"][0]["address"].rpartition(":")[2]
     assert advertised["CLIENTS"].rpartition(":")[2] == proxy_port
+
+
+@pytest.mark.parametrize("name", ["reauth-proxy", "billing"])
+def test_the_alert_for_a_proxy_that_is_down_knows_its_job(name: str) -> None:
+    """Whatever the chart's `name`: the operator makes the job NAMESPACE/NAME, then relabels it."""
+    documents = manifests.of_text(manifests.templated(manifests.values("egress") | {"name": name}))
+    (scrape,) = manifests.of_kind(documents, "PodMonitor")["spec"]["podMetricsEndpoints"]
+    (rule,) = scrape["relabelings"]
+    assert (rule["sourceLabels"], rule["targetLabel"]) == (["job"], "job")
+    job = rule["replacement"].replace("$1", f"shop/{name}")
+    (selector,) = [
+        re.search(r'job=~"(.+?)"', alert["expr"])
+        for group in load(DEPLOY / "prometheus" / "alerts.rules.yaml")["groups"]
+        for alert in group["rules"]
+        if alert.get("alert") == "ReauthProxyDown"
+    ]
+    assert selector is not None
+    assert re.fullmatch(selector[1], job)
+    assert job.endswith(f"/shop/{name}"), "several proxies are told apart"
 
 
 def test_selectors_find_the_pods(documents: list[Document]) -> None:
