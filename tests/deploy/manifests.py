@@ -22,10 +22,6 @@ SHARED = {"ConfigMap", "StatefulSet", "Deployment", "NetworkPolicy"} | {
 WORKLOADS = ("StatefulSet", "Deployment")
 _HASH = re.compile(r"reauth-proxy-[0-9a-z]{10}")
 
-_BROKERS_AMONG_THEMSELVES = {
-    "ports": [{"port": 9093}, {"port": 9095}],
-    "from": [{"podSelector": {"matchLabels": {"reauth-proxy": "reauth-proxy"}}}],
-}
 _WAYS_OUT = [
     {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]},
     {"ports": [{"port": 9092}]},
@@ -34,10 +30,7 @@ _WAYS_OUT = [
 _TLS = {"name": "tls", "secretName": "kafka-tls", "mountPath": "/etc/reauth-proxy-tls"}
 
 _VALUES: dict[str, dict[str, Any]] = {
-    "ingress": {
-        "secrets": [{**_TLS, "keys": ["tls.crt", "tls.key"]}],
-        "networkPolicy": {"ingress": [_BROKERS_AMONG_THEMSELVES]},
-    },
+    "ingress": {"secrets": [{**_TLS, "keys": ["tls.crt", "tls.key"]}]},
     "egress": {"networkPolicy": {"egress": _WAYS_OUT}},
     "transparent": {"networkPolicy": {"egress": _WAYS_OUT}, "redirect": {"enabled": True}},
 }

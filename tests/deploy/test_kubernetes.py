@@ -122,6 +122,24 @@ def test_ports_are_those_of_the_configuration(documents: list[Document], overlay
     assert loopback is (overlay != "ingress")
 
 
+def test_what_the_workload_serves_stays_open_to_whom_it_may_be() -> None:
+    """An application's own ports to everybody; a broker's to its like, or clients would go past."""
+
+    def opened(overlay: str, ports: list[dict[str, Any]]) -> dict[str, Any]:
+        values = copy.deepcopy(manifests.values(overlay))
+        values["workload"]["spec"]["template"]["spec"]["containers"][0]["ports"] = ports
+        documents = manifests.of_text(manifests.templated(values))
+        rules = manifests.of_kind(documents, "NetworkPolicy")["spec"]["ingress"]
+        rule: dict[str, Any] = rules[-1]
+        return rule
+
+    served = [{"name": "http", "containerPort": 8080}, {"containerPort": 53, "protocol": "UDP"}]
+    ports = [{"port": 8080}, {"port": 53, "protocol": "UDP"}]
+    assert opened("egress", served) == {"ports": ports}
+    alike = [{"podSelector": {"matchLabels": {"reauth-proxy": "reauth-proxy"}}}]
+    assert opened("ingress", served) == {"ports": ports, "from": alike}
+
+
 def test_brokers_are_reached_through_the_proxy_alone() -> None:
     """The broker's listener for the proxy is on loopback and advertises the proxy's port."""
     documents = kustomized("ingress")

@@ -7,6 +7,24 @@
 {{- if or (hasPrefix "127." .) (hasPrefix "localhost:" .) (hasPrefix "[::1]:" .) }}true{{ end -}}
 {{- end }}
 
+{{/* Whether clients come from elsewhere: then the proxy stands in front of the workload. */}}
+{{- define "kafka-reauth-proxy.isInFront" -}}
+{{- range .Values.config.listeners }}{{ if not (include "kafka-reauth-proxy.isLoopback" .address) }}true{{ end }}{{ end -}}
+{{- end }}
+
+{{/* The ports that the workload's own containers declare, as a NetworkPolicy has them. */}}
+{{- define "kafka-reauth-proxy.workloadPorts" -}}
+{{- $pod := dig "template" "spec" dict (.Values.workload.spec | default dict) -}}
+{{- range concat ($pod.containers | default list) ($pod.initContainers | default list) }}
+{{- range .ports }}
+- port: {{ .containerPort }}
+{{- with .protocol }}
+  protocol: {{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* Another configuration is another ConfigMap, so that pods are replaced and can be rolled back. */}}
 {{- define "kafka-reauth-proxy.configMap" -}}
 {{- printf "%s-%s" .Values.name (toYaml .Values.config | sha256sum | trunc 10) -}}
