@@ -268,6 +268,10 @@ def test_keys_of_secrets_are_mounted_by_name(documents: list[Document]) -> None:
             assert volume["secret"]["items"]
 
 
+SECRET = {"name": "tls", "secretName": "s", "mountPath": "/x", "keys": ["tls.crt"]}
+TOKEN = {"name": "brokers", "audience": "kafka", "mountPath": "/y"}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -281,6 +285,18 @@ def test_keys_of_secrets_are_mounted_by_name(documents: list[Document]) -> None:
         ({"config.http": {}}, "config.http.address"),
         ({"config.shutdown.drain.ms": 600_000}, "terminationGracePeriodSeconds"),
         ({"terminationGracePeriodSeconds": 30}, "terminationGracePeriodSeconds"),
+        ({"config.store": {}}, "config.store.url is state.db: must be below"),
+        ({"config.store": {"url": "broker:/etc/reauth-proxy/a.db"}}, "must be below"),
+        ({"config.store": {"url": "sqlite:/var/lib/reauth-proxy/state/../a.db"}}, "must be below"),
+        ({"config.events": {"directory": "/var/lib/reauth-proxy/eventsx"}}, "config.events.dir"),
+        ({"config.admin": {"socket": "/run/admin.sock"}}, "config.admin.socket is /run/admin"),
+        ({"secrets": [SECRET | {"name": "state"}]}, "the name state is taken"),
+        ({"secrets": [SECRET, SECRET]}, "the name tls is taken"),
+        ({"tokens": [TOKEN], "secrets": [SECRET | {"name": "brokers"}]}, "the name brokers"),
+        ({"redirect": {"enabled": True}}, "redirect.enabled"),
+        ({"workload": {"kind": "Deployment", "spec": {}}}, "workload.name is required"),
+        ({"workload": {"kind": "Deployment", "name": "a"}}, "workload.spec must be"),
+        ({"workload": {"kind": "Deployment", "name": "a", "spec": {"template": {}}}}, "spec must"),
     ],
 )
 def test_the_chart_refuses_what_it_does_not_know(change: dict[str, Any], words: str) -> None:
@@ -291,6 +307,40 @@ def test_the_chart_refuses_what_it_does_not_know(change: dict[str, Any], words: 
         else:
             values[key] = value
     assert words in manifests.templated(values, check=False)
+
+
+def test_a_transparent_listener_without_redirection_is_refused() -> None:
+    values = manifests.values("transparent") | {"redirect": {"enabled": False}}
+    assert "redirect.enabled: true" in manifests.templated(values, check=False)
+
+
+def test_many_listeners_have_ports_that_can_be_named(kubernetes: ModuleType) -> None:
+    """A port's name has 15 characters at most; the transparent listener need not be the first."""
+    values = copy.deepcopy(manifests.values("transparent"))
+    (listener,) = values["config"]["listeners"]
+    gateways = [
+        listener
+        | {
+            "name": f"gate{number}",
+            "address": f"0.0.0.0:{20_000 + number}",
+            "routing": "gateway",
+            "advertised.host": "gate",
+            "broker.ports": f"{21_000 + number}-{21_000 + number}",
+        }
+        for number in range(12)
+    ]
+    values["config"]["listeners"] = [*gateways, listener]
+    values["config"]["upstream"]["bootstrap.servers"] = "kafka:9092"
+    documents = manifests.of_text(manifests.templated(values))
+    names = [port["name"] for port in manifests.container(documents)["ports"]]
+    assert len(set(names)) == 14
+    kubernetes.validate(manifests.of_kind(documents, "Deployment"), _newest(kubernetes)[-1])
+    assert max(map(len, names)) <= 15
+    redirect = {
+        one["name"]: one["value"]
+        for one in manifests.container(documents, "reauth-redirect")["env"]
+    }
+    assert redirect["PROXY_PORT"] == "9094"
 
 
 def test_the_charts_schema_is_as_it_would_be_generated() -> None:

@@ -25,6 +25,56 @@
 {{- end }}
 {{- end }}
 
+{{/* All else on the proxy's root is read-only, and is gone when its container is started anew. */}}
+{{- define "kafka-reauth-proxy.refuseUnlessMounted" -}}
+{{- if not (regexMatch "^/var/lib/reauth-proxy/(state|events)(/|$)" (clean .path)) -}}
+{{- fail (printf "%s is %s: must be below /var/lib/reauth-proxy/state or /var/lib/reauth-proxy/events, where volumes are mounted that can be written to" .key .path) -}}
+{{- end -}}
+{{- end }}
+
+{{/* What would be rendered, and refused by the API server, or fail in the pod. */}}
+{{- define "kafka-reauth-proxy.refuse" -}}
+{{- $config := .Values.config -}}
+{{- $url := dig "url" "" ($config.store | default dict) | default "sqlite:state.db" -}}
+{{- include "kafka-reauth-proxy.refuseUnlessMounted" (dict "key" "config.store.url" "path" (regexReplaceAll "^[a-z]*:" $url "")) -}}
+{{- with dig "directory" "" ($config.events | default dict) -}}
+{{- include "kafka-reauth-proxy.refuseUnlessMounted" (dict "key" "config.events.directory" "path" .) -}}
+{{- end -}}
+{{- with dig "socket" "" ($config.admin | default dict) -}}
+{{- include "kafka-reauth-proxy.refuseUnlessMounted" (dict "key" "config.admin.socket" "path" .) -}}
+{{- end -}}
+{{- $volumes := list "config" "state" "events" -}}
+{{- range concat .Values.secrets .Values.tokens -}}
+{{- if has .name $volumes -}}
+{{- fail (printf "secrets and tokens: the name %s is taken by another volume of the proxy" .name) -}}
+{{- end -}}
+{{- $volumes = append $volumes .name -}}
+{{- end -}}
+{{- $transparent := include "kafka-reauth-proxy.transparent" . -}}
+{{- if and .Values.redirect.enabled (not $transparent) -}}
+{{- fail "redirect.enabled: needs a listener with routing: transparent, to redirect to" -}}
+{{- end -}}
+{{- if and $transparent (not .Values.redirect.enabled) -}}
+{{- fail "routing: transparent needs redirect.enabled: true, or no client comes to the listener" -}}
+{{- end -}}
+{{- with .Values.workload -}}
+{{- if .kind -}}
+{{- $_ := required (printf "workload.name is required with workload.kind: %s" .kind) .name -}}
+{{- $template := (.spec | default dict).template | default dict -}}
+{{- if not ($template.spec | default dict).containers -}}
+{{- fail (printf "workload.spec must be the whole spec of the %s, with template.spec.containers" .kind) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* The address of the listener that clients are redirected to. */}}
+{{- define "kafka-reauth-proxy.transparent" -}}
+{{- $addresses := list -}}
+{{- range .Values.config.listeners }}{{ if eq .routing "transparent" }}{{ $addresses = append $addresses .address }}{{ end }}{{ end -}}
+{{- with $addresses }}{{ first . }}{{ end -}}
+{{- end }}
+
 {{/* Another configuration is another ConfigMap, so that pods are replaced and can be rolled back. */}}
 {{- define "kafka-reauth-proxy.configMap" -}}
 {{- printf "%s-%s" .Values.name (toYaml .Values.config | sha256sum | trunc 10) -}}
@@ -58,7 +108,7 @@
   args: [up]
   env:
     - name: PROXY_PORT
-      value: {{ (first $values.config.listeners).address | include "kafka-reauth-proxy.port" | quote }}
+      value: {{ include "kafka-reauth-proxy.transparent" . | include "kafka-reauth-proxy.port" | quote }}
     - {name: PROXY_UID, value: "65532"}
     - {name: BROKER_PORTS, value: {{ join "," $values.redirect.brokerPorts | quote }}}
     - {name: TOOL, value: nft}
@@ -85,7 +135,7 @@
   {{- end }}
   ports:
     {{- range $index, $listener := $values.config.listeners }}
-    - name: reauth-clients{{ if $index }}{{ $index }}{{ end }}
+    - name: reauth-client{{ if $index }}{{ $index }}{{ else }}s{{ end }} # 15 characters at most
       containerPort: {{ include "kafka-reauth-proxy.port" $listener.address }}
     {{- end }}
     - name: reauth-metrics
