@@ -29,7 +29,7 @@ from proxy.quota.callback import try_callback
 from proxy.quota.shared import UsageTable
 from proxy.quota.window import WindowConfig
 from proxy.sockets import Claim, listen, listen_privately, remove_left_over
-from proxy.store import open_store
+from proxy.store import StoreError, open_store
 from proxy.tls.contexts import TlsOfAll, open_tls
 from proxy.watchword import WATCHWORD as WATCHWORD  # to be the same in all workers
 
@@ -113,7 +113,10 @@ class Server:
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             self._bind()
-            self._begin_store()
+            try:
+                self._begin_store()
+            except StoreError as error:
+                raise ConfigError("store.url", str(error)) from error
             self._begin_events()
             self._try_callback()
         except ProxyError as error:

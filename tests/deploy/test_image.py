@@ -55,6 +55,21 @@ def test_the_image_is_pinned_and_without_privilege() -> None:
     assert [rest.split()[-1] for name, rest in STEPS if name == "FROM"][-1] == "proxy"
 
 
+def test_what_is_written_to_belongs_to_its_user() -> None:
+    """A volume that Docker makes has the owner that the directory in the image has."""
+    (made,) = (rest.split() for name, rest in STEPS if rest.startswith("install -d "))
+    user, group = _last("USER").split(":")
+    assert made[made.index("-o") + 1] == user
+    assert made[made.index("-g") + 1] == group
+    mounts = {
+        one["mountPath"] for one in manifests.container(kustomized("ingress"))["volumeMounts"]
+    }
+    written = {path for path in mounts if path.startswith("/var/lib/")}
+    assert {part for part in made if part.startswith("/")} == written
+    page = (ROOT / "docs/kubernetes.md").read_text()
+    assert all(re.search(rf"--volume [-a-z]+:{path} ", page) for path in written)
+
+
 def test_everything_that_is_copied_exists() -> None:
     for name, rest in STEPS:
         if name == "COPY" and not rest.startswith("--from="):

@@ -333,6 +333,14 @@ def test_a_directory_for_events_that_cannot_be_is_one_line(serving: Serving, pla
     assert line.startswith("reauth-proxy: events.directory: ")
 
 
+def test_a_store_that_cannot_be_opened_is_one_line_with_its_key(serving: Serving) -> None:
+    serving.path.with_name("state.db").write_text("no database, and longer than nothing")
+    assert serving.start() == ""
+    assert serving.process.wait(PATIENCE_SECONDS) == 2
+    (line,) = serving.log().splitlines()
+    assert line.startswith("reauth-proxy: store.url: ")
+
+
 @pytest.mark.parametrize("name", ["clients", "http"])
 def test_a_configuration_with_a_mistake_is_one_line(serving: Serving, name: str) -> None:
     if name == "clients":
