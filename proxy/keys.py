@@ -4,8 +4,10 @@ import asyncio
 import logging
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache
+from sasl.told import fit_for_log
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +24,9 @@ class KeyService:
         self._source = source
         self._name = str(source).rpartition("@")[2] if isinstance(source, str) else str(source)
         """For the log: without the password that a URL may hold."""
+        parts = urlsplit(source) if isinstance(source, str) else urlsplit("")
+        self._secrets = tuple(filter(None, (parts.password, parts.query)))
+        """What may be secret in the URL, and stand in an error, which `/readyz` tells, too."""
         self._fetch: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -45,7 +50,8 @@ class KeyService:
                 document = await self._document()
             self.cache.loaded(document, loop.time())
         except Exception as error:  # whatever the network does, the old keys stay
-            self.cache.failed(f"{type(error).__name__}: {error}", loop.time())
+            told = fit_for_log(str(error), self._secrets)
+            self.cache.failed(f"{type(error).__name__}: {told}", loop.time())
         if self.cache.last_error is not None and self.cache.last_error != known_error:
             log.warning("JWKS %s: %s", self._name, self.cache.last_error)
         elif self.cache.last_error is None and known_error is not None:

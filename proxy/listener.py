@@ -196,9 +196,10 @@ class Listener:
 
     def not_ready(self) -> list[str]:
         """Why clients cannot be served by this listener now; empty: they can."""
-        if self.keys is not None and self.keys.cache.age_seconds(self.office.loop.time()) is None:
-            return [f"listener {self.name}: signing keys were never read"]
-        return []
+        if self.keys is None or self.keys.cache.age_seconds(self.office.loop.time()) is not None:
+            return []
+        why = self.keys.cache.last_error or "nobody answered yet"
+        return [f"listener {self.name}: signing keys were never read: {why}"]
 
     def collect(self, snapshot: Snapshot, now: float) -> None:
         """Add what is counted for all its connections; `Sessions.survey` goes through them."""

@@ -165,7 +165,8 @@ def _read_document(
         except _UnusableKeyError as error:
             ignored.append(f"key {number}: {error}")
     if not keys:
-        raise _BadDocumentError("the JWKS has no usable key: " + "; ".join(ignored[:3]))
+        why = "; ".join(ignored[:3]) or "`keys` is empty"
+        raise _BadDocumentError(f"the JWKS has no usable key: {why}")
     kids = [kid for kid, _ in keys if kid is not None]
     if len(set(kids)) != len(kids):
         raise _BadDocumentError("the JWKS has two keys with the same kid")

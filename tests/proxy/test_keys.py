@@ -21,6 +21,7 @@ class Provider:
     def __init__(self) -> None:
         self.status, self.body = 200, RSA
         self.asked = 0
+        self.port = 0
         self.answering = asyncio.Event()
         self.answering.set()
 
@@ -36,6 +37,7 @@ def with_provider(test: Callable[[KeyService, Provider], Awaitable[None]], **ms:
         app = web.Application()
         app.router.add_get("/jwks", provider.answer)
         async with TestServer(app) as server, asyncio.timeout(PATIENCE_SECONDS):
+            provider.port = server.port or 0
             await test(service(str(server.make_url("/jwks")), **ms), provider)
 
     asyncio.run(run())
@@ -131,6 +133,21 @@ def test_a_failure_keeps_the_old_keys() -> None:
         await keys.refresh()
         assert knows(keys, "ec")
         assert keys.cache.last_error is None
+
+    with_provider(test)
+
+
+def test_what_a_url_may_hold_is_not_in_the_reason() -> None:
+    """Which is told at `/readyz`, to whoever asks."""
+
+    async def test(_: KeyService, provider: Provider) -> None:
+        provider.status = 503
+        url = f"http://user:hidden-word@127.0.0.1:{provider.port}/jwks?key=hidden-key"
+        keys = service(url)
+        await keys.refresh()
+        assert keys.cache.last_error is not None
+        assert keys.cache.last_error.startswith("ClientResponseError: ")
+        assert "hidden" not in keys.cache.last_error
 
     with_provider(test)
 

@@ -63,6 +63,28 @@ def listener(tmp_path: Path) -> Listener:
     return one
 
 
+def test_why_keys_were_never_read_is_told(listener: Listener, tmp_path: Path) -> None:
+    assert listener.not_ready() == []
+
+    async def reasons() -> list[str]:
+        other = Listener(
+            settings(tmp_path, **{"sasl.oauthbearer.jwks.endpoint.url": "file:none.json"}),
+            office=Office(),
+            credentials=alice(),
+            fake_secret=FAKE_SECRET,
+            rights=Unjudged(),
+            most_connections=100,
+        )
+        assert other.keys is not None
+        before = other.not_ready()
+        await other.keys.refresh()
+        return before + other.not_ready()
+
+    before, after = asyncio.run(reasons())
+    assert before == "listener clients: signing keys were never read: nobody answered yet"
+    assert after.startswith("listener clients: signing keys were never read: FileNotFoundError: ")
+
+
 class Opened(Play):
     """A connection to a listener, opened by the rules that it has now."""
 

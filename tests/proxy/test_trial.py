@@ -72,7 +72,11 @@ def test_a_store_that_is_in_use_is_left_as_it_is(directory: Path) -> None:
     ("name", "content", "problem"),
     [
         ("jwks.json", "no JSON", f"{JWKS}: DIR/jwks.json: the JWKS is not a JSON object"),
-        ("jwks.json", '{"keys": []}', f"{JWKS}: DIR/jwks.json: the JWKS has no usable key: "),
+        (
+            "jwks.json",
+            '{"keys": []}',
+            f"{JWKS}: DIR/jwks.json: the JWKS has no usable key: `keys` is empty",
+        ),
         ("state.db", "no database", "store.url: DIR/state.db: is not a SQLite database"),
         ("events", "no directory", "events.directory: DIR/events: cannot be written to"),
     ],
