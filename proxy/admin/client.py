@@ -257,6 +257,7 @@ class AdminClient:
 
     async def _authenticate(self, link: "_Link") -> None:
         if self._login is None:
+            link.connection.go_on_without_login()
             return
         began = asyncio.get_running_loop().time()
         session = await authenticate(link.connection, self._login, link.offered)

@@ -24,8 +24,10 @@ LARGEST_ANSWER: Final = 104_857_600
 MOST_IN_FLIGHT: Final = 16
 """Requests sent ahead of their answers."""
 _SPEAKS_TLS: Final = "it speaks TLS, so security.protocol is SSL or SASL_SSL"
-_PERHAPS_TLS: Final = "closed the connection instead of answering; does it speak TLS?"
-"""What a server of TLS may do: as a record of TLS, a request is none."""
+_CLOSED: Final = "closed the connection instead of answering"
+_PERHAPS_TLS: Final = "does it speak TLS?"
+"""What a server of TLS may close it for: as a record of TLS, a request is none."""
+_PERHAPS_LOGIN: Final = "does it want a login?"
 _SOFTWARE_NAME: Final = "reauth-proxy-admin"
 
 T = TypeVar("T")
@@ -48,6 +50,9 @@ class Connection:
         self._client_id = client_id
         self._timeout_s = timeout_s
         self._correlation_id = 0
+        is_tls = writer.get_extra_info("ssl_object") is not None
+        self._if_closed = "" if is_tls else _PERHAPS_TLS
+        """What it may mean that the next answer does not come; empty: nothing in particular."""
 
     @classmethod
     async def open(
@@ -75,6 +80,10 @@ class Connection:
     def is_open(self) -> bool:
         """Whether it may still be used; a broker closes what was idle for long."""
         return not self._writer.is_closing() and not self._reader.at_eof()
+
+    def go_on_without_login(self) -> None:
+        """Know that the next request is the first for which a login may be wanted."""
+        self._if_closed = _PERHAPS_LOGIN
 
     async def close(self) -> None:
         """Close at once."""
@@ -163,9 +172,11 @@ class Connection:
         try:
             head = await self._reader.readexactly(INT32.size)
         except (asyncio.IncompleteReadError, ConnectionResetError):
-            if correlation_id > 1 or self._writer.get_extra_info("ssl_object") is not None:
+            if not self._if_closed:
                 raise
-            raise BrokerUnavailable(f"{self.address}: {_PERHAPS_TLS}") from None
+            problem = f"{_CLOSED}; {self._if_closed}"
+            raise BrokerUnavailable(f"{self.address}: {problem}") from None
+        self._if_closed = ""
         size = INT32.unpack(head)[0]
         if not INT32.size <= size <= LARGEST_ANSWER:
             from proxy.tls.strangers import answers_tls
@@ -190,7 +201,7 @@ async def _explained(address: str, timeout_s: float) -> AsyncIterator[None]:
     except TimeoutError:
         reason = f"no answer within {timeout_s:g} s"
     except asyncio.IncompleteReadError:
-        reason = "closed the connection instead of answering"
+        reason = _CLOSED
     except ssl.SSLError as error:
         from proxy.tls.strangers import why
 
