@@ -121,7 +121,8 @@ def listen_privately(path: Path) -> socket.socket:
         sock.setblocking(False)
     except OSError as error:
         sock.close()
-        raise ConfigError("", f"cannot listen on {path}: {error.strerror}") from error
+        problem = error.strerror or str(error)  # Python itself counts the bytes of a name
+        raise ConfigError("", f"cannot listen on {path}: {problem}") from error
     finally:
         os.umask(mask)
     return sock

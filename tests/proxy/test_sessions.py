@@ -268,6 +268,8 @@ def test_a_socket_in_use_and_a_file_are_left_alone(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="Address already in use"):
         listen_privately(file)
     assert file.read_text() == "precious"
+    with pytest.raises(Exception, match=r"AF_UNIX path too long$"):
+        listen_privately(tmp_path / ("x" * 120))
 
 
 def test_a_socket_that_cannot_be_is_one_clear_line(tmp_path: Path) -> None:
