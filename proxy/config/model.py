@@ -1,5 +1,6 @@
 """The whole configuration file, and what must fit together in it."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -23,6 +24,7 @@ from proxy.config.values import (
     StoreUrl,
     WorkerCount,
     one_or_list,
+    shown,
 )
 
 
@@ -63,6 +65,17 @@ class Authorizer(Section):
     """As the brokers have it: what Metadata says of a missing topic to who may describe but not
     create it. true: TOPIC_AUTHORIZATION_FAILED; false: UNKNOWN_TOPIC_OR_PARTITION, so that clients
     wait for the topic. It is made for nobody else either way."""
+
+    @model_validator(mode="after")
+    def _check_super_users(self) -> Self:
+        """Refuse Kafka's own syntax, `User:a;User:b`, which would be nobody's name."""
+        for index, principal in enumerate(self.super_users):
+            if re.search(r";\s*[A-Za-z]+:", principal):
+                raise KeyProblemError(
+                    f"super.users[{index}]",
+                    f"must be one principal, several are a list, got {shown(principal)}",
+                )
+        return self
 
 
 class Store(Section):

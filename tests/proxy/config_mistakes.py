@@ -52,6 +52,7 @@ MISTAKES = [
     ("http:\n  address", "http: 3 #", "http: must be a mapping, got 3"),
     ("[User:admin]", "User:admin", "authorizer.super.users: must be a list, got 'User:admin'"),
     ("[User:admin]", "[admin]", "authorizer.super.users[0]: must be a principal such as User:alice, got 'admin'"),
+    ("[User:admin]", "['User:a;User:b']", "authorizer.super.users[0]: must be one principal, several are a list, got 'User:a;User:b'"),
     ("name: clients", "name: a b", f"{LISTENER}.name: must match ^[A-Za-z0-9_-]{{1,64}}$, got 'a b'"),
     # unknown and missing keys
     ("max.reauth.ms", "max.raeuth.ms", f"{LISTENER}.connections.max.raeuth.ms: unknown key, did you mean connections.max.reauth.ms?"),
