@@ -6,8 +6,10 @@ no broker.
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from proxy.config import Config, Events, Listener, QuotasMode, Store, Upstream
 from proxy.config.values import Secret
@@ -16,8 +18,12 @@ from proxy.ports import refuse_overlaps
 from proxy.quota.callback import try_callback
 from proxy.store.users_file import Users
 from proxy.tls.contexts import open_tls
+from proxy.tls.material import certificates
 from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache
 from sasl.token_cache import MAX_ANSWER_BYTES, read_token
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
 
 _MAGIC: Final = b"SQLite format 3\0"
 
@@ -38,6 +44,46 @@ def try_named(config: Config, wall_now: float) -> None:
         try_callback(
             config.quotas.client_quota_callback_class, config.quotas.client_quota_callback_configs
         )
+
+
+def doubts(config: Config) -> Iterator[str]:
+    """Tell of certificates that clients will not take, of a configuration that has been tried.
+
+    Told, not refused: clients may have been told not to look.
+    """
+    for listener in config.listeners:
+        host, keystore = listener.advertised_host, listener.ssl_keystore_location
+        if host is None or keystore is None:
+            continue
+        own = certificates("ssl.keystore.location", keystore.read_bytes())[0]
+        if not _is_for(own, host):
+            yield (
+                f"listener {listener.name}: the certificate of ssl.keystore.location is not for"
+                f" advertised.host, {host}"
+            )
+
+
+def _is_for(certificate: "Certificate", host: str) -> bool:
+    """Whether clients that look for the host in it find it (RFC 9525 section 6)."""
+    name = host.lower().rstrip(".")
+    with suppress(ValueError):
+        name = str(ip_address(name))
+    names = _names(certificate)
+    return name in names or f"*.{name.partition('.')[2]}" in names
+
+
+def _names(certificate: "Certificate") -> set[str]:
+    from cryptography import x509
+
+    try:
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:  # clients of Kafka then look here
+        subject = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+        return {str(one.value).lower() for one in subject}
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+        return set()  # nor will a client make anything of it
+    hosts = {one.lower() for one in extension.value.get_values_for_type(x509.DNSName)}
+    return hosts | {str(one) for one in extension.value.get_values_for_type(x509.IPAddress)}
 
 
 def _try_keys(listener: Listener, key: str) -> None:

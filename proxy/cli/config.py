@@ -29,11 +29,12 @@ def check(
     with explained(path):
         from proxy.config import load
         from proxy.config.exposure import exposures
-        from proxy.trial import try_named
+        from proxy.trial import doubts, try_named
 
         checked = load(path)
         try_named(checked, time.time())
-    for line in exposures(checked):
+        warnings = (*exposures(checked), *doubts(checked))
+    for line in warnings:
         typer.echo(f"{path}: warning: {line}", err=True)
     typer.echo(f"{path}: ok")
 

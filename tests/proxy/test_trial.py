@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config import load
+from proxy.config import from_mapping, load
 from proxy.errors import ConfigError
 from proxy.store import open_store
-from proxy.trial import try_named
+from proxy.trial import doubts, try_named
+from tests.certificates import Authority
 from tests.proxy.config_mistakes import BASE
 from tests.sasl.given import all_keys, document
 
@@ -110,3 +111,47 @@ def test_what_the_proxy_logs_in_with(
 def test_a_callback_that_cannot_be_made(directory: Path) -> None:
     said = tried(directory, BASE + CALLBACK + "nowhere:Callback\n")
     assert said.startswith("quotas.client.quota.callback.class: ")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "advertised", "is_for_it"),
+    [
+        (("gate.example.com",), "Gate.example.com", True),
+        (("*.example.com",), "gate.example.com", True),
+        (("*.example.com",), "gate.eu.example.com", False),
+        (("example.com",), "gate.example.com", False),
+        (("127.0.0.1",), "127.0.0.1", True),
+        (("localhost",), "127.0.0.1", False),
+        ((), "gate", True),
+        ((), "other", False),
+    ],
+    ids=[
+        "its name",
+        "any of the domain",
+        "deeper",
+        "the domain",
+        "address",
+        "no address",
+        "its subject",
+        "none",
+    ],
+)
+def test_a_gateways_certificate_is_for_the_host_that_clients_are_told(
+    directory: Path, hosts: tuple[str, ...], advertised: str, is_for_it: bool
+) -> None:
+    (directory / "gate.pem").write_bytes(Authority().issue("gate", hosts).pem)
+    listener = {
+        "name": "gate",
+        "address": "127.0.0.1:9094",
+        "routing": "gateway",
+        "advertised.host": advertised,
+        "broker.ports": "9100-9199",
+        "security.protocol": "SSL",
+        "ssl.keystore.location": "gate.pem",
+    }
+    upstream = {"bootstrap.servers": "127.0.0.1:9"}
+    config = from_mapping({"upstream": upstream, "listeners": [listener]}, base_dir=directory)
+    try_named(config, time.time())
+    assert [text.partition(":")[0] for text in doubts(config)] == ["listener gate"] * (
+        not is_for_it
+    )
