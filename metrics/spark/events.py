@@ -118,7 +118,14 @@ def valid_events(rows: DataFrame) -> DataFrame:
 
 def bounded(rows: DataFrame) -> DataFrame:
     """Take the classified rows for valid: for who has counted that they all are."""
-    return rows.drop("problem").withColumns({name: _bounded(name) for name in _DURATIONS})
+    return rows.drop("problem").withColumns(
+        {name: at_most(f.col(name), MAX_DURATION_MS) for name in _DURATIONS}
+    )
+
+
+def at_most(value: Column, most: int) -> Column:
+    """Bound a number from above; null stays null, which `least` would pass over."""
+    return f.when(value > most, most).otherwise(value)
 
 
 def problem_counts() -> list[Column]:
@@ -193,8 +200,3 @@ def _together(names: tuple[str, ...], bits: int) -> Column:
     """Give those of the bits that any of the numbers has; a null has none."""
     numbers = (f.coalesce(f.col(name), f.lit(0)) for name in names)
     return reduce(Column.bitwiseOR, numbers).bitwiseAND(f.lit(bits).cast("long"))
-
-
-def _bounded(name: str) -> Column:
-    # not `least`: it passes over nulls
-    return f.when(f.col(name) > MAX_DURATION_MS, MAX_DURATION_MS).otherwise(f.col(name))

@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 
 from metrics.events import MAX_INT64, MAX_INTERVALS, EventKind
 from metrics.period import MINUTE_MS
-from metrics.spark.events import MAX_DURATION_MS, MAX_EPOCH_MS
+from metrics.spark.events import MAX_DURATION_MS, MAX_EPOCH_MS, at_most
 from metrics.spark.usage import interval_start, is_kind, used_ms
 
 _MINUTES_OF_A_ROW = 63
@@ -96,7 +96,7 @@ def _one_each(rows: DataFrame) -> DataFrame:
         .groupBy("connection_id", "number")
         .agg(
             f.min("authenticated_ms").alias("authenticated_ms"),
-            f.least(f.max("used_ms"), f.lit(MAX_DURATION_MS)).alias("used_ms"),
+            at_most(f.max("used_ms"), MAX_DURATION_MS).alias("used_ms"),
             f.flatten(f.collect_list("runs")).alias("runs"),
         )
         .where(f.col("authenticated_ms").isNotNull())

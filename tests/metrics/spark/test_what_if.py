@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 from metrics.events import AuthInterval, EventKind, SessionEvent
 from metrics.period import Usage
@@ -53,31 +54,49 @@ def uses_of(rng: random.Random, hours: float) -> list[float]:
     return uses
 
 
-def told(told_by: Told, uses: Sequence[float], end: float) -> list[SessionEvent]:
-    """What a connection of an old client writes, swept each minute as the proxy does."""
-    events = told_by.authenticated(grant(announced_lifetime_ms=0), Usage(0, 0, 0, None), 0.5)
+def told(
+    told_by: Told, logins: Sequence[float], uses: Sequence[float], end: float
+) -> list[SessionEvent]:
+    """What a connection writes, swept each minute as the proxy does."""
+    events: list[SessionEvent] = []
     count, sweep = 0, 60.0
     usage_now = Usage(0, 0, 0, None)
-    for use in [*uses, end]:
-        while sweep <= use:
+    for now in sorted([*logins, *uses, end]):
+        while sweep <= now:
             events += told_by.sweep(usage_now, sweep)
             sweep += 60
-        if use < end:
+        if now in logins:
+            events += told_by.authenticated(grant(announced_lifetime_ms=0), usage_now, now)
+        elif now < end:
             count += 1
-            usage_now = Usage(count, count, count, use)
+            usage_now = Usage(count, count, count, now)
     return [*events, *told_by.closed("client_closed", usage_now, end)]
 
 
 @pytest.fixture(scope="module")
-def connections() -> dict[str, tuple[list[float], list[SessionEvent]]]:
+def connections() -> dict[str, tuple[list[list[float]], list[SessionEvent]]]:
+    """By its name what each wrote, and its sessions: when they began, then when they were used.
+
+    Old clients stay in their first one; others renew it by a timer, whether they use it or not.
+    """
     rng = random.Random(368)  # noqa: S311 - not for secrets
     found = {}
-    for number in range(120):
+    for number in range(150):
         hours = rng.choice([0.2, 0.9, 3.0, 7.5])
+        every = None if number < 120 else rng.choice([700, 4000])
+        logins = [0.5] if every is None else [0.5 + each for each in range(0, 25_000, every)]
+        logins = [each for each in logins if each < hours * 3600]
         uses = [use for use in uses_of(rng, hours) if use > 0.5]
-        events = told(history(authenticate_version=0), uses, hours * 3600)
+        if every is not None:
+            uses = uses[: rng.choice([1, 3, 40])]
+        events = told(history(authenticate_version=0), logins, uses, hours * 3600)
+        ends = [*logins[1:], hours * 3600]
+        sessions = [
+            [begin, *(use for use in uses if begin < use < end)]
+            for begin, end in zip(logins, ends, strict=True)
+        ]
         name = f"c-{number}"
-        found[name] = (uses, [replace(each, connection_id=name) for each in events])
+        found[name] = (sessions, [replace(each, connection_id=name) for each in events])
     return found
 
 
@@ -86,9 +105,12 @@ def killed_at_least_and_most(
 ) -> dict[tuple[str, int], tuple[int, int]]:
     given = frame(spark, events)
     found = kills(given.transform(intervals), LIFETIMES_MS)
+    of_connections = found.groupBy("connection_id", "lifetime_ms").agg(
+        f.sum("kills_least").alias("kills_least"), f.sum("kills_most").alias("kills_most")
+    )
     return {
         (row["connection_id"], row["lifetime_ms"]): (row["kills_least"], row["kills_most"])
-        for row in rows(found)
+        for row in rows(of_connections)
     }
 
 
@@ -113,9 +135,11 @@ def test_the_kills_lie_between_the_least_and_the_most(
     ]
     found = killed_at_least_and_most(spark, events)
     spread = truth = 0
-    for name, (uses, _) in connections.items():
+    for name, (sessions, _) in connections.items():
         for lifetime_ms in LIFETIMES_MS:
-            expected = kills_by_the_rule(uses, lifetime_ms / 1000, 0.5)
+            expected = sum(
+                kills_by_the_rule(uses, lifetime_ms / 1000, begin) for begin, *uses in sessions
+            )
             least, most = found.get((name, lifetime_ms), (0, 0))
             assert least <= expected <= most, (name, lifetime_ms, expected, least, most)
             assert (least > 0) == (expected > 0)
