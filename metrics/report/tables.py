@@ -206,7 +206,7 @@ def upgrades(rows: Rows) -> str:
 
 
 def missing_acls(rows: Rows) -> str:
-    """What ACLs denied; no command is given for a name that would stand for all of them."""
+    """What ACLs denied; where there is no command the note says why."""
     return table(
         "Missing ACLs",
         ["principal", "resource", "operations", "denied", "would be denied", "note"],
@@ -217,7 +217,7 @@ def missing_acls(rows: Rows) -> str:
                 plain(", ".join(row["operations"])),
                 number(row["denied"]),
                 number(row["would_be_denied"]),
-                "" if row["command"] else "to be decided by hand",
+                f"to be decided by hand: {plain(row['note'])}" if row["note"] else "",
             ]
             for row in rows[:_ACLS_SHOWN]
         ],

@@ -1,7 +1,7 @@
 """Denials → the ACLs that would allow what was denied, as kafka-acls commands to read and paste.
 
 The names in them were chosen by whoever was denied. So every one is quoted, none can be taken for
-an option, and none that kafka-acls would take for "all of them" becomes a command.
+an option, and none that kafka-acls would take for another, or for "all of them", becomes a command.
 """
 
 import shlex
@@ -24,9 +24,16 @@ _OPTIONS = {
 
 _WILDCARD = "*"
 
+_TRIMMED = "".join(map(chr, range(0x21)))
+"""What Java's `String.trim` takes from both ends: AclCommand has it do so with the principals and
+with all names of resources but those of transactional ids (Kafka 4.1.0)."""
+
 
 def missing_acls(denials: Sequence[Row]) -> list[dict[str, Any]]:
-    """Give one row per principal and resource: what was denied, and the command, or null."""
+    """Give one row per principal and resource: what was denied, and the command.
+
+    Where there can be none `command` is null, and `note` says why.
+    """
     groups: dict[tuple[str, str, str], dict[str, Any]] = {}
     for row in denials:
         key = (row["principal"], str(row["resource_type"]), str(row["resource_name"]))
@@ -37,21 +44,33 @@ def missing_acls(denials: Sequence[Row]) -> list[dict[str, Any]]:
     rows = []
     for (principal, kind, name), group in sorted(groups.items()):
         operations = sorted(group["operations"])
+        note = _obstacle(principal, kind, name)
+        command = None if note else _command(principal, kind, name, operations)
         rows.append(
             {"principal": principal, "resource_type": kind, "resource_name": name}
             | group
-            | {"operations": operations, "command": _command(principal, kind, name, operations)}
+            | {"operations": operations, "command": command, "note": note}
         )
     return rows
 
 
-def _command(principal: str, kind: str, name: str, operations: Sequence[str]) -> str | None:
-    """Null: it would allow more than was asked for, or something else."""
-    everybody = principal.partition(":")[2] == _WILDCARD
-    cut = any(len(text) >= MAX_TEXT_CHARS for text in (principal, name))
-    several = name == _WILDCARD or (kind == "TOPIC" and _WILDCARD in name)  # `orders-*`: no name
-    if kind not in _OPTIONS or several or everybody or cut:
-        return None
+def _obstacle(principal: str, kind: str, name: str) -> str | None:
+    """Say why no command can allow this, and only this; null: one can."""
+    texts = (principal, name)
+    if kind not in _OPTIONS:
+        return "kafka-acls has no option for such a resource"
+    if principal.partition(":")[2] == _WILDCARD or name == _WILDCARD:
+        return "to kafka-acls * stands for all of them"
+    if kind == "TOPIC" and _WILDCARD in name:  # who subscribes to `orders-.*`
+        return "a pattern is no topic's name"
+    if any(len(text) >= MAX_TEXT_CHARS for text in texts):
+        return "the name is cut in the log"
+    if any(text.strip(_TRIMMED) != text for text in texts):
+        return "kafka-acls would take the blanks from the name, and allow another one"
+    return None
+
+
+def _command(principal: str, kind: str, name: str, operations: Sequence[str]) -> str:
     option = _OPTIONS[kind]
     resource = option if kind == "CLUSTER" else f"{option}={name}"
     words = [

@@ -68,12 +68,17 @@ def test_a_name_stays_one_word_of_the_command(name: str) -> None:
         {"resource_name": "x" * 255 + "…"},
         {"resource_type": "A_LATER_TYPE"},
         {"resource_type": None},
+        {"resource_type": "GROUP", "resource_name": "* "},
+        {"resource_type": "GROUP", "resource_name": "\x00orders"},
+        {"principal": "User:alice "},
+        {"principal": "User:*\t"},
     ],
 )
 def test_no_command_allows_more_than_was_asked_for(more: dict[str, Any]) -> None:
-    """To kafka-acls `*` is every topic, and a name that was cut is another's name.
+    """To kafka-acls `*` is every topic, a name that was cut is another's name, and blanks are none.
 
     `orders-*` is denied to who subscribes to `orders-.*`, and is no topic's name.
     """
     (row,) = missing_acls([denial(**more)])
     assert row["command"] is None
+    assert row["note"]
