@@ -236,5 +236,6 @@ def _input(facts: Facts) -> str:
 
 def block(name: str, text: str) -> str:
     """Write a text of several lines to copy; a keyboard can scroll it."""
-    escaped = "\n".join(plain(line) for line in text.splitlines())
+    # not `splitlines`: a name may hold what it takes for the end of a line
+    escaped = "\n".join(plain(line) for line in text.removesuffix("\n").split("\n"))
     return f'<pre tabindex="0" role="region" aria-label="{name}">{escaped}</pre>'

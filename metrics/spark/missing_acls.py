@@ -1,7 +1,8 @@
 """Denials → the ACLs that would allow what was denied, as kafka-acls commands to read and paste.
 
 The names in them were chosen by whoever was denied. So every one is quoted, none can be taken for
-an option, and none that kafka-acls would take for another, or for "all of them", becomes a command.
+an option, and none becomes a command that kafka-acls would take for another, or for "all of them",
+or that a page cannot show as it is.
 """
 
 import shlex
@@ -65,6 +66,8 @@ def _obstacle(principal: str, kind: str, name: str) -> str | None:
         return "a pattern is no topic's name"
     if any(len(text) >= MAX_TEXT_CHARS for text in texts):
         return "the name is cut in the log"
+    if not all(text.isprintable() for text in texts):
+        return "the name has characters that nobody sees"
     if any(text.strip(_TRIMMED) != text for text in texts):
         return "kafka-acls would take the blanks from the name, and allow another one"
     return None

@@ -10,7 +10,7 @@ import pytest
 
 from metrics.events import MAX_TEXT_CHARS
 from metrics.report.facts import Collected, build_facts
-from metrics.report.page import page
+from metrics.report.page import block, page
 from metrics.report.words import duration, moment, name_of, number, rate, share, span
 
 DAY_MS = 86_400_000
@@ -127,6 +127,12 @@ def test_a_name_from_a_stranger_is_text_and_nothing_else() -> None:
     assert not any(name.startswith("on") for name in tags.attributes)
     assert "\x1b" not in written
     assert "\u202e" not in written
+
+
+@pytest.mark.parametrize("end", ["\u2028", "\x85", "\x0c"], ids=ascii)
+def test_a_line_to_copy_stays_one_line(end: str) -> None:
+    """Where Python sees the end of a line a shell sees none: one command would become two."""
+    assert block("text", f"one{end}line\nanother\n").count("\n") == 1
 
 
 def test_the_page_needs_no_network() -> None:
