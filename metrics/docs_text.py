@@ -118,6 +118,8 @@ last successful authentication. From the intervals, for **any** L:
   `announced_lifetime_ms` 0 or above L say nothing against it. The question is for those to which no
   lifetime can be announced (`authenticate_version` 0 or null), and for those that were told one
   and did not keep it.
+- **Until when?** What `ended_by` `expired-killed` or `failed` ended at an age of L or less was cut
+  short by the proxy: it does not say that L would have killed nothing.
 
 A row has room for {max_intervals} intervals; beyond them the least used are left out and counted in
 `intervals_omitted`, and the row is exact for every L from `intervals_omitted_used_ms` on. As a row

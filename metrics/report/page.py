@@ -68,7 +68,9 @@ def _what_if(facts: Facts) -> str:
         "<section><h2>What would a lifetime break?</h2>"
         '<p class="soft">Killed: connections that were used past the lifetime after they had '
         "authenticated, and that could not be told one, or did not keep it. Unproven: used as "
-        "long, but their clients speak v1 and may well re-authenticate.</p>"
+        "long, but their clients speak v1 and may well re-authenticate. Cut short: killed, or "
+        "with a failed re-authentication, before they were as old; nobody knows what they would "
+        "have done.</p>"
         f"{plots.kills(rows)}{tables.what_if(rows)}"
         "<h3>How long sessions are used</h3>"
         f"{plots.session_lengths(facts['session_lengths'], rows)}</section>"

@@ -26,6 +26,12 @@ Rows = Sequence[Mapping[str, Any]]
 PRINCIPALS_SHOWN = 25
 _WIDE, _NARROW = 796, 330
 _ORDER = ("ready", "unproven", "not_capable", "failing", "unknown")
+_FOUND = {
+    "failing": "killed_connections",
+    "unproven": "unproven_connections",
+    "unknown": "cut_short_connections",
+}
+"""What becomes of connections under a lifetime, by the verdict whose colour it has."""
 _TOLD = 40
 """Columns that are read to those who do not see the plot; the latest, if there are more."""
 
@@ -60,20 +66,21 @@ def kills(rows: Rows) -> str:
     if not judged:
         observed = duration(rows[0]["observed_ms"])
         return f"<p>Events span only {observed}, too little to judge these lifetimes.</p>"
-    if not any(row["killed_connections"] + row["unproven_connections"] for row in judged):
+    if not any(row[name] for row in judged for name in _FOUND.values()):
         first, last = (duration(judged[at]["lifetime_ms"]) for at in (0, -1))
         which = f"No lifetime from {first} to {last}" if last != first else f"Not even {first}"
         return f"<p>{which} would have killed anything.</p>"
     columns = [
         svg.Column(
             label=duration(row["lifetime_ms"]),
-            parts={"failing": row["killed_connections"], "unproven": row["unproven_connections"]},
+            parts={colour: row[name] for colour, name in _FOUND.items()},
             hint=f"{duration(row['lifetime_ms'])}: {number(row['killed_connections'])} killed, "
-            f"{number(row['unproven_connections'])} unproven",
+            f"{number(row['unproven_connections'])} unproven, "
+            f"{number(row['cut_short_connections'])} cut short",
         )
         for row in judged
     ]
-    words = {"failing": "killed", "unproven": "unproven"}
+    words = {"failing": "killed", "unproven": "unproven", "unknown": "cut short"}
     occurring = {name for each in columns for name, amount in each.parts.items() if amount}
     key = _key({name: word for name, word in words.items() if name in occurring})
     return _columns("Connections killed, by session lifetime", columns, key=key)

@@ -1,6 +1,6 @@
 """What the page says first: who breaks, when, and what to do now."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -11,6 +11,7 @@ from metrics.report.words import (
     by_verdict,
     count,
     duration,
+    is_harmless,
     is_judged,
     moment,
     name_of,
@@ -140,20 +141,29 @@ def _who(facts: Facts) -> Iterator[str]:
 
 
 def _when(facts: Facts) -> Iterator[str]:
-    """Kills become fewer as lifetimes become longer: the first and the last of them say most."""
+    """Kills become fewer as lifetimes become longer: the first and the last of them say most.
+
+    What was cut short becomes more.
+    """
     rows = facts["what_if"]
     killing = [row for row in rows if row["killed_connections"]]
-    harmless = [row for row in rows if is_judged(row) and not row["killed_connections"]]
+    harmless = [row for row in rows if is_harmless(row)]
+    cut_short = [row for row in rows if is_judged(row) and row["cut_short_connections"]]
     if killing:
         last = f"; one of {_killed(killing[-1])}" if len(killing) > 1 else ""
-        none = f"; from {duration(harmless[0]['lifetime_ms'])} on none" if harmless else ""
-        yield f"A lifetime of {_killed(killing[0])}{last}{none}."
+        yield f"A lifetime of {_killed(killing[0])}{last}{_none(harmless, cut_short)}."
     elif harmless:
         unproven = harmless[0]["unproven_connections"]
         yield (
             f"No connection that is known to break was used longer than "
             f"{duration(harmless[0]['lifetime_ms'])}"
         ) + (f", and {count(unproven, 'unproven one')}." if unproven else ".")
+    if cut_short:
+        ended = count(cut_short[-1]["cut_short_connections"], "connection was", "connections were")
+        yield (
+            f"From {duration(cut_short[0]['lifetime_ms'])} on not all is known: {ended} cut short, "
+            "by a kill or a failed re-authentication."
+        )
     too_long = [row for row in rows if not is_judged(row)]
     if too_long:
         yield (
@@ -163,6 +173,16 @@ def _when(facts: Facts) -> Iterator[str]:
     projected = facts["trend"]["projection"]
     if projected["ready_day"] is not None and projected["ready_share"] < 1:
         yield f'By the <a href="#trend">trend</a> all are ready on {projected["ready_day"]}.'
+
+
+def _none(harmless: Sequence[Facts], cut_short: Sequence[Facts]) -> str:
+    """Say which lifetimes kill nothing; those for which something was cut short may."""
+    if not harmless:
+        return ""
+    first, last = (duration(harmless[at]["lifetime_ms"]) for at in (0, -1))
+    if not cut_short:
+        return f"; from {first} on none"
+    return f"; one of {first} none" if first == last else f"; from {first} to {last} none"
 
 
 def _killed(row: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 CLIENTS_SHOWN = 500
 _KILLED = ("killed_connections", "killed_clients", "killed_principals")
+_NOT_KNOWN = ("unproven_connections", "cut_short_connections")
 _NAMES_SHOWN = 12
 _ROWS_SHOWN = 50
 _ACLS_SHOWN = 200
@@ -81,6 +82,7 @@ def what_if(rows: Rows) -> str:
             "kills a day",
             "too late by",
             "unproven",
+            "cut short",
         ],
         [
             [
@@ -90,17 +92,18 @@ def what_if(rows: Rows) -> str:
                 if is_judged(row)
                 else ABSENT,
                 duration(row["late_median_ms"]),
-                number(row["unproven_connections"]) if is_judged(row) else ABSENT,
+                *(number(row[name]) if is_judged(row) else ABSENT for name in _NOT_KNOWN),
             ]
             for row in rows
         ],
-        numbers=range(1, 7),
+        numbers=range(1, 8),
         kind="few",
     ) + (
-        '<p class="soft">Killed and unproven are connections. Kills a day: at least to at most, as '
-        "a killed client comes back and is killed again; not said if less than an hour was "
-        "observed. Too late by: the median over the killed connections of how long they were used "
-        "past the lifetime. A lifetime longer than what was observed is not judged.</p>"
+        '<p class="soft">Killed, unproven and cut short are connections. Kills a day: at least '
+        "to at most, as a killed client comes back and is killed again; not said if less than "
+        "an hour was observed. Too late by: the median over the killed connections of how long "
+        "they were used past the lifetime. A lifetime longer than what was observed is not "
+        "judged.</p>"
     )
 
 

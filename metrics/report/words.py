@@ -134,6 +134,11 @@ def is_judged(row: Mapping[str, Any]) -> bool:
     return used_longer or long_enough
 
 
+def is_harmless(row: Mapping[str, Any]) -> bool:
+    """Is this lifetime known to kill nothing of what is known to break?"""
+    return is_judged(row) and not (row["killed_connections"] or row["cut_short_connections"])
+
+
 def unanimous(clients: int) -> str:
     """Write that something holds for all clients."""
     return "The one client is" if clients == 1 else f"All {number(clients)} clients are"

@@ -17,6 +17,8 @@ _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SHARE = re.compile(r"(100|[0-9]{1,2})(\.[0-9]+)?%")
 _NO_KILLS = "no-kills@"
 
+_MAY_BE_KILLED = ("killed_connections", "unproven_connections", "cut_short_connections")
+
 Facts = Mapping[str, Any]
 
 
@@ -63,9 +65,11 @@ def _ready_percent(facts: Facts) -> float:
 
 
 def _nothing_killed(facts: Facts, lifetime_ms: int) -> bool:
-    """Is it known that nothing is killed? What is unproven may be, or was observed too briefly."""
+    """Is it known that nothing is killed?
+
+    What is unproven may be, and what was cut short, or observed too briefly.
+    """
     row = next((row for row in facts["what_if"] if row["lifetime_ms"] == lifetime_ms), None)
     if row is None or row["observed_ms"] < lifetime_ms:
         return False
-    no_kills: bool = row["killed_connections"] + row["unproven_connections"] == 0
-    return no_kills
+    return not any(row[name] for name in _MAY_BE_KILLED)

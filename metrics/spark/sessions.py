@@ -93,14 +93,15 @@ def may_be_last(open_ms: int | None) -> Column:
 
 
 def identities(last: DataFrame) -> DataFrame:
-    """One row per connection: whose it is."""
-    return last.select("connection_id", *IDENTITY)
+    """One row per connection: whose it is, and how old its session had become."""
+    return last.select("connection_id", *IDENTITY, f.col("since_auth_ms").alias("last_age_ms"))
 
 
 def sessions(usage_rows: DataFrame, identity_rows: DataFrame) -> DataFrame:
     """One row per connection: who, since when, how it was kept up, how it ended.
 
-    A connection without SASL, of which only denials are told, has no session to judge.
+    `ended_since_auth_ms` is the age of its last session then. A connection without SASL, of which
+    only denials are told, has no session to judge.
     """
     extremes = (*GREATEST, "last_sequence")
     flags = {
@@ -125,6 +126,10 @@ def sessions(usage_rows: DataFrame, identity_rows: DataFrame) -> DataFrame:
         .drop("saw")
         .withColumn("reauthentications", f.greatest(f.col("authentications") - 1, f.lit(0)))
         .withColumn("ended_by", _ended_by())
+        .withColumn(
+            "ended_since_auth_ms", f.when(f.col("ended_by").isNotNull(), f.col("last_age_ms"))
+        )
+        .drop("last_age_ms")
         .withColumn("standing", standing())
     )
 

@@ -4,12 +4,15 @@ A connection is killed if it is used more than L after its last successful authe
 that keeps the lifetimes it is told would have re-authenticated; so a long session counts against
 a connection only if no lifetime could be announced to it, or one was and was not kept
 (docs/events.md, "Who is concerned?"). Sessions of clients that speak v1 but were never told a
-lifetime are counted apart, as `unproven`: nobody has seen yet what these clients do.
+lifetime are counted apart, as `unproven`: nobody has seen yet what these clients do. So are, as
+`cut_short`, connections that were killed or failed to re-authenticate before they were as old as L:
+nobody has seen what they would have done by then.
 """
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from metrics.events import IntervalEnd
 from metrics.period import MINUTE_MS
 from metrics.spark.clients import CLIENT_KEY
 from metrics.spark.intervals import begin_of_minute
@@ -22,12 +25,17 @@ DEFAULT_LIFETIMES_MS = tuple(minutes * MINUTE_MS for minutes in (5, 15, 30, 60, 
 
 _CONCERNED = (Standing.NOT_CAPABLE.value, Standing.FAILING.value)
 
+_CUT_SHORT = (IntervalEnd.EXPIRED_KILLED.value, IntervalEnd.FAILED.value)
+"""Ends that the proxy made, and not the client."""
+
 _COUNTS = (
     "killed_connections",
     "killed_clients",
     "killed_principals",
     "unproven_connections",
     "unproven_clients",
+    "cut_short_connections",
+    "cut_short_clients",
 )
 
 
@@ -56,7 +64,7 @@ def what_if(
     return (
         observed.where(f.col("connections") > 0)
         .select("*", _each(lifetimes_ms))
-        .join(f.broadcast(_outlasting(session_rows, lifetimes_ms)), "lifetime_ms", "left")
+        .join(f.broadcast(_counted(session_rows, lifetimes_ms)), "lifetime_ms", "left")
         .join(f.broadcast(totals), "lifetime_ms", "left")
         .fillna(0, [*_COUNTS, "kills_least", "kills_most"])
         .select(
@@ -75,23 +83,36 @@ def what_if(
     )
 
 
-def _outlasting(session_rows: DataFrame, lifetimes_ms: tuple[int, ...]) -> DataFrame:
-    """One row per lifetime that any session outlasted: whose they are."""
-    used = session_rows.where(f.col("standing").isin(*_CONCERNED, Standing.UNPROVEN.value)).select(
-        *CLIENT_KEY, "standing", "used_ms", _each(lifetimes_ms)
+def _counted(session_rows: DataFrame, lifetimes_ms: tuple[int, ...]) -> DataFrame:
+    """One row per lifetime that any session outlasted, or did not live to see: whose they are."""
+    unproven = f.col("standing") == Standing.UNPROVEN.value
+    outlasted = f.coalesce(f.col("used_ms") > f.col("lifetime_ms"), f.lit(False))
+    ended_ms = f.coalesce(f.col("ended_since_auth_ms"), f.lit(0))
+    cut_short = f.col("ended_by").isin(*_CUT_SHORT) & (ended_ms <= f.col("lifetime_ms"))
+    found = (
+        f.when(outlasted, f.when(unproven, "unproven").otherwise("killed"))
+        .when(cut_short, "cut_short")
+        .alias("found")
     )
-    killed = f.col("standing") != Standing.UNPROVEN.value
-    client = f.struct(*CLIENT_KEY)
+    killed, client = f.col("found") == "killed", f.struct(*CLIENT_KEY)
     late = f.when(killed, f.col("used_ms") - f.col("lifetime_ms"))
+    counts = [
+        count
+        for each in ("killed", "unproven", "cut_short")
+        for count in (
+            f.count_if(f.col("found") == each).alias(f"{each}_connections"),
+            f.count_distinct(f.when(f.col("found") == each, client)).alias(f"{each}_clients"),
+        )
+    ]
     return (
-        used.where(f.col("used_ms") > f.col("lifetime_ms"))
+        session_rows.where(f.col("standing").isin(*_CONCERNED, Standing.UNPROVEN.value))
+        .select("*", _each(lifetimes_ms))
+        .select(*CLIENT_KEY, "used_ms", "lifetime_ms", found)
+        .where(f.col("found").isNotNull())
         .groupBy("lifetime_ms")
         .agg(
-            f.count_if(killed).alias("killed_connections"),
-            f.count_distinct(f.when(killed, client)).alias("killed_clients"),
+            *counts,
             f.count_distinct(f.when(killed, f.col("principal"))).alias("killed_principals"),
-            f.count_if(~killed).alias("unproven_connections"),
-            f.count_distinct(f.when(~killed, client)).alias("unproven_clients"),
             f.median(late).cast("long").alias("late_median_ms"),
             f.max(late).alias("late_max_ms"),
         )

@@ -53,6 +53,7 @@ def collected(name: str, *, verdict: str = "not_capable") -> Collected:
         "kills_per_day_most": 5.5,
         "late_median_ms": 61_000,
         "unproven_connections": 1,
+        "cut_short_connections": 0,
         "observed_ms": 7_200_000,
     }
     day = {"day": 20_000, "clients": 1, "ready": 0, "not_capable": 1, "ready_share": 0.0}
@@ -181,6 +182,7 @@ def lifetime(
     killed: int,
     *,
     unproven: int = 0,
+    cut_short: int = 0,
     a_day: float | None = None,
     observed_minutes: int = 120,
 ) -> dict[str, Any]:
@@ -190,6 +192,7 @@ def lifetime(
         "killed_connections": killed,
         "killed_clients": 1,
         "unproven_connections": unproven,
+        "cut_short_connections": cut_short,
         "kills_per_day_most": a_day,
         "observed_ms": observed_minutes * 60_000,
     }
@@ -207,6 +210,16 @@ def lifetime(
             [lifetime(5, 3), lifetime(15, 1)],
             "A lifetime of 5 min would have killed 3 connections of 1 client; one of 15 min would "
             "have killed 1 connection of 1 client.",
+        ),
+        (
+            [lifetime(5, 3), lifetime(15, 0, cut_short=3), lifetime(30, 0, cut_short=4)],
+            "A lifetime of 5 min would have killed 3 connections of 1 client. From 15 min on not "
+            "all is known: 4 connections were cut short, by a kill or a failed re-authentication.",
+        ),
+        (
+            [lifetime(5, 3), lifetime(15, 0), lifetime(30, 0), lifetime(60, 0, cut_short=1)],
+            "A lifetime of 5 min would have killed 3 connections of 1 client; from 15 min to 30 "
+            "min none. From 1 h on not all is known: 1 connection was cut short,",
         ),
         ([lifetime(5, 1)], "A lifetime of 5 min would have killed 1 connection of 1 client."),
         (
@@ -233,13 +246,16 @@ def test_a_lifetime_longer_than_what_was_observed_is_not_said_to_kill_nothing() 
     brief = [lifetime(minutes, 0, observed_minutes=1) for minutes in (5, 15)]
     rows = page(facts_of(what_if=brief)).split("<tbody>")[1].split("</tr>")
     cells = [re.findall(r'data-label="[^"]*">([^<]*)<', row) for row in rows]
-    assert cells[0] == ["5 min", *["\N{EN DASH}"] * 3, "\N{EN DASH}", "1 min 1 s", "\N{EN DASH}"]
+    assert cells[0] == ["5 min", *["\N{EN DASH}"] * 4, "1 min 1 s", *["\N{EN DASH}"] * 2]
     assert "Events span only 1 min, too little to judge these lifetimes" in page(
         facts_of(what_if=brief)
     )
     partly = [lifetime(5, 0, observed_minutes=9), lifetime(15, 0, observed_minutes=9)]
     said = page(facts_of(what_if=partly))
     assert "Not even 5 min would" in said
+    cut = page(facts_of(what_if=[lifetime(5, 0, cut_short=2)]))
+    assert "would have killed anything" not in cut
+    assert "2 cut short" in cut
 
 
 def test_the_first_screen_says_what_makes_it_doubtful() -> None:

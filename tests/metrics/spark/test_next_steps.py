@@ -109,8 +109,8 @@ FACTS = {
     "enforceable_principals": ["User:alice"],
     "what_if": [
         {"lifetime_ms": minutes * 60_000, "killed_connections": 0, "observed_ms": 300_000}
-        | {"unproven_connections": unproven}
-        for minutes, unproven in ((1, 0), (2, 2), (5, 0), (6, 0))
+        | {"unproven_connections": unproven, "cut_short_connections": cut_short}
+        for minutes, unproven, cut_short in ((1, 0, 0), (2, 2, 0), (4, 0, 1), (5, 0, 0), (6, 0, 0))
     ],
 }
 
@@ -126,6 +126,7 @@ FACTS = {
         ("no-kills@1m", True),
         ("no-kills@2m", False),
         ("no-kills@3m", False),
+        ("no-kills@4m", False),
         ("no-kills@5m", True),
         ("no-kills@6m", False),
     ],

@@ -225,6 +225,29 @@ def test_what_its_client_has_shown_elsewhere_is_not_unproven(spark: SparkSession
     assert (row["killed_connections"], row["unproven_connections"]) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("end", "found"),
+    [
+        # killed, cut short; by lifetimes of 5, 15 and 30 minutes
+        (later(EventKind.EXPIRED_KILLED, 6), [(1, 0), (0, 1), (0, 1)]),
+        (later(EventKind.FAILED, 16), [(0, 0), (0, 0), (0, 1)]),
+        (later(EventKind.FAILED, 16, last_request_ms=EPOCH_MS + 960_000), [(1, 0)] * 2 + [(0, 1)]),
+        (later(EventKind.CLOSED, 6, last_request_ms=EPOCH_MS + 360_000), [(1, 0), (0, 0), (0, 0)]),
+        (later(EventKind.WOULD_BE_KILLED, 6), [(1, 0), (0, 0), (0, 0)]),
+    ],
+    ids=["killed", "failed when idle", "failed", "left", "goes on"],
+)
+def test_what_the_proxy_ended_does_not_say_that_longer_lifetimes_kill_nothing(
+    spark: SparkSession, end: SessionEvent, found: list[tuple[int, int]]
+) -> None:
+    """Killed at five minutes again and again, a client never shows what it would do at fifteen."""
+    given = [replace(each, authenticate_version=0) for each in (login(), end)]
+    lifetimes_ms = tuple(minutes * MINUTE_MS for minutes in (5, 15, 30))
+    told = rows(what_if_table(known_of(frame(spark, given)), lifetimes_ms, kept))
+    assert [(row["killed_connections"], row["cut_short_connections"]) for row in told] == found
+    assert [row["cut_short_clients"] for row in told] == [count for _, count in found]
+
+
 def test_nothing_observed_is_nothing_killed(spark: SparkSession) -> None:
     rows_known = known_of(frame(spark, []))
     assert rows(what_if_table(rows_known, (300_000,), kept)) == []
