@@ -123,6 +123,7 @@ def sessions(usage_rows: DataFrame, identity_rows: DataFrame) -> DataFrame:
         by_connection.join(identity_rows, "connection_id")
         .where(f.col("principal").isNull() | (f.col("authentications") > 0))
         .withColumns({name: has_seen(what).cast("long") for name, what in flags.items()})
+        .withColumn("would_be_kills", f.greatest("would_be_kills", _kills_unsaid()))
         .drop("saw")
         .withColumn("reauthentications", f.greatest(f.col("authentications") - 1, f.lit(0)))
         .withColumn("ended_by", _ended_by())
@@ -132,6 +133,11 @@ def sessions(usage_rows: DataFrame, identity_rows: DataFrame) -> DataFrame:
         .drop("last_age_ms")
         .withColumn("standing", standing())
     )
+
+
+def _kills_unsaid() -> Column:
+    """Count a kill that nothing tells of but the use of a session past its end: one at least."""
+    return (has_seen(Saw.OUTLASTED) & ~has_seen(Saw.KILLED)).cast("long")
 
 
 def _ended_by() -> Column:

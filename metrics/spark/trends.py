@@ -112,7 +112,7 @@ def by_day(usage_rows: DataFrame, session_rows: DataFrame) -> DataFrame:
         f.col("would_be_kills_summed")
     )
     failed = f.bit_or("saw").bitwiseAND(
-        f.lit((Saw.KILLED | Saw.REAUTH_FAILURE).value)
+        f.lit((Saw.KILLED | Saw.REAUTH_FAILURE | Saw.OUTLASTED).value)
     ) + f.coalesce(f.sum(kills), f.lit(0))
     old = f.coalesce(f.col("authenticate_version"), f.lit(0)) < 1
     who = session_rows.select(

@@ -43,7 +43,13 @@ class Saw(IntFlag):
     CLOSED = 8
     DENIAL = 16
     SUMMARY = 32
+    OUTLASTED = 64
+    """A session was used past the lifetime that it was told: looked for only where an event is
+    missing, which may be the one that would have told of the kill."""
 
+
+_ROUNDING_MS = 1
+"""So much more than it was may the difference of two times be."""
 
 _SQUARABLE = 1_000_000
 """Squares of larger numbers could not be added up in 64 bits; such a connection is looked at."""
@@ -200,7 +206,30 @@ def _told_and_summed() -> dict[str, Column]:
     either = {
         name: f.when(f.col("is_summary"), summed[name]).otherwise(told[name]) for name in told
     }
-    return either | {"would_be_kills_summed": f.col("would_be_kills")}
+    outlasted = _bit(_outlasted(), Saw.OUTLASTED)
+    return either | {
+        "would_be_kills_summed": f.col("would_be_kills"),
+        "saw": either["saw"].bitwiseOR(outlasted),
+    }
+
+
+def _outlasted() -> Column:
+    """Was a session used past the lifetime told at its own beginning?
+
+    On `reauthenticated` the age is that of the session before, and the lifetime that of the new
+    one. A summary row counts the kills of its own period; of its list only the first interval, and
+    the last, which all rows tell of, may have been killed in one that is missing.
+    """
+    intervals = f.col("intervals")
+    first_used = intervals["last_request_since_auth_ms"][0]
+    first = _is_past(first_used, intervals["announced_lifetime_ms"][0])
+    last = _is_past(f.col("age_ms"), f.col("announced_lifetime_ms"))
+    return first | (last & ~is_kind(EventKind.REAUTHENTICATED))
+
+
+def _is_past(used: Column, told: Column) -> Column:
+    past = told.between(1, MAX_DURATION_MS) & (used > told + _ROUNDING_MS)
+    return f.coalesce(past, f.lit(False))
 
 
 def _told() -> dict[str, Column]:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from metrics.events import EventKind, SessionEvent
+from metrics.events import AuthInterval, EventKind, SessionEvent
 from metrics.spark import events as log
 from metrics.spark.cleaning import Rows, cleaned
 from metrics.spark.denials import denials
@@ -28,6 +28,7 @@ from tests.metrics.spark.given import (
 
 HOUR_MS = 60 * MINUTE_MS
 TOLD = {"session_lifetime_ms": 15 * MINUTE_MS, "announced_lifetime_ms": 15 * MINUTE_MS}
+UNTOLD = {"session_lifetime_ms": 0, "announced_lifetime_ms": 0}
 
 
 STANDINGS = [
@@ -81,6 +82,47 @@ def test_what_became_known_last_is_valid(spark: SparkSession) -> None:
     assert (
         only(sessions_of(frame(spark, [last, login(client_id=None)])))["client_id"] == "known-now"
     )
+
+
+USED_AT_20 = {"last_request_ms": EPOCH_MS + 20 * MINUTE_MS, **TOLD}
+LATE = AuthInterval(
+    number=1,
+    authenticated_ms=EPOCH_MS,
+    session_lifetime_ms=15 * MINUTE_MS,
+    announced_lifetime_ms=15 * MINUTE_MS,
+    requests=1,
+    last_request_since_auth_ms=20 * MINUTE_MS,
+)
+AGAIN = {"authentications": 2, "authenticated_ms": EPOCH_MS + 25 * MINUTE_MS}
+
+
+@pytest.mark.parametrize(
+    ("what", "standing"),
+    [
+        (later(EventKind.CHECKPOINT, 30, **USED_AT_20), "failing"),
+        (later(EventKind.CHECKPOINT, 30, **{**USED_AT_20, **UNTOLD}), "unproven"),
+        (later(EventKind.CHECKPOINT, 30, last_request_ms=EPOCH_MS, **TOLD), "unproven"),
+        (later(EventKind.CHECKPOINT, 15, last_request_ms=EPOCH_MS + 900_001, **TOLD), "unproven"),
+        # the age is that of the session before, whose lifetime it does not say
+        (later(EventKind.REAUTHENTICATED, 25, **{**USED_AT_20, **AGAIN}), "ready"),
+        (later(EventKind.SUMMARY, 60, intervals=(LATE,), **{**TOLD, **AGAIN}), "failing"),
+    ],
+    ids=["past", "told nothing", "idle", "rounded", "of the one before", "in a list"],
+)
+def test_a_session_used_past_what_it_was_told_is_a_kill_though_that_event_is_lost(
+    spark: SparkSession, what: SessionEvent, standing: str
+) -> None:
+    """The proxy drops events if the disk refuses; what it told the client stands in the others."""
+    after = replace(what, sequence=2)
+    given = [replace(login(**TOLD), announced_lifetime_ms=what.announced_lifetime_ms), after]
+    session = only(sessions_of(frame(spark, given)))
+    assert (session["standing"], session["would_be_kills"]) == (standing, standing == "failing")
+
+
+def test_a_kill_that_is_told_of_counts_once(spark: SparkSession) -> None:
+    killed = later(EventKind.EXPIRED_KILLED, 16, sequence=2, **TOLD)
+    session = only(sessions_of(frame(spark, [login(**TOLD), killed])))
+    assert (session["killed"], session["would_be_kills"]) == (1, 0)
 
 
 def test_the_request_that_met_the_expired_session_is_a_use_of_it(spark: SparkSession) -> None:
