@@ -19,6 +19,9 @@ CLOSED_FILES = "{*.jsonl,*.jsonl.gz,*.jsonl.zst,part-*.json,part-*.json.gz}"
 ALL_FILES = "{*.jsonl,*.jsonl.gz,*.jsonl.zst,part-*.json,part-*.json.gz,*.jsonl.open}"
 """With the files that still grow: their last line may be half, and is then set aside."""
 
+_ANY_AGE = "36500d"
+"""Spark would pass over files that are older by a week than the newest it has read."""
+
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """With one slash: so many are left where a path was made of an address."""
 
@@ -56,8 +59,9 @@ class FolderSource:
         return reader.option("recursiveFileLookup", True).text(self.path)
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """Read each closed file once."""
+        """Read each closed file once, however old it is when it comes."""
         reader = spark.readStream.option("pathGlobFilter", CLOSED_FILES)
+        reader = reader.option("maxFileAge", _ANY_AGE)
         return reader.option("recursiveFileLookup", True).text(self.path)
 
 

@@ -16,6 +16,8 @@ from metrics.spark.gate import requirement
 from metrics.spark.generate import EPOCH, Size, generate
 from metrics.spark.ingest import EventTable, ingest_batch, ingest_new
 from metrics.spark.sources import FolderSource, SourceError, holds_parquet, local_bytes
+from tests.metrics.given import to_json_line
+from tests.metrics.spark.given import login
 
 SIZE = Size(connections=24, principals=6, clients=12, days=0.2, seed=3, skew_seconds=200, bad=True)
 AS_OF_MS = round((EPOCH + SIZE.days * 86_400) * 1000)
@@ -105,6 +107,21 @@ def test_in_portions_out_of_order_and_doubled_the_report_is_the_same(
     assert facts["lines"]["duplicate"] == 1 + third + 50
     assert facts["lines"]["missing"] == 0
     assert facts["lines"]["lines"] == sum(map(len, portions))
+
+
+def test_a_file_that_comes_late_is_read_however_old_it_is(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Copied by `rsync -a` from a machine that was away for a fortnight, say."""
+    events, table = tmp_path / "events", EventTable(str(tmp_path / "state"))
+    events.mkdir()
+    for number, days_ago in enumerate((0, 14)):
+        file = events / f"events-p-0-{number}.jsonl"
+        file.write_text(to_json_line(login(connection_id=f"c-{number}")))
+        then = file.stat().st_mtime - days_ago * 86_400
+        os.utime(file, (then, then))
+        ingest_new(spark, FolderSource(str(events)), table)
+    assert table.counts(spark)["lines"] == 2
 
 
 @pytest.mark.slow
