@@ -70,7 +70,7 @@ def build_facts(collected: Collected) -> dict[str, Any]:
         "next_steps": {
             "overrides": next_steps.overrides_block(worst_first),
             "probe": next_steps.to_probe(worst_first),
-            "upgrades": next_steps.upgrades(clients),
+            "upgrades": next_steps.upgrades(rows["upgrades"]),
             "missing_acls": missing_acls(rows["denials"]),
             "libraries": next_steps.library_table(),
         },

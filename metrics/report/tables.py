@@ -199,7 +199,7 @@ def upgrades(rows: Rows) -> str:
                 name_of(row["software"]),
                 name_of(row["version"]),
                 number(row["clients"]),
-                _names(row["principals"]),
+                _names(row["principals"], row["principal_count"]),
                 plain(row["advice"]),
             ]
             for row in rows
@@ -278,9 +278,9 @@ def _hosts(row: Mapping[str, Any]) -> str:
     return f"{shown} and {number(more)} more" if more > 0 else shown
 
 
-def _names(names: Sequence[str]) -> str:
+def _names(names: Sequence[str], total: int) -> str:
     shown = "; ".join(name_of(name, SHORT) for name in names[:_NAMES_SHOWN])
-    more = len(names) - _NAMES_SHOWN
+    more = total - _NAMES_SHOWN
     return f"{shown} and {number(more)} more" if more > 0 else shown
 
 

@@ -28,7 +28,7 @@ VERDICT_MEANING = {
 SHORT = 60
 """Characters of a name that stands among many."""
 
-WORST_FIRST = ("failing", "not_capable", "unproven", "unknown", "ready")
+WORST_FIRST = ("failing", "not_capable", "unproven", "ready", "unknown")
 
 ABSENT = "\N{EN DASH}"
 """Stands for a value that is not there."""

@@ -1,6 +1,6 @@
 """What a pipeline may require of the report: `--require`.
 
-    95%             at least so many of the clients are ready
+    95%             at least so many are ready of the clients that ever logged in
     User:alice      every client of this principal is ready
     no-kills@60m    nothing would be killed by a lifetime of 60 minutes
 
@@ -60,7 +60,7 @@ def requirement(text: str) -> Requirement:
 
 def _ready_percent(facts: Facts) -> float:
     verdicts = facts["clients_by_verdict"]
-    clients = sum(verdicts.values())
+    clients = sum(verdicts.values()) - verdicts["unknown"]
     return 100 * verdicts["ready"] / clients if clients else -1.0
 
 

@@ -38,24 +38,21 @@ def _quoted(name: str) -> str:
     return f'"{"".join(written)}"'
 
 
-def upgrades(clients: Sequence[Row]) -> list[dict[str, Any]]:
-    """Say, for each library and version that does not re-authenticate, what helps.
+def upgrades(software: Sequence[Row]) -> list[dict[str, Any]]:
+    """Say, for each library and version of which clients break, what helps.
 
-    One row per software and version among the clients that are failing or not capable.
+    `software` are the rows of `metrics.spark.readiness.breaking_software`.
     """
-    groups: dict[tuple[str | None, str | None], dict[str, Any]] = {}
-    for row in clients:
-        if row["verdict"] not in (Standing.FAILING, Standing.NOT_CAPABLE):
-            continue
-        key = (row["client_software_name"], row["client_software_version"])
-        group = groups.setdefault(
-            key, {"software": key[0], "version": key[1], "clients": 0, "principals": set()}
-        )
-        group["clients"] += 1
-        group["principals"].add(row["principal"])
     return [
-        group | {"principals": sorted(group["principals"])} | _advice(*key)
-        for key, group in sorted(groups.items(), key=lambda item: (-item[1]["clients"], str(item)))
+        {
+            "software": row["client_software_name"],
+            "version": row["client_software_version"],
+            "clients": row["clients"],
+            "principals": row["principals"],
+            "principal_count": row["principal_count"],
+        }
+        | _advice(row["client_software_name"], row["client_software_version"])
+        for row in software
     ]
 
 

@@ -14,10 +14,17 @@ WORST_FIRST = (
     Standing.FAILING,
     Standing.NOT_CAPABLE,
     Standing.UNPROVEN,
-    Standing.UNKNOWN,
     Standing.READY,
+    Standing.UNKNOWN,
 )
-"""A principal is as ready as the worst of its clients."""
+"""A principal is as ready as the worst of its clients. Strangers come last: they stand for nobody,
+and may be many."""
+
+BREAKING = (Standing.FAILING, Standing.NOT_CAPABLE)
+"""What breaks when sessions are enforced."""
+
+PRINCIPALS_NAMED = 500
+"""Of one version of a library."""
 
 
 def client_readiness(client_rows: DataFrame) -> DataFrame:
@@ -116,6 +123,26 @@ def evidence() -> Column:
         )
         .when(judged == Standing.UNPROVEN.value, unproven)
         .otherwise(f.coalesce(never_in, f.lit("never logged in")))
+    )
+
+
+def rank() -> Column:
+    """Place a verdict, the worst first."""
+    return f.array_position(f.lit([each.value for each in WORST_FIRST]), f.col("verdict"))
+
+
+def breaking_software(verdicts: DataFrame) -> DataFrame:
+    """One row per library and version of clients that break: how many, whose, the most first."""
+    return (
+        verdicts.where(f.col("verdict").isin(*BREAKING))
+        .groupBy("client_software_name", "client_software_version")
+        .agg(
+            f.count(f.lit(1)).alias("clients"),
+            f.sort_array(f.collect_set("principal")).alias("principals"),
+        )
+        .withColumn("principal_count", f.size("principals"))
+        .withColumn("principals", f.slice("principals", 1, PRINCIPALS_NAMED))
+        .orderBy(f.desc("clients"), "client_software_name", "client_software_version")
     )
 
 

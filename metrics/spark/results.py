@@ -15,6 +15,7 @@ from metrics.spark import analysis
 from metrics.spark.cleaning import Cleaned
 from metrics.spark.clients import CLIENT_KEY
 from metrics.spark.denials import denials
+from metrics.spark.readiness import breaking_software, rank
 from metrics.spark.session import another_session, tune_for_little
 
 MAX_ROWS = 5_000
@@ -113,8 +114,8 @@ class Results:
         self._keep("what_if", self.table("what_if", table))
 
     def _clients(self, known: analysis.Known) -> None:
-        clients = known.clients.orderBy(f.col("verdict") == "ready", *CLIENT_KEY)
-        self._keep("clients", clients)
+        self._keep("clients", known.clients.orderBy(rank(), *CLIENT_KEY))
+        self._keep("upgrades", known.clients.transform(breaking_software))
         verdicts = known.clients.groupBy("verdict").agg(
             f.count(f.lit(1)).alias("clients"),
             f.sum("connections").alias("connections"),

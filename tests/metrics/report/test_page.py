@@ -58,8 +58,11 @@ def collected(name: str, *, verdict: str = "not_capable") -> Collected:
     }
     day = {"day": 20_000, "clients": 1, "ready": 0, "not_capable": 1, "ready_share": 0.0}
     storm = {"minute_ms": 0, "mechanism": name, "authentications": 3, "reauthentications": 1}
+    software = {"client_software_name": name, "client_software_version": "1.9.2", "clients": 1}
+    software |= {"principals": [name], "principal_count": 1}
     rows: dict[str, list[dict[str, Any]]] = {
         "clients": [one],
+        "upgrades": [software] if verdict in {"failing", "not_capable"} else [],
         "clients_by_verdict": [
             {"verdict": verdict, "clients": 1, "connections": 2, "from_ms": 0, "to_ms": 60_000}
         ],

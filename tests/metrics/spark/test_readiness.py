@@ -6,7 +6,13 @@ from pyspark.sql import DataFrame, SparkSession
 from metrics.events import EventKind, SessionEvent
 from metrics.spark.clients import clients
 from metrics.spark.generate import Size, clients_of, simulated, truth
-from metrics.spark.readiness import by_their_clients, client_readiness, principals
+from metrics.spark.readiness import (
+    breaking_software,
+    by_their_clients,
+    client_readiness,
+    principals,
+    rank,
+)
 from tests.metrics.given import event
 from tests.metrics.spark.given import MINUTE_MS, frame, later, login, only, rows, sessions_of
 
@@ -104,6 +110,43 @@ def test_a_principal_is_as_ready_as_its_worst_client(spark: SparkSession) -> Non
     both = only(verdicts(spark, *good, unproven).transform(principals))
     assert (alone["verdict"], alone["enforceable"]) == ("ready", True)
     assert (both["verdict"], both["enforceable"]) == ("unproven", False)
+
+
+def test_what_breaks_comes_first_and_strangers_last(spark: SparkSession) -> None:
+    """So that a limit on the rows leaves out those of whom there is least to say."""
+    given = [
+        event(kind=EventKind.FAILED, authentications=0, connection_id="stranger"),
+        *(
+            replace(each, connection_id="ready", client_id="ready")
+            for each in (
+                login(**TOLD),
+                later(EventKind.REAUTHENTICATED, 13, authentications=2, **TOLD),
+            )
+        ),
+        login(connection_id="unproven", client_id="unproven"),
+        login(connection_id="old", client_id="old", authenticate_version=0),
+        *(
+            replace(each, connection_id="failing", client_id="failing")
+            for each in (login(**TOLD), later(EventKind.WOULD_BE_KILLED, 16, **TOLD))
+        ),
+    ]
+    found = rows(verdicts(spark, *given).orderBy(rank()))
+    assert [row["client_id"] for row in found] == ["failing", "old", "unproven", "ready", None]
+
+
+def test_software_that_breaks_is_counted_with_all_its_principals(spark: SparkSession) -> None:
+    old = {"client_software_name": "librdkafka", "client_software_version": "1.9.2"}
+    given = [
+        login(connection_id=f"c-{number}", principal=name, authenticate_version=0, **old)
+        for number, name in enumerate(["User:b", "User:a"])
+    ]
+    given.append(login(connection_id="nameless", client_id="x", authenticate_version=None))
+    given.append(login(connection_id="fine", client_id="y"))
+    found = rows(breaking_software(verdicts(spark, *given)))
+    assert [tuple(row.values()) for row in found] == [
+        ("librdkafka", "1.9.2", 2, ["User:a", "User:b"], 2),
+        (None, None, 1, ["User:alice"], 1),
+    ]
 
 
 @pytest.mark.parametrize("mechanism", [None, "X-NEW"])
