@@ -38,8 +38,9 @@ class Collected:
 def build_facts(collected: Collected) -> dict[str, Any]:
     """Put the facts in the order in which they are read."""
     rows = collected.rows
-    clients, principals = rows["clients"], rows["principals"]
+    clients, principals, enforceable = rows["clients"], rows["principals"], rows["enforceable"]
     counted = {row["verdict"]: row["clients"] for row in rows["clients_by_verdict"]}
+    named = {row["verdict"]: row["principals"] for row in rows["principals_by_verdict"]}
     worst_first = sorted(principals, key=lambda row: (_rank(row["verdict"]), row["principal"]))
     return {
         "schema_version": SCHEMA_VERSION,
@@ -49,12 +50,8 @@ def build_facts(collected: Collected) -> dict[str, Any]:
         "lines": dict(collected.lines),
         "observed": _observed(rows["clients_by_verdict"]),
         "clients_by_verdict": {verdict: counted.get(verdict, 0) for verdict in VERDICTS},
-        "principals_by_verdict": {
-            verdict: sum(row["verdict"] == verdict for row in principals) for verdict in VERDICTS
-        },
-        "enforceable_principals": sorted(
-            row["principal"] for row in principals if row["enforceable"]
-        ),
+        "principals_by_verdict": {verdict: named.get(verdict, 0) for verdict in VERDICTS},
+        "enforceable_principals": sorted(row["principal"] for row in enforceable),
         "principals": worst_first,
         "clients": sorted(clients, key=lambda row: (_rank(row["verdict"]), str(row["principal"]))),
         "what_if": rows["what_if"],
@@ -68,7 +65,10 @@ def build_facts(collected: Collected) -> dict[str, Any]:
         "short_tokens": rows["short_tokens"],
         "failures": rows["failures"],
         "next_steps": {
-            "overrides": next_steps.overrides_block(worst_first),
+            "overrides": next_steps.overrides_block(
+                [row["principal"] for row in enforceable], of=named.get("ready", 0)
+            ),
+            "listeners": sorted({each for row in enforceable for each in row["listeners"]}),
             "probe": next_steps.to_probe(worst_first),
             "upgrades": next_steps.upgrades(rows["upgrades"]),
             "missing_acls": missing_acls(rows["denials"]),

@@ -51,12 +51,14 @@ def _by_principal(facts: Facts) -> str:
     rows = facts["principals"]
     if not rows:
         return ""
+    verdicts = facts["principals_by_verdict"]
+    total = sum(verdicts.values())
     legend = plots.legend(each for row in rows for each in VERDICT_WORDS if row[each])
     return (
         '<section id="principals"><h2>By principal</h2>'
         '<p class="soft">Clients of each principal, the worst first. A principal can be enforced '
-        f"when all its clients are ready: {number(len(facts['enforceable_principals']))} of "
-        f"{number(len(rows))} can be.</p>{legend}{plots.principal_bars(rows)}</section>"
+        f"when all its clients are ready: {number(verdicts['ready'])} of {number(total)} can be."
+        f"</p>{legend}{plots.principal_bars(rows, total)}</section>"
     )
 
 
@@ -148,7 +150,7 @@ def _next_steps(facts: Facts) -> str:
     elif facts["principals"]:
         parts.append("<p>No principal can be enforced yet.</p>")
     if steps["probe"]:
-        parts.append(_probe(steps["probe"]))
+        parts.append(_probe(steps["probe"], facts["principals_by_verdict"]["unproven"]))
     if steps["upgrades"]:
         parts.append(f'<h3 id="upgrade">Upgrade or repair</h3>{tables.upgrades(steps["upgrades"])}')
     if steps["missing_acls"]:
@@ -161,8 +163,7 @@ def _next_steps(facts: Facts) -> str:
 
 
 def _enforce(facts: Facts) -> str:
-    rows = [row for row in facts["principals"] if row["enforceable"]]
-    listeners = sorted({each for row in rows for each in row["listeners"]})
+    listeners = facts["next_steps"]["listeners"]
     names = ", ".join(f"<code>{name_of(each)}</code>" for each in listeners[:_NAMED])
     where = f"the listener {names}" if len(listeners) == 1 else f"these listeners: {names}"
     return (
@@ -173,8 +174,8 @@ def _enforce(facts: Facts) -> str:
     )
 
 
-def _probe(principals: Sequence[str]) -> str:
-    more = len(principals) - _NAMED
+def _probe(principals: Sequence[str], total: int) -> str:
+    more = total - min(len(principals), _NAMED)
     return (
         '<h3 id="probe">Prove with <code>probe</code> and a lifetime</h3>'
         "<p class='soft'>With <code>reauth.enforcement: probe</code> and "

@@ -42,8 +42,8 @@ def legend(verdicts: Iterable[str]) -> str:
     return _key({each: VERDICT_WORDS[each] for each in _ORDER if each in occurring})
 
 
-def principal_bars(rows: Rows) -> str:
-    """One bar per principal: its clients by verdict."""
+def principal_bars(rows: Rows, total: int) -> str:
+    """One bar per principal: its clients by verdict; of `total` principals, the worst first."""
     bars = []
     for row in rows[:PRINCIPALS_SHOWN]:
         parts = "".join(
@@ -55,7 +55,7 @@ def principal_bars(rows: Rows) -> str:
             f'<li><span class="who">{name_of(row["principal"], SHORT)}</span>'
             f'<span class="bar">{parts}</span><span class="soft">{by_verdict(row)}</span></li>'
         )
-    more = len(rows) - PRINCIPALS_SHOWN
+    more = total - len(bars)
     rest = f'<p class="soft">and {number(more)} more, none of them worse.</p>' if more > 0 else ""
     return f'<ul class="bars">{"".join(bars)}</ul>{rest}'
 

@@ -126,8 +126,9 @@ def _who(facts: Facts) -> Iterator[str]:
                 f"<b>{name_of(row['principal'], SHORT)}</b> ({by_verdict(row, verdicts)})"
                 for row in rows[:_PRINCIPALS]
             ]
-            if len(rows) > _PRINCIPALS:
-                rest = number(len(rows) - _PRINCIPALS)
+            total = sum(facts["principals_by_verdict"][each] for each in verdicts)
+            if total > len(named):
+                rest = number(total - len(named))
                 named.append(f'<a href="#principals">{rest} more</a>')
             yield f"{title}{'; '.join(named)}."
             break
@@ -196,12 +197,12 @@ def _killed(row: Mapping[str, Any]) -> str:
 
 
 def _now(facts: Facts) -> Iterator[str]:
-    steps = facts["next_steps"]
-    if facts["enforceable_principals"]:
-        names = count(len(facts["enforceable_principals"]), "principal")
+    steps, verdicts = facts["next_steps"], facts["principals_by_verdict"]
+    if steps["overrides"]:
+        names = count(verdicts["ready"], "principal")
         yield f'<a href="#enforce">enforce {names}</a>'
     if steps["probe"]:
-        names = count(len(steps["probe"]), "principal")
+        names = count(verdicts["unproven"], "principal")
         yield f'<a href="#probe">prove {names}</a> with <code>probe</code>'
     if steps["upgrades"]:
         clients = sum(row["clients"] for row in steps["upgrades"])

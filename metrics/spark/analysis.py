@@ -15,7 +15,7 @@ from metrics.spark.happenings import (
     happenings_of_summaries,
 )
 from metrics.spark.intervals import intervals, intervals_if_told, says_more
-from metrics.spark.readiness import by_their_clients, client_readiness, principals
+from metrics.spark.readiness import by_their_clients, client_readiness
 from metrics.spark.sessions import identities, last_events, may_be_last, sessions
 from metrics.spark.trends import (
     by_day,
@@ -139,7 +139,6 @@ def _told(rows: Known, connections: DataFrame) -> DataFrame:
 
 
 TABLES: Mapping[str, Callable[[Known], DataFrame]] = {
-    "principals": lambda rows: rows.clients.transform(principals),
     "storms": lambda rows: rows.happenings.transform(storms),
     "latencies": lambda rows: rows.happenings.transform(latencies),
     "by_day": lambda rows: by_day(rows.usage, rows.sessions),

@@ -14,19 +14,21 @@ from metrics.spark.sessions import Standing
 Row = Mapping[str, Any]
 
 
-def overrides_block(principals: Sequence[Row]) -> str:
-    """Write `reauth.overrides` for the principals that can be enforced, to paste in a listener.
+def overrides_block(names: Sequence[str], *, of: int) -> str:
+    """Write `reauth.overrides` for principals that can be enforced, to paste in a listener.
 
     A name stands in quotes, in ASCII: nothing that a principal is called can change what the block
-    says. One that was cut in the log would match nobody, and is left out.
+    says. One that was cut in the log would match nobody, and is left out. `of`: how many can be
+    enforced in all.
     """
-    names = [row["principal"] for row in principals if row["enforceable"]]
     whole = [name for name in names if len(name) < MAX_TEXT_CHARS]
     lines = [f"  - principal: {_quoted(name)}\n    reauth.enforcement: enforce\n" for name in whole]
     if len(whole) < len(names):
         lines.append(
             f"  # left out, as their names are cut in the log: {len(names) - len(whole)}\n"
         )
+    if len(names) < of:
+        lines.append(f"  # left out, but in the table tables/principals: {of - len(names)}\n")
     return "reauth.overrides:\n" + "".join(lines) if whole else ""
 
 

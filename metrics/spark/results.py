@@ -15,7 +15,7 @@ from metrics.spark import analysis
 from metrics.spark.cleaning import Cleaned
 from metrics.spark.clients import CLIENT_KEY
 from metrics.spark.denials import denials
-from metrics.spark.readiness import breaking_software, rank
+from metrics.spark.readiness import breaking_software, principals, rank
 from metrics.spark.session import another_session, tune_for_little
 
 MAX_ROWS = 5_000
@@ -99,6 +99,7 @@ class Results:
         steps: list[Callable[[], None]] = [
             lambda: self._what_if(known, lifetimes_ms),
             lambda: self._clients(known),
+            lambda: self._principals(known),
             *(self._step(name, known) for name in analysis.TABLES),
         ]
         if read.denied:
@@ -123,6 +124,14 @@ class Results:
             f.max("last_seen_ms").alias("to_ms"),
         )
         self._keep("clients_by_verdict", verdicts)
+
+    def _principals(self, known: analysis.Known) -> None:
+        rows = self.table("principals", known.clients.transform(principals))
+        self._keep("principals", rows.orderBy(rank(), "principal"))
+        enforceable = rows.where("enforceable").select("principal", "listeners")
+        self._keep("enforceable", enforceable.orderBy("principal"))
+        counts = rows.groupBy("verdict").agg(f.count(f.lit(1)).alias("principals"))
+        self._keep("principals_by_verdict", counts)
 
     def _denials(self, known: analysis.Known) -> None:
         self._keep("denials", self.table("denials", known.events.transform(denials)))

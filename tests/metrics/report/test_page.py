@@ -69,6 +69,8 @@ def collected(name: str, *, verdict: str = "not_capable") -> Collected:
         "principals": [
             row | verdicts | {"not_capable": int(verdict == "not_capable"), "connections": 2}
         ],
+        "principals_by_verdict": [{"verdict": verdict, "principals": 1}],
+        "enforceable": [row] if verdict == "ready" else [],
         "what_if": [what_if],
         "session_lengths": [{"up_to_ms": 120_000, "standing": verdict, "connections": 2}],
         "storms": [storm | {"busy_us": 12_000}],
@@ -178,6 +180,23 @@ def test_the_first_screen_says_who_breaks_and_what_to_do(verdict: str, answers: 
     said = first_screen(facts_of(verdict))
     for answer in answers:
         assert answer in said
+
+
+@pytest.mark.parametrize(
+    ("verdict", "answer"),
+    [
+        ("failing", "6\u202f999 more"),
+        ("unproven", "prove 7\u202f000 principals"),
+        ("ready", "enforce 7\u202f000 principals"),
+    ],
+)
+def test_principals_beyond_those_that_were_collected_are_counted(verdict: str, answer: str) -> None:
+    given = collected("User:alice", verdict=verdict)
+    counts = [{"verdict": verdict, "principals": 7000}]
+    facts = build_facts(replace(given, rows=dict(given.rows) | {"principals_by_verdict": counts}))
+    assert facts["principals_by_verdict"][verdict] == 7000
+    assert answer in first_screen(facts)
+    assert "and 6\u202f999 more, none of them worse" in page(facts)
 
 
 def lifetime(

@@ -95,7 +95,7 @@ def test_a_plot_tells_its_numbers_to_those_who_do_not_see_it() -> None:
     assert "at most 68, at 1970-01-01 00:01" in plots.storms([storm(0, 38), storm(1, 68)])
     row = {"principal": "User:alice", "clients": 3, "ready": 1, "failing": 2}
     row |= dict.fromkeys(("unproven", "not_capable", "unknown"), 0)
-    assert "2 failing · 1 ready" in plots.principal_bars([row])
+    assert "2 failing · 1 ready" in plots.principal_bars([row], 1)
 
 
 def test_a_legend_names_what_occurs() -> None:

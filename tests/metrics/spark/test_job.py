@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from metrics.spark import job
+from metrics.spark import job, results
 from metrics.spark.gate import requirement
 from metrics.spark.generate import EPOCH, Size, generate
 from metrics.spark.ingest import EventTable, ingest_batch, ingest_new
@@ -80,6 +80,23 @@ def test_the_report_is_whole(spark: SparkSession, report: tuple[Path, dict[str, 
     assert (out / "index.html").read_text().startswith("<!doctype html>")
     clients = spark.read.parquet(str(out / "tables" / "clients"))
     assert clients.count() == len(facts["clients"])
+
+
+@pytest.mark.usefixtures("spark")
+def test_beyond_what_is_collected_principals_count_and_the_worst_are_kept(
+    folder: Path,
+    report: tuple[Path, dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(results, "MAX_ROWS", 5)
+    facts, _ = run(settings(folder, tmp_path))
+    all_told = report[1]
+    assert facts["principals_by_verdict"] == all_told["principals_by_verdict"]
+    assert sum(facts["principals_by_verdict"].values()) > 5
+    assert facts["principals"] == all_told["principals"][:5]
+    assert facts["clients"] == all_told["clients"][:5]
+    assert facts["enforceable_principals"] == all_told["enforceable_principals"][:5]
 
 
 def same(facts: dict[str, Any], other: dict[str, Any]) -> None:

@@ -1,5 +1,3 @@
-from typing import Any
-
 import pytest
 import yaml
 
@@ -8,10 +6,6 @@ from metrics.spark.gate import duration_ms, requirement
 from metrics.spark.libraries import LIBRARIES, is_older, library_of
 from metrics.spark.next_steps import overrides_block, to_probe, upgrades
 from proxy.config.listener import ReauthOverride
-
-
-def principal(name: str, verdict: str) -> dict[str, Any]:
-    return {"principal": name, "verdict": verdict, "enforceable": verdict == "ready"}
 
 
 @pytest.mark.parametrize(
@@ -28,16 +22,16 @@ def principal(name: str, verdict: str) -> dict[str, Any]:
 )
 def test_the_block_is_what_the_configuration_reads(name: str) -> None:
     """A principal's name comes from a stranger's token: it must stay a name."""
-    block = overrides_block([principal(name, "ready"), principal("User:bob", "failing")])
+    block = overrides_block([name], of=1)
     (override,) = yaml.safe_load(block)["reauth.overrides"]
     assert override == {"principal": name, "reauth.enforcement": "enforce"}
     assert ReauthOverride.model_validate(override).principal == name
 
 
 def test_a_name_that_was_cut_would_match_nobody_and_is_left_out() -> None:
-    cut = principal("User:" + "x" * MAX_TEXT_CHARS, "ready")
-    assert overrides_block([cut]) == ""
-    block = overrides_block([cut, principal("User:alice", "ready")])
+    cut = "User:" + "x" * MAX_TEXT_CHARS
+    assert overrides_block([cut], of=1) == ""
+    block = overrides_block([cut, "User:alice"], of=2)
     assert "their names are cut in the log: 1" in block
     assert [each["principal"] for each in yaml.safe_load(block)["reauth.overrides"]] == [
         "User:alice"
@@ -45,8 +39,12 @@ def test_a_name_that_was_cut_would_match_nobody_and_is_left_out() -> None:
 
 
 def test_nobody_to_enforce_is_no_block() -> None:
-    assert overrides_block([principal("User:bob", "unproven")]) == ""
-    assert to_probe([principal("User:bob", "unproven")]) == ["User:bob"]
+    assert overrides_block([], of=0) == ""
+    assert to_probe([{"principal": "User:bob", "verdict": "unproven"}]) == ["User:bob"]
+
+
+def test_what_are_too_many_to_name_are_counted() -> None:
+    assert "in the table tables/principals: 5" in overrides_block(["User:alice"], of=6)
 
 
 @pytest.mark.parametrize(
