@@ -219,6 +219,7 @@ def _now(facts: Facts) -> Iterator[str]:
 
 def _required(facts: Facts) -> str:
     return ", ".join(
-        f"{plain(each['require'])}: {'met' if each['met'] else '<b>not met</b>'}"
+        f"{plain(each['require'])}: {'met' if each['met'] else '<b>not met</b>'} "
+        f"({plain(each['found'])})"
         for each in facts.get("requirements", ())
     )

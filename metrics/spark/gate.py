@@ -7,29 +7,48 @@
 Empty evidence meets no requirement.
 """
 
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from metrics.report.words import duration
 
 _DURATION = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SHARE = re.compile(r"(100|[0-9]{1,2})(\.[0-9]+)?%")
 _NO_KILLS = "no-kills@"
 
-_MAY_BE_KILLED = ("killed_connections", "unproven_connections", "cut_short_connections")
+_MAY_BE_KILLED = ("killed", "unproven", "cut_short")
 
 Facts = Mapping[str, Any]
+Principals = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the facts say to a requirement."""
+
+    met: bool
+    text: str
+    """The numbers, such as `1140 of 1905 clients are ready, 59.8%`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One requirement: as it was written, and the test of the report's facts."""
+    """One requirement: as it was written, and the test of what was found.
+
+    The test is given the report's facts, and the rows of the principals that were asked for, by
+    their names: the facts do not hold all principals.
+    """
 
     text: str
-    is_met: Callable[[Facts], bool]
+    judge: Callable[[Facts, Principals], Found]
     lifetime_ms: int | None = None
     """A lifetime that the report has to look at for it."""
+    principal: str | None = None
+    """A principal to look for."""
 
 
 def duration_ms(text: str) -> int:
@@ -47,29 +66,64 @@ def requirement(text: str) -> Requirement:
         percent = float(text[:-1])
         if percent > 100:
             raise ValueError(f"{text!r} is more than 100%")
-        return Requirement(text, lambda facts: _ready_percent(facts) >= percent)
+        return Requirement(text, lambda facts, _: _share(facts, percent))
     if text.startswith(_NO_KILLS):
         lifetime_ms = duration_ms(text.removeprefix(_NO_KILLS))
-        return Requirement(text, lambda facts: _nothing_killed(facts, lifetime_ms), lifetime_ms)
+        return Requirement(text, lambda facts, _: _no_kills(facts, lifetime_ms), lifetime_ms)
     if ":" in text:
-        return Requirement(text, lambda facts: text in facts["enforceable_principals"])
+        return Requirement(text, lambda _, asked: _ready(asked.get(text)), principal=text)
     raise ValueError(
         f"{text!r} is no requirement: 95%, a principal such as User:alice, or no-kills@60m"
     )
 
 
-def _ready_percent(facts: Facts) -> float:
+def judged(
+    requirements: Sequence[Requirement], facts: Facts, principals: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Give a row for each requirement, for the report; `principals` are those asked for."""
+    by_name = {row["principal"]: row for row in principals}
+    found = [(each.text, each.judge(facts, by_name)) for each in requirements]
+    return [{"require": text, "met": it.met, "found": it.text} for text, it in found]
+
+
+def _share(facts: Facts, percent: float) -> Found:
     verdicts = facts["clients_by_verdict"]
-    clients = sum(verdicts.values()) - verdicts["unknown"]
-    return 100 * verdicts["ready"] / clients if clients else -1.0
+    ready, clients = verdicts["ready"], sum(verdicts.values()) - verdicts["unknown"]
+    if not clients:
+        return Found(met=False, text="no client logged in")
+    share = 100 * ready / clients
+    # rounded down: what is not met must not look as if it were
+    shown = math.floor(share * 10) / 10
+    return Found(met=share >= percent, text=f"{ready} of {_clients_are(clients)} ready, {shown}%")
 
 
-def _nothing_killed(facts: Facts, lifetime_ms: int) -> bool:
+def _ready(row: Mapping[str, Any] | None) -> Found:
+    if row is None:
+        return Found(met=False, text="was not seen")
+    text = f"{row['ready']} of {_clients_are(row['clients'])} ready"
+    return Found(met=row["enforceable"], text=text)
+
+
+def _no_kills(facts: Facts, lifetime_ms: int) -> Found:
     """Is it known that nothing is killed?
 
     What is unproven may be, and what was cut short, or observed too briefly.
     """
     row = next((row for row in facts["what_if"] if row["lifetime_ms"] == lifetime_ms), None)
-    if row is None or row["observed_ms"] < lifetime_ms:
-        return False
-    return not any(row[name] for name in _MAY_BE_KILLED)
+    if row is None:
+        return Found(met=False, text="no client logged in")
+    killed, unproven, cut_short = (row[f"{each}_connections"] for each in _MAY_BE_KILLED)
+    doubts = []
+    if unproven:
+        doubts.append(f"{unproven} {'is' if unproven == 1 else 'are'} unproven")
+    if cut_short:
+        doubts.append(f"{cut_short} {'was' if cut_short == 1 else 'were'} cut short")
+    if row["observed_ms"] < lifetime_ms:
+        doubts.append(f"only {duration(row['observed_ms'])} were observed")
+    connections = f"{killed or 'no'} {'connection' if killed == 1 else 'connections'}"
+    text = ", ".join([f"{connections} would be killed", *doubts])
+    return Found(met=not (killed or doubts), text=text)
+
+
+def _clients_are(count: int) -> str:
+    return "1 client is" if count == 1 else f"{count} clients are"

@@ -25,7 +25,7 @@ from metrics.report.write import write_report
 from metrics.spark import events as log
 from metrics.spark.cleaning import Rows, cleaned
 from metrics.spark.faults import FAULTS, explained
-from metrics.spark.gate import Requirement, duration_ms, requirement
+from metrics.spark.gate import Requirement, duration_ms, judged, requirement
 from metrics.spark.ingest import EventTable, ingest_batch, ingest_new
 from metrics.spark.results import Results
 from metrics.spark.session import SMALL_BYTES, make_session, tune_for_little
@@ -80,9 +80,14 @@ class Settings:
         asked = [each.lifetime_ms for each in self.requirements if each.lifetime_ms is not None]
         return tuple(sorted({*self.lifetimes_ms, *asked}))
 
+    @property
+    def required_principals(self) -> list[str]:
+        """Give the principals that the requirements name."""
+        return [each.principal for each in self.requirements if each.principal is not None]
+
 
 def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[str]]:
-    """Make the report; return its facts and the requirements that are not met.
+    """Make the report; return its facts, and the requirements that are not met with the reason.
 
     Raises `FAILURES`.
     """
@@ -106,18 +111,16 @@ def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[st
         results = stack.enter_context(Results(spark, settings.out, progress, small=small))
         progress("judging clients")
         read = cleaned(rows, as_of_ms=settings.as_of_ms, keep=results.scratch)
-        results.collect(read, settings.all_lifetimes_ms)
+        results.collect(read, settings.all_lifetimes_ms, settings.required_principals)
     collected = Collected(
         as_of_ms=settings.as_of_ms, source=settings.events, lines=read.lines, rows=results.rows
     )
     facts = build_facts(collected)
-    unmet = [each.text for each in settings.requirements if not each.is_met(facts)]
-    facts["requirements"] = [
-        {"require": each.text, "met": each.text not in unmet} for each in settings.requirements
-    ]
+    found = judged(settings.requirements, facts, results.rows.get("asked_for", []))
+    facts["requirements"] = found
     progress("writing the report")
     write_report(facts, settings.out)
-    return facts, unmet
+    return facts, [f"{each['require']} ({each['found']})" for each in found if not each["met"]]
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -84,8 +84,13 @@ class Results:
         frame.write.mode("overwrite").parquet(str(path))
         return self._reader.read.schema(frame.schema).parquet(str(path))
 
-    def collect(self, read: Cleaned, lifetimes_ms: tuple[int, ...]) -> None:
-        """Run the queries, a few at a time: each by itself leaves processors idle."""
+    def collect(
+        self, read: Cleaned, lifetimes_ms: tuple[int, ...], asked_for: Sequence[str]
+    ) -> None:
+        """Run the queries, a few at a time: each by itself leaves processors idle.
+
+        `asked_for` are principals to look for among all of them.
+        """
         if read.connections <= FEW_CONNECTIONS:
             tune_for_little(self._reader)
         known = analysis.known(
@@ -99,7 +104,7 @@ class Results:
         steps: list[Callable[[], None]] = [
             lambda: self._what_if(known, lifetimes_ms),
             lambda: self._clients(known),
-            lambda: self._principals(known),
+            lambda: self._principals(known, asked_for),
             *(self._step(name, known) for name in analysis.TABLES),
         ]
         if read.denied:
@@ -125,13 +130,15 @@ class Results:
         )
         self._keep("clients_by_verdict", verdicts)
 
-    def _principals(self, known: analysis.Known) -> None:
+    def _principals(self, known: analysis.Known, asked_for: Sequence[str]) -> None:
         rows = self.table("principals", known.clients.transform(principals))
         self._keep("principals", rows.orderBy(rank(), "principal"))
         enforceable = rows.where("enforceable").select("principal", "listeners")
         self._keep("enforceable", enforceable.orderBy("principal"))
         counts = rows.groupBy("verdict").agg(f.count(f.lit(1)).alias("principals"))
         self._keep("principals_by_verdict", counts)
+        if asked_for:
+            self._keep("asked_for", rows.where(f.col("principal").isin(*asked_for)))
 
     def _denials(self, known: analysis.Known) -> None:
         self._keep("denials", self.table("denials", known.events.transform(denials)))

@@ -126,7 +126,8 @@ def tags_of(written: str) -> Tags:
 
 
 def test_a_name_from_a_stranger_is_text_and_nothing_else() -> None:
-    facts = build_facts(collected(HOSTILE)) | {"requirements": [{"require": HOSTILE, "met": False}]}
+    required = {"require": HOSTILE, "met": False, "found": "was not seen"}
+    facts = build_facts(collected(HOSTILE)) | {"requirements": [required]}
     written = page(facts)
     tags = tags_of(written)
     assert not tags.seen & {"script", "img", "iframe", "link", "object"}
@@ -278,6 +279,13 @@ def test_a_lifetime_longer_than_what_was_observed_is_not_said_to_kill_nothing() 
     cut = page(facts_of(what_if=[lifetime(5, 0, cut_short=2)]))
     assert "would have killed anything" not in cut
     assert "2 cut short" in cut
+
+
+def test_the_first_screen_says_by_what_a_requirement_is_not_met() -> None:
+    required = {"require": "95%", "met": False, "found": "0 of 1 client is ready, 0.0%"}
+    assert "95%: not met (0 of 1 client is ready, 0.0%)" in first_screen(
+        facts_of(requirements=[required])
+    )
 
 
 def test_the_first_screen_says_what_makes_it_doubtful() -> None:

@@ -1,8 +1,10 @@
+from typing import Any
+
 import pytest
 import yaml
 
 from metrics.events import MAX_TEXT_CHARS
-from metrics.spark.gate import duration_ms, requirement
+from metrics.spark.gate import duration_ms, judged, requirement
 from metrics.spark.libraries import LIBRARIES, is_older, library_of
 from metrics.spark.next_steps import overrides_block, to_probe, upgrades
 from proxy.config.listener import ReauthOverride
@@ -89,43 +91,76 @@ def test_what_to_upgrade_is_said_once_for_each_version() -> None:
     assert nameless["library"] is None
 
 
+def lifetime(
+    minutes: int, killed: int = 0, unproven: int = 0, cut_short: int = 0
+) -> dict[str, Any]:
+    return {
+        "lifetime_ms": minutes * 60_000,
+        "observed_ms": 300_000,
+        "killed_connections": killed,
+        "unproven_connections": unproven,
+        "cut_short_connections": cut_short,
+    }
+
+
 FACTS = {
-    "clients_by_verdict": {"ready": 3, "unproven": 1, "not_capable": 0, "unknown": 20},
-    "enforceable_principals": ["User:alice"],
+    "clients_by_verdict": {"ready": 5, "unproven": 1, "not_capable": 1, "unknown": 20},
     "what_if": [
-        {"lifetime_ms": minutes * 60_000, "killed_connections": 0, "observed_ms": 300_000}
-        | {"unproven_connections": unproven, "cut_short_connections": cut_short}
-        for minutes, unproven, cut_short in ((1, 0, 0), (2, 2, 0), (4, 0, 1), (5, 0, 0), (6, 0, 0))
+        lifetime(1),
+        lifetime(2, unproven=2),
+        lifetime(3, killed=12, unproven=3, cut_short=2),
+        lifetime(4, killed=1, cut_short=1),
+        lifetime(5),
+        lifetime(6),
     ],
 }
+PRINCIPALS = [
+    {"principal": "User:alice", "clients": 3, "ready": 3, "enforceable": True},
+    {"principal": "User:bob", "clients": 3, "ready": 2, "enforceable": False},
+    {"principal": "User:carol", "clients": 1, "ready": 0, "enforceable": False},
+]
 
 
 @pytest.mark.parametrize(
-    ("text", "met"),
+    ("text", "met", "found"),
     [
-        ("75%", True),
-        ("75.1%", False),
-        ("0%", True),
-        ("User:alice", True),
-        ("User:bob", False),
-        ("no-kills@1m", True),
-        ("no-kills@2m", False),
-        ("no-kills@3m", False),
-        ("no-kills@4m", False),
-        ("no-kills@5m", True),
-        ("no-kills@6m", False),
+        ("71.4%", True, "5 of 7 clients are ready, 71.4%"),
+        ("71.5%", False, "5 of 7 clients are ready, 71.4%"),
+        ("71.43%", False, "5 of 7 clients are ready, 71.4%"),
+        ("0%", True, "5 of 7 clients are ready, 71.4%"),
+        ("User:alice", True, "3 of 3 clients are ready"),
+        ("User:bob", False, "2 of 3 clients are ready"),
+        ("User:carol", False, "0 of 1 client is ready"),
+        ("User:dave", False, "was not seen"),
+        ("no-kills@1m", True, "no connections would be killed"),
+        ("no-kills@2m", False, "no connections would be killed, 2 are unproven"),
+        (
+            "no-kills@3m",
+            False,
+            "12 connections would be killed, 3 are unproven, 2 were cut short",
+        ),
+        ("no-kills@4m", False, "1 connection would be killed, 1 was cut short"),
+        ("no-kills@5m", True, "no connections would be killed"),
+        ("no-kills@6m", False, "no connections would be killed, only 5 min were observed"),
     ],
 )
-def test_a_requirement_is_held_against_the_facts(text: str, met: bool) -> None:
-    assert requirement(text).is_met(FACTS) is met
+def test_a_requirement_is_held_against_the_facts(text: str, met: bool, found: str) -> None:
+    assert judged([requirement(text)], FACTS, PRINCIPALS) == [
+        {"require": text, "met": met, "found": found}
+    ]
 
 
 def test_nothing_seen_meets_nothing() -> None:
-    strangers = {"ready": 0, "unknown": 3}
-    nothing = {"clients_by_verdict": strangers, "enforceable_principals": [], "what_if": []}
-    assert not any(
-        requirement(text).is_met(nothing) for text in ("0%", "User:alice", "no-kills@1m")
-    )
+    """Nor do strangers, of whom no share is ready and no principal known."""
+    nothing = {"clients_by_verdict": {"ready": 0, "unknown": 3}, "what_if": []}
+    texts = ("0%", "User:alice", "no-kills@1m")
+    found = judged([requirement(text) for text in texts], nothing, [])
+    assert [row["met"] for row in found] == [False, False, False]
+    assert [row["found"] for row in found] == [
+        "no client logged in",
+        "was not seen",
+        "no client logged in",
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "alice", "100.5%", "120%", "no-kills@", "no-kills@1x", "-1%"])
