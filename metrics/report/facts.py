@@ -41,6 +41,7 @@ def build_facts(collected: Collected) -> dict[str, Any]:
     clients, principals, enforceable = rows["clients"], rows["principals"], rows["enforceable"]
     counted = {row["verdict"]: row["clients"] for row in rows["clients_by_verdict"]}
     named = {row["verdict"]: row["principals"] for row in rows["principals_by_verdict"]}
+    (denied,) = (row["resources"] for row in rows["denied_count"])
     worst_first = sorted(principals, key=lambda row: (_rank(row["verdict"]), row["principal"]))
     return {
         "schema_version": SCHEMA_VERSION,
@@ -71,7 +72,8 @@ def build_facts(collected: Collected) -> dict[str, Any]:
             "listeners": sorted({each for row in enforceable for each in row["listeners"]}),
             "probe": next_steps.to_probe(worst_first),
             "upgrades": next_steps.upgrades(rows["upgrades"]),
-            "missing_acls": missing_acls(rows["denials"]),
+            "missing_acls": missing_acls(rows["denied_resources"]),
+            "missing_acls_left_out": denied - len(rows["denied_resources"]),
             "libraries": next_steps.library_table(),
         },
     }

@@ -154,7 +154,7 @@ def _next_steps(facts: Facts) -> str:
     if steps["upgrades"]:
         parts.append(f'<h3 id="upgrade">Upgrade or repair</h3>{tables.upgrades(steps["upgrades"])}')
     if steps["missing_acls"]:
-        parts.append(_missing_acls(steps["missing_acls"]))
+        parts.append(_missing_acls(steps["missing_acls"], steps["missing_acls_left_out"]))
     parts.append(
         "<details><summary>Which version of each library re-authenticates</summary>"
         f"{tables.libraries(steps['libraries'])}</details></section>"
@@ -187,14 +187,14 @@ def _probe(principals: Sequence[str], total: int) -> str:
     )
 
 
-def _missing_acls(rows: Sequence[Mapping[str, Any]]) -> str:
+def _missing_acls(rows: Sequence[Mapping[str, Any]], left_out: int) -> str:
     commands = "\n".join(row["command"] for row in rows if row["command"])
     return (
         '<h3 id="acls">Missing ACLs</h3>'
         "<p class='soft'>What was denied, or would be under <code>authorizer.mode: enforce</code>. "
         "Unless it is meant to be denied, these commands allow it. A name stands in them as its "
         "client gave it: read before you paste.</p>"
-        + tables.missing_acls(rows)
+        + tables.missing_acls(rows, left_out)
         + (block("kafka-acls commands", commands) if commands else "")
     )
 

@@ -208,7 +208,8 @@ def _now(facts: Facts) -> Iterator[str]:
         clients = sum(row["clients"] for row in steps["upgrades"])
         yield f'<a href="#upgrade">upgrade or repair {count(clients, "client")}</a>'
     if steps["missing_acls"]:
-        resources = count(len(steps["missing_acls"]), "denied resource")
+        denied = len(steps["missing_acls"]) + steps["missing_acls_left_out"]
+        resources = count(denied, "denied resource")
         yield f'<a href="#acls">decide on {resources}</a>'
     elif not facts["observed"]["connections"]:
         yield (

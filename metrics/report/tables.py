@@ -1,6 +1,7 @@
 """The tables of the page."""
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from metrics.report.words import (
@@ -208,24 +209,40 @@ def upgrades(rows: Rows) -> str:
     )
 
 
-def missing_acls(rows: Rows) -> str:
-    """What ACLs denied; where there is no command the note says why."""
-    return table(
-        "Missing ACLs",
-        ["principal", "resource", "operations", "denied", "would be denied", "note"],
-        [
+def missing_acls(rows: Rows, left_out: int) -> str:
+    """What ACLs denied, the most denied of each principal; where there is no command, why.
+
+    `left_out` are so many that are not among the rows.
+    """
+    by_place = sorted(rows, key=itemgetter("place"))
+    shown = sorted(by_place[:_ACLS_SHOWN], key=itemgetter("principal"))
+    more = ""
+    if left_out or len(rows) > len(shown):
+        more = (
+            f'<p class="soft">{number(len(shown))} of '
+            f"{number(len(rows) + left_out)}; <code>report.json</code> has "
+            f"{number(len(rows)) if left_out else 'all'}"
+            f"{', the Parquet table <code>tables/denials</code> all' if left_out else ''}.</p>"
+        )
+    return (
+        table(
+            "Missing ACLs",
+            ["principal", "resource", "operations", "denied", "would be denied", "note"],
             [
-                name_of(row["principal"]),
-                f"{plain(row['resource_type'])} {name_of(row['resource_name'])}",
-                plain(", ".join(row["operations"])),
-                number(row["denied"]),
-                number(row["would_be_denied"]),
-                f"to be decided by hand: {plain(row['note'])}" if row["note"] else "",
-            ]
-            for row in rows[:_ACLS_SHOWN]
-        ],
-        numbers=(3, 4),
-    ) + rest(rows, _ACLS_SHOWN, "<code>report.json</code>")
+                [
+                    name_of(row["principal"]),
+                    f"{plain(row['resource_type'])} {name_of(row['resource_name'])}",
+                    plain(", ".join(row["operations"])),
+                    number(row["denied"]),
+                    number(row["would_be_denied"]),
+                    f"to be decided by hand: {plain(row['note'])}" if row["note"] else "",
+                ]
+                for row in shown
+            ],
+            numbers=(3, 4),
+        )
+        + more
+    )
 
 
 def libraries(rows: Rows) -> str:

@@ -1,6 +1,6 @@
 """Valid events → what ACLs denied, or would have (`authorizer.mode: audit`)."""
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from metrics.events import EventKind
@@ -24,4 +24,23 @@ def denials(events: DataFrame) -> DataFrame:
             f.max("timestamp_ms").alias("last_ms"),
         )
         .orderBy("principal", "resource_type", "resource_name", "operation")
+    )
+
+
+def denied_resources(denial_rows: DataFrame) -> DataFrame:
+    """One row per principal and resource, with the operations and how often, from `denials`.
+
+    `place` is that among the principal's, the most denied first.
+    """
+    times = f.col("denied") + f.col("would_be_denied")
+    resource = ("resource_type", "resource_name")
+    of_principal = Window.partitionBy("principal").orderBy(f.desc(times), *resource)
+    return (
+        denial_rows.groupBy("principal", *resource)
+        .agg(
+            f.sort_array(f.collect_set("operation")).alias("operations"),
+            f.sum("denied").alias("denied"),
+            f.sum("would_be_denied").alias("would_be_denied"),
+        )
+        .withColumn("place", f.row_number().over(of_principal))
     )

@@ -7,6 +7,7 @@ or that a page cannot show as it is.
 
 import shlex
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from metrics.events import MAX_TEXT_CHARS
@@ -30,29 +31,33 @@ _TRIMMED = "".join(map(chr, range(0x21)))
 with all names of resources but those of transactional ids (Kafka 4.1.0)."""
 
 
-def missing_acls(denials: Sequence[Row]) -> list[dict[str, Any]]:
+def missing_acls(resources: Sequence[Row]) -> list[dict[str, Any]]:
     """Give one row per principal and resource: what was denied, and the command.
 
-    Where there can be none `command` is null, and `note` says why.
+    Where there can be none `command` is null, and `note` says why. `place` is the resource's among
+    the principal's. `resources` are the rows of `metrics.spark.denials.denied_resources`.
     """
-    groups: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for row in denials:
-        key = (row["principal"], str(row["resource_type"]), str(row["resource_name"]))
-        group = groups.setdefault(key, {"operations": set(), "denied": 0, "would_be_denied": 0})
-        group["operations"].add(str(row["operation"]))
-        group["denied"] += row["denied"]
-        group["would_be_denied"] += row["would_be_denied"]
     rows = []
-    for (principal, kind, name), group in sorted(groups.items()):
-        operations = sorted(group["operations"])
+    for row in resources:
+        principal, operations = row["principal"], row["operations"]
+        kind, name = str(row["resource_type"]), str(row["resource_name"])
         note = _obstacle(principal, kind, name)
-        command = None if note else _command(principal, kind, name, operations)
+        if not operations:
+            note = "the log does not say which operation"
         rows.append(
-            {"principal": principal, "resource_type": kind, "resource_name": name}
-            | group
-            | {"operations": operations, "command": command, "note": note}
+            {
+                "principal": principal,
+                "resource_type": kind,
+                "resource_name": name,
+                "operations": operations,
+                "denied": row["denied"],
+                "would_be_denied": row["would_be_denied"],
+                "command": None if note else _command(principal, kind, name, operations),
+                "note": note,
+                "place": row["place"],
+            }
         )
-    return rows
+    return sorted(rows, key=itemgetter("principal", "resource_type", "resource_name"))
 
 
 def _obstacle(principal: str, kind: str, name: str) -> str | None:

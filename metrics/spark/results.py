@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from metrics.spark import analysis
 from metrics.spark.cleaning import Cleaned
 from metrics.spark.clients import CLIENT_KEY
-from metrics.spark.denials import denials
+from metrics.spark.denials import denials, denied_resources
 from metrics.spark.readiness import breaking_software, principals, rank
 from metrics.spark.session import another_session, tune_for_little
 
@@ -107,10 +107,9 @@ class Results:
             lambda: self._principals(known, asked_for),
             *(self._step(name, known) for name in analysis.TABLES),
         ]
+        self.rows |= {"denied_resources": [], "denied_count": [{"resources": 0}]}
         if read.denied:
             steps.append(lambda: self._denials(known))
-        else:
-            self.rows["denials"] = []
         with ThreadPoolExecutor(max_workers=3) as pool:
             for running in [pool.submit(step) for step in steps]:
                 running.result()
@@ -141,7 +140,13 @@ class Results:
             self._keep("asked_for", rows.where(f.col("principal").isin(*asked_for)))
 
     def _denials(self, known: analysis.Known) -> None:
-        self._keep("denials", self.table("denials", known.events.transform(denials)))
+        resources = self.table("denials", known.events.transform(denials)).transform(
+            denied_resources
+        )
+        # by turns: who was denied a great deal pushes out nobody else
+        self._keep("denied_resources", resources.orderBy("place", "principal"))
+        counts = resources.agg(f.count(f.lit(1)).alias("resources"))
+        self._keep("denied_count", counts)
 
     def _step(self, name: str, known: analysis.Known) -> Callable[[], None]:
         def step() -> None:

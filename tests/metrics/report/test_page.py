@@ -9,92 +9,14 @@ from typing import Any
 import pytest
 
 from metrics.events import MAX_TEXT_CHARS
-from metrics.report.facts import Collected, build_facts
+from metrics.report.facts import build_facts
 from metrics.report.page import block, page
 from metrics.report.words import duration, moment, name_of, number, rate, share, span
+from tests.metrics.report.given import collected, facts_of, first_screen
 
 DAY_MS = 86_400_000
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J\u202egnp'
-
-
-def client(**more: Any) -> dict[str, Any]:
-    fields = {
-        "principal": "User:alice",
-        "client_id": "app",
-        "client_software_name": "librdkafka",
-        "client_software_version": "1.9.2",
-        "mechanism": "SCRAM-SHA-256",
-        "connections": 2,
-        "verdict": "not_capable",
-        "evidence": "SaslAuthenticate v0 on 2 of 2 connections",
-        "hosts": ["10.0.0.1"],
-        "host_count": 3,
-        "credential_lifetime_ms": 30_000,
-        "outlived_ms": None,
-        "used_ms": 9_000,
-    }
-    return fields | more
-
-
-def collected(name: str, *, verdict: str = "not_capable") -> Collected:
-    verdicts = {each: int(each == verdict) for each in ("ready", "unproven", "failing", "unknown")}
-    one = client(
-        principal=name, client_id=name, client_software_name=name, verdict=verdict, hosts=[name]
-    )
-    row = {"principal": name, "clients": 1, "verdict": verdict, "enforceable": verdict == "ready"}
-    row |= {"listeners": [name]}
-    what_if = {
-        "lifetime_ms": 900_000,
-        "killed_connections": 2,
-        "killed_clients": 1,
-        "killed_principals": 1,
-        "kills_per_day_least": 3.0,
-        "kills_per_day_most": 5.5,
-        "late_median_ms": 61_000,
-        "unproven_connections": 1,
-        "cut_short_connections": 0,
-        "observed_ms": 7_200_000,
-    }
-    day = {"day": 20_000, "clients": 1, "ready": 0, "not_capable": 1, "ready_share": 0.0}
-    storm = {"minute_ms": 0, "mechanism": name, "authentications": 3, "reauthentications": 1}
-    software = {"client_software_name": name, "client_software_version": "1.9.2", "clients": 1}
-    software |= {"principals": [name], "principal_count": 1}
-    rows: dict[str, list[dict[str, Any]]] = {
-        "clients": [one],
-        "upgrades": [software] if verdict in {"failing", "not_capable"} else [],
-        "clients_by_verdict": [
-            {"verdict": verdict, "clients": 1, "connections": 2, "from_ms": 0, "to_ms": 60_000}
-        ],
-        "principals": [
-            row | verdicts | {"not_capable": int(verdict == "not_capable"), "connections": 2}
-        ],
-        "principals_by_verdict": [{"verdict": verdict, "principals": 1}],
-        "enforceable": [row] if verdict == "ready" else [],
-        "what_if": [what_if],
-        "session_lengths": [{"up_to_ms": 120_000, "standing": verdict, "connections": 2}],
-        "storms": [storm | {"busy_us": 12_000}],
-        "storm_profile": [storm],
-        "latencies": [
-            {"mechanism": name, "kind": "reauthenticated", "count": 3}
-            | {"p50_us": 900.0, "p95_us": 1200.0, "p99_us": None}
-        ],
-        "by_day": [day],
-        "short_tokens": [one],
-        "failures": [
-            {"mechanism": name, "failure_reason": name, "reauthentication": True, "count": 1}
-        ],
-        "denials": [
-            {"principal": name, "resource_type": "TOPIC", "resource_name": name}
-            | {"operation": "READ", "denied": 1, "would_be_denied": 2}
-        ],
-    }
-    lines = dict.fromkeys(
-        ("unreadable", "unknown_version", "unknown_kind", "impossible", "duplicate", "missing"), 0
-    )
-    return Collected(
-        as_of_ms=120_000, source=name, lines=lines | {"lines": 9, "future": 1}, rows=rows
-    )
 
 
 class Tags(HTMLParser):
@@ -148,10 +70,6 @@ def test_the_page_needs_no_network() -> None:
     assert re.findall(r'src=|href="[^#]|url\(|@import|https?://', written) == []
 
 
-def facts_of(verdict: str = "not_capable", **more: Any) -> dict[str, Any]:
-    return build_facts(collected("User:alice", verdict=verdict)) | more
-
-
 @pytest.mark.parametrize("verdict", ["not_capable", "failing", "unproven", "ready", "unknown"])
 def test_what_a_link_promises_is_on_the_page(verdict: str) -> None:
     """The first screen names what is to be done, and where it is told."""
@@ -159,12 +77,6 @@ def test_what_a_link_promises_is_on_the_page(verdict: str) -> None:
     ids = tags.attributes["id"]
     assert len(ids) == len(set(ids))
     assert {f"#{each}" for each in ids} >= set(tags.attributes["href"])
-
-
-def first_screen(facts: dict[str, Any]) -> str:
-    """The text before the second section, as it is read."""
-    written = page(facts)
-    return re.sub("<[^>]*>", "", written[written.index("<header>") : written.index("</section>")])
 
 
 @pytest.mark.parametrize(
@@ -181,23 +93,6 @@ def test_the_first_screen_says_who_breaks_and_what_to_do(verdict: str, answers: 
     said = first_screen(facts_of(verdict))
     for answer in answers:
         assert answer in said
-
-
-@pytest.mark.parametrize(
-    ("verdict", "answer"),
-    [
-        ("failing", "6\u202f999 more"),
-        ("unproven", "prove 7\u202f000 principals"),
-        ("ready", "enforce 7\u202f000 principals"),
-    ],
-)
-def test_principals_beyond_those_that_were_collected_are_counted(verdict: str, answer: str) -> None:
-    given = collected("User:alice", verdict=verdict)
-    counts = [{"verdict": verdict, "principals": 7000}]
-    facts = build_facts(replace(given, rows=dict(given.rows) | {"principals_by_verdict": counts}))
-    assert facts["principals_by_verdict"][verdict] == 7000
-    assert answer in first_screen(facts)
-    assert "and 6\u202f999 more, none of them worse" in page(facts)
 
 
 def lifetime(
@@ -301,9 +196,11 @@ def test_the_first_screen_says_what_makes_it_doubtful() -> None:
 def test_nothing_at_all_says_where_to_look() -> None:
     """And nothing but denials is something."""
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in collected("User:alice").rows}
+    rows["denied_count"] = [{"resources": 0}]
     nothing = build_facts(replace(collected("User:alice"), rows=rows))
     assert "Nowsee whether clients come through the proxy" in first_screen(nothing)
-    denied = rows | {"denials": collected("User:alice").rows["denials"]}
+    given = collected("User:alice").rows
+    denied = rows | {name: given[name] for name in ("denied_resources", "denied_count")}
     only_denied = build_facts(replace(collected("User:alice"), rows=denied))
     assert "Nowdecide on 1 denied resource" in first_screen(only_denied)
     assert "come through" not in first_screen(only_denied)

@@ -1,13 +1,14 @@
 """From denials to commands; the names in them are a stranger's choice."""
 
 import shlex
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from metrics.events import EventKind
-from metrics.spark.denials import denials
+from metrics.spark.denials import denials, denied_resources
 from metrics.spark.missing_acls import missing_acls
 from tests.metrics.spark.given import frame, later, login, rows
 
@@ -15,8 +16,8 @@ ORDERS = {"resource_type": "TOPIC", "resource_name": "orders"}
 
 
 def denial(**more: Any) -> dict[str, Any]:
-    fields = {"principal": "User:alice", "operation": "READ", "denied": 0, "would_be_denied": 2}
-    return fields | ORDERS | more
+    fields = {"principal": "User:alice", "operations": ["READ"], "denied": 0, "would_be_denied": 2}
+    return fields | ORDERS | {"place": 1} | more
 
 
 def test_denials_are_added_up_by_principal_resource_and_operation(spark: SparkSession) -> None:
@@ -34,15 +35,39 @@ def test_denials_are_added_up_by_principal_resource_and_operation(spark: SparkSe
     assert (write["operation"], write["would_be_denied"]) == ("WRITE", 1)
 
 
+def test_who_was_denied_a_great_deal_pushes_out_nobody_else(spark: SparkSession) -> None:
+    """Each principal's resources have places, the most denied first."""
+    noise = [
+        later(EventKind.DENIED, 1, sequence=n, operation="READ", resource_type="TOPIC")
+        for n in range(3)
+    ]
+    given = [
+        *(replace(each, resource_name=f"junk-{n}") for n, each in enumerate(noise)),
+        later(EventKind.DENIED, 1, sequence=3, operation="WRITE", denials=5, **ORDERS),
+        later(EventKind.WOULD_BE_DENIED, 1, sequence=4, operation="READ", denials=2, **ORDERS),
+        later(EventKind.DENIED, 1, sequence=5, operation="READ", principal="User:bob", **ORDERS),
+    ]
+    found = rows(frame(spark, given).transform(denials).transform(denied_resources))
+    found.sort(key=lambda row: (row["place"], row["principal"]))
+    assert [(row["principal"], row["resource_name"]) for row in found] == [
+        ("User:alice", "orders"),
+        ("User:bob", "orders"),
+        *(("User:alice", f"junk-{n}") for n in range(3)),
+    ]
+    assert found[0]["operations"] == ["READ", "WRITE"]
+    assert (found[0]["denied"], found[0]["would_be_denied"]) == (5, 2)
+
+
 def test_one_command_allows_all_that_a_principal_was_denied_on_a_resource() -> None:
-    given = [denial(), denial(operation="DESCRIBE_CONFIGS"), denial(principal="User:bob")]
-    alice, bob = missing_acls(given)
-    assert alice["command"] == (
+    operations = ["DESCRIBE_CONFIGS", "READ"]
+    bob, alice = denial(principal="User:bob"), denial(operations=operations)
+    alices, bobs = missing_acls([bob, alice])
+    assert alices["command"] == (
         "kafka-acls --bootstrap-server HOST:PORT --add --allow-principal=User:alice "
         "--operation=DescribeConfigs --operation=Read --topic=orders"
     )
-    assert alice["would_be_denied"] == 4
-    assert "User:bob" in bob["command"]
+    assert alices["would_be_denied"] == 2
+    assert "User:bob" in bobs["command"]
 
 
 def test_the_cluster_has_no_name_to_give() -> None:
@@ -68,6 +93,7 @@ def test_a_name_stays_one_word_of_the_command(name: str) -> None:
         {"resource_name": "x" * 255 + "…"},
         {"resource_type": "A_LATER_TYPE"},
         {"resource_type": None},
+        {"operations": []},
         {"resource_type": "GROUP", "resource_name": "* "},
         {"resource_type": "GROUP", "resource_name": "\x00orders"},
         {"principal": "User:alice "},
@@ -78,8 +104,9 @@ def test_a_name_stays_one_word_of_the_command(name: str) -> None:
     ],
 )
 def test_no_command_allows_more_than_was_asked_for(more: dict[str, Any]) -> None:
-    """To kafka-acls `*` is every topic, a name that was cut is another's name, and blanks are none.
+    """To kafka-acls `*` is every topic, no operation is all of them, and blanks are nothing.
 
+    A name that was cut is another's.
     What is not printable stands on the page as an escape, which names something else.
     `orders-*` is denied to who subscribes to `orders-.*`, and is no topic's name.
     """
