@@ -103,9 +103,9 @@ def latencies(happening_rows: DataFrame) -> DataFrame:
 def by_day(usage_rows: DataFrame, session_rows: DataFrame) -> DataFrame:
     """One row per day: the clients seen on it, by what was known of them at its end.
 
-    Failures and old protocol versions count on the day they were seen, a re-authentication from
-    its day on: a client that was repaired is ready the day after, and one that failed and never
-    re-authenticated is failing still.
+    Failures and old protocol versions count on the day they were seen, and a failure until a later
+    day's re-authentication: a client that was repaired is ready the day after, and one that never
+    re-authenticated since is failing still, as its session goes on past its end for days.
     """
     # a summary row tells of a kill when its hour is over, perhaps on the day after
     kills = f.when(f.col("kills_are_told"), f.col("would_be_kills_told")).otherwise(
@@ -118,23 +118,31 @@ def by_day(usage_rows: DataFrame, session_rows: DataFrame) -> DataFrame:
     who = session_rows.select(
         "connection_id", "authenticate_version", "kills_are_told", *CLIENT_KEY
     )
+    before = (
+        Window.partitionBy("connection_id")
+        .orderBy("day")
+        .rowsBetween(Window.unboundedPreceding, -1)
+    )
+    # of the login none was before, which `greatest` passes over
+    least = f.greatest(f.max("authentications").over(before), f.lit(1))
     days = (
-        usage_rows.join(who.where(f.col("principal").isNotNull()), "connection_id")
+        usage_rows.withColumn("again", f.col("authentications") > least)
+        .join(who.where(f.col("principal").isNotNull()), "connection_id")
         .groupBy("day", *CLIENT_KEY)
         .agg(
             failed.alias("failed"),
             f.max(old.cast("int")).alias("old"),
-            f.max(f.col("authentications") > 1).cast("int").alias("again"),
+            f.max(f.when(f.col("again"), f.col("day"))).alias("again_on"),
         )
     )
+    failed_on = f.when(f.col("failed") > 0, f.col("day"))
     so_far = (
         Window.partitionBy(*CLIENT_KEY).orderBy("day").rowsBetween(Window.unboundedPreceding, 0)
     )
     state = (
         f.when(f.col("old") > 0, Standing.NOT_CAPABLE.value)
-        .when(f.col("failed") > 0, Standing.FAILING.value)
-        .when(f.max("again").over(so_far) > 0, Standing.READY.value)
-        .when(f.max("failed").over(so_far) > 0, Standing.FAILING.value)
+        .when(f.col("again_on") > f.coalesce("failed_on", f.lit(-1)), Standing.READY.value)
+        .when(f.col("failed_on").isNotNull(), Standing.FAILING.value)
         .otherwise(Standing.UNPROVEN.value)
     )
     states = [
@@ -143,7 +151,9 @@ def by_day(usage_rows: DataFrame, session_rows: DataFrame) -> DataFrame:
         if standing is not Standing.UNKNOWN
     ]
     return (
-        days.withColumn("state", state)
+        days.withColumn("failed_on", f.max(failed_on).over(so_far))
+        .withColumn("again_on", f.max("again_on").over(so_far))
+        .withColumn("state", state)
         .groupBy("day")
         .agg(f.count(f.lit(1)).alias("clients"), *states)
         .withColumn("ready_share", f.col("ready") / f.col("clients"))

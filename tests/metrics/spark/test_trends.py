@@ -136,6 +136,24 @@ def test_a_client_that_failed_and_never_re_authenticated_is_failing_still(
     assert [(row["failing"], row["unproven"]) for row in found] == [(1, 0)] * 3
 
 
+def test_what_was_ready_and_is_stuck_past_its_end_is_failing_until_it_renews(
+    spark: SparkSession,
+) -> None:
+    """It is told once that it would be killed, and what it did before does not help it."""
+    given = [
+        login(**TOLD),
+        later(EventKind.REAUTHENTICATED, 60, authentications=2, **TOLD),
+        later(EventKind.REAUTHENTICATED, 1440, authentications=3, sequence=2, **TOLD),
+        later(EventKind.WOULD_BE_KILLED, 1460, authentications=3, sequence=3, **TOLD),
+        later(EventKind.CHECKPOINT, 2880, authentications=3, sequence=4, **TOLD),
+        later(EventKind.CHECKPOINT, 4320, authentications=3, sequence=5, **TOLD),
+        later(EventKind.REAUTHENTICATED, 5760, authentications=4, sequence=6, **TOLD),
+    ]
+    found = rows(table("by_day", frame(spark, given)).orderBy("day"))
+    assert [row["failing"] for row in found] == [0, 1, 1, 1, 0]
+    assert [row["ready"] for row in found] == [1, 0, 0, 0, 1]
+
+
 def test_a_kill_is_of_its_own_day_though_its_summary_row_is_of_the_next(
     spark: SparkSession,
 ) -> None:
