@@ -37,6 +37,12 @@ _KNOWN: Final = tuple(
             r"UnknownHostException|ConnectException|NoRouteToHostException|SocketTimeoutException",
             "nobody answers there; check the address and the end point",
         ),
+        (r"FAILED_READ_FILE\.FILE_NOT_EXIST", "this file is gone since it was listed"),
+        (
+            r"FAILED_READ_FILE",
+            "this file cannot be read: it is cut off, or not what its name says; move it away, or"
+            " write it anew",
+        ),
     )
 )
 """What the JVM's text has in it, and what that means; the first that fits."""
@@ -57,7 +63,7 @@ def explained(error: Exception) -> str:
     text = str(error).strip()
     if (cause := known_cause(error)) is not None:
         address = _ADDRESS.search(text)
-        return f"{address.group()}: {cause}" if address else cause
+        return f"{address.group().rstrip('.')}: {cause}" if address else cause
     lines = [line.strip(": ") for line in text.splitlines() if line.strip()]
     if isinstance(error, Py4JError) and len(lines) > 1:
         return lines[1]  # the first one tells of the bridge to Java

@@ -8,11 +8,17 @@ is lost or doubled by a crash. The analysis reads the whole table, in whatever o
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
 from metrics.spark import events as log
-from metrics.spark.sources import LineSource, is_remote
+from metrics.spark.sources import LineSource, SourceError, is_remote, literal
+
+_NOTHING_YET = (
+    "nothing to report on yet: with --state event files are read once they are closed (.jsonl), and"
+    " none is"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +61,21 @@ class EventTable:
         """Read the events."""
         # files without a row leave no trace of their schema: it is given
         schema = f"{log.FIELDS}, batch BIGINT"
-        return spark.read.schema(schema).parquet(self.events_path).drop("batch")
+        return spark.read.schema(schema).parquet(literal(self.events_path)).drop("batch")
 
     def classified(self, spark: SparkSession) -> DataFrame:
         """Read them as rows of which none has a problem."""
         return self.events(spark).withColumn("problem", f.lit(None).cast("string"))
 
     def counts(self, spark: SparkSession) -> dict[str, int]:
-        """Add up what was counted at reading."""
-        rows = spark.read.parquet(self.counts_path).groupBy("name").agg(f.sum("count")).collect()
-        return dict(rows)
+        """Add up what was counted at reading; raises SourceError if nothing ever was."""
+        try:
+            counts = spark.read.parquet(literal(self.counts_path))
+        except AnalysisException as error:
+            if error.getCondition() != "PATH_NOT_FOUND":
+                raise
+            raise SourceError(_NOTHING_YET) from None
+        return dict(counts.groupBy("name").agg(f.sum("count")).collect())
 
 
 def ingest_batch(spark: SparkSession, source: LineSource, table: EventTable) -> None:

@@ -37,6 +37,7 @@ from metrics.spark.sources import (
     holds_parquet,
     holds_parquet_here,
     is_remote,
+    literal,
     local_bytes,
 )
 from metrics.spark.what_if import DEFAULT_LIFETIMES_MS
@@ -94,6 +95,7 @@ def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[st
     if is_remote(str(settings.out)):
         raise SourceError(f"{settings.out}: the report is written to a folder of this machine")
     size = None if settings.is_topic else local_bytes(settings.events)
+    _refuse_within(settings)
     progress("starting Spark")
     log_file = None if settings.master is None else settings.out / "spark.log"
     parquet = size is not None and holds_parquet_here(settings.events)
@@ -123,12 +125,23 @@ def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[st
     return facts, [f"{each['require']} ({each['found']})" for each in found if not each["met"]]
 
 
+def _refuse_within(settings: Settings) -> None:
+    """Raise SourceError if what this writes would be among the events of the next time."""
+    if settings.is_topic or is_remote(settings.events):
+        return
+    for option, path in (("--out", str(settings.out)), ("--state", settings.state)):
+        if path is None or is_remote(path):
+            continue
+        if Path(path).resolve().is_relative_to(Path(settings.events).resolve()):
+            raise SourceError(f"{path}: {option} is within --events; give it a place elsewhere")
+
+
 @contextmanager
 def _read(spark: SparkSession, settings: Settings, *, small: bool) -> Iterator[Rows]:
     """Give what was read."""
     if not settings.is_topic and holds_parquet(spark, settings.events):
         reader = spark.read.schema(log.FIELDS).option("pathGlobFilter", "*.parquet")
-        raw = reader.option("recursiveFileLookup", True).parquet(settings.events)
+        raw = reader.option("recursiveFileLookup", True).parquet(literal(settings.events))
         yield Rows(classified=log.classified(raw))
     elif small and settings.state is None:
         lines = log.parsed(_source(settings).batch(spark))
@@ -139,7 +152,8 @@ def _read(spark: SparkSession, settings: Settings, *, small: bool) -> Iterator[R
         table = EventTable(root)
         try:
             (ingest_new if settings.state else ingest_batch)(spark, _source(settings), table)
-            yield Rows(classified=table.classified(spark), counts=table.counts(spark))
+            counts = table.counts(spark)
+            yield Rows(classified=table.classified(spark), counts=counts)
         finally:
             if settings.state is None:
                 shutil.rmtree(root, ignore_errors=True)

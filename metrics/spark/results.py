@@ -17,6 +17,7 @@ from metrics.spark.clients import CLIENT_KEY
 from metrics.spark.denials import denials, denied_resources
 from metrics.spark.readiness import breaking_software, principals, rank
 from metrics.spark.session import another_session, tune_for_little
+from metrics.spark.sources import literal
 
 MAX_ROWS = 5_000
 """Clients and principals that are collected for the page; the tables hold all of them."""
@@ -82,7 +83,7 @@ class Results:
 
     def _written(self, path: Path, frame: DataFrame) -> DataFrame:
         frame.write.mode("overwrite").parquet(str(path))
-        return self._reader.read.schema(frame.schema).parquet(str(path))
+        return self._reader.read.schema(frame.schema).parquet(literal(str(path)))
 
     def collect(
         self, read: Cleaned, lifetimes_ms: tuple[int, ...], asked_for: Sequence[str]

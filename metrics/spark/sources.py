@@ -7,6 +7,7 @@ stream. A folder of Parquet files with the fields of the log is read as it is.
 import os
 import re
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +23,8 @@ ALL_FILES = "{*.jsonl,*.jsonl.gz,*.jsonl.zst,part-*.json,part-*.json.gz,*.jsonl.
 _ANY_AGE = "36500d"
 """Spark would pass over files that are older by a week than the newest it has read."""
 
+_PATTERNS = (*ALL_FILES.strip("{}").split(","), "*.parquet")
+
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """With one slash: so many are left where a path was made of an address."""
 
@@ -29,8 +32,9 @@ _AS_EFFECTIVE = os.access in os.supports_effective_ids
 
 _NO_FOLDER = "there is no such folder"
 _NO_FILES = "no event files (events-*.jsonl, .jsonl.open, or .parquet) in this folder"
+_MIXED = "holds both lines (.jsonl) and Parquet; give each a folder of its own, and report on one"
 
-_LOCAL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".jsonl.open", ".json", ".json.gz")
+_GLOB = re.compile(r"[][{}*?\\]")
 
 
 class SourceError(Exception):
@@ -56,13 +60,13 @@ class FolderSource:
     def batch(self, spark: SparkSession) -> DataFrame:
         """Read closed files, and open ones as far as they are written."""
         reader = spark.read.option("pathGlobFilter", ALL_FILES)
-        return reader.option("recursiveFileLookup", True).text(self.path)
+        return reader.option("recursiveFileLookup", True).text(literal(self.path))
 
     def stream(self, spark: SparkSession) -> DataFrame:
         """Read each closed file once, however old it is when it comes."""
         reader = spark.readStream.option("pathGlobFilter", CLOSED_FILES)
         reader = reader.option("maxFileAge", _ANY_AGE)
-        return reader.option("recursiveFileLookup", True).text(self.path)
+        return reader.option("recursiveFileLookup", True).text(literal(self.path))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,16 +102,20 @@ def is_remote(path: str) -> bool:
     return _SCHEME.match(path) is not None
 
 
+def literal(path: str) -> str:
+    """Give a path as Spark's readers take it, which see patterns in names; an address as it is."""
+    return path if is_remote(path) else _GLOB.sub(r"\\\g<0>", path)
+
+
 def holds_parquet(spark: SparkSession, path: str) -> bool:
     """Does a folder hold Parquet files, not lines?
 
-    Raises SourceError with a clear sentence if a remote one holds neither; a local one was looked
-    at before Spark was started (`local_bytes`).
+    Raises SourceError with a clear sentence if a remote one holds neither, or both; a local one was
+    looked at before Spark was started (`local_bytes`).
     """
     if is_remote(path):
         parquet = _listed(spark, path, "*.parquet")
-        if not parquet and not _listed(spark, path, ALL_FILES):
-            raise SourceError(f"{path}: {_NO_FILES}")
+        _refuse(path, parquet=parquet, lines=_listed(spark, path, ALL_FILES))
         return parquet
     return holds_parquet_here(path)
 
@@ -116,6 +124,12 @@ def holds_parquet_here(path: str) -> bool:
     """Does a local folder hold Parquet files, not lines?"""
     folder = Path(path)
     return folder.suffix == ".parquet" or any(folder.glob("**/*.parquet"))
+
+
+def _refuse(path: str, *, parquet: bool, lines: bool) -> None:
+    """Raise SourceError unless a folder holds one of the two."""
+    if parquet == lines:
+        raise SourceError(f"{path}: {_MIXED if lines else _NO_FILES}")
 
 
 def _listed(spark: SparkSession, path: str, names: str) -> bool:
@@ -134,7 +148,7 @@ def _listed(spark: SparkSession, path: str, names: str) -> bool:
 def local_bytes(path: str) -> int | None:
     """Size of the event files below a local folder, as JSON lines; None: it is elsewhere.
 
-    Raises SourceError with a clear sentence if nothing can be read there.
+    Raises SourceError with a clear sentence if nothing can be read there, or two kinds of files.
     """
     if is_remote(path):
         return None
@@ -145,8 +159,8 @@ def local_bytes(path: str) -> int | None:
     except PermissionError as error:
         raise SourceError(f"{path}: {error.strerror}; check its permissions") from None
     files = [folder] if folder.is_file() else _event_files(folder)
-    if not files:
-        raise SourceError(f"{path}: {_NO_FILES}")
+    parquet = {file.suffix == ".parquet" for file in files}
+    _refuse(path, parquet=True in parquet, lines=False in parquet)
     for file in files:
         if not os.access(file, os.R_OK, effective_ids=_AS_EFFECTIVE):
             raise SourceError(f"{file}: this file may not be read; check its permissions")
@@ -166,7 +180,6 @@ def _event_files(folder: Path) -> list[Path]:
 
     for directory, _, names in os.walk(folder, onerror=refuse):
         for name in names:
-            events = name.endswith(_LOCAL_SUFFIXES) and name != "truth.json"
-            if events or name.endswith(".parquet"):
+            if any(fnmatchcase(name, pattern) for pattern in _PATTERNS):
                 found.append(Path(directory) / name)
     return found

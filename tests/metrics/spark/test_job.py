@@ -1,5 +1,6 @@
 """From a folder to a report; in one go or in several, the answer is the same."""
 
+import gzip
 import json
 import os
 import tempfile
@@ -164,10 +165,11 @@ def test_what_is_too_large_for_memory_is_kept_in_files(
 ) -> None:
     """Beyond `SMALL_BYTES` another path is taken, to the same facts; it leaves nothing behind."""
     monkeypatch.setattr(job, "SMALL_BYTES", -1)
-    facts, _ = run(settings(folder, tmp_path))
+    out = tmp_path / "report [1]"
+    facts, _ = run(settings(folder, out))
     same(facts, report[1])
     assert facts["lines"] == report[1]["lines"]
-    left = {path.name for path in tmp_path.iterdir()} - {"spark.log"}
+    left = {path.name for path in out.iterdir()} - {"spark.log"}
     assert left == {"index.html", "report.json", "tables"}
 
 
@@ -185,12 +187,15 @@ def test_a_batch_that_is_repeated_replaces_itself(
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_growing_file_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
+def test_a_growing_file_is_read_up_to_its_last_whole_line(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    out = tmp_path_factory.mktemp("report")
     (tmp_path / "events-p-0-1.jsonl.open").write_text('{"schema_version":1,"kind":"che')
-    facts, _ = run(settings(tmp_path, tmp_path / "report"))
+    facts, _ = run(settings(tmp_path, out))
     assert facts["lines"]["unreadable"] == 1
     assert facts["observed"]["connections"] == 0
-    assert "nothing to judge" in (tmp_path / "report" / "index.html").read_text()
+    assert "nothing to judge" in (out / "index.html").read_text()
 
 
 def test_a_folder_without_events_is_one_clear_sentence(
@@ -200,6 +205,68 @@ def test_a_folder_without_events_is_one_clear_sentence(
     assert capsys.readouterr().err.strip().endswith("in this folder")
     assert job.main(["--events", str(tmp_path / "no"), "--out", str(tmp_path / "out")]) == 2
     assert "there is no such folder" in capsys.readouterr().err
+
+
+def test_lines_and_parquet_in_one_folder_are_refused(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of the two would be passed over without a word."""
+    events = tmp_path / "events"
+    spark.range(1).write.parquet(str(events / "table"))
+    (events / "events-p-0-1.jsonl").write_text("{}")
+    assert job.main(["--events", str(events), "--out", str(tmp_path / "out")]) == 2
+    assert "holds both" in capsys.readouterr().err
+    with pytest.raises(SourceError, match="holds both"):
+        holds_parquet(spark, events.as_uri())
+
+
+@pytest.mark.parametrize("option", ["--out", "--state"])
+def test_what_is_written_does_not_become_events(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "events-p-0-1.jsonl").write_text("{}")
+    outside = str(tmp_path.with_name("elsewhere"))
+    given = {"--events": str(tmp_path), "--out": outside, option: str(tmp_path / "below")}
+    assert job.main([word for pair in given.items() for word in pair]) == 2
+    assert f"{option} is within --events" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["events-p-0-1.jsonl"]
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_state_to_which_nothing_came_yet_is_one_clear_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = tmp_path / "events"
+    events.mkdir()
+    (events / "events-p-0-1.jsonl.open").write_text(to_json_line(login()))
+    options = ["--events", str(events), "--out", str(tmp_path / "out")]
+    assert job.main([*options, "--state", str(tmp_path / "state")]) == 2
+    assert "nothing to report on yet" in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("events-p.jsonl.gz", gzip.compress(b"{}" * 9)[:-9]), ("events-p.jsonl.zst", b"{}")],
+    ids=["cut off", "false"],
+)
+def test_a_file_that_cannot_be_unpacked_is_named(
+    name: str, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = tmp_path / "events"
+    events.mkdir()
+    (events / name).write_bytes(content)
+    assert job.main(["--events", str(events), "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert f"{events / name}: this file cannot be read" in said
+
+
+@pytest.mark.parametrize("name", ["events[1]", "a{b,c}", "all*", "why?", "back\\slash"])
+def test_a_folder_is_no_pattern(spark: SparkSession, name: str, tmp_path: Path) -> None:
+    events = tmp_path / name
+    events.mkdir()
+    (events / "events-p-0-1.jsonl").write_text("{}")
+    assert FolderSource(str(events)).batch(spark).count() == 1
 
 
 @contextmanager
