@@ -5,13 +5,14 @@ from pyspark.sql import functions as f
 
 from metrics.events import EventKind
 from metrics.spark.clients import HOSTS_SHOWN
+from metrics.spark.events import counted
 
 DENIALS = (EventKind.DENIED.value, EventKind.WOULD_BE_DENIED.value)
 
 
 def denials(events: DataFrame) -> DataFrame:
     """One row per principal, resource and operation: how often, from where, since when."""
-    times = f.coalesce(f.col("denials"), f.lit(1))
+    times = counted(f.col("denials"), least=1)
     enforced = f.col("kind") == EventKind.DENIED.value
     return (
         events.where(f.col("kind").isin(*DENIALS) & f.col("principal").isNotNull())

@@ -128,6 +128,11 @@ def at_most(value: Column, most: int) -> Column:
     return f.when(value > most, most).otherwise(value)
 
 
+def counted(value: Column, least: int = 0) -> Column:
+    """Give a count within bounds; null is the least."""
+    return f.greatest(at_most(value, MAX_COUNT), f.lit(least))
+
+
 def problem_counts() -> list[Column]:
     """Count the rows, and those with each problem; for `DataFrame.agg` and `observe`."""
     counts = [f.count(f.lit(1)).alias("lines")]

@@ -11,10 +11,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from metrics.events import EventKind
-from metrics.period import LATENCY_GAMMA
+from metrics.period import LATENCY_GAMMA, latency_bucket
+from metrics.spark.events import MAX_DURATION_MS, at_most, counted
 from metrics.spark.intervals import begin_of_minute
 
 AUTHENTICATIONS = (EventKind.AUTHENTICATED.value, EventKind.REAUTHENTICATED.value)
+
+_MAX_BUCKET = latency_bucket(MAX_DURATION_MS * 1000)
+"""What would be longer is garbage, and beyond what a double can say."""
 
 
 def happenings(events: DataFrame) -> DataFrame:
@@ -139,8 +143,8 @@ def _summed_latencies(events: DataFrame) -> DataFrame:
     """Latencies of re-authentications: summary rows hold them, but not when each of them was."""
     buckets = _summaries(events).select("mechanism", f.explode("reauth_latencies").alias("each"))
     return (
-        buckets.groupBy("mechanism", f.col("each.bucket").alias("bucket"))
-        .agg(f.sum("each.count").alias("count"))
+        buckets.groupBy("mechanism", at_most(f.col("each.bucket"), _MAX_BUCKET).alias("bucket"))
+        .agg(f.sum(counted(f.col("each.count"))).alias("count"))
         .withColumn("kind", f.lit(EventKind.REAUTHENTICATED.value))
     )
 

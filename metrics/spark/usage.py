@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from metrics.events import EventKind, IntervalEnd
-from metrics.spark.events import MAX_DURATION_MS
+from metrics.spark.events import MAX_DURATION_MS, counted
 
 DAY_MS = 86_400_000
 
@@ -208,7 +208,7 @@ def _told_and_summed() -> dict[str, Column]:
     }
     outlasted = _bit(_outlasted(), Saw.OUTLASTED)
     return either | {
-        "would_be_kills_summed": f.col("would_be_kills"),
+        "would_be_kills_summed": f.when(f.col("is_summary"), counted(f.col("would_be_kills"))),
         "saw": either["saw"].bitwiseOR(outlasted),
     }
 
@@ -228,8 +228,8 @@ def _outlasted() -> Column:
 
 
 def _is_past(used: Column, told: Column) -> Column:
-    past = told.between(1, MAX_DURATION_MS) & (used > told + _ROUNDING_MS)
-    return f.coalesce(past, f.lit(False))
+    sensible = told.between(1, MAX_DURATION_MS) & (used <= MAX_DURATION_MS)
+    return f.coalesce(sensible & (used > told + _ROUNDING_MS), f.lit(False))
 
 
 def _told() -> dict[str, Column]:
@@ -260,6 +260,7 @@ def _summed() -> dict[str, Column]:
     """
     intervals = f.col("intervals")
     used, ended_by = intervals["last_request_since_auth_ms"], intervals["ended_by"]
+    longest = f.array_max(used)
     count = f.size(used)  # not of `intervals`: all of their fields would be read for it
     # the oldest first, so all but the last one ended by a re-authentication
     renewed = f.slice(intervals["ended_since_auth_ms"], f.lit(1), count - 1)
@@ -272,7 +273,7 @@ def _summed() -> dict[str, Column]:
     ]
     return {
         "authenticated_ms": f.array_min(intervals["authenticated_ms"]),
-        "used_ms": f.array_max(used),
+        "used_ms": f.when(longest.between(0, MAX_DURATION_MS), longest),
         "longest_gap_ms": f.when(count > 1, f.array_max(renewed)),
         "told_ms": f.array_max(intervals["announced_lifetime_ms"]),
         "outlived_credential_ms": outlived,

@@ -27,7 +27,7 @@ def test_denials_are_added_up_by_principal_resource_and_operation(spark: SparkSe
         later(would_be, 1, operation="READ", denials=3, **ORDERS),
         later(would_be, 2, operation="READ", denials=2, client_host="10.0.0.8", **ORDERS),
         later(EventKind.DENIED, 3, operation="READ", **ORDERS),
-        later(would_be, 3, operation="WRITE", denials=1, **ORDERS),
+        later(would_be, 3, operation="WRITE", denials=-7, **ORDERS),
     ]
     read, write = rows(frame(spark, given).transform(denials))
     assert (read["operation"], read["denied"], read["would_be_denied"]) == ("READ", 1, 5)

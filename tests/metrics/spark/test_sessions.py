@@ -119,6 +119,15 @@ def test_a_session_used_past_what_it_was_told_is_a_kill_though_that_event_is_los
     assert (session["standing"], session["would_be_kills"]) == (standing, standing == "failing")
 
 
+def test_what_no_session_can_have_done_is_not_believed(spark: SparkSession) -> None:
+    """Numbers of a row that are not looked at with those of all events."""
+    used = replace(LATE, last_request_since_auth_ms=2**63 - 1)
+    row = later(EventKind.SUMMARY, 60, sequence=2, intervals=(used,), would_be_kills=-1)
+    killed = later(EventKind.SUMMARY, 120, sequence=3, would_be_kills=1, **TOLD)
+    session = only(sessions_of(frame(spark, [login(), row, killed])))
+    assert (session["used_ms"], session["would_be_kills"]) == (None, 1)
+
+
 def test_a_kill_that_is_told_of_counts_once(spark: SparkSession) -> None:
     killed = later(EventKind.EXPIRED_KILLED, 16, sequence=2, **TOLD)
     session = only(sessions_of(frame(spark, [login(**TOLD), killed])))

@@ -118,6 +118,15 @@ def test_quantiles_are_within_one_percent(spark: SparkSession, view: str) -> Non
         assert row[name] == pytest.approx(exact, rel=0.0101)
 
 
+def test_a_latency_that_nothing_can_have_is_bounded(spark: SparkSession) -> None:
+    """A double has no number for its bucket, and JSON has no infinity."""
+    buckets = (LatencyBucket(bucket=99_999, count=3), LatencyBucket(bucket=5, count=-2))
+    given = [later(EventKind.SUMMARY, 60, reauth_latencies=buckets)]
+    row = only(table("latencies", frame(spark, given)))
+    assert row["count"] == 3
+    assert row["p99_us"] == pytest.approx(1e16, rel=0.02)
+
+
 def test_a_client_is_ready_from_the_day_it_was_repaired(spark: SparkSession) -> None:
     failing = later(EventKind.WOULD_BE_KILLED, 16, **TOLD)
     tomorrow = later(EventKind.REAUTHENTICATED, 1440, authentications=2, sequence=2, **TOLD)
