@@ -9,6 +9,7 @@ Exit status: 0 done (and everything required is so), 1 not ready, 2 an error in 
 import argparse
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -171,6 +172,16 @@ def _source(settings: Settings) -> LineSource:
     )
 
 
+@contextmanager
+def sigterm_as_sigint() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does: Spark's jobs end, and what they kept in between goes."""
+    was = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, was)
+
+
 def arg_parser() -> argparse.ArgumentParser:
     """Return the options of the job, for spark-submit and for `python -m metrics.spark.job`."""
     parser = argparse.ArgumentParser(
@@ -238,7 +249,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         kafka_options=dict(options.kafka_option),
     )
     try:
-        _, unmet = run(settings, _say)
+        with sigterm_as_sigint():
+            _, unmet = run(settings, _say)
+    except KeyboardInterrupt:
+        sys.stderr.write("report: told to end\n")
+        return 2
     except FAILURES as error:
         sys.stderr.write(f"report: {explained(error)}\n")
         return 2

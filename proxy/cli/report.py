@@ -70,7 +70,10 @@ def report(
             state=state,
             bootstrap_servers=bootstrap_server,
         )
-        _, unmet = job.run(settings, _say)
+        with job.sigterm_as_sigint():
+            _, unmet = job.run(settings, _say)
+    except KeyboardInterrupt:
+        raise fail("told to end", Exit.USAGE) from None
     except (ValueError, *job.FAILURES) as error:
         raise fail(explained(error), Exit.USAGE) from None
     typer.echo(str(out / PAGE_NAME))

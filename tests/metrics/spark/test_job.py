@@ -3,7 +3,10 @@
 import gzip
 import json
 import os
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +22,9 @@ from metrics.spark.ingest import EventTable, ingest_batch, ingest_new
 from metrics.spark.sources import FolderSource, SourceError, holds_parquet, local_bytes
 from tests.metrics.given import to_json_line
 from tests.metrics.spark.given import login
+
+PATIENCE = 600.0
+"""Seconds for a process to begin, or to end: beyond, it hangs."""
 
 SIZE = Size(connections=24, principals=6, clients=12, days=0.2, seed=3, skew_seconds=200, bad=True)
 AS_OF_MS = round((EPOCH + SIZE.days * 86_400) * 1000)
@@ -171,6 +177,24 @@ def test_what_is_too_large_for_memory_is_kept_in_files(
     assert facts["lines"] == report[1]["lines"]
     left = {path.name for path in out.iterdir()} - {"spark.log"}
     assert left == {"index.html", "report.json", "tables"}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("java")
+def test_told_to_end_it_leaves_nothing_that_it_kept_in_between(
+    folder: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "metrics.spark.job", "--master", "local[1]"]
+    process = subprocess.Popen(
+        [*command, "--events", str(folder), "--out", str(tmp_path)], stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + PATIENCE
+    while not list(tmp_path.glob(".kept-*")) and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(PATIENCE) == 2
+    assert list(tmp_path.glob(".kept-*")) == []
 
 
 @pytest.mark.slow
