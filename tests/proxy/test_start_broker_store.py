@@ -158,6 +158,6 @@ def test_a_file_that_cannot_be_a_copy_is_one_line(serving: Waiting, kind: str) -
     serving.launch()
     assert serving.process.wait(PATIENCE_SECONDS) == 2
     (line,) = serving.log().splitlines()
-    assert line.startswith(f"reauth-proxy: {serving.store_path}: ")
+    assert line.startswith(f"reauth-proxy: store.url: {serving.store_path}: ")
     assert serving.process.stdout is not None
     assert serving.process.stdout.read() == ""
