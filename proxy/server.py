@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -326,7 +326,13 @@ class Server:
         if self._admin_socket is not None:
             self._admin_socket.close()
             remove_left_over(self._config.admin_socket())
+        self._leave_one_file()
         return status
+
+    def _leave_one_file(self) -> None:
+        """Be the last to close the store, who tidies it: of workers that end at once none is."""
+        with suppress(ProxyError), closing(open_store(self._config.store.url)) as store:
+            store.version()
 
 
 def _usage_table(config: Config) -> UsageTable | None:
