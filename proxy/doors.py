@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from metrics import registry
@@ -16,7 +16,7 @@ from proxy.errors import ConfigError
 from proxy.listener import Listener
 from proxy.ports import BrokerPorts
 from proxy.routing.brokers import Gateway
-from proxy.routing.discovery import MOST_NAMED, ClusterDiscovery, SidecarDiscovery, Target
+from proxy.routing.discovery import ClusterDiscovery, SidecarDiscovery, Target
 from proxy.routing.transparent import TransparentDiscovery, Vestibule, judge
 from proxy.unending import unending
 from proxy.upstream import Access
@@ -218,7 +218,21 @@ class Routing:
             target.ready for target in self._cluster.targets.values()
         ):
             reasons.append("no broker of the cluster was ever reached")
-        return reasons + [reason for one in self._listeners for reason in _unopened(one)]
+        return reasons + [
+            f"listener {one.name}: no broker is shown: {why}"
+            for one in self._listeners
+            if (why := self._why_none_is_shown(one)) is not None
+        ]
+
+    def _why_none_is_shown(self, listener: Listener) -> str | None:
+        """Return why a gateway's clients can be sent to no broker; None: they can, or are not."""
+        gateway = listener.gateway
+        if gateway is None or self._cluster is None or not gateway.unopened:
+            return None
+        with_port = {id_ for id_ in self._cluster.targets if gateway.port_of(id_) is not None}
+        if with_port - gateway.unopened.keys():
+            return None
+        return gateway.unopened[min(gateway.unopened)]
 
     def collect(self, snapshot: Snapshot) -> None:
         """Add whether brokers let the proxy in."""
@@ -237,10 +251,3 @@ class Routing:
             server.close()
         for ports in self._broker_ports.values():
             ports.close()
-
-
-def _unopened(listener: Listener) -> Iterator[str]:
-    """Say which brokers a listener's clients are not shown, for their ports are not to be had."""
-    brokers = {} if listener.gateway is None else listener.gateway.unopened
-    for broker_id in sorted(brokers)[:MOST_NAMED]:
-        yield f"listener {listener.name}: broker {broker_id} is not shown: {brokers[broker_id]}"

@@ -38,7 +38,7 @@ VERSIONS_MAX_AGE: Final = 60.0
 """Seconds after which a broker is asked again what it offers: it may have been upgraded without
 a client's connection failing in between."""
 MOST_NAMED: Final = 10
-"""Ids in one line of the log, or in one answer of `/readyz`."""
+"""Ids in one line of the log."""
 
 
 @dataclass(slots=True, eq=False)
