@@ -17,7 +17,7 @@ from sasl.oauthbearer_messages import client_initial_response
 from tests.proxy.frames_given import read_authenticated, request
 from tests.proxy.relayed import read_frame
 from tests.proxy.routing.fake_broker import FakeBroker
-from tests.proxy.test_server import PATIENCE_SECONDS, Serving
+from tests.proxy.serving import PATIENCE_SECONDS, Serving
 from tests.sasl.given import claims, document, ed_key, token
 
 LIFETIME_S = 3_600

@@ -1,6 +1,5 @@
 """`python -m proxy serve` as an operator runs it: start, signals, accidents, end."""
 
-import json
 import math
 import os
 import re
@@ -8,110 +7,16 @@ import resource
 import signal
 import socket
 import sqlite3
-import subprocess
-import sys
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
-from urllib.error import URLError
 
 import pytest
-import yaml
 
-from tests.ports import free_port_range, free_ports
-from tests.proxy.frames_given import api_versions, handshake
-
-PATIENCE_SECONDS = 90.0
-
-
-class Serving:
-    """A proxy whose broker does not exist: it accepts clients all the same."""
-
-    def __init__(self, directory: Path, workers: int) -> None:
-        self.port, self.http_port, nobody = free_ports(3)
-        self.path = directory / "config.yaml"
-        self.log_path = directory / "proxy.log"
-        self.settings: dict[str, Any] = {
-            "upstream": {"bootstrap.servers": f"127.0.0.1:{nobody}"},
-            "listeners": [
-                {
-                    "name": "clients",
-                    "address": f"127.0.0.1:{self.port}",
-                    "routing": "sidecar",
-                    "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
-                    "reauth.enforcement": "observe",
-                }
-            ],
-            "store": {"url": f"sqlite:{directory / 'state.db'}"},
-            "http": {"address": f"127.0.0.1:{self.http_port}"},
-            "workers": workers,
-        }
-        self.write()
-        self.process: subprocess.Popen[str]
-
-    def write(self) -> None:
-        self.path.write_text(yaml.safe_dump(self.settings))
-
-    def start(self) -> str:
-        """Start; return the first line that it prints."""
-        self.launch()
-        assert self.process.stdout is not None
-        return self.process.stdout.readline()
-
-    def launch(self) -> None:
-        """Start, and wait for no line: there may be none for long."""
-        with self.log_path.open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "proxy", "serve", "--config", str(self.path)],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(PATIENCE_SECONDS)
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-    def children(self) -> list[int]:
-        task = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        return [int(pid) for pid in task.read_text().split()]
-
-    def log(self) -> str:
-        return self.log_path.read_text()
-
-    def get(self, path: str) -> tuple[int, str]:
-        request = urllib.request.Request(f"http://127.0.0.1:{self.http_port}{path}")
-        try:
-            with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:  # noqa: S310 - http
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-
-    def workers_up(self) -> list[bool]:
-        """Which workers answer the HTTP process."""
-        with suppress(URLError, ConnectionError):
-            _, body = self.get("/readyz")
-            reasons = [" ".join(one["reasons"]) for one in json.loads(body)["workers"]]
-            return ["gone" not in text and "answer" not in text for text in reasons]
-        return []
-
-    def handshake_error(self) -> int | None:
-        """The error code that a client is answered to its SaslHandshake; None: it is closed."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS) as client:
-            client.sendall(handshake(1, "SCRAM-SHA-256"))
-            answer = client.recv(1000)
-        return int.from_bytes(answer[8:10]) if answer else None
+from tests.ports import free_port_range
+from tests.proxy.frames_given import api_versions
+from tests.proxy.serving import PATIENCE_SECONDS, Serving, alive, eventually
 
 
 @pytest.fixture
@@ -119,21 +24,6 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
     one = Serving(tmp_path, workers=2)
     yield one
     one.stop()
-
-
-def eventually(condition: Callable[[], bool], why: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, why
-        time.sleep(0.02)
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 def test_a_life_of_two_workers(serving: Serving) -> None:

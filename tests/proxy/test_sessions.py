@@ -18,8 +18,8 @@ from proxy.cli import app
 from proxy.config import load
 from proxy.sockets import connect_privately, listen_privately, remove_left_over
 from tests.processes import is_stopped
+from tests.proxy.serving import PATIENCE_SECONDS, Serving
 from tests.proxy.sessions_given import LIFETIME_S, Client, Proxy, running
-from tests.proxy.test_server import PATIENCE_SECONDS, Serving
 from tests.proxy.waiting import until
 
 EACH = 16

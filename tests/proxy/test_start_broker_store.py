@@ -20,7 +20,7 @@ from tests.ports import free_ports
 from tests.proxy.acl.shelf import Shelf, acl
 from tests.proxy.admin.peer import Peer, in_a_thread
 from tests.proxy.frames_given import handshake
-from tests.proxy.test_server import PATIENCE_SECONDS, Serving, alive, eventually
+from tests.proxy.serving import PATIENCE_SECONDS, Serving, alive, eventually
 
 ACCEPTING = "listener clients: accepting on 127.0.0.1:"
 NOT_KNOWN = "what the brokers keep is not known"
