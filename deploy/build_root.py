@@ -130,7 +130,7 @@ class Build:
         command = f"cd {shlex.quote(self.stage.directory)} && {rest}"
         try:
             subprocess.run(
-                ["chroot", root, "/bin/sh", "-ec", command],
+                [_CHROOT, root, "/bin/sh", "-ec", command],
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr,
                 env=environment,
