@@ -4,7 +4,6 @@ The response is changed when it comes, and is never gathered for it unless the f
 end (Produce).
 """
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from proxy.commands import CloseReason
@@ -162,11 +161,11 @@ class Throttling:
 
 
 def _told(frame: bytes, key: int, throttle_time_ms: int) -> bytes:
-    changed = bytearray(frame)
-    with suppress(BrokerFault):  # not the broker's, and not worth a connection
-        content = memoryview(changed)[SIZE.size :]
-        patch_in_place(key >> 16, key & 0xFFFF, content, throttle_time_ms)
-    return bytes(changed)
+    try:
+        content = patch(key >> 16, key & 0xFFFF, frame[SIZE.size :], throttle_time_ms)
+    except BrokerFault:  # not the broker's, and not worth a connection
+        return frame
+    return frame[: SIZE.size] + content
 
 
 def telling(owed: Route, throttle_time_ms: int) -> Amendment:

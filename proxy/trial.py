@@ -101,6 +101,8 @@ def _try_login(upstream: Upstream) -> None:
             said = secret.read()
         except OSError as error:
             raise ConfigError(key, f"{secret}: cannot be read: {error.strerror}") from None
+        except UnicodeError:  # which would show a byte of it
+            raise ConfigError(key, f"{secret} is not text") from None
         except ValueError as error:
             raise ConfigError(key, str(error)) from None
         if not said:

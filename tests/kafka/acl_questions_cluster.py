@@ -5,6 +5,7 @@ from typing import Any
 
 from tests.kafka.acl_messages import as_filter, creation
 from tests.kafka.acl_requests import WITH_MISSING, Context, ask, constant
+from tests.proxy.acl.api_cases import asking
 
 _TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP = 2, 4, 8, 16, 32
 _KEY = {
@@ -170,21 +171,12 @@ ask(81, "RemoveRaftVoter", constant(cluster_id="another", voter_id=77))
 
 # --- ACLs again, when the broker has learnt of them
 
-_NOTHING = {
-    "resource_type_filter": 1,
-    "resource_name_filter": None,
-    "pattern_type_filter": 1,
-    "principal_filter": None,
-    "host_filter": None,
-    "operation": 1,
-    "permission_type": 1,
-}
 for _type, _pattern in product((1, 2, 3), (1, 2, 3, 4)):
     ask(
         29,
         f"DescribeAcls of type {_type} by pattern {_pattern}",
         lambda c, kind=_type, pattern=_pattern: {
-            **_NOTHING,
+            **asking(),
             "resource_type_filter": kind,
             "resource_name_filter": c.names("acl"),
             "pattern_type_filter": pattern,
@@ -195,14 +187,14 @@ for _type, _pattern in product((1, 2, 3), (1, 2, 3, 4)):
 ask(
     29,
     "DescribeAcls of one user",
-    lambda c: {**_NOTHING, "principal_filter": f"User:{c.names.user}.someone"},
+    lambda c: {**asking(), "principal_filter": f"User:{c.names.user}.someone"},
 )
 for _operation in (2, 3, 4, 8):
     ask(
         29,
         f"DescribeAcls of operation {_operation}",
         lambda c, operation=_operation: {
-            **_NOTHING,
+            **asking(),
             "operation": operation,
             "principal_filter": f"User:{c.names.user}.someone",
         },
@@ -227,7 +219,7 @@ ask(
         "filters": [
             as_filter(_entry(c, _ENTRIES[0])),
             as_filter(_entry(c, "+topic:never:READ")),
-            {**_NOTHING, "principal_filter": f"User:{c.names.user}.someone"},
+            {**asking(), "principal_filter": f"User:{c.names.user}.someone"},
         ]
     },
 )

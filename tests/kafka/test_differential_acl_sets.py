@@ -19,6 +19,7 @@ from tests.kafka.acl_side import AUTHORIZER_PROPERTIES, FEATURES, PASSWORD, Clie
 from tests.kafka.cluster import KafkaCluster, wait_until
 from tests.kafka.proxied import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
 from tests.kafka.wire_client import Address
+from tests.proxy.acl.api_cases import asking
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -54,15 +55,7 @@ OPERATIONS = (
 )
 _LITERAL, _PREFIXED = 3, 4
 PRODUCER: Fields = {"transactional_id": None, "transaction_timeout": 60_000}
-EVERY_ACL: Fields = {
-    "resource_type_filter": 1,
-    "resource_name_filter": None,
-    "pattern_type_filter": 1,
-    "principal_filter": None,
-    "host_filter": None,
-    "operation": 1,
-    "permission_type": 1,
-}
+EVERY_ACL: Fields = asking()
 
 
 @pytest.fixture(scope="module")

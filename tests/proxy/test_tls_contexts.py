@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.errors import ConfigError
-from proxy.tls.contexts import Tls, openssl_name
+from proxy.tls.contexts import openssl_name
 from tests.certificates import HOUR, Authority, Issued
 from tests.proxy.tls_contexts_given import (
     AUTHORITY,
@@ -27,11 +27,6 @@ def directory(tmp_path: Path) -> Path:
     (tmp_path / "server.pem").write_bytes(FIRST.pem)
     AUTHORITY.write(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def tls(directory: Path) -> Tls:
-    return opened(directory).listeners["clients"]
 
 
 def upstream(directory: Path, **more: Any) -> ssl.SSLContext:

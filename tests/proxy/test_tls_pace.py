@@ -23,28 +23,21 @@ from proxy.tls.pace import (
 from proxy.tls.peers import ServerTls
 from proxy.tls.transport import MOST_KEPT
 from tests.proxy.tls_by_openssl import KeyUpdater
-from tests.proxy.tls_conversation import Conversation, Ear, Turns, Wire
+from tests.proxy.tls_conversation import Conversation, Ear, Server, Turns, Wire
 from tests.proxy.tls_given import AUTHORITY, OURS, client_context, server_context
 
 
-class Updating:
+class Updating(Server):
     """A client that can update its key, and the transport under test, after their handshake."""
 
     def __init__(self, client: KeyUpdater) -> None:
+        super().__init__()
         self.client = client
-        self.ear = Ear()
-        self.turns = Turns()
-        self.answers = ssl.MemoryBIO()
-        self.wire = Wire(self.answers)
-        self.tls = ServerTls(
-            self.ear, ReadBuffer(), self.turns.wait, server_context(OURS), lambda _: None
-        )
-        self.tls.connection_made(self.wire)
         client.shakes_hands(b"")
         self.tls.data_received(client.sent())
-        assert client.shakes_hands(self.answers.read())
+        assert client.shakes_hands(self.to_client.read())
         self.tls.data_received(client.sent())
-        self.answers.read()
+        self.to_client.read()
 
 
 @pytest.fixture
@@ -87,7 +80,7 @@ def test_a_key_update_among_data_goes_unnoticed(updating: Updating) -> None:
     updating.tls.data_received(stream)
     assert updating.ear.heard == b"d" * 100_000
     assert not updating.turns.waiting
-    assert updating.answers.pending, "it is answered"
+    assert updating.to_client.pending, "it is answered"
 
 
 def test_answers_that_nobody_reads_are_an_end(updating: Updating) -> None:

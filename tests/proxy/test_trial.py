@@ -108,6 +108,12 @@ def test_what_the_proxy_logs_in_with(
     assert tried(directory, BASE.replace("upstream:\n", settings)) == problem
 
 
+def test_a_secret_that_is_not_text_is_not_shown(directory: Path) -> None:
+    (directory / "secret").write_bytes(b"\xffsecret")
+    settings = BASE.replace("upstream:\n", password("file:secret"))
+    assert tried(directory, settings) == f"{PASSWORD}: file:DIR/secret is not text"
+
+
 def test_a_callback_that_cannot_be_made(directory: Path) -> None:
     said = tried(directory, BASE + CALLBACK + "nowhere:Callback\n")
     assert said.startswith("quotas.client.quota.callback.class: ")

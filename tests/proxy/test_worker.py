@@ -169,4 +169,4 @@ def test_what_is_just_being_put_is_not_taken() -> None:
     assert handover.take() is None
     handover.put(b"")
     assert handover.take() == b""
-    handover.close()
+    os.close(handover._file)

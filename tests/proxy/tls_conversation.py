@@ -93,20 +93,29 @@ class Turns:
         return bool(waiting)
 
 
-class Conversation:
-    """A client and the transport under test, after their handshake."""
+class Server:
+    """The transport under test, and all that it has to do with; a client is to come."""
 
     def __init__(self) -> None:
         self.ear = Ear()
         self.turns = Turns()
+        self.to_client = ssl.MemoryBIO()
+        self.wire = Wire(self.to_client)
         self.tls = ServerTls(
             self.ear, ReadBuffer(), self.turns.wait, server_context(OURS), lambda _: None
         )
-        to_client, self._from_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-        context = client_context(AUTHORITY)
-        self._client = context.wrap_bio(to_client, self._from_client, server_hostname="localhost")
-        self.wire = Wire(to_client)
         self.tls.connection_made(self.wire)
+
+
+class Conversation(Server):
+    """A client and the transport under test, after their handshake."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._from_client = ssl.MemoryBIO()
+        self._client = client_context(AUTHORITY).wrap_bio(
+            self.to_client, self._from_client, server_hostname="localhost"
+        )
         for _ in range(2):
             with suppress(ssl.SSLWantReadError):
                 self._client.do_handshake()
