@@ -63,10 +63,12 @@ class AdminSocket:
         self._room = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def serve(self, listening: socket.socket) -> asyncio.Server:
-        """Answer until the returned server is closed."""
-        return await asyncio.start_unix_server(
-            self._client, sock=listening, limit=MOST_QUESTION_BYTES
-        )
+        """Answer until the returned server is closed.
+
+        Not by `start_unix_server`: since Python 3.13 it looks for the path that the socket was
+        bound to, which may have been a short name for a long one, and removes it in the end.
+        """
+        return await asyncio.start_server(self._client, sock=listening, limit=MOST_QUESTION_BYTES)
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
