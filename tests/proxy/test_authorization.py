@@ -1,5 +1,7 @@
 """A worker's authorizer: what it applies, what it tells, and what it does without its store."""
 
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -43,17 +45,23 @@ class Failing:
         return getattr(self.inner, name)
 
 
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Failing]:
+    with closing(open_store(f"sqlite:{tmp_path / 'state.db'}")) as opened:
+        yield Failing(opened)
+
+
 class Office:
     """An authorizer over a store, and a connection."""
 
     def __init__(
         self,
-        path: Path,
+        store: Failing,
         mode: AuthorizerMode = AuthorizerMode.ENFORCE,
         *super_users: str,
         brokers_make_topics: bool = True,
     ) -> None:
-        self.store = Failing(open_store(f"sqlite:{path / 'state.db'}"))
+        self.store = store
         self.told = Told()
         settings = Authorizer.model_validate(
             {
@@ -89,8 +97,8 @@ def allow(name: str) -> Acl:
     )
 
 
-def test_a_change_in_the_store_is_taken_over(tmp_path: Path) -> None:
-    office = Office(tmp_path)
+def test_a_change_in_the_store_is_taken_over(store: Failing) -> None:
+    office = Office(store)
     assert not office.may(Operation.READ, "a")
     office.store.create_acls([allow("a")])
     office.authorization.read()
@@ -100,9 +108,9 @@ def test_a_change_in_the_store_is_taken_over(tmp_path: Path) -> None:
     assert not office.authorization.take_over(), "nothing is new"
 
 
-def test_without_its_store_the_last_acls_apply(tmp_path: Path) -> None:
+def test_without_its_store_the_last_acls_apply(store: Failing) -> None:
     """Never open, never closed: as it was."""
-    office = Office(tmp_path)
+    office = Office(store)
     office.store.create_acls([allow("a")])
     office.authorization.read()
     office.authorization.take_over()
@@ -121,8 +129,8 @@ def test_a_store_that_cannot_be_read_at_start_is_an_error() -> None:
         Authorization(settings, cast(Any, store), observer=lambda _: Told())
 
 
-def test_a_super_user_is_judged_by_nobody_until_it_is_none(tmp_path: Path) -> None:
-    office = Office(tmp_path)
+def test_a_super_user_is_judged_by_nobody_until_it_is_none(store: Failing) -> None:
+    office = Office(store)
     principal = office.connection.session.state.principal  # type: ignore[union-attr]
     office.authorization.replace_super_users([principal])
     office.connection.rights_changed(0.0)
@@ -134,10 +142,10 @@ def test_a_super_user_is_judged_by_nobody_until_it_is_none(tmp_path: Path) -> No
 
 
 def test_a_denial_is_told_once_and_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    store: Failing, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    office = Office(tmp_path)
+    office = Office(store)
     for _ in range(1_000):
         office.may(Operation.READ, "a")
     (notice,) = office.told.notices
@@ -151,8 +159,8 @@ def test_a_denial_is_told_once_and_counted(
     assert decisions == {("READ", "denied"): 1_000}
 
 
-def test_in_audit_everything_passes_and_is_told(tmp_path: Path) -> None:
-    office = Office(tmp_path, AuthorizerMode.AUDIT)
+def test_in_audit_everything_passes_and_is_told(store: Failing) -> None:
+    office = Office(store, AuthorizerMode.AUDIT)
     assert office.may(Operation.READ, "a")
     (notice,) = office.told.notices
     assert notice.denial.would_be
@@ -160,10 +168,10 @@ def test_in_audit_everything_passes_and_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("brokers_make_topics", "error"), [(True, 29), (False, 3)])
 def test_a_topic_that_may_not_be_made_is_missing_as_before_brokers_of_that_setting(
-    tmp_path: Path, brokers_make_topics: bool, error: int
+    store: Failing, brokers_make_topics: bool, error: int
 ) -> None:
     """A client that may read it waits for it where nobody makes it by asking."""
-    office = Office(tmp_path, brokers_make_topics=brokers_make_topics)
+    office = Office(store, brokers_make_topics=brokers_make_topics)
     office.store.create_acls([allow("a")])
     office.authorization.read()
     office.authorization.take_over()
@@ -174,10 +182,10 @@ def test_a_topic_that_may_not_be_made_is_missing_as_before_brokers_of_that_setti
 
 
 def test_names_that_clients_chose_do_no_harm_to_a_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    store: Failing, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    office = Office(tmp_path)
+    office = Office(store)
     office.may(Operation.READ, "x\n2026 ERROR forged\x1b[2J\u202e" + "y" * 30_000)
     (record,) = caplog.records
     assert record.getMessage().isascii()
@@ -185,8 +193,8 @@ def test_names_that_clients_chose_do_no_harm_to_a_log(
     assert len(record.getMessage()) < 3 * LONGEST_NAME_LOGGED
 
 
-def test_a_connection_that_is_gone_gets_no_event(tmp_path: Path) -> None:
-    office = Office(tmp_path)
+def test_a_connection_that_is_gone_gets_no_event(store: Failing) -> None:
+    office = Office(store)
     office.may(Operation.READ, "a")
     office.may(Operation.READ, "a")
     office.connection.client_closed(0.0)

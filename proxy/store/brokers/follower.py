@@ -9,7 +9,7 @@ A cluster may have 100,000 ACLs, which take a second to read: no client waits fo
 
 import asyncio
 import logging
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from time import monotonic, process_time
 from typing import Final
@@ -151,13 +151,14 @@ async def _follow(settings: config.Config, tls: Tls | None, lifeline: int) -> No
     stopping = asyncio.Event()
     heed_parent(stopping, lifeline)
     access = open_access(settings.upstream, tls)
-    work = [Follower(SqliteMirror(settings.store.path()), settings, access).run()]
-    if tls is not None:
-        work.append(follow_certificates(TlsOfAll(listeners={}, upstream=tls)))
-    if access.identity is not None:
-        work.append(access.identity.run())
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one) for one in work]
-        await stopping.wait()
-        for task in tasks:
-            task.cancel()
+    with closing(SqliteMirror(settings.store.path())) as mirror:
+        work = [Follower(mirror, settings, access).run()]
+        if tls is not None:
+            work.append(follow_certificates(TlsOfAll(listeners={}, upstream=tls)))
+        if access.identity is not None:
+            work.append(access.identity.run())
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+            await stopping.wait()
+            for task in tasks:
+                task.cancel()

@@ -46,8 +46,12 @@ class Database:
         connection = sqlite3.connect(
             self._path, timeout=wait_s, isolation_level=None, check_same_thread=False
         )
-        # WAL's default would lose the last writes with the power: what was answered must be kept
-        connection.execute("PRAGMA synchronous = FULL")
+        try:
+            # WAL's default would lose the last writes with the power: answers must be kept
+            connection.execute("PRAGMA synchronous = FULL")
+        except sqlite3.Error:
+            connection.close()
+            raise
         return connection
 
     @contextmanager

@@ -254,6 +254,7 @@ def test_a_store_that_cannot_be_used_is_one_sentence(
         open_store(f"sqlite:{path}")
     assert str(caught.value).startswith(f"{path}: {says}")
     assert "\n" not in str(caught.value)
+    assert path not in [one.resolve() for one in Path("/proc/self/fd").iterdir()], "is left open"
 
 
 def test_another_programs_database_is_left_as_it_was(path: Path) -> None:
