@@ -23,6 +23,7 @@ from typing import Final, Protocol
 
 from proxy.errors import ProxyError
 from proxy.status.facts import EVERY_SESSION, Selector, SessionFacts
+from sasl.strict_json import read_object
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class AdminSocket:
                 log.warning("sessions: %s is refused", who)
                 raise ValueError("only root and the user that the proxy runs as may ask")
             kind, selector = _question(line)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             await _refuse(writer, str(error))
             return
         await _tell(writer, await self._act(kind, selector, who))
@@ -110,8 +111,7 @@ class AdminSocket:
 
 def _question(line: bytes) -> tuple[str, Selector]:
     """Read a question; raises ValueError."""
-    question = json.loads(line)
-    match question:
+    match read_object(line):
         case {"kind": "sessions" | "kill" as kind, "arguments": dict(arguments)}:
             selector = Selector.from_arguments(arguments)
         case _:

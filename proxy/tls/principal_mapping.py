@@ -116,7 +116,9 @@ def _rule(pattern: str, replacement: str, case: str) -> Rule:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # what Python may read otherwise one day
             compiled = re.compile(read.pattern, re.ASCII)
-    except (re.error, Warning, OverflowError, RecursionError) as error:
+    except RecursionError:
+        raise ValueError(f"has a pattern that is nested too deeply, {pattern!a:.60}") from None
+    except (re.error, Warning, OverflowError) as error:
         raise ValueError(f"has a pattern that cannot be used, {pattern!a:.60}: {error}") from None
     return Rule(compiled, tuple(_parts(replacement, compiled)), _CASES[case], read.doubtful)
 
