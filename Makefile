@@ -2,7 +2,9 @@
 
 PYTHON ?= python3
 SECONDS ?= 60
-BIN := .venv/bin
+# A Python that is named has an environment of its own: make PYTHON=python3.13 test
+VENV := .venv$(if $(filter command,$(firstword $(origin PYTHON))),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
+BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --custom-compile-command "make lock"
@@ -16,54 +18,60 @@ MODULES := proxy.config_docs metrics.docs proxy.reference_docs
 SCRIPTS := deploy/helm/schema.py deploy/grafana/generate.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow check static fmt lint types imports docs docs-check cov fuzz bench lock
+.PHONY: help demo test fast pythons slow check static fmt lint types imports docs docs-check cov fuzz bench lock
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
 
-demo: .venv/demo ## the proxy's main job on real traffic, in about a minute
+demo: $(VENV)/demo ## the proxy's main job on real traffic, in about a minute
 	$(BIN)/reauth-proxy demo
 
-test: .venv/test ## the tests, without those that take long
+test: $(VENV)/test ## the tests, without those that take long
 	$(BIN)/pytest $(TWO) -m "not slow"
 
-slow: .venv/test ## the tests that take long
+slow: $(VENV)/test ## the tests that take long
 	$(BIN)/pytest $(TWO) -m slow
 
-check: static test slow ## everything that CI runs
+fast: $(VENV)/test ## the tests that need neither Kafka nor Spark
+	$(BIN)/pytest $(TWO) -m "not slow and not kafka" --ignore tests/metrics/spark --ignore tests/deploy
+
+pythons: ## those, and the demo, on the oldest and the newest Python that is supported
+	.ci/pythons
+
+check: static test pythons slow ## everything that CI runs
 
 static: lint types imports docs-check ## what can be judged without running the tests
 
-fmt: .venv/test ## format, and mend what ruff can mend
+fmt: $(VENV)/test ## format, and mend what ruff can mend
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-lint: .venv/test ## format and house rules
+lint: $(VENV)/test ## format and house rules
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 
-types: .venv/test ## mypy, strict
+types: $(VENV)/test ## mypy, strict
 	$(BIN)/mypy
 
-imports: .venv/test ## who may import whom
+imports: $(VENV)/test ## who may import whom
 	$(BIN)/lint-imports
 
-docs: .venv/test ## write the generated pages and tables anew
+docs: $(VENV)/test ## write the generated pages and tables anew
 	set -e; for module in $(MODULES); do $(BIN)/python -m $$module; done
 	set -e; for script in $(SCRIPTS); do $(BIN)/python $$script; done
 
-docs-check: .venv/test ## whether they are as they would be written
+docs-check: $(VENV)/test ## whether they are as they would be written
 	set -e; for module in $(MODULES); do $(BIN)/python -m $$module --check; done
 	set -e; for script in $(SCRIPTS); do $(BIN)/python $$script --check; done
 
-cov: .venv/test ## coverage by module
+cov: $(VENV)/test ## coverage by module
 	$(BIN)/coverage run -m pytest -m "not slow and not kafka"
 	$(BIN)/coverage report
 
-fuzz: .venv/test ## each fuzzer for SECONDS
+fuzz: $(VENV)/test ## each fuzzer for SECONDS
 	set -e; for target in $(wildcard tests/fuzz/fuzz_*.py); do echo $$target; $(BIN)/python -m $$(echo $${target%.py} | tr / .) --seconds $(SECONDS); done
 
-bench: .venv/test ## CPU per request, latency and memory, beside HAProxy and Kafka
+bench: $(VENV)/test ## CPU per request, latency and memory, beside HAProxy and Kafka
 	$(BIN)/python -m benchmarks.bench
 
 lock: ## pin the dependencies anew; needs uv
@@ -72,12 +80,11 @@ lock: ## pin the dependencies anew; needs uv
 	$(COMPILE) --constraint requirements/test.lock $(PROJECT) --output-file requirements/runtime.lock
 	$(COMPILE) --constraint requirements/test.lock requirements/compile.in --output-file requirements/compile.lock
 
-.venv/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "$(PYTHON) is older than Python 3.11; name a newer one: make PYTHON=python3.12 ..." >&2; exit 1; }
-	$(PYTHON) -m venv .venv
+$(VENV)/bin/python:
+	@$(PYTHON) requirements/supported.py
+	$(PYTHON) -m venv $(VENV)
 
-.venv/%: requirements/%.lock pyproject.toml | .venv/bin/python
+$(VENV)/%: requirements/%.lock pyproject.toml | $(VENV)/bin/python
 	$(PIP) --require-hashes -r $<
 	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@

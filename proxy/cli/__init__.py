@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from proxy.cli.common import ConfigFile, explained
+from proxy.cli.common import ConfigFile, explained, require_linux
 
 GROUPS: Final = ("config", "users", "acls", "quotas", "sessions", "report")
 """Commands with a module of their own, `proxy.cli.NAME`."""
@@ -70,6 +70,7 @@ def options(
 @app.command()
 def serve(config: ConfigFile) -> None:
     """Run the proxy in the foreground until SIGTERM; SIGHUP reloads."""
+    require_linux()
     with explained(config):
         from proxy.server import serve as run
 
@@ -82,6 +83,7 @@ def demo(
     seconds: Annotated[float, typer.Option(help="How long the clients work, at least 20.")] = 60.0,
 ) -> None:
     """Show re-authentication on real traffic, with nothing else to install; takes a minute."""
+    require_linux()
     from proxy.demo import main as run
 
     raise typer.Exit(run(seconds))

@@ -1,5 +1,6 @@
 """What the commands share: their options, and how errors are told."""
 
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum, StrEnum
@@ -54,6 +55,15 @@ def explained(config: Path) -> Iterator[None]:
         raise fail(f"{config}: {error}", Exit.USAGE) from None
     except ProxyError as error:
         raise fail(str(error), Exit.REFUSED) from None
+
+
+def require_linux() -> None:
+    """Refuse other systems: what is missing there is listed in docs/support.md."""
+    if sys.platform != "linux":
+        raise fail(
+            "runs on Linux alone: use a container or a virtual machine (docs/support.md)",
+            Exit.USAGE,
+        )
 
 
 class Misuse(Exception):
