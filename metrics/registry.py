@@ -205,7 +205,8 @@ AUTHORIZER_CACHE_HITS = counter(
 ACLS = gauge("acls", "ACLs that apply.", merge=Merge.MAX)
 STORE_VERSION = gauge(
     "store_version",
-    "Number of the last change of the store that a worker has taken up; the oldest of all workers.",
+    "Version of the ACLs that a worker has taken up, which grows with each change by a random step;"
+    " the lowest of all workers.",
     merge=Merge.MIN,
 )
 STORE_AGE = gauge(

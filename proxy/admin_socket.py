@@ -1,5 +1,7 @@
 """The socket on which an operator of this machine lists and kills sessions.
 
+The command line asks here, too, which store the proxy reads, before it changes one.
+
 Laws: it is a Unix socket that its owner alone can open (mode 0600), and who connects must be the
 proxy's own user or root, as the kernel says (SO_PEERCRED). What is killed is logged with who did
 it. Sessions are never killed over a network address.
@@ -8,7 +10,8 @@ it. Sessions are never killed over a network address.
     answer     {"sessions": [row, …], "silent": ["worker 1 does not answer", …]}
           or   {"error": "why not"}
 
-Kinds: `sessions`, `kill`, with the parts of a `Selector` for arguments; rows are `SessionFacts`.
+Kinds: `sessions`, `kill`, with the parts of a `Selector` for arguments; rows are `SessionFacts`;
+and `store`, without arguments, whose answer is {"store": a `StoreInUse`}.
 Each is one line of JSON, and the connection ends with the answer.
 """
 
@@ -18,11 +21,12 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from proxy.errors import ProxyError
 from proxy.status.facts import EVERY_SESSION, Selector, SessionFacts
+from proxy.store.in_use import StoreInUse
 from sasl.strict_json import read_object
 
 log = logging.getLogger(__name__)
@@ -59,8 +63,10 @@ class Workers(Protocol):
 class AdminSocket:
     """Answers operators."""
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: Workers, store: Callable[[], StoreInUse]) -> None:
+        """`store` looks which store the proxy reads."""
         self._workers = workers
+        self._store = store
         self._room = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def serve(self, listening: socket.socket) -> asyncio.Server:
@@ -95,9 +101,12 @@ class AdminSocket:
                 raise ValueError("only root and the user that the proxy runs as may ask")
             kind, selector = _question(line)
         except ValueError as error:
-            await _refuse(writer, str(error))
+            await _reply(writer, {"error": str(error)})
             return
-        await _tell(writer, await self._act(kind, selector, who))
+        if kind == "store":
+            await _reply(writer, {"store": self._store()})
+        else:
+            await _tell(writer, await self._act(kind, selector, who))
 
     async def _act(self, kind: str, selector: Selector, who: str) -> Answers:
         if kind == "sessions":
@@ -114,6 +123,8 @@ def _question(line: bytes) -> tuple[str, Selector]:
     match read_object(line):
         case {"kind": "sessions" | "kill" as kind, "arguments": dict(arguments)}:
             selector = Selector.from_arguments(arguments)
+        case {"kind": "store" as kind}:
+            selector = EVERY_SESSION
         case _:
             raise ValueError("no such question")
     if kind == "kill" and selector == EVERY_SESSION:
@@ -121,8 +132,8 @@ def _question(line: bytes) -> tuple[str, Selector]:
     return kind, selector
 
 
-async def _refuse(writer: asyncio.StreamWriter, why: str) -> None:
-    writer.write(json.dumps({"error": why}).encode() + b"\n")
+async def _reply(writer: asyncio.StreamWriter, answer: Mapping[str, object]) -> None:
+    writer.write(json.dumps(answer).encode() + b"\n")
     await writer.drain()
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
 from importlib.metadata import version
 
 from proxy.admin_socket import AdminSocket
@@ -10,16 +11,18 @@ from proxy.control import Fleet, WorkerLink
 from proxy.http import make_app, start_http
 from proxy.status.picture import About
 from proxy.status.service import StatusPage
+from proxy.store.in_use import StoreInUse
 
 
 def run(
     http: socket.socket | None,
     admin: socket.socket | None,
     workers: list[socket.socket],
+    store: Callable[[], StoreInUse],
     lifeline: int,
 ) -> int:
     """Serve on listening sockets until SIGTERM, or until `lifeline` ends; return the status."""
-    asyncio.run(_serve(http, admin, workers, lifeline))
+    asyncio.run(_serve(http, admin, workers, store, lifeline))
     return 0
 
 
@@ -27,12 +30,13 @@ async def _serve(
     http: socket.socket | None,
     admin: socket.socket | None,
     workers: list[socket.socket],
+    store: Callable[[], StoreInUse],
     lifeline: int,
 ) -> None:
     stopping = asyncio.Event()
     heed_parent(stopping, lifeline)
     fleet = Fleet([await WorkerLink.open(number, sock) for number, sock in enumerate(workers)])
-    operators = None if admin is None else await AdminSocket(fleet).serve(admin)
+    operators = None if admin is None else await AdminSocket(fleet, store).serve(admin)
     about = About(version=version("kafka-reauth-proxy"), host=socket.gethostname())
     app = make_app(fleet.snapshots, fleet.readiness, StatusPage(fleet, about))
     server = None if http is None else await start_http(app, http)

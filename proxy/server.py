@@ -13,8 +13,9 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +30,8 @@ from proxy.quota.callback import try_callback
 from proxy.quota.shared import UsageTable
 from proxy.quota.window import WindowConfig
 from proxy.sockets import Claim, listen, listen_privately, remove_left_over
-from proxy.store import StoreError, open_store
+from proxy.store import Begun, StoreError, open_store
+from proxy.store.in_use import StoreInUse
 from proxy.tls.contexts import TlsOfAll, open_tls
 from proxy.watchword import WATCHWORD as WATCHWORD  # to be the same in all workers
 
@@ -68,6 +70,8 @@ class Worker:
     tls: TlsOfAll = field(default_factory=lambda: TlsOfAll(listeners={}))
     handover: Handover = field(default_factory=Handover)
     """Where it finds the configuration at SIGHUP."""
+    begun: Begun | None = None
+    """The store that the proxy began with; None: it has not begun yet."""
     usage: UsageTable | None = None
     """Where all workers count what is used of quotas; None: quotas are off."""
     control: socket.socket = field(init=False)
@@ -107,10 +111,13 @@ class Server:
         self._http_socket: socket.socket | None = None
         self._admin_socket: socket.socket | None = None
         self._children: list[_Child] = []
+        self._begun: Begun
 
     def run(self) -> int:
         """Serve until told to stop; return the exit status."""
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        store = self._config.store.path()
+        new = () if store.exists() else (f"{store}: there was no store, an empty one was made",)
         try:
             self._bind()
             try:
@@ -125,6 +132,7 @@ class Server:
         for line in (
             *exposures(self._config),
             *_too_few_files(self._config),
+            *new,
         ):
             log.warning("%s", line)
         self._load()
@@ -172,7 +180,9 @@ class Server:
         settings = self._config.store
         store = open_store(settings.url)
         try:
-            store.begin()
+            self._begun = store.begin()
+            for worker in self._workers:
+                worker.begun = self._begun
             if settings.users_file is None:
                 store.version()  # raises if it cannot be read
                 return
@@ -245,12 +255,13 @@ class Server:
         from proxy.http_process import run
 
         scrapes = [worker.scrape for worker in self._workers]
-        return run(self._http_socket, self._admin_socket, scrapes, self._lifeline)
+        store = partial(StoreInUse.of, self._config.store.path(), self._begun)
+        return run(self._http_socket, self._admin_socket, scrapes, store, self._lifeline)
 
     def _follower_main(self) -> int:
         from proxy.store.brokers.follower import run
 
-        return run(self._config, self._workers[0].tls.upstream, self._lifeline)
+        return run(self._config, self._workers[0].tls.upstream, self._begun, self._lifeline)
 
     # Signals
 
@@ -326,13 +337,7 @@ class Server:
         if self._admin_socket is not None:
             self._admin_socket.close()
             remove_left_over(self._config.admin_socket())
-        self._leave_one_file()
         return status
-
-    def _leave_one_file(self) -> None:
-        """Be the last to close the store, who tidies it: of workers that end at once none is."""
-        with suppress(ProxyError), closing(open_store(self._config.store.url)) as store:
-            store.version()
 
 
 def _usage_table(config: Config) -> UsageTable | None:

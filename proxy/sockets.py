@@ -1,11 +1,12 @@
 """Listening sockets that several processes of ours share."""
 
+import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from proxy.errors import ConfigError
 
@@ -139,6 +140,14 @@ def connect_privately(path: Path, timeout: float) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def ask_privately(path: Path, question: Mapping[str, object], timeout: float) -> Any:
+    """Ask the proxy whose admin socket it is. Raises OSError, and ValueError if it breaks off."""
+    with connect_privately(path, timeout) as sock, sock.makefile("rwb") as stream:
+        stream.write(json.dumps(question).encode() + b"\n")
+        stream.flush()
+        return json.loads(stream.readline())
 
 
 def remove_left_over(path: Path) -> None:

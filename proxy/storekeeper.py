@@ -21,7 +21,15 @@ from proxy.consultation import CHANGES, timed_ask
 from proxy.errors import ProxyError
 from proxy.quota_service import QuotaService
 from proxy.steps import Steps
-from proxy.store import CachedCredentials, Mirror, Store, StoreError, UserStore, open_store
+from proxy.store import (
+    Begun,
+    CachedCredentials,
+    Mirror,
+    Store,
+    StoreError,
+    UserStore,
+    open_store,
+)
 from proxy.upstream import TlsOfNow, open_access
 
 if TYPE_CHECKING:
@@ -42,15 +50,20 @@ LOOK_EVERY: Final = 0.2
 """Seconds between two looks whether anything is known yet."""
 
 
-def open_store_to_share(settings: config.Config, tls: TlsOfNow | None) -> Store:
-    """Open the store as all workers do; `tls`: what brokers are met with. Raises StoreError."""
+def open_store_to_share(
+    settings: config.Config, tls: TlsOfNow | None, begun: Begun | None
+) -> Store:
+    """Open the store that the proxy began with, as all workers do. Raises StoreError.
+
+    `tls`: what brokers are met with.
+    """
 
     def brokers() -> "Brokers":
         from proxy.store.brokers.administration import Brokers  # with 16 MiB of schemas
 
         return Brokers(settings.upstream, open_access(settings.upstream, tls))
 
-    return open_store(settings.store.url, brokers)
+    return open_store(settings.store.url, brokers, begun=begun)
 
 
 class Storekeeper:
@@ -108,6 +121,7 @@ class Storekeeper:
         try:
             mirror = await asyncio.to_thread(self._store.mirror)
             await asyncio.to_thread(self._credentials.refresh_if_changed)
+            self._refuse_older(mirror)
             if self._authorization is not None:
                 await asyncio.to_thread(self._authorization.read)
                 self._take_over_acls()
@@ -117,6 +131,8 @@ class Storekeeper:
                     await self._quotas_changed(self._quotas)
             # last: what the mirror showed before is what has been taken over now
             self._mirror = mirror
+            if self._error is not None:
+                log.warning("the store is read again")
             self._error = None
             self._read_at = max(began, self._read_at)
         except ProxyError as error:  # what was known goes on applying
@@ -127,6 +143,13 @@ class Storekeeper:
             if self._error != MISTAKE:
                 log.exception("what the store has could not be taken over")
             self._error = MISTAKE
+
+    def _refuse_older(self, mirror: Mirror | None) -> None:
+        """Raise StoreError if what brokers have is known better: the file is an older copy."""
+        if mirror is None or self._mirror is None or self._mirror.asked_at is None:
+            return
+        if mirror.asked_at is None or mirror.asked_at < self._mirror.asked_at:
+            raise StoreError("the store shows what the brokers had earlier, and is to be renewed")
 
     def _take_over_acls(self) -> None:
         if self._authorization is not None and self._authorization.take_over():

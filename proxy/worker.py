@@ -73,7 +73,7 @@ class Worker:
         self._version = version("kafka-reauth-proxy")
         self._names = connection_ids()
         self._timeline = Timeline(wall=time.time(), now=self.loop.time())
-        self._store = open_store_to_share(settings, given.tls.upstream)
+        self._store = open_store_to_share(settings, given.tls.upstream, given.begun)
         self._users = open_users(settings.store.users_file, self._store)
         self._credentials = CachedCredentials(self._users)
         self._is_stale = given.handover.take() == b""

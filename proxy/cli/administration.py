@@ -105,7 +105,9 @@ def opened(
 def _opened_file(file: Path) -> "Iterator[Store]":
     if not file.is_file():
         raise ConfigError("", "there is no such store")
-    with _store(f"sqlite:{file}") as store:
+    from proxy.config.model import socket_beside
+
+    with _store(f"sqlite:{file}", socket_beside(file)) as store:
         yield store
 
 
@@ -118,23 +120,20 @@ def _configured(file: Path) -> "Iterator[Administrator | Store]":
         with _connected_to_brokers(settings.upstream) as administrator:
             yield administrator
     else:
-        with _store(settings.store.url) as store:
+        with _store(settings.store.url, settings.admin_socket()) as store:
             yield store
 
 
 @contextmanager
-def _store(url: str) -> "Iterator[Store]":
-    from proxy.store import open_store
+def _store(url: str, socket: Path) -> "Iterator[Store]":
+    from proxy.cli.store import opened_store
 
-    store = open_store(url)
-    try:
+    with opened_store(url, socket) as store:
         if store.mirror() is not None:
             raise ConfigError(
                 "", "the store is a copy of what brokers have: use --config, with broker:"
             )
         yield store
-    finally:
-        store.close()
 
 
 class _ThroughStore:

@@ -94,14 +94,11 @@ def _socket(config: Path | None, socket: Path | None) -> Path:
 
 def _ask(kind: str, selector: Selector, path: Path) -> tuple[list[SessionFacts], list[str]]:
     """Return sessions, and which workers did not say whether they have any."""
-    from proxy.sockets import connect_privately
+    from proxy.sockets import ask_privately
 
     question = {"kind": kind, "arguments": selector.arguments()}
     try:
-        with connect_privately(path, PATIENCE) as sock, sock.makefile("rwb") as stream:
-            stream.write(json.dumps(question).encode() + b"\n")
-            stream.flush()
-            answer = json.loads(stream.readline())
+        answer = ask_privately(path, question, PATIENCE)
     except TimeoutError:
         raise fail(f"{path}: the proxy does not answer", Exit.REFUSED) from None
     except OSError as error:

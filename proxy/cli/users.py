@@ -175,15 +175,14 @@ def _users(
 @contextmanager
 def _configured(config: Path) -> "Iterator[tuple[UserStore, Path | None]]":
     """Give the users of a proxy, and the file of several proxies that they are in, if any."""
+    from proxy.cli.store import opened_store
     from proxy.config import load
-    from proxy.store import open_store, open_users
+    from proxy.store import open_users
 
-    settings = load(config).store
-    store = open_store(settings.url)
-    try:
-        yield open_users(settings.users_file, store), settings.users_file
-    finally:
-        store.close()
+    settings = load(config)
+    users_file = settings.store.users_file
+    with opened_store(settings.store.url, settings.admin_socket()) as store:
+        yield open_users(users_file, store), users_file
 
 
 def _password(file: Path | None) -> str:

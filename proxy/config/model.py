@@ -28,6 +28,11 @@ from proxy.config.values import (
 )
 
 
+def socket_beside(store: Path) -> Path:
+    """Return where the admin socket of a proxy with this store is, if it is configured nowhere."""
+    return store.with_name(f"{store.name}.sock")
+
+
 class Upstream(UpstreamSasl):
     """The Kafka cluster behind the proxy."""
 
@@ -194,7 +199,7 @@ class Config(Section):
 
     def admin_socket(self) -> Path:
         """Return where `reauth-proxy sessions` finds the proxy."""
-        return self.admin.socket or self.store.path().with_name(f"{self.store.path().name}.sock")
+        return self.admin.socket or socket_beside(self.store.path())
 
     def ports(self) -> frozenset[int]:
         """Return every port that is listened on."""

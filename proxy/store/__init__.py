@@ -9,6 +9,7 @@ from proxy.store.interface import (
     AclChanges,
     AclSnapshot,
     AclStore,
+    Begun,
     CredentialInfo,
     CredentialKey,
     CredentialSnapshot,
@@ -19,6 +20,7 @@ from proxy.store.interface import (
     StoreError,
     StoreRefused,
     UserStore,
+    refusal_of,
 )
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ __all__ = (
     "AclChanges",
     "AclSnapshot",
     "AclStore",
+    "Begun",
     "CachedCredentials",
     "CredentialInfo",
     "CredentialKey",
@@ -41,11 +44,17 @@ __all__ = (
     "UserStore",
     "open_store",
     "open_users",
+    "refusal_of",
 )
 
 
-def open_store(url: str, brokers: "Callable[[], Brokers] | None" = None) -> Store:
-    """Open the store at `sqlite:PATH` or `broker:PATH`, making the file if it does not exist.
+def open_store(
+    url: str, brokers: "Callable[[], Brokers] | None" = None, *, begun: Begun | None = None
+) -> Store:
+    """Open the store at `sqlite:PATH` or `broker:PATH`.
+
+    `begun`: the start whose store must be there; without it, the file is made if it does not
+    exist, and its schema is brought up to date. Workers give it: they never make a store.
 
     `brokers` gives the way to what `broker:` mirrors; without it, that is to be read only.
     A process that is to be forked opens it afterwards: SQLite's files must not cross a fork.
@@ -56,14 +65,14 @@ def open_store(url: str, brokers: "Callable[[], Brokers] | None" = None) -> Stor
     if scheme == "sqlite":
         from proxy.store.sqlite import SqliteStore
 
-        return SqliteStore(Path(path))
+        return SqliteStore(Path(path), begun)
     if brokers is None:
         from proxy.store.sqlite.mirror import SqliteMirror
 
-        return SqliteMirror(Path(path))
+        return SqliteMirror(Path(path), begun)
     from proxy.store.brokers import BrokerStore  # with 16 MiB of schemas
 
-    return BrokerStore(Path(path), brokers())
+    return BrokerStore(Path(path), brokers(), begun)
 
 
 def open_users(file: Path | None, store: Store) -> UserStore:

@@ -6,10 +6,12 @@ Laws of every store:
   `StoreRefused`.
 - Any method may be called from any thread, and several processes may share a store.
 - Each concern has a version, which grows with every change of it that others can see; polling it
-  is cheap.
+  is cheap. A store that is restored from a copy, and changed then, never comes to a version that it
+  had before with other content.
 - Whatever goes wrong is a `StoreError` with one sentence for the operator.
 """
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,6 +22,8 @@ from proxy.acl.model import Acl, AclFilter
 from proxy.errors import ProxyError
 from proxy.quota.store import QuotaStore
 from sasl.credentials import ScramCredential, ScramMechanism
+
+log = logging.getLogger(__name__)
 
 CredentialKey = tuple[str, ScramMechanism]
 """A user's name and one of its mechanisms."""
@@ -38,6 +42,17 @@ class StoreRefused(StoreError):
         self.code = code
         """What to answer whoever asked for it."""
         self.message = message
+
+
+def refusal_of(problem: StoreError) -> tuple[ErrorCode, str]:
+    """Return what to answer whoever asked for a change that could not be made.
+
+    The operator finds in the log why: clients are told no paths.
+    """
+    if isinstance(problem, StoreRefused):
+        return problem.code, problem.message
+    log.warning("a change was not made: %s", problem)
+    return ErrorCode.kafka_storage_error, "The store cannot be read or written at the moment."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,10 +172,20 @@ class Mirror:
     """Why nothing newer is known, in one sentence; None: it could be asked for, the last time."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """The store that a start of the proxy found: what its workers open, and nothing else."""
+
+    identity: str
+    """What tells the store from others; copies of it have the same."""
+    at: float
+    """Monotonic seconds of the start."""
+
+
 class Store(UserStore, AclStore, QuotaStore, Protocol):
     """Everything that is kept."""
 
-    def begin(self) -> None:
+    def begin(self) -> Begun:
         """Get ready for a start of the proxy; called once, before any worker opens the store."""
         ...
 

@@ -46,12 +46,12 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.inner, name)
 
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
             self.looks += name == "mirror"
             if name in self.broken:
                 raise StoreError("state.db: is damaged")
             self.each.get(name, lambda: None)()
-            found = method(*arguments)
+            found = method(*arguments, **named)
             self.then.pop(name, lambda: None)()
             return found
 

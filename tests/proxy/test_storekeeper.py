@@ -120,9 +120,10 @@ def test_what_was_known_goes_on_applying(
     reading.store.broken.clear()
     reading.refresh()
     assert (reading.keeper.not_ready(), reading.acls()) == ([], 2)
+    assert caplog.messages[1:] == ["the store is read again"]
     reading.store.broken = {"mirror"}
     reading.refresh()
-    assert len(caplog.records) == 2, "another time is told anew"
+    assert caplog.messages[2:] == ["state.db: is damaged"], "another time is told anew"
 
 
 def test_a_mistake_of_the_proxy_keeps_clients_away_until_it_has_passed(

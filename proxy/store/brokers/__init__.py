@@ -12,7 +12,7 @@ from pathlib import Path
 from proxy.acl.model import Acl, AclFilter, exactly
 from proxy.quota.store import Changes
 from proxy.store.brokers.administration import Brokers
-from proxy.store.interface import StoreError
+from proxy.store.interface import Begun, StoreError
 from proxy.store.sqlite.mirror import SqliteMirror
 
 log = logging.getLogger(__name__)
@@ -21,9 +21,9 @@ log = logging.getLogger(__name__)
 class BrokerStore(SqliteMirror):
     """A `proxy.store.Store`. What the brokers did of a request that they refused is mirrored."""
 
-    def __init__(self, path: Path, brokers: Brokers) -> None:
-        """`path`: the mirror."""
-        super().__init__(path)
+    def __init__(self, path: Path, brokers: Brokers, begun: Begun | None = None) -> None:
+        """`path`: the mirror; `begun`: the start whose mirror it must be."""
+        super().__init__(path, begun)
         self._brokers = brokers
 
     def create_acls(self, acls: Collection[Acl]) -> int:

@@ -26,6 +26,7 @@ from proxy.quota.model import Quotas
 from proxy.repeats import Repeats
 from proxy.routing.discovery import FIRST_BACKOFF, LONGEST_AFTER_REFUSAL, LONGEST_BACKOFF
 from proxy.store.brokers.administration import Administration, why
+from proxy.store.interface import Begun
 from proxy.store.sqlite.mirror import SqliteMirror
 from proxy.tls.contexts import Tls, TlsOfAll
 from proxy.tls.follower import follow as follow_certificates
@@ -140,18 +141,18 @@ class Follower:
             log.warning("%s", line)
 
 
-def run(settings: config.Config, tls: Tls | None, lifeline: int) -> int:
+def run(settings: config.Config, tls: Tls | None, begun: Begun, lifeline: int) -> int:
     """Keep the mirror like the brokers until SIGTERM, or until `lifeline` ends; return 0."""
-    asyncio.run(_follow(settings, tls, lifeline))
+    asyncio.run(_follow(settings, tls, begun, lifeline))
     return 0
 
 
-async def _follow(settings: config.Config, tls: Tls | None, lifeline: int) -> None:
+async def _follow(settings: config.Config, tls: Tls | None, begun: Begun, lifeline: int) -> None:
     """Raises whatever ends one of its tasks: the parent starts it anew."""
     stopping = asyncio.Event()
     heed_parent(stopping, lifeline)
     access = open_access(settings.upstream, tls)
-    with closing(SqliteMirror(settings.store.path())) as mirror:
+    with closing(SqliteMirror(settings.store.path(), begun)) as mirror:
         work = [Follower(mirror, settings, access).run()]
         if tls is not None:
             work.append(follow_certificates(TlsOfAll(listeners={}, upstream=tls)))

@@ -1,9 +1,10 @@
 """The store in one SQLite file, shared by the workers and the command line."""
 
 import logging
+from time import monotonic
 from typing import Final
 
-from proxy.store.interface import Mirror, StoreError
+from proxy.store.interface import Begun, Mirror, StoreError
 from proxy.store.sqlite.acls import SqliteAcls
 from proxy.store.sqlite.credentials import SqliteCredentials
 from proxy.store.sqlite.quotas import SqliteQuotas
@@ -19,11 +20,13 @@ _NEVER_KNOWN: Final = (
 class SqliteStore(SqliteCredentials, SqliteAcls, SqliteQuotas):
     """A `proxy.store.Store`: one class per concern, all on the same file."""
 
-    def begin(self) -> None:
+    def begin(self) -> Begun:
         """The proxy starts: whatever is in the file is its own from now on. Raises StoreError."""
-        mirror = self.mirror()
-        if mirror is None:
-            return
+        if (mirror := self.mirror()) is not None:
+            self._make_its_own(mirror)
+        return Begun(identity=self._identity, at=monotonic())
+
+    def _make_its_own(self, mirror: Mirror) -> None:
         if mirror.asked_at is None:
             raise StoreError(f"{self._path}: {_NEVER_KNOWN}")
         with self.writing() as connection:

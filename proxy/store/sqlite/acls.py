@@ -17,7 +17,7 @@ from proxy.acl.model import (
     ResourceType,
 )
 from proxy.store.interface import AclChanges, AclSnapshot
-from proxy.store.sqlite.database import Database
+from proxy.store.sqlite.database import Database, version_step
 
 _MOST_CHANGES: Final = 20_000
 """Changes that the log holds, at least until the next request: some megabytes."""
@@ -53,7 +53,7 @@ class SqliteAcls(Database):
         """Return what changed after a version; None if that is not known any more."""
         with self.viewing() as connection:
             version, changes_after = _versions(connection)
-            if not changes_after <= since <= version:
+            if since not in (version, changes_after) and not _is_logged(connection, since):
                 return None
             rows = connection.execute(
                 f"SELECT created, {_LIST} FROM acl_changes WHERE version > ? ORDER BY id",  # noqa: S608
@@ -150,7 +150,7 @@ def _log(connection: sqlite3.Connection, acls: Sequence[Acl], *, created: bool) 
     version, _ = _versions(connection)
     if not acls:
         return version
-    version += 1
+    version += version_step()
     connection.execute("UPDATE acl_versions SET present = ?", (version,))
     if len(acls) <= _MOST_CHANGES:
         connection.executemany(
@@ -166,6 +166,16 @@ def _log(connection: sqlite3.Connection, acls: Sequence[Acl], *, created: bool) 
     if beyond is not None:
         _forget_changes(connection, beyond)
     return version
+
+
+def _is_logged(connection: sqlite3.Connection, version: int) -> bool:
+    """Whether the log has this version: one of before a restore, it has not."""
+    return (
+        connection.execute(
+            "SELECT 1 FROM acl_changes WHERE version = ? LIMIT 1", (version,)
+        ).fetchone()
+        is not None
+    )
 
 
 def _forget_changes(connection: sqlite3.Connection, version: int) -> None:

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Collection, Mapping
 
 from proxy.store.interface import CredentialInfo, CredentialKey, CredentialSnapshot
-from proxy.store.sqlite.database import Database
+from proxy.store.sqlite.database import Database, version_step
 from proxy.store.sqlite.migrations import SCRAM_FAKE_SECRET
 from sasl.credentials import ScramCredential, ScramMechanism
 
@@ -80,7 +80,7 @@ class SqliteCredentials(Database):
                 ),
             )
             if upsert or len(missing) < len(delete):
-                connection.execute("UPDATE change_counter SET value = value + 1")
+                connection.execute("UPDATE change_counter SET value = value + ?", (version_step(),))
         return missing
 
     def scram_fake_secret(self) -> bytes:

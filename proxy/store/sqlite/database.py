@@ -1,84 +1,211 @@
 """One SQLite file: connections, transactions, and what is told when it fails.
 
-Readers and the writer do not wait for each other (WAL). A write uses a connection of its own, so
-that the event loop, which only reads, never waits for a disk to sync.
+Laws:
+
+- Reading writes nothing: a full disk, a read-only one, or somebody who is about to write does not
+  keep anybody from reading. That is why there is a rollback journal, and no WAL: a WAL's readers
+  write to its index, and SQLite would apply the WAL of a file that was replaced to the new one.
+- A file that is put in the place of another one is noticed at the next read or write.
+- Who was given a start neither makes a file nor changes its schema, and reads no other store.
+
+A write uses a connection of its own, so that who reads never waits for a disk to sync, but for the
+moment in which the changes are copied to the file.
 """
 
+import logging
 import os
+import secrets
 import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
-from proxy.store.interface import StoreError
-from proxy.store.sqlite.migrations import migrate
+from proxy.files import Signature, signature_of
+from proxy.store.interface import Begun, StoreError
+from proxy.store.sqlite.migrations import STEPS, is_current, migrate, schema_version
+
+log = logging.getLogger(__name__)
 
 _WRITE_WAIT_S: Final = 5.0
-"""How long a writer waits for another one."""
-_READ_WAIT_S: Final = 0.1
-"""Readers wait only while another process recovers the log, and may be on an event loop."""
+"""How long a writer waits for another one, and for readers."""
+_READ_WAIT_S: Final = 5.0
+"""How long a reader waits for a writer that copies its changes to the file, or waits to do it."""
 _FILE_MODE: Final = 0o600
-"""Verifiers can be guessed at offline: nobody else may read them. SQLite gives its side files
-the same mode."""
+"""Verifiers can be guessed at offline: nobody else may read them. SQLite gives its journal the
+same mode."""
+_VERSION_STEP_BITS: Final = 32
+"""Of the 63 that a version has: room for four billion changes."""
+_OTHER_STORE: Final = (
+    "is another store than the one that was opened: put that one back, or restart the proxy to"
+    " take this one"
+)
+
+_File = tuple[int, int]
+"""Device and inode."""
+
+
+class _Seen(NamedTuple):
+    """What the last read found."""
+
+    file: _File
+    change: int
 
 
 class Database:
     """What the tables of one file are reached through."""
 
-    def __init__(self, path: Path) -> None:
-        """Open the file, make it if there is none, and bring its schema up to date."""
+    def __init__(self, path: Path, begun: Begun | None = None) -> None:
+        """Open the file; `begun`: the start whose store it must be.
+
+        Without it, make the file if there is none, and bring its schema up to date.
+        """
         self._path = path
         self._lock = threading.Lock()
-        with self.explained():
-            _create_private(path)
-            with closing(self._connect(_WRITE_WAIT_S)) as connection:
-                _prepare(connection)
-            self._reader = self._connect(_READ_WAIT_S)
+        self._reader: sqlite3.Connection | None = None
+        self._reader_file: _File | None = None
+        self._seen: _Seen | None = None
+        self._journal: Signature = None
+        """A journal that a writer left behind, as of the last read that met it."""
+        self._begun = begun
+        if begun is not None:
+            self._identity = begun.identity
+        else:
+            with self.explained():
+                self._identity = self._prepared()
+        try:
+            with self.reading():
+                pass
+        except StoreError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the file."""
         with self._lock:
-            self._reader.close()
+            self._close_reader()
 
-    def _connect(self, wait_s: float) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            self._path, timeout=wait_s, isolation_level=None, check_same_thread=False
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _connect(self, mode: Literal["ro", "rw"], wait_s: float) -> sqlite3.Connection:
+        self._path.stat()  # says what is wrong; SQLite does not
+        return sqlite3.connect(
+            f"{self._path.absolute().as_uri()}?mode={mode}",
+            uri=True,
+            timeout=wait_s,
+            isolation_level=None,
+            check_same_thread=False,
         )
-        try:
-            # WAL's default would lose the last writes with the power: answers must be kept
-            connection.execute("PRAGMA synchronous = FULL")
-        except sqlite3.Error:
-            connection.close()
-            raise
-        return connection
+
+    def _prepared(self) -> str:
+        """Make the store, or bring it up to date, where that is needed; return its identity."""
+        if not self._path.is_file():
+            _create_private(self._path)
+        with closing(self._connect("rw", _WRITE_WAIT_S)) as connection:
+            if not is_current(connection):
+                with _transaction(connection, "BEGIN IMMEDIATE"):
+                    migrate(connection)
+            # Outside a transaction, and after the check that the file is ours to change
+            if connection.execute("PRAGMA journal_mode").fetchone() != ("delete",):
+                connection.execute("PRAGMA journal_mode = DELETE")
+            return _identity_and_change(connection)[0]
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """One moment's view of the data: the lock is held for the time of a read."""
-        with self._lock, self.explained(), _transaction(self._reader, "BEGIN"):
-            yield self._reader
+        with self._lock, self.explained():
+            reader = self._current_reader()
+            try:
+                with _transaction(reader, "BEGIN"):
+                    self._recognize(reader)
+                    yield reader
+            except (sqlite3.Error, StoreError):
+                self._close_reader()  # to keep nobody from mending the file
+                raise
 
     @contextmanager
     def viewing(self) -> Iterator[sqlite3.Connection]:
         """One moment's view for a long read, on a connection of its own: it holds up nobody."""
         with (
             self.explained(),
-            closing(self._connect(_READ_WAIT_S)) as connection,
+            closing(self._connect("ro", _READ_WAIT_S)) as connection,
             _transaction(connection, "BEGIN"),
         ):
+            self._require_identity(connection)
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction: all of it is durable when it ends, or nothing of it was done."""
-        with (
-            self.explained(),
-            closing(self._connect(_WRITE_WAIT_S)) as connection,
-            _transaction(connection, "BEGIN IMMEDIATE"),
-        ):
-            yield connection
+        with self.explained():
+            file = _file_at(self._path)
+            with closing(self._connect("rw", _WRITE_WAIT_S)) as connection:
+                # FULL may lose the end of the journal, and with it the write, with the power
+                connection.execute("PRAGMA synchronous = EXTRA")
+                with _transaction(connection, "BEGIN IMMEDIATE"):
+                    self._require_identity(connection)
+                    before = connection.total_changes
+                    yield connection
+                    if connection.total_changes > before:
+                        connection.execute("UPDATE store SET changes = changes + 1")
+            if _file_at(self._path) != file:
+                raise StoreError("was replaced while it was written: look what is there now")
+
+    def _current_reader(self) -> sqlite3.Connection:
+        """Return a connection to the file that is there now."""
+        file = _file_at(self._path)
+        if self._reader is None or file != self._reader_file:
+            self._close_reader()
+            self._reader = self._connect("ro", _READ_WAIT_S)
+            self._reader_file = file
+        return self._reader
+
+    def _recognize(self, reader: sqlite3.Connection) -> None:
+        """Look whether it is the store that it was before, and say so if it was replaced."""
+        try:
+            change = self._require_identity(reader)
+        except sqlite3.Error as error:
+            if error.sqlite_errorname == "SQLITE_READONLY_ROLLBACK":
+                self._undo_if_abandoned()
+            raise
+        assert self._reader_file is not None
+        now, before = _Seen(self._reader_file, change), self._seen
+        if before is None or now.file != before.file or now.change < before.change:
+            if (found := reader.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+                raise StoreError(f"is damaged: {str(found).splitlines()[0]}")
+            if before is not None:
+                log.warning(
+                    "%s: was replaced or restored; it is at change %d of the store now, and was"
+                    " at %d",
+                    self._path,
+                    now.change,
+                    before.change,
+                )
+        self._seen = now
+
+    def _require_identity(self, connection: sqlite3.Connection) -> int:
+        """Return the number of the store's last change. Raises StoreError if it is another one."""
+        identity, change = _identity_and_change(connection)
+        if identity != self._identity:
+            raise StoreError(_OTHER_STORE)
+        return change
+
+    def _undo_if_abandoned(self) -> None:
+        """Have SQLite undo a write that broke off, if its journal is as it was at the last read.
+
+        One that has just come may be of a write to a file that was replaced meanwhile: what it
+        undoes is in that other file.
+        """
+        found = signature_of(self._path.with_name(f"{self._path.name}-journal"))
+        journal = found and found[:-1]  # but for its ctime, which SQLite changes by looking at it
+        if journal is not None and journal == self._journal:
+            with closing(self._connect("rw", _READ_WAIT_S)) as connection:
+                _identity_and_change(connection)
+        self._journal = journal
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -93,18 +220,47 @@ class Database:
             raise StoreError(f"{self._path}: {_reason(error)}") from error
 
 
+def version_step() -> int:
+    """Return by how much a version grows with a change.
+
+    Not by one: a store that was restored from a copy, and then changed, must not come to a version
+    that it had before the restore, with other content.
+    """
+    return 1 + secrets.randbits(_VERSION_STEP_BITS)
+
+
+def identity_of(path: Path) -> str | None:
+    """Return the identity of the store in a file; None: there is none that can be read."""
+    try:
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, timeout=_READ_WAIT_S)) as connection:
+            return _identity_and_change(connection)[0]
+    except (sqlite3.Error, StoreError):
+        return None
+
+
+def _identity_and_change(connection: sqlite3.Connection) -> tuple[str, int]:
+    """Return the store's identity, and the number of its last change."""
+    version = schema_version(connection)
+    if version < len(STEPS):
+        raise StoreError(
+            "is empty, or of another program"
+            if version == 0
+            else f"was written by an older reauth-proxy (schema {version}, this one has"
+            f" {len(STEPS)}): restart the proxy to take it"
+        )
+    identity, change = connection.execute("SELECT identity, changes FROM store").fetchone()
+    return str(identity), int(change)
+
+
+def _file_at(path: Path) -> _File:
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
 def _create_private(path: Path) -> None:
     """Make the file before SQLite does, so that it is never readable by others."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE))
-
-
-def _prepare(connection: sqlite3.Connection) -> None:
-    with _transaction(connection, "BEGIN IMMEDIATE"):
-        migrate(connection)
-    # Outside a transaction, and after the check that the file is ours to change
-    connection.execute("PRAGMA journal_mode = WAL")
-    if (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-        raise StoreError(f"is damaged: {str(found).splitlines()[0]}")
 
 
 @contextmanager
@@ -125,6 +281,8 @@ def _reason(error: Exception) -> str:
             return "is not a SQLite database"
         case "SQLITE_BUSY" | "SQLITE_LOCKED" | "SQLITE_BUSY_RECOVERY" | "SQLITE_BUSY_SNAPSHOT":
             return "is locked by another program"
+        case "SQLITE_READONLY_ROLLBACK":
+            return "cannot be read: a write to it broke off, which the next reads undo"
         case "SQLITE_FULL":
             return "cannot be written: the disk is full"
         case name if name.startswith("SQLITE_READONLY"):

@@ -16,6 +16,7 @@ APPLICATION_ID: Final = 0x6B72_6170
 """`krap`, in `PRAGMA application_id`: tells this program's databases from others'."""
 SCRAM_FAKE_SECRET: Final = "scram-fake"  # noqa: S105 - its name, not the secret
 _SECRET_BYTES: Final = 32
+_IDENTITY_BYTES: Final = 16
 
 
 def _credentials_and_secrets(connection: sqlite3.Connection) -> None:
@@ -90,28 +91,53 @@ def _mirror(connection: sqlite3.Connection) -> None:
     )
 
 
+def _identity(connection: sqlite3.Connection) -> None:
+    connection.execute(
+        "CREATE TABLE store (id INTEGER PRIMARY KEY CHECK (id = 0),"
+        " identity TEXT NOT NULL, changes INTEGER NOT NULL) STRICT"
+    )
+    connection.execute("INSERT INTO store VALUES (0, ?, 0)", (secrets.token_hex(_IDENTITY_BYTES),))
+
+
 STEPS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _credentials_and_secrets,
     _acls,
     _quotas,
     _mirror,
+    _identity,
 )
 """Step N leads from version N to N + 1; the version is `PRAGMA user_version`."""
 
 
 def migrate(connection: sqlite3.Connection) -> None:
     """Bring the database to the present version, inside the caller's write transaction."""
-    version = _pragma(connection, "user_version")
-    if _pragma(connection, "application_id") != APPLICATION_ID:
+    version = schema_version(connection)
+    if not _is_ours(connection):
         _refuse_if_used(connection)
+        version = 0
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    if version > len(STEPS):
-        raise StoreError(
-            f"was written by a newer reauth-proxy (schema {version}, this one knows {len(STEPS)})"
-        )
     for step in STEPS[version:]:
         step(connection)
     connection.execute(f"PRAGMA user_version = {len(STEPS)}")
+
+
+def is_current(connection: sqlite3.Connection) -> bool:
+    """Whether nothing is to be migrated. Raises StoreError for a newer program's."""
+    return schema_version(connection) == len(STEPS) and _is_ours(connection)
+
+
+def schema_version(connection: sqlite3.Connection) -> int:
+    """Return the database's version. Raises StoreError for a newer program's."""
+    version = _pragma(connection, "user_version")
+    if version > len(STEPS) and _is_ours(connection):
+        raise StoreError(
+            f"was written by a newer reauth-proxy (schema {version}, this one knows {len(STEPS)})"
+        )
+    return version
+
+
+def _is_ours(connection: sqlite3.Connection) -> bool:
+    return _pragma(connection, "application_id") == APPLICATION_ID
 
 
 def _refuse_if_used(connection: sqlite3.Connection) -> None:

@@ -7,12 +7,13 @@ else is held on to, so that whoever may change something keeps no right by chang
 
 import sqlite3
 from collections.abc import Collection
+from time import monotonic
 from typing import Final, NamedTuple
 
 from proxy.acl.model import Acl
 from proxy.quota.model import Quotas
 from proxy.quota.store import Changes
-from proxy.store.interface import Mirror, StoreError
+from proxy.store.interface import Begun, Mirror, StoreError
 from proxy.store.sqlite import SqliteStore, acls, quotas
 
 SETTLES_WITHIN: Final = 1.0
@@ -31,7 +32,7 @@ class Versions(NamedTuple):
 class SqliteMirror(SqliteStore):
     """A `proxy.store.Store` whose ACLs and quotas are copies."""
 
-    def begin(self) -> None:
+    def begin(self) -> Begun:
         """The proxy starts: what the mirror shows is known no more. Raises StoreError."""
         with self.writing() as connection:
             if not _is_mirror(connection) and _has_its_own(connection):
@@ -43,10 +44,17 @@ class SqliteMirror(SqliteStore):
             # monotonic seconds begin anew with the machine
             connection.execute("DELETE FROM recent_acls")
             connection.execute("DELETE FROM recent_quotas")
+        return Begun(identity=self._identity, at=monotonic())
 
     def mirror(self) -> Mirror:
-        """Return how well ACLs and quotas are known."""
-        return super().mirror() or Mirror(problem=f"{self._path}: {_NO_MIRROR}")
+        """Return how well ACLs and quotas are known: not at all by a copy of before the start."""
+        found = super().mirror()
+        if found is None:
+            return Mirror(problem=f"{self._path}: {_NO_MIRROR}")
+        at, begun = found.asked_at, self._begun
+        if at is not None and begun is not None and not begun.at <= at <= monotonic():
+            return Mirror(problem=found.problem)
+        return found
 
     def take_over(
         self, *, asked_at: float, new_acls: Collection[Acl] | None, new_quotas: Quotas | None

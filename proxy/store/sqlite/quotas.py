@@ -4,7 +4,7 @@ import sqlite3
 
 from proxy.quota.model import BadEntity, QuotaEntity, QuotaKey, Quotas
 from proxy.quota.store import Changes, QuotaSnapshot, altered
-from proxy.store.sqlite.database import Database
+from proxy.store.sqlite.database import Database, version_step
 
 
 class SqliteQuotas(Database):
@@ -89,7 +89,7 @@ def _alter_all(connection: sqlite3.Connection, changes: Changes) -> None:
         for key, value in ops.items()
     )
     if changed:
-        connection.execute("UPDATE quota_version SET value = value + 1")
+        connection.execute("UPDATE quota_version SET value = value + ?", (version_step(),))
 
 
 def _alter(connection: sqlite3.Connection, path: str, key: QuotaKey, value: float | None) -> int:

@@ -47,14 +47,15 @@ def test_the_version_grows_with_changes_only(store: Store) -> None:
     """Or every worker would look at all quotas for nothing; and an ACL is none of theirs."""
     first = store.quota_version()
     store.alter_quotas({USER: {PRODUCER: 5.0, CONSUMER: 6.0}})
-    assert store.quota_version() == first + 1
+    second = store.quota_version()
+    assert second > first
     store.alter_quotas({USER: {PRODUCER: 5.0}})
     store.alter_quotas({USER: {QuotaKey.REQUEST_PERCENTAGE: None}})
     store.alter_quotas({})
     store.create_acls([])
-    assert store.quota_version() == first + 1
+    assert store.quota_version() == second
     store.alter_quotas({USER: {PRODUCER: None}})
-    assert store.quota_version() == first + 2 == store.quota_snapshot().version
+    assert second < store.quota_version() == store.quota_snapshot().version
 
 
 def test_all_or_nothing(store: Store) -> None:
