@@ -28,7 +28,8 @@ def ask(
     """Return the body of the answer, or what is left to do for it, which needs no store.
 
     `acls`: None if there is no authorizer. Raises ClientFault if the request does not parse, or
-    is larger than any that is served, and StoreError; then nothing was done.
+    is larger than any that is served, and StoreError if what was asked cannot be read; a change
+    that cannot be made is answered with an error for each item.
     """
     # with 16 MiB of schemas, which most workers never need
     from proxy import scram_api

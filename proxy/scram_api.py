@@ -38,7 +38,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i8, i32, i32Timedelta
 
 from proxy.errors import ClientFault
-from proxy.store import CredentialKey, CredentialStore, StoreRefused
+from proxy.store import CredentialKey, CredentialStore, StoreError, refusal_of
 from proxy.wire.apis import ALTER_USER_SCRAM_CREDENTIALS
 from proxy.wire.codec import decode_bounded, encode
 from proxy.wire.primitives import LONGEST_SENTENCE, Malformed
@@ -160,9 +160,12 @@ def alter(
     What is right is done in one transaction, what is wrong is told by user. Waits for the disk.
     """
     if not authorized:
-        users = dict.fromkeys(change.name for change in _changes(request))
-        return _altered((user, _UNAUTHORIZED) for user in users)
-    existing = _existing(store) if request.deletions else frozenset()
+        return _altered((user, _UNAUTHORIZED) for user in _users(request))
+    try:
+        existing = _existing(store) if request.deletions else frozenset()
+    except StoreError as problem:
+        unknown = _Refusal(*refusal_of(problem))
+        return _altered((user, unknown) for user in _users(request))
     accepted, refused = _sorted_out(request, existing)
     deletions = [_key(c) for c in accepted.values() if isinstance(c, ScramCredentialDeletion)]
     upserts = dict(
@@ -170,8 +173,8 @@ def alter(
     )
     try:
         missing = store.alter_credentials(delete=deletions, upsert=upserts) if accepted else ()
-    except StoreRefused as problem:
-        refused |= dict.fromkeys(accepted, _Refusal(problem.code, problem.message))
+    except StoreError as problem:
+        refused |= dict.fromkeys(accepted, _Refusal(*refusal_of(problem)))
     else:
         # only what another connection deleted in the meantime
         refused |= {user: _NOTHING_TO_DELETE for user, _ in missing}
@@ -185,6 +188,10 @@ _Change = ScramCredentialDeletion | ScramCredentialUpsertion
 def _changes(request: AlterUserScramCredentialsRequest) -> Iterator[_Change]:
     yield from request.deletions
     yield from request.upsertions
+
+
+def _users(request: AlterUserScramCredentialsRequest) -> Iterable[str]:
+    return dict.fromkeys(change.name for change in _changes(request))
 
 
 def _existing(store: CredentialStore) -> frozenset[CredentialKey]:

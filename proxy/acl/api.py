@@ -37,6 +37,7 @@ from proxy.acl.search import find_in_steps
 from proxy.acl.stored import Acls
 from proxy.errors import ClientFault
 from proxy.steps import Steps, finish
+from proxy.store.interface import StoreError, refusal_of
 from proxy.wire.acl_v0 import request_type
 from proxy.wire.batch_describe import ACLS_BATCHED
 from proxy.wire.codec import decode
@@ -74,8 +75,8 @@ def answer(
     """Answer a request of one of the three APIs, from body to body.
 
     `acls`: None if the authorizer is off. `may_describe`, `may_alter`: whether the principal may
-    Describe, and Alter, the cluster. Raises ClientFault and StoreError; then nothing was done.
-    What was done is in force in this process when it returns.
+    Describe, and Alter, the cluster. Raises ClientFault, and StoreError for what only reads; then
+    nothing was done. What was done is in force in this process when it returns.
     """
     begun = begin(api_key, api_version, body, acls, may_describe=may_describe, may_alter=may_alter)
     return begun if isinstance(begun, bytes) else finish(begun)
@@ -148,7 +149,11 @@ def _delete(api_version: int, body: bytes, acls: Acls | None, *, authorized: boo
         return answers.delete_refusal(api_version, count, refusal, with_message=count <= MOST_ITEMS)
     assert acls is not None
     request = decode(request_type(DELETE_ACLS, api_version), body)
-    deletion = _Deletion(acls.current())
+    try:
+        deletion = _Deletion(acls.current())
+    except StoreError as problem:
+        refusal = Refusal(*refusal_of(problem))
+        return answers.delete_refusal(api_version, count, refusal, with_message=True)
     results = [deletion.result(acl_filter(asked, api_version)) for asked in request.filters]
     if deletion.found and (refusal := acls.delete(deletion.found)):
         results = [

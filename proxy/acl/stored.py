@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from proxy.acl.checks import Refusal
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, exactly
-from proxy.store.interface import AclStore, StoreError, StoreRefused
+from proxy.store.interface import AclStore, StoreError, refusal_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +31,8 @@ class Acls:
         refusal = None
         try:
             change()
-        except StoreRefused as refused:
-            refusal = Refusal(refused.code, refused.message)
+        except StoreError as problem:
+            refusal = Refusal(*refusal_of(problem))
         # what is written is written: it will be in force when the store can be read again
         with suppress(StoreError):
             self.current()

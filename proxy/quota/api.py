@@ -38,7 +38,7 @@ from proxy.quota.model import (
     value_problem,
 )
 from proxy.quota.store import QuotaStore
-from proxy.store.interface import StoreRefused
+from proxy.store.interface import StoreError, refusal_of
 from proxy.wire.apis import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
 from proxy.wire.batch_describe import QUOTAS_BATCHED
 from proxy.wire.codec import decode_bounded, encode, request_type, response_type
@@ -157,8 +157,9 @@ def _alter(request: Entity, api_version: int, store: QuotaStore, authorized: boo
     if changes and not request.validate_only:
         try:
             store.alter_quotas(changes)
-        except StoreRefused as refused:
-            undone = Refusal(refused.message, refused.code)
+        except StoreError as problem:
+            code, why = refusal_of(problem)
+            undone = Refusal(why, code)
             outcomes = {key: (parts, known or undone) for key, (parts, known) in outcomes.items()}
     return _all_altered(
         schema,
