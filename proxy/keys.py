@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from proxy.identity_provider import ask, describe_status, read_file
 from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache
 from sasl.told import fit_for_log
 
@@ -19,12 +20,16 @@ class KeyService:
     """Keeps a `KeyCache` fresh: on schedule, and when a token names a key that is not known."""
 
     def __init__(self, cache: KeyCache, source: Path | str) -> None:
-        """Read `source`, a file or an http(s) URL, into `cache`."""
+        """Read `source`, a file or an http(s) URL, into `cache`.
+
+        Kafka's client follows redirects (`java.net.HttpURLConnection`); `ask` says why we do not.
+        """
         self.cache = cache
         self._source = source
-        self._name = str(source).rpartition("@")[2] if isinstance(source, str) else str(source)
-        """For the log: without the password that a URL may hold."""
-        parts = urlsplit(source) if isinstance(source, str) else urlsplit("")
+        parts = urlsplit(source if isinstance(source, str) else "")
+        without_secrets = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        self._name = without_secrets if isinstance(source, str) else str(source)
+        """The source as the log names it."""
         self._secrets = tuple(filter(None, (parts.password, parts.query)))
         """What may be secret in the URL, and stand in an error, which `/readyz` tells, too."""
         self._fetch: asyncio.Task[None] | None = None
@@ -49,6 +54,10 @@ class KeyService:
             async with asyncio.timeout(FETCH_TIMEOUT):
                 document = await self._document()
             self.cache.loaded(document, loop.time())
+        except TimeoutError:
+            self.cache.failed(f"no answer within {FETCH_TIMEOUT:g} seconds", loop.time())
+        except _Refused as error:
+            self.cache.failed(str(error), loop.time())
         except Exception as error:  # whatever the network does, the old keys stay
             told = fit_for_log(str(error), self._secrets)
             self.cache.failed(f"{type(error).__name__}: {told}", loop.time())
@@ -59,21 +68,12 @@ class KeyService:
 
     async def _document(self) -> bytes:
         if isinstance(self._source, Path):
-            return await asyncio.to_thread(_read_file, self._source)
-        import aiohttp  # 12 MiB that a listener with a file never needs
-
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(self._source, raise_for_status=True, max_redirects=3) as response,
-        ):
-            document = bytearray()
-            async for chunk in response.content.iter_chunked(65_536):
-                document += chunk
-                if len(document) > MAX_DOCUMENT_BYTES:
-                    break
-            return bytes(document)
+            return await asyncio.to_thread(read_file, self._source, MAX_DOCUMENT_BYTES)
+        status, body = await ask("GET", self._source, most_bytes=MAX_DOCUMENT_BYTES)
+        if status != 200:
+            raise _Refused(describe_status(status))
+        return body
 
 
-def _read_file(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(MAX_DOCUMENT_BYTES + 1)
+class _Refused(Exception):
+    """The identity provider gave no document; the text says what it answered."""

@@ -6,7 +6,6 @@ No text that leaves this module, raised or logged, repeats a token or a secret.
 import asyncio
 import base64
 import logging
-import os
 import random
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Final
 from urllib.parse import quote_plus, urlsplit
 
 from proxy.errors import ProxyError
+from proxy.identity_provider import ask, describe_status, read_file
 from sasl.token_cache import (
     MAX_ANSWER_BYTES,
     TokenCache,
@@ -67,7 +67,7 @@ class FileTokens:
         """Return the token. An expired one is given, too: the broker judges."""
         try:
             async with asyncio.timeout(FETCH_TIMEOUT):
-                content = await asyncio.to_thread(_read_file, self._path)
+                content = await asyncio.to_thread(read_file, self._path, MAX_ANSWER_BYTES)
         except TimeoutError:
             problem = f"was not read within {FETCH_TIMEOUT:g} seconds"
             raise TokenUnavailable(f"{self._path} {problem}") from None
@@ -220,46 +220,12 @@ class EndpointTokens:
         return base64.b64encode(":".join(pair).encode()).decode()
 
     async def _post(self, credentials: str) -> tuple[int, bytes]:
-        import aiohttp  # 12 MiB that a proxy with a token in a file never needs
-
-        headers = {
-            "Accept": "application/json",
-            # Nothing is unpacked: a few bytes could become more than there is memory.
-            "Accept-Encoding": "identity",
-            "Authorization": f"Basic {credentials}",
-        }
-        async with (
-            aiohttp.ClientSession(auto_decompress=False) as session,
-            # A redirect would bring the secret, or the right to a token, to an address that nobody
-            # configured (RFC 9700 section 4.12), perhaps in the clear.
-            session.post(
-                self._url, data=self._form, headers=headers, allow_redirects=False
-            ) as response,
-        ):
-            answer = bytearray()
-            async for chunk in response.content.iter_chunked(65_536):
-                answer += chunk
-                if len(answer) > MAX_ANSWER_BYTES:
-                    break
-            return response.status, bytes(answer)
+        headers = {"Accept": "application/json", "Authorization": f"Basic {credentials}"}
+        return await ask(
+            "POST", self._url, most_bytes=MAX_ANSWER_BYTES, headers=headers, form=self._form
+        )
 
 
 def _refusal(status: int, answer: bytes) -> str:
-    if 300 <= status < 400:
-        return f"HTTP status {status}: redirects are not followed, configure where it is"
-    said = read_refusal(answer)
-    return f"HTTP status {status}: {said}" if said else f"HTTP status {status}"
-
-
-def _read_file(path: Path) -> bytes:
-    # Not blocking: a pipe that nobody writes to would hold the thread for ever.
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        content = bytearray()
-        while room := MAX_ANSWER_BYTES + 1 - len(content):
-            if not (piece := os.read(file, room)):
-                break
-            content += piece
-        return bytes(content)
-    finally:
-        os.close(file)
+    said = None if 300 <= status < 400 else read_refusal(answer)
+    return f"{describe_status(status)}: {said}" if said else describe_status(status)

@@ -25,6 +25,7 @@ MAY_KNOW_ASYNCIO = {
     "proxy/doors.py",
     "proxy/http.py",
     "proxy/http_process.py",
+    "proxy/identity_provider.py",
     "proxy/keys.py",
     "proxy/lanes.py",
     "proxy/listener.py",

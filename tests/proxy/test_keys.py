@@ -1,14 +1,21 @@
 """Signing keys read from files and over HTTP, on a real event loop."""
 
 import asyncio
+import gzip
+import os
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from proxy import keys as keys_module
 from proxy.keys import KeyService
 from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache, KeyCacheSettings, KeyMissing
+from tests.certificates import Authority
+from tests.proxy.tls_given import server_context
 from tests.proxy.waiting import PATIENCE_SECONDS, until
 from tests.sasl.given import document, ec_key, rsa_key
 
@@ -20,7 +27,8 @@ class Provider:
 
     def __init__(self) -> None:
         self.status, self.body = 200, RSA
-        self.asked = 0
+        self.headers: dict[str, str] = {}
+        self.asked = self.elsewhere = 0
         self.port = 0
         self.answering = asyncio.Event()
         self.answering.set()
@@ -28,15 +36,23 @@ class Provider:
     async def answer(self, _: web.Request) -> web.Response:
         self.asked += 1
         await self.answering.wait()
-        return web.Response(status=self.status, body=self.body)
+        return web.Response(status=self.status, body=self.body, headers=self.headers)
+
+    async def other(self, _: web.Request) -> web.Response:
+        self.elsewhere += 1
+        return web.Response(body=EC)
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/jwks", self.answer)
+        app.router.add_get("/other", self.other)
+        return app
 
 
 def with_provider(test: Callable[[KeyService, Provider], Awaitable[None]], **ms: int) -> None:
     async def run() -> None:
         provider = Provider()
-        app = web.Application()
-        app.router.add_get("/jwks", provider.answer)
-        async with TestServer(app) as server, asyncio.timeout(PATIENCE_SECONDS):
+        async with TestServer(provider.app()) as server, asyncio.timeout(PATIENCE_SECONDS):
             provider.port = server.port or 0
             await test(service(str(server.make_url("/jwks")), **ms), provider)
 
@@ -79,6 +95,129 @@ def test_a_file_without_end_is_not_read_to_its_end() -> None:
         assert str(MAX_DOCUMENT_BYTES) in keys.cache.last_error
 
     asyncio.run(run())
+
+
+def test_a_pipe_that_nobody_writes_to_holds_no_thread(tmp_path: Path) -> None:
+    """A thread that waited for ever would be one less for everything else that reads files."""
+    os.mkfifo(tmp_path / "jwks.json")
+
+    async def run() -> None:
+        keys = service(tmp_path / "jwks.json")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await keys.refresh()
+        assert keys.cache.last_error == "the JWKS is not a JSON object"
+
+    asyncio.run(run())
+
+
+def test_a_file_behind_symbolic_links_is_read_where_they_lead_now(tmp_path: Path) -> None:
+    """Kubernetes replaces the files of a volume by one link to another directory."""
+    for name, content in (("1", RSA), ("2", EC)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "jwks.json").write_bytes(content)
+    (tmp_path / "data").symlink_to("1")
+    (tmp_path / "jwks.json").symlink_to("data/jwks.json")
+
+    async def run() -> None:
+        keys = service(tmp_path / "jwks.json")
+        await keys.refresh()
+        assert knows(keys, "rsa")
+        (tmp_path / "new").symlink_to("2")
+        (tmp_path / "new").rename(tmp_path / "data")
+        await keys.refresh()
+        assert knows(keys, "ec")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_redirects_are_not_followed(status: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Or who can cause one says which keys are believed, and so who is let in as whom."""
+
+    async def test(keys: KeyService, provider: Provider) -> None:
+        await keys.refresh()
+        provider.status = status
+        for location in ("/other", "https://127.0.0.1:9/" + "x" * 5_000, "file:///dev/zero"):
+            provider.headers = {"Location": location}
+            await keys.refresh()
+        assert provider.elsewhere == 0
+        assert knows(keys, "rsa")
+        assert not knows(keys, "ec")
+        assert keys.cache.refresh_failures == 3
+        why = f"HTTP status {status}: redirects are not followed, configure where it is"
+        assert caplog.messages == [f"JWKS http://127.0.0.1:{provider.port}/jwks: {why}"]
+
+    with_provider(test)
+
+
+def test_no_redirect_leads_from_https_to_http(tmp_path: Path) -> None:
+    """In a process of its own, which trusts the provider's certificate."""
+    program = (
+        "import asyncio, sys; from proxy.keys import KeyService; from sasl.jwks import KeyCache\n"
+        "keys = KeyService(KeyCache(), sys.argv[1]); asyncio.run(keys.refresh())\n"
+        "print(keys.cache.key_count, keys.cache.last_error)"
+    )
+    authority, provider, plain = Authority(), Provider(), Provider()
+    ca = authority.write(tmp_path)
+
+    async def answer(url: str) -> str:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-c", program, url),
+            env={**os.environ, "SSL_CERT_FILE": str(ca)},
+            stdout=asyncio.subprocess.PIPE,
+        )
+        return (await process.communicate())[0].decode().strip()
+
+    async def run() -> None:
+        server = TestServer(provider.app())
+        async with TestServer(plain.app()) as other, asyncio.timeout(PATIENCE_SECONDS):
+            await server.start_server(ssl=server_context(authority.issue()))
+            url = str(server.make_url("/jwks"))
+            assert await answer(url) == "1 None", "its certificate is trusted"
+            provider.status = 302
+            provider.headers = {"Location": str(other.make_url("/jwks"))}
+            assert (await answer(url)).startswith("0 HTTP status 302: redirects")
+            await server.close()
+        assert (provider.asked, plain.asked) == (2, 0)
+
+    asyncio.run(run())
+
+
+def test_no_proxy_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who runs it would hand out the keys, and the environment is not what was configured."""
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+
+    async def test(keys: KeyService, provider: Provider) -> None:
+        await keys.refresh()
+        assert (provider.asked, knows(keys, "rsa")) == (1, True)
+
+    with_provider(test)
+
+
+def test_what_is_packed_is_not_unpacked() -> None:
+    """A thousand bytes could become a million."""
+
+    async def test(keys: KeyService, provider: Provider) -> None:
+        provider.headers = {"Content-Encoding": "gzip"}
+        provider.body = gzip.compress(RSA)
+        await keys.refresh()
+        assert keys.cache.last_error == "the JWKS is not a JSON object"
+
+    with_provider(test)
+
+
+def test_a_provider_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys_module, "FETCH_TIMEOUT", 0.2)
+
+    async def test(keys: KeyService, provider: Provider) -> None:
+        provider.answering.clear()
+        await keys.refresh()
+        assert keys.cache.last_error == "no answer within 0.2 seconds"
+        provider.answering.set()
+
+    with_provider(test)
 
 
 def test_http() -> None:
@@ -137,7 +276,7 @@ def test_a_failure_keeps_the_old_keys() -> None:
     with_provider(test)
 
 
-def test_what_a_url_may_hold_is_not_in_the_reason() -> None:
+def test_what_a_url_may_hold_is_not_in_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     """Which is told at `/readyz`, to whoever asks."""
 
     async def test(_: KeyService, provider: Provider) -> None:
@@ -146,8 +285,9 @@ def test_what_a_url_may_hold_is_not_in_the_reason() -> None:
         keys = service(url)
         await keys.refresh()
         assert keys.cache.last_error is not None
-        assert keys.cache.last_error.startswith("ClientResponseError: ")
-        assert "hidden" not in keys.cache.last_error
+        assert keys.cache.last_error == "HTTP status 503"
+        assert f"JWKS http://127.0.0.1:{provider.port}/jwks: HTTP status 503" in caplog.messages
+        assert "hidden" not in caplog.text
 
     with_provider(test)
 
