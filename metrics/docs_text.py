@@ -47,7 +47,11 @@ it is closed by size or age, synchronised to the disk and renamed in one step, a
 afterwards. Read the `.jsonl` files for whole lines; follow the `.open` one for what happened a
 second ago. What a crash leaves open is cut after its last whole line and closed at the next start.
 If the disk refuses, events are dropped and counted
-(`kafka_reauth_proxy_events_dropped_total`), never the connection held up.
+(`kafka_reauth_proxy_events_dropped_total`), never the connection held up. If the directory, or the
+file that grows, is removed, moved or replaced, that is noticed within about a second: a new file is
+begun, in a new directory if need be, and the events of the old one are counted as lost
+(`file_removed`), also where it was only moved and still has them. Closed files may be moved and
+removed as you like.
 
 ## Lines
 

@@ -67,6 +67,21 @@ class EventFile:
             raise
         self.size += written
 
+    def is_in_place(self) -> bool:
+        """Whether it is still there under its name.
+
+        False: it was removed, or its directory was removed, moved or replaced. What is written to
+        it is then seen by nobody who reads the directory.
+        """
+        try:
+            return _still_names(self._path, self._fd)
+        except OSError:  # writing to it, or closing it, will tell what is wrong
+            return True
+
+    def abandon(self) -> None:
+        """Leave it as it is, wherever it is."""
+        os.close(self._fd)
+
     def close(self) -> None:
         """Give it its lasting name; raises OSError if the disk or the directory refuses."""
         try:
@@ -102,7 +117,7 @@ def _lock(fd: int) -> bool:
 def _still_names(path: Path, fd: int) -> bool:
     try:
         named = path.lstat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     opened = os.fstat(fd)
     return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)

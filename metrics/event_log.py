@@ -40,13 +40,17 @@ class EventLog:
         self._settings = settings
         self._file: EventFile | None = None
         self._file_begun = 0.0
+        self._file_events = 0
+        """Events written to the file that is open."""
         self._retry_at: float | None = None
         self._complain_at: float | None = None
         self.written = 0
-        """Events written."""
+        """Events written, those of files that were then removed included."""
         self.written_bytes = 0
         self.dropped = 0
         """Events lost because the disk refused."""
+        self.removed = 0
+        """Events lost with files that were removed, or moved away, before they were closed."""
 
     def recover(self) -> None:
         """Close what a run before left open."""
@@ -59,6 +63,7 @@ class EventLog:
             self.dropped += len(lines)
             return
         data = "".join(f"{line}\n" for line in lines).encode("ascii")
+        self._leave_if_gone(now)
         try:
             if self._file is None:
                 self._begin(now, wall)
@@ -69,13 +74,19 @@ class EventLog:
             self._refused(error, now)
             return
         self._retry_at = None
+        self._file_events += len(lines)
         self.written += len(lines)
         self.written_bytes += len(data)
         self.tick(now)
 
     def tick(self, now: float) -> None:
-        """Close the file if it is large or old enough; call it about once a second."""
+        """Close the file if it is large or old enough, and look whether it is still there.
+
+        To be called about once a second: an event is written at most so long to a file that
+        nobody can read any more, and is counted as lost.
+        """
         settings = self._settings
+        self._leave_if_gone(now)
         if self._file is not None and (
             self._file.size >= settings.rotate_bytes
             or now - self._file_begun >= settings.rotate_seconds
@@ -84,6 +95,7 @@ class EventLog:
 
     def close(self, now: float) -> None:
         """Close the file, and let the oldest ones go."""
+        self._leave_if_gone(now)
         if self._file is None:
             return
         file, self._file = self._file, None
@@ -92,27 +104,41 @@ class EventLog:
             if self._settings.retention_bytes is not None:
                 enforce_retention(self._settings.directory, self._settings.retention_bytes)
         except OSError as error:
-            self._complain(error, now)
+            self._complain(_refusal(error), now)
 
     def _begin(self, now: float, wall: float) -> None:
         settings = self._settings
         stem = file_stem(settings.proxy_id, settings.worker, wall)
         self._file = EventFile(settings.directory, stem)
         self._file_begun = now
+        self._file_events = 0
+
+    def _leave_if_gone(self, now: float) -> None:
+        """Write no further to a file that is not in its place, and count what it had as lost."""
+        if self._file is None or self._file.is_in_place():
+            return
+        file, self._file = self._file, None
+        file.abandon()
+        self.removed += self._file_events
+        self._complain(f"has lost {file.path.name}, which was removed or moved away", now)
 
     def _refused(self, error: OSError, now: float) -> None:
         """Give the file up: on a disk that is sick, another one may have to be begun elsewhere."""
-        self._complain(error, now)
+        self._complain(_refusal(error), now)
         self.close(now)
         self._retry_at = now + RETRY_SECONDS
 
-    def _complain(self, error: OSError, now: float) -> None:
+    def _complain(self, what: str, now: float) -> None:
         if self._complain_at is not None and now < self._complain_at:
             return
         self._complain_at = now + COMPLAINT_SECONDS
         logger.warning(
-            "the event log in %s does not take events (%s); %d lost so far",
+            "the event log in %s %s; %d events lost so far",
             self._settings.directory,
-            error.strerror,
-            self.dropped,
+            what,
+            self.dropped + self.removed,
         )
+
+
+def _refusal(error: OSError) -> str:
+    return f"does not take events ({error.strerror})"

@@ -68,6 +68,7 @@ class EventWriter:
         snapshot.count(EVENT_LOG_BYTES, self._log.written_bytes)
         snapshot.count(EVENTS_DROPPED, self._queue_full, "queue_full")
         snapshot.count(EVENTS_DROPPED, self._log.dropped, "write_error")
+        snapshot.count(EVENTS_DROPPED, self._log.removed, "file_removed")
         snapshot.count(EVENTS_DROPPED, left_out, "strangers")
 
     def close(self, timeout: float = 5.0) -> bool:

@@ -2,7 +2,8 @@ import fcntl
 import logging
 import os
 import resource
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -176,7 +177,7 @@ def test_a_full_disk_leaves_whole_lines_and_counts_the_rest(
     (path,) = tmp_path.iterdir()
     assert path.read_bytes() == b"a" * 99 + b"\n"
     assert len(caplog.records) == 1
-    assert "2 lost so far" in caplog.text
+    assert "2 events lost so far" in caplog.text
 
 
 def test_writing_resumes_when_there_is_room_again(tmp_path: Path) -> None:
@@ -205,14 +206,86 @@ def test_one_line_of_complaint_a_minute(tmp_path: Path, caplog: pytest.LogCaptur
     assert log.dropped == COMPLAINT_SECONDS + 1
 
 
-def test_a_directory_that_vanishes_is_made_again(tmp_path: Path) -> None:
+def test_a_directory_that_vanishes_is_made_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was in it is lost; what comes afterwards is not."""
     directory = tmp_path / "events"
     log = log_in(directory)
-    log.append(["a"], 0.0, WALL)
+    log.append(["a", "b"], 0.0, WALL)
+    shutil.rmtree(directory)
+    log.append(["c"], 1.0, WALL)
+    log.close(2.0)
+    assert [path.read_bytes() for path in directory.iterdir()] == [b"c\n"]
+    assert (log.written, log.removed, log.dropped) == (3, 2, 0)
+    assert caplog.messages == [
+        f"the event log in {directory} has lost events-p-0-20270115T080000Z-0.jsonl.open,"
+        " which was removed or moved away; 2 events lost so far"
+    ]
+
+
+def move_away(directory: Path) -> None:
+    directory.rename(directory.with_name("old"))
+
+
+def replace(directory: Path) -> None:
+    move_away(directory)
+    directory.mkdir()
+
+
+def replace_by_a_file(directory: Path) -> None:
+    move_away(directory)
+    directory.write_text("not a directory")
+
+
+def remove_the_file(directory: Path) -> None:
     for path in directory.iterdir():
         path.unlink()
-    directory.rmdir()
-    log.close(1.0)
-    log.append(["b"], 2.0, WALL)
-    log.close(3.0)
-    assert [path.read_bytes() for path in directory.iterdir()] == [b"b\n"]
+
+
+def replace_the_file(directory: Path) -> None:
+    for path in directory.iterdir():
+        path.rename(directory / "taken")
+        path.write_text("of another program")
+
+
+WAYS = (shutil.rmtree, move_away, replace, replace_by_a_file, remove_the_file, replace_the_file)
+
+
+@pytest.mark.parametrize("do", WAYS)
+def test_a_file_that_is_gone_is_noticed_without_new_events(
+    tmp_path: Path, do: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    log = log_in(tmp_path / "events")
+    log.append(["a"], 0.0, WALL)
+    log.tick(1.0)
+    assert log.removed == 0
+    do(tmp_path / "events")
+    log.tick(2.0)
+    log.tick(3.0)
+    log.close(4.0)
+    assert (log.written, log.removed, len(caplog.messages)) == (1, 1, 1)
+    others = [path.read_text() for path in tmp_path.rglob("*.open")]
+    assert set(others) <= {"a\n", "of another program"}, "closed are our own files alone"
+
+
+def test_the_disk_does_not_take_another_directory(tmp_path: Path) -> None:
+    """Events are lost one way or the other, and counted once."""
+    log = log_in(tmp_path / "events")
+    log.append(["a"], 0.0, WALL)
+    replace_by_a_file(tmp_path / "events")
+    log.append(["b"], 1.0, WALL)
+    log.append(["c"], 2.0, WALL)
+    assert (log.written, log.removed, log.dropped) == (1, 1, 2)
+    (tmp_path / "events").unlink()
+    log.append(["d"], 1.0 + RETRY_SECONDS, WALL)
+    assert (log.written, log.removed, log.dropped) == (2, 1, 2)
+
+
+def test_what_was_moved_away_is_closed_when_it_is_back(tmp_path: Path) -> None:
+    """Its lock is given up: whoever starts in the directory takes it for an orphan."""
+    log = log_in(tmp_path / "events")
+    log.append(["a"], 0.0, WALL)
+    move_away(tmp_path / "events")
+    log.tick(1.0)
+    assert [path.read_text() for path in map(Path, recover_orphans(tmp_path / "old"))] == ["a\n"]

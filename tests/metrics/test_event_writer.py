@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -63,6 +64,23 @@ def test_a_full_queue_drops_and_counts(tmp_path: Path) -> None:
     assert figures(writer)[2] == {"queue_full": 9990}
 
 
+def test_events_of_a_directory_that_was_removed_are_counted_as_lost(tmp_path: Path) -> None:
+    """Without an event in between: the thread looks by itself."""
+    writer = writer_in(tmp_path / "events")
+    writer.start()
+    writer.emit(line())
+    wait_for_one(writer)
+    shutil.rmtree(tmp_path / "events")
+    deadline = time.monotonic() + 60
+    while not figures(writer)[2]:
+        assert time.monotonic() < deadline
+        os.sched_yield()
+    writer.emit(line(sequence=1))
+    assert writer.close()
+    assert (figures(writer)[0], figures(writer)[2]) == (2, {"file_removed": 1})
+    assert len(list((tmp_path / "events").glob("*.jsonl"))) == 1
+
+
 def test_who_follows_the_open_file_sees_events_soon(tmp_path: Path) -> None:
     writer = writer_in(tmp_path)
     writer.start()
@@ -108,4 +126,5 @@ def test_what_was_left_out_before_is_told_beside_what_was_lost(tmp_path: Path) -
     snapshot = Snapshot()
     writer_in(tmp_path).report(snapshot, left_out=3)
     dropped = snapshot.values[EVENTS_DROPPED.name]
-    assert dropped == {("queue_full",): 0, ("write_error",): 0, ("strangers",): 3}
+    lost = dict.fromkeys([("queue_full",), ("write_error",), ("file_removed",)], 0)
+    assert dropped == lost | {("strangers",): 3}
