@@ -175,6 +175,14 @@ UPSTREAM_FAILED_REAUTHENTICATION = counter(
     " closed the client's.",
     LISTENER,
 )
+UPSTREAM_UNREACHABLE = gauge(
+    "upstream_unreachable",
+    "1 if no broker answered when a worker last asked: at once when a connection for a client"
+    " fails and then every second, else once a minute or, of a gateway, once in"
+    " upstream.metadata.max.age.ms. A login that is refused is an answer (upstream_login_refused),"
+    " and one broker of a cluster suffices.",
+    merge=Merge.MAX,
+)
 BROKERS_NOT_SHOWN = gauge(
     "brokers_not_shown",
     "Brokers that clients of a gateway are not shown, of the worker that shows the fewest:"

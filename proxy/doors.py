@@ -16,7 +16,7 @@ from proxy.errors import ConfigError
 from proxy.listener import Listener
 from proxy.ports import BrokerPorts
 from proxy.routing.brokers import Gateway
-from proxy.routing.discovery import ClusterDiscovery, SidecarDiscovery, Target
+from proxy.routing.discovery import ClusterDiscovery, Discovery, SidecarDiscovery, Target
 from proxy.routing.transparent import TransparentDiscovery, Vestibule, judge
 from proxy.unending import unending
 from proxy.upstream import Access
@@ -75,10 +75,9 @@ class Routing:
         now = asyncio.get_running_loop().time()
         for listener in self._listeners:
             self._map(listener)
-        for discovery in (self._sidecar, self._cluster, self._transparent):
-            if discovery is not None:
-                await discovery.round(now)
-                self._spawn(unending(discovery.run))
+        for discovery in self._discoveries():
+            await discovery.look(now)
+            self._spawn(unending(discovery.run))
         for listener in self._listeners:
             await self._serve(listener, None, listening[listener.name], self._entrance(listener))
 
@@ -202,8 +201,8 @@ class Routing:
 
     def suspect(self, broker: Target) -> None:
         """A broker could not be reached: look soon where it is and what it is."""
-        for discovery in (self._sidecar, self._cluster, self._transparent):
-            if discovery is not None and discovery.knows(broker):
+        for discovery in self._discoveries():
+            if discovery.knows(broker):
                 discovery.wake(broker)
 
     def not_ready(self) -> list[str]:
@@ -235,14 +234,20 @@ class Routing:
         return gateway.unopened[min(gateway.unopened)]
 
     def collect(self, snapshot: Snapshot) -> None:
-        """Add whether brokers let the proxy in."""
+        """Add whether brokers can be reached, and let the proxy in."""
+        unreachable = any(one.unreachable is not None for one in self._discoveries())
+        snapshot.gauge(registry.UPSTREAM_UNREACHABLE, unreachable)
         if self._identity is not None:
             snapshot.gauge(registry.UPSTREAM_LOGIN_REFUSED, bool(self._refusals()))
 
     def _refusals(self) -> list[str]:
-        everywhere = (self._sidecar, self._cluster, self._transparent)
-        refusals = (one.refusal for one in everywhere if one is not None)
+        refusals = (one.refusal for one in self._discoveries())
         return [refusal for refusal in refusals if refusal is not None]
+
+    def _discoveries(self) -> list[Discovery]:
+        """Return those that there are listeners for."""
+        everywhere = (self._sidecar, self._cluster, self._transparent)
+        return [one for one in everywhere if one is not None]
 
     def close(self) -> None:
         """Accept nobody any more."""

@@ -33,6 +33,8 @@ class KeyService:
         self._secrets = tuple(filter(None, (parts.password, parts.query)))
         """What may be secret in the URL, and stand in an error, which `/readyz` tells, too."""
         self._fetch: asyncio.Task[None] | None = None
+        self._are_too_old = False
+        """Whether the log says that the keys are too old."""
 
     async def run(self) -> None:
         """Refresh for ever, on schedule."""
@@ -61,10 +63,30 @@ class KeyService:
         except Exception as error:  # whatever the network does, the old keys stay
             told = fit_for_log(str(error), self._secrets)
             self.cache.failed(f"{type(error).__name__}: {told}", loop.time())
-        if self.cache.last_error is not None and self.cache.last_error != known_error:
-            log.warning("JWKS %s: %s", self._name, self.cache.last_error)
-        elif self.cache.last_error is None and known_error is not None:
+        self._log_changes(known_error, loop.time())
+
+    def _log_changes(self, known_error: str | None, now: float) -> None:
+        """Say how the fetch went, if the one before went otherwise."""
+        error = self.cache.last_error
+        if error is not None and error != known_error:
+            log.warning("JWKS %s: %s", self._name, error)
+        elif error is None and known_error is not None:
             log.info("JWKS %s: read again", self._name)
+        were_too_old = self._are_too_old
+        self._are_too_old = self.cache.key_count > 0 and not self.cache.are_believed(now)
+        if self._are_too_old and not were_too_old:
+            log.error(
+                "JWKS %s: the keys are too old, every token is refused until they are read again",
+                self._name,
+            )
+
+    def not_ready(self, now: float) -> str | None:
+        """Why no token can be verified now; None: tokens can."""
+        if self.cache.are_believed(now):
+            return None
+        age = self.cache.age_seconds(now)
+        what = "were never read" if age is None else f"are too old, read {age:.0f} s ago"
+        return f"signing keys {what}: {self.cache.last_error or 'nobody answered yet'}"
 
     async def _document(self) -> bytes:
         if isinstance(self._source, Path):

@@ -196,10 +196,8 @@ class Listener:
 
     def not_ready(self) -> list[str]:
         """Why clients cannot be served by this listener now; empty: they can."""
-        if self.keys is None or self.keys.cache.age_seconds(self.office.loop.time()) is not None:
-            return []
-        why = self.keys.cache.last_error or "nobody answered yet"
-        return [f"listener {self.name}: signing keys were never read: {why}"]
+        why = None if self.keys is None else self.keys.not_ready(self.office.loop.time())
+        return [] if why is None else [f"listener {self.name}: {why}"]
 
     def collect(self, snapshot: Snapshot, now: float) -> None:
         """Add what is counted for all its connections; `Sessions.survey` goes through them."""
@@ -233,7 +231,7 @@ def _token_settings(settings: config.Listener) -> OAuthBearerSettings:
 
 def _key_service(settings: config.Listener) -> KeyService | None:
     url = settings.sasl_oauthbearer_jwks_endpoint_url
-    if url is None:
+    if url is None or "OAUTHBEARER" not in settings.sasl_enabled_mechanisms:
         return None
     cache = KeyCache(
         KeyCacheSettings(

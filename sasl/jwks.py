@@ -120,13 +120,17 @@ class KeyCache(Fetched):
         """The time since the last good fetch; None: there was none."""
         return None if self._loaded_at is None else now - self._loaded_at
 
+    def are_believed(self, now: float) -> bool:
+        """Whether there are keys, and they are no older than `max_age_ms`."""
+        age = self.age_seconds(now)
+        return age is not None and age * 1000 <= self._settings.max_age_ms
+
     def find(self, algorithm: str, kid: str | None, now: float) -> PublicKey | KeyMissing:
         """The key for a token's `alg` (a name of `ALGORITHMS`) and `kid`.
 
         A token without `kid` is accepted when exactly one key fits, as in Kafka.
         """
-        age = self.age_seconds(now)
-        if age is None or age * 1000 > self._settings.max_age_ms:
+        if not self.are_believed(now):
             return KeyMissing.NO_KEYS
         if kid is None:
             fitting = self._by_algorithm[algorithm]

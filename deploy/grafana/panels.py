@@ -252,6 +252,15 @@ OPERATION = (
         [("{{quota}} {{entry}}", per_second("quota_throttles_total", by="quota, entry", of="@"))],
     ),
     Panel(
+        "No way to any broker",
+        "1: none answers now, or none lets the proxy in.",
+        "short",
+        [
+            ("cannot be reached: {{instance}}", "max by (instance) (P_upstream_unreachable{@})"),
+            ("login refused: {{instance}}", "max by (instance) (P_upstream_login_refused{@})"),
+        ],
+    ),
+    Panel(
         "Broken ways to brokers and to keys",
         "Failed connections to brokers and failed loads of signing keys, per second.",
         "ops",

@@ -6,7 +6,8 @@ Laws:
 - A target object lives as long as its broker; host, port and versions change in place, so a
   connection reads them when it begins.
 - `on_versions` comes exactly when what a broker offers is first known or has changed.
-- The broker's silence changes nothing: what was known stays until something else is known.
+- The broker's silence changes nothing but `unreachable`: what was known stays until something else
+  is known.
 """
 
 import asyncio
@@ -53,13 +54,23 @@ class Target:
     """What it offers; None until it was asked."""
     _asked_at: float | None = field(default=None, repr=False)
     """Monotonic seconds of the last answer; None: to be asked in the next round."""
-    refusal: str | None = field(default=None, repr=False)
-    """Why it does not let the proxy in; None: it does, or was not reached."""
+    fault: BrokerFault | None = field(default=None, repr=False)
+    """Why its last question was not answered; None: it was, or none was asked."""
 
     @property
     def ready(self) -> bool:
         """Whether ApiVersions can be answered for it."""
         return self.versions is not None
+
+    @property
+    def refusal(self) -> str | None:
+        """Why it does not let the proxy in; None: it does, or was not reached."""
+        return self.fault.reason if isinstance(self.fault, LoginRefused) else None
+
+    @property
+    def unreachable(self) -> str | None:
+        """Why it did not answer when it was last asked; None: it did, or was not asked."""
+        return None if self.fault is None or self.refusal is not None else self.fault.reason
 
     def suspect(self) -> None:
         """Have it asked anew in the next round: it may come back as another version."""
@@ -82,9 +93,9 @@ class Target:
             line = repeats.line(cause, f"API versions unknown: {fault.reason}", now)
             if line is not None:
                 log.warning("%s", line)
-            self.refusal = fault.reason if isinstance(fault, LoginRefused) else None
+            self.fault = fault
             return None
-        self.refusal = None
+        self.fault = None
         return upstream
 
 
@@ -103,6 +114,8 @@ class Discovery(ABC):
         self._woken = asyncio.Event()
         self._repeats = Repeats()
         """Not each target's own: of those that clients dial in vain there is always a new one."""
+        self._logged_unreachable = False
+        """Whether the log's last word is that no broker can be reached."""
 
     async def run(self) -> None:
         """Ask until cancelled."""
@@ -110,7 +123,7 @@ class Discovery(ABC):
         now = asyncio.get_running_loop().time
         while True:
             self._woken.clear()
-            failures = 0 if await self.round(now()) else failures + 1
+            failures = 0 if await self.look(now()) else failures + 1
             await asyncio.sleep(FIRST_BACKOFF)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.pause(failures)):
@@ -127,6 +140,28 @@ class Discovery(ABC):
     def refusal(self) -> str | None:
         """Why brokers do not let the proxy in; None: they do, or were not reached."""
         return None
+
+    @property
+    @abstractmethod
+    def unreachable(self) -> str | None:
+        """Why no broker answered when they were last asked.
+
+        None: one did, if only to refuse the proxy's login, or there was none to ask.
+        """
+
+    async def look(self, now: float) -> bool:
+        """Make a round, and log when the brokers can no longer be reached, and when again."""
+        answered = await self.round(now)
+        why = self.unreachable
+        if why is None and self._logged_unreachable:
+            self._logged_unreachable = False
+            log.info("brokers can be reached again")
+        elif why is not None and not self._logged_unreachable:
+            line = self._repeats.line("unreachable", f"no broker can be reached: {why}", now)
+            if line is not None:
+                self._logged_unreachable = True
+                log.error("%s", line)
+        return answered
 
     @abstractmethod
     async def round(self, now: float) -> bool:
@@ -182,6 +217,11 @@ class SidecarDiscovery(Discovery):
         """Why the broker does not let the proxy in."""
         return self.target.refusal
 
+    @property
+    def unreachable(self) -> str | None:
+        """Why the broker did not answer when it was last asked."""
+        return self.target.unreachable
+
     async def round(self, now: float) -> bool:
         """Ask the broker what it offers, if that is due."""
         return await self._refresh((self.target,), now)
@@ -214,6 +254,7 @@ class ClusterDiscovery(Discovery):
         """Ids, as the log has them."""
         self._turns = count()
         self._refusal: str | None = None
+        self._unreachable: str | None = None
         self.targets: dict[int, Target] = {}
         """By broker id."""
 
@@ -225,6 +266,11 @@ class ClusterDiscovery(Discovery):
     def refusal(self) -> str | None:
         """Why no broker that was asked for the others lets the proxy in."""
         return self._refusal
+
+    @property
+    def unreachable(self) -> str | None:
+        """Why no broker told of the cluster when they were last asked."""
+        return self._unreachable
 
     def gateway(self, advertised_host: str, ports: Ports) -> Gateway:
         """Return what one listener shows of this cluster."""
@@ -254,20 +300,26 @@ class ClusterDiscovery(Discovery):
         if known:
             turn = next(self._turns) % len(known)
             known = known[turn:] + known[:turn]
+        unreachable: str | None = None
+        answered = False
         for host, port in dict.fromkeys((*known, *self._bootstrap_servers)):
             try:
                 view = await fetch_metadata(host, port, self._access)
+            except LoginRefused as fault:
+                self._refusal = reason = fault.reason
+                answered = True
             except BrokerFault as fault:
-                reason = fault.reason
-                self._refusal = reason if isinstance(fault, LoginRefused) else self._refusal
+                unreachable = reason = fault.reason
             else:
-                self._refusal = None
+                self._refusal = self._unreachable = None
+                answered = True
                 if view.brokers:
                     return view
                 reason = f"broker {host}:{port} knows of none"
             line = self._repeats.line(f"{host}:{port}", f"brokers unknown: {reason}", now)
             if line is not None:
                 log.warning("%s", line)
+        self._unreachable = None if answered else unreachable
         return None
 
     def _shown(self, view: ClusterView, now: float) -> ClusterView:

@@ -74,6 +74,12 @@ class TransparentDiscovery(Discovery):
         self.targets: dict[Address, Target] = {}
         self._asked: dict[Address, asyncio.Task[Target]] = {}
 
+    @property
+    def unreachable(self) -> str | None:
+        """Why no broker that clients were brought to answered when it was last asked."""
+        reasons = [target.unreachable for target in self.targets.values()]
+        return reasons[0] if reasons and None not in reasons else None
+
     async def round(self, now: float) -> bool:
         """Ask the known brokers what they offer, where that is due."""
         return await self._refresh(list(self.targets.values()), now)

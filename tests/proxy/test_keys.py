@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -301,6 +302,33 @@ def test_keys_that_are_too_old_are_believed_no_longer() -> None:
         await keys.refresh()
         assert knows(keys, "rsa")
         assert not knows(keys, "rsa", later=600)
+
+    with_provider(test, refresh_ms=600_000, max_age_ms=600_000)
+
+
+def test_keys_that_become_too_old_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, keys_module.__name__)
+
+    def lines() -> list[str]:
+        return [line.partition("/jwks: ")[2] for line in caplog.messages]
+
+    async def test(keys: KeyService, provider: Provider) -> None:
+        now = asyncio.get_running_loop().time()
+        keys.cache.loaded(RSA, now - 599)
+        provider.status = 503
+        await keys.refresh()
+        assert (keys.not_ready(now), lines()) == (None, ["HTTP status 503"])
+        keys.cache.loaded(RSA, now - 601)
+        keys.cache.failed("HTTP status 503", now)
+        for _ in range(2):
+            await keys.refresh()
+        assert lines()[1:] == [
+            "the keys are too old, every token is refused until they are read again"
+        ]
+        assert keys.not_ready(now) == "signing keys are too old, read 601 s ago: HTTP status 503"
+        provider.status = 200
+        await keys.refresh()
+        assert (keys.not_ready(now), lines()[2:]) == (None, ["read again"])
 
     with_provider(test, refresh_ms=600_000, max_age_ms=600_000)
 

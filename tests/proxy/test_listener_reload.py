@@ -43,19 +43,23 @@ def settings(directory: Path, **changes: object) -> Settings:
     return from_mapping(mapping, base_dir=directory).listeners[0]
 
 
+def opened(directory: Path, **changes: object) -> Listener:
+    return Listener(
+        settings(directory, **changes),
+        office=Office(),
+        credentials=alice(),
+        fake_secret=FAKE_SECRET,
+        rights=Unjudged(),
+        most_connections=100,
+    )
+
+
 @pytest.fixture
 def listener(tmp_path: Path) -> Listener:
     (tmp_path / "keys.json").write_bytes(document(ed_key().jwk()))
 
     async def made() -> Listener:
-        return Listener(
-            settings(tmp_path),
-            office=Office(),
-            credentials=alice(),
-            fake_secret=FAKE_SECRET,
-            rights=Unjudged(),
-            most_connections=100,
-        )
+        return opened(tmp_path)
 
     one = asyncio.run(made())
     assert one.keys is not None
@@ -67,14 +71,7 @@ def test_why_keys_were_never_read_is_told(listener: Listener, tmp_path: Path) ->
     assert listener.not_ready() == []
 
     async def reasons() -> list[str]:
-        other = Listener(
-            settings(tmp_path, **{"sasl.oauthbearer.jwks.endpoint.url": "file:none.json"}),
-            office=Office(),
-            credentials=alice(),
-            fake_secret=FAKE_SECRET,
-            rights=Unjudged(),
-            most_connections=100,
-        )
+        other = opened(tmp_path, **{"sasl.oauthbearer.jwks.endpoint.url": "file:none.json"})
         assert other.keys is not None
         before = other.not_ready()
         await other.keys.refresh()
@@ -83,6 +80,33 @@ def test_why_keys_were_never_read_is_told(listener: Listener, tmp_path: Path) ->
     before, after = asyncio.run(reasons())
     assert before == "listener clients: signing keys were never read: nobody answered yet"
     assert after.startswith("listener clients: signing keys were never read: FileNotFoundError: ")
+
+
+def test_a_listener_whose_keys_are_too_old_is_not_ready(tmp_path: Path) -> None:
+    """Every token is refused: of several proxies another one may have keys."""
+
+    async def run() -> None:
+        now = asyncio.get_running_loop().time()
+        stale, fresh, without = (
+            opened(tmp_path, name="stale"),
+            opened(tmp_path, name="fresh"),
+            opened(tmp_path, name="without", **{"sasl.enabled.mechanisms": [SCRAM]}),
+        )
+        assert stale.keys is not None
+        assert fresh.keys is not None
+        assert without.keys is None, "its clients present no tokens"
+        stale.keys.cache.loaded(document(ed_key().jwk()), now - 86_401)
+        fresh.keys.cache.loaded(document(ed_key().jwk()), now - 86_300)
+        stale.keys.cache.failed("HTTP status 503", now)
+        fresh.keys.cache.failed("HTTP status 503", now)
+        (reason,) = stale.not_ready()
+        assert reason.startswith("listener stale: signing keys are too old, read 8640")
+        assert reason.endswith(" s ago: HTTP status 503")
+        assert fresh.not_ready() == without.not_ready() == []
+        stale.keys.cache.loaded(document(ed_key().jwk()), now)
+        assert stale.not_ready() == []
+
+    asyncio.run(run())
 
 
 class Opened(Play):

@@ -190,14 +190,32 @@ def test_whether_brokers_let_the_proxy_in_is_told(monkeypatch: pytest.MonkeyPatc
     async def run() -> None:
         async with FakeBroker() as broker:  # it knows no SASL
             without, routing = routed(broker.port), routed(broker.port, **login)
-            assert told(routing) == values((registry.UPSTREAM_LOGIN_REFUSED, 0))
+            reached = (registry.UPSTREAM_UNREACHABLE, 0)
+            assert told(routing) == values((registry.UPSTREAM_LOGIN_REFUSED, 0), reached)
             for one in (without, routing):
                 assert one._sidecar is not None
                 await one._sidecar.round(0.0)
-            assert told(without) == {}
-            assert told(routing) == values((registry.UPSTREAM_LOGIN_REFUSED, 1))
+            assert told(without) == values(reached)
+            assert told(routing) == values((registry.UPSTREAM_LOGIN_REFUSED, 1), reached)
             (reason,) = routing.not_ready()
             assert "login failed: " in reason
+
+    asyncio.run(run())
+
+
+def test_whether_brokers_can_be_reached_now_is_told() -> None:
+    """Though the proxy stays ready: what was known of them stays, and they may be back soon."""
+
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            routing = routed(broker.port)
+            assert routing._sidecar is not None
+            await routing._sidecar.look(0.0)
+            assert told(routing) == values((registry.UPSTREAM_UNREACHABLE, 0))
+        routing.suspect(routing._sidecar.target)
+        await routing._sidecar.look(1.0)
+        assert told(routing) == values((registry.UPSTREAM_UNREACHABLE, 1))
+        assert routing.not_ready() == []
 
     asyncio.run(run())
 

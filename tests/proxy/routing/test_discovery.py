@@ -157,6 +157,52 @@ def test_silence_of_all_brokers_changes_nothing() -> None:
     play(transcript)
 
 
+def reach(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the log says of whether brokers can be reached."""
+    return [one for one in caplog.messages if "can be reached" in one]
+
+
+def test_a_cluster_that_cannot_be_reached_is_told_and_when_it_can_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def transcript(cluster: Cluster) -> None:
+        discovery = cluster.discovery
+        assert discovery.unreachable is None, "nobody was asked yet"
+        await discovery.look(now=0)
+        cluster.one.answer = b""
+        await discovery.look(now=60)
+        assert discovery.unreachable is None, "one broker answers"
+        cluster.two.answer = b""
+        for now in (61, 62, 63):
+            await discovery.look(now=now)
+            assert discovery.unreachable is not None
+        assert len(reach(caplog)) == 1
+        cluster.one.answer = None
+        await discovery.look(now=64)
+        assert discovery.unreachable is None
+        assert reach(caplog)[1:] == ["brokers can be reached again"]
+
+    play(transcript)
+
+
+def test_a_cluster_that_comes_and_goes_is_told_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def transcript(cluster: Cluster) -> None:
+        for now in range(0, 60, 2):
+            cluster.one.answer = cluster.two.answer = b""
+            await cluster.discovery.look(now=now)
+            cluster.one.answer = cluster.two.answer = None
+            await cluster.discovery.look(now=now + 1)
+        assert len(reach(caplog)) == 2
+
+    play(transcript)
+
+
 def test_one_living_broker_suffices() -> None:
     async def transcript(cluster: Cluster) -> None:
         cluster.one.answer = b""
@@ -266,9 +312,14 @@ def test_a_sidecar_asks_its_one_broker() -> None:
             assert await discovery.round(now=0)
             assert discovery.target.ready
             assert told == [discovery.target]
+            assert discovery.unreachable is None
         discovery.wake(discovery.target)
         assert not await discovery.round(now=1)
         assert discovery.target.ready, "what was known stays"
+        assert discovery.unreachable is not None
+        async with FakeBroker(port=discovery.target.port):
+            assert await discovery.round(now=2)
+            assert discovery.unreachable is None
 
     asyncio.run(run())
 
@@ -292,6 +343,7 @@ def test_a_broker_that_refuses_the_proxy_is_asked_after_growing_pauses(
             assert not await discovery.round(now=0)
             assert discovery.refusal is not None
             assert "does not know SaslAuthenticate" in discovery.refusal
+            assert discovery.unreachable is None, "it answered"
             pauses = [discovery.pause(failures) for failures in range(1, 20)]
             assert pauses == sorted(pauses)
             assert pauses[-1] == LONGEST_AFTER_REFUSAL
