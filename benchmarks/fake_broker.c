@@ -5,8 +5,8 @@
  *
  * Prints "listening 127.0.0.1:PORT" when it accepts connections and runs until it is killed.
  * It answers ApiVersions v0-v4, Metadata v0-v13 (itself as the only broker, the configured topics
- * when all or some are asked for) and Produce v3-v13 (success for one partition of topic "bench";
- * silence at acks=0). Anything else closes the connection.
+ * when all or some are asked for), Produce v3-v13 (success for one partition of topic "bench";
+ * silence at acks=0) and Fetch v12 (no topics, no session). Anything else closes the connection.
  */
 #define _GNU_SOURCE
 #include "wire.h"
@@ -27,6 +27,7 @@ enum {
     MAX_FRAME_BYTES = 104857600, /* socket.request.max.bytes */
     PRODUCE_VERSIONS = 14,
     METADATA_LAST = 13,
+    FETCH_VERSION = 12,
     API_VERSIONS_LAST = 4,
 };
 
@@ -111,6 +112,15 @@ static void put_produce(struct buffer *b, unsigned version)
     put_tags(b, flexible), put_tags(b, flexible);
     put32(b, 0); /* throttle_time_ms */
     put_tags(b, flexible);
+    frame_end(b, start);
+}
+
+static void put_fetch(struct buffer *b, uint32_t correlation_id)
+{
+    size_t start = frame_begin(b);
+    put32(b, correlation_id), put_tags(b, true);
+    put32(b, 0), put16(b, 0), put32(b, 0); /* throttle_time_ms, error_code, session_id */
+    put_array(b, true, 0), put_tags(b, true);
     frame_end(b, start);
 }
 
@@ -244,6 +254,10 @@ static bool answer(const uint8_t *p, size_t n)
     switch (api_key) {
     case API_PRODUCE:
         return answer_produce(p, n, version, correlation_id);
+    case API_FETCH:
+        if (version == FETCH_VERSION)
+            put_fetch(&answers, correlation_id);
+        return version == FETCH_VERSION;
     case API_METADATA:
         return answer_metadata(p, n, version, correlation_id);
     case API_VERSIONS:

@@ -14,6 +14,7 @@
 
 enum {
     API_PRODUCE = 0,
+    API_FETCH = 1,
     API_METADATA = 3,
     API_SASL_HANDSHAKE = 17,
     API_VERSIONS = 18,

@@ -215,7 +215,7 @@ AUTHORIZER_DECISIONS = counter(
     "authorizer_decisions_total",
     "Decisions of the authorizer by operation and result (allowed, denied, would_be_denied); those"
     " that only cut a list to what may be seen are counted if they allow. Super users and answers"
-    " that a connection remembers are not counted.",
+    " that connections of a principal remember are not counted.",
     ("operation", "result"),
 )
 AUTHORIZER_CACHE_HITS = counter(

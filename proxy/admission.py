@@ -13,7 +13,7 @@ Laws:
 from collections.abc import Callable
 from functools import partial
 from sys import maxsize
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from proxy.acl.guards import GUARDS
 from proxy.acl.judgement import (
@@ -59,20 +59,20 @@ from proxy.wire.request import Request, parse_request, response_frame
 if TYPE_CHECKING:
     from proxy.connection import Connection
 
-T = TypeVar("T")
-
 MOST_REMEMBERED: Final = 16
 """Requests that are remembered as allowed: enough for a group's heartbeats and commits."""
 LONGEST_REMEMBERED: Final = 256
 """Bytes."""
-MOST_TOPICS_REMEMBERED: Final = 64
-"""Topics that are remembered as written to, and as read."""
+MOST_TOPICS_REMEMBERED: Final = 4_096
+"""Topics that a principal at an address is remembered to write to, and to read."""
 MOST_LOOKED_UP: Final = 1_000
 """Ids in one question: reading the answer takes some ten milliseconds, be there many partitions."""
 LOOKUP_VERSION: Final = 12
 """First Metadata version that takes ids without names (KIP-516)."""
+_NOTHING: Final[frozenset[bytes]] = frozenset()
+"""One for all connections: Python makes another empty one each time."""
 _LOOKUP_ID: Final = 0
-"""Correlation id of the proxy's own request: answers come in order, so any would do."""
+"""Correlation id of the proxy's own request; answers come in order."""
 
 
 class Admission:
@@ -112,10 +112,10 @@ class Admission:
     def rights_changed(self, authority: ClientAuthority) -> None:
         """Judge by `authority` from now on, and forget what was allowed."""
         self._authority = authority
-        self._allowed: set[bytes] = set()
-        self._allowed_topics: set[tuple[int, bytes]] = set()
-        self._readable_topics: set[tuple[bool, bytes]] = set()
-        self._sessions: set[int] = set()  # a new one: answers under way shall not add to it
+        self._allowed = _NOTHING
+        topics = authority.allowed_topics
+        self._allowed_topics, self._readable_topics = topics.written, topics.read
+        self._sessions: set[int] | None = None  # answers under way shall not add to the next one
 
     def may_administer(self, operation: Operation) -> bool:
         """Whether its principal may do this to the cluster."""
@@ -167,8 +167,8 @@ class Admission:
         report = authority.auditing  # else the guard is asked again, and reports
         return authority.may(operation, ResourceType.TOPIC, topic, report=report)
 
-    def _note_topic(self, said: T, topics: set[T]) -> None:
-        if self._authority.auditing:
+    def _note_topic(self, said: tuple[int, bytes], topics: set[tuple[int, bytes]]) -> None:
+        if self._authority.auditing or len(said[1]) > LONGEST_REMEMBERED:
             return
         if len(topics) >= MOST_TOPICS_REMEMBERED:
             topics.clear()
@@ -235,9 +235,8 @@ class Admission:
             if found is None or content[at - 1]:
                 return False
             session_id, epoch, topics = found
-            if epoch != FINAL_EPOCH and (
-                epoch == INITIAL_EPOCH or session_id not in self._sessions
-            ):
+            known = epoch != INITIAL_EPOCH and session_id in (self._sessions or ())
+            if not known and epoch != FINAL_EPOCH:
                 return False
             return all(self._may_read(version, said) for said in topics)
         if api_key == PRODUCE:
@@ -248,13 +247,15 @@ class Admission:
         return len(content) <= LONGEST_REMEMBERED and content[:4] + content[8:] in self._allowed
 
     def _inquiry(self, request: Request, authority: Authority) -> Inquiry:
+        if self._sessions is None and request.api_key == FETCH:
+            self._sessions = set()
         return Inquiry(
             api_version=request.api_version,
             body=request.body,
             authority=authority,
             topics=self._topics,
             listed=self._topics.listed,
-            fetch_sessions=self._sessions,
+            fetch_sessions=set() if self._sessions is None else self._sessions,
             brokers_make_topics=self._brokers_make_topics,
         )
 
@@ -282,9 +283,8 @@ class Admission:
             or self._authority.auditing
         ):
             return
-        if len(self._allowed) >= MOST_REMEMBERED:
-            self._allowed.clear()
-        self._allowed.add(content[:4] + content[8:])
+        others = self._allowed if len(self._allowed) < MOST_REMEMBERED else _NOTHING
+        self._allowed = others | {content[:4] + content[8:]}
 
     def _change(self, change: Change, request: Request, route: Route, now: float) -> None:
         connection, content = self._connection, request.content

@@ -230,7 +230,7 @@ OPERATION = (
     ),
     Panel(
         "Decisions about requests",
-        "Of the authorizer, per second; what a connection remembers is not counted.",
+        "Of the authorizer, per second; what connections remember is not counted.",
         "ops",
         [
             (

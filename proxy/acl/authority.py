@@ -11,6 +11,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from proxy.acl.index import AclIndex, Decision
+from proxy.acl.judgement import AllowedTopics
 from proxy.acl.model import CLUSTER_NAME, WILDCARD, Acl, AuthorizerMode, Operation, ResourceType
 
 _MOST_DECISIONS: Final = 4096
@@ -122,7 +123,15 @@ class Authorizer:
 class IndexAuthority:
     """One principal at one address: a `proxy.acl.judgement.ClientAuthority`."""
 
-    __slots__ = ("__weakref__", "_authorizer", "_decisions", "_index", "host", "principal")
+    __slots__ = (
+        "__weakref__",
+        "_allowed_topics",
+        "_authorizer",
+        "_decisions",
+        "_index",
+        "host",
+        "principal",
+    )
 
     def __init__(self, authorizer: Authorizer, principal: str, host: str) -> None:
         self.principal = principal
@@ -130,6 +139,13 @@ class IndexAuthority:
         self._authorizer = authorizer
         self._index = authorizer.index
         self._decisions: dict[tuple[int, str], Decision] = {}
+        self._allowed_topics = AllowedTopics()
+
+    @property
+    def allowed_topics(self) -> AllowedTopics:
+        """What connections found to be allowed by the ACLs in force."""
+        self._current_index()
+        return self._allowed_topics
 
     @property
     def version(self) -> int:
@@ -197,11 +213,7 @@ class IndexAuthority:
         )
 
     def _decide(self, operation: Operation, resource_type: ResourceType, name: str) -> Decision:
-        authorizer = self._authorizer
-        index = authorizer.index
-        if index is not self._index:
-            self._index = index
-            self._decisions = {}
+        authorizer, index = self._authorizer, self._current_index()
         # Numbers: enumerations are slow as keys
         key = resource_type << 4 | operation, name
         decision = self._decisions.get(key)
@@ -214,6 +226,15 @@ class IndexAuthority:
                 self._decisions = {}
             self._decisions[key] = decision
         return decision
+
+    def _current_index(self) -> AclIndex:
+        """Return the ACLs in force; what was found by others is forgotten."""
+        index = self._authorizer.index
+        if index is not self._index:
+            self._index = index
+            self._decisions = {}
+            self._allowed_topics = AllowedTopics()
+        return index
 
     def _count(
         self,

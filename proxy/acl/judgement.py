@@ -96,8 +96,27 @@ class Authority(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class AllowedTopics:
+    """Topics that a principal at an address may write and read, in the bytes that name them.
+
+    One for all its connections: they may be thousands, and each may use hundreds of topics.
+    """
+
+    written: set[tuple[int, bytes]] = field(default_factory=set)
+    """API version of a Produce, and what `only_topic` finds in it."""
+    read: set[tuple[int, bytes]] = field(default_factory=set)
+    """Whether the topic is named by its id, and name or id."""
+
+
 class ClientAuthority(Authority, Protocol):
     """One principal at one address, whose requests to the proxy itself are judged as well."""
+
+    @property
+    def allowed_topics(self) -> AllowedTopics:
+        """What connections found to be allowed by the ACLs that apply now; another one when they
+        change, and never filled while auditing."""
+        ...
 
     def may_administer(self, operation: Operation) -> bool:
         """Whether it may do this to ACLs, quotas and users, which is to do it to the cluster.

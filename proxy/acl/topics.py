@@ -31,6 +31,9 @@ CLIENT_ID: Final = "reauth-proxy"
 NO_ID: Final = bytes(16)
 """Kafka's `Uuid.ZERO_UUID`, which no topic has."""
 
+_NONE: Final[frozenset[bytes]] = frozenset()
+"""One for all connections: Python makes another empty one each time."""
+
 KnownTopics = dict[bytes, str]
 """Names by id; one for all connections of a worker."""
 
@@ -38,9 +41,11 @@ KnownTopics = dict[bytes, str]
 class LookedUpTopics(Mapping[bytes, str | None]):
     """What one connection knows of topic ids; `judgement.TopicNames`."""
 
+    __slots__ = ("known", "listed", "missing")
+
     def __init__(self, known: KnownTopics) -> None:
         self.known = known
-        self.missing: set[bytes] = set()
+        self.missing = _NONE
         """Ids that were just looked up in vain."""
         self.listed: list[str] | None = None
         """The names of all topics, in order, which were just asked for."""
@@ -62,11 +67,11 @@ class LookedUpTopics(Mapping[bytes, str | None]):
         if len(self.known) + len(found) > MOST_KNOWN:
             self.known.clear()
         self.known.update(found)
-        self.missing.update(topic_id for topic_id in asked if topic_id not in found)
+        self.missing |= {topic_id for topic_id in asked if topic_id not in found}
 
     def forget(self) -> None:
         """Keep nothing of what may soon be otherwise: the request that asked for it was judged."""
-        self.missing.clear()
+        self.missing = _NONE
         self.listed = None
 
 

@@ -20,7 +20,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from proxy.acl.guards.items import Values, judge_items
-from proxy.acl.judgement import ClientAuthority, Inquiry, Judgement
+from proxy.acl.judgement import AllowedTopics, ClientAuthority, Inquiry, Judgement
 from proxy.acl.model import Operation, ResourceType
 from proxy.lockstep import pausing
 from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
@@ -207,6 +207,11 @@ class _Everything:
     """The rights of whoever is not judged."""
 
     auditing: Final = False
+
+    @property
+    def allowed_topics(self) -> AllowedTopics:
+        """None yet: each connection finds out for itself."""
+        return AllowedTopics()
 
     def may(
         self, operation: Operation, resource_type: ResourceType, name: str, *, report: bool = True

@@ -10,6 +10,7 @@ import pytest
 
 from proxy.acl.judgement import (
     FORWARD,
+    AllowedTopics,
     Answer,
     Change,
     Guard,
@@ -57,6 +58,10 @@ class Rights:
     allowed: frozenset[Right]
     denials: list[Right] = field(default_factory=list, compare=False)
     auditing: bool = False
+
+    @property
+    def allowed_topics(self) -> AllowedTopics:
+        return AllowedTopics()
 
     def may(
         self, operation: Operation, resource_type: ResourceType, name: str, *, report: bool = True
