@@ -213,6 +213,8 @@ class LongWork:
         self._under_way.clear()
         if self._connection.stopwatch is not None:
             self._connection.stopwatch.close(now)
+        if requests.throttle is not None:
+            requests.throttle.used.closed(now)
 
 
 def _take_turn(connection: "Connection", now: float) -> None:

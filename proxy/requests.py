@@ -319,8 +319,10 @@ class Requests:
         """Take a request of a live session that is to be answered here, or say what it lacks."""
         connection, admission, throttle = self._connection, self.admission, self.throttle
         api_key, api_version = key >> 16, key & 0xFFFF
-        if admission is None and throttle is not None:
-            admission = throttle.admission(api_key)
+        if throttle is not None:
+            if throttle.defers(api_key, now):
+                return pos
+            admission = admission or throttle.admission(api_key)
         size: int = SIZE.unpack_from(data, pos)[0]
         taker: Taker | None = None
         if answered_here(api_key, api_version):
@@ -332,8 +334,6 @@ class Requests:
             connection.end(CloseReason.UNSUPPORTED_API, now)
         elif self.to_broker is None:
             connection.connect()
-        elif throttle is not None and throttle.defers(api_key):
-            return pos
         elif admission is None:
             return self.relay_one(data, pos, end, now)
         elif api_key == PRODUCE:

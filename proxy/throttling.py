@@ -19,7 +19,7 @@ from proxy.frames import (
     unchanged,
 )
 from proxy.quota.throttle import Throttle
-from proxy.wire.apis import FETCHES, MUTATIONS, PRODUCE
+from proxy.wire.apis import FETCHES, MUTATIONS, PRODUCE, SASL_APIS
 from proxy.wire.fetch_bounds import lowered
 from proxy.wire.throttle_times import has_throttle_time, is_first, patch, patch_in_place
 
@@ -86,11 +86,20 @@ class Throttling:
         """Whether a request is a Fetch that may ask for so much only, and but one at a time."""
         return api_key in FETCHES and self.used.bounds_fetches
 
-    def defers(self, api_key: int) -> bool:
-        """Have a Fetch wait until the broker answers the last, as Kafka takes them one by one.
+    def defers(self, api_key: int, now: float) -> bool:
+        """Have a request of a new connection wait for what is owed already, see `Throttle.admits`;
+        never a re-authentication. Have a Fetch wait until the broker answers the last, as Kafka
+        takes them one by one.
 
         Or the broker would send what was asked for before it was known to be too much.
         """
+        if (
+            self.used.is_new
+            and api_key not in SASL_APIS
+            and not self.used.admits(now, produces=api_key == PRODUCE)
+        ):
+            self._connection.throttled(now)
+            return True
         deferred = self.bounds(api_key) and self._connection.responses.owes_fetch
         if deferred:
             self._connection.too_many_in_flight()

@@ -155,6 +155,11 @@ class Meter(SharedQuota):
             self._settle(amount, now)
         return wait
 
+    def settle(self, now: float) -> None:
+        """Write down what is pending: the meter goes with the last connection that uses it."""
+        if self._pending:
+            self._settle(0, now)
+
     def rate(self, now: float) -> float:
         """Return what all workers use per second."""
         self._settle(0, now)

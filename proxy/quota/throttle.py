@@ -2,8 +2,9 @@
 
 No sockets, no clock. The connection asks three questions, with the bytes or the time used, and
 carries out two things: it puts the answer into the response (`wire.throttle_times`), and does not
-read from the client before `held_until`. Responses go on flowing, and so does everything that is
-not reading: the idle timeout, the session's expiry, the drain at shutdown.
+read from the client before `held_until`. A fourth is asked before its first request: `admits`.
+Responses go on flowing, and so does everything that is not reading: the idle timeout, the session's
+expiry, the drain at shutdown.
 
 What counts, as in Kafka: a Produce request and a Fetch response by the bytes of the whole frame,
 also for denied topics and super users; of each request the time spent on it. As in Kafka, a
@@ -62,6 +63,8 @@ class Throttle:
     __slots__ = (
         "_claimed_until",
         "_fetch",
+        "_may_produce",
+        "_may_request",
         "_produce",
         "_report",
         "_request",
@@ -94,15 +97,48 @@ class Throttle:
         """Until when a response is delivered even if others exceed the quota meanwhile."""
         self._silent_until: dict[ClientQuotaType, float] = {}
         """In audit: until when each quota by itself would have held it."""
+        self._produce: Meter | None = None
+        self._fetch: Meter | None = None
+        self._request: Meter | None = None
         self.apply(meters, mutations)
 
     def apply(self, meters: ClientMeters, mutations: Bucket | None = None) -> None:
         """Use other quotas from now on: they changed, or the client id did. A hold stays."""
+        produce, request = self._produce, self._request
         self._produce = meters.get(ClientQuotaType.PRODUCE)
         self._fetch = meters.get(ClientQuotaType.FETCH)
         self._request = meters.get(ClientQuotaType.REQUEST)
+        self._may_produce = self._produce is produce
+        """Whether no Produce has to wait for what others used of its quota before."""
+        self._may_request = self._request is request
+        """The same for all requests, and the time that was used."""
         self.mutations = mutations
         """What is charged for topics; see `proxy.mutations`."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether `admits` is to be asked."""
+        return not (self._may_produce and self._may_request)
+
+    def admits(self, now: float, *, produces: bool) -> bool:
+        """Whether a request may be taken; False: not before `held_until`.
+
+        The first one that a quota is used by, on this connection, waits for as long as a connection
+        that is open already would be held now. Or who is throttled would reconnect, and go on.
+        """
+        may_request, self._may_request = self._may_request, True
+        if not may_request and self._holds(ClientQuotaType.REQUEST, self._request, now):
+            return False
+        if not produces or self._may_produce:
+            return True
+        self._may_produce = True
+        return not self._holds(ClientQuotaType.PRODUCE, self._produce, now)
+
+    def _holds(self, quota_type: ClientQuotaType, meter: Meter | None, now: float) -> bool:
+        if meter is None or not self.enforced or not (ms := meter.exceeded(now)):
+            return False
+        self._exceeded(quota_type, meter, ms, now)
+        return True
 
     @property
     def times_requests(self) -> bool:
@@ -163,12 +199,20 @@ class Throttle:
         meter = self._request
         if meter is None or not (ms := meter.record(nanoseconds, now)):
             return 0
+        self._may_request = True  # it is held as it is
         return self._exceeded(ClientQuotaType.REQUEST, meter, ms, now)
 
     def left(self, nanoseconds: int, now: float) -> None:
         """Its client is gone, and so much of a thread's time was not told in any response."""
         if self._request is not None:
             self._request.record(nanoseconds, now)
+            self._request.settle(now)
+
+    def closed(self, now: float) -> None:
+        """The connection is over: what it used must outlast it."""
+        for meter in (self._produce, self._fetch):
+            if meter is not None:
+                meter.settle(now)
 
     def mutated(self, throttle_time_ms: int, now: float) -> int:
         """Topics were changed, or not, beyond the quota; return the throttle_time_ms to be told."""

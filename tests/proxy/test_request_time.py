@@ -186,6 +186,8 @@ class TestWhoDoesNotWaitForTheAnswer:
         play = Play(quotas=quoted.service, offer=everything(rewritten=PLAIN), rights=Judged())
         play.now = quoted.play.now
         logged_in(play).client(heartbeat(3))
+        assert (held_ms(play), play.take()) == (LONGEST_MS, [])
+        play.wait_for(play.wakes_at)
         assert told_ms(play) == held_ms(play) == LONGEST_MS
 
     def test_is_charged_for_what_it_had(self) -> None:
