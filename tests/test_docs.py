@@ -13,8 +13,8 @@ from typing import get_args
 import pytest
 import yaml
 
+from metrics.spark import PYSPARK
 from proxy import reference_docs
-from proxy.cli.report import PYSPARK
 from proxy.config import load
 from proxy.demo.processes import Program
 from proxy.demo.stage import free_ports

@@ -2,14 +2,12 @@
 
 import time
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
+from metrics.spark import PYSPARK
 from proxy.cli.common import Exit, fail
-
-PYSPARK: Final = "pyspark>=4.3,<5"
-"""The extra `spark`, as pip takes it wherever this package came from."""
 
 app = typer.Typer(add_completion=False)
 

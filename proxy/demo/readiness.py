@@ -11,7 +11,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from proxy.cli.report import PYSPARK
+from metrics.spark import PYSPARK
 from proxy.demo.stage import SESSION_MS
 
 REPORT_SECONDS: Final = 600.0
