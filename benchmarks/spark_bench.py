@@ -11,8 +11,7 @@ storms, latencies. It sets nothing aside, finds no duplicates and writes no tabl
 `summaries` is the summary rows of the same events alone, which DuckDB picks from the Parquet.
 
 Needs Java 17, `pip install pyspark`, and for its rows `pip install duckdb`. JSON lines of 20
-million events take 8 GB on disk. `python -m metrics.spark.class_archive` before it makes a
-difference, which the first line tells.
+million events take 8 GB on disk.
 """
 
 import argparse
@@ -25,8 +24,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from metrics.spark.class_archive import java_options
 
 CONNECTIONS, PRINCIPALS, CLIENTS, DAYS = 50_000, 500, 2_000, 4.0
 TIMEOUT_SECONDS = 1_800
@@ -133,7 +130,7 @@ def generate(events: int, kind: str, out: Path) -> int:
         generate(events, "parquet", raw)
         counted.write_text(str(pick_summaries(raw, out)))
         return int(counted.read_text())
-    command = [sys.executable, "-m", "metrics.spark.generate", "--events", str(events)]
+    command = [sys.executable, "-m", "benchmarks.events.generate", "--events", str(events)]
     sizes = {"connections": CONNECTIONS, "principals": PRINCIPALS, "clients": CLIENTS, "days": DAYS}
     options = [text for name, value in sizes.items() for text in (f"--{name}", str(value))]
     done = subprocess.run(
@@ -205,9 +202,8 @@ def run(sizes: Sequence[int], kinds: Sequence[str], folder: Path) -> None:
     if importlib.util.find_spec("duckdb") is None:
         print("duckdb is not installed (pip install duckdb): its rows are left out")
         del tools["duckdb"]
-    archived = "with" if java_options() else "without"
     load = os.getloadavg()[0]
-    print(f"{os.cpu_count()} CPUs, load before: {load:.2f}; {archived} class archive", flush=True)
+    print(f"{os.cpu_count()} CPUs, load before: {load:.2f}", flush=True)
     print("format   events       tool    wall s   CPU s  CPU s/M  peak MiB  load")
     for size in sizes:
         for kind in kinds:

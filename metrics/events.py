@@ -275,14 +275,6 @@ def event_fields(row: type) -> tuple[EventField, ...]:
     )
 
 
-def schema_ddl() -> str:
-    """Give the schema as Spark (`DataFrameReader.schema`) takes it."""
-    names = {"long": "BIGINT", "string": "STRING", "boolean": "BOOLEAN"}
-    return ", ".join(
-        f"{column.name} {names.get(column.type, column.type)}" for column in EVENT_SCHEMA
-    )
-
-
 def _is_optional(hint: Any) -> bool:
     return get_origin(hint) in (Union, types.UnionType)
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from metrics.spark.class_archive import java_options
-
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 _SQL = {
@@ -59,35 +57,8 @@ than its code saves: parsing lines is mostly Java's own code, and a great deal o
 _COLLECTOR = "-XX:+UseParallelGC"
 """Nobody waits for an answer, so pauses do not count, and it costs half as much as the default."""
 
-# most of what Spark runs is run for seconds only, and not worth the second compiler's time
-_COMPILE_LATE = (
-    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=10000"
-    " -XX:Tier4CompileThreshold=100000 -XX:Tier4BackEdgeThreshold=1000000"
-)
-
-_SPARK = "org.apache.spark"
-_LOOPS = (
-    f"{_SPARK}.sql.catalyst.expressions.GeneratedClass*",
-    f"{_SPARK}.sql.catalyst.expressions.Unsafe*",
-    f"{_SPARK}.sql.catalyst.json.*",
-    f"{_SPARK}.sql.execution.aggregate.*",
-    f"{_SPARK}.sql.execution.datasources.*",
-    f"{_SPARK}.sql.execution.vectorized.*",
-    f"{_SPARK}.unsafe.*",
-    f"{_SPARK}.util.collection.*",
-    "com.fasterxml.jackson.core.*",
-    "java.nio.*",
-    "org.apache.parquet.*",
-    "shaded.parquet.*",
-)
-"""What runs once for each of all events, and the sooner compiled by it the better."""
-
-_COMPILE_SOON = "-XX:CompileCommand=quiet " + " ".join(
-    f"-XX:CompileCommand=CompileThresholdScaling,{each}::*,0.04" for each in _LOOPS
-)
-
 _LARGE = {
-    JAVA_OPTIONS: f"{_COLLECTOR} {_METASPACE} {_COMPILE_LATE} {_COMPILE_SOON}",
+    JAVA_OPTIONS: f"{_COLLECTOR} {_METASPACE}",
     # the last event of each connection is looked up in a table of connections
     "spark.sql.autoBroadcastJoinThreshold": str(64 * 1024 * 1024),
     # portions of this size, so that no processor is left with nothing while another has a whole one
@@ -124,9 +95,7 @@ def make_session(
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
         )
-        options = local_options(input_bytes, parquet=parquet)
-        options[JAVA_OPTIONS] += f" {java_options()}"
-        for name, value in options.items():
+        for name, value in local_options(input_bytes, parquet=parquet).items():
             builder = builder.config(name, value)
     with _stderr_to(log):
         spark = builder.getOrCreate()

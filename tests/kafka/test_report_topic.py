@@ -16,7 +16,7 @@ from typing import Any
 import confluent_kafka as confluent
 import pytest
 
-from metrics.spark.generate import EPOCH, Size, generate
+from benchmarks.events.generate import EPOCH, Size, generate
 from tests.kafka.clients import password_of
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.java import cache_directory

@@ -1,7 +1,7 @@
 import dataclasses
 from itertools import islice
 
-from metrics.events import EVENT_SCHEMA, SessionEvent, connection_ids, schema_ddl
+from metrics.events import EVENT_SCHEMA, SessionEvent, connection_ids
 
 
 def test_every_field_has_a_meaning_and_a_type() -> None:
@@ -14,14 +14,6 @@ def test_every_field_has_a_meaning_and_a_type() -> None:
         "string",
         "boolean",
     }
-
-
-def test_ddl_names_structs_as_spark_does() -> None:
-    ddl = schema_ddl()
-    assert ddl.startswith("schema_version BIGINT, kind STRING, timestamp_ms BIGINT")
-    assert "final BOOLEAN" in ddl
-    assert "reauth_latencies array<struct<bucket:bigint,count:bigint>>" in ddl
-    assert "ended_since_auth_ms:bigint,ended_by:string>>" in ddl
 
 
 def test_connection_ids_never_repeat_across_starts() -> None:

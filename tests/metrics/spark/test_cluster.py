@@ -13,7 +13,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from metrics.spark.generate import EPOCH, Size, generate
+from benchmarks.events.generate import EPOCH, Size, generate
 
 ROOT = Path(__file__).parents[3]
 SIZE = Size(connections=24, principals=6, clients=12, days=0.1, seed=7, bad=True)

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from benchmarks.events.generate import EPOCH, Size, generate
 from metrics.spark import job, results
 from metrics.spark.gate import requirement
-from metrics.spark.generate import EPOCH, Size, generate
 from metrics.spark.ingest import EventTable, ingest_batch, ingest_new
 from metrics.spark.sources import FolderSource, SourceError, holds_parquet, local_bytes
 from tests.metrics.given import to_json_line

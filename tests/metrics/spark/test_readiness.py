@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from benchmarks.events.generate import Size, clients_of, simulated, truth
 from metrics.events import EventKind, SessionEvent
 from metrics.spark.clients import clients
-from metrics.spark.generate import Size, clients_of, simulated, truth
 from metrics.spark.readiness import (
     breaking_software,
     by_their_clients,

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from benchmarks.events.generate import EPOCH, Size, clients_of, simulated
 from metrics.events import AuthInterval, EventKind, SessionEvent
 from metrics.spark import events as log
 from metrics.spark.cleaning import Rows, cleaned
 from metrics.spark.denials import denials
-from metrics.spark.generate import EPOCH, Size, clients_of, simulated
 from metrics.spark.intervals import intervals, intervals_if_told, says_more
 from metrics.spark.sessions import identities, last_events, sessions
 from metrics.spark.usage import sequences, usage, usage_if_whole

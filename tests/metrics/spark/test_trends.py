@@ -4,10 +4,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from benchmarks.events.generate import Size, clients_of, simulated
 from metrics.events import AuthInterval, EventKind, LatencyBucket, SessionEvent
 from metrics.period import latency_bucket
 from metrics.spark.analysis import TABLES
-from metrics.spark.generate import Size, clients_of, simulated
 from metrics.spark.trends import projection, storm_profile
 from tests.metrics.given import EPOCH_MS, event
 from tests.metrics.spark.given import MINUTE_MS, frame, known_of, later, login, only, rows

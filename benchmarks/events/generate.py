@@ -1,7 +1,8 @@
-"""Make session events of clients whose behaviour is known, of any size, from a seed.
+"""Generator of session events of any size, from a seed, by clients whose behaviour is known.
 
-    python -m metrics.spark.generate --connections 2000 --days 3 --out events
-    python -m metrics.spark.generate --events 20000000 --connections 50000 --format parquet --out e
+    python -m benchmarks.events.generate --connections 2000 --days 3 --out events
+    python -m benchmarks.events.generate --events 20000000 --connections 50000 \\
+        --format parquet --out events
 
 Writes event files as the proxy does (or Parquet), and beside them `truth.json`: client id → the
 verdict that its behaviour deserves. Connections beyond `TEMPLATES` are copies of simulated ones,
@@ -16,8 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from metrics.event_files import file_stem
-from metrics.spark.population import (
+from benchmarks.events.clients import (
     SHARES,
     Behaviour,
     SimulatedClient,
@@ -25,6 +25,7 @@ from metrics.spark.population import (
     events_of,
     make_client,
 )
+from metrics.event_files import file_stem
 
 EPOCH = 1_780_272_000
 """2026-06-01, where the generated days begin."""
@@ -60,7 +61,7 @@ class Size:
 
 def clients_of(size: Size) -> list[SimulatedClient]:
     """Draw the clients; every behaviour occurs as soon as there are five."""
-    rng = random.Random(size.seed)  # noqa: S311 - not for secrets
+    rng = random.Random(size.seed)
     kinds = list(SHARES)
     drawn = kinds + rng.choices(kinds, list(SHARES.values()), k=max(0, size.clients - len(kinds)))
     return [
@@ -73,7 +74,7 @@ def clients_of(size: Size) -> list[SimulatedClient]:
 
 def simulated(size: Size, clients: list[SimulatedClient]) -> Iterator[str]:
     """Tell the events of `size.connections` connections, one connection after the other."""
-    rng = random.Random(size.seed + 1)  # noqa: S311 - not for secrets
+    rng = random.Random(size.seed + 1)
     for number in range(size.connections):
         client = clients[number % len(clients)]
         seconds = _seconds(size, rng, must_stay=number < len(clients))
@@ -148,7 +149,7 @@ def generate(size: Size, out: Path, *, parquet: bool) -> int:
         written = write_lines(iter(lines), out)
         known = {name: verdict.value for name, verdict in truth(clients).items()}
     else:
-        from metrics.spark.multiply import multiply
+        from benchmarks.events.copies import multiply
 
         written, known = multiply(size, out, parquet=parquet)
     (out / "truth.json").write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
@@ -158,7 +159,7 @@ def generate(size: Size, out: Path, *, parquet: bool) -> int:
 def arg_parser() -> argparse.ArgumentParser:
     """Return the command's options."""
     parser = argparse.ArgumentParser(
-        prog="python -m metrics.spark.generate",
+        prog="python -m benchmarks.events.generate",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

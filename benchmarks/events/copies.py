@@ -1,4 +1,4 @@
-"""Many connections from few: copies in Spark, each moved in time and given to another client."""
+"""Copies of generated connections, made by Spark: moved in time and given to other clients."""
 
 import tempfile
 from dataclasses import replace
@@ -7,10 +7,10 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from metrics.events import EVENT_SCHEMA, schema_ddl
+from benchmarks.events.generate import TEMPLATES, Size, clients_of, simulated, write_lines
+from metrics.events import EVENT_SCHEMA
 from metrics.period import MINUTE_MS
 from metrics.spark import events as log
-from metrics.spark.generate import TEMPLATES, Size, clients_of, simulated, write_lines
 from metrics.spark.session import make_session
 
 _TIMES = (
@@ -22,6 +22,14 @@ _TIMES = (
     "active_from_ms",
 )
 """Moved by whole minutes, so that the bits of `active_minutes` stay right."""
+
+
+def schema_ddl() -> str:
+    """Give the schema as Spark (`DataFrameReader.schema`) takes it."""
+    names = {"long": "BIGINT", "string": "STRING", "boolean": "BOOLEAN"}
+    return ", ".join(
+        f"{column.name} {names.get(column.type, column.type)}" for column in EVENT_SCHEMA
+    )
 
 
 def multiply(size: Size, out: Path, *, parquet: bool) -> tuple[int, dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Clients whose behaviour is known, simulated connection by connection with `SessionHistory`.
+"""Simulated clients of known behaviour, connection by connection, with `SessionHistory`.
 
 The events are the proxy's own: the same code writes them. Time is simulated in whole seconds.
 """

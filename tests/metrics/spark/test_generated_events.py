@@ -2,10 +2,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from metrics.events import schema_ddl
+from benchmarks.events.copies import copied, schema_ddl
+from benchmarks.events.generate import Size, clients_of, main, simulated
 from metrics.spark import events as log
-from metrics.spark.generate import Size, clients_of, main, simulated
-from metrics.spark.multiply import copied
 from tests.metrics.spark.given import lines
 
 SIZE = Size(connections=8, principals=3, clients=5, days=0.1, seed=2)
@@ -37,3 +36,11 @@ def test_copies_are_other_connections_at_other_times(spark: SparkSession) -> Non
     assert made.where("principal IS NULL").count() == 3 * nameless > 0
     assert made.where("active_from_ms % 60000 <> 0").count() == 0
     assert made.where("authenticated_ms < connected_ms").count() == 0
+
+
+def test_ddl_names_structs_as_spark_does() -> None:
+    ddl = schema_ddl()
+    assert ddl.startswith("schema_version BIGINT, kind STRING, timestamp_ms BIGINT")
+    assert "final BOOLEAN" in ddl
+    assert "reauth_latencies array<struct<bucket:bigint,count:bigint>>" in ddl
+    assert "ended_since_auth_ms:bigint,ended_by:string>>" in ddl
