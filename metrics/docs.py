@@ -1,19 +1,21 @@
-"""Writes docs/metrics.md and docs/events.md from what the code declares.
+"""Generator of the tables of docs/metrics.md and docs/events.md.
 
-python -m metrics.docs            write both
-python -m metrics.docs --check    say whether they are as they would be written; exit status 1
+    python -m metrics.docs            write them
+    python -m metrics.docs --check    compare only; exit status 1 if a page is stale
+
+A table stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->`; the text around it is
+written by hand.
 """
 
 import argparse
 import ast
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
 from metrics import events
-from metrics.docs_text import EVENTS_TEXT, METRICS_TEXT
 from metrics.events import EVENT_SCHEMA, AuthInterval, EventField, LatencyBucket, event_fields
 from metrics.metric import Metric, MetricType
 from metrics.period import LATENCY_GAMMA
@@ -23,45 +25,42 @@ from metrics.strangers import BURST_BYTES, BYTES_PER_SECOND
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
-def metrics_page() -> str:
-    """Write docs/metrics.md."""
-    kip_rows = [
+def _kip_table() -> str:
+    rows = [
         (f"`{kip.name}`", f"`{metric.name}`", f"`{kip.query}`")
         for metric in METRICS
         for kip in metric.kip
     ]
-    return METRICS_TEXT.format(
-        kip_table=table(("KIP-368", "Prometheus", "query"), kip_rows),
-        table=table(
-            ("metric", "type", "labels", "of several workers", "meaning"),
-            [_metric_row(metric) for metric in METRICS],
-        ),
-        buckets=table(
-            ("histogram", "upper bounds of its buckets"),
-            [
-                (f"`{metric.name}`", ", ".join(f"{bound:g}" for bound in metric.buckets))
-                for metric in METRICS
-                if metric.buckets
-            ],
-        ),
-    )
+    return table(("KIP-368", "Prometheus", "query"), rows)
 
 
-def events_page() -> str:
-    """Write docs/events.md."""
-    return EVENTS_TEXT.format(
-        version=events.SCHEMA_VERSION,
-        kinds=table(("kind", "meaning"), members(events.EventKind)),
-        ends=table(("ended_by", "meaning"), members(events.IntervalEnd)),
-        fields=_field_table(EVENT_SCHEMA),
-        intervals=_field_table(event_fields(AuthInterval)),
-        latencies=_field_table(event_fields(LatencyBucket)),
-        gamma=LATENCY_GAMMA,
-        max_text=events.MAX_TEXT_CHARS,
-        max_intervals=events.MAX_INTERVALS,
-        strangers_per_second=f"{BYTES_PER_SECOND:,}",
-        strangers_burst=f"{BURST_BYTES // 1_048_576} MiB",
-    )
+def _metric_table() -> str:
+    rows = [_metric_row(metric) for metric in METRICS]
+    return table(("metric", "type", "labels", "of several workers", "meaning"), rows)
+
+
+def _bucket_table() -> str:
+    rows = [
+        (f"`{metric.name}`", ", ".join(f"{bound:g}" for bound in metric.buckets))
+        for metric in METRICS
+        if metric.buckets
+    ]
+    return table(("histogram", "upper bounds of its buckets"), rows)
+
+
+def _limit_table() -> str:
+    rows = [
+        ("`schema_version`", f"{events.SCHEMA_VERSION}"),
+        ("characters of a text", f"{events.MAX_TEXT_CHARS}"),
+        ("intervals in a summary row", f"{events.MAX_INTERVALS}"),
+        ("growth of a latency bucket (gamma)", f"{LATENCY_GAMMA}"),
+        (
+            "bytes per second about unauthenticated connections, all workers together",
+            f"{BYTES_PER_SECOND:,}",
+        ),
+        ("the same at once, for each worker", f"{BURST_BYTES:,} bytes"),
+    ]
+    return table(("limit", "value"), rows)
 
 
 def _metric_row(metric: Metric) -> tuple[str, ...]:
@@ -121,24 +120,50 @@ def _line(cells: tuple[str, ...]) -> str:
     return f"| {' | '.join(escaped)} |"
 
 
-PAGES = {"metrics.md": metrics_page, "events.md": events_page}
+TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
+    "metrics.md": {
+        "KIP-368": _kip_table,
+        "metrics": _metric_table,
+        "buckets": _bucket_table,
+    },
+    "events.md": {
+        "limits": _limit_table,
+        "kinds": lambda: table(("kind", "meaning"), members(events.EventKind)),
+        "fields": lambda: _field_table(EVENT_SCHEMA),
+        "intervals": lambda: _field_table(event_fields(AuthInterval)),
+        "interval ends": lambda: table(("ended_by", "meaning"), members(events.IntervalEnd)),
+        "latencies": lambda: _field_table(event_fields(LatencyBucket)),
+    },
+}
+"""The tables of each page, by the names of their markers."""
+
+
+def filled(page: str, name: str, content: str) -> str:
+    """Return the page with `content` between the markers of this name."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, found, rest = page.partition(begin)
+    _, closed, after = rest.partition(end)
+    assert found, f"{begin} is missing"
+    assert closed, f"{end} is missing"
+    return f"{before}{begin}\n\n{content}\n\n{end}{after}"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write or check the pages; return the exit status."""
+    """Write or check the tables; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m metrics.docs", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing, compare")
     check = parser.parse_args(arguments).check
-    stale = []
-    for name, page in PAGES.items():
+    stale = False
+    for name, tables in TABLES.items():
         path = DOCS / name
-        written = path.read_text(encoding="utf-8") if path.exists() else None
-        if written == page():
+        page = written = path.read_text(encoding="utf-8")
+        for marker, content in tables.items():
+            page = filled(page, marker, content())
+        if page == written:
             continue
-        stale.append(name)
+        stale = True
         if not check:
-            path.write_text(page(), encoding="utf-8")
-    for name in stale:
+            path.write_text(page, encoding="utf-8")
         verb = "is stale; run python -m metrics.docs" if check else "written"
         sys.stdout.write(f"docs/{name} {verb}\n")
     return 1 if check and stale else 0

@@ -1,6 +1,5 @@
 """What a metric is: type, labels, how several workers' values become one; how one is declared."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -100,8 +99,3 @@ def gauge(
         unit=unit,
         merge=merge,
     )
-
-
-def declared_in(names: Mapping[str, object]) -> list[Metric]:
-    """Return the metrics among a module's names, in the order of its file."""
-    return [value for value in names.values() if isinstance(value, Metric)]

@@ -11,7 +11,7 @@ from functools import partial
 from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
-from metrics import quota_metrics
+from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
 from proxy.connection import Connection
@@ -180,22 +180,22 @@ class QuotaService:
             labels = key.value, entry
             match key:
                 case QuotaKey.REQUEST_PERCENTAGE:
-                    snapshot.count(quota_metrics.QUOTA_REQUEST_TIME, count.used / 1e9, entry)
+                    snapshot.count(registry.QUOTA_REQUEST_TIME, count.used / 1e9, entry)
                 case QuotaKey.CONNECTION_CREATION_RATE:
-                    snapshot.count(quota_metrics.QUOTA_CONNECTIONS, count.used, entry)
+                    snapshot.count(registry.QUOTA_CONNECTIONS, count.used, entry)
                 case QuotaKey.CONTROLLER_MUTATION_RATE:
-                    snapshot.count(quota_metrics.QUOTA_MUTATIONS, count.used, entry)
+                    snapshot.count(registry.QUOTA_MUTATIONS, count.used, entry)
                 case _:
-                    snapshot.count(quota_metrics.QUOTA_BYTES, count.used, *labels)
-            snapshot.count(quota_metrics.QUOTA_THROTTLES, count.throttles, *labels)
+                    snapshot.count(registry.QUOTA_BYTES, count.used, *labels)
+            snapshot.count(registry.QUOTA_THROTTLES, count.throttles, *labels)
             seconds = count.throttle_time_ms / 1_000
-            snapshot.count(quota_metrics.QUOTA_THROTTLE_TIME, seconds, *labels)
+            snapshot.count(registry.QUOTA_THROTTLE_TIME, seconds, *labels)
         for key, entry, limit in self._quotas.limits():
             if key is QuotaKey.REQUEST_PERCENTAGE:
                 limit /= NANOSECONDS_PER_PERCENT
-            snapshot.gauge(quota_metrics.QUOTA_LIMIT, limit, key.value, entry)
+            snapshot.gauge(registry.QUOTA_LIMIT, limit, key.value, entry)
         for fault, number in self._quotas.callback_faults.items():
-            snapshot.count(quota_metrics.QUOTA_CALLBACK_FAULTS, number, fault.value)
+            snapshot.count(registry.QUOTA_CALLBACK_FAULTS, number, fault.value)
 
 
 class Stopwatch:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from metrics.docs import members, table
+from metrics.docs import filled, members, table
 from proxy.commands import CloseReason
 from proxy.wire.apis import APIS, Api, Kind
 from sasl import session
@@ -86,16 +86,6 @@ BLOCKS: dict[str, tuple[Path, Callable[[], str]]] = {
     "close reasons": (ROOT / "docs" / "operations.md", close_reasons),
     "modules": (ROOT / "docs" / "architecture.md", modules),
 }
-
-
-def filled(page: str, name: str, table: str) -> str:
-    """Return the page with the table in its place."""
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    before, found, rest = page.partition(begin)
-    _, closed, after = rest.partition(end)
-    assert found, f"{begin} is missing"
-    assert closed, f"{end} is missing"
-    return f"{before}{begin}\n\n{table}\n\n{end}{after}"
 
 
 def _stale() -> Iterator[tuple[Path, str]]:
