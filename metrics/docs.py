@@ -16,11 +16,11 @@ from enum import StrEnum
 from pathlib import Path
 
 from metrics import events
+from metrics.event_rate_limit import BURST_BYTES, BYTES_PER_SECOND
 from metrics.events import EVENT_SCHEMA, AuthInterval, EventField, LatencyBucket, event_fields
 from metrics.metric import Metric, MetricType
 from metrics.period import LATENCY_GAMMA
 from metrics.registry import METRICS
-from metrics.strangers import BURST_BYTES, BYTES_PER_SECOND
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 

@@ -9,7 +9,7 @@ from typing import Final, final
 
 from metrics.events import MAX_INT64, MAX_TEXT_CHARS
 
-MAX_TEXTS_KEPT: Final = 1_024
+MAX_CACHED_TEXTS: Final = 1_024
 """At most 4 MiB, if strangers fill them."""
 
 _SURELY_FITS: Final = 2**61
@@ -42,7 +42,7 @@ class Line:
         small = 0 <= value < len(_SMALL)
         self._cells.append(_SMALL[value] if small else str(bounded_int(value)))
 
-    def number_if_any(self, name: str, value: int | None) -> None:
+    def optional_number(self, name: str, value: int | None) -> None:
         """Add a whole number that may be null."""
         if value is not None:
             self.number(name, value)
@@ -52,12 +52,12 @@ class Line:
         self._cells.append(_key(name))
         self._cells.append(_quoted(value))
 
-    def text_if_any(self, name: str, value: str | None) -> None:
+    def optional_text(self, name: str, value: str | None) -> None:
         """Add such a text that may be null."""
         if value is not None:
             self.text(name, value)
 
-    def once(self, name: str, value: str) -> None:
+    def unique_text(self, name: str, value: str) -> None:
         """Add a text that no other connection's lines have, and that is worth no remembering."""
         self._cells.append(_key(name))
         self._cells.append(encode_basestring_ascii(bounded_text(value)))
@@ -74,10 +74,10 @@ class Line:
         self._cells.append(f"[{written}]")
 
     def cells(self) -> str:
-        """Give what stands in it so far, for other lines that begin alike (`alike`)."""
+        """Give what stands in it so far, for other lines that begin alike (`add_cells`)."""
         return "".join(self._cells)
 
-    def alike(self, cells: str) -> None:
+    def add_cells(self, cells: str) -> None:
         """Add the cells of another line."""
         self._cells.append(cells)
 
@@ -100,7 +100,7 @@ def _quoted(text: str) -> str:
         return known
     written = encode_basestring_ascii(bounded_text(text))
     if len(text) <= MAX_TEXT_CHARS:
-        if len(_TEXTS) >= MAX_TEXTS_KEPT:
+        if len(_TEXTS) >= MAX_CACHED_TEXTS:
             _TEXTS.clear()
         _TEXTS[text] = written
     return written

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS = 5.0
 """After a refusal events are dropped unseen for so long, rather than hammering a full disk."""
 
-COMPLAINT_SECONDS = 60.0
+WARNING_SECONDS = 60.0
 """At most one line of log in this time."""
 
 
@@ -43,7 +43,7 @@ class EventLog:
         self._file_events = 0
         """Events written to the file that is open."""
         self._retry_at: float | None = None
-        self._complain_at: float | None = None
+        self._warn_at: float | None = None
         self.written = 0
         """Events written, those of files that were then removed included."""
         self.written_bytes = 0
@@ -63,7 +63,7 @@ class EventLog:
             self.dropped += len(lines)
             return
         data = "".join(f"{line}\n" for line in lines).encode("ascii")
-        self._leave_if_gone(now)
+        self._abandon_if_removed(now)
         try:
             if self._file is None:
                 self._begin(now, wall)
@@ -71,7 +71,7 @@ class EventLog:
                 self._file.write(data)
         except OSError as error:
             self.dropped += len(lines)
-            self._refused(error, now)
+            self._give_up(error, now)
             return
         self._retry_at = None
         self._file_events += len(lines)
@@ -86,7 +86,7 @@ class EventLog:
         nobody can read any more, and is counted as lost.
         """
         settings = self._settings
-        self._leave_if_gone(now)
+        self._abandon_if_removed(now)
         if self._file is not None and (
             self._file.size >= settings.rotate_bytes
             or now - self._file_begun >= settings.rotate_seconds
@@ -95,7 +95,7 @@ class EventLog:
 
     def close(self, now: float) -> None:
         """Close the file, and let the oldest ones go."""
-        self._leave_if_gone(now)
+        self._abandon_if_removed(now)
         if self._file is None:
             return
         file, self._file = self._file, None
@@ -104,7 +104,7 @@ class EventLog:
             if self._settings.retention_bytes is not None:
                 enforce_retention(self._settings.directory, self._settings.retention_bytes)
         except OSError as error:
-            self._complain(_refusal(error), now)
+            self._warn(_refusal(error), now)
 
     def _begin(self, now: float, wall: float) -> None:
         settings = self._settings
@@ -113,25 +113,25 @@ class EventLog:
         self._file_begun = now
         self._file_events = 0
 
-    def _leave_if_gone(self, now: float) -> None:
+    def _abandon_if_removed(self, now: float) -> None:
         """Write no further to a file that is not in its place, and count what it had as lost."""
         if self._file is None or self._file.is_in_place():
             return
         file, self._file = self._file, None
         file.abandon()
         self.removed += self._file_events
-        self._complain(f"has lost {file.path.name}, which was removed or moved away", now)
+        self._warn(f"has lost {file.path.name}, which was removed or moved away", now)
 
-    def _refused(self, error: OSError, now: float) -> None:
+    def _give_up(self, error: OSError, now: float) -> None:
         """Give the file up: on a disk that is sick, another one may have to be begun elsewhere."""
-        self._complain(_refusal(error), now)
+        self._warn(_refusal(error), now)
         self.close(now)
         self._retry_at = now + RETRY_SECONDS
 
-    def _complain(self, what: str, now: float) -> None:
-        if self._complain_at is not None and now < self._complain_at:
+    def _warn(self, what: str, now: float) -> None:
+        if self._warn_at is not None and now < self._warn_at:
             return
-        self._complain_at = now + COMPLAINT_SECONDS
+        self._warn_at = now + WARNING_SECONDS
         logger.warning(
             "the event log in %s %s; %d events lost so far",
             self._settings.directory,

@@ -40,7 +40,7 @@ class EventWriter:
     ) -> None:
         self._log = EventLog(settings)
         self._queue: deque[str] = deque()
-        self._most = queue_events
+        self._max_events = queue_events
         self._wake_at = max(1, queue_events // 2)
         self._flush_seconds = flush_seconds
         self._wake = threading.Event()
@@ -55,21 +55,21 @@ class EventWriter:
     def emit(self, line: str) -> None:
         """Hand an event's line over, at once; it is dropped and counted if the queue is full."""
         waiting = len(self._queue)
-        if waiting < self._most:
+        if waiting < self._max_events:
             self._queue.append(line)
         else:
             self._queue_full += 1
         if waiting + 1 >= self._wake_at and not self._wake.is_set():
             self._wake.set()
 
-    def report(self, snapshot: Snapshot, *, left_out: int) -> None:
+    def report(self, snapshot: Snapshot, *, rate_limited: int) -> None:
         """Add the log's counters; `left_out`: lines about strangers that never came here."""
         snapshot.count(EVENTS_WRITTEN, self._log.written)
         snapshot.count(EVENT_LOG_BYTES, self._log.written_bytes)
         snapshot.count(EVENTS_DROPPED, self._queue_full, "queue_full")
         snapshot.count(EVENTS_DROPPED, self._log.dropped, "write_error")
         snapshot.count(EVENTS_DROPPED, self._log.removed, "file_removed")
-        snapshot.count(EVENTS_DROPPED, left_out, "strangers")
+        snapshot.count(EVENTS_DROPPED, rate_limited, "strangers")
 
     def close(self, timeout: float = 5.0) -> bool:
         """Write what is queued and close the file; False: that took longer than `timeout` seconds.

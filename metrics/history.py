@@ -77,7 +77,7 @@ class SessionHistory:
         "_begins",
         "_cadence",
         "_ended_by",
-        "_expiry_told",
+        "_expiry_reported",
         "_grant",
         "_interval_usage",
         "_last_event_at",
@@ -86,31 +86,32 @@ class SessionHistory:
         "_period_authentications",
         "_period_began_at",
         "_refused_at",
+        "_reported",
         "_sequence",
         "_timeline",
-        "_told",
         "client",
-        "is_told",
+        "is_logged",
     )
 
     def __init__(
         self, origin: Origin, client: Client, timeline: Timeline, cadence: Cadence
     ) -> None:
         self.client = client
-        self.is_told: bool | None = None
-        """Whether a stranger's lines are written (`metrics.strangers`); None: not decided yet."""
+        self.is_logged: bool | None = None
+        """True: the lines of this connection, which has not authenticated, are written; False: they
+        are dropped; None: not decided yet (`metrics.event_rate_limit`)."""
         self._origin = origin
         self._timeline = timeline
         self._cadence = cadence
         self._begins: str | None = None
         self._sequence = 0
-        self._told = NO_USAGE
+        self._reported = NO_USAGE
         self._last_event_at = origin.connected_at
         self._authentications = 0
         self._authenticated_at = origin.connected_at
         self._interval_usage = NO_USAGE
         self._grant: Grant | None = None
-        self._expiry_told = False
+        self._expiry_reported = False
         self._refused_at: float | None = None
         self._ended_by: str = _ENDED_BY_CLOSE
         self._begin_period(NO_USAGE, origin.connected_at)
@@ -142,7 +143,7 @@ class SessionHistory:
         self._authentications += 1
         self._authenticated_at = now
         self._interval_usage = usage
-        self._expiry_told = False
+        self._expiry_reported = False
         kinds = [_AUTHENTICATED if first else _REAUTHENTICATED]
         if first and not self.client.authenticate_version:
             kinds.append(_NO_REAUTH)
@@ -162,9 +163,9 @@ class SessionHistory:
 
     def would_be_killed(self, api_key: int, usage: Usage, now: float) -> str | None:
         """An expired session was used in `probe`; None: that was told of this session already."""
-        if self._expiry_told:
+        if self._expiry_reported:
             return None
-        self._expiry_told = True
+        self._expiry_reported = True
         self._period.would_be_kills += 1
         return self._expiry(_WOULD_BE_KILLED, api_key, usage, now)
 
@@ -270,7 +271,7 @@ class SessionHistory:
             intervals.append(self._interval(usage, now, None).row())
         reauthentications = self._authentications - max(self._period_authentications, 1)
         line = self._row(_SUMMARY, usage, period.usage, now, None)
-        line.text_if_any("close_reason", close_reason)
+        line.optional_text("close_reason", close_reason)
         line.number("period_start_ms", period.start_ms)
         line.flag("final", final_row)
         line.number("reauthentications", reauthentications)
@@ -278,7 +279,7 @@ class SessionHistory:
         line.rows("reauth_latencies", period.latency_rows())
         line.rows("intervals", intervals)
         line.number("intervals_omitted", period.omitted)
-        line.number_if_any("intervals_omitted_used_ms", period.omitted_used_ms)
+        line.optional_number("intervals_omitted_used_ms", period.omitted_used_ms)
         line.number("active_from_ms", period.active_from_ms)
         line.number("active_minutes", period.active_minutes)
         return line.finish()
@@ -287,30 +288,30 @@ class SessionHistory:
         self, kind: str, usage: Usage, now: float, *, since_auth_ms: int | None = None
     ) -> Line:
         """Begin an event proper; `since_auth_ms` None: as it is by now."""
-        told, self._told = self._told, usage
+        before, self._reported = self._reported, usage
         self._last_event_at = now
-        return self._row(kind, usage, told, now, since_auth_ms)
+        return self._row(kind, usage, before, now, since_auth_ms)
 
     def _row(
-        self, kind: str, usage: Usage, told: Usage, now: float, since_auth_ms: int | None
+        self, kind: str, usage: Usage, before: Usage, now: float, since_auth_ms: int | None
     ) -> Line:
-        """Begin a line with what every one of them says, of the usage since `told`."""
+        """Begin a line with what every one of them says, of the usage since `before`."""
         client, grant, timeline = self.client, self._grant, self._timeline
         sequence, self._sequence = self._sequence, self._sequence + 1
         used_at = self._last_use(usage)
         line = Line()
-        line.alike(self._beginning())
+        line.add_cells(self._beginning())
         line.text("kind", kind)
         line.number("timestamp_ms", timeline.epoch_ms(now))
         line.number("sequence", sequence)
         line.text("enforcement", client.enforcement)
-        line.text_if_any("client_id", client.client_id)
-        line.text_if_any("client_software_name", client.client_software_name)
-        line.text_if_any("client_software_version", client.client_software_version)
-        line.text_if_any("mechanism", client.mechanism)
-        line.text_if_any("principal", self.principal)
-        line.number_if_any("handshake_version", client.handshake_version)
-        line.number_if_any("authenticate_version", client.authenticate_version)
+        line.optional_text("client_id", client.client_id)
+        line.optional_text("client_software_name", client.client_software_name)
+        line.optional_text("client_software_version", client.client_software_version)
+        line.optional_text("mechanism", client.mechanism)
+        line.optional_text("principal", self.principal)
+        line.optional_number("handshake_version", client.handshake_version)
+        line.optional_number("authenticate_version", client.authenticate_version)
         line.number("authentications", self._authentications)
         if grant is not None:
             age_ms = self._age_ms(now) if since_auth_ms is None else since_auth_ms
@@ -318,10 +319,10 @@ class SessionHistory:
             line.number("since_auth_ms", age_ms)
             line.number("session_lifetime_ms", grant.session_lifetime_ms)
             line.number("announced_lifetime_ms", grant.announced_lifetime_ms)
-            line.number_if_any("credential_lifetime_ms", grant.credential_lifetime_ms)
-        line.number("requests", usage.requests - told.requests)
-        line.number("request_bytes", usage.request_bytes - told.request_bytes)
-        line.number("response_bytes", usage.response_bytes - told.response_bytes)
+            line.optional_number("credential_lifetime_ms", grant.credential_lifetime_ms)
+        line.number("requests", usage.requests - before.requests)
+        line.number("request_bytes", usage.request_bytes - before.request_bytes)
+        line.number("response_bytes", usage.response_bytes - before.response_bytes)
         if used_at is not None:
             line.number("last_request_ms", timeline.epoch_ms(used_at))
         return line
@@ -333,7 +334,7 @@ class SessionHistory:
             line.number("schema_version", SCHEMA_VERSION)
             line.text("proxy_id", origin.proxy_id)
             line.number("worker", origin.worker)
-            line.once("connection_id", origin.connection_id)
+            line.unique_text("connection_id", origin.connection_id)
             line.number("connected_ms", self._timeline.epoch_ms(origin.connected_at))
             line.text("listener", origin.listener)
             line.text("client_host", origin.client_host)

@@ -79,9 +79,9 @@ class Interval:
         row.number("session_lifetime_ms", self.session_lifetime_ms)
         row.number("announced_lifetime_ms", self.announced_lifetime_ms)
         row.number("requests", self.requests)
-        row.number_if_any("last_request_since_auth_ms", self.last_request_since_auth_ms)
-        row.number_if_any("ended_since_auth_ms", self.ended_since_auth_ms)
-        row.text_if_any("ended_by", self.ended_by)
+        row.optional_number("last_request_since_auth_ms", self.last_request_since_auth_ms)
+        row.optional_number("ended_since_auth_ms", self.ended_since_auth_ms)
+        row.optional_text("ended_by", self.ended_by)
         return row
 
 

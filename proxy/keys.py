@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from proxy.identity_provider import ask, describe_status, read_file
 from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache
-from sasl.told import fit_for_log
+from sasl.log_text import fit_for_log
 
 log = logging.getLogger(__name__)
 

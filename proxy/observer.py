@@ -10,10 +10,10 @@ from typing import cast
 from metrics import registry
 from metrics.connection import Client, Grant, Origin
 from metrics.event_lines import bounded_text
+from metrics.event_rate_limit import UnauthenticatedEventLimit
 from metrics.events import EventKind
 from metrics.history import Cadence, SessionHistory, Timeline
 from metrics.period import Usage
-from metrics.strangers import Strangers
 from metrics.tally import Tally
 from proxy.acl.denials import DenialNotice
 from proxy.commands import CloseReason
@@ -41,7 +41,7 @@ class SessionObserver:
         timeline: Timeline,
         cadence: Cadence,
         tally: Tally,
-        strangers: Strangers,
+        event_limit: UnauthenticatedEventLimit,
         emit: Callable[[str], None],
         note: Callable[[Incident], None],
         upstream_failed: Callable[[Target, str, str], None],
@@ -58,7 +58,7 @@ class SessionObserver:
         self._timeline = timeline
         self._cadence = cadence
         self._tally = tally
-        self._strangers = strangers
+        self._event_limit = event_limit
         self._emit = emit
         self._note = note
         self._upstream_failed = upstream_failed
@@ -210,7 +210,7 @@ class SessionObserver:
 
     def _tell(self, history: SessionHistory, lines: list[str], now: float) -> None:
         """Write lines that strangers can cause, within what the log has for them."""
-        if history.principal is not None or self._strangers.are_told(history, lines, now):
+        if history.principal is not None or self._event_limit.allows(history, lines, now):
             for line in lines:
                 self._emit(line)
 

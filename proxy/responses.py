@@ -37,7 +37,7 @@ from proxy.throttling import telling
 from proxy.wire.apis import FETCHES, SASL_APIS, SHARE_FETCH
 from proxy.wire.fetch_bounds import without_records, without_topics
 from proxy.wire.throttle_times import HEAD
-from sasl.messages import MOST_ANSWER_BYTES
+from sasl.messages import MAX_RESPONSE_BYTES
 
 MOST_IN_FLIGHT: Final = 1_024
 """Requests a client may have unanswered before it is not read any further."""
@@ -248,7 +248,7 @@ class Responses:
         if expected != correlation_id or size < 4:
             raise BrokerFault("a response out of turn, or of an impossible size")
         in_passing = route.long_transform is not None or route.transform is unchanged
-        most = MOST_ANSWER_BYTES if route.api_key in SASL_APIS else MOST_GATHERED_BYTES
+        most = MAX_RESPONSE_BYTES if route.api_key in SASL_APIS else MOST_GATHERED_BYTES
         if size > most and not in_passing:
             raise BrokerFault("a response too large to be rewritten")
         if end - pos < SIZE.size + min(size, HEAD):

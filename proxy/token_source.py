@@ -15,6 +15,7 @@ from urllib.parse import quote_plus, urlsplit
 
 from proxy.errors import ProxyError
 from proxy.identity_provider import ask, describe_status, read_file
+from sasl.log_text import fit_for_log
 from sasl.token_cache import (
     MAX_ANSWER_BYTES,
     TokenCache,
@@ -23,7 +24,6 @@ from sasl.token_cache import (
     read_refusal,
     read_token,
 )
-from sasl.told import fit_for_log
 
 log = logging.getLogger(__name__)
 

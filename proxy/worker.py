@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from metrics import registry
 from metrics.event_log import EventLogSettings
+from metrics.event_rate_limit import UnauthenticatedEventLimit
 from metrics.event_writer import EventWriter
 from metrics.events import connection_ids
 from metrics.history import Cadence, Timeline
 from metrics.process import report_process
 from metrics.snapshot import Snapshot
-from metrics.strangers import Strangers
 from metrics.tally import Tally
 from proxy import config, connection
 from proxy.acl.model import AuthorizerMode
@@ -107,7 +107,7 @@ class Worker:
             collect=self._collect,
         )
         self._events = self._event_writer()
-        self._strangers = Strangers(workers=settings.workers)
+        self._event_limit = UnauthenticatedEventLimit(workers=settings.workers)
         self._sessions = Sessions(given.number, lambda: self._listeners, self._not_ready)
         self._listeners = [self._listener(one) for one in settings.listeners]
         self._routing = Routing(
@@ -150,7 +150,7 @@ class Worker:
             timeline=self._timeline,
             cadence=Cadence(checkpoint=self._settings.events.checkpoint_ms / 1000),
             tally=self._tally,
-            strangers=self._strangers,
+            event_limit=self._event_limit,
             emit=self._emit,
             note=self._sessions.incidents.note,
             upstream_failed=listener.upstream_failed,
@@ -374,7 +374,7 @@ class Worker:
         self.access.collect(snapshot)
         self._routing.collect(snapshot)
         if self._events is not None:
-            self._events.report(snapshot, left_out=self._strangers.left_out)
+            self._events.report(snapshot, rate_limited=self._event_limit.dropped)
         snapshot.gauge(registry.CONFIGURATION_STALE, self._is_stale)
         self._storekeeper.collect(snapshot)
         if self._authorization is not None:

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from jwt.exceptions import PyJWTError
 
-from sasl.fetched import Fetched
+from sasl.refresh_schedule import RefreshSchedule
 from sasl.signatures import ALGORITHMS, PublicKey
 from sasl.strict_json import read_object
 
@@ -68,7 +68,7 @@ class KeyMissing(Enum):
     """The named key is of another type, or the unnamed one cannot be told; no fetch helps."""
 
 
-class KeyCache(Fetched):
+class KeyCache(RefreshSchedule):
     """The keys of one JWKS; one per worker and listener."""
 
     def __init__(self, settings: KeyCacheSettings | None = None) -> None:

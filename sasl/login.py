@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from sasl.credentials import ScramMechanism
+from sasl.log_text import fit_for_log
 from sasl.messages import (
     ILLEGAL_SASL_STATE,
     NONE,
@@ -29,7 +30,6 @@ from sasl.messages import (
 )
 from sasl.oauthbearer_messages import client_initial_response
 from sasl.scram_client import SaltedPasswords, ScramClientError, ScramClientExchange
-from sasl.told import fit_for_log
 
 HANDSHAKE_VERSION: Final = 1
 """The first that is followed by SaslAuthenticate and not by bare tokens (KIP-152)."""
@@ -204,7 +204,7 @@ class Login:
         if error_code == ILLEGAL_SASL_STATE:
             raise LoginError("the server does not ask for a login", error_code)
         if error_code != NONE:
-            offered = self._told(", ".join(mechanisms)) or "none"
+            offered = self._loggable(", ".join(mechanisms)) or "none"
             reason = f"{self._exchange.mechanism} is refused; offered: {offered}"
             raise LoginError(reason, error_code)
         self._in_handshake = False
@@ -213,15 +213,15 @@ class Login:
     def _after_token(self, body: bytes) -> Step:
         response = read_authenticate_response(self._version, body)
         if response.error_code != NONE:
-            reason = self._told(response.error_message) or f"error {response.error_code}"
+            reason = self._loggable(response.error_message) or f"error {response.error_code}"
             raise LoginError(reason, response.error_code)
         following = self._exchange.step(response.auth_bytes)
         if following is None:
             return LoggedIn(max(0, response.session_lifetime_ms))
         return following if isinstance(following, Derive) else self._say(following)
 
-    def _told(self, words: str) -> str:
-        return fit_for_log(words, (self._exchange.secret,))
+    def _loggable(self, text: str) -> str:
+        return fit_for_log(text, (self._exchange.secret,))
 
     def _say(self, token: bytes) -> Say:
         body = authenticate_request(self._version, token)

@@ -13,8 +13,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sasl.fetched import Fetched
 from sasl.jwt_claims import MAX_LIFETIME_SECONDS, deadline_of, numeric_date
+from sasl.refresh_schedule import RefreshSchedule
 from sasl.strict_json import read_object
 
 MAX_ANSWER_BYTES: Final = 256 * 1024
@@ -71,7 +71,7 @@ class _Held:
     """The same as Unix time."""
 
 
-class TokenCache(Fetched):
+class TokenCache(RefreshSchedule):
     """The token of one endpoint and client; one per worker."""
 
     def __init__(self, settings: TokenCacheSettings | None = None) -> None:

@@ -10,8 +10,8 @@ from pyspark.sql import functions as f
 from benchmarks.events.generate import TEMPLATES, Size, clients_of, simulated, write_lines
 from metrics.events import EVENT_SCHEMA
 from metrics.period import MINUTE_MS
-from metrics.spark import events as log
-from metrics.spark.session import make_session
+from metrics.spark import event_rows
+from metrics.spark.spark_session import make_session
 
 _TIMES = (
     "timestamp_ms",
@@ -46,7 +46,7 @@ def multiply(size: Size, out: Path, *, parquet: bool) -> tuple[int, dict[str, st
     spark = make_session(master="local[*]", input_bytes=None)
     with tempfile.TemporaryDirectory() as directory:
         write_lines(simulated(base, clients), Path(directory))
-        templates = log.parsed(spark.read.text(directory), schema_ddl()).persist()
+        templates = event_rows.parsed(spark.read.text(directory), schema_ddl()).persist()
         made = copied(templates, copies=copies, groups=groups, clients=base.clients)
         writer = made.write.mode("overwrite")
         if parquet:

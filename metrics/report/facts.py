@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from metrics.report.words import WORST_FIRST
-from metrics.spark import next_steps
-from metrics.spark.missing_acls import missing_acls
-from metrics.spark.trends import projection
+from metrics.report import next_steps
+from metrics.report.missing_acls import missing_acls
+from metrics.report.projection import projection
+from metrics.report.verdicts import WORST_FIRST, Verdict
 
 SCHEMA_VERSION = 1
-
-VERDICTS = ("ready", "unproven", "not_capable", "failing", "unknown")
 
 _EPOCH = date(1970, 1, 1)
 
@@ -50,8 +48,8 @@ def build_facts(collected: Collected) -> dict[str, Any]:
         "source": collected.source,
         "lines": dict(collected.lines),
         "observed": _observed(rows["clients_by_verdict"]),
-        "clients_by_verdict": {verdict: counted.get(verdict, 0) for verdict in VERDICTS},
-        "principals_by_verdict": {verdict: named.get(verdict, 0) for verdict in VERDICTS},
+        "clients_by_verdict": {verdict.value: counted.get(verdict, 0) for verdict in Verdict},
+        "principals_by_verdict": {verdict.value: named.get(verdict, 0) for verdict in Verdict},
         "enforceable_principals": sorted(row["principal"] for row in enforceable),
         "principals": worst_first,
         "clients": sorted(clients, key=lambda row: (_rank(row["verdict"]), str(row["principal"]))),
@@ -91,7 +89,7 @@ def _observed(verdicts: Rows) -> dict[str, Any]:
 
 
 def _rank(verdict: str) -> int:
-    return WORST_FIRST.index(verdict)
+    return WORST_FIRST.index(Verdict(verdict))
 
 
 def _dated(row: dict[str, Any]) -> dict[str, Any]:

@@ -1,14 +1,17 @@
 """The report as one HTML page: no network, no script, everything that strangers chose escaped."""
 
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from typing import Any
 
 from metrics.report import plots, tables
-from metrics.report.style import STYLE
+from metrics.report.formats import SHORT, count, duration, name_of, number, plain
 from metrics.report.summary import summary
-from metrics.report.words import SHORT, VERDICT_WORDS, count, duration, name_of, number, plain
+from metrics.report.verdicts import VERDICT_LABELS
 
 Facts = Mapping[str, Any]
+
+STYLE = files("metrics.report").joinpath("style.css").read_text(encoding="utf-8")
 
 _HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -44,7 +47,7 @@ def page(facts: Facts) -> str:
         _input(facts),
     ]
     body = "".join(section for section in sections if section)
-    return f"{_HEAD}{STYLE}</style></head><body><main>{body}</main></body></html>\n"
+    return f"{_HEAD}\n{STYLE}</style></head><body><main>{body}</main></body></html>\n"
 
 
 def _by_principal(facts: Facts) -> str:
@@ -53,7 +56,7 @@ def _by_principal(facts: Facts) -> str:
         return ""
     verdicts = facts["principals_by_verdict"]
     total = sum(verdicts.values())
-    legend = plots.legend(each for row in rows for each in VERDICT_WORDS if row[each])
+    legend = plots.legend(each for row in rows for each in VERDICT_LABELS if row[each])
     return (
         '<section id="principals"><h2>By principal</h2>'
         '<p class="soft">Clients of each principal, the worst first. A principal can be enforced '
@@ -109,19 +112,19 @@ def _outlook(facts: Facts) -> str:
     day, seen = projected["last_day"], projected["clients"]
     verdicts = facts["clients_by_verdict"]
     known = sum(verdicts.values()) - verdicts["unknown"]
-    all_told = f", of {number(known)} in all" if known > seen else ""
+    in_all = f", of {number(known)} in all" if known > seen else ""
     ready = round(projected["ready_share"] * seen)
-    said = f"Ready on {day}: {number(ready)} of the {count(seen, 'client')} seen{all_told}"
+    text = f"Ready on {day}: {number(ready)} of the {count(seen, 'client')} seen{in_all}"
     if projected["ready_share"] < 1:
         if projected["ready_day"] is not None:
-            said += f"; by the present trend all on {projected['ready_day']}"
+            text += f"; by the present trend all on {projected['ready_day']}"
         elif projected["days"] < 3:
-            said += "; it takes three days to speak of a trend"
+            text += "; it takes three days to speak of a trend"
         else:
-            said += "; the trend does not lead to all"
+            text += "; the trend does not lead to all"
     if last != day:
-        said += ". What came after saw less than half as many clients as the fullest day"
-    return f"{said}."
+        text += ". What came after saw less than half as many clients as the fullest day"
+    return f"{text}."
 
 
 def _tokens(facts: Facts) -> str:
@@ -220,7 +223,7 @@ def _clients(facts: Facts) -> str:
 def _input(facts: Facts) -> str:
     lines = facts["lines"]
     aside = [f"{number(lines[key])} {words}" for key, words in _SET_ASIDE.items() if lines[key]]
-    said = f"Set aside: {', '.join(aside)}." if aside else "None was set aside."
+    text = f"Set aside: {', '.join(aside)}." if aside else "None was set aside."
     missing = (
         f" {count(lines['missing'], 'event is', 'events are')} missing by the numbering: "
         "dropped before they were written, or in files that are gone."
@@ -233,7 +236,7 @@ def _input(facts: Facts) -> str:
         age = f" The newest event is {duration(facts['as_of_ms'] - newest)} old."
     return (
         f'<section id="read"><h2>What was read</h2><p>{count(lines["lines"], "line")} from '
-        f"<code>{name_of(facts['source'])}</code>. {said}{missing}{age}</p></section>"
+        f"<code>{name_of(facts['source'])}</code>. {text}{missing}{age}</p></section>"
     )
 
 

@@ -7,10 +7,8 @@ from typing import Any
 
 from metrics.period import MINUTE_MS
 from metrics.report import svg
-from metrics.report.words import (
+from metrics.report.formats import (
     SHORT,
-    VERDICT_WORDS,
-    WORST_FIRST,
     by_verdict,
     count,
     duration,
@@ -20,26 +18,26 @@ from metrics.report.words import (
     number,
     span,
 )
+from metrics.report.verdicts import VERDICT_LABELS, WORST_FIRST, Verdict
 
 Rows = Sequence[Mapping[str, Any]]
 
 PRINCIPALS_SHOWN = 25
 _WIDE, _NARROW = 796, 330
-_ORDER = ("ready", "unproven", "not_capable", "failing", "unknown")
 _FOUND = {
     "failing": "killed_connections",
     "unproven": "unproven_connections",
     "unknown": "cut_short_connections",
 }
 """What becomes of connections under a lifetime, by the verdict whose colour it has."""
-_TOLD = 40
+_MAX_DESCRIBED = 40
 """Columns that are read to those who do not see the plot; the latest, if there are more."""
 
 
 def legend(verdicts: Iterable[str]) -> str:
     """Name the colours that occur."""
     occurring = set(verdicts)
-    return _key({each: VERDICT_WORDS[each] for each in _ORDER if each in occurring})
+    return _key({each: VERDICT_LABELS[each] for each in Verdict if each in occurring})
 
 
 def principal_bars(rows: Rows, total: int) -> str:
@@ -99,13 +97,13 @@ def session_lengths(rows: Rows, lifetimes: Rows) -> str:
         bounds.append(bounds[-1] * 2)
     columns = []
     for bound in bounds:
-        given = {each: by_class.get(bound, {}).get(each, 0) for each in _ORDER}
-        said = f" ({by_verdict(given)})" if any(given.values()) else ""
+        given: dict[str, float] = {each: by_class.get(bound, {}).get(each, 0) for each in Verdict}
+        counts = f" ({by_verdict(given)})" if any(given.values()) else ""
         columns.append(
             svg.Column(
                 label=f"≤ {_rounded(bound)}",
                 parts=given,
-                hint=f"up to {duration(bound)}: {count(sum(given.values()), 'connection')}{said}",
+                hint=f"up to {duration(bound)}: {count(sum(given.values()), 'connection')}{counts}",
             )
         )
     marks = [
@@ -130,13 +128,13 @@ def storms(rows: Rows) -> str:
     step = min(gaps, default=MINUTE_MS)
     busiest = max(rows, key=itemgetter("authentications"))
     name = "Authentications per minute, UTC"
-    told = (
+    text = (
         f"{name}: {span(first, last)}; "
         f"at most {number(busiest['authentications'])}, at {moment(busiest['minute_ms'])}"
     )
     labels = (moment(first), moment(last))
     return _figure(
-        _both(lambda width: svg.bars_over_time(told, points, labels, width=width, step=step)),
+        _both(lambda width: svg.bars_over_time(text, points, labels, width=width, step=step)),
         f"{name}.",
     )
 
@@ -146,12 +144,12 @@ def trend(rows: Rows) -> str:
     columns = [
         svg.Column(
             label=str(row["day"])[5:],
-            parts={each: row.get(each, 0) for each in _ORDER},
+            parts={each: row.get(each, 0) for each in Verdict},
             hint=f"{row['day']}: {number(row['ready'])} of {count(row['clients'], 'client')} ready",
         )
         for row in rows
     ]
-    seen = (each for row in rows for each in _ORDER if row.get(each, 0))
+    seen = (each for row in rows for each in Verdict if row.get(each, 0))
     return _columns("Clients by day", columns, key=legend(seen))
 
 
@@ -184,8 +182,8 @@ def _columns(
     marks: Sequence[svg.Mark] = (),
     caption: str = "",
 ) -> str:
-    told = f"{name}. {'; '.join(each.hint for each in columns[-_TOLD:])}."
-    plot = _both(lambda width: svg.columns(told, columns, width=width, marks=marks))
+    description = f"{name}. {'; '.join(each.hint for each in columns[-_MAX_DESCRIBED:])}."
+    plot = _both(lambda width: svg.columns(description, columns, width=width, marks=marks))
     return _figure(key + plot, f"{name}.{caption}")
 
 

@@ -4,10 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from metrics.report.words import (
+from metrics.report.formats import (
     SHORT,
-    VERDICT_MEANING,
-    VERDICT_WORDS,
     by_verdict,
     count,
     duration,
@@ -21,6 +19,7 @@ from metrics.report.words import (
     span,
     unanimous,
 )
+from metrics.report.verdicts import VERDICT_LABELS, VERDICT_MEANINGS
 
 Facts = Mapping[str, Any]
 
@@ -38,14 +37,14 @@ def summary(facts: Facts) -> str:
     verdicts = facts["clients_by_verdict"]
     tiles = "".join(
         f'<li class="tile {verdict}"><b>{number(amount)}</b>'
-        f"<span>{VERDICT_WORDS[verdict]}</span></li>"
+        f"<span>{VERDICT_LABELS[verdict]}</span></li>"
         for verdict, amount in verdicts.items()
     )
     meanings = "".join(
-        f"<dt>{VERDICT_WORDS[verdict]}</dt><dd>{plain(meaning)}</dd>"
-        for verdict, meaning in VERDICT_MEANING.items()
+        f"<dt>{VERDICT_LABELS[verdict]}</dt><dd>{plain(meaning)}</dd>"
+        for verdict, meaning in VERDICT_MEANINGS.items()
     )
-    said = "".join(
+    parts = "".join(
         f"<dt>{title}</dt><dd>{text}</dd>"
         for title, text in (
             ("Who", " ".join(_who(facts))),
@@ -59,7 +58,7 @@ def summary(facts: Facts) -> str:
         "<header><h1>Who is ready for re&#8209;authentication?</h1>"
         f'<p class="soft">{_seen(facts)}</p>{_caution(facts)}</header>'
         f'<section aria-label="Summary"><p class="answer">{_answer(facts)}</p>'
-        + (f'<dl class="first">{said}</dl>' if said else "")
+        + (f'<dl class="first">{parts}</dl>' if parts else "")
         + f'<ul class="tiles" aria-label="Clients by verdict">{tiles}</ul>'
         "<details><summary>What a verdict means, and what a client is</summary>"
         f'<dl class="meanings">{meanings}<dt>client</dt><dd>connections with the same principal, '
@@ -80,17 +79,17 @@ def _seen(facts: Facts) -> str:
 def _caution(facts: Facts) -> str:
     """Say what makes the answer doubtful."""
     lines, newest = facts["lines"], facts["observed"]["to_ms"]
-    said = []
+    parts = []
     if newest is not None and facts["as_of_ms"] - newest >= _OLD_MS:
-        said.append(f"the newest event is {duration(facts['as_of_ms'] - newest)} old")
+        parts.append(f"the newest event is {duration(facts['as_of_ms'] - newest)} old")
     aside = sum(amount for kind, amount in lines.items() if kind not in _HARMLESS)
     if aside:
-        said.append(f"{count(aside, 'line was', 'lines were')} set aside")
+        parts.append(f"{count(aside, 'line was', 'lines were')} set aside")
     if lines["missing"]:
-        said.append(f"{count(lines['missing'], 'event is', 'events are')} missing")
-    if not said:
+        parts.append(f"{count(lines['missing'], 'event is', 'events are')} missing")
+    if not parts:
         return ""
-    text = ", ".join(said)
+    text = ", ".join(parts)
     return f'<p class="soft">Mind: {text}; see <a href="#read">what was read</a>.</p>'
 
 
@@ -132,13 +131,13 @@ def _who(facts: Facts) -> Iterator[str]:
                 named.append(f'<a href="#principals">{rest} more</a>')
             yield f"{title}{'; '.join(named)}."
             break
-    strangers = facts["clients_by_verdict"]["unknown"]
-    if strangers:
+    never_in = facts["clients_by_verdict"]["unknown"]
+    if never_in:
         ids = [row["client_id"] for row in facts["clients"] if row["verdict"] == "unknown"]
         named = [name_of(each, SHORT) for each in ids[:_CLIENTS]]
-        if strangers > len(named):
-            named.append(f'<a href="#clients">{number(strangers - len(named))} more</a>')
-        yield f"{count(strangers, 'client')} never got in: {', '.join(named)}."
+        if never_in > len(named):
+            named.append(f'<a href="#clients">{number(never_in - len(named))} more</a>')
+        yield f"{count(never_in, 'client')} never got in: {', '.join(named)}."
 
 
 def _when(facts: Facts) -> Iterator[str]:

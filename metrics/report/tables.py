@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from metrics.report.words import (
+from metrics.report.formats import (
     ABSENT,
     SHORT,
-    VERDICT_WORDS,
     duration,
     is_judged,
     milliseconds,
@@ -18,6 +17,7 @@ from metrics.report.words import (
     rate,
     share,
 )
+from metrics.report.verdicts import VERDICT_LABELS
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -68,7 +68,7 @@ def rest(rows: Rows, shown: int, where: str) -> str:
 
 def tag(verdict: str) -> str:
     """Write a verdict in its colour."""
-    return f'<span class="tag {verdict}">{VERDICT_WORDS[verdict]}</span>'
+    return f'<span class="tag {verdict}">{VERDICT_LABELS[verdict]}</span>'
 
 
 def what_if(rows: Rows) -> str:

@@ -7,14 +7,14 @@ from typing import Self
 
 from pyspark.sql import DataFrame
 
-from metrics.spark import events as log
-from metrics.spark.clients import clients
-from metrics.spark.happenings import (
-    happenings,
-    happenings_of_either_view,
-    happenings_of_summaries,
+from metrics.spark import event_rows
+from metrics.spark.authentications import (
+    authentication_counts,
+    authentication_counts_of_either_view,
+    authentication_counts_of_summaries,
 )
-from metrics.spark.intervals import intervals, intervals_if_told, says_more
+from metrics.spark.clients import clients
+from metrics.spark.intervals import adds_to_intervals, intervals, intervals_if_complete
 from metrics.spark.readiness import by_their_clients, client_readiness
 from metrics.spark.sessions import identities, last_events, may_be_last, sessions
 from metrics.spark.trends import (
@@ -36,11 +36,11 @@ Keep = Callable[[str, DataFrame], DataFrame]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Untold:
+class IncompleteEvents:
     """Connections of which only summary rows tell every authentication."""
 
     rows: DataFrame
-    """`connection_id`; `unsaid`: no event tells of any authentication."""
+    """`connection_id`; `without_events`: no event tells of any authentication."""
     others: bool
     """Are there other connections?"""
     partly: bool
@@ -49,21 +49,21 @@ class Untold:
     @classmethod
     def among(cls, sequence_rows: DataFrame, totals: Mapping[str, int], keep: Keep) -> Self:
         """Take them from what `sequences` and `sequence_totals` gave."""
-        rows = sequence_rows.where("untold").select("connection_id", "unsaid")
+        rows = sequence_rows.where("incomplete").select("connection_id", "without_events")
         return cls(
-            rows=keep("untold", rows),
-            others=totals["untold"] < totals["connections"],
-            partly=totals["unsaid"] < totals["untold"],
+            rows=keep("incomplete", rows),
+            others=totals["incomplete"] < totals["connections"],
+            partly=totals["without_events"] < totals["incomplete"],
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class BaseTables:
     """What most tables are made from; each is used several times, and worth keeping."""
 
     events: DataFrame
     """Valid, of the past, each once."""
-    untold: Untold | None
+    incomplete: IncompleteEvents | None
     """None: there is none."""
     usage: DataFrame
     last: DataFrame
@@ -71,80 +71,84 @@ class Known:
     sessions: DataFrame
     clients: DataFrame
     """With their verdicts."""
-    happenings: DataFrame
+    authentication_counts: DataFrame
 
 
-def known(
+def base_tables(
     events: DataFrame,
     usage_rows: DataFrame,
     keep: Keep,
     *,
     connections: int,
     open_ms: int | None,
-    untold: Untold | None = None,
-) -> Known:
+    incomplete: IncompleteEvents | None = None,
+) -> BaseTables:
     """Derive what most tables are made from, looking at all events for two of them at a time."""
-    counted = _happenings(events, untold)
+    counted = _authentication_counts(events, incomplete)
     with ThreadPoolExecutor(max_workers=1) as pool:
-        kept = pool.submit(keep, "happenings", counted)
+        kept = pool.submit(keep, "authentication_counts", counted)
         last = keep("last", last_events(events.where(may_be_last(open_ms)), usage_rows))
         if last.count() < connections:
             last = keep("last_of_all", last_events(events, usage_rows))
         session_rows = keep("sessions", sessions(usage_rows, identities(last)))
         judged = session_rows.transform(clients).transform(client_readiness)
-        return Known(
+        return BaseTables(
             events=events,
-            untold=untold,
+            incomplete=incomplete,
             usage=usage_rows,
             last=last,
             sessions=session_rows,
             clients=keep("clients", judged),
-            happenings=kept.result(),
+            authentication_counts=kept.result(),
         )
 
 
-def _happenings(events: DataFrame, untold: Untold | None) -> DataFrame:
+def _authentication_counts(events: DataFrame, incomplete: IncompleteEvents | None) -> DataFrame:
     """Count by the events alone, except for those connections where they do not tell all."""
-    if untold is None:
-        return happenings(events)
-    if not untold.others and not untold.partly:
-        return happenings_of_summaries(events)
-    counted = happenings_of_summaries(log.of(events, untold.rows.where("unsaid")))
-    if untold.partly:
-        partly = log.of(events, untold.rows.where("NOT unsaid"))
-        counted = counted.unionByName(happenings_of_either_view(partly))
-    if untold.others:
-        counted = counted.unionByName(happenings(log.others(events, untold.rows)))
+    if incomplete is None:
+        return authentication_counts(events)
+    if not incomplete.others and not incomplete.partly:
+        return authentication_counts_of_summaries(events)
+    counted = authentication_counts_of_summaries(
+        event_rows.of(events, incomplete.rows.where("without_events"))
+    )
+    if incomplete.partly:
+        partly = event_rows.of(events, incomplete.rows.where("NOT without_events"))
+        counted = counted.unionByName(authentication_counts_of_either_view(partly))
+    if incomplete.others:
+        counted = counted.unionByName(
+            authentication_counts(event_rows.others(events, incomplete.rows))
+        )
     return counted
 
 
-def what_if_table(rows: Known, lifetimes_ms: tuple[int, ...], keep: Keep) -> DataFrame:
+def what_if_table(rows: BaseTables, lifetimes_ms: tuple[int, ...], keep: Keep) -> DataFrame:
     """Apply each lifetime to what was recorded."""
     long_used = concerned(rows.sessions, lifetimes_ms)
-    if rows.untold is None:
-        used = _told(rows, long_used)
+    if rows.incomplete is None:
+        used = _complete_intervals(rows, long_used)
     else:
-        used = intervals(log.of(rows.events, log.of(long_used, rows.untold.rows)))
-        if rows.untold.others:
-            told = log.others(long_used, rows.untold.rows)
-            used = used.unionByName(_told(rows, told))
+        used = intervals(event_rows.of(rows.events, event_rows.of(long_used, rows.incomplete.rows)))
+        if rows.incomplete.others:
+            complete = event_rows.others(long_used, rows.incomplete.rows)
+            used = used.unionByName(_complete_intervals(rows, complete))
     kill_rows = keep("kills", kills(used, lifetimes_ms))
     return what_if(by_their_clients(rows.sessions, rows.clients), kill_rows, lifetimes_ms)
 
 
-def _told(rows: Known, connections: DataFrame) -> DataFrame:
+def _complete_intervals(rows: BaseTables, connections: DataFrame) -> DataFrame:
     """Give the intervals of connections of which events tell every authentication."""
-    told = log.of(rows.events.where(says_more()), connections)
-    return intervals_if_told(told, log.of(rows.last, connections))
+    events = event_rows.of(rows.events.where(adds_to_intervals()), connections)
+    return intervals_if_complete(events, event_rows.of(rows.last, connections))
 
 
-TABLES: Mapping[str, Callable[[Known], DataFrame]] = {
-    "storms": lambda rows: rows.happenings.transform(storms),
-    "latencies": lambda rows: rows.happenings.transform(latencies),
+TABLES: Mapping[str, Callable[[BaseTables], DataFrame]] = {
+    "storms": lambda rows: rows.authentication_counts.transform(storms),
+    "latencies": lambda rows: rows.authentication_counts.transform(latencies),
     "by_day": lambda rows: by_day(rows.usage, rows.sessions),
     "short_tokens": lambda rows: rows.clients.transform(short_tokens),
     "session_lengths": lambda rows: session_lengths(by_their_clients(rows.sessions, rows.clients)),
-    "failures": lambda rows: rows.happenings.transform(failures),
+    "failures": lambda rows: rows.authentication_counts.transform(failures),
 }
 """The other tables, by the name that they have in the report."""
 

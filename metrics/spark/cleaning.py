@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from metrics.events import EventKind
-from metrics.spark import events as log
-from metrics.spark.analysis import Keep, Untold
+from metrics.spark import event_rows
+from metrics.spark.analysis import IncompleteEvents, Keep
 from metrics.spark.usage import is_kind, sequence_totals, sequences, usage, usage_if_whole
 
 
@@ -33,7 +33,7 @@ class Cleaned:
     events: DataFrame
     """Valid, of the past, each once."""
     usage: DataFrame
-    untold: Untold | None
+    incomplete: IncompleteEvents | None
     """None: there is none."""
     connections: int
     open_ms: int | None
@@ -45,40 +45,42 @@ class Cleaned:
 
 def cleaned(rows: Rows, *, as_of_ms: int, keep: Keep) -> Cleaned:
     """Set aside what is not valid, of the future or a duplicate, and count it."""
-    past = log.valid_events(rows.classified).where(~log.is_future(as_of_ms))
+    past = event_rows.valid_events(rows.classified).where(~event_rows.is_future(as_of_ms))
     only_summaries = rows.classified.where(~is_kind(EventKind.SUMMARY)).isEmpty()
     usage_rows = keep("usage", past.transform(usage if only_summaries else usage_if_whole))
     sequence_rows, totals = _sequences(usage_rows)
     seen = totals["events"]
     counts = dict(rows.counts) if rows.counts is not None else _counted(rows.classified, seen)
-    at_reading = sum(counts[problem.value] for problem in log.AT_READING)
+    at_reading = sum(counts[problem.value] for problem in event_rows.AT_READING)
     future = counts["lines"] - at_reading - seen
     spotless = future == 0 and (rows.counts is not None or at_reading == 0)
-    events = log.bounded(rows.classified) if spotless else past
+    events = event_rows.bounded(rows.classified) if spotless else past
     anew = None
     if totals["parts"] and not only_summaries:
         anew = keep("parts", sequence_rows.where(~f.col("whole")))
     if totals["suspects"]:
-        suspects = events if anew is None else log.of(events, anew.where("suspect"))
-        doubled = keep("doubled", suspects.transform(log.with_duplicates))
+        suspects = events if anew is None else event_rows.of(events, anew.where("suspect"))
+        doubled = keep("doubled", suspects.transform(event_rows.with_duplicates))
         # most are suspect because an event is missing
         if not doubled.isEmpty():
-            exact = keep("exact", log.without_duplicates(events, doubled))
-            events = log.others(events, doubled).unionByName(exact)
+            exact = keep("exact", event_rows.without_duplicates(events, doubled))
+            events = event_rows.others(events, doubled).unionByName(exact)
             anew = doubled if anew is None else anew
     if anew is not None:
-        again = log.of(events, anew).transform(usage)
-        usage_rows = keep("all_usage", log.others(usage_rows, anew).unionByName(again))
+        again = event_rows.of(events, anew).transform(usage)
+        usage_rows = keep("all_usage", event_rows.others(usage_rows, anew).unionByName(again))
         sequence_rows, totals = _sequences(usage_rows)
     lines = counts | {
-        log.Problem.FUTURE.value: future,
+        event_rows.Problem.FUTURE.value: future,
         "duplicate": seen - totals["events"],
         "missing": totals["numbered"] - totals["events"],
     }
     return Cleaned(
         events=events,
         usage=usage_rows,
-        untold=Untold.among(sequence_rows, totals, keep) if totals["untold"] else None,
+        incomplete=IncompleteEvents.among(sequence_rows, totals, keep)
+        if totals["incomplete"]
+        else None,
         connections=totals["connections"],
         open_ms=totals["open_ms"],
         denied=totals["denied"] > 0,
@@ -95,5 +97,5 @@ def _counted(classified: DataFrame, valid: int) -> dict[str, int]:
     """Count the lines, and those with each problem; if all were valid that is known already."""
     lines = classified.count()
     if lines == valid:
-        return {"lines": lines} | {problem.value: 0 for problem in log.AT_READING}
-    return classified.agg(*log.problem_counts()).collect()[0].asDict()
+        return {"lines": lines} | {problem.value: 0 for problem in event_rows.AT_READING}
+    return classified.agg(*event_rows.problem_counts()).collect()[0].asDict()

@@ -5,7 +5,7 @@ from pyspark.sql import functions as f
 
 from metrics.events import EventKind
 from metrics.spark.clients import HOSTS_SHOWN
-from metrics.spark.events import counted
+from metrics.spark.event_rows import counted
 
 DENIALS = (EventKind.DENIED.value, EventKind.WOULD_BE_DENIED.value)
 

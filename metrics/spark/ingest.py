@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
-from metrics.spark import events as log
+from metrics.spark import event_rows
 from metrics.spark.sources import LineSource, SourceError, is_remote, literal
 
 _NOTHING_YET = (
@@ -45,8 +45,8 @@ class EventTable:
     def add(self, lines: DataFrame, batch_id: int) -> None:
         """Write a batch of lines; the same `batch_id` again replaces it."""
         observation = Observation(f"lines of batch {batch_id}")
-        rows = log.classified(log.parsed(lines))
-        kept = log.valid_events(rows.observe(observation, *log.problem_counts()))
+        rows = event_rows.classified(event_rows.parsed(lines))
+        kept = event_rows.valid_events(rows.observe(observation, *event_rows.problem_counts()))
         folder = f"batch={batch_id}"
         kept.write.mode("overwrite").parquet(_below(self.events_path, folder))
         # a DataFrame of Python's own values would have executors start a Python to read them
@@ -60,7 +60,7 @@ class EventTable:
     def events(self, spark: SparkSession) -> DataFrame:
         """Read the events."""
         # files without a row leave no trace of their schema: it is given
-        schema = f"{log.FIELDS}, batch BIGINT"
+        schema = f"{event_rows.FIELDS}, batch BIGINT"
         return spark.read.schema(schema).parquet(literal(self.events_path)).drop("batch")
 
     def classified(self, spark: SparkSession) -> DataFrame:

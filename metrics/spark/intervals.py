@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 
 from metrics.events import MAX_INT64, MAX_INTERVALS, EventKind
 from metrics.period import MINUTE_MS
-from metrics.spark.events import MAX_DURATION_MS, MAX_EPOCH_MS, at_most
+from metrics.spark.event_rows import MAX_DURATION_MS, MAX_EPOCH_MS, at_most
 from metrics.spark.usage import interval_start, is_kind, used_ms
 
 _MINUTES_OF_A_ROW = 63
@@ -38,20 +38,20 @@ def intervals(events: DataFrame) -> DataFrame:
     )
 
 
-def intervals_if_told(told: DataFrame, last: DataFrame) -> DataFrame:
+def intervals_if_complete(events: DataFrame, last: DataFrame) -> DataFrame:
     """The same, for connections of which events tell every authentication.
 
     The lists of their summary rows say nothing new, and reading them takes more time than all else.
     Nor does a checkpoint, but the one that is the last event of its connection: what it knows of an
-    interval, the next event knows too. So `told` is all events but the checkpoints (`says_more`),
-    and `last` the last event of each connection.
+    interval, the next event knows too. So `events` are all but the
+    checkpoints (`adds_to_intervals`), and `last` the last event of each connection.
     """
     latest, number = f.col("latest"), f.col("number")
     earlier = f.least(f.col("reauthentications"), f.lit(MAX_INTERVALS - 1))
     earlier = f.when(f.col("is_summary") & (earlier > 0), earlier).otherwise(0)
     is_latest = number == latest
     each = (
-        _with_latest(told)
+        _with_latest(events)
         .select("*", f.explode(f.sequence(latest - earlier, latest)).alias("number"))
         .select(
             "connection_id",
@@ -61,7 +61,7 @@ def intervals_if_told(told: DataFrame, last: DataFrame) -> DataFrame:
             _runs_of_row(),
         )
     )
-    at_the_end = _with_latest(last.where(~says_more())).select(
+    at_the_end = _with_latest(last.where(~adds_to_intervals())).select(
         "connection_id",
         latest.alias("number"),
         f.col("begin_ms").alias("authenticated_ms"),
@@ -70,7 +70,7 @@ def intervals_if_told(told: DataFrame, last: DataFrame) -> DataFrame:
     return _one_each(each.unionByName(at_the_end, allowMissingColumns=True))
 
 
-def says_more() -> Column:
+def adds_to_intervals() -> Column:
     """Does an event say more of an interval than the next one will?"""
     return ~is_kind(EventKind.CHECKPOINT)
 

@@ -22,14 +22,13 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from metrics.report.facts import Collected, build_facts
+from metrics.report.requirements import Requirement, duration_ms, judged, requirement
 from metrics.report.write import write_report
-from metrics.spark import events as log
+from metrics.spark import event_rows
 from metrics.spark.cleaning import Rows, cleaned
-from metrics.spark.faults import FAULTS, explained
-from metrics.spark.gate import Requirement, duration_ms, judged, requirement
+from metrics.spark.error_messages import SPARK_ERRORS, explained
 from metrics.spark.ingest import EventTable, ingest_batch, ingest_new
 from metrics.spark.results import Results
-from metrics.spark.session import SMALL_BYTES, make_session, tune_for_little
 from metrics.spark.sources import (
     FolderSource,
     KafkaSource,
@@ -41,6 +40,7 @@ from metrics.spark.sources import (
     literal,
     local_bytes,
 )
+from metrics.spark.spark_session import SMALL_BYTES, make_session, tune_for_little
 from metrics.spark.what_if import DEFAULT_LIFETIMES_MS
 
 _TOPIC = "kafka:"
@@ -48,7 +48,7 @@ _TOPIC = "kafka:"
 _LINE_BYTES = 800
 """About so long is a line."""
 
-FAILURES = (SourceError, OSError, *FAULTS)
+FAILURES = (SourceError, OSError, *SPARK_ERRORS)
 """What `run` raises when events cannot be read or the report not be written."""
 
 Progress = Callable[[str], None]
@@ -141,12 +141,12 @@ def _refuse_within(settings: Settings) -> None:
 def _read(spark: SparkSession, settings: Settings, *, small: bool) -> Iterator[Rows]:
     """Give what was read."""
     if not settings.is_topic and holds_parquet(spark, settings.events):
-        reader = spark.read.schema(log.FIELDS).option("pathGlobFilter", "*.parquet")
+        reader = spark.read.schema(event_rows.FIELDS).option("pathGlobFilter", "*.parquet")
         raw = reader.option("recursiveFileLookup", True).parquet(literal(settings.events))
-        yield Rows(classified=log.classified(raw))
+        yield Rows(classified=event_rows.classified(raw))
     elif small and settings.state is None:
-        lines = log.parsed(_source(settings).batch(spark))
-        yield Rows(classified=log.classified(lines).localCheckpoint())
+        lines = event_rows.parsed(_source(settings).batch(spark))
+        yield Rows(classified=event_rows.classified(lines).localCheckpoint())
     else:
         settings.out.mkdir(parents=True, exist_ok=True)
         root = settings.state or tempfile.mkdtemp(prefix=".events-", dir=settings.out)

@@ -7,20 +7,10 @@ one expired session that was used outweighs any number of good ones.
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from metrics.report.verdicts import WORST_FIRST, Verdict
 from metrics.spark.clients import CLIENT_KEY, HOSTS_SHOWN
-from metrics.spark.sessions import Standing
 
-WORST_FIRST = (
-    Standing.FAILING,
-    Standing.NOT_CAPABLE,
-    Standing.UNPROVEN,
-    Standing.READY,
-    Standing.UNKNOWN,
-)
-"""A principal is as ready as the worst of its clients. Strangers come last: they stand for nobody,
-and may be many."""
-
-BREAKING = (Standing.FAILING, Standing.NOT_CAPABLE)
+BREAKING = (Verdict.FAILING, Verdict.NOT_CAPABLE)
 """What breaks when sessions are enforced."""
 
 PRINCIPALS_NAMED = 500
@@ -43,10 +33,10 @@ def by_their_clients(session_rows: DataFrame, verdicts: DataFrame) -> DataFrame:
     What has re-authenticated elsewhere, always in time, has shown what it does; most of its
     connections were told nothing yet, or ended before they had to.
     """
-    ready = verdicts.where(f.col("verdict") == Standing.READY.value)
+    ready = verdicts.where(f.col("verdict") == Verdict.READY.value)
     proven = f.col("proven_client")
     standing = f.when(
-        (f.col("standing") == Standing.UNPROVEN.value) & proven.isNotNull(), Standing.READY.value
+        (f.col("standing") == Verdict.UNPROVEN.value) & proven.isNotNull(), Verdict.READY.value
     ).otherwise(f.col("standing"))
     return (
         session_rows.join(
@@ -64,11 +54,11 @@ def verdict() -> Column:
     failed = f.col("killed") + f.col("would_be_kills") + f.col("reauth_failures")
     some_capable = f.col("not_capable_connections") < f.col("connections")
     return (
-        f.when(f.col("principal").isNull(), Standing.UNKNOWN.value)
-        .when((failed > 0) & some_capable, Standing.FAILING.value)
-        .when(f.col("not_capable_connections") > 0, Standing.NOT_CAPABLE.value)
-        .when(f.col("reauthentications") > 0, Standing.READY.value)
-        .otherwise(Standing.UNPROVEN.value)
+        f.when(f.col("principal").isNull(), Verdict.UNKNOWN.value)
+        .when((failed > 0) & some_capable, Verdict.FAILING.value)
+        .when(f.col("not_capable_connections") > 0, Verdict.NOT_CAPABLE.value)
+        .when(f.col("reauthentications") > 0, Verdict.READY.value)
+        .otherwise(Verdict.UNPROVEN.value)
     )
 
 
@@ -111,17 +101,17 @@ def evidence() -> Column:
     )
     judged = f.col("verdict")
     return (
-        f.when(judged == Standing.FAILING.value, failing)
-        .when(judged == Standing.NOT_CAPABLE.value, not_capable)
+        f.when(judged == Verdict.FAILING.value, failing)
+        .when(judged == Verdict.NOT_CAPABLE.value, not_capable)
         .when(
-            judged == Standing.READY.value,
+            judged == Verdict.READY.value,
             _counted(
                 f.col("reauthentications"),
                 "re-authenticated once, in time",
                 "%d re-authentications, all in time",
             ),
         )
-        .when(judged == Standing.UNPROVEN.value, unproven)
+        .when(judged == Verdict.UNPROVEN.value, unproven)
         .otherwise(f.coalesce(never_in, f.lit("never logged in")))
     )
 
@@ -149,8 +139,7 @@ def breaking_software(verdicts: DataFrame) -> DataFrame:
 def principals(verdicts: DataFrame) -> DataFrame:
     """One row per principal: clients by verdict, the worst verdict, may it be enforced?"""
     counts = [
-        f.count_if(f.col("verdict") == standing.value).alias(standing.value)
-        for standing in Standing
+        f.count_if(f.col("verdict") == standing.value).alias(standing.value) for standing in Verdict
     ]
     rows = (
         verdicts.where(f.col("principal").isNotNull())
@@ -169,7 +158,7 @@ def principals(verdicts: DataFrame) -> DataFrame:
     for standing in reversed(WORST_FIRST):
         worst = f.when(f.col(standing.value) > 0, standing.value).otherwise(worst)
     return rows.withColumn("verdict", worst).withColumn(
-        "enforceable", f.col("verdict") == Standing.READY.value
+        "enforceable", f.col("verdict") == Verdict.READY.value
     )
 
 

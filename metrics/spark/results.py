@@ -16,8 +16,8 @@ from metrics.spark.cleaning import Cleaned
 from metrics.spark.clients import CLIENT_KEY
 from metrics.spark.denials import denials, denied_resources
 from metrics.spark.readiness import breaking_software, principals, rank
-from metrics.spark.session import another_session, tune_for_little
 from metrics.spark.sources import literal
+from metrics.spark.spark_session import another_session, tune_for_little
 
 MAX_ROWS = 5_000
 """Clients and principals that are collected for the page; the tables hold all of them."""
@@ -94,13 +94,13 @@ class Results:
         """
         if read.connections <= FEW_CONNECTIONS:
             tune_for_little(self._reader)
-        known = analysis.known(
+        known = analysis.base_tables(
             read.events,
             read.usage,
             lambda name, frame: (self.table if name in _SHOWN else self.scratch)(name, frame),
             connections=read.connections,
             open_ms=read.open_ms,
-            untold=read.untold,
+            incomplete=read.incomplete,
         )
         steps: list[Callable[[], None]] = [
             lambda: self._what_if(known, lifetimes_ms),
@@ -115,11 +115,11 @@ class Results:
             for running in [pool.submit(step) for step in steps]:
                 running.result()
 
-    def _what_if(self, known: analysis.Known, lifetimes_ms: tuple[int, ...]) -> None:
+    def _what_if(self, known: analysis.BaseTables, lifetimes_ms: tuple[int, ...]) -> None:
         table = analysis.what_if_table(known, lifetimes_ms, self.scratch)
         self._keep("what_if", self.table("what_if", table))
 
-    def _clients(self, known: analysis.Known) -> None:
+    def _clients(self, known: analysis.BaseTables) -> None:
         self._keep("clients", known.clients.orderBy(rank(), *CLIENT_KEY))
         self._keep("upgrades", known.clients.transform(breaking_software))
         verdicts = known.clients.groupBy("verdict").agg(
@@ -130,7 +130,7 @@ class Results:
         )
         self._keep("clients_by_verdict", verdicts)
 
-    def _principals(self, known: analysis.Known, asked_for: Sequence[str]) -> None:
+    def _principals(self, known: analysis.BaseTables, asked_for: Sequence[str]) -> None:
         rows = self.table("principals", known.clients.transform(principals))
         self._keep("principals", rows.orderBy(rank(), "principal"))
         enforceable = rows.where("enforceable").select("principal", "listeners")
@@ -140,7 +140,7 @@ class Results:
         if asked_for:
             self._keep("asked_for", rows.where(f.col("principal").isin(*asked_for)))
 
-    def _denials(self, known: analysis.Known) -> None:
+    def _denials(self, known: analysis.BaseTables) -> None:
         resources = self.table("denials", known.events.transform(denials)).transform(
             denied_resources
         )
@@ -149,7 +149,7 @@ class Results:
         counts = resources.agg(f.count(f.lit(1)).alias("resources"))
         self._keep("denied_count", counts)
 
-    def _step(self, name: str, known: analysis.Known) -> Callable[[], None]:
+    def _step(self, name: str, known: analysis.BaseTables) -> Callable[[], None]:
         def step() -> None:
             frame = self.table(name, analysis.TABLES[name](known))
             if name == "storms":

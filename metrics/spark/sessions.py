@@ -3,18 +3,17 @@
 The numbers come from `usage`; the text from the last event of each connection (`last_events`).
 """
 
-from enum import StrEnum
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from metrics.events import EventKind, IntervalEnd
+from metrics.report.verdicts import Verdict
 from metrics.spark.usage import (
     GREATEST,
     LEAST,
-    Saw,
-    has_seen,
+    Occurrence,
     is_kind,
+    occurred,
 )
 
 IDENTITY = (
@@ -44,31 +43,16 @@ INTERVAL = (
 """What an event says of the time since the last authentication."""
 
 
-class Standing(StrEnum):
-    """What a connection says about its client's ability to re-authenticate."""
-
-    READY = "ready"
-    """It has re-authenticated, and never outlived a session."""
-    UNPROVEN = "unproven"
-    """SaslAuthenticate v1 or later; it was given no lifetime, or ended before it was over."""
-    NOT_CAPABLE = "not_capable"
-    """SaslAuthenticate v0 or raw tokens: no lifetime can be announced to it (KIP-368)."""
-    FAILING = "failing"
-    """It was killed, would have been, or failed to re-authenticate."""
-    UNKNOWN = "unknown"
-    """It never authenticated."""
-
-
 def standing() -> Column:
     """Judge a session, or a client of which the same columns are known."""
     capable = f.coalesce(f.col("authenticate_version") >= 1, f.lit(False))
     failed = (f.col("killed") + f.col("would_be_kills") + f.col("reauth_failures")) > 0
     return (
-        f.when(f.col("principal").isNull(), Standing.UNKNOWN.value)
-        .when(~capable, Standing.NOT_CAPABLE.value)
-        .when(failed, Standing.FAILING.value)
-        .when(f.col("reauthentications") > 0, Standing.READY.value)
-        .otherwise(Standing.UNPROVEN.value)
+        f.when(f.col("principal").isNull(), Verdict.UNKNOWN.value)
+        .when(~capable, Verdict.NOT_CAPABLE.value)
+        .when(failed, Verdict.FAILING.value)
+        .when(f.col("reauthentications") > 0, Verdict.READY.value)
+        .otherwise(Verdict.UNPROVEN.value)
     )
 
 
@@ -105,25 +89,25 @@ def sessions(usage_rows: DataFrame, identity_rows: DataFrame) -> DataFrame:
     """
     extremes = (*GREATEST, "last_sequence")
     flags = {
-        "killed": Saw.KILLED,
-        "reauth_failures": Saw.REAUTH_FAILURE,
-        "login_failures": Saw.LOGIN_FAILURE,
-        "closed": Saw.CLOSED,
+        "killed": Occurrence.KILLED,
+        "reauth_failures": Occurrence.REAUTH_FAILURE,
+        "login_failures": Occurrence.LOGIN_FAILURE,
+        "closed": Occurrence.CLOSED,
     }
-    told, summed = f.sum("would_be_kills_told"), f.sum("would_be_kills_summed")
+    events, in_summaries = f.sum("would_be_kill_events"), f.sum("would_be_kills_in_summaries")
     by_connection = usage_rows.groupBy("connection_id").agg(
         *(f.min(name).alias(name) for name in LEAST),
         *(f.max(name).alias(name) for name in extremes),
         f.bit_or("saw").alias("saw"),
-        f.greatest(told, summed).alias("would_be_kills"),
-        f.coalesce(told >= summed, f.lit(True)).alias("kills_are_told"),
+        f.greatest(events, in_summaries).alias("would_be_kills"),
+        f.coalesce(events >= in_summaries, f.lit(True)).alias("kills_are_told"),
         f.greatest(f.sum("event_requests"), f.sum("summary_requests")).alias("requests"),
     )
     return (
         by_connection.join(identity_rows, "connection_id")
         .where(f.col("principal").isNull() | (f.col("authentications") > 0))
-        .withColumns({name: has_seen(what).cast("long") for name, what in flags.items()})
-        .withColumn("would_be_kills", f.greatest("would_be_kills", _kills_unsaid()))
+        .withColumns({name: occurred(what).cast("long") for name, what in flags.items()})
+        .withColumn("would_be_kills", f.greatest("would_be_kills", _unrecorded_kills()))
         .drop("saw")
         .withColumn("reauthentications", f.greatest(f.col("authentications") - 1, f.lit(0)))
         .withColumn("ended_by", _ended_by())
@@ -135,9 +119,9 @@ def sessions(usage_rows: DataFrame, identity_rows: DataFrame) -> DataFrame:
     )
 
 
-def _kills_unsaid() -> Column:
+def _unrecorded_kills() -> Column:
     """Count a kill that nothing tells of but the use of a session past its end: one at least."""
-    return (has_seen(Saw.OUTLASTED) & ~has_seen(Saw.KILLED)).cast("long")
+    return (occurred(Occurrence.OUTLASTED) & ~occurred(Occurrence.KILLED)).cast("long")
 
 
 def _ended_by() -> Column:

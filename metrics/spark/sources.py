@@ -14,7 +14,7 @@ from typing import Protocol
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from metrics.spark.faults import FAULTS, known_cause
+from metrics.spark.error_messages import SPARK_ERRORS, known_cause
 
 CLOSED_FILES = "{*.jsonl,*.jsonl.gz,*.jsonl.zst,part-*.json,part-*.json.gz}"
 ALL_FILES = "{*.jsonl,*.jsonl.gz,*.jsonl.zst,part-*.json,part-*.json.gz,*.jsonl.open}"
@@ -137,7 +137,7 @@ def _listed(spark: SparkSession, path: str, names: str) -> bool:
     reader = spark.read.option("pathGlobFilter", names).option("recursiveFileLookup", True)
     try:
         return bool(reader.text(path).inputFiles())
-    except FAULTS as error:
+    except SPARK_ERRORS as error:
         missing = isinstance(error, AnalysisException) and error.getCondition() == "PATH_NOT_FOUND"
         cause = _NO_FOLDER if missing else known_cause(error)
         if cause is None:

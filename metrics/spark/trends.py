@@ -1,38 +1,22 @@
 """When, and how fast: storms of authentications, latencies, the trend by day, token lifetimes."""
 
-import math
-from collections.abc import Mapping, Sequence
-from operator import itemgetter
-from statistics import linear_regression
-from typing import Any
-
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from metrics.events import EventKind
 from metrics.period import LATENCY_GAMMA, MINUTE_MS
+from metrics.report.verdicts import Verdict
+from metrics.spark.authentications import AUTHENTICATIONS
 from metrics.spark.clients import CLIENT_KEY
-from metrics.spark.happenings import AUTHENTICATIONS
-from metrics.spark.sessions import Standing
-from metrics.spark.usage import Saw
+from metrics.spark.usage import Occurrence
 
 QUANTILES = (0.5, 0.95, 0.99)
 
 SHORTEST_SENSIBLE_TOKEN_MS = 60_000
 """A token that lives less makes a connection re-authenticate more than once a minute."""
 
-TREND_DAYS = 28
-"""Days that the projection looks back; what was before says little about the pace of today."""
 
-ENOUGH_CLIENTS = 0.5
-"""A day that saw less than this share of the fullest day's clients says little about all of them:
-it has only just begun, or it is a holiday.
-"""
-
-Row = Mapping[str, Any]
-
-
-def storms(happening_rows: DataFrame) -> DataFrame:
+def storms(count_rows: DataFrame) -> DataFrame:
     """One row per minute and mechanism: authentications, how many anew, the time they took.
 
     `busy_us` is the sum of their latencies: an upper bound of the processor time that they took,
@@ -41,7 +25,7 @@ def storms(happening_rows: DataFrame) -> DataFrame:
     """
     again = f.when(f.col("kind") == EventKind.REAUTHENTICATED.value, f.col("count")).otherwise(0)
     return (
-        happening_rows.where(f.col("kind").isin(*AUTHENTICATIONS))
+        count_rows.where(f.col("kind").isin(*AUTHENTICATIONS))
         .where(f.col("minute_ms").isNotNull())
         .groupBy("minute_ms", "mechanism")
         .agg(
@@ -73,7 +57,7 @@ def storm_profile(storm_rows: DataFrame, *, points: int) -> DataFrame:
     )
 
 
-def latencies(happening_rows: DataFrame) -> DataFrame:
+def latencies(count_rows: DataFrame) -> DataFrame:
     """Quantiles of the latency by mechanism and kind of authentication, in microseconds.
 
     Within 1 % of every latency (docs/events.md, "Latencies of a summary row").
@@ -88,7 +72,7 @@ def latencies(happening_rows: DataFrame) -> DataFrame:
         for quantile in QUANTILES
     ]
     return (
-        happening_rows.where(f.col("bucket").isNotNull())
+        count_rows.where(f.col("bucket").isNotNull())
         .groupBy("mechanism", "kind", "bucket")
         .agg(f.sum("count").alias("count"))
         .withColumn("below", f.sum("count").over(ordered))
@@ -108,11 +92,11 @@ def by_day(usage_rows: DataFrame, session_rows: DataFrame) -> DataFrame:
     re-authenticated since is failing still, as its session goes on past its end for days.
     """
     # a summary row tells of a kill when its hour is over, perhaps on the day after
-    kills = f.when(f.col("kills_are_told"), f.col("would_be_kills_told")).otherwise(
-        f.col("would_be_kills_summed")
+    kills = f.when(f.col("kills_are_told"), f.col("would_be_kill_events")).otherwise(
+        f.col("would_be_kills_in_summaries")
     )
     failed = f.bit_or("saw").bitwiseAND(
-        f.lit((Saw.KILLED | Saw.REAUTH_FAILURE | Saw.OUTLASTED).value)
+        f.lit((Occurrence.KILLED | Occurrence.REAUTH_FAILURE | Occurrence.OUTLASTED).value)
     ) + f.coalesce(f.sum(kills), f.lit(0))
     old = f.coalesce(f.col("authenticate_version"), f.lit(0)) < 1
     who = session_rows.select(
@@ -140,15 +124,15 @@ def by_day(usage_rows: DataFrame, session_rows: DataFrame) -> DataFrame:
         Window.partitionBy(*CLIENT_KEY).orderBy("day").rowsBetween(Window.unboundedPreceding, 0)
     )
     state = (
-        f.when(f.col("old") > 0, Standing.NOT_CAPABLE.value)
-        .when(f.col("again_on") > f.coalesce("failed_on", f.lit(-1)), Standing.READY.value)
-        .when(f.col("failed_on").isNotNull(), Standing.FAILING.value)
-        .otherwise(Standing.UNPROVEN.value)
+        f.when(f.col("old") > 0, Verdict.NOT_CAPABLE.value)
+        .when(f.col("again_on") > f.coalesce("failed_on", f.lit(-1)), Verdict.READY.value)
+        .when(f.col("failed_on").isNotNull(), Verdict.FAILING.value)
+        .otherwise(Verdict.UNPROVEN.value)
     )
     states = [
         f.count_if(f.col("state") == standing.value).alias(standing.value)
-        for standing in Standing
-        if standing is not Standing.UNKNOWN
+        for standing in Verdict
+        if standing is not Verdict.UNKNOWN
     ]
     return (
         days.withColumn("failed_on", f.max(failed_on).over(so_far))
@@ -159,39 +143,6 @@ def by_day(usage_rows: DataFrame, session_rows: DataFrame) -> DataFrame:
         .withColumn("ready_share", f.col("ready") / f.col("clients"))
         .orderBy("day")
     )
-
-
-def projection(day_rows: Sequence[Row]) -> dict[str, Any]:
-    """Say on which day (since 1970) the present trend is ready, or null; from the rows of `by_day`.
-
-    A straight line through the shares of those of the last `TREND_DAYS` days that saw enough
-    clients (`ENOUGH_CLIENTS`). Null with fewer than three days, or with a trend that does not rise;
-    the last of them itself if all its clients were ready.
-    """
-    recent = sorted(day_rows, key=itemgetter("day"))[-TREND_DAYS:]
-    enough = ENOUGH_CLIENTS * max((row["clients"] for row in recent), default=0)
-    recent = [row for row in recent if row["clients"] >= enough]
-    if not recent:
-        return dict.fromkeys(
-            ("last_day", "clients", "ready_share", "share_per_day", "ready_day")
-        ) | {"days": 0}
-    days, shares = [row["day"] for row in recent], [row["ready_share"] for row in recent]
-    last_day, share = days[-1], shares[-1]
-    slope = linear_regression(days, shares).slope if len(recent) > 1 else None
-    ready_day = None
-    if share >= 1:
-        ready_day = last_day
-    elif slope is not None and len(recent) >= 3 and slope > 1e-6:
-        # rounded: an exact number of days must not become one more by the last bit of a double
-        ready_day = last_day + math.ceil(round((1 - share) / slope, 6))
-    return {
-        "days": len(recent),
-        "last_day": last_day,
-        "clients": recent[-1]["clients"],
-        "ready_share": share,
-        "share_per_day": slope,
-        "ready_day": ready_day,
-    }
 
 
 def short_tokens(verdicts: DataFrame) -> DataFrame:
@@ -230,10 +181,10 @@ def session_lengths(session_rows: DataFrame) -> DataFrame:
     )
 
 
-def failures(happening_rows: DataFrame) -> DataFrame:
+def failures(count_rows: DataFrame) -> DataFrame:
     """Failed authentications by reason, first ones and re-authentications apart."""
     return (
-        happening_rows.where(f.col("kind") == EventKind.FAILED.value)
+        count_rows.where(f.col("kind") == EventKind.FAILED.value)
         .groupBy("mechanism", "failure_reason", "reauthentication")
         .agg(f.sum("count").alias("count"))
         .orderBy(f.desc("count"), "mechanism", "failure_reason", "reauthentication")

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from metrics.events import EventKind, IntervalEnd
-from metrics.spark.events import MAX_DURATION_MS, counted
+from metrics.spark.event_rows import MAX_DURATION_MS, counted
 
 DAY_MS = 86_400_000
 
@@ -30,11 +30,11 @@ GREATEST = (
     "told_ms",
     "outlived_credential_ms",
 )
-_SUMMED = ("would_be_kills_summed", "event_requests", "summary_requests")
+_SUMMED = ("would_be_kills_in_summaries", "event_requests", "summary_requests")
 """What of a connection's rows is kept: the least, the greatest, or the sum."""
 
 
-class Saw(IntFlag):
+class Occurrence(IntFlag):
     """What happened to a connection at least once: a bit each in the column `saw`."""
 
     KILLED = 1
@@ -59,7 +59,7 @@ def usage(events: DataFrame) -> DataFrame:
     """One row per connection and day (of UTC, since 1970), with numbers only."""
     # in a step of its own, too: the list would be gone through wherever the greatest is named
     longest = f.array_max(f.col("intervals")["last_request_since_auth_ms"])
-    return _added_up(events.withColumn("longest_ms", longest), _told_and_summed())
+    return _added_up(events.withColumn("longest_ms", longest), _from_both_views())
 
 
 def usage_if_whole(events: DataFrame) -> DataFrame:
@@ -69,7 +69,7 @@ def usage_if_whole(events: DataFrame) -> DataFrame:
     them, a list of rows in a row, takes more time than all else.
     """
     none = f.lit(0).cast("long")
-    return _added_up(events, _told()).withColumn("would_be_kills_summed", none)
+    return _added_up(events, _from_events()).withColumn("would_be_kills_in_summaries", none)
 
 
 def _added_up(events: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
@@ -88,15 +88,15 @@ def _added_up(events: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
         f.sum(f.when(small, number)).alias("sequences"),
         f.sum(f.when(small, number * number)).alias("sequence_squares"),
         f.bit_or("saw").alias("saw"),
-        f.count_if("told_authentication").alias("told_authentications"),
-        f.count_if("would_be_kill").alias("would_be_kills_told"),
+        f.count_if("is_authentication").alias("authentication_events"),
+        f.count_if("would_be_kill").alias("would_be_kill_events"),
         *(f.min(name).alias(name) for name in LEAST),
         *(f.max(name).alias(name) for name in GREATEST),
         *(f.sum(name).alias(name) for name in _SUMMED if name in rows.columns),
     )
 
 
-def has_seen(what: Saw) -> Column:
+def occurred(what: Occurrence) -> Column:
     """Did it happen? For the column `saw` of any table here."""
     return f.col("saw").bitwiseAND(f.lit(what.value)) != 0
 
@@ -109,9 +109,9 @@ def sequences(usage_rows: DataFrame) -> DataFrame:
     the few suspects is cheaper than one at every event. (Three or more duplicates and as many
     drops in one connection can cancel out; then those duplicates are not found.)
 
-    `whole`: its first event is there too, and so all of them up to the last one. `untold`: there
-    are authentications that only the summary rows tell of; `unsaid`: no event tells of any.
-    `open_ms`: when a connection that has not ended was last heard of.
+    `whole`: its first event is there too, and so all of them up to the last one. `incomplete`:
+    some authentications are in summary rows only; `without_events`: all of them are. `open_ms`:
+    when a connection that has not ended was last heard of.
     """
     first, last, count = f.col("first_sequence"), f.col("last_sequence"), f.col("events")
     width = last - first + 1
@@ -120,8 +120,8 @@ def sequences(usage_rows: DataFrame) -> DataFrame:
         & (f.col("sequences") * 2 == (first + last) * width)
         & (f.col("sequence_squares") == _sum_of_squares(last) - _sum_of_squares(first - 1))
     )
-    told_fewer = f.col("told_authentications") < f.col("authentications")
-    sums = ("events", "sequences", "sequence_squares", "told_authentications")
+    has_fewer_events = f.col("authentication_events") < f.col("authentications")
+    sums = ("events", "sequences", "sequence_squares", "authentication_events")
     return (
         usage_rows.groupBy("connection_id")
         .agg(
@@ -136,12 +136,12 @@ def sequences(usage_rows: DataFrame) -> DataFrame:
             "connection_id",
             "events",
             "last_sequence",
-            f.when(~has_seen(Saw.CLOSED), f.col("last_event_ms")).alias("open_ms"),
-            has_seen(Saw.DENIAL).alias("denied"),
+            f.when(~occurred(Occurrence.CLOSED), f.col("last_event_ms")).alias("open_ms"),
+            occurred(Occurrence.DENIAL).alias("denied"),
             (~f.coalesce(run, f.lit(False))).alias("suspect"),
             (f.coalesce(run, f.lit(False)) & (first == 0)).alias("whole"),
-            (told_fewer & has_seen(Saw.SUMMARY)).alias("untold"),
-            (f.col("told_authentications") == 0).alias("unsaid"),
+            (has_fewer_events & occurred(Occurrence.SUMMARY)).alias("incomplete"),
+            (f.col("authentication_events") == 0).alias("without_events"),
         )
     )
 
@@ -157,8 +157,8 @@ def sequence_totals(sequence_rows: DataFrame) -> DataFrame:
         f.count_if("denied").alias("denied"),
         f.count_if("suspect").alias("suspects"),
         f.count_if(~f.col("whole")).alias("parts"),
-        f.count_if("untold").alias("untold"),
-        f.count_if(f.col("untold") & f.col("unsaid")).alias("unsaid"),
+        f.count_if("incomplete").alias("incomplete"),
+        f.count_if(f.col("incomplete") & f.col("without_events")).alias("without_events"),
     )
 
 
@@ -196,21 +196,24 @@ def _numbers() -> list[Column]:
         f.col("timestamp_ms").alias("last_event_ms"),
         f.col("authentications"),
         f.col("credential_lifetime_ms"),
-        is_kind(EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED).alias("told_authentication"),
+        is_kind(EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED).alias("is_authentication"),
         is_kind(EventKind.WOULD_BE_KILLED).alias("would_be_kill"),
         f.when(~summary, f.col("requests")).alias("event_requests"),
         f.when(summary, f.col("requests")).alias("summary_requests"),
     ]
 
 
-def _told_and_summed() -> dict[str, Column]:
-    told, summed = _told(), _summed()
+def _from_both_views() -> dict[str, Column]:
+    events, summaries = _from_events(), _from_summaries()
     either = {
-        name: f.when(f.col("is_summary"), summed[name]).otherwise(told[name]) for name in told
+        name: f.when(f.col("is_summary"), summaries[name]).otherwise(events[name])
+        for name in events
     }
-    outlasted = _bit(_outlasted(), Saw.OUTLASTED)
+    outlasted = _bit(_outlasted(), Occurrence.OUTLASTED)
     return either | {
-        "would_be_kills_summed": f.when(f.col("is_summary"), counted(f.col("would_be_kills"))),
+        "would_be_kills_in_summaries": f.when(
+            f.col("is_summary"), counted(f.col("would_be_kills"))
+        ),
         "saw": either["saw"].bitwiseOR(outlasted),
     }
 
@@ -229,16 +232,16 @@ def _outlasted() -> Column:
     return first | (last & ~is_kind(EventKind.REAUTHENTICATED))
 
 
-def _is_past(used: Column, told: Column) -> Column:
-    sensible = told.between(1, MAX_DURATION_MS) & (used <= MAX_DURATION_MS)
-    return f.coalesce(sensible & (used > told + _ROUNDING_MS), f.lit(False))
+def _is_past(used: Column, announced: Column) -> Column:
+    sensible = announced.between(1, MAX_DURATION_MS) & (used <= MAX_DURATION_MS)
+    return f.coalesce(sensible & (used > announced + _ROUNDING_MS), f.lit(False))
 
 
-def _told() -> dict[str, Column]:
+def _from_events() -> dict[str, Column]:
     """What an event proper says; and a summary row, but for its intervals."""
     again = is_kind(EventKind.REAUTHENTICATED)
-    failure = f.when(f.col("authentications") > 0, Saw.REAUTH_FAILURE.value).otherwise(
-        Saw.LOGIN_FAILURE.value
+    failure = f.when(f.col("authentications") > 0, Occurrence.REAUTH_FAILURE.value).otherwise(
+        Occurrence.LOGIN_FAILURE.value
     )
     return {
         "authenticated_ms": f.col("begin_ms"),
@@ -246,16 +249,16 @@ def _told() -> dict[str, Column]:
         "longest_gap_ms": f.when(again, f.col("since_auth_ms")),
         "told_ms": f.col("announced_lifetime_ms"),
         "outlived_credential_ms": f.when(~again, f.col("age_ms") - f.col("credential_lifetime_ms")),
-        "saw": f.when(is_kind(EventKind.CLOSED), Saw.CLOSED.value)
-        .when(is_kind(EventKind.EXPIRED_KILLED), Saw.KILLED.value)
+        "saw": f.when(is_kind(EventKind.CLOSED), Occurrence.CLOSED.value)
+        .when(is_kind(EventKind.EXPIRED_KILLED), Occurrence.KILLED.value)
         .when(is_kind(EventKind.FAILED), failure)
-        .when(is_kind(EventKind.DENIED, EventKind.WOULD_BE_DENIED), Saw.DENIAL.value)
-        .when(f.col("is_summary"), Saw.SUMMARY.value)
+        .when(is_kind(EventKind.DENIED, EventKind.WOULD_BE_DENIED), Occurrence.DENIAL.value)
+        .when(f.col("is_summary"), Occurrence.SUMMARY.value)
         .otherwise(0),
     }
 
 
-def _summed() -> dict[str, Column]:
+def _from_summaries() -> dict[str, Column]:
     """What a summary row says: its intervals are read by fields and not one by one.
 
     That can be compiled.
@@ -269,9 +272,9 @@ def _summed() -> dict[str, Column]:
     latest = f.when(count > 0, used[count - 1])
     outlived = f.when(latest < MAX_DURATION_MS, latest - f.col("credential_lifetime_ms"))
     saw = [
-        _bit(f.array_contains(ended_by, IntervalEnd.EXPIRED_KILLED.value), Saw.KILLED),
-        _bit(f.array_contains(ended_by, IntervalEnd.FAILED.value), Saw.REAUTH_FAILURE),
-        _bit(f.col("final"), Saw.CLOSED),
+        _bit(f.array_contains(ended_by, IntervalEnd.EXPIRED_KILLED.value), Occurrence.KILLED),
+        _bit(f.array_contains(ended_by, IntervalEnd.FAILED.value), Occurrence.REAUTH_FAILURE),
+        _bit(f.col("final"), Occurrence.CLOSED),
     ]
     return {
         "authenticated_ms": f.array_min(intervals["authenticated_ms"]),
@@ -279,11 +282,11 @@ def _summed() -> dict[str, Column]:
         "longest_gap_ms": f.when(count > 1, f.array_max(renewed)),
         "told_ms": f.array_max(intervals["announced_lifetime_ms"]),
         "outlived_credential_ms": outlived,
-        "saw": reduce(Column.bitwiseOR, saw, f.lit(Saw.SUMMARY.value)),
+        "saw": reduce(Column.bitwiseOR, saw, f.lit(Occurrence.SUMMARY.value)),
     }
 
 
-def _bit(happened: Column, what: Saw) -> Column:
+def _bit(happened: Column, what: Occurrence) -> Column:
     return f.when(happened, what.value).otherwise(0)
 
 

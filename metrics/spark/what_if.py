@@ -14,16 +14,16 @@ from pyspark.sql import functions as f
 
 from metrics.events import IntervalEnd
 from metrics.period import MINUTE_MS
+from metrics.report.verdicts import Verdict
 from metrics.spark.clients import CLIENT_KEY
 from metrics.spark.intervals import begin_of_minute
-from metrics.spark.sessions import Standing
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 
 DEFAULT_LIFETIMES_MS = tuple(minutes * MINUTE_MS for minutes in (5, 15, 30, 60, 240))
 
-_CONCERNED = (Standing.NOT_CAPABLE.value, Standing.FAILING.value)
+_CONCERNED = (Verdict.NOT_CAPABLE.value, Verdict.FAILING.value)
 
 _CUT_SHORT = (IntervalEnd.EXPIRED_KILLED.value, IntervalEnd.FAILED.value)
 """Ends that the proxy made, and not the client."""
@@ -85,7 +85,7 @@ def what_if(
 
 def _counted(session_rows: DataFrame, lifetimes_ms: tuple[int, ...]) -> DataFrame:
     """One row per lifetime that any session outlasted, or did not live to see: whose they are."""
-    unproven = f.col("standing") == Standing.UNPROVEN.value
+    unproven = f.col("standing") == Verdict.UNPROVEN.value
     outlasted = f.coalesce(f.col("used_ms") > f.col("lifetime_ms"), f.lit(False))
     ended_ms = f.coalesce(f.col("ended_since_auth_ms"), f.lit(0))
     cut_short = f.col("ended_by").isin(*_CUT_SHORT) & (ended_ms <= f.col("lifetime_ms"))
@@ -105,7 +105,7 @@ def _counted(session_rows: DataFrame, lifetimes_ms: tuple[int, ...]) -> DataFram
         )
     ]
     return (
-        session_rows.where(f.col("standing").isin(*_CONCERNED, Standing.UNPROVEN.value))
+        session_rows.where(f.col("standing").isin(*_CONCERNED, Verdict.UNPROVEN.value))
         .select("*", _each(lifetimes_ms))
         .select(*CLIENT_KEY, "used_ms", "lifetime_ms", found)
         .where(f.col("found").isNotNull())

@@ -51,10 +51,10 @@ def report(
     Exit status 0: ready, or nothing was required; 1: a requirement is not met; 2: an error.
     """
     try:
+        from metrics.report.requirements import requirement
         from metrics.report.write import PAGE_NAME
         from metrics.spark import job
-        from metrics.spark.faults import explained
-        from metrics.spark.gate import requirement
+        from metrics.spark.error_messages import explained
     except ImportError:
         raise fail(f"the report needs PySpark: pip install '{PYSPARK}'", Exit.USAGE) from None
     try:

@@ -38,7 +38,7 @@ from proxy.store.interface import (
 )
 from sasl.credentials import ScramCredential, ScramMechanism
 from sasl.strict_json import read_object
-from sasl.verifiers import NoVerifier, read, written
+from sasl.verifier_text import NoVerifier, read, written
 
 log = logging.getLogger(__name__)
 

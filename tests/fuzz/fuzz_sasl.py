@@ -16,7 +16,7 @@ from sasl.mechanism import Challenge, Failure, KeysNeeded, Success
 from sasl.oauthbearer_messages import client_initial_response, read_client_initial_response
 from sasl.scram_client import ScramClientError, ScramClientExchange
 from tests.fuzz.rounds import arg_parser, run
-from tests.sasl.given import (
+from tests.support.sasl import (
     NOW,
     all_keys,
     cache_of,

@@ -20,7 +20,7 @@ import kafka as python
 import pytest
 from kafka.errors import KafkaError
 
-from metrics.spark.libraries import library_of
+from metrics.report.libraries import library_of
 from tests.kafka.clients import (
     OAUTHBEARER,
     User,
@@ -53,7 +53,7 @@ KNOWN = {
 }
 """What each user's one client does, and so the verdict that it deserves.
 
-The first three re-authenticate, as `metrics/spark/libraries.py` says of these versions. Then
+The first three re-authenticate, as `metrics/report/libraries.py` says of these versions. Then
 kafka-python that was told of a Kafka 0.11 (raw SASL tokens) and of a Kafka 1.0 (SaslAuthenticate
 v0); an application that has no second token to give; one that ends before its session does.
 """

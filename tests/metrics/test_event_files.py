@@ -15,7 +15,7 @@ from metrics.event_files import (
     file_stem,
     recover_orphans,
 )
-from metrics.event_log import COMPLAINT_SECONDS, RETRY_SECONDS, EventLog, EventLogSettings
+from metrics.event_log import RETRY_SECONDS, WARNING_SECONDS, EventLog, EventLogSettings
 
 WALL = 1_800_000_000.0
 
@@ -197,13 +197,13 @@ def test_one_line_of_complaint_a_minute(tmp_path: Path, caplog: pytest.LogCaptur
     (tmp_path / "events").write_text("a file where the directory should be")
     log = log_in(tmp_path / "events")
     caplog.set_level(logging.INFO)
-    for second in range(int(COMPLAINT_SECONDS)):
+    for second in range(int(WARNING_SECONDS)):
         log.append(["x"], float(second), WALL)
     assert len(caplog.records) == 1
     assert "\n" not in caplog.records[0].getMessage()
-    log.append(["x"], COMPLAINT_SECONDS, WALL)
+    log.append(["x"], WARNING_SECONDS, WALL)
     assert len(caplog.records) == 2
-    assert log.dropped == COMPLAINT_SECONDS + 1
+    assert log.dropped == WARNING_SECONDS + 1
 
 
 def test_a_directory_that_vanishes_is_made_again(

@@ -4,7 +4,7 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.event_lines import MAX_TEXTS_KEPT, Line, bounded_text
+from metrics.event_lines import MAX_CACHED_TEXTS, Line, bounded_text
 from metrics.events import MAX_INT64, MAX_TEXT_CHARS
 
 
@@ -12,7 +12,7 @@ def written(text: str) -> str:
     """A text in a line, by either way into it: both write the same."""
     line, same = Line(), Line()
     line.text("said", text)
-    same.once("said", text)
+    same.unique_text("said", text)
     assert line.finish() == same.finish()
     return line.finish()
 
@@ -41,18 +41,18 @@ def test_a_line_is_what_json_would_write(text: str, number: int, flag: bool) -> 
 def test_a_line_goes_on_from_where_another_one_was() -> None:
     first, second = Line(), Line()
     first.number("one", 1)
-    second.alike(first.cells())
+    second.add_cells(first.cells())
     second.number("two", 2)
     assert (first.finish(), second.finish()) == ('{"one":1}', '{"one":1,"two":2}')
 
 
 def test_what_is_null_is_left_out() -> None:
     line = Line()
-    line.text_if_any("text", None)
-    line.number_if_any("number", None)
+    line.optional_text("text", None)
+    line.optional_number("number", None)
     assert line.finish() == "{}"
-    line.text_if_any("text", "")
-    line.number_if_any("number", 0)
+    line.optional_text("text", "")
+    line.optional_number("number", 0)
     assert line.finish() == '{"text":"","number":0}'
 
 
@@ -84,11 +84,11 @@ def test_numbers_fit_a_signed_64_bit_integer(number: int) -> None:
 
 def test_texts_that_are_never_seen_again_take_no_memory() -> None:
     """Strangers choose client ids: what is kept of them has an end."""
-    for number in range(2 * MAX_TEXTS_KEPT):
+    for number in range(2 * MAX_CACHED_TEXTS):
         assert f"stranger-{number}" in written(f"stranger-{number}")
     assert len(written("x" * 1_000_000)) < 2_000
     tracemalloc.start()
-    for number in range(4 * MAX_TEXTS_KEPT):
+    for number in range(4 * MAX_CACHED_TEXTS):
         written(f"{number}" + "é" * 250)
         written(f"{number}" + "x" * 100_000)
     held, _ = tracemalloc.get_traced_memory()

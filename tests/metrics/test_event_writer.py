@@ -9,7 +9,7 @@ from metrics.event_log import EventLogSettings
 from metrics.event_writer import EventWriter
 from metrics.registry import EVENT_LOG_BYTES, EVENTS_DROPPED, EVENTS_WRITTEN
 from metrics.snapshot import Snapshot
-from tests.metrics.given import event, to_json_line
+from tests.support.events import event, to_json_line
 
 
 def line(sequence: int = 0) -> str:
@@ -23,7 +23,7 @@ def writer_in(directory: Path, *, queue_events: int = 1000, flush: float = 0.01)
 
 def figures(writer: EventWriter) -> tuple[float, float, dict[str, float]]:
     snapshot = Snapshot()
-    writer.report(snapshot, left_out=0)
+    writer.report(snapshot, rate_limited=0)
     dropped = snapshot.values[EVENTS_DROPPED.name]
     return (
         snapshot.values[EVENTS_WRITTEN.name][()],
@@ -124,7 +124,7 @@ def test_what_a_killed_process_wrote_is_recovered(tmp_path: Path) -> None:
 
 def test_what_was_left_out_before_is_told_beside_what_was_lost(tmp_path: Path) -> None:
     snapshot = Snapshot()
-    writer_in(tmp_path).report(snapshot, left_out=3)
+    writer_in(tmp_path).report(snapshot, rate_limited=3)
     dropped = snapshot.values[EVENTS_DROPPED.name]
     lost = dict.fromkeys([("queue_full",), ("write_error",), ("file_removed",)], 0)
     assert dropped == lost | {("strangers",): 3}

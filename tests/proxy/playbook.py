@@ -55,7 +55,7 @@ from tests.proxy.frames_given import (
     sized,
 )
 from tests.proxy.recorder import Recorder
-from tests.sasl.given import FAKE_SECRET, NOW, SETTINGS, WALL, alice, cache_of, ed_key
+from tests.support.sasl import FAKE_SECRET, NOW, SETTINGS, WALL, alice, cache_of, ed_key
 
 SCRAM: Final = "SCRAM-SHA-256"
 OAUTHBEARER: Final = "OAUTHBEARER"

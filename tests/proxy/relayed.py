@@ -23,7 +23,7 @@ from proxy.turns import Turns
 from tests.proxy.frames_given import authenticate, bearer, handshake
 from tests.proxy.playbook import OAUTHBEARER, Offer, Play
 from tests.proxy.waiting import PATIENCE_SECONDS, until
-from tests.sasl.given import cache_of, ed_key
+from tests.support.sasl import cache_of, ed_key
 
 SMALL_BUFFER: Final = 4_096
 """Bytes of a socket whose owner reads slowly: every write to it is a partial one."""

@@ -18,7 +18,7 @@ from tests.proxy.frames_given import read_authenticated, request
 from tests.proxy.relayed import read_frame
 from tests.proxy.routing.fake_broker import FakeBroker
 from tests.proxy.serving import PATIENCE_SECONDS, Serving
-from tests.sasl.given import claims, document, ed_key, token
+from tests.support.sasl import claims, document, ed_key, token
 
 LIFETIME_S = 3_600
 

@@ -24,7 +24,7 @@ from tests.proxy.playbook import (
     log_in_by_scram,
     logged_in,
 )
-from tests.sasl.given import NOW, WALL
+from tests.support.sasl import NOW, WALL
 
 OBSERVE, PROBE, ENFORCE = Enforcement.OBSERVE, Enforcement.PROBE, Enforcement.ENFORCE
 ILLEGAL = "handshake error 34"

@@ -18,7 +18,7 @@ from tests.ports import free_port_range
 from tests.proxy.routing.fake_broker import FakeBroker
 from tests.proxy.test_listener_without_sasl import Office
 from tests.proxy.waiting import until
-from tests.sasl.given import FAKE_SECRET, alice
+from tests.support.sasl import FAKE_SECRET, alice
 
 HOST = "127.0.0.1"
 

@@ -18,7 +18,7 @@ from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache, KeyCacheSettings, KeyMissing
 from tests.certificates import Authority
 from tests.proxy.tls_given import server_context
 from tests.proxy.waiting import PATIENCE_SECONDS, until
-from tests.sasl.given import document, ec_key, rsa_key
+from tests.support.sasl import document, ec_key, rsa_key
 
 RSA, EC = document(rsa_key().jwk()), document(ec_key().jwk())
 

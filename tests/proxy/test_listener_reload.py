@@ -23,7 +23,7 @@ from tests.proxy.playbook import (
     log_in_by_scram,
 )
 from tests.proxy.test_listener_without_sasl import Office
-from tests.sasl.given import FAKE_SECRET, NOW, alice, document, ed_key
+from tests.support.sasl import FAKE_SECRET, NOW, alice, document, ed_key
 
 BEFORE: dict[str, Any] = {
     "sasl.enabled.mechanisms": [SCRAM, OAUTHBEARER],

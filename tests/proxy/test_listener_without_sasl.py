@@ -35,7 +35,7 @@ from tests.proxy.recorder import Recorder
 from tests.proxy.relayed import listening, read_frame
 from tests.proxy.routing.fake_broker import FakeBroker
 from tests.proxy.tls_given import client_context
-from tests.sasl.given import FAKE_SECRET, alice
+from tests.support.sasl import FAKE_SECRET, alice
 
 AUTHORITY = Authority()
 OTHERS = Authority("other")

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from metrics import registry
+from metrics.event_rate_limit import UnauthenticatedEventLimit
 from metrics.history import Cadence, Timeline
-from metrics.strangers import Strangers
 from metrics.tally import Tally
 from proxy.acl.authority import Denial
 from proxy.acl.denials import DenialNotice
@@ -17,9 +17,9 @@ from proxy.status.incidents import CLOSES, Incident
 from proxy.wire.apis import PRODUCE
 from sasl.mechanism import FailureReason
 from sasl.states import Authenticated, Enforcement, Failed
-from tests.metrics.given import read
 from tests.proxy.playbook import Play
-from tests.sasl.given import NOW, WALL
+from tests.support.events import read
+from tests.support.sasl import NOW, WALL
 
 WALL_MS = int(WALL * 1000)
 REFUSED = Failed(
@@ -58,7 +58,9 @@ def session(enforcement: Enforcement, principal: str = "User:alice") -> Authenti
 class Observed:
     """A connection, and what its observer tells of it."""
 
-    def __init__(self, strangers: Strangers | None = None, tally: Tally | None = None) -> None:
+    def __init__(
+        self, event_limit: UnauthenticatedEventLimit | None = None, tally: Tally | None = None
+    ) -> None:
         self.lines: list[str] = []
         self.noted: list[Incident] = []
         self.connection = Play().connection
@@ -70,7 +72,7 @@ class Observed:
             timeline=Timeline(wall=WALL, now=NOW),
             cadence=Cadence(),
             tally=tally or Tally(run="r"),
-            strangers=strangers or Strangers(workers=1),
+            event_limit=event_limit or UnauthenticatedEventLimit(workers=1),
             emit=self.lines.append,
             note=self.noted.append,
             upstream_failed=lambda _broker, _problem, _words: None,
@@ -159,28 +161,28 @@ def test_long_names_are_cut() -> None:
 
 def test_failed_logins_beyond_the_logs_room_for_strangers_are_counted_and_shown() -> None:
     """Nobody can push others' events out of the log, nor hide a failure among many."""
-    strangers, tally, written = Strangers(workers=1), Tally(run="r"), 0
+    event_limit, tally, written = UnauthenticatedEventLimit(workers=1), Tally(run="r"), 0
     for _ in range(5_000):
-        seen = Observed(strangers, tally)
+        seen = Observed(event_limit, tally)
         seen.observer.authentication_failed(seen.connection, REFUSED, NOW + 1)
         seen.observer.closed(seen.connection, CloseReason.AUTHENTICATION_FAILED, NOW + 1)
         assert [read(line).sequence for line in seen.lines] in ([0, 1], [])
         assert len(seen.noted) == 1, "on the status page"
         written += len(seen.lines)
     assert 0 < written < 5_000
-    assert strangers.left_out == 2 * 5_000 - written
+    assert event_limit.dropped == 2 * 5_000 - written
     failures = tally.snapshot().values[registry.AUTHENTICATION_FAILURES.name]
     assert failures == {("clients", "SCRAM-SHA-256", "bad_credentials"): 5_000}
 
 
 def test_a_client_that_was_known_is_told_of_however_many_strangers_there_are() -> None:
     """Its failed re-authentication and its end, and the login of one that comes then."""
-    strangers = Strangers(workers=1)
+    event_limit = UnauthenticatedEventLimit(workers=1)
     for _ in range(5_000):
-        other = Observed(strangers)
+        other = Observed(event_limit)
         other.observer.authentication_failed(other.connection, REFUSED, NOW)
-    assert strangers.left_out
-    seen = Observed(strangers)
+    assert event_limit.dropped
+    seen = Observed(event_limit)
     as_alice = session(Enforcement.ENFORCE)
     seen.log_in(as_alice)
     again = replace(REFUSED, previous=as_alice)

@@ -1,8 +1,8 @@
 """What is told of a client without SASL: that it is connected, and what it is denied."""
 
 from metrics import registry
+from metrics.event_rate_limit import UnauthenticatedEventLimit
 from metrics.history import Cadence, Timeline
-from metrics.strangers import Strangers
 from metrics.tally import Tally
 from proxy.acl.authority import Denial
 from proxy.acl.denials import DenialNotice
@@ -11,9 +11,9 @@ from proxy.commands import CloseReason
 from proxy.observer import SessionObserver
 from proxy.status.incidents import Incident
 from sasl.states import Enforcement
-from tests.metrics.given import read
 from tests.proxy.playbook import Play
-from tests.sasl.given import NOW
+from tests.support.events import read
+from tests.support.sasl import NOW
 
 ALICE = "User:CN=alice"
 
@@ -30,7 +30,7 @@ def test_no_metric_of_kip_368_counts_it_and_no_event_but_a_denial_tells_of_it() 
         timeline=Timeline(wall=NOW, now=NOW),
         cadence=Cadence(),
         tally=tally,
-        strangers=Strangers(workers=1),
+        event_limit=UnauthenticatedEventLimit(workers=1),
         emit=told.append,
         note=noted.append,
         upstream_failed=lambda _broker, _problem, _words: None,

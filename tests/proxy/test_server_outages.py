@@ -15,7 +15,7 @@ import pytest
 from tests.ports import free_ports
 from tests.proxy.frames_given import metadata
 from tests.proxy.serving import PATIENCE_SECONDS, Serving, eventually
-from tests.sasl.given import document, ed_key
+from tests.support.sasl import document, ed_key
 
 ROOT = Path(__file__).parents[2]
 

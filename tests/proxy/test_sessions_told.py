@@ -23,7 +23,7 @@ from tests.proxy.frames_given import (
     response,
 )
 from tests.proxy.playbook import OAUTHBEARER, Play
-from tests.sasl.given import NOW
+from tests.support.sasl import NOW
 
 SETTINGS = config.Listener.model_validate(
     {

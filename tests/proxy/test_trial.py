@@ -12,7 +12,7 @@ from proxy.store import open_store
 from proxy.trial import doubts, try_named
 from tests.certificates import Authority
 from tests.proxy.config_mistakes import BASE
-from tests.sasl.given import all_keys, document
+from tests.support.sasl import all_keys, document
 
 JWKS = "listeners[0].sasl.oauthbearer.jwks.endpoint.url"
 PASSWORD = "upstream.sasl.password"

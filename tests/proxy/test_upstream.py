@@ -24,7 +24,7 @@ from tests.proxy.routing.fake_broker import FakeBroker
 from tests.proxy.test_listener_without_sasl import Office
 from tests.proxy.tls_given import Spoken
 from tests.proxy.tokens_given import SECRET, providing
-from tests.sasl.given import FAKE_SECRET, alice
+from tests.support.sasl import FAKE_SECRET, alice
 
 EXPIRY, FAILURES = registry.UPSTREAM_TOKEN_EXPIRY, registry.UPSTREAM_TOKEN_REFRESH_FAILURES
 ENDS = 1_800_000_000

@@ -23,7 +23,7 @@ from tests.proxy.upstream_login_given import (
     offers,
     waiting_play,
 )
-from tests.sasl.given import FAKE_SECRET, alice
+from tests.support.sasl import FAKE_SECRET, alice
 
 ASKED = ["SaslHandshake v1 #0", "SaslAuthenticate v2 #0"]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sasl.json_web_token import AcceptedToken, judge_token
 from sasl.jwks import KeyMissing
 from sasl.mechanism import FailureReason
-from tests.sasl.given import (
+from tests.support.sasl import (
     NOW,
     SETTINGS,
     WALL,

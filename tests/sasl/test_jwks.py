@@ -15,7 +15,7 @@ from sasl.jwks import (
     KeyCacheSettings,
     KeyMissing,
 )
-from tests.sasl.given import (
+from tests.support.sasl import (
     NOW,
     Key,
     all_keys,

@@ -13,7 +13,7 @@ from sasl.jwt_claims import (
     judge_claims,
 )
 from sasl.mechanism import FailureReason
-from tests.sasl.given import NOW, SETTINGS, WALL, claims
+from tests.support.sasl import NOW, SETTINGS, WALL, claims
 
 EXPIRED = FailureReason.EXPIRED
 NOT_YET_VALID = FailureReason.NOT_YET_VALID

@@ -15,8 +15,18 @@ from sasl.mechanism import Challenge, Failure, FailureReason, Success
 from sasl.scram import AUTHORIZATION_ID_DIFFERS, ScramServer
 from sasl.scram_client import ScramClientExchange
 from sasl.scram_messages import MAX_MESSAGE_BYTES
-from tests.sasl.given import FAKE_SECRET, NOW, Users, alice, scram_exchange
-from tests.sasl.scram_given import BAD_CREDENTIALS, SHA_256, SHA_512, challenge, login
+from tests.support.sasl import (
+    BAD_CREDENTIALS,
+    FAKE_SECRET,
+    NOW,
+    SHA_256,
+    SHA_512,
+    Users,
+    alice,
+    challenge,
+    login,
+    scram_exchange,
+)
 
 BAD_MESSAGE = Failure(reason=FailureReason.BAD_MESSAGE)
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from sasl.credentials import ScramMechanism
 from sasl.mechanism import Challenge
 from sasl.scram_client import ScramClientError, ScramClientExchange
-from tests.sasl.given import NOW, scram_exchange
+from tests.support.sasl import NOW, scram_exchange
 
 SHA_256 = ScramMechanism.SCRAM_SHA_256
 

@@ -8,7 +8,7 @@ from sasl.mechanism import FailureReason
 from sasl.messages import MalformedMessage
 from sasl.session import MAX_SESSION_LIFETIME_MS, Session, session_lifetime_ms
 from sasl.states import Authenticated, AwaitHandshake, Enforcement, Failed, Terms
-from tests.sasl.given import NOW
+from tests.support.sasl import NOW
 
 ENFORCED = Terms(enforcement=Enforcement.ENFORCE, max_reauth_ms=0)
 

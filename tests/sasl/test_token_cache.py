@@ -18,7 +18,7 @@ from sasl.token_cache import (
     read_refusal,
     read_token,
 )
-from tests.sasl.given import NOW, WALL
+from tests.support.sasl import NOW, WALL
 
 HOUR = 3600.0
 

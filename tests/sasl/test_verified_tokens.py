@@ -10,8 +10,8 @@ from sasl.jwks import KeyCache, KeyCacheSettings
 from sasl.mechanism import Challenge, Failure, FailureReason, KeysNeeded, Success
 from sasl.oauthbearer import OAuthBearerServer, OAuthBearerServerExchange
 from sasl.oauthbearer_messages import client_initial_response
-from sasl.verified_tokens import MOST_BYTES, VerifiedTokens
-from tests.sasl.given import (
+from sasl.verified_tokens import MAX_CACHED_MESSAGE_BYTES, VerifiedTokens
+from tests.support.sasl import (
     NOW,
     SETTINGS,
     WALL,
@@ -186,7 +186,7 @@ def test_the_longest_unused_is_forgotten_first() -> None:
     keys = cache_of(ec_key())
     accepted = judge_token(token(key=ec_key()), keys, SETTINGS, WALL, NOW)
     assert isinstance(accepted, AcceptedToken)
-    tokens = VerifiedTokens(keys, SETTINGS, most_tokens=2)
+    tokens = VerifiedTokens(keys, SETTINGS, max_tokens=2)
     tokens.remember(b"first", accepted)
     tokens.remember(b"second", accepted)
     assert tokens.find(b"first", WALL, NOW) == accepted.claims
@@ -197,7 +197,7 @@ def test_the_longest_unused_is_forgotten_first() -> None:
 
 def test_long_tokens_take_no_room() -> None:
     listener = Listener(rsa_key())
-    assert listener.login(token(claims(groups="x" * MOST_BYTES))) == ACCEPTED
+    assert listener.login(token(claims(groups="x" * MAX_CACHED_MESSAGE_BYTES))) == ACCEPTED
     assert listener.remembered == 0
 
 

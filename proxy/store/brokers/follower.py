@@ -31,7 +31,7 @@ from proxy.store.sqlite.mirror import SqliteMirror
 from proxy.tls.contexts import Tls, TlsOfAll
 from proxy.tls.follower import follow as follow_certificates
 from proxy.upstream import Access, open_access
-from sasl.told import fit_for_log
+from sasl.log_text import fit_for_log
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ import pytest
 
 from metrics.events import MAX_TEXT_CHARS
 from metrics.report.facts import build_facts
+from metrics.report.formats import duration, moment, name_of, number, rate, share, span
 from metrics.report.page import block, page
-from metrics.report.words import duration, moment, name_of, number, rate, share, span
-from tests.metrics.report.given import collected, facts_of, first_screen
+from tests.support.report import collected, facts_of, first_screen
 
 DAY_MS = 86_400_000
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from metrics.report import plots
-from metrics.report.style import STYLE
+from metrics.report.page import STYLE
 from metrics.report.svg import nice_ceiling, short_number
 
 MINUTE_MS = 60_000

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from metrics.spark.session import make_session
+from metrics.spark.spark_session import make_session
 
 _HINT = "Spark needs Java 17 or later on PATH (Debian: openjdk-17-jre-headless)"
 

@@ -4,8 +4,8 @@ from pyspark.sql import SparkSession
 
 from benchmarks.events.copies import copied, schema_ddl
 from benchmarks.events.generate import Size, clients_of, main, simulated
-from metrics.spark import events as log
-from tests.metrics.spark.given import lines
+from metrics.spark import event_rows
+from tests.support.spark import lines
 
 SIZE = Size(connections=8, principals=3, clients=5, days=0.1, seed=2)
 
@@ -27,7 +27,7 @@ def test_files_are_as_the_proxy_names_them(tmp_path: Path) -> None:
 
 
 def test_copies_are_other_connections_at_other_times(spark: SparkSession) -> None:
-    templates = log.parsed(lines(spark, told(SIZE)), schema_ddl())
+    templates = event_rows.parsed(lines(spark, told(SIZE)), schema_ddl())
     made = copied(templates, copies=3, groups=3, clients=5)
     assert made.count() == 3 * templates.count()
     assert made.select("connection_id").distinct().count() == 24

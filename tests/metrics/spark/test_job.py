@@ -16,12 +16,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from benchmarks.events.generate import EPOCH, Size, generate
+from metrics.report.requirements import requirement
 from metrics.spark import job, results
-from metrics.spark.gate import requirement
 from metrics.spark.ingest import EventTable, ingest_batch, ingest_new
 from metrics.spark.sources import FolderSource, SourceError, holds_parquet, local_bytes
-from tests.metrics.given import to_json_line
-from tests.metrics.spark.given import login
+from tests.support.events import to_json_line
+from tests.support.spark import login
 
 PATIENCE = 600.0
 """Seconds for a process to begin, or to end: beyond, it hangs."""

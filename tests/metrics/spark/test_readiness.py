@@ -13,8 +13,8 @@ from metrics.spark.readiness import (
     principals,
     rank,
 )
-from tests.metrics.given import event
-from tests.metrics.spark.given import MINUTE_MS, frame, later, login, only, rows, sessions_of
+from tests.support.events import event
+from tests.support.spark import MINUTE_MS, frame, later, login, only, rows, sessions_of
 
 TOLD = {"session_lifetime_ms": 15 * MINUTE_MS, "announced_lifetime_ms": 15 * MINUTE_MS}
 
@@ -56,22 +56,22 @@ def test_a_connection_that_shows_nothing_stands_as_ready_if_its_client_is(
     ready = [login(**TOLD), later(EventKind.REAUTHENTICATED, 13, authentications=2, **TOLD)]
     given = [
         *ready,
-        login(connection_id="untold"),
+        login(connection_id="incomplete"),
         login(connection_id="old", client_id="old", authenticate_version=0),
         login(connection_id="other", client_id="other"),
         *(replace(each, connection_id="nameless", client_id=None) for each in ready),
-        login(connection_id="nameless-untold", client_id=None),
+        login(connection_id="nameless-incomplete", client_id=None),
     ]
     session_rows = sessions_of(frame(spark, given))
     judged = session_rows.transform(clients).transform(client_readiness)
     found = rows(by_their_clients(session_rows, judged))
     assert {row["connection_id"]: row["standing"] for row in found} == {
         "c-1": "ready",
-        "untold": "ready",
+        "incomplete": "ready",
         "old": "not_capable",
         "other": "unproven",
         "nameless": "ready",
-        "nameless-untold": "ready",
+        "nameless-incomplete": "ready",
     }
     assert len(found) == 6
     assert by_their_clients(session_rows, judged).columns == session_rows.columns
@@ -79,10 +79,10 @@ def test_a_connection_that_shows_nothing_stands_as_ready_if_its_client_is(
 
 def test_what_a_failing_client_has_not_shown_is_not_held_against_it(spark: SparkSession) -> None:
     failing = [login(**TOLD), later(EventKind.WOULD_BE_KILLED, 16, **TOLD)]
-    session_rows = sessions_of(frame(spark, [*failing, login(connection_id="untold")]))
+    session_rows = sessions_of(frame(spark, [*failing, login(connection_id="incomplete")]))
     judged = session_rows.transform(clients).transform(client_readiness)
     found = {row["connection_id"]: row for row in rows(by_their_clients(session_rows, judged))}
-    assert found["untold"]["standing"] == "unproven"
+    assert found["incomplete"]["standing"] == "unproven"
 
 
 def test_an_old_client_that_was_killed_is_not_capable_rather_than_failing(

@@ -7,17 +7,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.events.generate import EPOCH, Size, clients_of, simulated
 from metrics.events import AuthInterval, EventKind, SessionEvent
-from metrics.spark import events as log
+from metrics.spark import event_rows
 from metrics.spark.cleaning import Rows, cleaned
 from metrics.spark.denials import denials
-from metrics.spark.intervals import intervals, intervals_if_told, says_more
+from metrics.spark.intervals import adds_to_intervals, intervals, intervals_if_complete
 from metrics.spark.sessions import identities, last_events, sessions
 from metrics.spark.usage import sequences, usage, usage_if_whole
-from tests.metrics.given import EPOCH_MS, event, read, to_json_line
-from tests.metrics.spark.given import (
+from tests.support.events import EPOCH_MS, event, read, to_json_line
+from tests.support.spark import (
     MINUTE_MS,
+    base_tables_of,
     frame,
-    known_of,
     later,
     lines,
     login,
@@ -213,7 +213,7 @@ def test_of_a_connection_that_was_joined_late_the_summary_rows_are_read(
     """Its first events are in files that are gone; whatever is left is used."""
     late = [each for each in population if each.sequence > 1]
     text = lines(spark, (to_json_line(each) for each in late))
-    read = Rows(classified=log.classified(log.parsed(text)))
+    read = Rows(classified=event_rows.classified(event_rows.parsed(text)))
     found = cleaned(read, as_of_ms=10**14, keep=lambda _, each: each.localCheckpoint())
     kept = sessions(found.usage, identities(last_events(found.events, found.usage)))
     told = sorted(tuple(row) for row in kept.select(*COMPARED).collect() if row[1] is not None)
@@ -229,7 +229,7 @@ def test_of_summary_rows_alone_everything_is_read_at_once(
     twice = max(summed, key=lambda each: each.would_be_kills or 0)
     assert twice.would_be_kills
     text = lines(spark, (to_json_line(each) for each in (*summed, twice)))
-    given = Rows(classified=log.classified(log.parsed(text)).localCheckpoint())
+    given = Rows(classified=event_rows.classified(event_rows.parsed(text)).localCheckpoint())
     kept = []
 
     def keep(name: str, each: DataFrame) -> DataFrame:
@@ -239,8 +239,8 @@ def test_of_summary_rows_alone_everything_is_read_at_once(
     found = cleaned(given, as_of_ms=10**14, keep=keep)
     assert "parts" not in kept
     assert found.lines["duplicate"] == 1
-    assert found.untold is not None
-    assert (found.untold.others, found.untold.partly) == (False, False)
+    assert found.incomplete is not None
+    assert (found.incomplete.others, found.incomplete.partly) == (False, False)
     judged = sessions(found.usage, identities(last_events(found.events, found.usage)))
     told = sorted(tuple(row) for row in judged.select(*COMPARED).collect() if row[1] is not None)
     assert told == compared(frame(spark, summed))
@@ -281,7 +281,7 @@ def test_where_events_tell_all_the_lists_of_summary_rows_need_not_be_read(
     given = frame(spark, shorter)
     assert {each.kind for each in shorter} > {EventKind.CHECKPOINT, EventKind.SUMMARY}
     last = last_events(given, given.transform(usage))
-    told = rows(intervals_if_told(given.where(says_more()), last))
+    told = rows(intervals_if_complete(given.where(adds_to_intervals()), last))
     listed = rows(given.transform(intervals))
 
     def by_name(found: list[dict[str, Any]]) -> dict[Any, dict[str, Any]]:
@@ -304,7 +304,7 @@ def test_who_it_is_the_last_event_says_wherever_it_stands(
     """By its number, though its clock was set back, and though nothing should follow an end."""
     last = later(EventKind.CHECKPOINT, -2, since_auth_ms=0, sequence=2, client_id="renamed")
     given = frame(spark, [login(), *end, last])
-    assert only(known_of(given).sessions)["client_id"] == "renamed"
+    assert only(base_tables_of(given).sessions)["client_id"] == "renamed"
 
 
 def test_a_connection_without_sasl_is_no_session(spark: SparkSession) -> None:

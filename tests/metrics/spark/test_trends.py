@@ -8,16 +8,16 @@ from benchmarks.events.generate import Size, clients_of, simulated
 from metrics.events import AuthInterval, EventKind, LatencyBucket, SessionEvent
 from metrics.period import latency_bucket
 from metrics.spark.analysis import TABLES
-from metrics.spark.trends import projection, storm_profile
-from tests.metrics.given import EPOCH_MS, event
-from tests.metrics.spark.given import MINUTE_MS, frame, known_of, later, login, only, rows
+from metrics.spark.trends import storm_profile
+from tests.support.events import EPOCH_MS, event
+from tests.support.spark import MINUTE_MS, base_tables_of, frame, later, login, only, rows
 
 DAY_MS = 86_400_000
 TOLD = {"session_lifetime_ms": 15 * MINUTE_MS, "announced_lifetime_ms": 15 * MINUTE_MS}
 
 
 def table(name: str, events: DataFrame) -> DataFrame:
-    return TABLES[name](known_of(events))
+    return TABLES[name](base_tables_of(events))
 
 
 def test_a_minute_counts_its_authentications_by_mechanism(spark: SparkSession) -> None:
@@ -181,40 +181,6 @@ def test_a_kill_is_of_its_own_day_though_its_summary_row_is_of_the_next(
     assert failing([login(**TOLD), summed]) == [0, 1]
 
 
-@pytest.mark.parametrize(
-    ("shares", "ready_day"),
-    [
-        ([], None),
-        ([0.5, 0.6], None),
-        ([0.5, 0.5, 0.5], None),
-        ([0.9, 0.8, 0.7], None),
-        ([0.5, 0.6, 0.7], 105),
-        ([0.2, 1.0], 101),
-    ],
-)
-def test_the_trend_is_a_line_through_the_days(shares: list[float], ready_day: int | None) -> None:
-    given = [
-        {"day": 100 + number, "clients": 10, "ready_share": share}
-        for number, share in enumerate(shares)
-    ]
-    assert projection(given)["ready_day"] == ready_day
-
-
-def test_a_day_that_saw_few_clients_does_not_speak_for_all() -> None:
-    """The last one has just begun, and the one client that it saw was ready."""
-    given = [(100, 60, 0.5), (101, 58, 0.6), (102, 4, 1.0), (103, 60, 0.8), (104, 1, 1.0)]
-    rows = [dict(zip(("day", "clients", "ready_share"), each, strict=True)) for each in given]
-    found = projection(rows)
-    assert (found["days"], found["last_day"], found["clients"]) == (3, 103, 60)
-    assert (found["ready_share"], found["ready_day"]) == (0.8, 105)
-
-
-def test_half_of_the_clients_are_enough_to_speak_of_a_day() -> None:
-    given = [{"day": 100, "clients": 60, "ready_share": 0.5}]
-    given.append({"day": 101, "clients": 30, "ready_share": 1.0})
-    assert projection(given)["ready_day"] == 101
-
-
 TOKENS = [
     (3_600_000, 3_000_000, False, None),
     (3_600_000, 3_700_000, True, 100_000),
@@ -276,6 +242,6 @@ def test_failures_are_told_by_reason(spark: SparkSession) -> None:
 
 
 def test_nothing_gives_nothing(spark: SparkSession) -> None:
-    empty = known_of(frame(spark, []))
+    empty = base_tables_of(frame(spark, []))
     for name, made in TABLES.items():
         assert rows(made(empty)) == [], name

@@ -12,12 +12,12 @@ from metrics.period import Usage
 from metrics.spark.analysis import what_if_table
 from metrics.spark.intervals import intervals
 from metrics.spark.what_if import kills, what_if
-from tests.metrics.given import EPOCH, EPOCH_MS, Told, grant, history
-from tests.metrics.spark.given import (
+from tests.support.events import EPOCH, EPOCH_MS, ParsedHistory, grant, history
+from tests.support.spark import (
     MINUTE_MS,
+    base_tables_of,
     frame,
     kept,
-    known_of,
     later,
     login,
     only,
@@ -55,7 +55,7 @@ def uses_of(rng: random.Random, hours: float) -> list[float]:
 
 
 def told(
-    told_by: Told, logins: Sequence[float], uses: Sequence[float], end: float
+    told_by: ParsedHistory, logins: Sequence[float], uses: Sequence[float], end: float
 ) -> list[SessionEvent]:
     """What a connection writes, swept each minute as the proxy does."""
     events: list[SessionEvent] = []
@@ -208,7 +208,7 @@ def test_a_session_is_killed_beyond_its_lifetime_and_not_at_it(spark: SparkSessi
 
 def test_what_is_unproven_is_not_called_killed(spark: SparkSession) -> None:
     used = login(last_request_ms=round(EPOCH * 1000) + 3_600_000)
-    rows_known = known_of(frame(spark, [used]))
+    rows_known = base_tables_of(frame(spark, [used]))
     row = only(what_if_table(rows_known, (300_000,), kept))
     assert (row["killed_connections"], row["unproven_connections"]) == (0, 1)
     assert row["kills_most"] == 0
@@ -217,10 +217,12 @@ def test_what_is_unproven_is_not_called_killed(spark: SparkSession) -> None:
 def test_what_its_client_has_shown_elsewhere_is_not_unproven(spark: SparkSession) -> None:
     """Long before `probe` began, say: else no lifetime would ever be known to kill nothing."""
     told = {"session_lifetime_ms": 900_000, "announced_lifetime_ms": 900_000}
-    untold = login(connection_id="untold", last_request_ms=EPOCH_MS + 3_600_000)
+    incomplete = login(connection_id="incomplete", last_request_ms=EPOCH_MS + 3_600_000)
     again = later(EventKind.REAUTHENTICATED, 13, authentications=2, **told)
     row = only(
-        what_if_table(known_of(frame(spark, [untold, login(**told), again])), (300_000,), kept)
+        what_if_table(
+            base_tables_of(frame(spark, [incomplete, login(**told), again])), (300_000,), kept
+        )
     )
     assert (row["killed_connections"], row["unproven_connections"]) == (0, 0)
 
@@ -243,19 +245,19 @@ def test_what_the_proxy_ended_does_not_say_that_longer_lifetimes_kill_nothing(
     """Killed at five minutes again and again, a client never shows what it would do at fifteen."""
     given = [replace(each, authenticate_version=0) for each in (login(), end)]
     lifetimes_ms = tuple(minutes * MINUTE_MS for minutes in (5, 15, 30))
-    told = rows(what_if_table(known_of(frame(spark, given)), lifetimes_ms, kept))
+    told = rows(what_if_table(base_tables_of(frame(spark, given)), lifetimes_ms, kept))
     assert [(row["killed_connections"], row["cut_short_connections"]) for row in told] == found
     assert [row["cut_short_clients"] for row in told] == [count for _, count in found]
 
 
 def test_nothing_observed_is_nothing_killed(spark: SparkSession) -> None:
-    rows_known = known_of(frame(spark, []))
+    rows_known = base_tables_of(frame(spark, []))
     assert rows(what_if_table(rows_known, (300_000,), kept)) == []
 
 
 def test_less_than_an_hour_is_too_little_to_speak_of_days(spark: SparkSession) -> None:
     used = login(authenticate_version=0, last_request_ms=round(EPOCH * 1000) + 600_000)
-    rows_known = known_of(frame(spark, [used]))
+    rows_known = base_tables_of(frame(spark, [used]))
     row = only(what_if_table(rows_known, (300_000,), kept))
     assert row["killed_connections"] == 1
     assert row["kills_per_day_least"] is None

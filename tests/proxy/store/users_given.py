@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sasl.credentials import ScramCredential, ScramMechanism
-from sasl.verifiers import written
+from sasl.verifier_text import written
 
 SHA_256 = ScramMechanism.SCRAM_SHA_256
 SHA_512 = ScramMechanism.SCRAM_SHA_512

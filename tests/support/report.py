@@ -1,4 +1,4 @@
-"""The facts of a small report, with a name that the test gives."""
+"""Facts of a small report, with a name that the test gives."""
 
 import re
 from typing import Any

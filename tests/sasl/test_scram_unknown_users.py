@@ -15,8 +15,17 @@ from sasl.credentials import DEFAULT_ITERATIONS, ScramMechanism, Shape
 from sasl.salts import KAFKAS_FORM, SaltForm, form_of
 from sasl.scram import ScramServer, ScramServerExchange
 from sasl.scram_messages import encode_base64
-from tests.sasl.given import FAKE_SECRET, NOW, Users, scram_exchange
-from tests.sasl.scram_given import BAD_CREDENTIALS, SHA_256, SHA_512, challenge, login
+from tests.support.sasl import (
+    BAD_CREDENTIALS,
+    FAKE_SECRET,
+    NOW,
+    SHA_256,
+    SHA_512,
+    Users,
+    challenge,
+    login,
+    scram_exchange,
+)
 
 KAFKAS = b"12kq0by7717kdnjjcz7dzgzo2n"
 """A salt as Kafka's tools make it."""

@@ -2,11 +2,11 @@
 
 from typing import Final
 
-MOST_DOUBLINGS: Final = 32
+MAX_DOUBLINGS: Final = 32
 """Of the wait after failures: no number overflows after a long outage."""
 
 
-class Fetched:
+class RefreshSchedule:
     """When the next fetch is due: on schedule after a good one, sooner after a failure."""
 
     def __init__(self, retry_backoff_ms: int, retry_backoff_max_ms: int) -> None:
@@ -27,7 +27,7 @@ class Fetched:
 
     def failed(self, error: str, now: float, *, refused: bool = False) -> None:
         """Note that a fetch failed; what is held stays. `refused`: to ask soon again is no use."""
-        doublings = min(self._failures_in_a_row, MOST_DOUBLINGS)
+        doublings = min(self._failures_in_a_row, MAX_DOUBLINGS)
         backoff_ms = min(self._retry_backoff_ms * 2**doublings, self._retry_backoff_max_ms)
         if refused:
             backoff_ms = self._retry_backoff_max_ms

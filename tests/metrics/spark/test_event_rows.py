@@ -4,11 +4,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from metrics.events import MAX_INT64
-from metrics.spark import events as log
+from metrics.spark import event_rows
 from metrics.spark.cleaning import Cleaned, Rows, cleaned
-from metrics.spark.events import CLOCK_TOLERANCE_MS, Problem
-from tests.metrics.given import EPOCH_MS, to_json_line
-from tests.metrics.spark.given import frame, lines, login, only, rows
+from metrics.spark.event_rows import CLOCK_TOLERANCE_MS, Problem
+from tests.support.events import EPOCH_MS, to_json_line
+from tests.support.spark import frame, lines, login, only, rows
 
 GOOD = to_json_line(login())
 
@@ -41,7 +41,7 @@ LINES = [
 @pytest.fixture(scope="module")
 def problems(spark: SparkSession) -> list[str | None]:
     given = lines(spark, (line for line, _ in LINES))
-    return [row["problem"] for row in log.classified(log.parsed(given)).collect()]
+    return [row["problem"] for row in event_rows.classified(event_rows.parsed(given)).collect()]
 
 
 @pytest.mark.parametrize("number", range(len(LINES)))
@@ -51,16 +51,16 @@ def test_a_line_is_judged_by_what_it_says(problems: list[str | None], number: in
 
 def test_every_line_is_counted_once_and_an_empty_one_not_at_all(spark: SparkSession) -> None:
     given = lines(spark, [line for line, _ in LINES] + ["", "  "])
-    counts = only(log.classified(log.parsed(given)).agg(*log.problem_counts()))
+    counts = only(event_rows.classified(event_rows.parsed(given)).agg(*event_rows.problem_counts()))
     good = sum(problem is None for _, problem in LINES)
     assert counts.pop("lines") == len(LINES)
     assert sum(counts.values()) == len(LINES) - good
 
 
 def test_no_lines_give_no_events_and_no_problems(spark: SparkSession) -> None:
-    empty = log.classified(log.parsed(lines(spark, [])))
-    assert rows(log.valid_events(empty)) == []
-    assert set(only(empty.agg(*log.problem_counts())).values()) == {0}
+    empty = event_rows.classified(event_rows.parsed(lines(spark, [])))
+    assert rows(event_rows.valid_events(empty)) == []
+    assert set(only(empty.agg(*event_rows.problem_counts())).values()) == {0}
 
 
 def test_a_token_that_lives_for_ever_is_bounded_and_an_absent_one_stays_null(
@@ -73,7 +73,7 @@ def test_a_token_that_lives_for_ever_is_bounded_and_an_absent_one_stays_null(
 def test_clocks_may_be_ahead_by_minutes_but_not_by_more(spark: SparkSession) -> None:
     at_the_edge = EPOCH_MS + CLOCK_TOLERANCE_MS
     given = frame(spark, [login(timestamp_ms=at_the_edge), login(timestamp_ms=at_the_edge + 1)])
-    kept = given.where(~log.is_future(EPOCH_MS))
+    kept = given.where(~event_rows.is_future(EPOCH_MS))
     assert [row["timestamp_ms"] for row in rows(kept)] == [at_the_edge]
 
 
@@ -129,7 +129,7 @@ def test_what_is_set_aside_is_counted_and_not_used(spark: SparkSession) -> None:
 def test_nothing_amiss_is_nothing_counted(spark: SparkSession) -> None:
     found = clean(spark, [GOOD])
     assert found.lines["lines"] == sum(found.lines.values()) == 1
-    assert found.untold is None
+    assert found.incomplete is None
 
 
 def test_only_connections_with_duplicates_are_written_anew(spark: SparkSession) -> None:
@@ -141,12 +141,12 @@ def test_only_connections_with_duplicates_are_written_anew(spark: SparkSession) 
         return frame
 
     gap = [to_json_line(login(sequence=sequence)) for sequence in (0, 2)]
-    read = Rows(classified=log.classified(log.parsed(lines(spark, gap))))
+    read = Rows(classified=event_rows.classified(event_rows.parsed(lines(spark, gap))))
     found = cleaned(read, as_of_ms=EPOCH_MS, keep=keep)
     assert (found.lines["missing"], found.lines["duplicate"]) == (1, 0)
     assert "exact" not in kept
 
 
 def clean(spark: SparkSession, given: list[str]) -> Cleaned:
-    read = Rows(classified=log.classified(log.parsed(lines(spark, given))))
+    read = Rows(classified=event_rows.classified(event_rows.parsed(lines(spark, given))))
     return cleaned(read, as_of_ms=EPOCH_MS, keep=lambda _, frame: frame)

@@ -8,7 +8,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from metrics.spark import job
-from metrics.spark.faults import explained
+from metrics.spark.error_messages import explained
 from metrics.spark.sources import SourceError, holds_parquet, is_remote, local_bytes
 
 ACCESS = "access is denied; check the credentials, and what they allow"

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from metrics.events import MAX_TEXT_CHARS
-from metrics.spark.libraries import LIBRARIES, is_older, library_of
-from metrics.spark.sessions import Standing
+from metrics.report.libraries import LIBRARIES, is_older, library_of
+from metrics.report.verdicts import Verdict
 
 Row = Mapping[str, Any]
 
@@ -90,4 +90,4 @@ def library_table() -> list[dict[str, Any]]:
 
 def to_probe(principals: Sequence[Row]) -> list[str]:
     """Name the principals whose worst clients are unproven: `probe` will prove them."""
-    return [row["principal"] for row in principals if row["verdict"] == Standing.UNPROVEN]
+    return [row["principal"] for row in principals if row["verdict"] == Verdict.UNPROVEN]

@@ -1,4 +1,4 @@
-"""Values with defaults, so that a test names only what it is about."""
+"""Session events and connection histories with defaults; lines of the log read back."""
 
 import json
 from dataclasses import asdict
@@ -58,8 +58,8 @@ def _without_nulls(given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-class Told:
-    """A history whose lines are read back."""
+class ParsedHistory:
+    """A history whose lines are read back as events."""
 
     def __init__(self, history: SessionHistory) -> None:
         self.history = history
@@ -90,7 +90,7 @@ class Told:
 
 def history(
     *, authenticate_version: int | None = 2, cadence: Cadence | None = None, connected: float = 0
-) -> Told:
+) -> ParsedHistory:
     origin = Origin(
         proxy_id="proxy",
         worker=0,
@@ -106,7 +106,7 @@ def history(
         authenticate_version=authenticate_version,
     )
     timeline = Timeline(wall=EPOCH, now=0)
-    return Told(SessionHistory(origin, client, timeline, cadence or Cadence()))
+    return ParsedHistory(SessionHistory(origin, client, timeline, cadence or Cadence()))
 
 
 def grant(**more: Any) -> Grant:

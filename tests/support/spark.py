@@ -1,4 +1,4 @@
-"""Rows with defaults, and the functions of the package as tests call them."""
+"""DataFrames of session events, and the steps of the analysis as tests call them."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from metrics.events import EventKind, SessionEvent
-from metrics.spark import events as log
-from metrics.spark.analysis import Known, Untold, known
+from metrics.spark import event_rows
+from metrics.spark.analysis import BaseTables, IncompleteEvents, base_tables
 from metrics.spark.sessions import identities, last_events, sessions
 from metrics.spark.usage import sequence_totals, sequences, usage
-from tests.metrics.given import EPOCH_MS, event, to_json_line
+from tests.support.events import EPOCH_MS, event, to_json_line
 
 MINUTE_MS = 60_000
 AUTHENTICATED = {
@@ -48,7 +48,7 @@ def frame(spark: SparkSession, given: Iterable[SessionEvent | str]) -> DataFrame
     """The events, or lines of the log, as the package reads them."""
     text = lines(spark, (each if isinstance(each, str) else to_json_line(each) for each in given))
     # a plan that is short takes less time than it would take to follow a long one about
-    return log.valid_events(log.classified(log.parsed(text))).localCheckpoint()
+    return event_rows.valid_events(event_rows.classified(event_rows.parsed(text))).localCheckpoint()
 
 
 def rows(given: DataFrame) -> list[dict[str, Any]]:
@@ -65,18 +65,20 @@ def sessions_of(events: DataFrame) -> DataFrame:
     return sessions(usage_rows, identities(last_events(events, usage_rows))).localCheckpoint()
 
 
-def known_of(events: DataFrame) -> Known:
+def base_tables_of(events: DataFrame) -> BaseTables:
     """What the tables are made from, of events without duplicates."""
     usage_rows = events.transform(usage).localCheckpoint()
     sequence_rows = usage_rows.transform(sequences).localCheckpoint()
     totals = only(sequence_rows.transform(sequence_totals))
-    return known(
+    return base_tables(
         events,
         usage_rows,
         kept,
         connections=totals["connections"],
         open_ms=totals["open_ms"],
-        untold=Untold.among(sequence_rows, totals, kept) if totals["untold"] else None,
+        incomplete=IncompleteEvents.among(sequence_rows, totals, kept)
+        if totals["incomplete"]
+        else None,
     )
 
 

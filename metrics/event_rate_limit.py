@@ -3,7 +3,7 @@
 A failed login costs whoever makes it nothing. Two thousand in a second would fill 10 GB in an hour,
 and what real clients did would be aged out for it. So the lines about strangers have a budget.
 
-Laws: a stranger is told of whole or not at all, so that no reader misses a line by its number or
+Laws: a history is told of whole or not at all, so that no reader misses a line by its number or
 waits for its end; lines that are left out are counted.
 """
 
@@ -18,26 +18,26 @@ BURST_BYTES: Final = 1_048_576
 
 
 @final
-class Strangers:
+class UnauthenticatedEventLimit:
     """The budget of one worker."""
 
-    __slots__ = ("_bytes_per_second", "_spent_until", "left_out")
+    __slots__ = ("_bytes_per_second", "_spent_until", "dropped")
 
     def __init__(self, *, workers: int) -> None:
         """`workers`: how many share the budget."""
         self._bytes_per_second = BYTES_PER_SECOND / workers
         self._spent_until = 0.0
         """When all that was written will be paid for, monotonic seconds."""
-        self.left_out = 0
+        self.dropped = 0
         """Lines."""
 
-    def are_told(self, stranger: SessionHistory, lines: list[str], now: float) -> bool:
-        """Whether lines about a stranger are to be written; all of a stranger's are, or none."""
+    def allows(self, history: SessionHistory, lines: list[str], now: float) -> bool:
+        """Whether lines about a history are to be written; all of a history's are, or none."""
         debt = max(0.0, self._spent_until - now)
-        if stranger.is_told is None:
-            stranger.is_told = debt * self._bytes_per_second < BURST_BYTES
-        if not stranger.is_told:
-            self.left_out += len(lines)
+        if history.is_logged is None:
+            history.is_logged = debt * self._bytes_per_second < BURST_BYTES
+        if not history.is_logged:
+            self.dropped += len(lines)
             return False
         size = sum([len(line) for line in lines])
         self._spent_until = now + debt + size / self._bytes_per_second

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sasl.told import fit_for_log
+from sasl.log_text import fit_for_log
 
 SECRET = "s3cret/with+signs"
 

@@ -6,7 +6,7 @@ from typing import Final
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-FAULTS: Final = (PySparkException, Py4JError)
+SPARK_ERRORS: Final = (PySparkException, Py4JError)
 """What Spark raises, and the bridge to its JVM."""
 
 _ADDRESS: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s:'`\"]+")
@@ -50,7 +50,7 @@ _KNOWN: Final = tuple(
 
 def known_cause(error: Exception) -> str | None:
     """Return what an exception of Spark's or the JVM's means, if that is known."""
-    if not isinstance(error, FAULTS):
+    if not isinstance(error, SPARK_ERRORS):
         return None
     text = str(error)
     return next((sentence for pattern, sentence in _KNOWN if pattern.search(text)), None)

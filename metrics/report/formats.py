@@ -6,29 +6,10 @@ from html import escape
 from typing import Any
 
 from metrics.events import MAX_TEXT_CHARS
-
-VERDICT_WORDS = {
-    "ready": "ready",
-    "unproven": "capable, unproven",
-    "not_capable": "not capable",
-    "failing": "failing",
-    "unknown": "unknown",
-}
-
-VERDICT_MEANING = {
-    "ready": "has re-authenticated, always in time",
-    "unproven": "speaks SaslAuthenticate v1 or later, so it can be told a lifetime; nobody has "
-    "seen yet what it does then",
-    "not_capable": "speaks SaslAuthenticate v0, or sends raw tokens: it cannot be told a lifetime, "
-    "and breaks when one ends",
-    "failing": "was given a lifetime and used a connection past it, or failed to re-authenticate",
-    "unknown": "never logged in, whatever the lifetime",
-}
+from metrics.report.verdicts import VERDICT_LABELS, WORST_FIRST
 
 SHORT = 60
 """Characters of a name that stands among many."""
-
-WORST_FIRST = ("failing", "not_capable", "unproven", "ready", "unknown")
 
 ABSENT = "\N{EN DASH}"
 """Stands for a value that is not there."""
@@ -56,7 +37,7 @@ def name_of(text: str | None, longest: int = MAX_TEXT_CHARS) -> str:
 def by_verdict(row: Mapping[str, Any], verdicts: Sequence[str] = WORST_FIRST) -> str:
     """Write how many there are of each verdict, the worst first."""
     return " · ".join(
-        f"{number(row[each])} {VERDICT_WORDS[each]}" for each in verdicts if row[each]
+        f"{number(row[each])} {VERDICT_LABELS[each]}" for each in verdicts if row[each]
     )
 
 

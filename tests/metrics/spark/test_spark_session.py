@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from metrics.spark.session import (
+from metrics.spark.spark_session import (
     JAVA_OPTIONS,
     MEDIUM_BYTES,
     MEDIUM_PARQUET_BYTES,
@@ -68,7 +68,7 @@ def test_java_knows_its_options(size: int | None) -> None:
 
 SHOW = """
 import sys
-from metrics.spark.session import make_session
+from metrics.spark.spark_session import make_session
 spark = make_session(master="local[2]", input_bytes=int(sys.argv[1]))
 runtime = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
 print(*runtime.getInputArguments(), sep="\\n")

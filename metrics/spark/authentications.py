@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 
 from metrics.events import EventKind
 from metrics.period import LATENCY_GAMMA, latency_bucket
-from metrics.spark.events import MAX_DURATION_MS, at_most, counted
+from metrics.spark.event_rows import MAX_DURATION_MS, at_most, counted
 from metrics.spark.intervals import begin_of_minute
 
 AUTHENTICATIONS = (EventKind.AUTHENTICATED.value, EventKind.REAUTHENTICATED.value)
@@ -21,7 +21,7 @@ _MAX_BUCKET = latency_bucket(MAX_DURATION_MS * 1000)
 """What would be longer is garbage, and beyond what a double can say."""
 
 
-def happenings(events: DataFrame) -> DataFrame:
+def authentication_counts(events: DataFrame) -> DataFrame:
     """Authentications and failures, counted twice in one pass: by minute, and by latency.
 
     One row per minute, mechanism, kind and reason (`minute_ms` is set), and one per mechanism,
@@ -59,7 +59,7 @@ def happenings(events: DataFrame) -> DataFrame:
     )
 
 
-def happenings_of_either_view(events: DataFrame) -> DataFrame:
+def authentication_counts_of_either_view(events: DataFrame) -> DataFrame:
     """The same of connections of which only the summary rows tell every authentication.
 
     An authentication that several rows tell of, or an event too, is one.
@@ -95,14 +95,14 @@ def happenings_of_either_view(events: DataFrame) -> DataFrame:
     failed = events.where(f.col("kind") == EventKind.FAILED.value).select(*once.columns)
     first = events.where(f.col("kind") != EventKind.REAUTHENTICATED.value)
     return (
-        happenings(once.unionByName(failed))
+        authentication_counts(once.unionByName(failed))
         .where(f.col("minute_ms").isNotNull())
-        .unionByName(happenings(first).where(f.col("bucket").isNotNull()))
+        .unionByName(authentication_counts(first).where(f.col("bucket").isNotNull()))
         .unionByName(_summed_latencies(events), allowMissingColumns=True)
     )
 
 
-def happenings_of_summaries(events: DataFrame) -> DataFrame:
+def authentication_counts_of_summaries(events: DataFrame) -> DataFrame:
     """The same of connections of which no event tells any authentication.
 
     Each is counted in the row of the period that it was in, so that rows need not be compared.
@@ -133,7 +133,7 @@ def happenings_of_summaries(events: DataFrame) -> DataFrame:
     )
     failed = events.where(f.col("kind") == EventKind.FAILED.value)
     return (
-        happenings(failed)
+        authentication_counts(failed)
         .unionByName(by_minute, allowMissingColumns=True)
         .unionByName(_summed_latencies(events), allowMissingColumns=True)
     )

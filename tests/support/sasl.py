@@ -1,4 +1,4 @@
-"""What the tests of this folder start from: users, signing keys, tokens."""
+"""Users, signing keys, tokens, and exchanges of SASL mechanisms for tests."""
 
 import base64
 import json
@@ -12,8 +12,10 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm, get_default_
 from sasl.credentials import MIN_ITERATIONS, ScramCredential, ScramMechanism, ShapeShares
 from sasl.jwks import KeyCache, KeyCacheSettings
 from sasl.jwt_claims import OAuthBearerSettings
+from sasl.mechanism import Challenge, Failure, FailureReason, Step, Success
 from sasl.oauthbearer import OAuthBearerServer, OAuthBearerServerExchange
 from sasl.scram import ScramServer, ScramServerExchange
+from sasl.scram_client import ScramClientExchange
 
 NOW = 5_000.0
 """Monotonic seconds."""
@@ -24,6 +26,9 @@ FAKE_SECRET = b"sixteen bytes or more of secret"
 SETTINGS = OAuthBearerSettings(
     expected_audience=frozenset({"kafka", "kafka-dev"}), expected_issuer="https://issuer.test"
 )
+
+SHA_256, SHA_512 = ScramMechanism
+BAD_CREDENTIALS = Failure(reason=FailureReason.BAD_CREDENTIALS)
 
 
 class Users:
@@ -72,6 +77,25 @@ def scram_exchange(
         fake_secret=FAKE_SECRET,
         server_nonce=lambda: "server",
     ).exchange()
+
+
+def challenge(step: Step) -> bytes:
+    assert isinstance(step, Challenge), step
+    return step.data
+
+
+def login(
+    exchange: ScramServerExchange,
+    user: str = "alice",
+    password: str = "secret",  # noqa: S107
+    mechanism: ScramMechanism = SHA_256,
+) -> Step:
+    client = ScramClientExchange(mechanism=mechanism, username=user, password=password)
+    final = client.final(challenge(exchange.step(client.first(), NOW)))
+    step = exchange.step(final, NOW)
+    if isinstance(step, Success):
+        client.verify(step.data)
+    return step
 
 
 @dataclass(frozen=True, slots=True)

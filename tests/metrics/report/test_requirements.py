@@ -1,94 +1,10 @@
+"""Requirements that a pipeline makes of the report."""
+
 from typing import Any
 
 import pytest
-import yaml
 
-from metrics.events import MAX_TEXT_CHARS
-from metrics.spark.gate import duration_ms, judged, requirement
-from metrics.spark.libraries import LIBRARIES, is_older, library_of
-from metrics.spark.next_steps import overrides_block, to_probe, upgrades
-from proxy.config.listener import ReauthOverride
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "User:alice",
-        "User:a: b",
-        'User:"x"',
-        "User:#1",
-        "User:é\u2028",
-        "User:\n- x: 1",
-        "User:\N{ROCKET}",
-    ],
-)
-def test_the_block_is_what_the_configuration_reads(name: str) -> None:
-    """A principal's name comes from a stranger's token: it must stay a name."""
-    block = overrides_block([name], of=1)
-    (override,) = yaml.safe_load(block)["reauth.overrides"]
-    assert override == {"principal": name, "reauth.enforcement": "enforce"}
-    assert ReauthOverride.model_validate(override).principal == name
-
-
-def test_a_name_that_was_cut_would_match_nobody_and_is_left_out() -> None:
-    cut = "User:" + "x" * MAX_TEXT_CHARS
-    assert overrides_block([cut], of=1) == ""
-    block = overrides_block([cut, "User:alice"], of=2)
-    assert "their names are cut in the log: 1" in block
-    assert [each["principal"] for each in yaml.safe_load(block)["reauth.overrides"]] == [
-        "User:alice"
-    ]
-
-
-def test_nobody_to_enforce_is_no_block() -> None:
-    assert overrides_block([], of=0) == ""
-    assert to_probe([{"principal": "User:bob", "verdict": "unproven"}]) == ["User:bob"]
-
-
-def test_what_are_too_many_to_name_are_counted() -> None:
-    assert "in the table tables/principals: 5" in overrides_block(["User:alice"], of=6)
-
-
-@pytest.mark.parametrize(
-    ("version", "since", "older"),
-    [
-        ("1.9.2", "2.2.0", True),
-        ("2.2.0", "2.2.0", False),
-        ("v1.0", "1.0.0", False),
-        ("2.10.0", "2.2.0", False),
-        ("2.6.1-librdkafka-2.6.1", "2.2.0", False),
-        ("4.1.0-rc1", "2.2.0", False),
-        ("unknown", "2.2.0", None),
-        (None, "2.2.0", None),
-        ("9" * 5000, "2.2.0", None),
-    ],
-)
-def test_versions_are_compared_by_their_numbers(
-    version: str | None, since: str, older: bool | None
-) -> None:
-    assert is_older(version, since) is older
-
-
-def test_every_library_has_a_source_and_its_names_are_its_own() -> None:
-    names = [name for each in LIBRARIES for name in each.software]
-    assert len(names) == len(set(names))
-    assert all(each.source for each in LIBRARIES)
-    assert library_of("Apache-Kafka-Java") is LIBRARIES[0]
-    assert library_of(None) is library_of("mystery") is None
-
-
-def test_what_to_upgrade_is_said_once_for_each_version() -> None:
-    versions = [("librdkafka", "1.9.2"), ("librdkafka", "2.6.0"), (None, None)]
-    given = [
-        {"client_software_name": name, "client_software_version": version}
-        | {"clients": 2, "principals": ["User:a", "User:b"], "principal_count": 2}
-        for name, version in versions
-    ]
-    old, new, nameless = upgrades(given)
-    assert (old["clients"], old["principals"]) == (2, ["User:a", "User:b"])
-    assert old["advice"].startswith("upgrade to 2.2.0")
-    assert "should re-authenticate" in new["advice"]
-    assert nameless["library"] is None
+from metrics.report.requirements import duration_ms, judged, requirement
 
 
 def lifetime(

@@ -1,0 +1,50 @@
+"""Projection of the trend: the day on which all clients are ready."""
+
+import math
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from statistics import linear_regression
+from typing import Any
+
+TREND_DAYS = 28
+"""Days that the projection looks back; what was before says little about the pace of today."""
+
+ENOUGH_CLIENTS = 0.5
+"""A day that saw less than this share of the fullest day's clients says little about all of them:
+it has only just begun, or it is a holiday.
+"""
+
+Row = Mapping[str, Any]
+
+
+def projection(day_rows: Sequence[Row]) -> dict[str, Any]:
+    """Say on which day (since 1970) the present trend is ready, or null; from the rows of `by_day`.
+
+    A straight line through the shares of those of the last `TREND_DAYS` days that saw enough
+    clients (`ENOUGH_CLIENTS`). Null with fewer than three days, or with a trend that does not rise;
+    the last of them itself if all its clients were ready.
+    """
+    recent = sorted(day_rows, key=itemgetter("day"))[-TREND_DAYS:]
+    enough = ENOUGH_CLIENTS * max((row["clients"] for row in recent), default=0)
+    recent = [row for row in recent if row["clients"] >= enough]
+    if not recent:
+        return dict.fromkeys(
+            ("last_day", "clients", "ready_share", "share_per_day", "ready_day")
+        ) | {"days": 0}
+    days, shares = [row["day"] for row in recent], [row["ready_share"] for row in recent]
+    last_day, share = days[-1], shares[-1]
+    slope = linear_regression(days, shares).slope if len(recent) > 1 else None
+    ready_day = None
+    if share >= 1:
+        ready_day = last_day
+    elif slope is not None and len(recent) >= 3 and slope > 1e-6:
+        # rounded: an exact number of days must not become one more by the last bit of a double
+        ready_day = last_day + math.ceil(round((1 - share) / slope, 6))
+    return {
+        "days": len(recent),
+        "last_day": last_day,
+        "clients": recent[-1]["clients"],
+        "ready_share": share,
+        "share_per_day": slope,
+        "ready_day": ready_day,
+    }

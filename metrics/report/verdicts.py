@@ -1,0 +1,49 @@
+"""Verdicts on how ready a client is for re-authentication, and their texts in the report."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    """How well a connection, or all connections of a client, re-authenticate."""
+
+    READY = "ready"
+    """It has re-authenticated, and was never used past the end of a session."""
+    UNPROVEN = "unproven"
+    """It speaks SaslAuthenticate v1 or later, but was given no lifetime, or ended before it."""
+    NOT_CAPABLE = "not_capable"
+    """It speaks SaslAuthenticate v0 or sends raw tokens: no lifetime can be announced (KIP-368)."""
+    FAILING = "failing"
+    """It was killed, would have been killed, or failed to re-authenticate."""
+    UNKNOWN = "unknown"
+    """It never authenticated."""
+
+
+WORST_FIRST = (
+    Verdict.FAILING,
+    Verdict.NOT_CAPABLE,
+    Verdict.UNPROVEN,
+    Verdict.READY,
+    Verdict.UNKNOWN,
+)
+"""The order of verdicts. A principal has the worst verdict of its clients. Clients that never
+authenticated come last: they belong to no principal, and there may be many."""
+
+VERDICT_LABELS: Mapping[str, str] = {
+    Verdict.READY: "ready",
+    Verdict.UNPROVEN: "capable, unproven",
+    Verdict.NOT_CAPABLE: "not capable",
+    Verdict.FAILING: "failing",
+    Verdict.UNKNOWN: "unknown",
+}
+
+VERDICT_MEANINGS: Mapping[str, str] = {
+    Verdict.READY: "has re-authenticated, always in time",
+    Verdict.UNPROVEN: "speaks SaslAuthenticate v1 or later, so it can be told a lifetime; nobody "
+    "has seen yet what it does then",
+    Verdict.NOT_CAPABLE: "speaks SaslAuthenticate v0, or sends raw tokens: it cannot be told a "
+    "lifetime, and breaks when one ends",
+    Verdict.FAILING: "was given a lifetime and used a connection past it, or failed to "
+    "re-authenticate",
+    Verdict.UNKNOWN: "never logged in, whatever the lifetime",
+}
