@@ -1,1 +1,1 @@
-"""What happened: metrics for Prometheus, the session event log, and what Spark makes of it."""
+"""Metrics for Prometheus, the session event log, and the readiness report made from it."""

@@ -1,11 +1,11 @@
-"""What is known of one connection: where it comes from, who its client is, what it was granted."""
+"""Facts about one connection: its origin, its client, and the session it was granted."""
 
 from typing import Final, final
 
 
 @final
 class Origin:
-    """What is known of a connection when it is accepted."""
+    """Facts that are known of a connection when it is accepted."""
 
     __slots__ = (
         "client_host",
@@ -31,14 +31,14 @@ class Origin:
         self.listener: Final = listener
         self.connection_id: Final = connection_id
         self.client_host: Final = client_host
-        """Address without port."""
+        """The client's IP address, without its port."""
         self.connected_at: Final = connected_at
-        """Monotonic seconds."""
+        """The time at which the connection was accepted, in monotonic seconds."""
 
 
 @final
 class Client:
-    """What the client has told about itself so far; written to as it becomes known."""
+    """Facts that the client gave about itself so far; they are written as they become known."""
 
     __slots__ = (
         "authenticate_version",
@@ -64,7 +64,7 @@ class Client:
         principal: str | None = None,
     ) -> None:
         self.enforcement = enforcement
-        """Of the listener at first, then of the principal."""
+        """The enforcement that applies: the listener's at first, then the principal's."""
         self.client_id = client_id
         self.client_software_name = client_software_name
         self.client_software_version = client_software_version
@@ -72,7 +72,8 @@ class Client:
         self.handshake_version = handshake_version
         self.authenticate_version = authenticate_version
         self.principal = principal
-        """Who it is without SASL, so without sessions: only denials are told of it."""
+        """The principal of a client without SASL, which has no session and no events but denials.
+        None: the client uses SASL."""
 
 
 @final
@@ -98,10 +99,12 @@ class Grant:
     ) -> None:
         self.principal: Final = principal
         self.session_lifetime_ms: Final = session_lifetime_ms
-        """What the session is held to; 0: nothing."""
+        """The lifetime that the session is held to, in milliseconds; 0: it is held to none."""
         self.announced_lifetime_ms: Final = announced_lifetime_ms
-        """What the client was told; 0: nothing, or it cannot be told."""
+        """The lifetime that the client received, in milliseconds; 0: none, or its protocol has no
+        field for one."""
         self.credential_lifetime_ms: Final = credential_lifetime_ms
-        """What remained of the token; None: the credential does not expire."""
+        """The time that the token had left, in milliseconds; None: the credential does not
+        expire."""
         self.latency: Final = latency
-        """Seconds from the arrival of the SaslHandshake to success."""
+        """The time from the arrival of the SaslHandshake to success, in seconds."""

@@ -1,4 +1,4 @@
-"""The files of the event log in their directory: begun, closed, recovered, aged out.
+"""Files of the event log in their directory: creation, closing, recovery, retention.
 
 The laws of a file:
 
@@ -51,7 +51,7 @@ class EventFile:
 
     @property
     def path(self) -> Path:
-        """Where it is now, under its temporary name."""
+        """The current path, which ends in the temporary suffix."""
         return self._path
 
     def write(self, data: bytes) -> None:
@@ -68,14 +68,14 @@ class EventFile:
         self.size += written
 
     def is_in_place(self) -> bool:
-        """Whether it is still there under its name.
+        """Return True if the file is still in the directory under its name.
 
         False: it was removed, or its directory was removed, moved or replaced. What is written to
         it is then seen by nobody who reads the directory.
         """
         try:
             return _still_names(self._path, self._fd)
-        except OSError:  # writing to it, or closing it, will tell what is wrong
+        except OSError:  # writing to it, or closing it, raises what is wrong
             return True
 
     def abandon(self) -> None:

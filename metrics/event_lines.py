@@ -1,4 +1,4 @@
-"""A line of the log under construction.
+"""Builder of one line of the event log.
 
 By hand, because `json` takes several times as long, which counts when ten thousand clients come
 back at once.
@@ -10,17 +10,19 @@ from typing import Final, final
 from metrics.events import MAX_INT64, MAX_TEXT_CHARS
 
 MAX_CACHED_TEXTS: Final = 1_024
-"""At most 4 MiB, if strangers fill them."""
+"""The number of texts that are kept encoded: 4 MiB at most, if clients send long and ever new
+ones."""
 
 _SURELY_FITS: Final = 2**61
-"""Compiled code compares numbers up to here without making objects of them."""
+"""The largest number that compiled code compares without making objects of both sides."""
 
 _SMALL: Final = [str(number) for number in range(256)]
-"""Most numbers of a line are counts of what hardly happened."""
+"""The decimal forms of small numbers, which most numbers of a line are."""
 
 _KEYS: Final[dict[str, str]] = {}
 _TEXTS: Final[dict[str, str]] = {}
-"""Most texts of a line stand in the next one too: names, addresses, versions, reasons."""
+"""The encoded form of recent texts: names, addresses, versions and reasons come again in the next
+line."""
 
 
 @final
@@ -87,7 +89,7 @@ class Line:
 
 
 def _key(name: str) -> str:
-    """How the name of a cell stands in a line; there are as many as the log has fields."""
+    """Return a field's name as it stands in a line; there are as many as the log has fields."""
     known = _KEYS.get(name)
     if known is None:
         known = _KEYS[name] = f',"{name}":'

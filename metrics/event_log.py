@@ -1,4 +1,4 @@
-"""When a file of the event log is begun, rotated and closed, and what happens if the disk refuses.
+"""Rotation of the event log's files, and its behaviour when the disk refuses a write.
 
 No thread and no clock here: `now` is monotonic seconds, `wall` Unix time, both arguments.
 """
@@ -12,25 +12,28 @@ from metrics.event_files import EventFile, enforce_retention, file_stem, recover
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 5.0
-"""After a refusal events are dropped unseen for so long, rather than hammering a full disk."""
+"""The time in seconds for which events are dropped after a failed write, so that a full disk is not
+hammered."""
 
 WARNING_SECONDS = 60.0
-"""At most one line of log in this time."""
+"""The least time in seconds between two warnings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventLogSettings:
-    """Where events go, and how a file ends."""
+    """Settings of the event log of one worker."""
 
     directory: Path
     proxy_id: str
     worker: int
     rotate_bytes: int = 64 * 1024 * 1024
-    """A file is closed once it is this large; it may be larger by one write."""
+    """The size in bytes at which a file is closed; it may be larger by one write."""
     rotate_seconds: float = 300.0
-    """A file is closed at this age at the latest: the age of what a reader of closed files sees."""
+    """The age in seconds at which a file is closed at the latest: readers of closed files see
+    events no later."""
     retention_bytes: int | None = None
-    """The oldest closed files in the directory go when all of them exceed this; None: never."""
+    """The size in bytes that all closed files of the directory may have; beyond it the oldest are
+    removed. None: no file is removed."""
 
 
 class EventLog:
@@ -41,16 +44,17 @@ class EventLog:
         self._file: EventFile | None = None
         self._file_begun = 0.0
         self._file_events = 0
-        """Events written to the file that is open."""
+        """The number of events in the file that is open."""
         self._retry_at: float | None = None
         self._warn_at: float | None = None
         self.written = 0
-        """Events written, those of files that were then removed included."""
+        """The number of events written since the start, also to files that were removed later."""
         self.written_bytes = 0
         self.dropped = 0
-        """Events lost because the disk refused."""
+        """The number of events lost because the disk refused a write."""
         self.removed = 0
-        """Events lost with files that were removed, or moved away, before they were closed."""
+        """The number of events lost with files that were removed, or moved away, before they were
+        closed."""
 
     def recover(self) -> None:
         """Close what a run before left open."""

@@ -1,10 +1,10 @@
-"""How much of the event log is about strangers: connections that never authenticated.
+"""Rate limit on the events of connections that never authenticated.
 
-A failed login costs whoever makes it nothing. Two thousand in a second would fill 10 GB in an hour,
-and what real clients did would be aged out for it. So the lines about strangers have a budget.
+A failed login costs its sender nothing. Two thousand in a second would fill 10 GB in an hour, and
+the history of real clients would be removed to make room. So these lines have a token bucket.
 
-Laws: a history is told of whole or not at all, so that no reader misses a line by its number or
-waits for its end; lines that are left out are counted.
+Laws: all lines of an unauthenticated connection are written or none, so that no reader misses a
+line by its number or waits for the connection's end; lines that are dropped are counted.
 """
 
 from typing import Final, final
@@ -12,14 +12,16 @@ from typing import Final, final
 from metrics.history import SessionHistory
 
 BYTES_PER_SECOND: Final = 2_048
-"""Of all workers together: some two strangers a second, 177 MB a day, 10 GiB in two months."""
+"""The rate at which all workers together write such events: two connections a second, 177 MB a
+day."""
 BURST_BYTES: Final = 1_048_576
-"""Of each worker, at once: some thousand strangers, as when a fleet comes with a bad secret."""
+"""The bytes that each worker may write at once: a thousand connections, as when a fleet comes with
+a bad secret."""
 
 
 @final
 class UnauthenticatedEventLimit:
-    """The budget of one worker."""
+    """Rate limit of one worker: a token bucket of bytes."""
 
     __slots__ = ("_bytes_per_second", "_spent_until", "dropped")
 
@@ -27,12 +29,13 @@ class UnauthenticatedEventLimit:
         """`workers`: how many share the budget."""
         self._bytes_per_second = BYTES_PER_SECOND / workers
         self._spent_until = 0.0
-        """When all that was written will be paid for, monotonic seconds."""
+        """The time in monotonic seconds at which the rate has made up for all that was written."""
         self.dropped = 0
-        """Lines."""
+        """The number of lines that were dropped."""
 
     def allows(self, history: SessionHistory, lines: list[str], now: float) -> bool:
-        """Whether lines about a history are to be written; all of a history's are, or none."""
+        """Return True if the lines of an unauthenticated connection are to be written: all of them,
+        or none."""
         debt = max(0.0, self._spent_until - now)
         if history.is_logged is None:
             history.is_logged = debt * self._bytes_per_second < BURST_BYTES

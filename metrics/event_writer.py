@@ -1,4 +1,4 @@
-"""Session events on their way to the disk, without ever holding up the data path.
+"""Bounded queue from the data path to the event log's writer thread; it never blocks.
 
 `emit` puts a line in a bounded queue; a thread writes. If the queue is full the line is dropped and
 counted: a slow disk must not become a slow proxy.
@@ -14,14 +14,14 @@ from metrics.registry import EVENT_LOG_BYTES, EVENTS_DROPPED, EVENTS_WRITTEN
 from metrics.snapshot import Snapshot
 
 QUEUE_EVENTS: Final = 65_536
-"""About a minute of 1,000 events a second, and some 60 MB."""
+"""The number of events that the queue holds: a minute of 1,000 events a second, in some 60 MB."""
 
 FLUSH_SECONDS: Final = 1.0
-"""Who follows the open file sees an event at most this much later."""
+"""The time in seconds after which an event is in the open file at the latest."""
 
 CHUNK_EVENTS: Final = 1_024
-"""Written at a stretch, some 2 ms. Writing releases the interpreter lock: the event loop need not
-wait for the whole burst."""
+"""The number of events written at a time, in some 2 ms. Writing releases the interpreter lock, so
+the event loop does not wait for a whole burst."""
 
 
 class EventWriter:
@@ -63,7 +63,7 @@ class EventWriter:
             self._wake.set()
 
     def report(self, snapshot: Snapshot, *, rate_limited: int) -> None:
-        """Add the log's counters; `left_out`: lines about strangers that never came here."""
+        """Add the log's counters; `rate_limited`: lines that never came here."""
         snapshot.count(EVENTS_WRITTEN, self._log.written)
         snapshot.count(EVENT_LOG_BYTES, self._log.written_bytes)
         snapshot.count(EVENTS_DROPPED, self._queue_full, "queue_full")

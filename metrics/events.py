@@ -1,4 +1,4 @@
-"""The session event log: what one line says, defined once.
+"""Schema of the session event log: every kind and field of a line, defined once.
 
 The laws of the log:
 
@@ -7,7 +7,7 @@ The laws of the log:
   durations carry their unit in the name.
 - Readers ignore kinds and fields that they do not know. A new kind or field does not raise
   `SCHEMA_VERSION`; a change of an old one's meaning does.
-- `connection_id` and `sequence` together name an event: who reads it twice can tell.
+- `connection_id` and `sequence` together name an event: a reader recognises duplicates by them.
 - Nothing secret: no token, no password, no authentication bytes.
 
 `EVENT_SCHEMA` is read off `SessionEvent`, which is what a reader makes of a line. `metrics.history`
@@ -27,52 +27,56 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 SCHEMA_VERSION = 1
 
 MAX_TEXT_CHARS = 256
-"""Longest text of a line; what a client sends beyond it is cut, and the cut shown by `…`."""
+"""The length of the longest text of a line, in characters. A longer one is cut and ends in `…`."""
 
 MAX_INT64 = 2**63 - 1
 
 MAX_INTERVALS = 64
-"""Intervals in one summary row. A row covers about an hour, so what is left out beyond them,
-the least used first, was used for less than a minute: see docs/events.md."""
+"""The number of intervals in one summary row. A row covers about an hour, so the intervals left
+out, the least used ones, were used for less than a minute: see docs/events.md."""
 
 
 class EventKind(StrEnum):
-    """What happened. Later kinds (throttled) join this list."""
+    """Kind of an event. More kinds may be added."""
 
     AUTHENTICATED = "authenticated"
     """The first authentication of a connection succeeded."""
     REAUTHENTICATED = "reauthenticated"
-    """A later one succeeded."""
+    """A later authentication of the connection succeeded."""
     FAILED = "failed"
     """An authentication failed; a re-authentication did if `authentications` is above 0."""
     EXPIRED_KILLED = "expired-killed"
     """`enforce`: the connection was used past its session's end and is closed (KIP-368)."""
     WOULD_BE_KILLED = "would-be-killed"
-    """`probe`: the same, but the connection lives on; once for each session that expired."""
+    """`probe`: the connection was used past its session's end and lives on; once for each
+    session."""
     NO_REAUTH = "no-reauth"
     """Follows `authenticated` if the client used SaslAuthenticate v0 or raw tokens, so that no
     lifetime can be announced to it (KIP-368, successful-authentication-no-reauth)."""
     DENIED = "denied"
-    """`authorizer.mode: enforce`: ACLs denied something; told at most once a minute for the same
+    """`authorizer.mode: enforce`: ACLs denied something; written at most once a minute for the same
     principal, operation and resource, with the number of times."""
     WOULD_BE_DENIED = "would-be-denied"
-    """`authorizer.mode: audit`: the same, but it was let through."""
+    """`authorizer.mode: audit`: ACLs would have denied something, which was let through."""
     CLOSED = "closed"
-    """The connection is gone, whoever ended it."""
+    """The connection has ended, whichever side ended it."""
     CHECKPOINT = "checkpoint"
-    """A long session is still there; written now and then, nothing happened."""
+    """A long session is still open; written now and then when nothing else is."""
     SUMMARY = "summary"
     """All of a connection's period in one row: every hour, and at its close."""
 
 
 class IntervalEnd(StrEnum):
-    """What ended the time between two authentications."""
+    """Event that ended the interval between two authentications."""
 
     REAUTHENTICATED = "reauthenticated"
+    """A re-authentication succeeded, which began the next interval."""
     FAILED = "failed"
     """A re-authentication failed, which closes the connection."""
     EXPIRED_KILLED = "expired-killed"
+    """The connection was used past its session's end and was closed."""
     CLOSED = "closed"
+    """The connection ended for another reason."""
 
 
 ALL_KINDS = frozenset(EventKind)
@@ -107,7 +111,7 @@ class AuthInterval:
         "The lifetime that the proxy held this session to; 0: none (`observe`, or not set)."
     )
     announced_lifetime_ms: int = _column(
-        "The lifetime that the client was told; 0: none, or it could not be told."
+        "The lifetime announced to the client; 0: none, or it could not be announced."
     )
     requests: int = _column("Requests since it began, in all rows: not only in this period.")
     last_request_since_auth_ms: int | None = _optional(
@@ -149,7 +153,7 @@ class SessionEvent:
     mechanism: str | None = _optional("SASL mechanism that the client chose. Null: none yet.")
     principal: str | None = _optional(
         """Authenticated principal, e.g. `User:alice`. Null: none yet; a mere claim is not written.
-        Where there is no SASL, authentications is 0 beside it, and only denials are told of."""
+        Where there is no SASL, authentications is 0 beside it, and only denials are recorded."""
     )
     handshake_version: int | None = _optional("Version of SaslHandshake. Null: none came.")
     authenticate_version: int | None = _optional(
@@ -169,8 +173,8 @@ class SessionEvent:
         of the new session. Null: not authenticated."""
     )
     announced_lifetime_ms: int | None = _optional(
-        """What the client was told as session_lifetime_ms; 0: none, or, with SaslAuthenticate
-        v0 and raw tokens, it could not be told. Null: not authenticated."""
+        """The session_lifetime_ms announced to the client; 0: none, or, with SaslAuthenticate
+        v0 and raw tokens, it could not be announced. Null: not authenticated."""
     )
     credential_lifetime_ms: int | None = _optional(
         """What remained of the token when it was accepted. Null: the credential does not expire
@@ -252,11 +256,11 @@ class EventField:
 
     name: str
     type: str
-    """`long`, `string`, `boolean`, or an array of structs in Spark's DDL, e.g.
+    """The type: `long`, `string`, `boolean`, or an array of structs in Spark's DDL, e.g.
     `array<struct<bucket:bigint,count:bigint>>`."""
     nullable: bool
     kinds: frozenset[EventKind]
-    """Only events of these kinds carry it."""
+    """The kinds of events that carry the field."""
     meaning: str
 
 

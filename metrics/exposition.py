@@ -1,4 +1,4 @@
-"""From merged values to what Prometheus reads."""
+"""Text exposition of merged values for Prometheus."""
 
 from collections.abc import Iterable, Iterator
 from itertools import accumulate

@@ -1,4 +1,4 @@
-"""The history of one connection, and the events that tell it.
+"""History of one connection, and the events that describe it.
 
 The laws:
 
@@ -37,7 +37,7 @@ _ENDED_BY_CLOSE: Final = str(IntervalEnd.CLOSED)
 
 @final
 class Timeline:
-    """Where monotonic time stands on the wall clock; one per worker process."""
+    """Conversion of monotonic time to the wall clock; one per worker process."""
 
     __slots__ = ("_offset",)
 
@@ -59,17 +59,17 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
-    """How often an authenticated connection is written about when nothing happens to it."""
+    """Intervals at which an authenticated connection is written about when nothing else happens."""
 
     checkpoint: float = 900.0
-    """Seconds without any other event until a checkpoint."""
+    """The time in seconds without any other event until a checkpoint."""
     summary: float = 3600.0
-    """Seconds between summary rows; at most an hour, for which a row has the bits."""
+    """The time in seconds between summary rows: an hour at most, for which a row has the bits."""
 
 
 @final
 class SessionHistory:
-    """Tells the events of one connection, in order. Every method but `sweep` is an occurrence."""
+    """Writer of one connection's events, in order. Every method but `sweep` is an occurrence."""
 
     __slots__ = (
         "_authenticated_at",
@@ -118,17 +118,17 @@ class SessionHistory:
 
     @property
     def principal(self) -> str | None:
-        """Who it is; None: not known yet."""
+        """The principal; None: the client has not authenticated yet."""
         return self.client.principal if self._grant is None else self._grant.principal
 
     @property
     def client_host(self) -> str:
-        """Where it comes from, without a port."""
+        """The client's IP address, without its port."""
         return self._origin.client_host
 
     @property
     def connection_id(self) -> str:
-        """Names the connection in logs as in events."""
+        """The id of the connection, in logs as in events."""
         return self._origin.connection_id
 
     def authenticated(self, grant: Grant, usage: Usage, now: float) -> list[str]:
@@ -162,7 +162,7 @@ class SessionHistory:
         return line.finish()
 
     def would_be_killed(self, api_key: int, usage: Usage, now: float) -> str | None:
-        """An expired session was used in `probe`; None: that was told of this session already."""
+        """An expired session was used in `probe`; None: that was reported already."""
         if self._expiry_reported:
             return None
         self._expiry_reported = True
@@ -203,7 +203,7 @@ class SessionHistory:
         return line.finish()
 
     def closed(self, reason: str, usage: Usage, now: float) -> list[str]:
-        """The connection has ended. One that never began SASL (a scan, a probe) is not told."""
+        """The connection has ended. One that never began SASL (a scan, a probe) has no events."""
         if self.client.handshake_version is None:
             return []
         line = self._event(_CLOSED, usage, now)
@@ -295,7 +295,7 @@ class SessionHistory:
     def _row(
         self, kind: str, usage: Usage, before: Usage, now: float, since_auth_ms: int | None
     ) -> Line:
-        """Begin a line with what every one of them says, of the usage since `before`."""
+        """Begin a line with the fields of all lines; usage is counted since `before`."""
         client, grant, timeline = self.client, self._grant, self._timeline
         sequence, self._sequence = self._sequence, self._sequence + 1
         used_at = self._last_use(usage)
@@ -328,7 +328,7 @@ class SessionHistory:
         return line
 
     def _beginning(self) -> str:
-        """The cells that are the same in all lines of the connection."""
+        """Return the cells that are the same in all lines of the connection."""
         if self._begins is None:
             origin, line = self._origin, Line()
             line.number("schema_version", SCHEMA_VERSION)

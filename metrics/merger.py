@@ -1,4 +1,4 @@
-"""Many workers, one set of metrics whose counters never run backwards.
+"""Merger of several workers' values into counters that never run backwards.
 
 A worker that does not answer must not take its counters with it: Prometheus would see the sum drop,
 then jump back, and report the whole history of that worker as a burst. So the last answer of each

@@ -1,4 +1,4 @@
-"""What a metric is: type, labels, how several workers' values become one; how one is declared."""
+"""Declaration of a metric: type, labels, and the rule that merges several workers' values."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,7 +6,7 @@ from enum import StrEnum
 PREFIX = "kafka_reauth_proxy_"
 
 OTHER = "other"
-"""Label value of whatever came after a metric had as many label sets as it may have."""
+"""The label value of whatever comes after a metric has as many label sets as it may have."""
 
 DEFAULT_MAX_LABEL_SETS = 200
 
@@ -18,11 +18,11 @@ class MetricType(StrEnum):
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
     GAUGE_HISTOGRAM = "gaugehistogram"
-    """A histogram of how things stand now: it may shrink, and needs no rate()."""
+    """A histogram of the present state: it may shrink, and needs no rate()."""
 
 
 class Merge(StrEnum):
-    """How the values of several workers become one."""
+    """Rule that makes one value of several workers' values."""
 
     SUM = "sum"
     MAX = "max"
@@ -42,20 +42,21 @@ class Metric:
     """One declared metric."""
 
     name: str
-    """As scraped, with `_total` for counters."""
+    """The name as scraped, with `_total` for counters."""
     type: MetricType
     help: str
-    """What is counted, and what is not."""
+    """The text for `# HELP`: it says what is counted and what is not."""
     labels: tuple[str, ...] = ()
     unit: str = ""
-    """Base unit; empty: a number of things."""
+    """The base unit of the values; empty: they are numbers of things."""
     merge: Merge = Merge.SUM
     buckets: tuple[float, ...] = ()
-    """Upper bounds of a histogram's buckets, ascending, without +Inf."""
+    """The upper bounds of a histogram's buckets, ascending, without +Inf; empty: it is no
+    histogram."""
     kip: tuple[KipMetric, ...] = ()
-    """The metrics of KIP-368 that this one stands for."""
+    """The metrics of a KIP that this one stands for."""
     max_label_sets: int = DEFAULT_MAX_LABEL_SETS
-    """For each worker; beyond it label values become `other`."""
+    """The number of label sets in each worker; beyond it label values become `other`."""
 
 
 def counter(

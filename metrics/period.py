@@ -1,4 +1,4 @@
-"""What one summary row gathers between the row before and the row to come."""
+"""Accumulator of one summary row: everything since the previous row."""
 
 import math
 from collections import Counter
@@ -18,7 +18,7 @@ LAST_MINUTE_BIT: Final = 62
 
 @final
 class Usage:
-    """What the relay counted since the connection began, without the requests of SASL."""
+    """Totals that the relay counted since the connection began, without the requests of SASL."""
 
     __slots__ = ("last_request", "request_bytes", "requests", "response_bytes")
 
@@ -29,7 +29,7 @@ class Usage:
         self.request_bytes: Final = request_bytes
         self.response_bytes: Final = response_bytes
         self.last_request: Final = last_request
-        """Monotonic seconds; None: none came."""
+        """The time of the last request, in monotonic seconds; None: none came."""
 
 
 NO_USAGE: Final = Usage(0, 0, 0, None)
@@ -91,7 +91,7 @@ def latency_bucket(latency_us: int) -> int:
 
 
 class Period:
-    """What the next summary row will say."""
+    """Contents of the next summary row."""
 
     __slots__ = (
         "active_from_ms",

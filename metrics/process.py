@@ -1,4 +1,4 @@
-"""What a worker process costs, read from /proc (Linux), and what it runs."""
+"""Resource use of a worker process, read from /proc (Linux), and its versions."""
 
 import os
 import platform
@@ -30,7 +30,7 @@ def report_process(
     label = str(worker)
     times = os.times()
     snapshot.count(WORKER_CPU, times.user + times.system, label)
-    with suppress(OSError):  # no file descriptor is left to ask with, as the next figure tells
+    with suppress(OSError):  # no file descriptor is left to ask with, as the next figure shows
         resident_pages = int(_STATM.read_bytes().split()[1])  # proc(5), statm: size resident …
         snapshot.gauge(WORKER_MEMORY, resident_pages * _PAGE_BYTES, label)
     snapshot.gauge(WORKER_OPEN_FDS, _open_fds(), label)

@@ -22,12 +22,14 @@ from metrics.metric import (
 
 LISTENER = ("listener",)
 SESSION_LABELS = ("listener", "mechanism")
-"""Their values are known from the configuration, so such metrics are 0 from the start."""
+"""The labels of metrics by session. Their values are known from the configuration, so such metrics
+are 0 from the start."""
 
 LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 LIFETIME_BUCKETS = (0.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 14400.0, 43200.0, 86400.0)
-"""Below or at 0 are the sessions past their end: idle, or in `probe`."""
+"""The bounds of the lifetime left, in seconds. At or below 0 are sessions past their end: idle, or
+in `probe`."""
 
 SUCCESSFUL_AUTHENTICATION = counter(
     "successful_authentication_total",
@@ -192,7 +194,7 @@ BROKERS_NOT_SHOWN = gauge(
 JWKS_AGE = gauge(
     "jwks_age_seconds",
     "Time since the signing keys were last loaded, of the worker whose keys are the oldest."
-    " Absent until they were loaded once, which ready tells of.",
+    " Absent until they were loaded once, which `ready` shows.",
     LISTENER,
     unit="seconds",
     merge=Merge.MAX,
@@ -238,7 +240,8 @@ STORE_AGE = gauge(
 
 QUOTA_LABELS = ("quota", "entry")
 _QUOTA_ENTRIES = 2_000
-"""Those that the operator made, and one for the rest: see `MOST_COUNTS` in `proxy.quota`."""
+"""The label sets of quota metrics: the operator's entries, and one for the rest (`MOST_COUNTS` in
+`proxy.quota`)."""
 QUOTA_LIMIT = gauge(
     "quota_limit",
     "Limit of a quota that is in use: bytes, percent of a thread's time, partitions or connections,"
@@ -355,8 +358,8 @@ EVENTS_DROPPED = counter(
     "events_dropped_total",
     "Session events lost: the queue was full (queue_full), the disk refused (write_error), or their"
     " file was removed or moved away before it was closed (file_removed; events_written_total has"
-    " them, too); or left out: of connections that never authenticated, beyond what the log has for"
-    " them (strangers).",
+    " them, too); or left out: of connections that never authenticated, beyond the rate of such"
+    " events (strangers).",
     ("reason",),
 )
 EVENT_LOG_BYTES = counter(

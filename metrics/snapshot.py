@@ -1,4 +1,4 @@
-"""The values of one worker at one moment, or of all workers merged.
+"""Snapshot of one worker's values, or of all workers' values merged.
 
 A worker fills a `Snapshot` when it is asked for one and sends it as JSON; what scrapes reads it
 back. Values are kept by metric name, then by label values in the metric's order.
@@ -20,7 +20,7 @@ class Histogram:
     """Counts of a histogram, each bucket for itself (not cumulative)."""
 
     counts: list[int]
-    """One per declared bucket, and one for what is above the last."""
+    """The counts: one per declared bucket, and one for values above the last."""
     sum: float = 0.0
 
     @classmethod
@@ -50,9 +50,9 @@ class Snapshot:
     """All values of one moment. Counters count up for the whole life of a worker."""
 
     run: str = ""
-    """Names this life of the worker: another value means that its counters began anew."""
+    """The id of this run of the worker: another value means that its counters began anew."""
     values: dict[str, dict[Labels, float]] = field(default_factory=dict)
-    """Counters and gauges."""
+    """The values of counters and gauges, by metric name and labels."""
     histograms: dict[str, dict[Labels, Histogram]] = field(default_factory=dict)
 
     def count(self, metric: Metric, value: float, *labels: str) -> None:

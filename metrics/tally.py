@@ -1,4 +1,4 @@
-"""What a worker counts as it happens, on the control path.
+"""Counters that a worker increments on its control path.
 
 The hot path does not come here: its counters are plain integers where they arise, handed in by the
 `collect` hook when somebody scrapes.

@@ -1,1 +1,1 @@
-"""Who is this, and until when? Pure state machines: bytes in, bytes out, time passed in."""
+"""SASL state machines, pure: bytes in, bytes out, time as an argument."""

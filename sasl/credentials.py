@@ -17,11 +17,14 @@ from typing import Final, NamedTuple, Protocol, Self
 from sasl.salts import KAFKAS_FORM, SaltForm, form_of
 
 MIN_ITERATIONS: Final = 4096
-"""RFC 7677 section 4, and Kafka's `ScramMechanism.minIterations`."""
+"""The least number of iterations: RFC 7677 section 4, and Kafka's
+`ScramMechanism.minIterations`."""
 MAX_ITERATIONS: Final = 16384
-"""Kafka's `ScramMechanism.maxIterations` (KIP-554): what AlterUserScramCredentials accepts."""
+"""The most iterations that AlterUserScramCredentials accepts: Kafka's
+`ScramMechanism.maxIterations` (KIP-554)."""
 DEFAULT_ITERATIONS: Final = 8192
-"""Kafka's documentation uses it in its examples; twice what RFC 7677 demands."""
+"""The number of iterations by default: that of Kafka's documentation, twice what RFC 7677
+demands."""
 
 
 class ScramMechanism(Enum):
@@ -68,7 +71,7 @@ class ScramMechanism(Enum):
 
 
 class Shape(NamedTuple):
-    """What a verifier shows to everybody who asks for it, but for the salt itself."""
+    """Part of a verifier that anybody who asks for it is shown, but for the salt itself."""
 
     iterations: int
     salt_form: SaltForm = KAFKAS_FORM
@@ -80,9 +83,9 @@ class ScramCredential:
 
     salt: bytes
     stored_key: bytes = field(repr=False)
-    """H(ClientKey): the client's proof is checked against it."""
+    """The hash of the client key, H(ClientKey), against which the client's proof is checked."""
     server_key: bytes = field(repr=False)
-    """Proves to the client that the server knows the verifier."""
+    """The key that proves to the client that the server knows the verifier."""
     iterations: int
 
     def __post_init__(self) -> None:
@@ -115,20 +118,20 @@ class ScramCredential:
         )
 
     def shape(self) -> Shape:
-        """What of it anybody is shown, but for the salt itself."""
+        """Return the part that anybody is shown, but for the salt itself."""
         return Shape(self.iterations, form_of(self.salt))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeShares:
-    """How the shapes of one mechanism's verifiers are distributed."""
+    """Distribution of the shapes of one mechanism's verifiers."""
 
     shapes: tuple[Shape, ...]
-    """Those in use, ascending; empty: there are no users."""
+    """The shapes in use, ascending; empty: there are no users."""
     users_up_to: tuple[int, ...]
-    """For each of them, how many users have it or a lower one."""
+    """The number of users with each shape or a lower one."""
     longest_salt: int
-    """Bytes that a salt in the longest form is made of; 0: all of them have Kafka's."""
+    """The length in bytes of the longest salt's content; 0: all salts have Kafka's form."""
 
     @classmethod
     def of(cls, credentials: Iterable[ScramCredential]) -> Self:
@@ -155,12 +158,14 @@ NO_USERS: Final = ShapeShares.of(())
 
 
 class CredentialSource(Protocol):
-    """Where verifiers are looked up: in memory, at once, never on a disk or a network."""
+    """Source of verifiers: in memory, at once, never a disk or a network."""
 
     def find(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
         """The user's verifier for this mechanism; None: there is none."""
         ...
 
     def shape_shares(self, mechanism: ScramMechanism) -> ShapeShares:
-        """How the shapes of this mechanism's verifiers are distributed; made beforehand."""
+        """Return the distribution of the shapes of this mechanism's verifiers; it is made
+        beforehand.
+        """
         ...

@@ -1,7 +1,7 @@
-"""Signed tokens (JWS compact serialization, RFC 7515): parsed strictly, verified, then read.
+"""Signed tokens (JWS compact serialization, RFC 7515): strict parsing, then verification.
 
-The order matters: nothing but a short header is parsed before the signature is verified, so that a
-stranger's token costs one signature check at most. A header's `jwk`, `jku`, `x5u` and `x5c` are
+The order matters: nothing but a short header is parsed before the signature is verified, so that an
+unverified token costs one signature check at most. A header's `jwk`, `jku`, `x5u` and `x5c` are
 never looked at: keys come from the JWKS alone.
 """
 
@@ -17,7 +17,8 @@ from sasl.signatures import ALGORITHMS, PublicKey
 from sasl.strict_json import read_object
 
 MAX_HEADER_CHARACTERS: Final = 32 * 1024
-"""A chain of four certificates has about 12 KiB; the header of a stranger is parsed unverified."""
+"""The most characters of a header, which is parsed unverified. A chain of four certificates has
+about 12 KiB."""
 
 _COMPACT: Final = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
 _LAST_CHARACTERS: Final = {
@@ -25,7 +26,8 @@ _LAST_CHARACTERS: Final = {
     2: "AQgw",
     3: "AEIMQUYcgkosw048",
 }
-"""By length modulo 4, which characters may end canonical base64url (RFC 4648 section 3.5)."""
+"""The characters that may end canonical base64url, by the length modulo 4 (RFC 4648 section
+3.5)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +95,9 @@ def _parse(token: str) -> _SignedToken | FailureReason:
 
 
 def _demands_extensions(header: dict[str, Any]) -> bool:
-    """Whether `crit` names what we must understand (RFC 7515 section 4.1.11): we know none."""
+    """Return True if `crit` demands extensions (RFC 7515 section 4.1.11), of which none is known
+    here.
+    """
     return "crit" in header
 
 

@@ -1,4 +1,4 @@
-"""The keys of an identity provider (RFC 7517): which are known, how old they are, when to fetch.
+"""Key set of an identity provider (RFC 7517): its keys, their age, and when to fetch it.
 
 Pure: the caller fetches the document from its file or URL and reports what happened. Laws:
 
@@ -25,30 +25,33 @@ from sasl.signatures import ALGORITHMS, PublicKey
 from sasl.strict_json import read_object
 
 MAX_DOCUMENT_BYTES: Final = 1024 * 1024
-"""A hundred times what identity providers publish."""
+"""The most bytes of a document: a hundred times what identity providers publish."""
 MAX_KEYS: Final = 256
-"""Parsing this many costs some ten milliseconds of the event loop."""
+"""The most keys of a document: parsing them takes the event loop some ten milliseconds."""
 MIN_RSA_BITS: Final = 2048
-"""RFC 7518 sections 3.3 and 3.5."""
+"""The least length of an RSA key, in bits (RFC 7518 sections 3.3 and 3.5)."""
 MAX_RSA_BITS: Final = 8192
-"""Verifying grows with the square of the size; nobody publishes longer keys."""
+"""The greatest length of an RSA key, in bits: the work of verifying grows with its square, and
+nobody publishes longer ones."""
 UNKNOWN_KID_INTERVAL_SECONDS: Final = 10.0
-"""The least time between two fetches that unknown key ids may cause: Kafka's
+"""The least time in seconds between two fetches that unknown key ids may cause: Kafka's
 `sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyCacheSettings:
-    """How often keys are fetched; times in milliseconds as Kafka names them."""
+    """Schedule on which keys are fetched; times in milliseconds, as Kafka names them."""
 
     refresh_ms: int = 3_600_000
-    """`sasl.oauthbearer.jwks.endpoint.refresh.ms`: from a good fetch to the next."""
+    """The time from a good fetch to the next: `sasl.oauthbearer.jwks.endpoint.refresh.ms`."""
     retry_backoff_ms: int = 100
-    """`sasl.oauthbearer.jwks.endpoint.retry.backoff.ms`: after a failed fetch; doubles."""
+    """The wait after a failed fetch, which doubles with each further one:
+    `sasl.oauthbearer.jwks.endpoint.retry.backoff.ms`."""
     retry_backoff_max_ms: int = 10_000
-    """`sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms`: where the doubling ends."""
+    """The longest wait after a failed fetch:
+    `sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms`."""
     max_age_ms: int = 86_400_000
-    """How long keys are believed after the last good fetch; Kafka has no such limit."""
+    """The time for which keys are used after the last good fetch; Kafka has no such limit."""
 
     def __post_init__(self) -> None:
         if not 0 < self.retry_backoff_ms <= self.retry_backoff_max_ms:
@@ -58,14 +61,15 @@ class KeyCacheSettings:
 
 
 class KeyMissing(Enum):
-    """Why no key was found for a token."""
+    """Reason for which no key was found for a token."""
 
     NO_KEYS = auto()
-    """None was ever loaded, or all are too old; a fetch may help."""
+    """No key was ever loaded, or all are too old; a fetch may help."""
     UNKNOWN_KID = auto()
     """The key id is not in the document; a fetch may help."""
     NO_FIT = auto()
-    """The named key is of another type, or the unnamed one cannot be told; no fetch helps."""
+    """The named key is of another type, or several keys fit a token without `kid`; no fetch
+    helps."""
 
 
 class KeyCache(RefreshSchedule):
@@ -79,11 +83,12 @@ class KeyCache(RefreshSchedule):
         self._loaded_at: float | None = None
         self._tried_at: float | None = None
         self.ignored_keys: tuple[str, ...] = ()
-        """One line for each key of the last good document that is not used, and why."""
+        """One line of text for each key of the last good document that is not used, with the
+        reason."""
 
     @property
     def key_count(self) -> int:
-        """How many keys are held, believed or not."""
+        """The number of keys that are held, too old or not."""
         return len({id(key) for keys in self._by_algorithm.values() for key in keys})
 
     def loaded(self, document: bytes, now: float) -> bool:
@@ -109,7 +114,7 @@ class KeyCache(RefreshSchedule):
         super().failed(error, now, refused=refused)
 
     def unknown_kid(self, now: float) -> bool:
-        """Whether a token whose key is not known may wait for a fetch, out of turn.
+        """Return True if a token whose key is not known may wait for a fetch, out of turn.
 
         True until a fetch ends: those who ask meanwhile share the one under way, so the caller
         must never run two at a time.
@@ -121,7 +126,7 @@ class KeyCache(RefreshSchedule):
         return None if self._loaded_at is None else now - self._loaded_at
 
     def are_believed(self, now: float) -> bool:
-        """Whether there are keys, and they are no older than `max_age_ms`."""
+        """Return True if there are keys, and they are no older than `max_age_ms`."""
         age = self.age_seconds(now)
         return age is not None and age * 1000 <= self._settings.max_age_ms
 

@@ -1,4 +1,4 @@
-"""What a token says (RFC 7519 section 4), judged as Kafka's `BrokerJwtValidator` does.
+"""Claims of a token (RFC 7519 section 4), judged as Kafka's `BrokerJwtValidator` does.
 
 Deliberate differences: a token that has expired is refused even within the clock skew (Kafka lets
 it in with lifetime 0, which tells the client "no expiry"), and lifetimes are clamped.
@@ -12,28 +12,29 @@ from typing import Any, Final
 from sasl.mechanism import FailureReason
 
 MAX_LIFETIME_SECONDS: Final = 365 * 86_400.0
-"""No token is believed for longer: tokens of the year 10^18 must not overflow the int64 of
-`session_lifetime_ms` or a timer, and no process runs for a year."""
+"""The longest lifetime of a token, in seconds: tokens of the year 10^18 must not overflow the int64
+of `session_lifetime_ms` or a timer, and no process runs for a year."""
 
 _JAVA_BLANKS: Final = "".join(map(chr, range(0x21)))
-"""What Java's `String.trim` removes: U+0000 to U+0020."""
+"""The characters that Java's `String.trim` removes: U+0000 to U+0020."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OAuthBearerSettings:
-    """Which tokens are for us: Kafka's `sasl.oauthbearer.*`, with its defaults."""
+    """Conditions that a token must meet: Kafka's `sasl.oauthbearer.*`, with its defaults."""
 
     expected_audience: frozenset[str] = frozenset()
-    """`expected.audience`: one of them must be in `aud`. Empty: tokens that carry an audience are
-    refused, for they are meant for somebody (RFC 7519 section 4.1.3; Kafka does the same)."""
+    """The audiences of which one must be in `aud` (`expected.audience`). Empty: tokens that carry
+    an audience are refused, for they are meant for somebody else (RFC 7519 section 4.1.3; Kafka
+    does the same)."""
     expected_issuer: str | None = None
-    """`expected.issuer`: what `iss` must be; None: it is not looked at."""
+    """The issuer that `iss` must name (`expected.issuer`); None: `iss` is not checked."""
     clock_skew_seconds: int = 30
-    """`clock.skew.seconds`: how far `nbf` may lie in the future."""
+    """The time in seconds by which `nbf` may lie in the future (`clock.skew.seconds`)."""
     scope_claim_name: str = "scope"
-    """`scope.claim.name`."""
+    """The claim that holds the scopes (`scope.claim.name`)."""
     sub_claim_name: str = "sub"
-    """`sub.claim.name`: the claim that names the principal."""
+    """The claim that names the principal (`sub.claim.name`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class AcceptedClaims:
 
     subject: str
     not_before: float
-    """Minus infinity: the token does not say."""
+    """The time before which the token is not valid; minus infinity: it names none."""
     expires_at: float
 
 

@@ -1,4 +1,4 @@
-"""What strangers wrote, made fit for a line of the log."""
+"""Sanitizer of untrusted text for log lines."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 _MAX_CHECKED: Final = 1_024
 _MAX_SHOWN: Final = 200
 _MAX_SECRET_PART: Final = 8
-"""Characters of a secret in a row that are too many to show."""
+"""The number of consecutive characters of a secret that withhold a text."""
 
 
 def fit_for_log(text: str, secrets: Iterable[str]) -> str:

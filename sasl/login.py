@@ -1,4 +1,4 @@
-"""The client's half of SASL over Kafka's protocol: what to say to a server until it lets us in.
+"""Client half of SASL over Kafka's protocol.
 
 SaslHandshake v1, then SaslAuthenticate v0 to v2 (KIP-43, KIP-152, KIP-368). Laws:
 
@@ -32,9 +32,9 @@ from sasl.oauthbearer_messages import client_initial_response
 from sasl.scram_client import SaltedPasswords, ScramClientError, ScramClientExchange
 
 HANDSHAKE_VERSION: Final = 1
-"""The first that is followed by SaslAuthenticate and not by bare tokens (KIP-152)."""
+"""The first version that is followed by SaslAuthenticate and not by raw tokens (KIP-152)."""
 _AGREED: Final = b"\x01"
-"""What a client says to the reason for which its token was refused (RFC 7628 section 3.2.3)."""
+"""The client's message after its token was refused (RFC 7628 section 3.2.3)."""
 
 
 class LoginError(Exception):
@@ -43,9 +43,9 @@ class LoginError(Exception):
     def __init__(self, reason: str, error_code: int = NONE) -> None:
         super().__init__(reason)
         self.reason = reason
-        """One line, fit for a log."""
+        """The reason in one line of ASCII that may be logged."""
         self.error_code = error_code
-        """Kafka's; 0: the server named none."""
+        """Kafka's error code; 0: the server named none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,8 @@ class LoggedIn:
     """The server knows us, and we know the server."""
 
     session_lifetime_ms: int
-    """How long for; 0: without end, or unknown to SaslAuthenticate v0."""
+    """The session's lifetime in milliseconds; 0: it has no end, or SaslAuthenticate v0 has no field
+    for it."""
 
 
 Step = Say | Derive | LoggedIn
@@ -85,15 +86,17 @@ class ClientExchange(Protocol):
 
     @property
     def secret(self) -> str:
-        """What no log may repeat, though the server may."""
+        """The secret, which a server may repeat and no log may hold."""
         ...
 
     def first(self) -> bytes:
-        """What the client says first."""
+        """Return the client's first message."""
         ...
 
     def step(self, challenge: bytes) -> bytes | Derive | None:
-        """What to say next; None: the server has said all, and rightly. Raises LoginError."""
+        """Return the next message; None: the exchange is complete and the server proven. Raises
+        LoginError.
+        """
         ...
 
 

@@ -1,4 +1,4 @@
-"""The contract between a connection and a SASL mechanism.
+"""Contract between a connection and a SASL mechanism.
 
 A mechanism is long-lived and shared; an exchange is one authentication of one connection.
 The laws of an exchange:
@@ -16,18 +16,20 @@ from typing import Final, Protocol, final
 
 
 class FailureReason(StrEnum):
-    """Why an authentication failed: a label of metrics and events, never sent to the client."""
+    """Reason for which an authentication failed: a label of metrics and events, never sent to the
+    client."""
 
     BAD_MESSAGE = "bad_message"
     """The message does not parse, or breaks the mechanism's grammar."""
     BAD_CREDENTIALS = "bad_credentials"
-    """Unknown user or wrong password; not told apart, so that nobody can ask who exists."""
+    """The user is unknown or the password wrong; not distinguished, so that nobody can find out who
+    exists."""
     BAD_SIGNATURE = "bad_signature"
     """The token's signature does not fit its key."""
     UNKNOWN_KEY = "unknown_key"
     """No key of the JWKS fits the token."""
     FORBIDDEN_ALGORITHM = "forbidden_algorithm"
-    """`none`, HMAC, or an algorithm that is not offered."""
+    """The token's algorithm is `none`, HMAC, or another that is not offered."""
     EXPIRED = "expired"
     """The token's `exp` is over; no clock skew is granted."""
     NOT_YET_VALID = "not_yet_valid"
@@ -48,7 +50,7 @@ class FailureReason(StrEnum):
     UNSUPPORTED_MECHANISM = "unsupported_mechanism"
     """The client asked for a mechanism that the listener does not have."""
     ILLEGAL_STATE = "illegal_state"
-    """A request that is not legal at this point of the exchange."""
+    """A request came that is not legal at this point of the exchange."""
     TIMEOUT = "timeout"
     """The client did not finish in time, or went away in the middle."""
 
@@ -81,11 +83,12 @@ class Success:
 
     def __init__(self, *, data: bytes, name: str, credential_deadline: float | None) -> None:
         self.data: Final = data
-        """Last bytes of the mechanism, sent with the success; may be empty."""
+        """The last bytes of the mechanism, sent with the success; they may be empty."""
         self.name: Final = name
         """The principal's name, without its type: `alice` for `User:alice`."""
         self.credential_deadline: Final = credential_deadline
-        """Monotonic seconds at which the credential (a token) expires; None: it does not."""
+        """The time in monotonic seconds at which the credential (a token) expires; None: it does
+        not."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Success) and self._cells() == other._cells()
@@ -103,7 +106,7 @@ class Failure:
 
     reason: FailureReason
     message: str | None = None
-    """What the client is told; None: the session's neutral sentence (Kafka's own words)."""
+    """The text for the client; None: the session's neutral sentence (Kafka's own words)."""
 
 
 @dataclass(frozen=True, slots=True)

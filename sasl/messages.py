@@ -1,6 +1,6 @@
-"""SaslHandshake v0-v1 and SaslAuthenticate v0-v2, bodies only: what stands behind the headers.
+"""Bodies of SaslHandshake v0-v1 and SaslAuthenticate v0-v2, without headers.
 
-Written by hand because every connection of every stranger begins with them: they must be cheap,
+Written by hand because every connection begins with them, authenticated or not: they must be cheap,
 and the sidecar's workers then need no schema library in memory.
 """
 
@@ -16,7 +16,7 @@ SASL_HANDSHAKE_VERSIONS = range(2)
 SASL_AUTHENTICATE_VERSIONS = range(3)
 FIRST_FLEXIBLE_SASL_AUTHENTICATE = 2
 FIRST_SASL_AUTHENTICATE_WITH_LIFETIME = 1
-"""KIP-368: from v1 on the response ends in session_lifetime_ms."""
+"""The first version whose response ends in session_lifetime_ms (KIP-368)."""
 
 NONE = 0
 UNSUPPORTED_SASL_MECHANISM = 33
@@ -24,9 +24,10 @@ ILLEGAL_SASL_STATE = 34
 SASL_AUTHENTICATION_FAILED = 58
 
 MAX_RESPONSE_BYTES: Final = 524_288
-"""Of an answer in a login: as much as `sasl.server.max.receive.size` lets the other side send."""
+"""The most bytes of a response in a login: as many as `sasl.server.max.receive.size` lets the other
+side send."""
 MAX_MECHANISMS = 64
-"""Of those that a server says it has, as many are read."""
+"""The number of mechanisms that are read of those that a server says it has."""
 
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
@@ -122,7 +123,7 @@ def authenticate_request(version: int, token: bytes) -> bytes:
 
 
 class AuthenticateResponse:
-    """What a server says to a token."""
+    """Response of a server to a token."""
 
     __slots__ = ("auth_bytes", "error_code", "error_message", "session_lifetime_ms")
 
@@ -131,10 +132,10 @@ class AuthenticateResponse:
     ) -> None:
         self.error_code: Final = error_code
         self.error_message: Final = error_message
-        """Empty: none."""
+        """The server's message; empty: it gave none."""
         self.auth_bytes: Final = auth_bytes
         self.session_lifetime_ms: Final = session_lifetime_ms
-        """0: without end, or v0, which cannot say."""
+        """The session's lifetime in milliseconds; 0: it has no end, or v0 has no field for it."""
 
 
 def read_authenticate_response(version: int, body: bytes) -> AuthenticateResponse:

@@ -25,13 +25,14 @@ from sasl.verified_tokens import VerifiedTokens
 NAME: Final = "OAUTHBEARER"
 
 INVALID_TOKEN: Final = '{"status":"invalid_token"}'  # noqa: S105  (no password)
-"""RFC 7628 section 3.2.2, byte for byte as Kafka's `OAuthBearerSaslServer` writes it."""
+"""The error of RFC 7628 section 3.2.2, byte for byte as Kafka's `OAuthBearerSaslServer` writes
+it."""
 
 MAX_QUOTED_CHARACTERS: Final = 256
 """Of a name in an error message, whose length in bytes is an int16 on the wire."""
 
 _CONTINUE: Final = b"\x01"
-"""RFC 7628 section 3.2.3: the client's answer to an error."""
+"""The client's message after an error (RFC 7628 section 3.2.3)."""
 
 
 class OAuthBearerServer:

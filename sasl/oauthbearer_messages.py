@@ -1,4 +1,4 @@
-"""The messages of OAUTHBEARER (RFC 7628 section 3), in the grammar that Kafka gives them.
+"""Messages of OAUTHBEARER (RFC 7628 section 3), in the grammar that Kafka gives them.
 
 Kafka 4.1 `OAuthBearerClientInitialResponse`: the GS2 header is `n,` (no channel binding), names of
 extensions are letters only, the scheme word is case-insensitive and more than one blank may follow.
@@ -12,8 +12,8 @@ from typing import Final
 from sasl.scram_messages import decode_saslname
 
 MAX_PAIRS: Final = 64
-"""Of a message, the token among them. Kafka has no such bound: half a megabyte of separators, which
-any stranger can send, would hold everybody up for a tenth of a second."""
+"""The most pairs of a message, the token among them. Kafka has no such bound: half a megabyte of
+separators, which needs no login to send, would hold up all connections for a tenth of a second."""
 
 _GS2_HEADER: Final = re.compile(r"n,(?:a=(?P<authzid>(?:[^\0=,]|=2C|=3D)+))?,")
 _PAIR: Final = re.compile(r"(?P<name>[A-Za-z]+)=(?P<value>[\x21-\x7e \t\r\n]+)")
@@ -23,12 +23,12 @@ _SEPARATOR: Final = "\x01"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientInitialResponse:
-    """What a client says first: a token, and perhaps more."""
+    """First message of a client: a token, and perhaps extensions."""
 
     token: str = field(repr=False)
     authorization_id: str | None
     extensions: Mapping[str, str]
-    """SASL extensions (KIP-342); no extension has a meaning yet, as with Kafka's own validator."""
+    """The SASL extensions (KIP-342); none has a meaning yet, as with Kafka's own validator."""
 
 
 def read_client_initial_response(message: bytes) -> ClientInitialResponse | None:

@@ -1,13 +1,14 @@
-"""What is fetched from an identity provider again and again: when next, and how that went. Pure."""
+"""Refresh schedule of what is fetched from an identity provider; pure."""
 
 from typing import Final
 
 MAX_DOUBLINGS: Final = 32
-"""Of the wait after failures: no number overflows after a long outage."""
+"""The number of times that the wait after failures doubles, so that no number overflows after a
+long outage."""
 
 
 class RefreshSchedule:
-    """When the next fetch is due: on schedule after a good one, sooner after a failure."""
+    """Time of the next fetch: on schedule after a good one, sooner after a failure."""
 
     def __init__(self, retry_backoff_ms: int, retry_backoff_max_ms: int) -> None:
         """The first wait after a failure doubles with each further one, up to the longest."""
@@ -16,9 +17,10 @@ class RefreshSchedule:
         self._failures_in_a_row = 0
         self._next_refresh: float | None = None
         self.refresh_failures = 0
-        """Fetches that failed or brought nothing good, since the start: a counter for metrics."""
+        """The number of fetches that failed or brought nothing good since the start, for
+        metrics."""
         self.last_error: str | None = None
-        """Why the last fetch failed; None: it was good, or there was none."""
+        """The error of the last fetch; None: it was good, or there was none."""
 
     def _succeeded(self, next_refresh: float) -> None:
         self._failures_in_a_row = 0
@@ -37,9 +39,9 @@ class RefreshSchedule:
         self.last_error = error
 
     def next_refresh(self, now: float) -> float:
-        """When the next fetch is due, in monotonic seconds; `now` if it is overdue."""
+        """Return the time of the next fetch, in monotonic seconds; `now` if it is overdue."""
         return now if self._next_refresh is None else max(now, self._next_refresh)
 
     def wants_refresh(self, now: float) -> bool:
-        """Whether a fetch is due."""
+        """Return True if a fetch is due."""
         return self.next_refresh(now) <= now

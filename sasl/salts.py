@@ -1,11 +1,11 @@
-"""Salts: the form of those that are made here, and of those that others made.
+"""Salts of SCRAM: generated ones, and the forms of those that other tools made.
 
 Who asks for a salt must not learn by its form whether there is such a user. What users are given
 here has the form that Kafka's own tools give; AlterUserScramCredentials brings whatever another
 tool made, 64 random bytes or text in hexadecimal, and salts for users who do not exist are then
 made in the same forms.
 
-A form is how a salt is written and how long it is. What else a salt has can still be told: the
+A form is how a salt is written and how long it is. Other features of a salt remain visible: the
 dashes of a UUID, a prefix, a length of more than `MAX_SALT_BYTES`, that several users share it.
 """
 
@@ -15,19 +15,21 @@ from base64 import b64decode, b64encode
 from typing import Final, NamedTuple
 
 MAX_SALT_BYTES: Final = 1024
-"""A longer salt counts as one of so many: the work of each login grows with the longest form."""
+"""The longest salt in bytes; a longer one counts as one of this length, as the work of each login
+grows with the longest form."""
 
 _BITS: Final = 130
-"""Kafka's `ScramFormatter.secureRandomString`: a random number of 130 bits, in base 36."""
+"""The size of a generated salt in bits: a random number in base 36, as Kafka's
+`ScramFormatter.secureRandomString` writes it."""
 _DIGITS: Final = "0123456789"
 _LOWER: Final = "abcdefghijklmnopqrstuvwxyz"
 _BASE_36: Final = _DIGITS + _LOWER
 _PAIRS_OF_DIGITS: Final = [high + low for high in _BASE_36 for low in _BASE_36]
 _TEN_DIGITS: Final = 36**10
-"""As many as an integer of the machine holds."""
+"""The range of ten digits in base 36, which a machine integer holds."""
 
 _KAFKAS: Final = re.compile(rb"1[0-9a-z]{25}|[1-9a-z][0-9a-z]{21,24}")
-"""What 130 bits make, but for one salt in a hundred thousand, which is shorter."""
+"""The pattern of salts of 130 bits, but for one in a hundred thousand, which is shorter."""
 _KAFKAS_CODING: Final = "Kafka's"
 _PADDED: Final = "base 64, padded"
 _ALPHABETS: Final = {
@@ -39,22 +41,25 @@ _ALPHABETS: Final = {
     "ASCII": bytes(range(0x20, 0x7F)),
     "bytes": bytes(range(256)),
 }
-"""Each before those that it is a part of."""
+"""The alphabets of salts, each before those that contain it."""
 _LETTERS: Final = {
     coding: bytes(alphabet[byte % len(alphabet)] for byte in range(256))
     for coding, alphabet in _ALPHABETS.items()
 }
-"""For `bytes.translate`: random bytes become random letters. Where an alphabet does not divide 256,
-some letters are more frequent than others, which a single salt is too short to show."""
+"""The tables for `bytes.translate` that make random letters of random bytes. Where an alphabet does
+not divide 256, some letters are more frequent than others, which a single salt is too short to
+show."""
 
 
 class SaltForm(NamedTuple):
-    """How a salt is written. Ordered, so that users can be counted up to one."""
+    """Form in which a salt is written. Forms are ordered, so that users can be counted up to
+    one."""
 
     coding: str
-    """Kafka's, padded base 64, or one of the alphabets."""
+    """The coding: Kafka's, padded base 64, or one of the alphabets."""
     length: int
-    """In bytes: of what stands in padded base 64, or else of the salt. 0: Kafka's, which varies."""
+    """The length in bytes, of the content of padded base 64, or else of the salt; 0: Kafka's form,
+    whose length varies."""
 
 
 KAFKAS_FORM: Final = SaltForm(_KAFKAS_CODING, 0)
@@ -94,7 +99,7 @@ def form_of(salt: bytes) -> SaltForm:
 
 
 def _padded_bytes(salt: bytes) -> int:
-    """How many bytes stand in base 64; 0: it is none that an encoder writes."""
+    """Return the number of bytes encoded in base 64; 0: no encoder writes such a text."""
     try:
         found = b64decode(salt, validate=True)
     except ValueError:

@@ -34,12 +34,13 @@ from sasl.scram_messages import ClientFirst, ServerFirst
 MIN_FAKE_SECRET_BYTES: Final = 16
 _SEED_BYTES: Final = 32
 _FRACTION_BITS: Final = 53
-"""What a float holds exactly."""
+"""The number of bits that a float holds exactly."""
 
 AUTHORIZATION_ID_DIFFERS: Final = (
     "Authentication failed: Client requested an authorization id that is different from username"
 )
-"""Kafka 4.1 `ScramSaslServer.evaluateResponse`; here it is said before the user is looked up."""
+"""The message of Kafka 4.1 `ScramSaslServer.evaluateResponse`; here it is sent before the user is
+looked up."""
 
 _TOKEN_AUTHENTICATION: Final = "tokenauth"  # noqa: S105  (the name of an extension)
 """The extension that marks a delegation token's login (KIP-48), which is not offered."""
@@ -141,7 +142,7 @@ class ScramServer:
 
 @final
 class _Verifier:
-    """What a client is shown, and measured by."""
+    """Verifier that a client's proof is checked against: a user's, or a fake one."""
 
     __slots__ = ("exists", "iterations", "salt", "server_key", "stored_key")
 
@@ -153,12 +154,12 @@ class _Verifier:
         self.stored_key: Final = stored_key
         self.server_key: Final = server_key
         self.exists: Final = exists
-        """Whether there is such a user."""
+        """True if there is such a user."""
 
 
 @final
 class _AwaitFirst:
-    """Nothing has been said yet."""
+    """State before the client's first message."""
 
     __slots__ = ()
 
@@ -262,7 +263,7 @@ class ScramServerExchange:
         )
 
     def _proves(self, proof: bytes, stored_key: bytes, signed: bytes) -> bool:
-        """Whether the proof opens the stored key (RFC 5802 section 3)."""
+        """Return True if the proof yields the stored key (RFC 5802 section 3), in constant time."""
         client_key = xor(proof, self._mechanism.hmac(stored_key, signed))
         return hmac.compare_digest(self._mechanism.hash(client_key), stored_key)
 

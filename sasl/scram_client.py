@@ -1,4 +1,4 @@
-"""SCRAM on the client's side: how the proxy logs in to a broker, and how tests log in to it."""
+"""SCRAM on the client's side: the proxy's login to brokers, and that of tests."""
 
 import hmac
 from typing import Final
@@ -8,7 +8,8 @@ from sasl.credentials import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism
 from sasl.scram import auth_message, new_nonce, xor
 
 MAX_SALTED_PASSWORDS: Final = 16
-"""Derived passwords: a server that shows another salt each time shall not fill the memory."""
+"""The number of derived passwords that are kept: a server that sends ever new salts cannot fill the
+memory."""
 
 _GS2_HEADER: Final = "n,,"
 _CHANNEL_BINDING: Final = messages.encode_base64(_GS2_HEADER.encode())
@@ -19,7 +20,7 @@ class ScramClientError(Exception):
 
 
 class SaltedPasswords:
-    """What was derived from a password, so that not each login costs its iterations.
+    """Cache of keys derived from a password, so that not each login costs its iterations.
 
     A server keeps salt and iterations until the password is another, or has one pair per node.
     """
@@ -47,7 +48,7 @@ class SaltedPasswords:
 class ScramClientExchange:
     """One authentication to a server: `first()`, then `final()`, then `verify()`.
 
-    `verify` must be called: only the server's signature tells a real server from one that took
+    `verify` must be called: only the server's signature proves a real server from one that took
     whatever we sent.
     """
 
@@ -78,7 +79,7 @@ class ScramClientExchange:
         return f"{_GS2_HEADER}{self._bare}".encode()
 
     def takes_long(self, server_first: bytes) -> bool:
-        """Whether `final` would derive from the password first."""
+        """Return True if `final` would derive from the password first."""
         server = self._read(server_first)
         known = self._salted.known(self._mechanism, self._password, server.salt, server.iterations)
         return known is None

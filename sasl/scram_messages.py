@@ -1,4 +1,4 @@
-"""The four messages of SCRAM (RFC 5802 section 7), read and written.
+"""Messages of SCRAM (RFC 5802 section 7): readers and writers.
 
 A message that breaks the grammar reads as None. Where Kafka's grammar is wider or narrower:
 
@@ -12,9 +12,9 @@ import re
 from typing import Final, final
 
 MAX_MESSAGE_BYTES: Final = 16 * 1024
-"""Longer messages are refused: a half-done exchange keeps its first message in memory, and a
-stranger should not pin `sasl.server.max.receive.size` (512 KiB) with each connection. Messages of
-real clients have some hundred bytes."""
+"""The most bytes of a message: an unfinished exchange keeps its first message in memory, and a
+client that has not authenticated must not hold `sasl.server.max.receive.size` (512 KiB) with each
+connection. Messages of real clients have some hundred bytes."""
 
 _SASLNAME: Final = r"(?:[^\0=,]|=2C|=3D)+"
 _NONCE: Final = r"[\x21-\x2b\x2d-\x7e]+"
@@ -59,7 +59,8 @@ class ClientFirst:
         extensions: tuple[tuple[str, str], ...],
     ) -> None:
         self.gs2_header = gs2_header
-        """What the last message's `c=` must repeat, so that nobody in between changed it."""
+        """The GS2 header, which the last message's `c=` must repeat, so that nobody in between
+        changed it."""
         self.authorization_id: Final = authorization_id
         self.username: Final = username
         self.nonce: Final = nonce

@@ -1,4 +1,4 @@
-"""The SASL life of one connection (KIP-368): authenticate, re-authenticate, expire.
+"""SASL session of one connection (KIP-368): authenticate, re-authenticate, expire.
 
 Security barrier: which requests are legal in which state. Whatever is not listed ends the
 connection, and nothing at all reaches a broker before `Authenticated`.
@@ -40,10 +40,12 @@ from sasl.states import (
 )
 
 MIN_REAUTHENTICATION_INTERVAL = 1.0
-"""Seconds between the beginnings of two re-authentications (Kafka: KafkaChannel)."""
+"""The least time in seconds between the beginnings of two re-authentications (Kafka:
+KafkaChannel)."""
 
 MAX_SESSION_LIFETIME_MS = 10 * 365 * 24 * 3600 * 1000
-"""Ten years: bounds what a hostile token or a typing error can make of a deadline."""
+"""The longest lifetime of a session in milliseconds, ten years: it bounds what a hostile token or a
+typing error can make of a deadline."""
 
 MAX_QUOTED_CHARACTERS = 256
 """Of a name in an error message, whose length in bytes is an int16 on the wire."""
@@ -54,7 +56,7 @@ ALREADY_AUTHENTICATED = "SaslAuthenticate request received after successful auth
 
 @final
 class Outcome:
-    """What the connection is to do. The new state is in `Session.state`."""
+    """Action for the connection. The new state is in `Session.state`."""
 
     __slots__ = (
         "reply",
@@ -63,9 +65,11 @@ class Outcome:
 
     def __init__(self, *, reply: bytes | None = None, wants_keys: bool = False) -> None:
         self.reply: Final = reply
-        """Body of the answer; None: no answer. For raw tokens the whole frame's content."""
+        """The body of the response; None: there is none. For raw tokens it is the whole frame's
+        content."""
         self.wants_keys: Final = wants_keys
-        """Look for newer signing keys, then call `keys_sought`; nothing else may be fed before."""
+        """True: look for newer signing keys, then call `keys_sought`, before anything else is
+        fed."""
 
 
 SILENCE = Outcome()
@@ -167,7 +171,7 @@ class Session:
         self._fail(FailureReason.TIMEOUT)
 
     def may_begin_reauthentication(self, now: float) -> bool:
-        """Whether a SaslHandshake would begin a re-authentication now."""
+        """Return True if a SaslHandshake would begin a re-authentication now."""
         return isinstance(self.state, Authenticated) and self._may_reauthenticate(self.state, now)
 
     def _may_reauthenticate(self, state: Authenticated, now: float) -> bool:

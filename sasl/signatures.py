@@ -1,4 +1,4 @@
-"""The signature algorithms of RFC 7518 and RFC 8037 that tokens may use, and which keys fit them.
+"""Signature algorithms of tokens (RFC 7518, RFC 8037), and the keys that fit them.
 
 Asymmetric ones only: `none` and HMAC have no row here, so they cannot be reached, whatever a token
 or a key says. What fits is decided by the type of the parsed key, never by its own `alg`.
@@ -31,16 +31,17 @@ class SignatureAlgorithm:
     verifier: Algorithm
     key_types: tuple[type, ...]
     curve: type[EllipticCurve] | None = None
-    """RFC 7518 section 3.4: each ES algorithm has one curve."""
+    """The curve of an ES algorithm (RFC 7518 section 3.4); None: the algorithm has no curve, or
+    several."""
 
     def fits(self, key: PublicKey) -> bool:
-        """Whether a key of this type may be used with the algorithm."""
+        """Return True if a key of this type may be used with the algorithm."""
         if not isinstance(key, self.key_types):
             return False
         return self.curve is None or isinstance(cast(EllipticCurvePublicKey, key).curve, self.curve)
 
     def verify(self, key: PublicKey, message: bytes, signature: bytes) -> bool:
-        """Whether the signature is the key's; the key must fit."""
+        """Return True if the signature is the key's; the key must fit."""
         return self.verifier.verify(message, key, signature)
 
 

@@ -1,4 +1,4 @@
-"""Where the SASL life of a connection stands. What leads from one state to the next: `session`."""
+"""States of a SASL session; `session` has the transitions."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,10 +8,10 @@ from sasl.mechanism import Exchange, FailureReason
 
 
 class Enforcement(StrEnum):
-    """How the expiry of sessions is treated, per listener or per principal."""
+    """Treatment of sessions that expire, per listener or per principal."""
 
     OBSERVE = "observe"
-    """Announce lifetime 0, let every session live: today's behaviour, but recorded."""
+    """Announce lifetime 0 and let every session live, but record it."""
     PROBE = "probe"
     """Announce the lifetime, kill nobody, count those who would have been killed."""
     ENFORCE = "enforce"
@@ -20,27 +20,29 @@ class Enforcement(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a principal's sessions are held to."""
+    """Rules that a principal's sessions are held to."""
 
     enforcement: Enforcement
     max_reauth_ms: int
-    """`connections.max.reauth.ms`; 0: only a token's own expiry bounds the session."""
+    """The longest session in milliseconds, `connections.max.reauth.ms`; 0: only a token's own
+    expiry bounds it."""
 
 
 @final
 class AwaitHandshake:
-    """Connected, nothing known."""
+    """State of a connection before its SaslHandshake."""
 
     __slots__ = ("api_versions_answered",)
 
     def __init__(self, *, api_versions_answered: bool = False) -> None:
         self.api_versions_answered: Final = api_versions_answered
-        """A second ApiVersions is legal only while the first was answered with an error."""
+        """True after an ApiVersions that was answered without an error: a second one is then
+        illegal."""
 
 
 @final
 class Authenticated:
-    """Somebody is known, until `deadline`."""
+    """State after a successful authentication, until `deadline`."""
 
     __slots__ = (
         "authenticate_version",
@@ -72,37 +74,38 @@ class Authenticated:
         reauthentications: int,
     ) -> None:
         self.principal: Final = principal
-        """`User:alice`."""
+        """The principal with its type, e.g. `User:alice`."""
         self.mechanism: Final = mechanism
         """None: known without SASL."""
         self.handshake_version: Final = handshake_version
         """None: known without SASL."""
         self.authenticate_version: Final = authenticate_version
-        """Version of SaslAuthenticate; None: raw tokens, or known without SASL. Below 1 the client
-        cannot re-authenticate."""
+        """The version of SaslAuthenticate; None: raw tokens, or authenticated without SASL. Below 1
+        the client cannot re-authenticate."""
         self.enforcement: Final = enforcement
         self.authenticated_at: Final = authenticated_at
-        """When the last successful authentication ended."""
+        """The time at which the last successful authentication ended, in monotonic seconds."""
         self.latency: Final = latency
-        """Seconds from the arrival of the SaslHandshake to success (KIP-368)."""
+        """The time from the arrival of the SaslHandshake to success, in seconds (KIP-368)."""
         self.session_lifetime_ms: Final = session_lifetime_ms
-        """As KIP-368 announces it; 0: none."""
+        """The session's lifetime in milliseconds, as KIP-368 announces it; 0: it has none."""
         self.credential_lifetime_ms: Final = credential_lifetime_ms
-        """What remained of the token; None: the credential does not expire."""
+        """The time that the token had left, in milliseconds; None: the credential does not
+        expire."""
         self.deadline: Final = deadline
-        """The last moment of the session; None: it has no end."""
+        """The end of the session, in monotonic seconds; None: it has no end."""
         self.reauthentications: Final = reauthentications
-        """How many re-authentications have succeeded on this connection."""
+        """The number of re-authentications that succeeded on this connection."""
 
     @property
     def told_of_lifetime(self) -> bool:
-        """Whether the client's protocol can carry a lifetime at all (SaslAuthenticate v1+)."""
+        """Return True if the client's protocol can carry a lifetime (SaslAuthenticate v1+)."""
         return bool(self.authenticate_version)
 
 
 @final
 class Authenticating:
-    """Between a SaslHandshake and the last token."""
+    """State between a SaslHandshake and the last token."""
 
     __slots__ = (
         "begun_at",
@@ -124,26 +127,27 @@ class Authenticating:
         self.mechanism: Final = mechanism
         self.handshake_version: Final = handshake_version
         self.exchange: Final = exchange
-        """None: the mechanism is not the session's; the next token is refused."""
+        """The exchange under way; None: the mechanism is not the session's, so the next token is
+        refused."""
         self.begun_at: Final = begun_at
         self.previous: Final = previous
         """The session that is being renewed; None at a first login."""
 
     @property
     def raw(self) -> bool:
-        """Whether tokens come bare, without request headers (after SaslHandshake v0)."""
+        """Return True if tokens come without request headers (after SaslHandshake v0)."""
         return self.handshake_version == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """Refused; the connection is about to close."""
+    """State after a failure; the connection is about to close."""
 
     reason: FailureReason
     mechanism: str | None
     """The mechanism under way; None: none was chosen yet."""
     handshake_version: int | None
-    """Of the handshake under way; None: there was none."""
+    """The version of the handshake under way; None: there was none."""
     previous: Authenticated | None
     """The session that was to be renewed; None at a first login."""
 

@@ -1,4 +1,4 @@
-"""JSON from strangers: an object, or None; never an exception.
+"""Strict JSON parser for untrusted input: an object, or None; never an exception.
 
 Stricter than RFC 8259 asks, as RFC 7519 section 4 and RFC 7515 section 4 allow: UTF-8 only, no
 name twice in an object (two readers could each see another one), no NaN or Infinity. Nesting is
@@ -11,10 +11,11 @@ import re
 from typing import Any, Final, NoReturn
 
 MAX_NESTING: Final = 32
-"""Arrays and objects within each other; claims and key sets have fewer than ten."""
+"""The depth to which arrays and objects may be nested; claims and key sets have fewer than ten
+levels."""
 
 _NO_BRACKETS: Final = re.compile(r'[^][{}"]++|"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-"""Strings, whether they end or not, and all else that opens and closes nothing."""
+"""The pattern of strings, closed or not, and of all else that opens and closes nothing."""
 
 
 def read_object(data: bytes) -> dict[str, Any] | None:
@@ -30,7 +31,7 @@ def read_object(data: bytes) -> dict[str, Any] | None:
 
 
 def _is_deep(text: str) -> bool:
-    """Whether anything is nested more deeply than allowed, or is not closed."""
+    """Return True if anything is nested more deeply than allowed, or is not closed."""
     brackets = _NO_BRACKETS.sub("", text).replace("{", "[").replace("}", "]")
     for _ in range(MAX_NESTING):
         brackets = brackets.replace("[]", "")  # the innermost level
@@ -49,4 +50,5 @@ def _no_constant(name: str) -> NoReturn:
 
 
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique_names, parse_constant=_no_constant)
-"""Made once: `json.loads` would make one for each text, which costs more than a token's JSON."""
+"""The decoder, made once: `json.loads` would make one for each text, which costs more than a
+token's JSON."""

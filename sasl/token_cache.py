@@ -1,4 +1,4 @@
-"""The proxy's own bearer token: what an identity provider answered, how long it holds, when to ask.
+"""Cache of the proxy's own bearer token: its lifetime, and when to ask again.
 
 Pure: the caller asks the token endpoint (RFC 6749 section 4.4) and reports what happened. Laws:
 
@@ -18,36 +18,41 @@ from sasl.refresh_schedule import RefreshSchedule
 from sasl.strict_json import read_object
 
 MAX_ANSWER_BYTES: Final = 256 * 1024
-"""Of an answer or a file. Half of what a broker takes in one message of SASL
+"""The most bytes of a response or a file: half of what a broker takes in one message of SASL
 (`sasl.server.max.receive.size`), and a hundred times what tokens are long."""
 UNKNOWN_LIFETIME_REFRESH_SECONDS: Final = 300.0
-"""When a token that does not say when it expires is asked for anew; until then, and as long as
-there is no other, it is used: the broker knows better whether it still holds."""
+"""The time in seconds after which a token without an expiry is asked for anew. Until then, and as
+long as there is no other, it is used: the broker knows whether it is still valid."""
 
 _B64TOKEN: Final = re.compile(r"[-_~+/.A-Za-z0-9]+=*")
-"""RFC 6750 section 2.1. No blank, comma or control character, so no token can end the message that
-carries it (RFC 7628 section 3.1) or add to it."""
+"""The grammar of a bearer token (RFC 6750 section 2.1): without a blank, comma or control
+character, no token can end the message that carries it (RFC 7628 section 3.1) or add to it."""
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCacheSettings:
-    """When a token is asked for anew: Kafka's `sasl.login.*`, with its defaults and bounds."""
+    """Schedule on which a token is refreshed: Kafka's `sasl.login.*`, with its defaults and
+    bounds."""
 
     refresh_window_factor: float = 0.8
-    """`sasl.login.refresh.window.factor`: the share of its lifetime after which it is."""
+    """The share of a token's lifetime after which it is refreshed
+    (`sasl.login.refresh.window.factor`)."""
     refresh_window_jitter: float = 0.05
-    """`sasl.login.refresh.window.jitter`: at most so much is added to the share, at random."""
+    """The most that is added to the share, at random (`sasl.login.refresh.window.jitter`)."""
     refresh_min_period_seconds: int = 60
-    """`sasl.login.refresh.min.period.seconds`: but not earlier after the last time. Not 0, which
-    Kafka allows: with a lifetime of `refresh_buffer_seconds` it would be asked without a pause."""
+    """The least time in seconds between two refreshes (`sasl.login.refresh.min.period.seconds`). It
+    is not 0, which Kafka allows: a lifetime of `refresh_buffer_seconds` would cause refreshes
+    without a pause."""
     refresh_buffer_seconds: int = 300
-    """`sasl.login.refresh.buffer.seconds`: nor later before it expires. A token that lives shorter
-    than both together has the share of its lifetime alone."""
+    """The time in seconds before the expiry at which a token is refreshed at the latest
+    (`sasl.login.refresh.buffer.seconds`). For a token that lives shorter than both together only
+    the share of its lifetime counts."""
     retry_backoff_ms: int = 100
-    """`sasl.login.retry.backoff.ms`: after a failed fetch; doubles."""
+    """The wait in milliseconds after a failed fetch, which doubles
+    (`sasl.login.retry.backoff.ms`)."""
     retry_backoff_max_ms: int = 10_000
-    """`sasl.login.retry.backoff.max.ms`: where the doubling ends."""
+    """The longest wait in milliseconds after a failed fetch (`sasl.login.retry.backoff.max.ms`)."""
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.refresh_window_factor <= 1:
@@ -66,9 +71,9 @@ class TokenCacheSettings:
 class _Held:
     token: str = field(repr=False)
     deadline: float
-    """When it expires, monotonic seconds; infinite: it does not say."""
+    """The time of its expiry, in monotonic seconds; infinite: it names none."""
     expires_at: float | None
-    """The same as Unix time."""
+    """The time of its expiry, in Unix time; None: it names none."""
 
 
 class TokenCache(RefreshSchedule):
@@ -100,7 +105,7 @@ class TokenCache(RefreshSchedule):
 
     @property
     def expires_at(self) -> float | None:
-        """When the last token expires or did, Unix time; None: there is none, or it is unknown."""
+        """The expiry of the last token, Unix time; None: there is no token, or it names none."""
         return None if self._held is None else self._held.expires_at
 
 

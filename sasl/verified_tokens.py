@@ -1,4 +1,4 @@
-"""Messages whose tokens were found to be good, so that to judge them again is to look them up.
+"""Cache of verified tokens, so that judging one again is a lookup.
 
 A client offers the same token on each of its connections and again after each interruption, until
 its identity provider gives it another: when a broker comes back, thousands of connections offer a
@@ -9,7 +9,7 @@ few tokens at once. Laws:
   still there, and whether the token is valid now. A key that was withdrawn, replaced (under its old
   id, too) or is too old lets nobody in, and each good fetch of the JWKS makes new key objects, so
   no signature is believed for longer than `refresh_ms`.
-- Only what let somebody in is remembered: strangers can neither fill nor flush the memory.
+- Only tokens of authenticated clients are kept: nobody else can fill or flush the cache.
 - Memory is bounded, and holds no token, only the message's SHA-256, whom it names and until when.
 """
 
@@ -22,13 +22,13 @@ from sasl.jwks import KeyCache
 from sasl.jwt_claims import AcceptedClaims, OAuthBearerSettings, judge_times
 
 MAX_CACHED_TOKENS: Final = 1_024
-"""At most 4 MiB with `MAX_CACHED_MESSAGE_BYTES`; each has as many connections as it likes."""
+"""The number of tokens that are kept: 4 MiB at most with `MAX_CACHED_MESSAGE_BYTES`."""
 MAX_CACHED_MESSAGE_BYTES: Final = 4_096
-"""Of a message that is remembered; most have about a thousand."""
+"""The length in bytes up to which a message is cached; most have about a thousand."""
 
 
 class VerifiedTokens:
-    """What one listener of one worker remembers; the longest unused is forgotten first."""
+    """Cache of one listener in one worker; the least recently used token is dropped first."""
 
     def __init__(
         self, keys: KeyCache, settings: OAuthBearerSettings, max_tokens: int = MAX_CACHED_TOKENS
@@ -43,7 +43,7 @@ class VerifiedTokens:
         return len(self._by_digest)
 
     def find(self, message: bytes, wall_now: float, now: float) -> AcceptedClaims | None:
-        """What the token of `message` says, if it is known to be good; None: judge it."""
+        """Return the claims of a message's token, if it is known to be good; None: judge it."""
         if len(message) > MAX_CACHED_MESSAGE_BYTES:
             return None
         digest = hashlib.sha256(message).digest()

@@ -1,4 +1,4 @@
-"""A verifier as text, in the form in which Kafka kept it in ZooKeeper (`ScramCredentialUtils`).
+"""Text form of SCRAM verifiers, as Kafka kept them in ZooKeeper (`ScramCredentialUtils`).
 
     salt=…,stored_key=…,server_key=…,iterations=8192
 
@@ -13,7 +13,7 @@ from typing import Final
 from sasl.credentials import ScramCredential, ScramMechanism
 
 MAX_STORED_ITERATIONS: Final = 2**31 - 1
-"""What DescribeUserScramCredentials can tell (KIP-554)."""
+"""The most iterations that DescribeUserScramCredentials can describe (KIP-554)."""
 
 _FORM: Final = re.compile(
     r"salt=([^,=]+={0,2}),stored_key=([^,=]+={0,2}),server_key=([^,=]+={0,2}),iterations=(\d{1,10})",

@@ -1,1 +1,1 @@
-"""The readiness report as people and programs read it: a page, and JSON. Knows no Spark."""
+"""Readiness report for people and programs: a page and JSON, written without Spark."""

@@ -1,4 +1,4 @@
-"""The facts of the report as JSON: its schema, version 1, is what this module builds.
+"""Facts of the report as JSON, schema version 1.
 
 Times are epoch milliseconds (UTC), days are dates, durations carry their unit in the name. A new
 key does not raise `SCHEMA_VERSION`; a change of an old one's meaning does.
@@ -23,14 +23,14 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """What the job brought back."""
+    """Results of the job's queries."""
 
     as_of_ms: int
     source: str
     lines: Mapping[str, int]
-    """Lines read, and how many were set aside for which reason."""
+    """The number of lines read, and of those set aside by reason."""
     rows: Mapping[str, Rows]
-    """Rows of each table, by its name."""
+    """The rows of each table, by its name."""
 
 
 def build_facts(collected: Collected) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def build_facts(collected: Collected) -> dict[str, Any]:
 
 
 def _observed(verdicts: Rows) -> dict[str, Any]:
-    """Say what all clients together span; a time that no event told is null."""
+    """Say what all clients together span; a time that no event has is null."""
     from_ms = [row["from_ms"] for row in verdicts if row["from_ms"] is not None]
     to_ms = [row["to_ms"] for row in verdicts]
     return {

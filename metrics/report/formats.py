@@ -1,4 +1,4 @@
-"""Numbers, times and names as the page writes them; everything a stranger chose is made plain."""
+"""Formats of numbers, times and names on the page; text that clients chose is escaped."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -9,10 +9,10 @@ from metrics.events import MAX_TEXT_CHARS
 from metrics.report.verdicts import VERDICT_LABELS, WORST_FIRST
 
 SHORT = 60
-"""Characters of a name that stands among many."""
+"""The length in characters of a name that stands among many."""
 
 ABSENT = "\N{EN DASH}"
-"""Stands for a value that is not there."""
+"""The text for a value that is missing."""
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 
@@ -109,14 +109,16 @@ def count(amount: float, one: str, many: str | None = None) -> str:
 
 
 def is_judged(row: Mapping[str, Any]) -> bool:
-    """Does this row of the what-if say anything? Nothing can be used longer than was observed."""
+    """Return True if this row of the what-if is conclusive: nothing can be used longer than was
+    observed.
+    """
     used_longer: bool = row["killed_connections"] + row["unproven_connections"] > 0
     long_enough: bool = row["observed_ms"] >= row["lifetime_ms"]
     return used_longer or long_enough
 
 
 def is_harmless(row: Mapping[str, Any]) -> bool:
-    """Is this lifetime known to kill nothing of what is known to break?"""
+    """Return True if this lifetime is known to kill nothing of what is known to break."""
     return is_judged(row) and not (row["killed_connections"] or row["cut_short_connections"])
 
 

@@ -1,7 +1,7 @@
-"""Which version of a client library re-authenticates, each with where that is said.
+"""Table of client libraries: the first version that re-authenticates, and its source.
 
 `software` are the names that the library gives in ApiVersions (KIP-511), lower case; a library
-that gives none cannot be told from the others. A version of None: no release does so far.
+that gives none cannot be recognised. A version of None: no release does so far.
 """
 
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """What is known of a library."""
+    """Client library and its support for re-authentication."""
 
     name: str
     software: tuple[str, ...]
     since: str | None
-    """First version that re-authenticates (KIP-368)."""
+    """The first version that re-authenticates (KIP-368); None: no release does so far."""
     note: str
-    """What to know besides."""
+    """A remark for whoever upgrades."""
     source: str
 
 

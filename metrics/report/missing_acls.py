@@ -1,4 +1,4 @@
-"""Denials → the ACLs that would allow what was denied, as kafka-acls commands to read and paste.
+"""ACLs that would allow what was denied, as kafka-acls commands to read and paste.
 
 The names in them were chosen by whoever was denied. So every one is quoted, none can be taken for
 an option, and none becomes a command that kafka-acls would take for another, or for "all of them",
@@ -27,8 +27,8 @@ _OPTIONS = {
 _WILDCARD = "*"
 
 _TRIMMED = "".join(map(chr, range(0x21)))
-"""What Java's `String.trim` takes from both ends: AclCommand has it do so with the principals and
-with all names of resources but those of transactional ids (Kafka 4.1.0)."""
+"""The characters that Java's `String.trim` removes from both ends: AclCommand applies it to
+principals and to all resource names but those of transactional ids (Kafka 4.1.0)."""
 
 
 def missing_acls(resources: Sequence[Row]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What to do now, from the verdicts: whom to enforce, what to upgrade, whom to ask.
+"""Recommended next steps: principals to enforce or to probe, software to upgrade.
 
 Pure functions over rows that were collected: `dict`s with the columns of the tables.
 """

@@ -1,4 +1,4 @@
-"""The report as one HTML page: no network, no script, everything that strangers chose escaped."""
+"""Page of the report in one HTML file: no network, no script, all client-chosen text escaped."""
 
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -21,7 +21,7 @@ _HEAD = """<!doctype html>
 <title>Readiness for re-authentication</title><style>"""
 
 _NAMED = 40
-"""Names that stand in a sentence."""
+"""The number of names that stand in a sentence."""
 
 _SET_ASIDE = {
     "unreadable": "unreadable lines",

@@ -1,4 +1,4 @@
-"""Which plot shows what: rows of the facts → SVG, or bars of HTML where names are long."""
+"""Plots of the page: rows of the facts as SVG, or as HTML bars where names are long."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -29,9 +29,9 @@ _FOUND = {
     "unproven": "unproven_connections",
     "unknown": "cut_short_connections",
 }
-"""What becomes of connections under a lifetime, by the verdict whose colour it has."""
+"""The count of connections that is drawn in a verdict's colour, by that verdict."""
 _MAX_DESCRIBED = 40
-"""Columns that are read to those who do not see the plot; the latest, if there are more."""
+"""The number of columns that are described for screen readers; the latest, if there are more."""
 
 
 def legend(verdicts: Iterable[str]) -> str:

@@ -7,12 +7,12 @@ from statistics import linear_regression
 from typing import Any
 
 TREND_DAYS = 28
-"""Days that the projection looks back; what was before says little about the pace of today."""
+"""The number of days that the projection looks back; earlier ones say little about the pace of
+today."""
 
 ENOUGH_CLIENTS = 0.5
-"""A day that saw less than this share of the fullest day's clients says little about all of them:
-it has only just begun, or it is a holiday.
-"""
+"""The least share of the fullest day's clients that a day must have seen to be counted: one that
+saw fewer has only just begun, or is a holiday."""
 
 Row = Mapping[str, Any]
 

@@ -1,4 +1,4 @@
-"""What a pipeline may require of the report: `--require`.
+"""Requirements that a pipeline may make of the report: `--require`.
 
     95%             at least so many are ready of the clients that ever logged in
     User:alice      every client of this principal is ready
@@ -28,11 +28,11 @@ Principals = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the facts say to a requirement."""
+    """Answer of the facts to a requirement."""
 
     met: bool
     text: str
-    """The numbers, such as `1140 of 1905 clients are ready, 59.8%`."""
+    """The figures as text, such as `1140 of 1905 clients are ready, 59.8%`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class Requirement:
     text: str
     judge: Callable[[Facts, Principals], Found]
     lifetime_ms: int | None = None
-    """A lifetime that the report has to look at for it."""
+    """The lifetime in milliseconds that the report has to look at for it; None: no further one."""
     principal: str | None = None
-    """A principal to look for."""
+    """The principal that the report has to look up for it; None: none."""
 
 
 def duration_ms(text: str) -> int:
@@ -105,7 +105,7 @@ def _ready(row: Mapping[str, Any] | None) -> Found:
 
 
 def _no_kills(facts: Facts, lifetime_ms: int) -> Found:
-    """Is it known that nothing is killed?
+    """Judge whether nothing is known to be killed, and nothing may be.
 
     What is unproven may be, and what was cut short, or observed too briefly.
     """

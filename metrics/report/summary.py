@@ -1,4 +1,4 @@
-"""What the page says first: who breaks, when, and what to do now."""
+"""Summary at the head of the page: who breaks, when, and what to do now."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
@@ -24,12 +24,12 @@ from metrics.report.verdicts import VERDICT_LABELS, VERDICT_MEANINGS
 Facts = Mapping[str, Any]
 
 _OLD_MS = 86_400_000
-"""Events may be from so long ago before the page warns of it."""
+"""The age in milliseconds of the newest event from which on the page warns of it."""
 
 _PRINCIPALS, _CLIENTS = 5, 3
-"""So many are named at once; the sections below name all."""
+"""The numbers of principals and of clients that are named here; the sections below name all."""
 _HARMLESS = ("lines", "missing", "duplicate")
-"""Counts of lines that say nothing against what was read."""
+"""The counts of lines that are no reason for doubt in what was read."""
 
 
 def summary(facts: Facts) -> str:

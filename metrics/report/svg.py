@@ -1,4 +1,4 @@
-"""The plots of the report: SVG text, drawn in units of CSS pixels, coloured by the page's classes.
+"""SVG plots in units of CSS pixels, coloured by the page's CSS classes.
 
 A plot is drawn for a width; the page holds a wide and a narrow one and shows what fits.
 """
@@ -11,11 +11,12 @@ from html import escape
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 10, 12, 34
 _TICKS = 4
 _BROADEST = 90
-"""Columns of a few values need not fill the plot."""
+"""The greatest width of a column, so that a few columns do not fill the plot."""
 _CHARACTER = 7.3
-"""So broad is a digit in the size of the ticks, in the broadest of the usual typefaces."""
+"""The width of a digit in the size of the ticks, in the broadest of the usual typefaces."""
 _MARK_ROWS, _MARK_ROW = 3, 13
-"""Labels of marks stand above the columns, in so many rows of that height by turns."""
+"""The number of rows in which the labels of marks stand above the columns, by turns, and a row's
+height."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,7 @@ class Column:
     label: str
     parts: Mapping[str, float]
     hint: str
-    """What a pointer that rests on it is told."""
+    """The tooltip of the column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,9 +114,9 @@ class _Frame:
     width: int
     height: int
     above: int
-    """Room above the columns."""
+    """The room above the columns, in pixels."""
     top: float
-    """The value up there."""
+    """The value at the top of the axis."""
 
     @property
     def inner_width(self) -> float:

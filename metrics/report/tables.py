@@ -1,4 +1,4 @@
-"""The tables of the page."""
+"""Tables of the page."""
 
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
@@ -191,7 +191,7 @@ def failures(rows: Rows) -> str:
 
 
 def upgrades(rows: Rows) -> str:
-    """What to upgrade."""
+    """Write one row per library and version to upgrade."""
     return table(
         "What to upgrade",
         ["software", "version", "clients", "principals", "what helps"],
@@ -210,7 +210,8 @@ def upgrades(rows: Rows) -> str:
 
 
 def missing_acls(rows: Rows, left_out: int) -> str:
-    """What ACLs denied, the most denied of each principal; where there is no command, why.
+    """Write one row per denied resource, the most denied of each principal, with the reason where
+    no command is possible.
 
     `left_out` are so many that are not among the rows.
     """

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """How well a connection, or all connections of a client, re-authenticate."""
+    """Readiness of a connection, or of all connections of a client."""
 
     READY = "ready"
     """It has re-authenticated, and was never used past the end of a session."""

@@ -1,4 +1,4 @@
-"""The files of the report: `report.json` and `index.html`, each replaced in one step."""
+"""Writer of `report.json` and `index.html`, each replaced atomically."""
 
 import json
 import os

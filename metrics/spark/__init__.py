@@ -1,4 +1,4 @@
-"""Who can re-authenticate, and what a session lifetime would break: events → sessions → readiness.
+"""Readiness analysis in Spark: events to sessions to verdicts, and what-if by lifetime.
 
 Functions from DataFrames to DataFrames that know no session, path or clock, and one module that
 reads, calls and writes (`job`). docs/readiness.md says what each table means.
@@ -7,4 +7,4 @@ reads, calls and writes (`job`). docs/readiness.md says what each table means.
 from typing import Final
 
 PYSPARK: Final = "pyspark>=4.3,<5"
-"""The extra `spark`, as pip takes it wherever this package came from."""
+"""The requirement of the extra `spark`, as pip takes it wherever this package came from."""

@@ -1,4 +1,4 @@
-"""Valid events → the tables of the report. DataFrames in, DataFrames out; only `keep` runs any."""
+"""Tables of the report from valid events: DataFrames in and out; only `keep` runs a job."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -29,22 +29,24 @@ from metrics.spark.trends import (
 from metrics.spark.what_if import concerned, kills, what_if
 
 STORM_POINTS = 480
-"""Stretches of the storm plot; more than a screen shows apart."""
+"""The number of points of the storm plot: more than a screen shows apart."""
 
 Keep = Callable[[str, DataFrame], DataFrame]
-"""Takes a name and gives a DataFrame of the same rows that is not computed again."""
+"""Function that takes a name and a DataFrame, and returns one of the same rows that is not computed
+again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncompleteEvents:
-    """Connections of which only summary rows tell every authentication."""
+    """Connections with authentications that only summary rows record, as their events were
+    dropped."""
 
     rows: DataFrame
-    """`connection_id`; `without_events`: no event tells of any authentication."""
+    """The columns `connection_id` and `without_events` (no event records any authentication)."""
     others: bool
-    """Are there other connections?"""
+    """True if there are other connections, with an event for each authentication."""
     partly: bool
-    """Are there any of which events tell some?"""
+    """True if events record some authentications of any of these connections."""
 
     @classmethod
     def among(cls, sequence_rows: DataFrame, totals: Mapping[str, int], keep: Keep) -> Self:
@@ -59,18 +61,18 @@ class IncompleteEvents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseTables:
-    """What most tables are made from; each is used several times, and worth keeping."""
+    """DataFrames that most tables are made from; each is used several times, and kept."""
 
     events: DataFrame
-    """Valid, of the past, each once."""
+    """The valid events of the past, each once."""
     incomplete: IncompleteEvents | None
-    """None: there is none."""
+    """The connections whose events are incomplete; None: there is none."""
     usage: DataFrame
     last: DataFrame
     """The last event of each connection."""
     sessions: DataFrame
     clients: DataFrame
-    """With their verdicts."""
+    """The clients with their verdicts."""
     authentication_counts: DataFrame
 
 
@@ -104,7 +106,7 @@ def base_tables(
 
 
 def _authentication_counts(events: DataFrame, incomplete: IncompleteEvents | None) -> DataFrame:
-    """Count by the events alone, except for those connections where they do not tell all."""
+    """Count by the events alone, except for connections whose events are incomplete."""
     if incomplete is None:
         return authentication_counts(events)
     if not incomplete.others and not incomplete.partly:
@@ -137,7 +139,7 @@ def what_if_table(rows: BaseTables, lifetimes_ms: tuple[int, ...], keep: Keep) -
 
 
 def _complete_intervals(rows: BaseTables, connections: DataFrame) -> DataFrame:
-    """Give the intervals of connections of which events tell every authentication."""
+    """Give the intervals of connections with an event for each authentication."""
     events = event_rows.of(rows.events.where(adds_to_intervals()), connections)
     return intervals_if_complete(events, event_rows.of(rows.last, connections))
 

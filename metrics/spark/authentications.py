@@ -1,8 +1,8 @@
-"""Valid events → authentications and failures, counted: how many, when, how fast.
+"""Counts and latencies of authentications, by minute and by latency bucket.
 
-A connection may be told of in three ways. Events tell of each authentication; or only some events
-are left, and summary rows tell of the rest; or only summary rows are left. What each gives is the
-same table, and the less there is to compare, the less it costs.
+A connection may be recorded in three ways: by an event for each authentication; by some events and
+summary rows that have the rest; or by summary rows alone. Each way gives the same table, and the
+less there is to compare, the less it costs.
 """
 
 import math
@@ -18,7 +18,7 @@ from metrics.spark.intervals import begin_of_minute
 AUTHENTICATIONS = (EventKind.AUTHENTICATED.value, EventKind.REAUTHENTICATED.value)
 
 _MAX_BUCKET = latency_bucket(MAX_DURATION_MS * 1000)
-"""What would be longer is garbage, and beyond what a double can say."""
+"""The last latency bucket: a longer latency is garbage, and beyond the range of a double."""
 
 
 def authentication_counts(events: DataFrame) -> DataFrame:
@@ -60,9 +60,9 @@ def authentication_counts(events: DataFrame) -> DataFrame:
 
 
 def authentication_counts_of_either_view(events: DataFrame) -> DataFrame:
-    """The same of connections of which only the summary rows tell every authentication.
+    """Count the same for connections some of whose authentications only summary rows record.
 
-    An authentication that several rows tell of, or an event too, is one.
+    An authentication that is in several rows, or in an event too, is counted once.
     """
     each = f.col("each")
     told = events.where(f.col("kind").isin(*AUTHENTICATIONS)).select(
@@ -103,7 +103,7 @@ def authentication_counts_of_either_view(events: DataFrame) -> DataFrame:
 
 
 def authentication_counts_of_summaries(events: DataFrame) -> DataFrame:
-    """The same of connections of which no event tells any authentication.
+    """Count the same for connections of which no event records any authentication.
 
     Each is counted in the row of the period that it was in, so that rows need not be compared.
     """
@@ -154,6 +154,6 @@ def _summaries(events: DataFrame) -> DataFrame:
 
 
 def _kind(number: Column) -> Column:
-    """What the authentication of this number is."""
+    """Return the kind of the authentication of this number."""
     login, again = EventKind.AUTHENTICATED.value, EventKind.REAUTHENTICATED.value
     return f.when(number == 1, login).otherwise(again)

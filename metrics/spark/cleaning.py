@@ -1,4 +1,4 @@
-"""Rows that were read → events, each once, and what was counted on the way.
+"""Cleaning of event rows: duplicates and invalid rows set aside and counted.
 
 Most logs are clean, and most connections whole. That they are is seen in the one pass that is made
 anyway (`usage_if_whole`); only what is not so is looked at again. Of summary rows alone nothing is
@@ -19,27 +19,28 @@ from metrics.spark.usage import is_kind, sequence_totals, sequences, usage, usag
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """What was read."""
+    """Rows as read, before cleaning."""
 
     classified: DataFrame
     counts: Mapping[str, int] | None = None
-    """Lines, and those with each problem, if they were counted: then the rows have none."""
+    """The number of lines, and of those with each problem, if they were counted: then no row has a
+    problem. None: they were not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
-    """What the analysis begins with."""
+    """Valid events and their usage, with which the analysis begins."""
 
     events: DataFrame
-    """Valid, of the past, each once."""
+    """The valid events of the past, each once."""
     usage: DataFrame
     incomplete: IncompleteEvents | None
-    """None: there is none."""
+    """The connections whose events are incomplete; None: there is none."""
     connections: int
     open_ms: int | None
-    """When the one of the open connections was last heard of that was so least recently."""
+    """The earliest last event of any open connection, epoch ms; None: no connection is open."""
     denied: bool
-    """Is there any event of a denial?"""
+    """True if there is any event of a denial."""
     lines: Mapping[str, int]
 
 

@@ -1,4 +1,4 @@
-"""Sessions → clients: one row per principal, client id, software, version and mechanism."""
+"""Clients from sessions: one row per principal, client id, software, version and mechanism."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -10,7 +10,8 @@ CLIENT_KEY = (
     "client_software_version",
     "mechanism",
 )
-"""What is one client. Its hosts are listed, not kept apart: a deployment moves between them."""
+"""The columns that identify a client. Its hosts are listed, not kept apart: a deployment moves
+between them."""
 
 HOSTS_SHOWN = 5
 

@@ -1,4 +1,4 @@
-"""Valid events → what ACLs denied, or would have (`authorizer.mode: audit`)."""
+"""Requests that ACLs denied, or would have denied (`authorizer.mode: audit`)."""
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f

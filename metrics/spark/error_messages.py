@@ -1,4 +1,4 @@
-"""What went wrong, in one line: the JVM's own account is a class's name and a stack trace."""
+"""One-line explanations of errors of Spark and of its JVM."""
 
 import re
 from typing import Final
@@ -7,7 +7,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 SPARK_ERRORS: Final = (PySparkException, Py4JError)
-"""What Spark raises, and the bridge to its JVM."""
+"""The exceptions of Spark, and of the bridge to its JVM."""
 
 _ADDRESS: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s:'`\"]+")
 
@@ -45,7 +45,7 @@ _KNOWN: Final = tuple(
         ),
     )
 )
-"""What the JVM's text has in it, and what that means; the first that fits."""
+"""The patterns of the JVM's texts with their meanings; the first that fits applies."""
 
 
 def known_cause(error: Exception) -> str | None:
@@ -66,5 +66,5 @@ def explained(error: Exception) -> str:
         return f"{address.group().rstrip('.')}: {cause}" if address else cause
     lines = [line.strip(": ") for line in text.splitlines() if line.strip()]
     if isinstance(error, Py4JError) and len(lines) > 1:
-        return lines[1]  # the first one tells of the bridge to Java
+        return lines[1]  # the first one is about the bridge to Java
     return lines[0] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""Lines of the event log → valid events; what is set aside is counted, by its reason.
+"""Event rows parsed from lines of the log; invalid ones are counted by reason.
 
 The laws:
 
@@ -19,16 +19,17 @@ from pyspark.sql import functions as f
 from metrics.events import EVENT_SCHEMA, SCHEMA_VERSION, EventKind
 
 CLOCK_TOLERANCE_MS = 15 * 60_000
-"""Clocks of proxies may be apart by minutes."""
+"""The time in milliseconds by which clocks of proxies may be apart."""
 
 MAX_EPOCH_MS = 2**47 - 1
-"""The year 6429: what is later is no time but garbage, and sums with it would overflow."""
+"""The latest valid time, epoch ms (the year 6429): sums with a later one would overflow."""
 
 MAX_DURATION_MS = 10**13
-"""300 years. A token may claim to live for ever (2**63 - 1 ms); nothing is lost by less."""
+"""The longest duration in milliseconds, 300 years. A token may claim to live for ever (2**63 - 1
+ms); nothing is lost by less."""
 
 MAX_COUNT = 2**50 - 1
-"""Requests between two events of a connection; for the same reason."""
+"""The greatest count, e.g. of requests between two events, for the same reason."""
 
 _UNREAD = frozenset(
     {
@@ -45,7 +46,8 @@ _UNREAD = frozenset(
 )
 
 FIELDS = ", ".join(f"{each.name} {each.type}" for each in EVENT_SCHEMA if each.name not in _UNREAD)
-"""What the report reads of a line, as Spark's DDL; parsing and keeping the rest would cost more."""
+"""The fields that the report reads, as Spark's DDL; parsing and keeping the rest would cost
+more."""
 
 _TIMES = (
     "timestamp_ms",
@@ -67,20 +69,21 @@ _SIGN = -(2**63)
 
 
 class Problem(StrEnum):
-    """Why a line was set aside."""
+    """Reason for which a line is set aside."""
 
     UNREADABLE = "unreadable"
-    """No JSON object, or one without the fields that name an event: a truncated last line."""
+    """The line is no JSON object, or has none of the fields that name an event: a truncated last
+    line."""
     UNKNOWN_VERSION = "unknown_version"
     UNKNOWN_KIND = "unknown_kind"
     IMPOSSIBLE = "impossible"
-    """A time before 1970 or after the year 6429, or a negative count."""
+    """A time is before 1970 or after the year 6429, or a count is negative."""
     FUTURE = "future"
-    """Further ahead of `as_of` than clocks may be apart."""
+    """The event is further ahead of `as_of` than clocks may be apart."""
 
 
 AT_READING = tuple(problem for problem in Problem if problem is not Problem.FUTURE)
-"""What a line's own content tells."""
+"""The problems that are found from a line alone."""
 
 
 def parsed(lines: DataFrame, fields: str = FIELDS) -> DataFrame:
@@ -107,7 +110,7 @@ def classified(rows: DataFrame) -> DataFrame:
 
 
 def is_future(as_of_ms: int) -> Column:
-    """Is an event further ahead than clocks may be apart?"""
+    """Return whether an event is further ahead than clocks may be apart."""
     return f.col("timestamp_ms") > as_of_ms + CLOCK_TOLERANCE_MS
 
 
@@ -191,7 +194,7 @@ def _problem() -> Column:
 
 
 def _impossible() -> Column:
-    """Is any number out of bounds?
+    """Return whether any number is out of bounds.
 
     No number has a bit that its bound has not, exactly if all of them together have none; a
     negative one has the highest. Asked so of every event, this takes a third of the time that

@@ -1,4 +1,4 @@
-"""Lines → a table of valid events, with the counts of what was set aside.
+"""Table of valid events from lines, with the counts of what was set aside.
 
 The table (Parquet) is what the analysis reads. A batch fills it anew; a stream adds to it, each
 micro-batch in a folder of its own that is overwritten if the micro-batch is repeated: so nothing
@@ -29,17 +29,17 @@ class EventTable:
 
     @property
     def events_path(self) -> str:
-        """Where the events are."""
+        """The folder of the events."""
         return _below(self.root, "events")
 
     @property
     def counts_path(self) -> str:
-        """Where the counts are."""
+        """The folder of the counts."""
         return _below(self.root, "counts")
 
     @property
     def checkpoint_path(self) -> str:
-        """Where a stream remembers how far it has read."""
+        """The folder in which a stream keeps its progress."""
         return _below(self.root, "checkpoint")
 
     def add(self, lines: DataFrame, batch_id: int) -> None:

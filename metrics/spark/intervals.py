@@ -1,4 +1,4 @@
-"""Valid events → the time from each authentication of a connection to the next one or to its end.
+"""Intervals from each authentication of a connection to the next one or to its end.
 
 For the connections that a lifetime may kill: what would have happened depends on when, between two
 authentications, each was used.
@@ -23,7 +23,7 @@ def intervals(events: DataFrame) -> DataFrame:
     """
     summary, each = f.col("is_summary"), f.col("each")
     return _one_each(
-        # an event proper tells of one interval, a summary row of each that it touches
+        # an event proper belongs to one interval, a summary row to each that it touches
         _with_latest(events.select("*", f.explode_outer("intervals").alias("each"))).select(
             "connection_id",
             f.when(summary, each["number"]).otherwise(f.col("latest")).alias("number"),
@@ -39,7 +39,7 @@ def intervals(events: DataFrame) -> DataFrame:
 
 
 def intervals_if_complete(events: DataFrame, last: DataFrame) -> DataFrame:
-    """The same, for connections of which events tell every authentication.
+    """Return the same for connections with an event for each authentication.
 
     The lists of their summary rows say nothing new, and reading them takes more time than all else.
     Nor does a checkpoint, but the one that is the last event of its connection: what it knows of an
@@ -71,12 +71,12 @@ def intervals_if_complete(events: DataFrame, last: DataFrame) -> DataFrame:
 
 
 def adds_to_intervals() -> Column:
-    """Does an event say more of an interval than the next one will?"""
+    """Return whether an event says more of an interval than the next one will."""
     return ~is_kind(EventKind.CHECKPOINT)
 
 
 def _with_latest(events: DataFrame) -> DataFrame:
-    """Add the number and the begin of the interval that an event tells of."""
+    """Add the number and the begin of the interval of an event."""
     ended = is_kind(EventKind.REAUTHENTICATED).cast("int")
     return (
         events.withColumn("is_summary", is_kind(EventKind.SUMMARY))

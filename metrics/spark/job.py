@@ -1,4 +1,4 @@
-"""The readiness report as a job: read events, call the analysis, write the report.
+"""Readiness report as a job: read events, run the analysis, write the report.
 
     reauth-proxy report --events events --out report
     spark-submit --py-files dist/kafka_reauth_proxy-….whl submit.py --events s3a://… --out report
@@ -46,34 +46,35 @@ from metrics.spark.what_if import DEFAULT_LIFETIMES_MS
 _TOPIC = "kafka:"
 
 _LINE_BYTES = 800
-"""About so long is a line."""
+"""The usual length of a line, in bytes."""
 
 FAILURES = (SourceError, OSError, *SPARK_ERRORS)
-"""What `run` raises when events cannot be read or the report not be written."""
+"""The exceptions of `run` when events cannot be read or the report cannot be written."""
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What to report on."""
+    """Input and output of one report."""
 
     events: str
-    """Folder of event files or Parquet, or `kafka:topic` with `bootstrap_servers`."""
+    """The folder of event files or Parquet, or `kafka:topic` with `bootstrap_servers`."""
     out: Path
     lifetimes_ms: tuple[int, ...] = DEFAULT_LIFETIMES_MS
     requirements: tuple[Requirement, ...] = ()
     as_of_ms: int
-    """Now, as the report is to understand it, epoch ms."""
+    """The present time for the report, epoch ms."""
     master: str | None = "local[*]"
     state: str | None = None
-    """Where a table of events is kept from one run to the next; None: read everything anew."""
+    """The folder of a table of events that is kept from one run to the next; None: everything is
+    read anew."""
     bootstrap_servers: str | None = None
     kafka_options: dict[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def is_topic(self) -> bool:
-        """Are the events to be read from a Kafka topic?"""
+        """Return True if the events are read from a Kafka topic."""
         return self.events.startswith(_TOPIC)
 
     @property

@@ -1,4 +1,4 @@
-"""Clients → verdicts with their evidence; principals → which of them can be enforced.
+"""Verdicts on clients with their evidence, and on principals.
 
 A verdict says what was seen, not what a library promises: *ready* takes a re-authentication, and
 one expired session that was used outweighs any number of good ones.
@@ -11,10 +11,10 @@ from metrics.report.verdicts import WORST_FIRST, Verdict
 from metrics.spark.clients import CLIENT_KEY, HOSTS_SHOWN
 
 BREAKING = (Verdict.FAILING, Verdict.NOT_CAPABLE)
-"""What breaks when sessions are enforced."""
+"""The verdicts of clients that break when sessions are enforced."""
 
 PRINCIPALS_NAMED = 500
-"""Of one version of a library."""
+"""The number of principals that are named for one version of a library."""
 
 
 def client_readiness(client_rows: DataFrame) -> DataFrame:
@@ -137,7 +137,7 @@ def breaking_software(verdicts: DataFrame) -> DataFrame:
 
 
 def principals(verdicts: DataFrame) -> DataFrame:
-    """One row per principal: clients by verdict, the worst verdict, may it be enforced?"""
+    """Return one row per principal: its clients by verdict, its worst verdict, `enforceable`."""
     counts = [
         f.count_if(f.col("verdict") == standing.value).alias(standing.value) for standing in Verdict
     ]

@@ -1,4 +1,4 @@
-"""What the queries bring back, and the tables that they write."""
+"""Results of the queries: rows for the page, and Parquet tables."""
 
 import shutil
 import tempfile
@@ -20,16 +20,18 @@ from metrics.spark.sources import literal
 from metrics.spark.spark_session import another_session, tune_for_little
 
 MAX_ROWS = 5_000
-"""Clients and principals that are collected for the page; the tables hold all of them."""
+"""The number of clients, and of principals, that are collected for the page; the tables hold
+all."""
 
 BUSIEST = 20
-"""Minutes that are listed as storms."""
+"""The number of minutes that are listed as storms."""
 
 _SHOWN = ("sessions", "clients")
-"""What most tables are made from, and a table of the report itself."""
+"""The DataFrames that most tables are made from and that are tables of the report themselves."""
 
 FEW_CONNECTIONS = 200_000
-"""Up to here, what is made of the connections alone takes less time than compiling how."""
+"""The number of connections up to which interpreting queries takes less time than compiling
+them."""
 
 
 Progress = Callable[[str], None]
@@ -74,7 +76,7 @@ class Results:
         )
 
     def table(self, name: str, frame: DataFrame) -> DataFrame:
-        """Do the same with a table of the report."""
+        """Keep a DataFrame in the same way, as a table of the report."""
         if self._small:
             frame = frame.localCheckpoint()
             frame.coalesce(1).write.parquet(str(self._tables / name))

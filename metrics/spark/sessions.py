@@ -1,4 +1,4 @@
-"""What each connection did, by day → one row per connection, with who it was.
+"""Sessions: one row per connection with its identity, from its usage by day.
 
 The numbers come from `usage`; the text from the last event of each connection (`last_events`).
 """
@@ -30,7 +30,8 @@ IDENTITY = (
     "connected_ms",
     "last_request_ms",
 )
-"""What is known of a connection; it grows while a connection is young, so the latest is valid."""
+"""The columns that identify a connection; they fill while it is young, so the latest values are
+valid."""
 
 INTERVAL = (
     "kind",
@@ -40,7 +41,7 @@ INTERVAL = (
     "since_auth_ms",
     "last_request_ms",
 )
-"""What an event says of the time since the last authentication."""
+"""The columns about the time since the last authentication."""
 
 
 def standing() -> Column:
@@ -68,7 +69,8 @@ def last_events(events: DataFrame, usage_rows: DataFrame) -> DataFrame:
 
 
 def may_be_last(open_ms: int | None) -> Column:
-    """Is an event of a kind that nothing follows, or of the time since the first one fell silent?
+    """Return whether an event can be its connection's last: nothing follows its kind, or it is
+    recent.
 
     `open_ms`: when the one of the open connections was last heard of that was so least recently.
     """
@@ -85,7 +87,7 @@ def sessions(usage_rows: DataFrame, identity_rows: DataFrame) -> DataFrame:
     """One row per connection: who, since when, how it was kept up, how it ended.
 
     `ended_since_auth_ms` is the age of its last session then. A connection without SASL, of which
-    only denials are told, has no session to judge.
+    only denials are recorded, has no session to judge.
     """
     extremes = (*GREATEST, "last_sequence")
     flags = {
@@ -120,7 +122,7 @@ def sessions(usage_rows: DataFrame, identity_rows: DataFrame) -> DataFrame:
 
 
 def _unrecorded_kills() -> Column:
-    """Count a kill that nothing tells of but the use of a session past its end: one at least."""
+    """Count a kill that nothing records but the use of a session past its end: one at least."""
     return (occurred(Occurrence.OUTLASTED) & ~occurred(Occurrence.KILLED)).cast("long")
 
 

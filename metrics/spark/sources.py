@@ -1,4 +1,4 @@
-"""Where lines come from: a folder (local, or any that Hadoop knows) or a Kafka topic.
+"""Sources of lines: a folder (local, or any that Hadoop knows) or a Kafka topic.
 
 Each source gives the same DataFrame, one column `value` with a line each, as a batch and as a
 stream. A folder of Parquet files with the fields of the log is read as it is.
@@ -18,15 +18,16 @@ from metrics.spark.error_messages import SPARK_ERRORS, known_cause
 
 CLOSED_FILES = "{*.jsonl,*.jsonl.gz,*.jsonl.zst,part-*.json,part-*.json.gz}"
 ALL_FILES = "{*.jsonl,*.jsonl.gz,*.jsonl.zst,part-*.json,part-*.json.gz,*.jsonl.open}"
-"""With the files that still grow: their last line may be half, and is then set aside."""
+"""The same and the files that still grow: their last line may be half, and is then set aside."""
 
 _ANY_AGE = "36500d"
-"""Spark would pass over files that are older by a week than the newest it has read."""
+"""The greatest age of a file; by default Spark ignores files older by a week than the newest it
+read."""
 
 _PATTERNS = (*ALL_FILES.strip("{}").split(","), "*.parquet")
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-"""With one slash: so many are left where a path was made of an address."""
+"""The begin of an address, with one slash: `Path` leaves one where an address had two."""
 
 _AS_EFFECTIVE = os.access in os.supports_effective_ids
 
@@ -76,7 +77,8 @@ class KafkaSource:
     bootstrap_servers: str
     topic: str
     options: dict[str, str] = field(default_factory=dict, repr=False)
-    """Further options of the connector, e.g. `kafka.security.protocol`; may hold a password."""
+    """Further options of the connector, e.g. `kafka.security.protocol`; they may hold a
+    password."""
 
     def batch(self, spark: SparkSession) -> DataFrame:
         """Read the topic from its beginning to its present end."""
@@ -98,7 +100,7 @@ class KafkaSource:
 
 
 def is_remote(path: str) -> bool:
-    """Is this an address for Hadoop, such as `s3a://bucket/events` or `file:/events`?"""
+    """Return True for an address for Hadoop, such as `s3a://bucket/events` or `file:/events`."""
     return _SCHEME.match(path) is not None
 
 
@@ -108,7 +110,7 @@ def literal(path: str) -> str:
 
 
 def holds_parquet(spark: SparkSession, path: str) -> bool:
-    """Does a folder hold Parquet files, not lines?
+    """Return True if a folder holds Parquet files, not lines.
 
     Raises SourceError with a clear sentence if a remote one holds neither, or both; a local one was
     looked at before Spark was started (`local_bytes`).
@@ -121,7 +123,7 @@ def holds_parquet(spark: SparkSession, path: str) -> bool:
 
 
 def holds_parquet_here(path: str) -> bool:
-    """Does a local folder hold Parquet files, not lines?"""
+    """Return True if a local folder holds Parquet files, not lines."""
     folder = Path(path)
     return folder.suffix == ".parquet" or any(folder.glob("**/*.parquet"))
 
@@ -133,7 +135,7 @@ def _refuse(path: str, *, parquet: bool, lines: bool) -> None:
 
 
 def _listed(spark: SparkSession, path: str, names: str) -> bool:
-    """Are there files of such names? Hadoop's file system of the address is asked."""
+    """Return True if there are files of such names, by the Hadoop file system of the address."""
     reader = spark.read.option("pathGlobFilter", names).option("recursiveFileLookup", True)
     try:
         return bool(reader.text(path).inputFiles())
@@ -168,7 +170,7 @@ def local_bytes(path: str) -> int | None:
 
 
 def _expansion(name: str) -> int:
-    """How many times as large a file would be as JSON lines, about."""
+    """Return about how many times as large a file would be as JSON lines."""
     return 30 if name.endswith((".parquet", ".gz", ".zst")) else 1
 
 

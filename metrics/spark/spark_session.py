@@ -1,4 +1,4 @@
-"""The Spark session: made once, for the size of what it will read."""
+"""Spark session, configured for the size of the input."""
 
 import os
 import sys
@@ -28,10 +28,11 @@ _SQL = {
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
 }
-"""How queries are planned, of whatever size."""
+"""The settings of the planner, for inputs of any size."""
 
 SMALL_BYTES = 64 * 1024 * 1024
-"""Up to here the JVM's start is most of the time, and its first compiler is enough."""
+"""The size in bytes up to which the JVM's start is most of the time, and its first compiler is
+enough."""
 
 _SMALL_SQL = {
     "spark.sql.shuffle.partitions": "1",
@@ -43,7 +44,8 @@ _SMALL_SQL = {
 }
 
 _METASPACE = "-XX:MetaspaceSize=256m"
-"""The classes of Spark fill the JVM's first guess of them four times, each time for a full GC."""
+"""The first size of the metaspace: Spark's classes exceed the default four times, each with a full
+GC."""
 
 _SMALL = _SMALL_SQL | {
     JAVA_OPTIONS: f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {_METASPACE} -Xmn256m",
@@ -51,11 +53,12 @@ _SMALL = _SMALL_SQL | {
 
 MEDIUM_BYTES = 256 * 1024 * 1024
 MEDIUM_PARQUET_BYTES = 8 * 1024 * 1024 * 1024
-"""Up to here, of lines and of what would be as many lines, the JVM's second compiler takes longer
-than its code saves: parsing lines is mostly Java's own code, and a great deal of it."""
+"""The sizes in bytes, of lines and of Parquet as lines, up to which the JVM's second compiler takes
+longer than its code saves: parsing lines is mostly Java's own code, and much of it."""
 
 _COLLECTOR = "-XX:+UseParallelGC"
-"""Nobody waits for an answer, so pauses do not count, and it costs half as much as the default."""
+"""The collector: a batch job does not mind pauses, and this one costs half as much as the
+default."""
 
 _LARGE = {
     JAVA_OPTIONS: f"{_COLLECTOR} {_METASPACE}",

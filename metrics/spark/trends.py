@@ -1,4 +1,4 @@
-"""When, and how fast: storms of authentications, latencies, the trend by day, token lifetimes."""
+"""Storms of authentications, latencies, clients by day, token lifetimes."""
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
@@ -13,7 +13,8 @@ from metrics.spark.usage import Occurrence
 QUANTILES = (0.5, 0.95, 0.99)
 
 SHORTEST_SENSIBLE_TOKEN_MS = 60_000
-"""A token that lives less makes a connection re-authenticate more than once a minute."""
+"""The lifetime in milliseconds below which a token makes its client re-authenticate more than once
+a minute."""
 
 
 def storms(count_rows: DataFrame) -> DataFrame:
@@ -91,7 +92,7 @@ def by_day(usage_rows: DataFrame, session_rows: DataFrame) -> DataFrame:
     day's re-authentication: a client that was repaired is ready the day after, and one that never
     re-authenticated since is failing still, as its session goes on past its end for days.
     """
-    # a summary row tells of a kill when its hour is over, perhaps on the day after
+    # a summary row records a kill when its hour is over, perhaps on the day after
     kills = f.when(f.col("kills_are_told"), f.col("would_be_kill_events")).otherwise(
         f.col("would_be_kills_in_summaries")
     )
@@ -167,7 +168,7 @@ def short_tokens(verdicts: DataFrame) -> DataFrame:
 
 
 def session_lengths(session_rows: DataFrame) -> DataFrame:
-    """How long sessions were used at most, in classes that double, by standing.
+    """Return how long sessions were used at most, in classes that double, by standing.
 
     A class ends at `up_to_ms`; the first ends at a minute.
     """

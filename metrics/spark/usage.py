@@ -1,4 +1,4 @@
-"""Valid events → what each connection did, by day, in numbers; and whether any event is missing.
+"""Usage of each connection by day, in numbers, with its missing events.
 
 Both views of the log are read together: the events proper and the summary rows. Whatever a
 connection did is taken as the greatest of what either says, so that a dropped event, a summary
@@ -31,11 +31,11 @@ GREATEST = (
     "outlived_credential_ms",
 )
 _SUMMED = ("would_be_kills_in_summaries", "event_requests", "summary_requests")
-"""What of a connection's rows is kept: the least, the greatest, or the sum."""
+"""The columns of which the least, the greatest, or the sum is kept."""
 
 
 class Occurrence(IntFlag):
-    """What happened to a connection at least once: a bit each in the column `saw`."""
+    """Occurrences of which a connection had at least one: a bit each in the column `saw`."""
 
     KILLED = 1
     REAUTH_FAILURE = 2
@@ -44,15 +44,16 @@ class Occurrence(IntFlag):
     DENIAL = 16
     SUMMARY = 32
     OUTLASTED = 64
-    """A session was used past the lifetime that it was told: looked for only where an event is
-    missing, which may be the one that would have told of the kill."""
+    """A session was used past its announced lifetime: only looked for where an event is missing,
+    which may be the one that recorded the kill."""
 
 
 _ROUNDING_MS = 1
-"""So much more than it was may the difference of two times be."""
+"""The error in milliseconds that rounding may add to the difference of two times."""
 
 _SQUARABLE = 1_000_000
-"""Squares of larger numbers could not be added up in 64 bits; such a connection is looked at."""
+"""The largest number whose squares can be added up in 64 bits; connections with larger ones are
+suspects."""
 
 
 def usage(events: DataFrame) -> DataFrame:
@@ -63,7 +64,7 @@ def usage(events: DataFrame) -> DataFrame:
 
 
 def usage_if_whole(events: DataFrame) -> DataFrame:
-    """The same, for connections of which every event is there (`sequences`); else too little.
+    """Return the same for connections of which every event is there (`sequences`), else too little.
 
     What the intervals of a summary row say was then said by the events before it, and reading
     them, a list of rows in a row, takes more time than all else.
@@ -97,12 +98,12 @@ def _added_up(events: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
 
 
 def occurred(what: Occurrence) -> Column:
-    """Did it happen? For the column `saw` of any table here."""
+    """Return whether it occurred, for the column `saw` of any table here."""
     return f.col("saw").bitwiseAND(f.lit(what.value)) != 0
 
 
 def sequences(usage_rows: DataFrame) -> DataFrame:
-    """One row per connection: how many events, has each a name of its own, is any auth missing?
+    """Return one row per connection: its number of events, and whether any is missing or doubled.
 
     A run of distinct numbers is known by its count, its sum and its sum of squares. Whatever is
     not such a run, because of a duplicate or of a dropped event, is `suspect`: an exact look at
@@ -163,12 +164,12 @@ def sequence_totals(sequence_rows: DataFrame) -> DataFrame:
 
 
 def is_kind(*kinds: EventKind) -> Column:
-    """Is the event of one of these kinds?"""
+    """Return whether the event is of one of these kinds."""
     return f.col("kind").isin([kind.value for kind in kinds])
 
 
 def interval_start() -> Column:
-    """When the interval began that ends with, or goes on through, this event."""
+    """Return the begin of the interval that ends with, or goes on through, this event."""
     ended = f.col("kind") == EventKind.REAUTHENTICATED.value
     before = f.col("timestamp_ms") - f.col("since_auth_ms")
     return f.when(ended, before).otherwise(f.col("authenticated_ms"))
@@ -187,7 +188,7 @@ def used_ms(begin: Column) -> Column:
 
 
 def _numbers() -> list[Column]:
-    """What a row says, of either view in the same way."""
+    """Return the columns that mean the same in events and in summary rows."""
     summary = f.col("is_summary")
     return [
         f.col("connection_id"),
@@ -219,11 +220,11 @@ def _from_both_views() -> dict[str, Column]:
 
 
 def _outlasted() -> Column:
-    """Was a session used past the lifetime told at its own beginning?
+    """Return whether a session was used past the lifetime announced at its own beginning.
 
     On `reauthenticated` the age is that of the session before, and the lifetime that of the new
     one. A summary row counts the kills of its own period; of its list only the first interval, and
-    the last, which all rows tell of, may have been killed in one that is missing.
+    the last, which all rows have, may have been killed in one that is missing.
     """
     intervals = f.col("intervals")
     first_used = intervals["last_request_since_auth_ms"][0]
@@ -238,7 +239,7 @@ def _is_past(used: Column, announced: Column) -> Column:
 
 
 def _from_events() -> dict[str, Column]:
-    """What an event proper says; and a summary row, but for its intervals."""
+    """Return the columns of an event proper; of a summary row, all but its intervals."""
     again = is_kind(EventKind.REAUTHENTICATED)
     failure = f.when(f.col("authentications") > 0, Occurrence.REAUTH_FAILURE.value).otherwise(
         Occurrence.LOGIN_FAILURE.value
@@ -259,7 +260,7 @@ def _from_events() -> dict[str, Column]:
 
 
 def _from_summaries() -> dict[str, Column]:
-    """What a summary row says: its intervals are read by fields and not one by one.
+    """Return the columns of a summary row: its intervals are read by fields and not one by one.
 
     That can be compiled.
     """

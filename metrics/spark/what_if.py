@@ -1,4 +1,4 @@
-"""What would a session lifetime of L have done? KIP-368's rule, applied to what was recorded.
+"""What-if analysis: KIP-368's rule for a lifetime L, applied to what was recorded.
 
 A connection is killed if it is used more than L after its last successful authentication. A client
 that keeps the lifetimes it is told would have re-authenticated; so a long session counts against
@@ -26,7 +26,7 @@ DEFAULT_LIFETIMES_MS = tuple(minutes * MINUTE_MS for minutes in (5, 15, 30, 60, 
 _CONCERNED = (Verdict.NOT_CAPABLE.value, Verdict.FAILING.value)
 
 _CUT_SHORT = (IntervalEnd.EXPIRED_KILLED.value, IntervalEnd.FAILED.value)
-"""Ends that the proxy made, and not the client."""
+"""The ends that the proxy caused, and not the client."""
 
 _COUNTS = (
     "killed_connections",
@@ -120,7 +120,7 @@ def _counted(session_rows: DataFrame, lifetimes_ms: tuple[int, ...]) -> DataFram
 
 
 def kills(interval_rows: DataFrame, lifetimes_ms: tuple[int, ...]) -> DataFrame:
-    """How often each interval would have been killed under each lifetime: at least, at most.
+    """Return how often each interval would have been killed under each lifetime: at least, at most.
 
     A killed client comes back, and its next session expires L later. Walking through the active
     minutes: one that begins more than L after the session did is surely a kill, and the next
