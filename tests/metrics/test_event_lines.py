@@ -83,9 +83,9 @@ def test_numbers_fit_a_signed_64_bit_integer(number: int) -> None:
 
 
 def test_texts_that_are_never_seen_again_take_no_memory() -> None:
-    """Strangers choose client ids: what is kept of them has an end."""
+    """Anybody can choose client ids: the cache of texts is bounded."""
     for number in range(2 * MAX_CACHED_TEXTS):
-        assert f"stranger-{number}" in written(f"stranger-{number}")
+        assert f"client-{number}" in written(f"client-{number}")
     assert len(written("x" * 1_000_000)) < 2_000
     tracemalloc.start()
     for number in range(4 * MAX_CACHED_TEXTS):

@@ -10,21 +10,21 @@ LINE = "x" * 512
 DAY = 86_400
 
 
-def stranger() -> SessionHistory:
+def unauthenticated() -> SessionHistory:
     return history().history
 
 
-def test_a_stranger_is_told_of_whole_or_not_at_all() -> None:
+def test_all_lines_of_a_connection_are_written_or_none() -> None:
     """Else a reader would miss a line by its number, or wait for the end of a connection."""
     event_limit = UnauthenticatedEventLimit(workers=1)
-    first, last = stranger(), stranger()
+    first, last = unauthenticated(), unauthenticated()
     assert event_limit.allows(first, [LINE], now=0)
-    while event_limit.allows(stranger(), [LINE], now=0):
+    while event_limit.allows(unauthenticated(), [LINE], now=0):
         pass
     assert not event_limit.allows(last, [LINE], now=0)
     assert event_limit.dropped == 2
-    assert event_limit.allows(first, [LINE], now=0), "told of it was decided before"
-    assert not event_limit.allows(last, [LINE, LINE], now=DAY), "and so is not told of"
+    assert event_limit.allows(first, [LINE], now=0), "this was decided at its first line"
+    assert not event_limit.allows(last, [LINE, LINE], now=DAY), "and so was this"
     assert event_limit.dropped == 4
 
 
@@ -34,19 +34,19 @@ def test_a_flood_takes_its_share_and_no_more() -> None:
     event_limit = [UnauthenticatedEventLimit(workers=workers) for _ in range(workers)]
     for number in range(seconds * workers * 2):
         one = event_limit[number % workers]
-        written += len(LINE) * one.allows(stranger(), [LINE], now=number / workers / 2)
+        written += len(LINE) * one.allows(unauthenticated(), [LINE], now=number / workers / 2)
     most = seconds * BYTES_PER_SECOND + workers * (BURST_BYTES + len(LINE))
     assert 0.9 * most < written <= most
 
 
 @pytest.mark.parametrize("workers", [1, 16])
 def test_what_was_not_used_is_for_later_within_bounds(workers: int) -> None:
-    """A fleet that comes with a bad secret after quiet years is told of by the thousand."""
+    """A fleet that comes with a bad secret after quiet years is written by the thousand."""
     event_limit = UnauthenticatedEventLimit(workers=workers)
 
     def told_at(now: float) -> int:
         count = 0
-        while event_limit.allows(stranger(), [LINE], now):
+        while event_limit.allows(unauthenticated(), [LINE], now):
             count += 1
         return count
 

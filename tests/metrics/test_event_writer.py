@@ -107,10 +107,10 @@ def test_what_a_killed_process_wrote_is_recovered(tmp_path: Path) -> None:
         finally:
             os._exit(1)  # whatever happens, it must not go on with the other tests
     os.close(write_end)
-    told = os.read(read_end, 1)
+    answered = os.read(read_end, 1)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    assert told == b"!"
+    assert answered == b"!"
     (orphan,) = tmp_path.iterdir()
     with orphan.open("ab") as file:
         file.write(b'{"schema_version":1,"ki')
@@ -122,7 +122,7 @@ def test_what_a_killed_process_wrote_is_recovered(tmp_path: Path) -> None:
     assert [json.loads(line)["kind"] for line in path.read_text().splitlines()] == ["checkpoint"]
 
 
-def test_what_was_left_out_before_is_told_beside_what_was_lost(tmp_path: Path) -> None:
+def test_rate_limited_lines_are_counted_beside_lost_ones(tmp_path: Path) -> None:
     snapshot = Snapshot()
     writer_in(tmp_path).report(snapshot, rate_limited=3)
     dropped = snapshot.values[EVENTS_DROPPED.name]

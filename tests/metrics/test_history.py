@@ -13,10 +13,10 @@ from tests.support.events import EPOCH_MS, grant, history, to_json_line, used
 
 
 def test_login_reauthentication_and_close() -> None:
-    told = history()
-    (login,) = told.authenticated(grant(), used(0, None), 1.0)
-    (again,) = told.authenticated(grant(latency=0.25), used(10, 50.0), 55.0)
-    closed, summary = told.closed("client_closed", used(12, 56.0), 60.0)
+    session = history()
+    (login,) = session.authenticated(grant(), used(0, None), 1.0)
+    (again,) = session.authenticated(grant(latency=0.25), used(10, 50.0), 55.0)
+    closed, summary = session.closed("client_closed", used(12, 56.0), 60.0)
 
     assert [login.kind, again.kind, closed.kind] == ["authenticated", "reauthenticated", "closed"]
     assert [login.sequence, again.sequence, closed.sequence, summary.sequence] == [0, 1, 2, 3]
@@ -35,60 +35,60 @@ def test_login_reauthentication_and_close() -> None:
     assert (second.ended_since_auth_ms, second.ended_by) == (5000, "closed")
 
 
-def test_clients_without_reauthentication_are_told_apart() -> None:
+def test_clients_without_reauthentication_have_an_event_of_their_own() -> None:
     """KIP-368 counts SaslAuthenticate v0 and raw tokens, at the login alone."""
     for version, kinds in ((None, 2), (0, 2), (1, 1), (2, 1)):
-        told = history(authenticate_version=version)
-        assert len(told.authenticated(grant(), used(0, None), 1.0)) == kinds
-        assert len(told.authenticated(grant(), used(0, None), 5.0)) == 1
+        session = history(authenticate_version=version)
+        assert len(session.authenticated(grant(), used(0, None), 1.0)) == kinds
+        assert len(session.authenticated(grant(), used(0, None), 5.0)) == 1
 
 
 def test_a_failed_reauthentication_does_not_reset_the_age() -> None:
-    told = history()
-    told.authenticated(grant(), used(0, None), 0.0)
-    failed = told.failed("bad_credentials", used(1, 30.0), 40.0)
-    _, summary = told.closed("authentication_failed", used(1, 30.0), 40.2)
+    session = history()
+    session.authenticated(grant(), used(0, None), 0.0)
+    failed = session.failed("bad_credentials", used(1, 30.0), 40.0)
+    _, summary = session.closed("authentication_failed", used(1, 30.0), 40.2)
     assert (failed.since_auth_ms, failed.authentications) == (40_000, 1)
     assert (summary.intervals or ())[0].ended_by == "failed"
 
 
 def test_a_failed_login_names_nobody() -> None:
     """A principal that was merely claimed is not written."""
-    told = history()
-    failed = told.failed("bad_credentials", used(0, None), 1.0)
+    session = history()
+    failed = session.failed("bad_credentials", used(0, None), 1.0)
     assert failed.principal is None
     assert failed.since_auth_ms is None
-    assert [event.kind for event in told.closed("authentication_failed", used(0, None), 1.1)] == [
-        "closed"
-    ]
+    assert [
+        event.kind for event in session.closed("authentication_failed", used(0, None), 1.1)
+    ] == ["closed"]
 
 
 def test_who_never_began_sasl_is_not_told() -> None:
     """Health checks and port scans would fill the log."""
-    told = history()
-    told.client.handshake_version = None
-    assert told.closed("client_closed", used(0, None), 1.0) == []
+    session = history()
+    session.client.handshake_version = None
+    assert session.closed("client_closed", used(0, None), 1.0) == []
 
 
 def test_an_expired_session_is_reported_once_until_it_is_renewed() -> None:
-    told = history()
-    told.authenticated(grant(), used(0, None), 0.0)
-    first = told.would_be_killed(3, used(1, 61.0), 61.0)
+    session = history()
+    session.authenticated(grant(), used(0, None), 0.0)
+    first = session.would_be_killed(3, used(1, 61.0), 61.0)
     assert first is not None
     assert (first.since_auth_ms, first.api_key, first.session_lifetime_ms) == (61_000, 3, 60_000)
-    assert told.would_be_killed(3, used(2, 62.0), 62.0) is None
-    told.authenticated(grant(), used(2, 62.0), 63.0)
-    assert told.would_be_killed(3, used(3, 130.0), 130.0) is not None
-    _, summary = told.closed("client_closed", used(3, 130.0), 131.0)
+    assert session.would_be_killed(3, used(2, 62.0), 62.0) is None
+    session.authenticated(grant(), used(2, 62.0), 63.0)
+    assert session.would_be_killed(3, used(3, 130.0), 130.0) is not None
+    _, summary = session.closed("client_closed", used(3, 130.0), 131.0)
     assert summary.would_be_kills == 2
 
 
 def test_the_refused_request_is_a_use_of_the_session() -> None:
     """It is not forwarded and not counted, but without it the what-if would miss a real kill."""
-    told = history()
-    told.authenticated(grant(), used(0, None), 0.0)
-    killed = told.expired_killed(1, used(4, 10.0), 75.0)
-    _, summary = told.closed("expired", used(4, 10.0), 75.0)
+    session = history()
+    session.authenticated(grant(), used(0, None), 0.0)
+    killed = session.expired_killed(1, used(4, 10.0), 75.0)
+    _, summary = session.closed("expired", used(4, 10.0), 75.0)
     (interval,) = summary.intervals or ()
     assert (killed.since_auth_ms, killed.requests) == (75_000, 4)
     assert (interval.last_request_since_auth_ms, interval.requests) == (75_000, 4)
@@ -96,12 +96,12 @@ def test_the_refused_request_is_a_use_of_the_session() -> None:
 
 
 def test_sweeps_write_checkpoints_and_hourly_rows() -> None:
-    told = history()
-    told.authenticated(grant(), used(0, None), 0.0)
+    session = history()
+    session.authenticated(grant(), used(0, None), 0.0)
     written = [
         (minute, event.kind)
         for minute in range(1, 121)
-        for event in told.sweep(used(minute, minute * 60.0 - 30), minute * 60.0)
+        for event in session.sweep(used(minute, minute * 60.0 - 30), minute * 60.0)
     ]
     checkpoints = [(minute, EventKind.CHECKPOINT) for minute in range(15, 121, 15)]
     rows = [(minute, EventKind.SUMMARY) for minute in (60, 120)]
@@ -109,10 +109,10 @@ def test_sweeps_write_checkpoints_and_hourly_rows() -> None:
 
 
 def test_an_interval_that_spans_rows_stands_in_each() -> None:
-    told = history()
-    told.authenticated(grant(), used(0, None), 0.0)
-    (row,) = (e for e in told.sweep(used(9, 3599.0), 3600.0) if e.kind is EventKind.SUMMARY)
-    _, final = told.closed("client_closed", used(11, 4000.0), 4100.0)
+    session = history()
+    session.authenticated(grant(), used(0, None), 0.0)
+    (row,) = (e for e in session.sweep(used(9, 3599.0), 3600.0) if e.kind is EventKind.SUMMARY)
+    _, final = session.closed("client_closed", used(11, 4000.0), 4100.0)
     (going_on,), (ended,) = row.intervals or (), final.intervals or ()
     assert (going_on.number, ended.number) == (1, 1)
     assert (going_on.ended_by, going_on.ended_since_auth_ms) == (None, None)
@@ -129,14 +129,14 @@ def test_unauthenticated_connections_have_no_rows() -> None:
 
 def test_too_many_intervals_leave_out_the_least_used() -> None:
     """A client that re-authenticates every second must not grow a row, nor hide a long interval."""
-    told = history()
-    told.authenticated(grant(), used(0, None), 0.0)
+    session = history()
+    session.authenticated(grant(), used(0, None), 0.0)
     now = 500.0
-    told.authenticated(grant(), used(1, 499.0), now)
+    session.authenticated(grant(), used(1, 499.0), now)
     for step in range(200):
         now += 1 + step % 7
-        told.authenticated(grant(), used(2 + step, now - 0.5), now)
-    _, summary = told.closed("client_closed", used(300, now), now)
+        session.authenticated(grant(), used(2 + step, now - 0.5), now)
+    _, summary = session.closed("client_closed", used(300, now), now)
     intervals = summary.intervals or ()
     assert len(intervals) < MAX_INTERVALS
     assert len(intervals) + (summary.intervals_omitted or 0) == 202
@@ -162,10 +162,10 @@ def test_latency_buckets_are_exact_to_a_hundredth(latency_us: int) -> None:
 
 
 def test_latencies_of_a_row() -> None:
-    told = history()
+    session = history()
     for now, latency in enumerate((0.5, 0.001, 0.001, 0.02)):
-        told.authenticated(grant(latency=latency), used(0, None), float(now))
-    _, summary = told.closed("client_closed", used(0, None), 9.0)
+        session.authenticated(grant(latency=latency), used(0, None), float(now))
+    _, summary = session.closed("client_closed", used(0, None), 9.0)
     assert [(cell.bucket, cell.count) for cell in summary.reauth_latencies or ()] == [
         (latency_bucket(1000), 2),
         (latency_bucket(20_000), 1),
@@ -190,24 +190,24 @@ def lives(draw: st.DrawFn) -> Life:
 
 def play(life: Life) -> list[SessionEvent]:
     """Let a history live it, swept each minute, and close at the end."""
-    told = history(cadence=Cadence())
+    session = history(cadence=Cadence())
     events: list[SessionEvent] = []
     seen: list[int] = []
-    happenings = sorted(
+    occurrences = sorted(
         [(at, 0) for at in life.authentications]
         + [(at, 1) for at in life.requests]
         + [(at * 60, -1) for at in range(1, 241)]
     )
-    for at, what in happenings:
+    for at, what in occurrences:
         usage = used(len(seen), float(seen[-1]) if seen else None)
         if what == 0:
-            events += told.authenticated(grant(), usage, float(at))
+            events += session.authenticated(grant(), usage, float(at))
         elif what == 1:
             seen.append(at)
         else:
-            events += told.sweep(usage, float(at))
+            events += session.sweep(usage, float(at))
     usage = used(len(seen), float(seen[-1]) if seen else None)
-    return events + told.closed("client_closed", usage, 4 * 3600 + 1.0)
+    return events + session.closed("client_closed", usage, 4 * 3600 + 1.0)
 
 
 def intervals_of(rows: list[SessionEvent]) -> dict[int, AuthInterval]:
@@ -220,16 +220,16 @@ def intervals_of(rows: list[SessionEvent]) -> dict[int, AuthInterval]:
 def test_rows_answer_what_any_lifetime_would_have_done(life: Life, lifetime: int) -> None:
     """Against KIP-368's rule applied to every single request."""
     rows = [event for event in play(life) if event.kind is EventKind.SUMMARY]
-    told = intervals_of(rows)
+    recorded = intervals_of(rows)
     begins = [*life.authentications, math.inf]
     for number, (begin, end) in enumerate(pairwise(begins), start=1):
         within = [at for at in life.requests if begin < at < end]
         overused = [at - begin for at in within if at - begin > lifetime]
-        used_ms = told[number].last_request_since_auth_ms
+        used_ms = recorded[number].last_request_since_auth_ms
         assert ((used_ms or 0) > lifetime * 1000) == bool(overused)
         if overused:
             assert used_ms == max(overused) * 1000
-        assert told[number].requests == len(within)
+        assert recorded[number].requests == len(within)
 
 
 @given(lives())
@@ -279,20 +279,20 @@ def test_either_view_adds_up_to_the_total(life: Life) -> None:
 
 def test_a_row_stays_small() -> None:
     """46,000 connections write a row an hour: some 1.5 KB each, not more."""
-    told = history()
-    told.authenticated(grant(), used(0, None), 0.0)
-    (row,) = (e for e in told.sweep(used(9, 3599.0), 3600.0) if e.kind is EventKind.SUMMARY)
+    session = history()
+    session.authenticated(grant(), used(0, None), 0.0)
+    (row,) = (e for e in session.sweep(used(9, 3599.0), 3600.0) if e.kind is EventKind.SUMMARY)
     assert len(to_json_line(row)) < 1500
     assert row.active_minutes == 1 << 59
 
 
-def test_without_sasl_only_denials_are_told() -> None:
+def test_without_sasl_only_denials_are_recorded() -> None:
     """There is no session; but whom ACLs stop, an operator must find by name."""
-    told = history()
-    told.client.mechanism = told.client.handshake_version = None
-    told.client.authenticate_version = None
-    told.client.principal = "User:CN=alice"
-    denied = told.denied(
+    session = history()
+    session.client.mechanism = session.client.handshake_version = None
+    session.client.authenticate_version = None
+    session.client.principal = "User:CN=alice"
+    denied = session.denied(
         would_be=True,
         operation="READ",
         resource_type="TOPIC",
@@ -303,5 +303,5 @@ def test_without_sasl_only_denials_are_told() -> None:
     )
     assert (denied.principal, denied.authentications) == ("User:CN=alice", 0)
     assert (denied.mechanism, denied.since_auth_ms, denied.session_lifetime_ms) == (None,) * 3
-    assert told.sweep(used(3, 5.0), 10_000.0) == []
-    assert told.closed("client_closed", used(3, 5.0), 10_001.0) == []
+    assert session.sweep(used(3, 5.0), 10_000.0) == []
+    assert session.closed("client_closed", used(3, 5.0), 10_001.0) == []

@@ -61,9 +61,9 @@ def hmac_token(secret: bytes, **header: object) -> str:
     return f"{signed}.{b64url(hmac.digest(secret, signed.encode(), hashlib.sha256))}"
 
 
-def stranger(kid: str | None = "rsa", **header: Any) -> str:
+def foreign(kid: str | None = "rsa", **header: Any) -> str:
     """Signed with a key that the provider does not know, whatever the header says of it."""
-    return token(key=rsa_key("stranger"), kid=kid, **header)
+    return token(key=rsa_key("foreign"), kid=kid, **header)
 
 
 def respelled(bearer: str) -> str:
@@ -117,17 +117,17 @@ ATTACKS: dict[str, tuple[str, FailureReason | KeyMissing]] = {
     "a key type that has no algorithm": (hmac_token(b"", alg="ES256K"), FORBIDDEN),
     "HMAC under an RSA name": (hmac_token(public_pem(), alg="RS256"), BAD_SIGNATURE),
     # Somebody else's key.
-    "unknown key under a known kid": (stranger(), BAD_SIGNATURE),
-    "unknown key without kid": (stranger(kid=None), BAD_SIGNATURE),
-    "unknown kid": (stranger(kid="stranger"), UNKNOWN_KID),
-    "embedded jwk": (stranger(jwk=rsa_key("stranger").jwk()), BAD_SIGNATURE),
-    "jku": (stranger(jku="https://attacker.test/jwks"), BAD_SIGNATURE),
-    "x5u": (stranger(x5u="https://attacker.test/cert"), BAD_SIGNATURE),
-    "x5c": (stranger(x5c=["MIIB"]), BAD_SIGNATURE),
+    "unknown key under a known kid": (foreign(), BAD_SIGNATURE),
+    "unknown key without kid": (foreign(kid=None), BAD_SIGNATURE),
+    "unknown kid": (foreign(kid="foreign"), UNKNOWN_KID),
+    "embedded jwk": (foreign(jwk=rsa_key("foreign").jwk()), BAD_SIGNATURE),
+    "jku": (foreign(jku="https://attacker.test/jwks"), BAD_SIGNATURE),
+    "x5u": (foreign(x5u="https://attacker.test/cert"), BAD_SIGNATURE),
+    "x5c": (foreign(x5c=["MIIB"]), BAD_SIGNATURE),
     # kid as a way into something else.
-    "kid as a path": (stranger(kid="../../../../dev/null"), UNKNOWN_KID),
-    "kid as SQL": (stranger(kid="' OR 1=1 --"), UNKNOWN_KID),
-    "kid as a URL": (stranger(kid="https://attacker.test/key"), UNKNOWN_KID),
+    "kid as a path": (foreign(kid="../../../../dev/null"), UNKNOWN_KID),
+    "kid as SQL": (foreign(kid="' OR 1=1 --"), UNKNOWN_KID),
+    "kid as a URL": (foreign(kid="https://attacker.test/key"), UNKNOWN_KID),
     "kid with a blank": (token(kid="rsa "), UNKNOWN_KID),
     "kid as number": (token(kid=1), MALFORMED),
     "kid as list": (token(kid=["rsa"]), MALFORMED),

@@ -1,4 +1,4 @@
-"""What strangers wrote, in a log."""
+"""Untrusted text in a log."""
 
 import pytest
 

@@ -33,8 +33,8 @@ def test_responses_read_as_they_were_written(
         session_lifetime_ms=lifetime,
     )
     header = b"\0\0\0\1" + (b"\0" if version >= 2 else b"")
-    told = lifetime if version >= 1 else None
-    assert read_authenticated(header + body, version) == (error, b"why", data, told)
+    announced = lifetime if version >= 1 else None
+    assert read_authenticated(header + body, version) == (error, b"why", data, announced)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])

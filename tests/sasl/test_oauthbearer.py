@@ -131,7 +131,7 @@ class TestMessages:
         assert response.extensions == {"logicalCluster": "lkc-1", "k": "v"}
 
     def test_pairs_are_few(self) -> None:
-        """Half a megabyte of them costs a tenth of a second, and any stranger can send it."""
+        """Half a megabyte of them costs a tenth of a second, and it takes no login to send it."""
         most = {"k" * length: "v" for length in range(1, MAX_PAIRS)}
         assert read_client_initial_response(client_initial_response("a.b.c", most)) is not None
         more = most | {"x": "v"}
@@ -238,7 +238,7 @@ class TestKeysNeeded:
 
     @pytest.mark.parametrize("kid", ["rsa", None])
     def test_no_fetch_for_a_key_of_the_wrong_type(self, kid: str | None) -> None:
-        """A fetch could not help, and strangers could cause it at will."""
+        """A fetch could not help, and anybody could cause it at will."""
         keys = cache_of(rsa_key(), rsa_key("rsa-2"))
         exchange = oauth_exchange(keys)
         bearer = token(key=ec_key(), kid=kid)

@@ -31,7 +31,7 @@ KAFKAS = b"12kq0by7717kdnjjcz7dzgzo2n"
 """A salt as Kafka's tools make it."""
 
 
-class TestStrangersCannotAskWhoExists:
+class TestNobodyCanFindOutWhoExists:
     def test_unknown_user_and_wrong_password_get_the_same_answers(self) -> None:
         unknown = login(scram_exchange(), user="nobody")
         wrong = login(scram_exchange(), password="wrong")
@@ -68,26 +68,26 @@ class TestStrangersCannotAskWhoExists:
         for number, count in enumerate(iterations):
             users.put(f"user{number}", SHA_256, count)
         users.put("other", SHA_512, 5000)
-        shown = Counter(iterations_shown(users, f"stranger{number}") for number in range(2000))
+        shown = Counter(iterations_shown(users, f"unknown{number}") for number in range(2000))
         assert shown.keys() == {4096, 8192, 16384}
         for count, share in ((4096, 0.6), (8192, 0.3), (16384, 0.1)):
             assert abs(shown[count] / 2000 - share) < 0.04
         assert iterations_shown(users, "user99") == 16384
 
-    def test_the_same_stranger_is_always_shown_the_same_iterations(self) -> None:
+    def test_the_same_unknown_user_is_always_shown_the_same_iterations(self) -> None:
         users = Users()
         for number in range(50):
             users.put(f"user{number}", SHA_256, 4096 + number)
         assert len({iterations_shown(users, "nobody") for _ in range(5)}) == 1
 
-    def test_one_more_user_changes_few_strangers(self) -> None:
+    def test_one_more_user_changes_few_unknown_users(self) -> None:
         """Whoever asks day by day sees real users change as seldom."""
         users = Users()
         for number in range(100):
             users.put(f"user{number}", SHA_256, (4096, 8192)[number % 2])
-        before = [iterations_shown(users, f"stranger{number}") for number in range(1000)]
+        before = [iterations_shown(users, f"unknown{number}") for number in range(1000)]
         users.put("another", SHA_256, 8192)
-        after = [iterations_shown(users, f"stranger{number}") for number in range(1000)]
+        after = [iterations_shown(users, f"unknown{number}") for number in range(1000)]
         assert sum(one != two for one, two in zip(before, after, strict=True)) < 20
 
     def test_even_the_fakes_own_key_does_not_let_in(self) -> None:
@@ -113,7 +113,7 @@ class TestStrangersCannotAskWhoExists:
         users = Users()
         for number, salt in enumerate(salts):
             users.put(f"user{number}", mechanism, 4096, salt)
-        names = ["user0", *(f"stranger{number}" for number in range(20))]
+        names = ["user0", *(f"unknown{number}" for number in range(20))]
         work = [hash_calls(scram_exchange(users, mechanism), name, mechanism) for name in names]
         assert all(one == work[0] for one in work)
         assert work[0].total() >= 4
@@ -139,7 +139,7 @@ class TestSaltsHaveTheFormsOfTheUsers:
                 users.put(f"user{number}", SHA_256, 8192, secrets.token_bytes(64))
             else:
                 users.put(f"user{number}", SHA_256, 4096, secrets.token_hex(16).encode())
-        shown = Counter(shape_shown(users, f"stranger{number}") for number in range(2000))
+        shown = Counter(shape_shown(users, f"unknown{number}") for number in range(2000))
         shares = {
             Shape(4096, KAFKAS_FORM): 0.6,
             Shape(8192, SaltForm("bytes", 64)): 0.3,

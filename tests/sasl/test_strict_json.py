@@ -1,4 +1,4 @@
-"""How deeply JSON of strangers may be nested."""
+"""How deeply untrusted JSON may be nested."""
 
 import subprocess
 import sys

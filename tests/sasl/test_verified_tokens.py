@@ -167,7 +167,7 @@ def test_a_known_token_does_not_let_in_as_somebody_else() -> None:
 @pytest.mark.parametrize(
     "bearer",
     [
-        token(key=replace(rsa_key("stranger"), kid="rsa")),
+        token(key=replace(rsa_key("other"), kid="rsa")),
         token(claims(aud="others")),
         token(claims(exp=WALL - 1)),
         token(b"no JSON"),
@@ -176,7 +176,7 @@ def test_a_known_token_does_not_let_in_as_somebody_else() -> None:
     ids=["signature", "audience", "expired", "no claims", "garbage"],
 )
 def test_what_was_refused_is_not_remembered(bearer: str) -> None:
-    """Strangers must not push out those who are let in."""
+    """Rejected clients must not push out accepted ones."""
     listener = Listener(rsa_key())
     assert isinstance(listener.login(bearer), FailureReason)
     assert listener.remembered == 0

@@ -21,7 +21,7 @@ from proxy.config.listener import ReauthOverride
     ],
 )
 def test_the_block_is_what_the_configuration_reads(name: str) -> None:
-    """A principal's name comes from a stranger's token: it must stay a name."""
+    """A principal's name comes from a client's token: it must stay a name."""
     block = overrides_block([name], of=1)
     (override,) = yaml.safe_load(block)["reauth.overrides"]
     assert override == {"principal": name, "reauth.enforcement": "enforce"}

@@ -1,4 +1,4 @@
-"""The page is made of names that strangers chose; and it needs nothing but itself."""
+"""The page holds names that clients chose, and needs nothing but itself."""
 
 import re
 from collections import defaultdict
@@ -47,7 +47,7 @@ def tags_of(written: str) -> Tags:
     return tags
 
 
-def test_a_name_from_a_stranger_is_text_and_nothing_else() -> None:
+def test_a_name_that_a_client_chose_is_text_and_nothing_else() -> None:
     required = {"require": HOSTILE, "met": False, "found": "was not seen"}
     facts = build_facts(collected(HOSTILE)) | {"requirements": [required]}
     written = page(facts)
@@ -72,7 +72,7 @@ def test_the_page_needs_no_network() -> None:
 
 @pytest.mark.parametrize("verdict", ["not_capable", "failing", "unproven", "ready", "unknown"])
 def test_what_a_link_promises_is_on_the_page(verdict: str) -> None:
-    """The first screen names what is to be done, and where it is told."""
+    """The first screen names what is to be done, and where it is explained."""
     tags = tags_of(page(facts_of(verdict)))
     ids = tags.attributes["id"]
     assert len(ids) == len(set(ids))

@@ -67,7 +67,7 @@ def test_a_requirement_is_held_against_the_facts(text: str, met: bool, found: st
 
 
 def test_nothing_seen_meets_nothing() -> None:
-    """Nor do strangers, of whom no share is ready and no principal known."""
+    """Nor do clients that never authenticated: they have no share and no principal."""
     nothing = {"clients_by_verdict": {"ready": 0, "unknown": 3}, "what_if": []}
     texts = ("0%", "User:alice", "no-kills@1m")
     found = judged([requirement(text) for text in texts], nothing, [])

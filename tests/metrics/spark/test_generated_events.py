@@ -10,13 +10,15 @@ from tests.support.spark import lines
 SIZE = Size(connections=8, principals=3, clients=5, days=0.1, seed=2)
 
 
-def told(size: Size) -> list[str]:
+def generated(size: Size) -> list[str]:
     return list(simulated(size, clients_of(size)))
 
 
 def test_a_seed_gives_the_same_events_and_another_gives_others() -> None:
-    assert told(SIZE) == told(SIZE)
-    assert told(SIZE) != told(Size(connections=8, principals=3, clients=5, days=0.1, seed=4))
+    assert generated(SIZE) == generated(SIZE)
+    assert generated(SIZE) != generated(
+        Size(connections=8, principals=3, clients=5, days=0.1, seed=4)
+    )
 
 
 def test_files_are_as_the_proxy_names_them(tmp_path: Path) -> None:
@@ -27,7 +29,7 @@ def test_files_are_as_the_proxy_names_them(tmp_path: Path) -> None:
 
 
 def test_copies_are_other_connections_at_other_times(spark: SparkSession) -> None:
-    templates = event_rows.parsed(lines(spark, told(SIZE)), schema_ddl())
+    templates = event_rows.parsed(lines(spark, generated(SIZE)), schema_ddl())
     made = copied(templates, copies=3, groups=3, clients=5)
     assert made.count() == 3 * templates.count()
     assert made.select("connection_id").distinct().count() == 24

@@ -112,10 +112,10 @@ def test_a_principal_is_as_ready_as_its_worst_client(spark: SparkSession) -> Non
     assert (both["verdict"], both["enforceable"]) == ("unproven", False)
 
 
-def test_what_breaks_comes_first_and_strangers_last(spark: SparkSession) -> None:
+def test_what_breaks_comes_first_and_unknown_clients_last(spark: SparkSession) -> None:
     """So that a limit on the rows leaves out those of whom there is least to say."""
     given = [
-        event(kind=EventKind.FAILED, authentications=0, connection_id="stranger"),
+        event(kind=EventKind.FAILED, authentications=0, connection_id="unknown"),
         *(
             replace(each, connection_id="ready", client_id="ready")
             for each in (
@@ -151,7 +151,7 @@ def test_software_that_breaks_is_counted_with_all_its_principals(spark: SparkSes
 
 @pytest.mark.parametrize("mechanism", [None, "X-NEW"])
 def test_a_failed_login_is_nobody(spark: SparkSession, mechanism: str | None) -> None:
-    """A stranger who claims a name does not make that principal unready."""
+    """A client that only claims a name does not make that principal unready."""
     failed = event(kind=EventKind.FAILED, authentications=0, mechanism=mechanism)
     found = verdicts(spark, failed)
     assert only(found)["verdict"] == "unknown"

@@ -32,8 +32,8 @@ UNTOLD = {"session_lifetime_ms": 0, "announced_lifetime_ms": 0}
 
 
 STANDINGS = [
-    ("told nothing", [login()], "unproven"),
-    ("told, not yet over", [login(**TOLD)], "unproven"),
+    ("no lifetime", [login()], "unproven"),
+    ("a lifetime, not yet over", [login(**TOLD)], "unproven"),
     ("SaslAuthenticate v0", [login(authenticate_version=0)], "not_capable"),
     ("raw tokens", [login(authenticate_version=None)], "not_capable"),
     (
@@ -45,7 +45,7 @@ STANDINGS = [
     ("would be", [login(**TOLD), later(EventKind.WOULD_BE_KILLED, 16, **TOLD)], "failing"),
     ("failed again", [login(**TOLD), later(EventKind.FAILED, 14, **TOLD)], "failing"),
     (
-        "killed though told nothing it could hear",
+        "killed without an announced lifetime",
         [
             login(authenticate_version=0),
             later(EventKind.EXPIRED_KILLED, 16, authenticate_version=0),
@@ -107,12 +107,12 @@ AGAIN = {"authentications": 2, "authenticated_ms": EPOCH_MS + 25 * MINUTE_MS}
         (later(EventKind.REAUTHENTICATED, 25, **{**USED_AT_20, **AGAIN}), "ready"),
         (later(EventKind.SUMMARY, 60, intervals=(LATE,), **{**TOLD, **AGAIN}), "failing"),
     ],
-    ids=["past", "told nothing", "idle", "rounded", "of the one before", "in a list"],
+    ids=["past", "no lifetime", "idle", "rounded", "of the one before", "in a list"],
 )
 def test_a_session_used_past_what_it_was_told_is_a_kill_though_that_event_is_lost(
     spark: SparkSession, what: SessionEvent, standing: str
 ) -> None:
-    """The proxy drops events if the disk refuses; what it told the client stands in the others."""
+    """The proxy drops events if the disk refuses; what it announced stands in the others."""
     after = replace(what, sequence=2)
     given = [replace(login(**TOLD), announced_lifetime_ms=what.announced_lifetime_ms), after]
     session = only(sessions_of(frame(spark, given)))
@@ -128,7 +128,7 @@ def test_what_no_session_can_have_done_is_not_believed(spark: SparkSession) -> N
     assert (session["used_ms"], session["would_be_kills"]) == (None, 1)
 
 
-def test_a_kill_that_is_told_of_counts_once(spark: SparkSession) -> None:
+def test_a_kill_with_an_event_counts_once(spark: SparkSession) -> None:
     killed = later(EventKind.EXPIRED_KILLED, 16, sequence=2, **TOLD)
     session = only(sessions_of(frame(spark, [login(**TOLD), killed])))
     assert (session["killed"], session["would_be_kills"]) == (1, 0)
@@ -190,7 +190,7 @@ def test_either_view_alone_and_both_tell_the_same(
     both = compared(given)
     assert len(both) > 15
     assert compared(given.where("kind <> 'summary'")) == both
-    # what was going on when the connection closed is told by the final row
+    # what was going on when the connection closed is in the final row
     assert compared(given.where("kind = 'summary'")) == both
 
 
@@ -216,8 +216,8 @@ def test_of_a_connection_that_was_joined_late_the_summary_rows_are_read(
     read = Rows(classified=event_rows.classified(event_rows.parsed(text)))
     found = cleaned(read, as_of_ms=10**14, keep=lambda _, each: each.localCheckpoint())
     kept = sessions(found.usage, identities(last_events(found.events, found.usage)))
-    told = sorted(tuple(row) for row in kept.select(*COMPARED).collect() if row[1] is not None)
-    assert told == compared(frame(spark, late))
+    recorded = sorted(tuple(row) for row in kept.select(*COMPARED).collect() if row[1] is not None)
+    assert recorded == compared(frame(spark, late))
 
 
 @pytest.mark.slow
@@ -242,8 +242,10 @@ def test_of_summary_rows_alone_everything_is_read_at_once(
     assert found.incomplete is not None
     assert (found.incomplete.others, found.incomplete.partly) == (False, False)
     judged = sessions(found.usage, identities(last_events(found.events, found.usage)))
-    told = sorted(tuple(row) for row in judged.select(*COMPARED).collect() if row[1] is not None)
-    assert told == compared(frame(spark, summed))
+    recorded = sorted(
+        tuple(row) for row in judged.select(*COMPARED).collect() if row[1] is not None
+    )
+    assert recorded == compared(frame(spark, summed))
 
 
 @pytest.mark.slow
@@ -263,10 +265,10 @@ def test_the_intervals_of_either_view_are_the_same(
     def found(kinds: str) -> set[Any]:
         return set(given.where(kinds).transform(intervals).drop("runs").collect())
 
-    told, summed = found("kind <> 'summary'"), found("kind = 'summary'")
+    events, summaries = found("kind <> 'summary'"), found("kind = 'summary'")
     # rounded to the millisecond from both ends of an interval
-    assert len(told) == len(summed) > 100
-    for one, other in zip(sorted(told), sorted(summed), strict=True):
+    assert len(events) == len(summaries) > 100
+    for one, other in zip(sorted(events), sorted(summaries), strict=True):
         assert one[:2] == other[:2]
         assert abs(one[2] - other[2]) <= 1
         assert (one[3] is None) == (other[3] is None)
@@ -281,16 +283,16 @@ def test_where_events_tell_all_the_lists_of_summary_rows_need_not_be_read(
     given = frame(spark, shorter)
     assert {each.kind for each in shorter} > {EventKind.CHECKPOINT, EventKind.SUMMARY}
     last = last_events(given, given.transform(usage))
-    told = rows(intervals_if_complete(given.where(adds_to_intervals()), last))
+    complete = rows(intervals_if_complete(given.where(adds_to_intervals()), last))
     listed = rows(given.transform(intervals))
 
     def by_name(found: list[dict[str, Any]]) -> dict[Any, dict[str, Any]]:
         return {(row["connection_id"], row["number"]): row for row in found}
 
-    assert by_name(told).keys() == by_name(listed).keys()
-    assert len(told) > 50
+    assert by_name(complete).keys() == by_name(listed).keys()
+    assert len(complete) > 50
     for name, row in by_name(listed).items():
-        other = by_name(told)[name]
+        other = by_name(complete)[name]
         assert abs(row["authenticated_ms"] - other["authenticated_ms"]) <= 1
         assert (row["used_ms"] is None) == (other["used_ms"] is None)
         assert row["used_ms"] is None or abs(row["used_ms"] - other["used_ms"]) <= 1
@@ -308,7 +310,7 @@ def test_who_it_is_the_last_event_says_wherever_it_stands(
 
 
 def test_a_connection_without_sasl_is_no_session(spark: SparkSession) -> None:
-    """What ACLs deny it is told, but there is nothing that it could renew, nor fail to."""
+    """Its denials are recorded, but there is nothing that it could renew, nor fail to."""
     denied = {"kind": EventKind.DENIED, "authentications": 0, "operation": "READ"}
     certified = event(principal="User:CN=alice", connection_id="c-9", **denied)
     given = frame(spark, [login(), certified])

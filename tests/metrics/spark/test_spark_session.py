@@ -61,7 +61,7 @@ def test_a_large_input_and_an_unknown_one_have_both(size: int | None, parquet: b
 @pytest.mark.usefixtures("java")
 @pytest.mark.parametrize("size", [0, SMALL_BYTES + 1, None])
 def test_java_knows_its_options(size: int | None) -> None:
-    """A JVM that is told an option that it does not know does not start."""
+    """A JVM that is given an option that it does not know does not start."""
     flags = local_options(size, parquet=False)[JAVA_OPTIONS].split()
     subprocess.run(["java", *flags, "-version"], check=True, capture_output=True, timeout=PATIENCE)
 

@@ -99,11 +99,11 @@ def test_the_profile_keeps_the_busiest_minute(spark: SparkSession) -> None:
     assert [row["authentications"] for row in found] == [2, 1]
 
 
-@pytest.mark.parametrize("view", ["told", "summed"])
+@pytest.mark.parametrize("view", ["events", "summaries"])
 def test_quantiles_are_within_one_percent(spark: SparkSession, view: str) -> None:
     values = [int(100 * 1.013**number) for number in range(500)]
     kind = EventKind.REAUTHENTICATED
-    if view == "told":
+    if view == "events":
         given = [
             later(kind, 1, connection_id=f"c-{n}", auth_latency_us=value, authentications=2)
             for n, value in enumerate(values)
@@ -138,7 +138,7 @@ def test_a_client_is_ready_from_the_day_it_was_repaired(spark: SparkSession) -> 
 def test_a_client_that_failed_and_never_re_authenticated_is_failing_still(
     spark: SparkSession,
 ) -> None:
-    """It is told once for each session; that one may go on for days."""
+    """It is recorded once for each session, which may go on for days."""
     failing = later(EventKind.WOULD_BE_KILLED, 16, **TOLD)
     days = [later(EventKind.CHECKPOINT, 1440 * n, sequence=1 + n, **TOLD) for n in (1, 2)]
     found = rows(table("by_day", frame(spark, [login(**TOLD), failing, *days])).orderBy("day"))
@@ -148,7 +148,7 @@ def test_a_client_that_failed_and_never_re_authenticated_is_failing_still(
 def test_what_was_ready_and_is_stuck_past_its_end_is_failing_until_it_renews(
     spark: SparkSession,
 ) -> None:
-    """It is told once that it would be killed, and what it did before does not help it."""
+    """It is recorded once that it would be killed, and what it did before does not help it."""
     given = [
         login(**TOLD),
         later(EventKind.REAUTHENTICATED, 60, authentications=2, **TOLD),
@@ -231,7 +231,7 @@ def test_a_ready_client_has_no_unproven_lengths(spark: SparkSession) -> None:
     assert {row["standing"] for row in found} == {"ready"}
 
 
-def test_failures_are_told_by_reason(spark: SparkSession) -> None:
+def test_failures_are_counted_by_reason(spark: SparkSession) -> None:
     first = event(kind=EventKind.FAILED, authentications=0, failure_reason="bad_credentials")
     again = later(EventKind.FAILED, 14, failure_reason="expired")
     found = {

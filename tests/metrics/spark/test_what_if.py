@@ -54,7 +54,7 @@ def uses_of(rng: random.Random, hours: float) -> list[float]:
     return uses
 
 
-def told(
+def simulated(
     told_by: ParsedHistory, logins: Sequence[float], uses: Sequence[float], end: float
 ) -> list[SessionEvent]:
     """What a connection writes, swept each minute as the proxy does."""
@@ -89,7 +89,7 @@ def connections() -> dict[str, tuple[list[list[float]], list[SessionEvent]]]:
         uses = [use for use in uses_of(rng, hours) if use > 0.5]
         if every is not None:
             uses = uses[: rng.choice([1, 3, 40])]
-        events = told(history(authenticate_version=0), logins, uses, hours * 3600)
+        events = simulated(history(authenticate_version=0), logins, uses, hours * 3600)
         ends = [*logins[1:], hours * 3600]
         sessions = [
             [begin, *(use for use in uses if begin < use < end)]
@@ -216,12 +216,12 @@ def test_what_is_unproven_is_not_called_killed(spark: SparkSession) -> None:
 
 def test_what_its_client_has_shown_elsewhere_is_not_unproven(spark: SparkSession) -> None:
     """Long before `probe` began, say: else no lifetime would ever be known to kill nothing."""
-    told = {"session_lifetime_ms": 900_000, "announced_lifetime_ms": 900_000}
+    lifetime = {"session_lifetime_ms": 900_000, "announced_lifetime_ms": 900_000}
     incomplete = login(connection_id="incomplete", last_request_ms=EPOCH_MS + 3_600_000)
-    again = later(EventKind.REAUTHENTICATED, 13, authentications=2, **told)
+    again = later(EventKind.REAUTHENTICATED, 13, authentications=2, **lifetime)
     row = only(
         what_if_table(
-            base_tables_of(frame(spark, [incomplete, login(**told), again])), (300_000,), kept
+            base_tables_of(frame(spark, [incomplete, login(**lifetime), again])), (300_000,), kept
         )
     )
     assert (row["killed_connections"], row["unproven_connections"]) == (0, 0)
@@ -245,9 +245,11 @@ def test_what_the_proxy_ended_does_not_say_that_longer_lifetimes_kill_nothing(
     """Killed at five minutes again and again, a client never shows what it would do at fifteen."""
     given = [replace(each, authenticate_version=0) for each in (login(), end)]
     lifetimes_ms = tuple(minutes * MINUTE_MS for minutes in (5, 15, 30))
-    told = rows(what_if_table(base_tables_of(frame(spark, given)), lifetimes_ms, kept))
-    assert [(row["killed_connections"], row["cut_short_connections"]) for row in told] == found
-    assert [row["cut_short_clients"] for row in told] == [count for _, count in found]
+    found_rows = rows(what_if_table(base_tables_of(frame(spark, given)), lifetimes_ms, kept))
+    assert [
+        (row["killed_connections"], row["cut_short_connections"]) for row in found_rows
+    ] == found
+    assert [row["cut_short_clients"] for row in found_rows] == [count for _, count in found]
 
 
 def test_nothing_observed_is_nothing_killed(spark: SparkSession) -> None:
