@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol, final
 
+MAX_QUOTED_CHARACTERS: Final = 256
+"""The most characters of a name that a message to the client repeats: the message's length in bytes
+is an int16 on the wire."""
+
 
 class FailureReason(StrEnum):
     """Reason for which an authentication failed: a label of metrics and events, never sent to the

@@ -18,7 +18,15 @@ from typing import Final
 from sasl.json_web_token import judge_token
 from sasl.jwks import KeyCache, KeyMissing
 from sasl.jwt_claims import AcceptedClaims, OAuthBearerSettings, deadline_of
-from sasl.mechanism import Challenge, Failure, FailureReason, KeysNeeded, Step, Success
+from sasl.mechanism import (
+    MAX_QUOTED_CHARACTERS,
+    Challenge,
+    Failure,
+    FailureReason,
+    KeysNeeded,
+    Step,
+    Success,
+)
 from sasl.oauthbearer_messages import read_client_initial_response
 from sasl.verified_tokens import VerifiedTokens
 
@@ -27,9 +35,6 @@ NAME: Final = "OAUTHBEARER"
 INVALID_TOKEN: Final = '{"status":"invalid_token"}'  # noqa: S105  (no password)
 """The error of RFC 7628 section 3.2.2, byte for byte as Kafka's `OAuthBearerSaslServer` writes
 it."""
-
-MAX_QUOTED_CHARACTERS: Final = 256
-"""Of a name in an error message, whose length in bytes is an int16 on the wire."""
 
 _CONTINUE: Final = b"\x01"
 """The client's message after an error (RFC 7628 section 3.2.3)."""

@@ -22,6 +22,7 @@ from typing import Final, final
 
 from sasl import messages
 from sasl.mechanism import (
+    MAX_QUOTED_CHARACTERS,
     Challenge,
     Failure,
     FailureReason,
@@ -46,9 +47,6 @@ KafkaChannel)."""
 MAX_SESSION_LIFETIME_MS = 10 * 365 * 24 * 3600 * 1000
 """The longest lifetime of a session in milliseconds, ten years: it bounds what a hostile token or a
 typing error can make of a deadline."""
-
-MAX_QUOTED_CHARACTERS = 256
-"""Of a name in an error message, whose length in bytes is an int16 on the wire."""
 
 ALREADY_AUTHENTICATED = "SaslAuthenticate request received after successful authentication"
 """Kafka's answer to a SaslAuthenticate that no SaslHandshake announced."""

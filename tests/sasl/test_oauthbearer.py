@@ -6,8 +6,16 @@ from hypothesis import strategies as st
 
 from sasl.jwks import UNKNOWN_KID_INTERVAL_SECONDS, KeyCache
 from sasl.jwt_claims import MAX_LIFETIME_SECONDS
-from sasl.mechanism import Challenge, Failure, FailureReason, KeysNeeded, Step, Success
-from sasl.oauthbearer import INVALID_TOKEN, MAX_QUOTED_CHARACTERS
+from sasl.mechanism import (
+    MAX_QUOTED_CHARACTERS,
+    Challenge,
+    Failure,
+    FailureReason,
+    KeysNeeded,
+    Step,
+    Success,
+)
+from sasl.oauthbearer import INVALID_TOKEN
 from sasl.oauthbearer_messages import (
     MAX_PAIRS,
     client_initial_response,
