@@ -70,7 +70,7 @@ class Outcome:
         fed."""
 
 
-SILENCE = Outcome()
+NO_REPLY = Outcome()
 
 
 class Session:
@@ -186,7 +186,7 @@ class Session:
         if mechanism is None:
             self._fail(FailureReason.UNSUPPORTED_MECHANISM)
             if previous is not None:  # Kafka closes such a re-authentication without a word
-                return SILENCE
+                return NO_REPLY
             return Outcome(
                 reply=messages.handshake_response(messages.UNSUPPORTED_SASL_MECHANISM, offered)
             )
@@ -252,7 +252,7 @@ class Session:
     ) -> Outcome:
         self._fail(reason)
         if version is None:  # raw tokens have no way to say no
-            return SILENCE
+            return NO_REPLY
         if message is None:
             message = _invalid_credentials(state)
         return Outcome(
@@ -273,7 +273,7 @@ class Session:
             handshake_version=handshake_version,
             previous=previous,
         )
-        return SILENCE
+        return NO_REPLY
 
 
 def session_lifetime_ms(terms: Terms, credential_deadline: float | None, now: float) -> int:

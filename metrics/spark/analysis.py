@@ -112,14 +112,14 @@ def _authentication_counts(events: DataFrame, incomplete: IncompleteEvents | Non
     if not incomplete.others and not incomplete.partly:
         return authentication_counts_of_summaries(events)
     counted = authentication_counts_of_summaries(
-        event_rows.of(events, incomplete.rows.where("without_events"))
+        event_rows.of_connections(events, incomplete.rows.where("without_events"))
     )
     if incomplete.partly:
-        partly = event_rows.of(events, incomplete.rows.where("NOT without_events"))
+        partly = event_rows.of_connections(events, incomplete.rows.where("NOT without_events"))
         counted = counted.unionByName(authentication_counts_of_either_view(partly))
     if incomplete.others:
         counted = counted.unionByName(
-            authentication_counts(event_rows.others(events, incomplete.rows))
+            authentication_counts(event_rows.without_connections(events, incomplete.rows))
         )
     return counted
 
@@ -130,9 +130,13 @@ def what_if_table(rows: BaseTables, lifetimes_ms: tuple[int, ...], keep: Keep) -
     if rows.incomplete is None:
         used = _complete_intervals(rows, long_used)
     else:
-        used = intervals(event_rows.of(rows.events, event_rows.of(long_used, rows.incomplete.rows)))
+        used = intervals(
+            event_rows.of_connections(
+                rows.events, event_rows.of_connections(long_used, rows.incomplete.rows)
+            )
+        )
         if rows.incomplete.others:
-            complete = event_rows.others(long_used, rows.incomplete.rows)
+            complete = event_rows.without_connections(long_used, rows.incomplete.rows)
             used = used.unionByName(_complete_intervals(rows, complete))
     kill_rows = keep("kills", kills(used, lifetimes_ms))
     return what_if(by_their_clients(rows.sessions, rows.clients), kill_rows, lifetimes_ms)
@@ -140,8 +144,8 @@ def what_if_table(rows: BaseTables, lifetimes_ms: tuple[int, ...], keep: Keep) -
 
 def _complete_intervals(rows: BaseTables, connections: DataFrame) -> DataFrame:
     """Give the intervals of connections with an event for each authentication."""
-    events = event_rows.of(rows.events.where(adds_to_intervals()), connections)
-    return intervals_if_complete(events, event_rows.of(rows.last, connections))
+    events = event_rows.of_connections(rows.events.where(adds_to_intervals()), connections)
+    return intervals_if_complete(events, event_rows.of_connections(rows.last, connections))
 
 
 TABLES: Mapping[str, Callable[[BaseTables], DataFrame]] = {

@@ -60,16 +60,20 @@ def cleaned(rows: Rows, *, as_of_ms: int, keep: Keep) -> Cleaned:
     if totals["parts"] and not only_summaries:
         anew = keep("parts", sequence_rows.where(~f.col("whole")))
     if totals["suspects"]:
-        suspects = events if anew is None else event_rows.of(events, anew.where("suspect"))
+        suspects = (
+            events if anew is None else event_rows.of_connections(events, anew.where("suspect"))
+        )
         doubled = keep("doubled", suspects.transform(event_rows.with_duplicates))
         # most are suspect because an event is missing
         if not doubled.isEmpty():
             exact = keep("exact", event_rows.without_duplicates(events, doubled))
-            events = event_rows.others(events, doubled).unionByName(exact)
+            events = event_rows.without_connections(events, doubled).unionByName(exact)
             anew = doubled if anew is None else anew
     if anew is not None:
-        again = event_rows.of(events, anew).transform(usage)
-        usage_rows = keep("all_usage", event_rows.others(usage_rows, anew).unionByName(again))
+        again = event_rows.of_connections(events, anew).transform(usage)
+        usage_rows = keep(
+            "all_usage", event_rows.without_connections(usage_rows, anew).unionByName(again)
+        )
         sequence_rows, totals = _sequences(usage_rows)
     lines = counts | {
         event_rows.Problem.FUTURE.value: future,

@@ -144,13 +144,13 @@ def problem_counts() -> list[Column]:
     return counts
 
 
-def of(events: DataFrame, connections: DataFrame) -> DataFrame:
+def of_connections(events: DataFrame, connections: DataFrame) -> DataFrame:
     """Give the events of these connections (a column `connection_id`)."""
     return events.join(_names(connections), "connection_id", "left_semi")
 
 
-def others(events: DataFrame, connections: DataFrame) -> DataFrame:
-    """Give the events of all other connections."""
+def without_connections(events: DataFrame, connections: DataFrame) -> DataFrame:
+    """Give the events of all connections but these."""
     return events.join(_names(connections), "connection_id", "left_anti")
 
 
@@ -174,7 +174,7 @@ def with_duplicates(events: DataFrame) -> DataFrame:
 
 def without_duplicates(events: DataFrame, connections: DataFrame) -> DataFrame:
     """Give the events of these connections, one of each name."""
-    return of(events, connections).dropDuplicates(["connection_id", "sequence"])
+    return of_connections(events, connections).dropDuplicates(["connection_id", "sequence"])
 
 
 def _problem() -> Column:

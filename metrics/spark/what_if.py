@@ -17,8 +17,8 @@ from metrics.period import MINUTE_MS
 from metrics.report.verdicts import Verdict
 from metrics.spark.clients import CLIENT_KEY
 from metrics.spark.intervals import begin_of_minute
+from metrics.spark.usage import DAY_MS
 
-DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 
 DEFAULT_LIFETIMES_MS = tuple(minutes * MINUTE_MS for minutes in (5, 15, 30, 60, 240))
