@@ -72,8 +72,7 @@ class Client:
         self.handshake_version = handshake_version
         self.authenticate_version = authenticate_version
         self.principal = principal
-        """The principal of a client without SASL, which has no session and no events but denials.
-        None: the client uses SASL."""
+        """The principal of a client without SASL, for its denials; None: it uses SASL."""
 
 
 @final
@@ -101,10 +100,8 @@ class Grant:
         self.session_lifetime_ms: Final = session_lifetime_ms
         """The lifetime that the session is held to, in milliseconds; 0: it is held to none."""
         self.announced_lifetime_ms: Final = announced_lifetime_ms
-        """The lifetime that the client received, in milliseconds; 0: none, or its protocol has no
-        field for one."""
+        """The lifetime announced, in milliseconds; 0: none, or none can be announced."""
         self.credential_lifetime_ms: Final = credential_lifetime_ms
-        """The time that the token had left, in milliseconds; None: the credential does not
-        expire."""
+        """Milliseconds that the token had left; None: the credential does not expire."""
         self.latency: Final = latency
         """The time from the arrival of the SaslHandshake to success, in seconds."""

@@ -10,8 +10,7 @@ from typing import Final, final
 from metrics.events import MAX_INT64, MAX_TEXT_CHARS
 
 MAX_CACHED_TEXTS: Final = 1_024
-"""The number of texts that are kept encoded: 4 MiB at most, if clients send long and ever new
-ones."""
+"""The number of texts that are kept encoded: 4 MiB at most, if all are long."""
 
 _SURELY_FITS: Final = 2**61
 """The largest number that compiled code compares without making objects of both sides."""
@@ -21,8 +20,7 @@ _SMALL: Final = [str(number) for number in range(256)]
 
 _KEYS: Final[dict[str, str]] = {}
 _TEXTS: Final[dict[str, str]] = {}
-"""The encoded form of recent texts: names, addresses, versions and reasons come again in the next
-line."""
+"""The encoded form of recent texts: names, addresses, versions and reasons come again."""
 
 
 @final

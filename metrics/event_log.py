@@ -12,8 +12,7 @@ from metrics.event_files import EventFile, enforce_retention, file_stem, recover
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 5.0
-"""The time in seconds for which events are dropped after a failed write, so that a full disk is not
-hammered."""
+"""Seconds for which events are dropped after a failed write: a full disk is not hammered."""
 
 WARNING_SECONDS = 60.0
 """The least time in seconds between two warnings."""
@@ -29,8 +28,7 @@ class EventLogSettings:
     rotate_bytes: int = 64 * 1024 * 1024
     """The size in bytes at which a file is closed; it may be larger by one write."""
     rotate_seconds: float = 300.0
-    """The age in seconds at which a file is closed at the latest: readers of closed files see
-    events no later."""
+    """The age in seconds at which a file is closed: readers see events no later."""
     retention_bytes: int | None = None
     """The size in bytes that all closed files of the directory may have; beyond it the oldest are
     removed. None: no file is removed."""
@@ -53,8 +51,7 @@ class EventLog:
         self.dropped = 0
         """The number of events lost because the disk refused a write."""
         self.removed = 0
-        """The number of events lost with files that were removed, or moved away, before they were
-        closed."""
+        """The number of events lost with files that were removed or moved before they closed."""
 
     def recover(self) -> None:
         """Close what a run before left open."""

@@ -12,11 +12,9 @@ from typing import Final, final
 from metrics.history import SessionHistory
 
 BYTES_PER_SECOND: Final = 2_048
-"""The rate at which all workers together write such events: two connections a second, 177 MB a
-day."""
+"""The rate of all workers together: two connections a second, 177 MB a day."""
 BURST_BYTES: Final = 1_048_576
-"""The bytes that each worker may write at once: a thousand connections, as when a fleet comes with
-a bad secret."""
+"""The burst of each worker: a thousand connections, as when a fleet has a bad secret."""
 
 
 @final
@@ -34,8 +32,7 @@ class UnauthenticatedEventLimit:
         """The number of lines that were dropped."""
 
     def allows(self, history: SessionHistory, lines: list[str], now: float) -> bool:
-        """Return True if the lines of an unauthenticated connection are to be written: all of them,
-        or none."""
+        """Return True if the lines of an unauthenticated connection are to be written."""
         debt = max(0.0, self._spent_until - now)
         if history.is_logged is None:
             history.is_logged = debt * self._bytes_per_second < BURST_BYTES

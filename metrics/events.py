@@ -48,8 +48,7 @@ class EventKind(StrEnum):
     EXPIRED_KILLED = "expired-killed"
     """`enforce`: the connection was used past its session's end and is closed (KIP-368)."""
     WOULD_BE_KILLED = "would-be-killed"
-    """`probe`: the connection was used past its session's end and lives on; once for each
-    session."""
+    """`probe`: the connection was used past its session's end; once for each session."""
     NO_REAUTH = "no-reauth"
     """Follows `authenticated` if the client used SaslAuthenticate v0 or raw tokens, so that no
     lifetime can be announced to it (KIP-368, successful-authentication-no-reauth)."""

@@ -51,8 +51,7 @@ class Metric:
     """The base unit of the values; empty: they are numbers of things."""
     merge: Merge = Merge.SUM
     buckets: tuple[float, ...] = ()
-    """The upper bounds of a histogram's buckets, ascending, without +Inf; empty: it is no
-    histogram."""
+    """The upper bounds of a histogram's buckets, ascending, without +Inf; else empty."""
     kip: tuple[KipMetric, ...] = ()
     """The metrics of a KIP that this one stands for."""
     max_label_sets: int = DEFAULT_MAX_LABEL_SETS

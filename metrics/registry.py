@@ -28,8 +28,7 @@ are 0 from the start."""
 LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 LIFETIME_BUCKETS = (0.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 14400.0, 43200.0, 86400.0)
-"""The bounds of the lifetime left, in seconds. At or below 0 are sessions past their end: idle, or
-in `probe`."""
+"""The bounds of the lifetime left, in seconds; up to 0 are sessions past their end."""
 
 SUCCESSFUL_AUTHENTICATION = counter(
     "successful_authentication_total",

@@ -23,8 +23,7 @@ MAX_ITERATIONS: Final = 16384
 """The most iterations that AlterUserScramCredentials accepts: Kafka's
 `ScramMechanism.maxIterations` (KIP-554)."""
 DEFAULT_ITERATIONS: Final = 8192
-"""The number of iterations by default: that of Kafka's documentation, twice what RFC 7677
-demands."""
+"""The default number of iterations, as in Kafka's documentation: twice RFC 7677's least."""
 
 
 class ScramMechanism(Enum):
@@ -165,7 +164,5 @@ class CredentialSource(Protocol):
         ...
 
     def shape_shares(self, mechanism: ScramMechanism) -> ShapeShares:
-        """Return the distribution of the shapes of this mechanism's verifiers; it is made
-        beforehand.
-        """
+        """Return the distribution of this mechanism's shapes, which is made beforehand."""
         ...

@@ -26,8 +26,7 @@ _LAST_CHARACTERS: Final = {
     2: "AQgw",
     3: "AEIMQUYcgkosw048",
 }
-"""The characters that may end canonical base64url, by the length modulo 4 (RFC 4648 section
-3.5)."""
+"""The characters that may end canonical base64url, by length modulo 4 (RFC 4648, 3.5)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +94,7 @@ def _parse(token: str) -> _SignedToken | FailureReason:
 
 
 def _demands_extensions(header: dict[str, Any]) -> bool:
-    """Return True if `crit` demands extensions (RFC 7515 section 4.1.11), of which none is known
-    here.
-    """
+    """Return True if the header has `crit` (RFC 7515 section 4.1.11): no extension is known."""
     return "crit" in header
 
 

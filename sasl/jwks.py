@@ -68,8 +68,7 @@ class KeyMissing(Enum):
     UNKNOWN_KID = auto()
     """The key id is not in the document; a fetch may help."""
     NO_FIT = auto()
-    """The named key is of another type, or several keys fit a token without `kid`; no fetch
-    helps."""
+    """The named key is of another type, or several fit a missing `kid`; no fetch helps."""
 
 
 class KeyCache(RefreshSchedule):
@@ -83,8 +82,7 @@ class KeyCache(RefreshSchedule):
         self._loaded_at: float | None = None
         self._tried_at: float | None = None
         self.ignored_keys: tuple[str, ...] = ()
-        """One line of text for each key of the last good document that is not used, with the
-        reason."""
+        """One line of text for each unused key of the last good document, with the reason."""
 
     @property
     def key_count(self) -> int:

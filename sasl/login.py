@@ -69,8 +69,7 @@ class LoggedIn:
     """The server knows us, and we know the server."""
 
     session_lifetime_ms: int
-    """The session's lifetime in milliseconds; 0: it has no end, or SaslAuthenticate v0 has no field
-    for it."""
+    """The session's lifetime in milliseconds; 0: it has no end, or v0 has no field for it."""
 
 
 Step = Say | Derive | LoggedIn
@@ -94,9 +93,7 @@ class ClientExchange(Protocol):
         ...
 
     def step(self, challenge: bytes) -> bytes | Derive | None:
-        """Return the next message; None: the exchange is complete and the server proven. Raises
-        LoginError.
-        """
+        """Return the next message; None: logged in, and the server proven. Raises LoginError."""
         ...
 
 

@@ -20,14 +20,12 @@ is an int16 on the wire."""
 
 
 class FailureReason(StrEnum):
-    """Reason for which an authentication failed: a label of metrics and events, never sent to the
-    client."""
+    """Reason for which an authentication failed, for metrics and events, not for the client."""
 
     BAD_MESSAGE = "bad_message"
     """The message does not parse, or breaks the mechanism's grammar."""
     BAD_CREDENTIALS = "bad_credentials"
-    """The user is unknown or the password wrong; not distinguished, so that nobody can find out who
-    exists."""
+    """The user or the password is wrong; which of them is not distinguished."""
     BAD_SIGNATURE = "bad_signature"
     """The token's signature does not fit its key."""
     UNKNOWN_KEY = "unknown_key"
@@ -91,8 +89,7 @@ class Success:
         self.name: Final = name
         """The principal's name, without its type: `alice` for `User:alice`."""
         self.credential_deadline: Final = credential_deadline
-        """The time in monotonic seconds at which the credential (a token) expires; None: it does
-        not."""
+        """The expiry of the credential (a token), monotonic seconds; None: it has none."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Success) and self._cells() == other._cells()

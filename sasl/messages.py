@@ -24,8 +24,7 @@ ILLEGAL_SASL_STATE = 34
 SASL_AUTHENTICATION_FAILED = 58
 
 MAX_RESPONSE_BYTES: Final = 524_288
-"""The most bytes of a response in a login: as many as `sasl.server.max.receive.size` lets the other
-side send."""
+"""The most bytes of a login's response, as many as `sasl.server.max.receive.size`."""
 MAX_MECHANISMS = 64
 """The number of mechanisms that are read of those that a server says it has."""
 

@@ -33,8 +33,7 @@ from sasl.verified_tokens import VerifiedTokens
 NAME: Final = "OAUTHBEARER"
 
 INVALID_TOKEN: Final = '{"status":"invalid_token"}'  # noqa: S105  (no password)
-"""The error of RFC 7628 section 3.2.2, byte for byte as Kafka's `OAuthBearerSaslServer` writes
-it."""
+"""The error of RFC 7628 section 3.2.2, as Kafka's `OAuthBearerSaslServer` writes it."""
 
 _CONTINUE: Final = b"\x01"
 """The client's message after an error (RFC 7628 section 3.2.3)."""

@@ -3,8 +3,7 @@
 from typing import Final
 
 MAX_DOUBLINGS: Final = 32
-"""The number of times that the wait after failures doubles, so that no number overflows after a
-long outage."""
+"""The number of times that the wait doubles, so that no number overflows."""
 
 
 class RefreshSchedule:
@@ -17,8 +16,7 @@ class RefreshSchedule:
         self._failures_in_a_row = 0
         self._next_refresh: float | None = None
         self.refresh_failures = 0
-        """The number of fetches that failed or brought nothing good since the start, for
-        metrics."""
+        """The number of failed or useless fetches since the start, for metrics."""
         self.last_error: str | None = None
         """The error of the last fetch; None: it was good, or there was none."""
 

@@ -52,8 +52,7 @@ show."""
 
 
 class SaltForm(NamedTuple):
-    """Form in which a salt is written. Forms are ordered, so that users can be counted up to
-    one."""
+    """Form in which a salt is written; ordered, so that users can be counted up to one."""
 
     coding: str
     """The coding: Kafka's, padded base 64, or one of the alphabets."""

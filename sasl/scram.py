@@ -39,8 +39,7 @@ _FRACTION_BITS: Final = 53
 AUTHORIZATION_ID_DIFFERS: Final = (
     "Authentication failed: Client requested an authorization id that is different from username"
 )
-"""The message of Kafka 4.1 `ScramSaslServer.evaluateResponse`; here it is sent before the user is
-looked up."""
+"""The message of Kafka 4.1 `ScramSaslServer.evaluateResponse`, sent before the look-up."""
 
 _TOKEN_AUTHENTICATION: Final = "tokenauth"  # noqa: S105  (the name of an extension)
 """The extension that marks a delegation token's login (KIP-48), which is not offered."""

@@ -8,8 +8,7 @@ from sasl.credentials import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism
 from sasl.scram import auth_message, new_nonce, xor
 
 MAX_SALTED_PASSWORDS: Final = 16
-"""The number of derived passwords that are kept: a server that sends ever new salts cannot fill the
-memory."""
+"""The number of derived passwords kept, whatever salts a server sends."""
 
 _GS2_HEADER: Final = "n,,"
 _CHANNEL_BINDING: Final = messages.encode_base64(_GS2_HEADER.encode())

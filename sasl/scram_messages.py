@@ -59,8 +59,7 @@ class ClientFirst:
         extensions: tuple[tuple[str, str], ...],
     ) -> None:
         self.gs2_header = gs2_header
-        """The GS2 header, which the last message's `c=` must repeat, so that nobody in between
-        changed it."""
+        """The GS2 header, which `c=` of the last message must repeat."""
         self.authorization_id: Final = authorization_id
         self.username: Final = username
         self.nonce: Final = nonce

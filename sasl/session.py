@@ -41,8 +41,7 @@ from sasl.states import (
 )
 
 MIN_REAUTHENTICATION_INTERVAL = 1.0
-"""The least time in seconds between the beginnings of two re-authentications (Kafka:
-KafkaChannel)."""
+"""The least time between two re-authentications, in seconds (Kafka: KafkaChannel)."""
 
 MAX_SESSION_LIFETIME_MS = 10 * 365 * 24 * 3600 * 1000
 """The longest lifetime of a session in milliseconds, ten years: it bounds what a hostile token or a
@@ -63,11 +62,9 @@ class Outcome:
 
     def __init__(self, *, reply: bytes | None = None, wants_keys: bool = False) -> None:
         self.reply: Final = reply
-        """The body of the response; None: there is none. For raw tokens it is the whole frame's
-        content."""
+        """The response's body, or, for raw tokens, the frame's content; None: no response."""
         self.wants_keys: Final = wants_keys
-        """True: look for newer signing keys, then call `keys_sought`, before anything else is
-        fed."""
+        """True: look for newer signing keys, then call `keys_sought` before anything else."""
 
 
 NO_REPLY = Outcome()

@@ -31,8 +31,7 @@ class SignatureAlgorithm:
     verifier: Algorithm
     key_types: tuple[type, ...]
     curve: type[EllipticCurve] | None = None
-    """The curve of an ES algorithm (RFC 7518 section 3.4); None: the algorithm has no curve, or
-    several."""
+    """The curve of an ES algorithm (RFC 7518 section 3.4); None: any curve of the key type."""
 
     def fits(self, key: PublicKey) -> bool:
         """Return True if a key of this type may be used with the algorithm."""

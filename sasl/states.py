@@ -24,8 +24,7 @@ class Terms:
 
     enforcement: Enforcement
     max_reauth_ms: int
-    """The longest session in milliseconds, `connections.max.reauth.ms`; 0: only a token's own
-    expiry bounds it."""
+    """The longest session, `connections.max.reauth.ms`; 0: only a token's expiry bounds it."""
 
 
 @final
@@ -36,8 +35,7 @@ class AwaitHandshake:
 
     def __init__(self, *, api_versions_answered: bool = False) -> None:
         self.api_versions_answered: Final = api_versions_answered
-        """True after an ApiVersions that was answered without an error: a second one is then
-        illegal."""
+        """True after an ApiVersions was answered without an error: another is illegal."""
 
 
 @final
@@ -90,8 +88,7 @@ class Authenticated:
         self.session_lifetime_ms: Final = session_lifetime_ms
         """The session's lifetime in milliseconds, as KIP-368 announces it; 0: it has none."""
         self.credential_lifetime_ms: Final = credential_lifetime_ms
-        """The time that the token had left, in milliseconds; None: the credential does not
-        expire."""
+        """Milliseconds that the token had left; None: the credential does not expire."""
         self.deadline: Final = deadline
         """The end of the session, in monotonic seconds; None: it has no end."""
         self.reauthentications: Final = reauthentications
@@ -127,8 +124,7 @@ class Authenticating:
         self.mechanism: Final = mechanism
         self.handshake_version: Final = handshake_version
         self.exchange: Final = exchange
-        """The exchange under way; None: the mechanism is not the session's, so the next token is
-        refused."""
+        """The exchange under way; None: of another mechanism, so the next token is refused."""
         self.begun_at: Final = begun_at
         self.previous: Final = previous
         """The session that is being renewed; None at a first login."""

@@ -11,8 +11,7 @@ import re
 from typing import Any, Final, NoReturn
 
 MAX_NESTING: Final = 32
-"""The depth to which arrays and objects may be nested; claims and key sets have fewer than ten
-levels."""
+"""The greatest depth of arrays and objects; claims and key sets have fewer than ten."""
 
 _NO_BRACKETS: Final = re.compile(r'[^][{}"]++|"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 """The pattern of strings, closed or not, and of all else that opens and closes nothing."""
@@ -50,5 +49,4 @@ def _no_constant(name: str) -> NoReturn:
 
 
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique_names, parse_constant=_no_constant)
-"""The decoder, made once: `json.loads` would make one for each text, which costs more than a
-token's JSON."""
+"""The decoder, made once: `json.loads` makes one each time, at the cost of parsing."""

@@ -32,8 +32,7 @@ _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCacheSettings:
-    """Schedule on which a token is refreshed: Kafka's `sasl.login.*`, with its defaults and
-    bounds."""
+    """Schedule of token refreshes: Kafka's `sasl.login.*`, with its defaults and bounds."""
 
     refresh_window_factor: float = 0.8
     """The share of a token's lifetime after which it is refreshed

@@ -7,8 +7,7 @@ from statistics import linear_regression
 from typing import Any
 
 TREND_DAYS = 28
-"""The number of days that the projection looks back; earlier ones say little about the pace of
-today."""
+"""The number of days that the projection looks back."""
 
 ENOUGH_CLIENTS = 0.5
 """The least share of the fullest day's clients that a day must have seen to be counted: one that

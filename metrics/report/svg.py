@@ -15,8 +15,7 @@ _BROADEST = 90
 _CHARACTER = 7.3
 """The width of a digit in the size of the ticks, in the broadest of the usual typefaces."""
 _MARK_ROWS, _MARK_ROW = 3, 13
-"""The number of rows in which the labels of marks stand above the columns, by turns, and a row's
-height."""
+"""The number of rows of the marks' labels above the columns, and a row's height."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

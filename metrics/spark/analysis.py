@@ -32,14 +32,12 @@ STORM_POINTS = 480
 """The number of points of the storm plot: more than a screen shows apart."""
 
 Keep = Callable[[str, DataFrame], DataFrame]
-"""Function that takes a name and a DataFrame, and returns one of the same rows that is not computed
-again."""
+"""Function that returns the rows of a DataFrame, kept under a name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncompleteEvents:
-    """Connections with authentications that only summary rows record, as their events were
-    dropped."""
+    """Connections with authentications that only summary rows record."""
 
     rows: DataFrame
     """The columns `connection_id` and `without_events` (no event records any authentication)."""

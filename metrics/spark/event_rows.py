@@ -46,8 +46,7 @@ _UNREAD = frozenset(
 )
 
 FIELDS = ", ".join(f"{each.name} {each.type}" for each in EVENT_SCHEMA if each.name not in _UNREAD)
-"""The fields that the report reads, as Spark's DDL; parsing and keeping the rest would cost
-more."""
+"""The fields that the report reads, as Spark's DDL; reading the rest would cost more."""
 
 _TIMES = (
     "timestamp_ms",
@@ -72,8 +71,7 @@ class Problem(StrEnum):
     """Reason for which a line is set aside."""
 
     UNREADABLE = "unreadable"
-    """The line is no JSON object, or has none of the fields that name an event: a truncated last
-    line."""
+    """The line is no JSON object, or lacks a field that names an event: it was cut."""
     UNKNOWN_VERSION = "unknown_version"
     UNKNOWN_KIND = "unknown_kind"
     IMPOSSIBLE = "impossible"

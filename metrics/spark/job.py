@@ -67,8 +67,7 @@ class Settings:
     """The present time for the report, epoch ms."""
     master: str | None = "local[*]"
     state: str | None = None
-    """The folder of a table of events that is kept from one run to the next; None: everything is
-    read anew."""
+    """The folder of the table that later runs add to; None: everything is read anew."""
     bootstrap_servers: str | None = None
     kafka_options: dict[str, str] = field(default_factory=dict, repr=False)
 

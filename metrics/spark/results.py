@@ -20,8 +20,7 @@ from metrics.spark.sources import literal
 from metrics.spark.spark_session import another_session, tune_for_little
 
 MAX_ROWS = 5_000
-"""The number of clients, and of principals, that are collected for the page; the tables hold
-all."""
+"""The number of clients, and of principals, on the page; the tables hold all."""
 
 BUSIEST = 20
 """The number of minutes that are listed as storms."""
@@ -30,8 +29,7 @@ _SHOWN = ("sessions", "clients")
 """The DataFrames that most tables are made from and that are tables of the report themselves."""
 
 FEW_CONNECTIONS = 200_000
-"""The number of connections up to which interpreting queries takes less time than compiling
-them."""
+"""The number of connections up to which queries are not compiled, as that takes longer."""
 
 
 Progress = Callable[[str], None]

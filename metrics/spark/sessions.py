@@ -30,8 +30,7 @@ IDENTITY = (
     "connected_ms",
     "last_request_ms",
 )
-"""The columns that identify a connection; they fill while it is young, so the latest values are
-valid."""
+"""The columns that identify a connection, of which the latest values are valid."""
 
 INTERVAL = (
     "kind",

@@ -21,8 +21,7 @@ ALL_FILES = "{*.jsonl,*.jsonl.gz,*.jsonl.zst,part-*.json,part-*.json.gz,*.jsonl.
 """The same and the files that still grow: their last line may be half, and is then set aside."""
 
 _ANY_AGE = "36500d"
-"""The greatest age of a file; by default Spark ignores files older by a week than the newest it
-read."""
+"""The greatest age of a file; Spark's default ignores files a week older than the newest."""
 
 _PATTERNS = (*ALL_FILES.strip("{}").split(","), "*.parquet")
 
@@ -77,8 +76,7 @@ class KafkaSource:
     bootstrap_servers: str
     topic: str
     options: dict[str, str] = field(default_factory=dict, repr=False)
-    """Further options of the connector, e.g. `kafka.security.protocol`; they may hold a
-    password."""
+    """Further options of the connector, e.g. `kafka.security.protocol`, or a password."""
 
     def batch(self, spark: SparkSession) -> DataFrame:
         """Read the topic from its beginning to its present end."""

@@ -31,8 +31,7 @@ _SQL = {
 """The settings of the planner, for inputs of any size."""
 
 SMALL_BYTES = 64 * 1024 * 1024
-"""The size in bytes up to which the JVM's start is most of the time, and its first compiler is
-enough."""
+"""The size in bytes up to which the JVM's start takes most of the time."""
 
 _SMALL_SQL = {
     "spark.sql.shuffle.partitions": "1",
@@ -44,8 +43,7 @@ _SMALL_SQL = {
 }
 
 _METASPACE = "-XX:MetaspaceSize=256m"
-"""The first size of the metaspace: Spark's classes exceed the default four times, each with a full
-GC."""
+"""The metaspace at the start: Spark's classes exceed the default, with four full GCs."""
 
 _SMALL = _SMALL_SQL | {
     JAVA_OPTIONS: f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {_METASPACE} -Xmn256m",
@@ -57,8 +55,7 @@ MEDIUM_PARQUET_BYTES = 8 * 1024 * 1024 * 1024
 longer than its code saves: parsing lines is mostly Java's own code, and much of it."""
 
 _COLLECTOR = "-XX:+UseParallelGC"
-"""The collector: a batch job does not mind pauses, and this one costs half as much as the
-default."""
+"""The collector: a batch job minds no pauses, and it costs half of the default."""
 
 _LARGE = {
     JAVA_OPTIONS: f"{_COLLECTOR} {_METASPACE}",

@@ -13,8 +13,7 @@ from metrics.spark.usage import Occurrence
 QUANTILES = (0.5, 0.95, 0.99)
 
 SHORTEST_SENSIBLE_TOKEN_MS = 60_000
-"""The lifetime in milliseconds below which a token makes its client re-authenticate more than once
-a minute."""
+"""The lifetime in milliseconds below which a token is renewed more than once a minute."""
 
 
 def storms(count_rows: DataFrame) -> DataFrame:

@@ -52,8 +52,7 @@ _ROUNDING_MS = 1
 """The error in milliseconds that rounding may add to the difference of two times."""
 
 _SQUARABLE = 1_000_000
-"""The largest number whose squares can be added up in 64 bits; connections with larger ones are
-suspects."""
+"""The largest number whose squares add up in 64 bits; larger ones make suspects."""
 
 
 def usage(events: DataFrame) -> DataFrame:
