@@ -50,7 +50,11 @@ class CloseReason(StrEnum):
     KILLED = "killed"
     """By an operator (`reauth-proxy sessions kill`)."""
     TOO_MANY_CONNECTIONS = "too_many_connections"
-    """`max.connections` are open."""
+    """`max.connections` are open, all of them authenticated."""
+    TOO_MANY_FROM_ADDRESS = "too_many_from_address"
+    """`max.connections.per.ip`, or what overrides it, are open from its address."""
+    EVICTED = "evicted"
+    """`max.connections` were open, and it had gone unauthenticated for longest."""
     CONNECTION_RATE = "connection_rate"
     """Its address creates connections faster than its quota allows (KIP-612)."""
     INTERNAL_ERROR = "internal_error"
@@ -150,6 +154,11 @@ class Close:
         """Frame for the client, sent when the delay is over."""
 
 
+@dataclass(frozen=True, slots=True)
+class CountAuthenticated:
+    """Tell who counts connections that this one has authenticated, for the first time."""
+
+
 Command = (
     ConnectToBroker
     | PauseClient
@@ -164,5 +173,6 @@ Command = (
     | SeekRoom
     | AwaitTurn
     | Deliberate
+    | CountAuthenticated
     | Close
 )

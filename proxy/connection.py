@@ -19,6 +19,7 @@ from proxy.commands import (
     CloseReason,
     Command,
     ConnectToBroker,
+    CountAuthenticated,
     PauseBroker,
     PauseClient,
     ResumeBroker,
@@ -83,8 +84,7 @@ class Connection:
     ) -> None:
         self.connection_id = connection_id
         self.peer_host = peer_host
-        self.rules = rules
-        self.target = target
+        self.rules, self.target = rules, target
         self.session = Session(rules.mechanisms, rules.terms)
         self.responses = Responses(to_client)
         self.requests = Requests(self, now)
@@ -153,6 +153,7 @@ class Connection:
         self.requests.expires_at = inf if session.deadline is None else session.deadline
         if not session.reauthentications:
             self.requests.guard(self.rules.rights.admit(self, session.principal))
+            self.commands.append(CountAuthenticated())
         self.meter()
         self.observer.authenticated(self, session, now)
 

@@ -5,7 +5,7 @@ import logging
 import ssl
 from collections.abc import Callable
 from time import monotonic
-from typing import Final, cast
+from typing import cast
 
 from proxy.commands import CloseReason, Consult, DeriveKeys, SeekIdentity
 from proxy.config.tls import SecurityProtocol
@@ -25,10 +25,6 @@ from proxy.upstream_login import UpstreamLogin
 from sasl.login import LoginError
 
 log = logging.getLogger(__name__)
-
-SHARE_OF_WAITING: Final = 10
-"""One connection in so many may be kept unserved for its address connecting too often; further ones
-are closed at once, or a storm from one address would leave no room for others."""
 
 
 class Door:
@@ -88,23 +84,18 @@ class Door:
     def opened(self, client: ClientSide) -> Connection | Refused | None:
         """A client connected; None refuses it."""
         listener = self._listener
-        if listener.is_full:
-            listener.observer.refused(CloseReason.TOO_MANY_CONNECTIONS)
-            return None
         broker = self._broker()
         if broker is None:
             listener.observer.refused(CloseReason.BROKER_UNREACHABLE)
             return None
         now = monotonic()
-        if listener.quotas is not None:
-            delay = listener.quotas.admit(client.peer_host, now)
-            if delay:
-                listener.observer.refused(CloseReason.CONNECTION_RATE)
-                if len(listener.waiting) >= listener.most_connections // SHARE_OF_WAITING:
-                    return None
-                listener.waiting.add(client)
-                self.loop.call_later(delay, self._turn_away, client)
-                return Refused()
+        delay = 0.0 if listener.quotas is None else listener.quotas.admit(client.peer_host, now)
+        if delay:
+            return self._keep_waiting(client, delay)
+        refused = listener.admit(client, client.peer_host)
+        if refused is not None:
+            listener.observer.refused(refused)
+            return None
         connection = Connection(
             connection_id=self._office.next_connection_id(),
             peer_host=client.peer_host,
@@ -117,17 +108,37 @@ class Door:
         listener.observer.opened(connection, now)
         if listener.protocol is SecurityProtocol.PLAINTEXT:
             connection.dialogue.admit(ANONYMOUS, now)
+            self.authenticated(client)
         listener.clients.add(client)
         return connection
+
+    def _keep_waiting(self, client: ClientSide, delay: float) -> Refused | None:
+        """Close a connection too many after `delay`, or at once where it would take room."""
+        listener = self._listener
+        listener.observer.refused(CloseReason.CONNECTION_RATE)
+        no_room = (
+            listener.open_connections.is_full or len(listener.waiting) >= listener.most_waiting
+        )
+        if no_room or listener.admit(client, client.peer_host) is not None:
+            return None
+        listener.waiting.add(client)
+        self.loop.call_later(delay, self._turn_away, client)
+        return Refused()
 
     def _turn_away(self, client: ClientSide) -> None:
         """Close a connection too many, which was held as long as its address is throttled."""
         self._listener.waiting.discard(client)
+        self._listener.open_connections.closed(client)
         client.close()
+
+    def authenticated(self, client: ClientSide) -> None:
+        """A client has logged in, or needs no login."""
+        self._listener.open_connections.authenticated(client)
 
     def closed(self, client: ClientSide) -> None:
         """A client's connection is over."""
         self._listener.clients.discard(client)
+        self._listener.open_connections.closed(client)
 
     def connect(self, client: ClientSide) -> None:
         """Open the upstream connection of a client."""

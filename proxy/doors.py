@@ -17,7 +17,7 @@ from proxy.listener import Listener
 from proxy.ports import BrokerPorts
 from proxy.routing.brokers import Gateway
 from proxy.routing.discovery import ClusterDiscovery, Discovery, SidecarDiscovery, Target
-from proxy.routing.transparent import TransparentDiscovery, Vestibule, judge
+from proxy.routing.transparent import Refused, TransparentDiscovery, Vestibule, judge
 from proxy.unending import unending
 from proxy.upstream import Access
 
@@ -88,11 +88,12 @@ class Routing:
             judge(destination, local, self._allowed, self._own_ports)
             return asyncio.get_running_loop().create_task(self._guide(listener, destination))
 
-        def refuse(peer: str, reason: str) -> None:
-            listener.observer.refused(CloseReason.DESTINATION_REFUSED)
-            listener.warn(reason, f"{peer} refused: {reason}")
+        def refuse(peer: str, refused: Refused) -> None:
+            listener.observer.refused(refused.reason)
+            if refused.reason is CloseReason.DESTINATION_REFUSED:
+                listener.warn(str(refused), f"{peer} refused: {refused}")
 
-        return Vestibule(admit, refuse, lambda: listener.is_full, listener.waiting)
+        return Vestibule(admit, refuse, listener.admit, listener.open_connections.closed)
 
     async def _guide(self, listener: Listener, destination: Address) -> asyncio.BaseProtocol:
         assert self._transparent is not None

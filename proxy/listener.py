@@ -11,7 +11,8 @@ from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
 from proxy.bulk import ReadBuffer
-from proxy.commands import Consult
+from proxy.commands import CloseReason, Consult
+from proxy.connection_limits import Evictable, OpenConnections
 from proxy.keys import KeyService
 from proxy.lanes import Lanes
 from proxy.observer import SessionObserver
@@ -80,7 +81,7 @@ class Listener:
         credentials: CredentialSource,
         fake_secret: bytes,
         rights: Rights,
-        most_connections: int,
+        open_connections: OpenConnections[Evictable],
         tls: Tls | None = None,
         quotas: QuotaService | None = None,
     ) -> None:
@@ -100,12 +101,16 @@ class Listener:
         self.office = office
         self.clients: set[ClientSide] = set()
         self.draining = False
-        self.most_connections = most_connections
+        self.open_connections = open_connections
+        """Counts them, in all workers together."""
+        self.most_connections = open_connections.most
+        self.most_waiting = self.most_connections // open_connections.workers // SHARE_OF_WAITING
+        """How many connections may be kept unserved for their addresses connecting too often."""
         self.keys = _key_service(settings)
         self.views: dict[int | tuple[str, int], BrokerView] = {}
         """What its connections see of each broker, by broker id, or by address without one."""
         self.waiting: set[object] = set()
-        """Connections that are not let in yet, but count."""
+        """Connections that are kept unserved."""
         self.gateway: Gateway | None = None
         """The addresses that clients are told; None: addresses are left as they are."""
         self.observer: SessionObserver
@@ -173,10 +178,19 @@ class Listener:
             view = self.views[key] = BrokerView(broker, resolve, metered=self.quotas is not None)
         return view
 
-    @property
-    def is_full(self) -> bool:
-        """Whether it has as many connections as it may have."""
-        return len(self.clients) + len(self.waiting) >= self.most_connections
+    def admit(self, connection: Evictable, address: str) -> CloseReason | None:
+        """Count a connection, and close another for it if need be; or return why it is refused."""
+        decision = self.open_connections.open(connection, address, monotonic())
+        if decision.evicts is not None:
+            decision.evicts.evict()
+        if (reason := decision.refused) is not None:
+            self.warn(reason, f"{address} is refused: {reason}")
+        return reason
+
+    def make_room(self) -> None:
+        """Close connections that others take the places of in other workers."""
+        for connection in self.open_connections.asked_for():
+            connection.evict()
 
     def warn(self, cause: str, text: str) -> None:
         """Log what strangers can cause: once a minute for each cause."""

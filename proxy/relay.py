@@ -9,7 +9,6 @@ The only module that touches transports. What was learnt about uvloop:
   turn costs more (`benchmarks/README.md`). What is not a copy and was not taken stays referenced by
   the transport, so a read buffer is then given up for a new one.
 - The loop's own time stands still for a turn, and counts in milliseconds: `monotonic` does not.
-- Transports are no instances of `asyncio.Transport`: cast, do not ask.
 - `transport.close()` waits until everything was written, so a client that does not read could
   keep it open for ever: `LINGER` bounds that.
 """
@@ -25,8 +24,10 @@ from proxy.commands import (
     AwaitTurn,
     Close,
     CloseReason,
+    Command,
     ConnectToBroker,
     Consult,
+    CountAuthenticated,
     Deliberate,
     DeriveKeys,
     PauseBroker,
@@ -88,6 +89,10 @@ class Shell(Protocol):
 
     def opened(self, client: "ClientSide") -> Connection | Refused | None:
         """A client connected; None refuses it."""
+        ...
+
+    def authenticated(self, client: "ClientSide") -> None:
+        """A client has logged in, or needs no login."""
         ...
 
     def closed(self, client: "ClientSide") -> None:
@@ -248,6 +253,11 @@ class ClientSide(_Side):
         """The client does not speak TLS, or not as it has to."""
         self.tell(lambda connection, now: connection.end(CloseReason.TLS_HANDSHAKE_FAILED, now))
 
+    def evict(self) -> None:
+        """Another client takes its place: close now, whatever it was to be told."""
+        self.tell(lambda connection, now: connection.finish(CloseReason.EVICTED, now))
+        self.close()
+
     def tell(self, what: Callable[[Connection, float], None]) -> None:
         """Tell the connection what happened, and carry out what it says."""
         connection = self.connection
@@ -293,16 +303,7 @@ class ClientSide(_Side):
                 case _:
                     self._hand_on(command)
 
-    def _hand_on(
-        self,
-        command: ConnectToBroker
-        | SeekKeys
-        | SeekIdentity
-        | DeriveKeys
-        | Consult
-        | AwaitTurn
-        | Deliberate,
-    ) -> None:
+    def _hand_on(self, command: Command) -> None:
         match command:
             case ConnectToBroker():
                 self._shell.connect(self)
@@ -316,6 +317,8 @@ class ClientSide(_Side):
                 self._shell.await_turn(self)
             case Deliberate(deliberation):
                 self._shell.deliberate(self, deliberation)
+            case CountAuthenticated():
+                self._shell.authenticated(self)
 
     def _wake_at(self, when: float) -> None:
         if self._timer is not None:
@@ -335,9 +338,7 @@ class ClientSide(_Side):
 
     def _say_farewell(self, frame: bytes | None) -> None:
         assert self._transport is not None
-        if self._transport.is_closing():
-            return
-        if frame is not None:
+        if frame is not None and not self._transport.is_closing():
             self._transport.write(frame)
         self.close()
 

@@ -23,6 +23,7 @@ from metrics.event_files import make_directory
 from proxy.acl.model import AuthorizerMode
 from proxy.config import Config, Listener, QuotasMode, compare, judged, load, read
 from proxy.config.exposure import exposures
+from proxy.connection_limits import Shared as SharedConnections
 from proxy.errors import ConfigError, ProxyError
 from proxy.handover import Handover
 from proxy.ports import BrokerPorts, refuse_overlaps
@@ -63,6 +64,8 @@ class Worker:
     """What one worker process is given by its parent."""
 
     number: int
+    connections: SharedConnections
+    """Where all workers count connections."""
     listening: dict[str, socket.socket] = field(default_factory=dict)
     """By listener name: the socket of its address."""
     broker_ports: Mapping[str, BrokerPorts] = field(default_factory=dict)
@@ -94,11 +97,14 @@ class Server:
         self._stopping = False
         tls = open_tls(config, time.time())
         usage = _usage_table(config)
+        most = [listener.max_connections for listener in config.listeners]
+        connections = SharedConnections.of_processes(config.workers, most)
         self._broker_ports: dict[str, BrokerPorts] = {}
         self._handover = Handover()
         self._workers = [
             Worker(
                 number,
+                connections,
                 broker_ports=self._broker_ports,
                 tls=tls,
                 handover=self._handover,
@@ -362,7 +368,7 @@ def _take_all_files() -> None:
 def _too_few_files(config: Config) -> tuple[str, ...]:
     """Return a sentence if a worker may lack file descriptors for as many clients as it lets in."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = 2 * sum(one.max_connections for one in config.listeners) // config.workers
+    needed = 2 * sum(one.max_connections for one in config.listeners)
     if limit == resource.RLIM_INFINITY or needed <= limit:
         return ()
     return (

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import socket
 import time
 from collections.abc import Coroutine, Iterator, Mapping
@@ -25,6 +26,7 @@ from proxy.bulk import ReadBuffer
 from proxy.child import heed_parent
 from proxy.commands import Consult
 from proxy.connection import Connection
+from proxy.connection_limits import ConnectionLimits, OpenConnections
 from proxy.control import serve_control
 from proxy.doors import Routing
 from proxy.errors import ConfigError
@@ -108,6 +110,8 @@ class Worker:
         )
         self._events = self._event_writer()
         self._strangers = Strangers(workers=settings.workers)
+        self._limits = ConnectionLimits(given.connections, given.number)
+        self._limits.apply(settings.max_connections_per_ip, settings.address_limits())
         self._sessions = Sessions(given.number, lambda: self._listeners, self._not_ready)
         self._listeners = [self._listener(one) for one in settings.listeners]
         self._routing = Routing(
@@ -138,7 +142,9 @@ class Worker:
             credentials=self._credentials,
             fake_secret=self._users.scram_fake_secret(),
             rights=self._rights,
-            most_connections=max(1, settings.max_connections // self._settings.workers),
+            open_connections=OpenConnections(
+                self._limits, self._settings.listeners.index(settings)
+            ),
             tls=self._given.tls.listeners.get(settings.name),
             quotas=self._quotas,
         )
@@ -186,6 +192,7 @@ class Worker:
         """Serve until told to stop, then drain; return the exit status."""
         heed_parent(self._stopping, lifeline, reload=self._reload)
         control = await serve_control(self._given.control, self._answer)
+        self.loop.add_reader(self._given.connections.wakes[self._given.number], self._make_room)
         if self._events is not None:
             self._events.start()
         for listener in self._listeners:
@@ -287,6 +294,12 @@ class Worker:
 
             await follow_cluster(self._quotas, self._routing, self.access, self._settings.upstream)
 
+    def _make_room(self) -> None:
+        """Close connections for those that came to other workers."""
+        os.eventfd_read(self._given.connections.wakes[self._given.number])
+        for listener in self._listeners:
+            listener.make_room()
+
     def _rights_changed(self) -> None:
         """Have open connections judged by what applies now."""
         for client in self._clients():
@@ -319,6 +332,7 @@ class Worker:
         for listener in self._listeners:
             if listener.name in by_name:
                 listener.apply(by_name[listener.name])
+        self._limits.apply(settings.max_connections_per_ip, settings.address_limits())
         self._rights.replace_super_users(settings.authorizer.super_users)
         self._rights_changed()
 

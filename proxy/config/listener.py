@@ -233,8 +233,10 @@ class LimitSettings(Section):
     )
     """How long the answer to a failed authentication is held back, against guessing."""
     max_connections: Count = setting(10_000, source=KAFKA_BROKER)
-    """Most connections at a time, divided evenly among the workers. Kafka's default is no limit;
-    here it is finite because a connection takes a file descriptor, two once authenticated."""
+    """Most connections at a time, of all workers together. When they are open, the one that has
+    gone unauthenticated for longest is closed for the next; if there is none, the next is refused.
+    Kafka's default is no limit; here it is finite because a connection takes a file descriptor,
+    two once authenticated."""
 
     @model_validator(mode="after")
     def _check_delay(self) -> Self:

@@ -242,10 +242,11 @@ def _advertised_host(value: object) -> object:
     return value
 
 
-def _whole_number(of: str) -> Callable[[object], object]:
+def whole_number(of: str) -> Callable[[object], object]:
+    """Accept whole numbers alone; `of`: such as " of bytes"."""
+
     def check(value: object) -> object:
-        # bool is an int to Python, and a mistake to an operator
-        if isinstance(value, bool) or not isinstance(value, int):
+        if isinstance(value, bool) or not isinstance(value, int):  # bool is an int to Python
             raise ValueError(f"must be a whole number{of}, got {shown(value)}")
         return value
 
@@ -333,16 +334,16 @@ def _endpoint_url(value: object, info: ValidationInfo) -> str:
 
 # The bounds stand before the check of the type: only so they reach the JSON Schema.
 Milliseconds = Annotated[
-    int, Field(ge=0, le=_MAX_INT64), BeforeValidator(_whole_number(" of milliseconds"))
+    int, Field(ge=0, le=_MAX_INT64), BeforeValidator(whole_number(" of milliseconds"))
 ]
 PositiveMilliseconds = Annotated[
-    int, Field(ge=1, le=_MAX_INT64), BeforeValidator(_whole_number(" of milliseconds"))
+    int, Field(ge=1, le=_MAX_INT64), BeforeValidator(whole_number(" of milliseconds"))
 ]
-Seconds = Annotated[int, Field(ge=0, le=_MAX_INT32), BeforeValidator(_whole_number(" of seconds"))]
-Bytes = Annotated[int, Field(ge=1, le=_MAX_INT64), BeforeValidator(_whole_number(" of bytes"))]
-FrameBytes = Annotated[int, Field(ge=1, le=_MAX_INT32), BeforeValidator(_whole_number(" of bytes"))]
-Count = Annotated[int, Field(ge=1, le=_MAX_INT32), BeforeValidator(_whole_number(""))]
-WorkerCount = Annotated[int, Field(ge=1, le=1_024), BeforeValidator(_whole_number(""))]
+Seconds = Annotated[int, Field(ge=0, le=_MAX_INT32), BeforeValidator(whole_number(" of seconds"))]
+Bytes = Annotated[int, Field(ge=1, le=_MAX_INT64), BeforeValidator(whole_number(" of bytes"))]
+FrameBytes = Annotated[int, Field(ge=1, le=_MAX_INT32), BeforeValidator(whole_number(" of bytes"))]
+Count = Annotated[int, Field(ge=1, le=_MAX_INT32), BeforeValidator(whole_number(""))]
+WorkerCount = Annotated[int, Field(ge=1, le=1_024), BeforeValidator(whole_number(""))]
 Text = Annotated[str, BeforeValidator(_text)]
 Principal = Annotated[str, BeforeValidator(_principal)]
 PrincipalPrefix = Annotated[str, BeforeValidator(_principal_prefix)]

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, cast
 
+from proxy.commands import CloseReason
 from proxy.config.values import Address, Destinations
 from proxy.routing.discovery import VERSIONS_MAX_AGE, Discovery, Target
 from proxy.service_connection import is_question_of_ours
@@ -37,6 +38,10 @@ MOST_EARLY_BYTES: Final = 65_536
 
 class Refused(Exception):
     """A connection may not go on; the text says why."""
+
+    def __init__(self, text: str, reason: CloseReason = CloseReason.DESTINATION_REFUSED) -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 def original_destination(sock: socket.socket) -> Address:
@@ -118,19 +123,18 @@ class Vestibule(asyncio.Protocol):
     def __init__(
         self,
         admit: Callable[[Address, Address], "asyncio.Future[asyncio.BaseProtocol]"],
-        refuse: Callable[[str, str], None],
-        is_full: Callable[[], bool],
-        waiting: set[object],
+        refuse: Callable[[str, Refused], None],
+        enter: Callable[["Vestibule", str], CloseReason | None],
+        leave: Callable[["Vestibule"], None],
     ) -> None:
-        """Be one of `waiting` as long as it lasts.
-
-        `admit(destination, local)` gives the protocol that goes on; `refuse` is told of the
-        client's host and of the reason.
+        """`admit(destination, local)` gives the protocol that goes on; `refuse` is told of the
+        client's host and of the reason. `enter`, with its host, counts it, or says why it must not
+        be there; `leave` is told when it is over.
         """
         self._admit = admit
         self._refuse = refuse
-        self._is_full = is_full
-        self._waiting = waiting
+        self._enter = enter
+        self._leave = leave
         self._transport: asyncio.Transport
         self._early = b""
         self._ended = False
@@ -141,9 +145,8 @@ class Vestibule(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         sock = transport.get_extra_info("socket")
         try:
-            if self._is_full():
-                raise Refused("max.connections is reached")
-            self._waiting.add(self)
+            if (reason := self._enter(self, self._host())) is not None:
+                raise Refused(f"refused: {reason}", reason)
             destination = original_destination(sock)
             local = Address(*_plain(sock.getsockname()))
             self._admission = self._admit(destination, local)
@@ -169,7 +172,7 @@ class Vestibule(asyncio.Protocol):
         """The client is gone."""
         if self._admission is not None:
             self._admission.cancel()
-        self._waiting.discard(self)
+        self._leave(self)
 
     def _judged(self, admission: "asyncio.Future[asyncio.BaseProtocol]") -> None:
         if admission.cancelled() or self._transport.is_closing():
@@ -186,15 +189,22 @@ class Vestibule(asyncio.Protocol):
             self._hand_over(admission.result())
 
     def _turn_away(self, refused: Refused) -> None:
-        peer = self._transport.get_extra_info("peername")
-        self._refuse(str(peer[0]) if peer else "unknown", str(refused))
+        self._refuse(self._host(), refused)
         self._transport.abort()
+
+    def evict(self) -> None:
+        """Another client takes its place."""
+        self._turn_away(Refused("another client takes its place", CloseReason.EVICTED))
+
+    def _host(self) -> str:
+        peer = self._transport.get_extra_info("peername")
+        return str(peer[0]) if peer else "unknown"
 
     def _hand_over(self, protocol: asyncio.BaseProtocol) -> None:
         transport = self._transport
         transport.pause_reading()
         transport.set_protocol(protocol)
-        self._waiting.discard(self)
+        self._leave(self)
         protocol.connection_made(transport)
         if transport.is_closing():
             return

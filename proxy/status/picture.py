@@ -167,9 +167,8 @@ def listeners(picture: Picture) -> list[ListenerFacts]:
     merged: dict[str, dict[str, Any]] = {}
     for worker in picture.workers.values():
         for one in worker.listeners:
-            known = merged.setdefault(one["name"], {**one, "connections": 0, "most_connections": 0})
+            known = merged.setdefault(one["name"], {**one, "connections": 0})
             known["connections"] += one["connections"]
-            known["most_connections"] += one["most_connections"]
     return [ListenerFacts(**one) for one in merged.values()]
 
 

@@ -17,6 +17,7 @@ from proxy.commands import (
     Command,
     ConnectToBroker,
     Consult,
+    CountAuthenticated,
     Deliberate,
     DeriveKeys,
     PauseBroker,
@@ -299,6 +300,8 @@ class Play:
                 self.log.append(f"consult {name_of(command.request.api_key)}")
             case WakeAt(when):
                 self.wakes_at = when
+            case CountAuthenticated():
+                pass
             case Close():
                 self._close(command)
             case _:

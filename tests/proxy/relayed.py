@@ -79,6 +79,9 @@ class Shell:
     def met_tls(self, client: ClientSide) -> None:
         self.met.append(client.peer_host)
 
+    def authenticated(self, client: ClientSide) -> None:
+        assert client in self.clients
+
     def closed(self, client: ClientSide) -> None:
         self.clients.discard(client)
 

@@ -15,6 +15,7 @@ from proxy.ports import BrokerPorts
 from proxy.rules import Unjudged
 from proxy.upstream import open_access
 from tests.ports import free_port_range
+from tests.proxy.limits_given import room_for
 from tests.proxy.routing.fake_broker import FakeBroker
 from tests.proxy.test_listener_without_sasl import Office
 from tests.proxy.waiting import until
@@ -42,7 +43,7 @@ def routed(broker: FakeBroker, first: int) -> tuple[Routing, Listener]:
         credentials=alice(),
         fake_secret=FAKE_SECRET,
         rights=Unjudged(),
-        most_connections=100,
+        open_connections=room_for(100),
     )
     (settings,) = config.listeners
     assert settings.broker_ports is not None

@@ -14,6 +14,7 @@ from proxy.listener import Listener
 from proxy.rules import Unjudged
 from sasl.states import Enforcement
 from tests.proxy.frames_given import authenticate, bearer, fetch, handshake
+from tests.proxy.limits_given import room_for
 from tests.proxy.playbook import (
     OAUTHBEARER,
     SCRAM,
@@ -50,7 +51,7 @@ def opened(directory: Path, **changes: object) -> Listener:
         credentials=alice(),
         fake_secret=FAKE_SECRET,
         rights=Unjudged(),
-        most_connections=100,
+        open_connections=room_for(100),
     )
 
 

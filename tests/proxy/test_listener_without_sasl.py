@@ -30,6 +30,7 @@ from proxy.turns import Turns
 from proxy.upstream import Access
 from tests.certificates import NOW, Authority, Issued
 from tests.proxy.frames_given import api_versions, handshake, metadata
+from tests.proxy.limits_given import room_for
 from tests.proxy.playbook import VERSIONS
 from tests.proxy.recorder import Recorder
 from tests.proxy.relayed import listening, read_frame
@@ -162,7 +163,7 @@ def listen(
             credentials=alice(),
             fake_secret=FAKE_SECRET,
             rights=Unjudged(),
-            most_connections=100,
+            open_connections=room_for(100),
             tls=tls,
         )
         log: list[str] = []

@@ -20,6 +20,7 @@ from proxy.listener import Listener
 from proxy.rules import Unjudged
 from proxy.upstream import Access, open_access
 from sasl.login import LoginError
+from tests.proxy.limits_given import room_for
 from tests.proxy.routing.fake_broker import FakeBroker
 from tests.proxy.test_listener_without_sasl import Office
 from tests.proxy.tls_given import Spoken
@@ -172,7 +173,7 @@ def routed(port: int, **settings: str) -> Routing:
         credentials=alice(),
         fake_secret=FAKE_SECRET,
         rights=Unjudged(),
-        most_connections=100,
+        open_connections=room_for(100),
     )
     return Routing(office.spawn, config, [front], office.access, {})
 

@@ -13,6 +13,7 @@ import yaml
 
 from metrics import registry
 from proxy import config, consultation, storekeeper, worker
+from proxy.connection_limits import Shared
 from proxy.handover import Handover
 from proxy.server import Worker as Given
 from tests.proxy.routing.fake_broker import FakeBroker
@@ -51,7 +52,7 @@ def test_an_answer_in_steps_tells_their_time(
     async def run(listening: socket.socket) -> int:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
         path, settings = configured(tmp_path, address, authorizer={"mode": "enforce"})
-        given = Given(0, listening={"clients": listening})
+        given = Given(0, Shared.of_processes(1, [100]), listening={"clients": listening})
         with given.control, given.scrape:
             one = worker.Worker(path, settings, given)
             _, spent_ns = await one.consult(describe_question())
@@ -74,7 +75,7 @@ def test_whether_it_is_ready_is_told(tmp_path: Path) -> None:
         async with FakeBroker() as broker:
             address = f"127.0.0.1:{listening.getsockname()[1]}"
             path, settings = configured(tmp_path, address, broker.port)
-            given = Given(0, listening={"clients": listening})
+            given = Given(0, Shared.of_processes(1, [100]), listening={"clients": listening})
             with given.control, given.scrape:
                 one = worker.Worker(path, settings, given)
                 told = [ready(one)]
@@ -110,7 +111,7 @@ def test_deadlines_do_not_wait_for_the_store(
 
     async def run(listening: socket.socket) -> None:
         path, settings = configured(tmp_path, f"127.0.0.1:{listening.getsockname()[1]}")
-        given = Given(0, listening={"clients": listening})
+        given = Given(0, Shared.of_processes(1, [100]), listening={"clients": listening})
         with given.control, given.scrape, ThreadPoolExecutor(1) as threads:
             one = worker.Worker(path, settings, given)
             await one._open()
@@ -134,7 +135,7 @@ def test_a_reload_takes_what_the_parent_judged(tmp_path: Path) -> None:
 
     async def run() -> None:
         path, settings = configured(tmp_path, "127.0.0.1:1")
-        given = Given(0)
+        given = Given(0, Shared.of_processes(1, [100]))
         with given.control, given.scrape:
             one = worker.Worker(path, settings, given)
 
@@ -154,7 +155,7 @@ def test_a_reload_takes_what_the_parent_judged(tmp_path: Path) -> None:
             path.write_text(right.replace("probe", "enforce"))
             one._reload()
             assert reloaded(right) == ("probe", False)
-            anew = Given(0, handover=given.handover)
+            anew = Given(0, Shared.of_processes(1, [100]), handover=given.handover)
             with anew.control, anew.scrape:
                 given.handover.put(b"")
                 assert worker.Worker(path, settings, anew)._is_stale
