@@ -37,10 +37,11 @@ _CELLS_PER_CONNECTION: Final = 4
 _MOST_CELLS: Final = 1 << 20
 """For each hash: 16 MiB in each worker, of which the kernel provides what is used."""
 
-_OPEN, _UNAUTHENTICATED, _SINCE, _EVICTED, _ASKED = range(5)
+_OPEN, _UNAUTHENTICATED, _SINCE, _EVICTED, _BEGUN, _ASKED = range(6)
 """The words of a worker for each listener: connections that are open; of these the unauthenticated,
 and since when the first of them (ms, 0: there is none); how many it was asked to close for other
-workers, and has; and from `_ASKED` on, how many it has asked each worker to close."""
+workers, and has; whether it has begun before; and from `_ASKED` on, how many it has asked each
+worker to close."""
 
 
 class Shared:
@@ -75,7 +76,7 @@ class Shared:
 
     def begin(self, worker: int) -> None:
         """Forget what a process that was this worker before has left."""
-        if any(self.read(worker, listener, _OPEN) for listener in range(len(self.max_connections))):
+        if self.read(worker, 0, _BEGUN):
             column = _HASHES * self.cells
             at = worker * column
             self.addresses[at : at + column] = memoryview(bytes(column * _HASH_BYTES)).cast("I")
@@ -83,6 +84,7 @@ class Shared:
             for word in (_OPEN, _UNAUTHENTICATED, _SINCE):
                 self.write(worker, listener, word, 0)
             self.write(worker, listener, _EVICTED, self.asked(worker, listener))
+            self.write(worker, listener, _BEGUN, 1)
 
     def read(self, worker: int, listener: int, word: int) -> int:
         """Return a word of a worker."""

@@ -99,9 +99,9 @@ def test_absolute_paths_stay(directory: Path) -> None:
 
 def test_kafkas_defaults_are_kafkas(directory: Path) -> None:
     """The numbers of Kafka 4.1's documentation."""
-    (listener,) = loaded(
-        directory, "upstream: {bootstrap.servers: 'b:1'}\nlisteners:\n" + SIDECAR
-    ).listeners
+    config = loaded(directory, "upstream: {bootstrap.servers: 'b:1'}\nlisteners:\n" + SIDECAR)
+    (listener,) = config.listeners
+    assert (config.max_connections_per_ip, config.address_limits()) == (2**31 - 1, {})
     assert listener.connections_max_reauth_ms == 0
     assert listener.connections_max_idle_ms == 600_000
     assert listener.sasl_server_max_receive_size == 524_288
@@ -376,3 +376,17 @@ def test_lists_may_be_written_as_kafka_writes_them(directory: Path) -> None:
     """An operator pastes `bootstrap.servers` from a client's properties."""
     config = loaded(directory, changed(("127.0.0.1:9092", "one:9092, two:9093")))
     assert config.upstream.bootstrap_servers == (Address("one", 9092), Address("two", 9093))
+
+
+@pytest.mark.parametrize(
+    ("written", "limits"),
+    [
+        ("''", {}),
+        ("'127.0.0.1:200, 10.0.0.7:0'", {"127.0.0.1": 200, "10.0.0.7": 0}),
+        ("['[2001:DB8::1]:5', '::1:6']", {"2001:db8::1": 5, "::1": 6}),
+        ("'::ffff:10.0.0.1:6'", {"10.0.0.1": 6}),
+    ],
+)
+def test_limits_of_addresses(directory: Path, written: str, limits: dict[str, int]) -> None:
+    overrides = f"max.connections.per.ip.overrides: {written}"
+    assert loaded(directory, changed(("workers: 1", overrides))).address_limits() == limits
