@@ -43,8 +43,9 @@ STALE: Final = 60.0
 LONGEST_WAIT: Final = 60.0
 """Seconds for which a request may wait for those before it, and for its answer. Whoever asks has
 given up long before: Kafka's `request.timeout.ms` is 30 s."""
-REFRESH_EVERY: Final = 1.0
-"""Seconds between two looks whether the store has changed."""
+REFRESH_EVERY: Final = 0.8
+"""Seconds between two looks whether the store has changed: with the time that a look takes, a
+change applies within a second."""
 MISTAKE: Final = "what the store has could not be taken over, see the log"
 LOOK_EVERY: Final = 0.2
 """Seconds between two looks whether anything is known yet."""

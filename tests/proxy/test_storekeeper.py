@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import shutil
 import sqlite3
 import threading
 from contextlib import closing
@@ -140,6 +141,29 @@ def test_a_mistake_of_the_proxy_keeps_clients_away_until_it_has_passed(
         assert (reading.keeper.not_ready(), reading.acls()) == ([storekeeper.MISTAKE], 1)
     assert len(caplog.records) == 1, "it is told once"
     reading.store.each.clear()
+    reading.refresh()
+    assert (reading.keeper.not_ready(), reading.acls()) == ([], 2)
+
+
+@pytest.mark.parametrize("known_then", [True, False])
+def test_an_older_copy_of_what_brokers_have_is_not_applied(
+    mirror: SqliteMirror, known_then: bool
+) -> None:
+    """What they have taken away since would be allowed again, as long as they are away."""
+    backup = mirror._path.with_name("backup.db")
+    if known_then:
+        answered(mirror, acl("taken away since"), at=monotonic() - 10)
+    shutil.copy(mirror._path, backup)
+    answered(mirror)
+    reading = Reading(mirror)
+    reading.refresh()
+    assert (reading.keeper.not_ready(), reading.acls()) == ([], 0)
+    backup.rename(mirror._path)
+    reading.refresh()
+    (reason,) = reading.keeper.not_ready()
+    assert "shows what the brokers had earlier" in reason
+    assert reading.acls() == 0
+    answered(mirror, acl("a"), acl("b"))
     reading.refresh()
     assert (reading.keeper.not_ready(), reading.acls()) == ([], 2)
 
