@@ -29,6 +29,9 @@ Snapshots = Callable[[], Awaitable[Mapping[int, Snapshot | None]]]
 Readiness = Callable[[], Awaitable[Mapping[int, list[str]]]]
 """Gives for each worker the reasons why it is not ready."""
 
+Hung = Callable[[], list[str]]
+"""Gives the names of processes that do not go on."""
+
 MAX_HEADER_BYTES = 4096
 """For the request line and for each header."""
 MAX_HEADERS = 64
@@ -66,13 +69,16 @@ class _Scraper:
         return web.Response(body=body, headers={"Content-Type": content_type})
 
 
-async def _healthz(_request: web.Request) -> web.Response:
-    """Say that this process lives; whether the workers serve is `/readyz`'s question."""
-    return web.Response(text="ok\n")
-
-
-def make_app(snapshots: Snapshots, readiness: Readiness, status: StatusPage) -> web.Application:
+def make_app(
+    snapshots: Snapshots, readiness: Readiness, hung: Hung, status: StatusPage
+) -> web.Application:
     """Build the application; everything but its five paths is 404, and nothing can be changed."""
+
+    async def healthz(_request: web.Request) -> web.Response:
+        """Whether every process goes on; whether the workers serve is `/readyz`'s question."""
+        if names := hung():
+            return web.Response(status=503, text=f"does not go on: {', '.join(names)}\n")
+        return web.Response(text="ok\n")
 
     async def readyz(_request: web.Request) -> web.Response:
         workers = await readiness()
@@ -89,7 +95,7 @@ def make_app(snapshots: Snapshots, readiness: Readiness, status: StatusPage) -> 
     app = web.Application(client_max_size=1)
     app.on_response_prepare.append(_hide_software)
     app.router.add_get("/metrics", _Scraper(snapshots).metrics)
-    app.router.add_get("/healthz", _healthz)
+    app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/", status.page)
     app.router.add_get("/sessions.json", status.sessions)

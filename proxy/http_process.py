@@ -2,12 +2,13 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 
 from proxy.admin_socket import AdminSocket
 from proxy.child import heed_parent
 from proxy.control import Fleet, WorkerLink
+from proxy.heartbeats import LOOK_EVERY, Heartbeat, Watch
 from proxy.http import make_app, start_http
 from proxy.status.picture import About
 from proxy.status.service import StatusPage
@@ -20,10 +21,33 @@ def run(
     workers: list[socket.socket],
     store: Callable[[], StoreInUse],
     lifeline: int,
+    heartbeat: Heartbeat,
+    watched: Mapping[str, Heartbeat],
 ) -> int:
-    """Serve on listening sockets until SIGTERM, or until `lifeline` ends; return the status."""
-    asyncio.run(_serve(http, admin, workers, store, lifeline))
+    """Serve on listening sockets until SIGTERM, or until `lifeline` ends; return the status.
+
+    `heartbeat`: its own; `watched`: those that `/healthz` tells of, by the names of processes.
+    """
+    asyncio.run(_serve(http, admin, workers, store, lifeline, heartbeat, watched))
     return 0
+
+
+class Health:
+    """Which processes hang."""
+
+    def __init__(self, watched: Mapping[str, Heartbeat]) -> None:
+        self._watches = {name: Watch(heartbeat) for name, heartbeat in watched.items()}
+
+    async def run(self) -> None:
+        """Look at them until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            for watch in self._watches.values():
+                watch.look()
+
+    def hung(self) -> list[str]:
+        """Name those that have been silent for too long."""
+        return [name for name, watch in self._watches.items() if watch.is_hung]
 
 
 async def _serve(
@@ -32,15 +56,20 @@ async def _serve(
     workers: list[socket.socket],
     store: Callable[[], StoreInUse],
     lifeline: int,
+    heartbeat: Heartbeat,
+    watched: Mapping[str, Heartbeat],
 ) -> None:
     stopping = asyncio.Event()
-    heed_parent(stopping, lifeline)
+    heed_parent(stopping, lifeline, heartbeat)
+    health = Health(watched)
+    looking = asyncio.create_task(health.run())
     fleet = Fleet([await WorkerLink.open(number, sock) for number, sock in enumerate(workers)])
     operators = None if admin is None else await AdminSocket(fleet, store).serve(admin)
     about = About(version=version("kafka-reauth-proxy"), host=socket.gethostname())
-    app = make_app(fleet.snapshots, fleet.readiness, StatusPage(fleet, about))
+    app = make_app(fleet.snapshots, fleet.readiness, health.hung, StatusPage(fleet, about))
     server = None if http is None else await start_http(app, http)
     await stopping.wait()
+    looking.cancel()
     if operators is not None:
         operators.close()
     if server is not None:

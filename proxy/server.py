@@ -21,11 +21,13 @@ from typing import Final
 
 from metrics.event_files import make_directory
 from proxy.acl.model import AuthorizerMode
+from proxy.children import Child, Children
 from proxy.config import Config, Listener, QuotasMode, compare, judged, load, read
 from proxy.config.exposure import exposures
 from proxy.connection_limits import Shared as SharedConnections
 from proxy.errors import ConfigError, ProxyError
 from proxy.handover import Handover
+from proxy.heartbeats import LOOK_EVERY, Heartbeat
 from proxy.ports import BrokerPorts, refuse_overlaps
 from proxy.quota.callback import try_callback
 from proxy.quota.shared import UsageTable
@@ -38,25 +40,11 @@ from proxy.watchword import WATCHWORD as WATCHWORD  # to be the same in all work
 
 log = logging.getLogger(__name__)
 
-SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD})
+SIGNALS: Final = frozenset(
+    {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGALRM}
+)
 KILL_AFTER: Final = 5.0
 """Seconds beyond `shutdown.drain.ms` after which a child that is still there is killed."""
-SHORTEST_LIFE: Final = 5.0
-"""Seconds; a child that lives shorter, and fails, several times in a row, ends the program."""
-MOST_EARLY_DEATHS: Final = 5
-
-
-@dataclass(slots=True)
-class _Child:
-    """A process of ours, and how to start it anew."""
-
-    name: str
-    main: Callable[[], int]
-    pid: int = 0
-    started_at: float = 0.0
-    early_deaths: int = 0
-    is_vital: bool = True
-    """Whether there is no proxy without it; if not, it is started anew after a pause."""
 
 
 @dataclass(slots=True)
@@ -81,6 +69,7 @@ class Worker:
     """The worker's end of the line to the HTTP process."""
     scrape: socket.socket = field(init=False)
     """The HTTP process's end of that line."""
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
     def __post_init__(self) -> None:
         self.scrape, self.control = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -116,8 +105,9 @@ class Server:
         self._lifeline, self._alive = os.pipe()
         self._http_socket: socket.socket | None = None
         self._admin_socket: socket.socket | None = None
-        self._children: list[_Child] = []
         self._begun: Begun
+        self._heartbeat = Heartbeat()
+        self._children = Children((), self._alive, SIGNALS)
 
     def run(self) -> int:
         """Serve until told to stop; return the exit status."""
@@ -142,16 +132,9 @@ class Server:
         ):
             log.warning("%s", line)
         self._load()
-        self._children = [
-            _Child(f"worker {worker.number}", self._worker_main(worker)) for worker in self._workers
-        ]
-        if self._http_socket is not None or self._admin_socket is not None:
-            self._children.append(_Child("http", self._http_main))
-        if self._config.store.is_mirror:
-            follower = _Child("follower of the brokers", self._follower_main, is_vital=False)
-            self._children.append(follower)
-        for child in self._children:
-            self._start(child)
+        self._children = Children(self._make_children(), self._alive, SIGNALS)
+        self._heartbeat.begin()
+        self._children.start()
         return self._watch()
 
     def _bind(self) -> None:
@@ -226,26 +209,25 @@ class Server:
         if self._config.store.is_mirror:
             import proxy.store.brokers  # noqa: F401
 
-    def _start(self, child: _Child) -> None:
-        child.started_at = time.monotonic()
-        sys.stdout.flush()
-        child.pid = os.fork()
-        if child.pid:
-            return
-        status = 1
-        try:
-            os.close(self._alive)
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-            if not child.is_vital:
-                time.sleep(min(child.early_deaths, SHORTEST_LIFE))
-            status = child.main()
-        except BaseException:
-            log.exception("%s: failed", child.name)
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
+    def _make_children(self) -> list[Child]:
+        children = [
+            Child(
+                name=f"worker {worker.number}",
+                main=self._worker_main(worker),
+                is_worker=True,
+                heartbeat=worker.heartbeat,
+            )
+            for worker in self._workers
+        ]
+        if self._http_socket is not None or self._admin_socket is not None:
+            heartbeat = Heartbeat()
+            main = partial(self._http_main, heartbeat)
+            children.append(Child(name="http", main=main, heartbeat=heartbeat))
+        if self._config.store.is_mirror:
+            heartbeat = Heartbeat()
+            main = partial(self._follower_main, heartbeat)
+            children.append(Child(name="follower of the brokers", main=main, heartbeat=heartbeat))
+        return children
 
     def _worker_main(self, worker: Worker) -> Callable[[], int]:
         def main() -> int:
@@ -257,50 +239,40 @@ class Server:
 
         return main
 
-    def _http_main(self) -> int:
+    def _http_main(self, own: Heartbeat) -> int:
         from proxy.http_process import run
 
         scrapes = [worker.scrape for worker in self._workers]
         store = partial(StoreInUse.of, self._config.store.path(), self._begun)
-        return run(self._http_socket, self._admin_socket, scrapes, store, self._lifeline)
+        watched = {"the parent": self._heartbeat}
+        watched |= {child.name: child.heartbeat for child in self._children}
+        return run(
+            self._http_socket, self._admin_socket, scrapes, store, self._lifeline, own, watched
+        )
 
-    def _follower_main(self) -> int:
+    def _follower_main(self, own: Heartbeat) -> int:
         from proxy.store.brokers.follower import run
 
-        return run(self._config, self._workers[0].tls.upstream, self._begun, self._lifeline)
+        tls = self._workers[0].tls.upstream
+        return run(self._config, tls, self._begun, self._lifeline, own)
 
     # Signals
 
     def _watch(self) -> int:
+        # Not `sigtimedwait`: interrupted for longer than its timeout, CPython's returns garbage.
+        signal.setitimer(signal.ITIMER_REAL, LOOK_EVERY, LOOK_EVERY)
         while True:
             match signal.sigwait(SIGNALS):
+                case signal.SIGALRM:
+                    self._heartbeat.beat()
+                    self._children.look()
                 case signal.SIGCHLD:
-                    if (status := self._bury()) is not None:
-                        return status
+                    if not self._children.bury():
+                        return self._stop(1)
                 case signal.SIGHUP:
                     self._reload()
                 case _:
                     return self._stop(0)
-
-    def _bury(self) -> int | None:
-        """Start those anew who died; return an exit status when that makes no sense."""
-        for child in self._dead():
-            lived = time.monotonic() - child.started_at
-            child.early_deaths = child.early_deaths + 1 if lived < SHORTEST_LIFE else 0
-            if child.is_vital and child.early_deaths >= MOST_EARLY_DEATHS:
-                log.error("%s died %d times in a row, giving up", child.name, child.early_deaths)
-                return self._stop(1)
-            log.error("%s died, starting it anew", child.name)
-            self._start(child)
-        return None
-
-    def _dead(self) -> list[_Child]:
-        dead = []
-        for child in self._children:
-            if child.pid and os.waitpid(child.pid, os.WNOHANG)[0]:
-                child.pid = 0
-                dead.append(child)
-        return dead
 
     def _reload(self) -> None:
         try:
@@ -309,7 +281,7 @@ class Server:
         except ConfigError as error:
             log.error("not reloaded, the old configuration stays: %s", error)
             self._handover.put(b"")
-            self._signal(signal.SIGHUP)  # workers count it
+            self._children.signal(signal.SIGHUP)  # workers count it
             return
         for key in compare(self._config, config).needs_restart:
             log.warning("not reloaded, needs a restart: %s", key)
@@ -319,12 +291,7 @@ class Server:
             log.warning("%s", line)
         self._latest = config
         self._handover.put(text)
-        self._signal(signal.SIGHUP)
-
-    def _signal(self, number: signal.Signals) -> None:
-        for child in self._children:
-            if child.pid:
-                os.kill(child.pid, number)
+        self._children.signal(signal.SIGHUP)
 
     def _stop(self, status: int) -> int:
         """Let the workers drain, then end what is left."""
@@ -333,13 +300,7 @@ class Server:
                 listening.close()
         for ports in self._broker_ports.values():
             ports.close()
-        self._signal(signal.SIGTERM)
-        patience = self._config.shutdown_drain_ms / 1000 + KILL_AFTER
-        deadline = time.monotonic() + patience
-        while any(child.pid for child in self._children) and time.monotonic() < deadline:
-            signal.sigtimedwait(SIGNALS, max(0.0, deadline - time.monotonic()))
-            self._dead()
-        self._signal(signal.SIGKILL)
+        self._children.stop(self._config.shutdown_drain_ms / 1000 + KILL_AFTER)
         if self._admin_socket is not None:
             self._admin_socket.close()
             remove_left_over(self._config.admin_socket())

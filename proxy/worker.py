@@ -190,7 +190,7 @@ class Worker:
 
     async def run(self, lifeline: int) -> int:
         """Serve until told to stop, then drain; return the exit status."""
-        heed_parent(self._stopping, lifeline, reload=self._reload)
+        heed_parent(self._stopping, lifeline, self._given.heartbeat, reload=self._reload)
         control = await serve_control(self._given.control, self._answer)
         self.loop.add_reader(self._given.connections.wakes[self._given.number], self._make_room)
         if self._events is not None:

@@ -68,5 +68,6 @@ def _made(path: Path, settings: config.Config, given: "Given", lifeline: int) ->
             if str(error) != said:
                 said = str(error)
                 log.error("worker %d waits for its store: %s", given.number, said)
+            given.heartbeat.begin()  # it does not hang
         if select.select([lifeline], [], [], LOOK_EVERY)[0]:
             return None

@@ -54,6 +54,7 @@ MAY_KNOW_ASYNCIO = {
 MAY_READ_A_CLOCK = MAY_KNOW_ASYNCIO | {
     "metrics/event_writer.py",  # a thread of its own
     "metrics/spark/job.py",  # reads, calls, writes
+    "proxy/children.py",
     "proxy/server.py",
 }
 PROGRAMS = ("proxy/cli/", "proxy/demo/")

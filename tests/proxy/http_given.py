@@ -16,6 +16,7 @@ class Workers:
     def __init__(self) -> None:
         self.written: dict[int, int | None] = {0: 5, 1: 3}
         self.reasons: dict[int, list[str]] = {0: [], 1: []}
+        self.hanging: list[str] = []
         self.rounds = 0
         self.pictures = 0
         self.open: dict[int, list[SessionFacts] | ControlError] = {
@@ -29,6 +30,9 @@ class Workers:
 
     async def readiness(self) -> Mapping[int, list[str]]:
         return self.reasons
+
+    def hung(self) -> list[str]:
+        return self.hanging
 
     async def status(self) -> Mapping[int, Mapping[str, Any] | ControlError]:
         self.pictures += 1

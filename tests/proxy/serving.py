@@ -19,6 +19,13 @@ from tests.proxy.frames_given import handshake
 
 PATIENCE_SECONDS = 90.0
 
+LOOKS_OFTEN = """
+from proxy import heartbeats
+heartbeats.BEAT_EVERY, heartbeats.LOOK_EVERY, heartbeats.HUNG_LOOKS = 0.05, 0.1, 30
+from proxy.cli import main
+main()
+"""
+
 
 class Serving:
     """A proxy whose broker does not exist: it accepts clients all the same."""
@@ -42,6 +49,8 @@ class Serving:
             "http": {"address": f"127.0.0.1:{self.http_port}"},
             "workers": workers,
         }
+        self.program = ["-m", "proxy"]
+        """What Python runs."""
         self.write()
         self.process: subprocess.Popen[str]
 
@@ -58,11 +67,15 @@ class Serving:
         """Start, and wait for no line: there may be none for long."""
         with self.log_path.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "proxy", "serve", "--config", str(self.path)],
+                [sys.executable, *self.program, "serve", "--config", str(self.path)],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
             )
+
+    def look_often(self) -> None:
+        """Have heartbeats looked at ten times a second: who is silent for three seconds hangs."""
+        self.program = ["-c", LOOKS_OFTEN]
 
     def stop(self) -> None:
         if self.process.poll() is None:

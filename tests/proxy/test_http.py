@@ -16,7 +16,7 @@ Client = TestClient[object, object]  # type: ignore[type-var]
 def with_client(test: Callable[[Client], Awaitable[None]], workers: Workers | None = None) -> None:
     async def run() -> None:
         served = workers or Workers()
-        app = make_app(served.snapshots, served.readiness, StatusPage(served, ABOUT))
+        app = make_app(served.snapshots, served.readiness, served.hung, StatusPage(served, ABOUT))
         async with TestClient(TestServer(app)) as client:
             await test(client)  # type: ignore[arg-type]
 
@@ -100,6 +100,18 @@ def test_alive_whatever_the_workers_do() -> None:
     async def test(client: Client) -> None:
         response = await client.get("/healthz")
         assert (response.status, await response.text()) == (200, "ok\n")
+
+    with_client(test, workers)
+
+
+def test_a_process_that_does_not_go_on_is_no_health() -> None:
+    workers = Workers()
+    workers.hanging = ["the parent", "worker 1"]
+
+    async def test(client: Client) -> None:
+        response = await client.get("/healthz")
+        told = (503, "does not go on: the parent, worker 1\n")
+        assert (response.status, await response.text()) == told
 
     with_client(test, workers)
 

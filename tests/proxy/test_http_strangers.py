@@ -20,7 +20,7 @@ from tests.proxy.status_given import ABOUT
 async def served(address: str = "127.0.0.1", **settings: int) -> AsyncIterator[int]:
     """The port of a server as the proxy starts it."""
     workers = Workers()
-    app = make_app(workers.snapshots, workers.readiness, StatusPage(workers, ABOUT))
+    app = make_app(workers.snapshots, workers.readiness, workers.hung, StatusPage(workers, ABOUT))
     listening = listen(address, 0)
     port: int = listening.getsockname()[1]
     server = await start_http(app, listening, **settings)

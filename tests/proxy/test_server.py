@@ -66,7 +66,9 @@ def test_a_life_of_two_workers(serving: Serving) -> None:
     # A worker that dies is started anew; the line to the HTTP process holds.
     before = serving.children()
     os.kill(before[0], signal.SIGKILL)
-    eventually(lambda: "worker 0 died, starting it anew" in serving.log(), "noticed")
+    eventually(
+        lambda: "worker 0 was ended by SIGKILL, starting it anew" in serving.log(), "noticed"
+    )
     eventually(lambda: serving.workers_up() == [True, True], "the new worker answers")
     assert len(serving.children()) == 3
     eventually(lambda: 'worker_up{worker="0"} 1' in serving.get("/metrics")[1], "metrics")

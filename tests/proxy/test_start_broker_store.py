@@ -133,7 +133,7 @@ def test_clients_are_let_in_when_the_brokers_have_answered(serving: Waiting) -> 
             eventually(lambda: "proxy_acls 1" in serving.get("/metrics")[1], "its ACLs are known")
 
             os.kill(serving.children()[-1], signal.SIGKILL)
-            again = "follower of the brokers died, starting it anew"
+            again = "follower of the brokers was ended by SIGKILL, starting it anew"
             eventually(lambda: again in serving.log(), "noticed")
             peer.shelf.acls = {acl("a"), acl("b")}
             eventually(lambda: "proxy_acls 2" in serving.get("/metrics")[1], "it follows again")

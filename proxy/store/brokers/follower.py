@@ -22,6 +22,7 @@ from proxy.admin.quota_messages import known_quotas
 from proxy.child import heed_parent
 from proxy.config import QuotasMode
 from proxy.errors import ProxyError
+from proxy.heartbeats import Heartbeat
 from proxy.quota.model import Quotas
 from proxy.repeats import Repeats
 from proxy.routing.discovery import FIRST_BACKOFF, LONGEST_AFTER_REFUSAL, LONGEST_BACKOFF
@@ -141,16 +142,20 @@ class Follower:
             log.warning("%s", line)
 
 
-def run(settings: config.Config, tls: Tls | None, begun: Begun, lifeline: int) -> int:
+def run(
+    settings: config.Config, tls: Tls | None, begun: Begun, lifeline: int, heartbeat: Heartbeat
+) -> int:
     """Keep the mirror like the brokers until SIGTERM, or until `lifeline` ends; return 0."""
-    asyncio.run(_follow(settings, tls, begun, lifeline))
+    asyncio.run(_follow(settings, tls, begun, lifeline, heartbeat))
     return 0
 
 
-async def _follow(settings: config.Config, tls: Tls | None, begun: Begun, lifeline: int) -> None:
+async def _follow(
+    settings: config.Config, tls: Tls | None, begun: Begun, lifeline: int, heartbeat: Heartbeat
+) -> None:
     """Raises whatever ends one of its tasks: the parent starts it anew."""
     stopping = asyncio.Event()
-    heed_parent(stopping, lifeline)
+    heed_parent(stopping, lifeline, heartbeat)
     access = open_access(settings.upstream, tls)
     with closing(SqliteMirror(settings.store.path(), begun)) as mirror:
         work = [Follower(mirror, settings, access).run()]
