@@ -139,6 +139,7 @@ class Door:
         """A client's connection is over."""
         self._listener.clients.discard(client)
         self._listener.open_connections.closed(client)
+        self._listener.ended()
 
     def connect(self, client: ClientSide) -> None:
         """Open the upstream connection of a client."""

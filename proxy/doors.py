@@ -9,6 +9,7 @@ from typing import Any
 from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
+from proxy.accepted import AcceptedConnections, Served
 from proxy.commands import CloseReason
 from proxy.config.values import Address
 from proxy.door import Door
@@ -34,16 +35,19 @@ class Routing:
         listeners: list[Listener],
         access: Access,
         broker_ports: Mapping[str, BrokerPorts],
+        accepted: AcceptedConnections | None = None,
     ) -> None:
         """Find brokers by `access`, and bring the connections of `listeners` to them.
 
-        `broker_ports`: by the name of each listener that is a gateway.
+        `broker_ports`: by the name of each listener that is a gateway. `accepted`: where
+        connections come from; None: they are accepted here.
         """
+        self._accepted = accepted
         self._spawn = spawn
         self._identity = access.identity
         self._listeners = listeners
         self._broker_ports = broker_ports
-        self._doors: dict[tuple[str, int | None], asyncio.Server] = {}
+        self._doors: dict[tuple[str, int | None], asyncio.Server | Served] = {}
         self._closed = False
         self._sidecar: SidecarDiscovery | None = None
         self._cluster: ClusterDiscovery | None = None
@@ -69,7 +73,10 @@ class Routing:
             self._transparent = TransparentDiscovery(access=access, on_versions=self._offer)
 
     async def open(self, listening: Mapping[str, socket.socket]) -> None:
-        """Look once for brokers, open every listener's own address, and keep looking."""
+        """Look once for brokers, open every listener's own address, and keep looking.
+
+        `listening` has the sockets of these addresses, if they are accepted here.
+        """
         if self._identity is not None:
             self._spawn(unending(self._identity.run))
         now = asyncio.get_running_loop().time()
@@ -79,7 +86,10 @@ class Routing:
             await discovery.look(now)
             self._spawn(unending(discovery.run))
         for listener in self._listeners:
-            await self._serve(listener, None, listening[listener.name], self._entrance(listener))
+            sock = listening.get(listener.name)
+            await self._serve(listener, None, sock, self._entrance(listener))
+        if self._accepted is not None:
+            self._accepted.begin()
 
     def _vestibule(self, listener: Listener) -> Vestibule:
         """Meet a redirected client."""
@@ -168,10 +178,15 @@ class Routing:
         self,
         listener: Listener,
         broker_id: int | None,
-        sock: socket.socket,
+        sock: socket.socket | None,
         accept: Callable[[], asyncio.BaseProtocol],
     ) -> None:
-        server = await asyncio.get_running_loop().create_server(accept, sock=sock)
+        server: asyncio.Server | Served
+        if self._accepted is None:
+            assert sock is not None
+            server = await asyncio.get_running_loop().create_server(accept, sock=sock)
+        else:
+            server = self._accepted.serve(listener, broker_id, sock, accept)
         if self._closed:
             server.close()
         else:

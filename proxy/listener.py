@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final, Protocol
@@ -111,6 +111,8 @@ class Listener:
         """What its connections see of each broker, by broker id, or by address without one."""
         self.waiting: set[object] = set()
         """Connections that are kept unserved."""
+        self.ended: Callable[[], None] = lambda: None
+        """Told when a connection has ended."""
         self.gateway: Gateway | None = None
         """The addresses that clients are told; None: addresses are left as they are."""
         self.observer: SessionObserver
@@ -191,6 +193,11 @@ class Listener:
         """Close connections that others take the places of in other workers."""
         for connection in self.open_connections.asked_for():
             connection.evict()
+
+    @property
+    def connection_count(self) -> int:
+        """Connections that count, let in or not yet."""
+        return len(self.clients) + len(self.waiting)
 
     def warn(self, cause: str, text: str) -> None:
         """Log what strangers can cause: once a minute for each cause."""

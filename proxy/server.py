@@ -1,8 +1,8 @@
 """The parent process: starts the workers and the HTTP process, passes signals on, starts anew.
 
 It runs no event loop and no thread, so that forking is safe at any time. It binds the listeners'
-addresses itself, one socket per worker (SO_REUSEPORT): an address that is taken is one clear line
-before anything runs, and a worker that has to be started anew finds its queue of clients waiting.
+addresses itself: one that is taken is one clear line before anything runs, and whoever accepts, the
+only worker or the acceptor, finds its queue of clients waiting when it is started anew.
 """
 
 import logging
@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from metrics.event_files import make_directory
+from proxy import acceptor
+from proxy.acceptor_link import Link
 from proxy.acl.model import AuthorizerMode
 from proxy.children import Child, Children
 from proxy.config import Config, Listener, QuotasMode, compare, judged, load, read
@@ -55,7 +57,11 @@ class Worker:
     connections: SharedConnections
     """Where all workers count connections."""
     listening: dict[str, socket.socket] = field(default_factory=dict)
-    """By listener name: the socket of its address."""
+    """By listener name: the socket of its address; empty: the acceptor has them."""
+    link: Link | None = None
+    """What it shares with the acceptor; None: it is the only worker, and accepts by itself."""
+    acceptor: Heartbeat = field(default_factory=Heartbeat)
+    """The acceptor's, the same for all workers."""
     broker_ports: Mapping[str, BrokerPorts] = field(default_factory=dict)
     """By listener name; the same for all workers."""
     tls: TlsOfAll = field(default_factory=lambda: TlsOfAll(listeners={}))
@@ -89,6 +95,9 @@ class Server:
         most = [listener.max_connections for listener in config.listeners]
         connections = SharedConnections.of_processes(config.workers, most)
         self._broker_ports: dict[str, BrokerPorts] = {}
+        self._acceptor = Heartbeat()
+        self._listening: dict[str, socket.socket] = {}
+        """By listener name: the sockets of their addresses."""
         self._handover = Handover()
         self._workers = [
             Worker(
@@ -98,6 +107,8 @@ class Server:
                 tls=tls,
                 handover=self._handover,
                 usage=usage,
+                link=Link(len(config.listeners)) if config.workers > 1 else None,
+                acceptor=self._acceptor,
             )
             for number in range(config.workers)
         ]
@@ -157,11 +168,9 @@ class Server:
 
     def _bind_claimed(self) -> None:
         config = self._config
-        for worker in self._workers:
-            for listener in config.listeners:
-                worker.listening[listener.name] = listen(
-                    listener.address.host, listener.address.port
-                )
+        for listener in config.listeners:
+            address = listener.address
+            self._listening[listener.name] = listen(address.host, address.port)
         if config.http.address is not None:
             self._http_socket = listen(config.http.address.host, config.http.address.port)
 
@@ -219,6 +228,9 @@ class Server:
             )
             for worker in self._workers
         ]
+        if len(self._workers) > 1:
+            main = self._acceptor_main
+            children.append(Child(name="acceptor", main=main, heartbeat=self._acceptor))
         if self._http_socket is not None or self._admin_socket is not None:
             heartbeat = Heartbeat()
             main = partial(self._http_main, heartbeat)
@@ -235,13 +247,24 @@ class Server:
 
             for ports in self._broker_ports.values():
                 ports.leave_to_parent()
+            if worker.link is None:
+                worker.listening = self._listening
+            else:
+                self._close_listening()
             return run(self._path, self._config, self._latest, worker, self._lifeline)
 
         return main
 
+    def _acceptor_main(self) -> int:
+        links = [worker.link for worker in self._workers if worker.link is not None]
+        heartbeats = [worker.heartbeat for worker in self._workers]
+        listening = list(self._listening.values())
+        return acceptor.run(listening, links, heartbeats, self._acceptor, self._lifeline)
+
     def _http_main(self, own: Heartbeat) -> int:
         from proxy.http_process import run
 
+        self._close_listening()
         scrapes = [worker.scrape for worker in self._workers]
         store = partial(StoreInUse.of, self._config.store.path(), self._begun)
         watched = {"the parent": self._heartbeat}
@@ -253,8 +276,14 @@ class Server:
     def _follower_main(self, own: Heartbeat) -> int:
         from proxy.store.brokers.follower import run
 
+        self._close_listening()
         tls = self._workers[0].tls.upstream
         return run(self._config, tls, self._begun, self._lifeline, own)
+
+    def _close_listening(self) -> None:
+        """Be no reason that anybody is accepted, when those who accept have ended."""
+        for listening in self._listening.values():
+            listening.close()
 
     # Signals
 
@@ -295,9 +324,7 @@ class Server:
 
     def _stop(self, status: int) -> int:
         """Let the workers drain, then end what is left."""
-        for worker in self._workers:
-            for listening in worker.listening.values():
-                listening.close()
+        self._close_listening()
         for ports in self._broker_ports.values():
             ports.close()
         self._children.stop(self._config.shutdown_drain_ms / 1000 + KILL_AFTER)
@@ -329,7 +356,7 @@ def _take_all_files() -> None:
 def _too_few_files(config: Config) -> tuple[str, ...]:
     """Return a sentence if a worker may lack file descriptors for as many clients as it lets in."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = 2 * sum(one.max_connections for one in config.listeners)
+    needed = 2 * sum(one.max_connections for one in config.listeners) // config.workers
     if limit == resource.RLIM_INFINITY or needed <= limit:
         return ()
     return (

@@ -21,6 +21,7 @@ from metrics.snapshot import Snapshot
 from metrics.strangers import Strangers
 from metrics.tally import Tally
 from proxy import config, connection
+from proxy.accepted import AcceptedConnections
 from proxy.acl.model import AuthorizerMode
 from proxy.bulk import ReadBuffer
 from proxy.child import heed_parent
@@ -114,8 +115,11 @@ class Worker:
         self._limits.apply(settings.max_connections_per_ip, settings.address_limits())
         self._sessions = Sessions(given.number, lambda: self._listeners, self._not_ready)
         self._listeners = [self._listener(one) for one in settings.listeners]
+        accepted = None
+        if given.link is not None:
+            accepted = AcceptedConnections(given.link, self._listeners, given.acceptor)
         self._routing = Routing(
-            self.spawn, settings, self._listeners, self.access, given.broker_ports
+            self.spawn, settings, self._listeners, self.access, given.broker_ports, accepted
         )
 
     # What it is made of

@@ -14,6 +14,7 @@ PACKAGES = ("proxy", "sasl", "metrics")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 MAY_KNOW_ASYNCIO = {
+    "proxy/accepted.py",
     "proxy/admin/client.py",
     "proxy/admin/connection.py",
     "proxy/admin_socket.py",

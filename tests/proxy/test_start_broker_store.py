@@ -105,7 +105,7 @@ def test_a_proxy_whose_brokers_are_away_accepts_nobody_and_can_be_stopped(
         assert not is_readable(client)
         assert not serving.has_printed()
         children = serving.children()
-        assert len(children) == 4, "two workers, the HTTP process, and the follower"
+        assert len(children) == 5, "two workers, the acceptor, the HTTP process, and the follower"
         serving.process.send_signal(signal.SIGTERM)
         assert serving.process.wait(PATIENCE_SECONDS) == 0, "long before shutdown.drain.ms"
         with suppress(ConnectionResetError):  # what it sent was never read
