@@ -43,7 +43,11 @@ What it raises, or an iterator does, becomes an error answer.
 """
 
 ANSWER_SECONDS = 1.0
-"""A worker that takes longer counts as down for this scrape."""
+"""A worker that takes longer does not answer."""
+
+SCRAPE_SECONDS = 5.0
+"""The same for a scrape: half of what Prometheus waits for by default (`scrape_timeout`). A worker
+that has thousands of connections to close first is not down."""
 
 PARTS_SECONDS = 3.0
 """The same for all parts of an answer."""
@@ -242,7 +246,7 @@ class Fleet:
     async def snapshots(self) -> dict[int, Snapshot | None]:
         """Ask each worker for its values; None: it did not answer."""
         answers = await asyncio.gather(
-            *(_tried(link.ask_for_parts("snapshot", within=ANSWER_SECONDS)) for link in self.links)
+            *(_tried(link.ask_for_parts("snapshot", within=SCRAPE_SECONDS)) for link in self.links)
         )
         return {
             link.worker: None if isinstance(answer, ControlError) else Snapshot.from_json(answer[0])

@@ -205,6 +205,24 @@ def test_the_fleet_reports_who_does_not_answer() -> None:
     asyncio.run(run())
 
 
+def test_a_scrape_waits_for_a_busy_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of connections that end at once take it longer than a question may."""
+    monkeypatch.setattr(control, "ANSWER_SECONDS", 0.001)
+
+    async def run() -> None:
+        ours, theirs = socket.socketpair()
+        fleet = Fleet([await WorkerLink.open(0, ours)])
+        asking = asyncio.ensure_future(fleet.snapshots())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(asking), 0.05)
+        served = await serve_control(theirs, answers)
+        assert await asking == {0: Snapshot.from_json(snapshot())}
+        fleet.links[0].close()
+        served.close()
+
+    asyncio.run(run())
+
+
 def test_a_killed_writer_spoils_one_line() -> None:
     """The pair of sockets outlives both processes, so the next one writes behind half a line."""
     messages = control._Messages()
