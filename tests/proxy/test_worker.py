@@ -56,6 +56,7 @@ def test_an_answer_in_steps_tells_their_time(
         with given.control, given.scrape:
             one = worker.Worker(path, settings, given)
             _, spent_ns = await one.consult(describe_question())
+            await end(one)
             return spent_ns
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -99,6 +100,7 @@ async def end(one: worker.Worker) -> None:
     for task in list(one._tasks):
         task.cancel()
     await until(lambda: not one._tasks)
+    one._store.close()
 
 
 def test_deadlines_do_not_wait_for_the_store(
@@ -158,7 +160,10 @@ def test_a_reload_takes_what_the_parent_judged(tmp_path: Path) -> None:
             anew = Given(0, Shared.of_processes(1, [100]), handover=given.handover)
             with anew.control, anew.scrape:
                 given.handover.put(b"")
-                assert worker.Worker(path, settings, anew)._is_stale
+                other = worker.Worker(path, settings, anew)
+                assert other._is_stale
+                await end(other)
+            await end(one)
 
     asyncio.run(run())
 
