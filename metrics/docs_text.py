@@ -7,7 +7,7 @@ Written by `python -m metrics.docs` from `metrics/registry.py`; change it there.
 
 `GET /metrics` answers in Prometheus' text format, or OpenMetrics if the `Accept` header asks for
 it. The workers are asked at each scrape and their values merged. A worker that does not answer
-within a second has `kafka_reauth_proxy_worker_up` 0; its counters keep their last values, so that
+within five seconds has `kafka_reauth_proxy_worker_up` 0; its counters keep their last values, so that
 no sum ever falls, and its gauges are left out. After a worker has been replaced, the sums go on
 from where it ended.
 
