@@ -7,9 +7,9 @@ Written by `python -m metrics.docs` from `metrics/registry.py`; change it there.
 
 `GET /metrics` answers in Prometheus' text format, or OpenMetrics if the `Accept` header asks for
 it. The workers are asked at each scrape and their values merged. A worker that does not answer
-within five seconds has `kafka_reauth_proxy_worker_up` 0; its counters keep their last values, so that
-no sum ever falls, and its gauges are left out. After a worker has been replaced, the sums go on
-from where it ended.
+within five seconds has `kafka_reauth_proxy_worker_up` 0; its counters keep their last values, so
+that no sum ever falls, and its gauges are left out. After a worker has been replaced, the sums go
+on from where it ended.
 
 Labels are bounded: a metric takes a limited number of label sets from each worker, and what comes
 later is counted with the label value `other`. Metrics by listener and mechanism are 0 from the
