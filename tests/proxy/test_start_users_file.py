@@ -68,7 +68,7 @@ def test_a_worker_that_dies_while_the_file_is_away_costs_no_other(
     try:
         assert "accepting" in proxy.start()
         eventually(lambda: proxy.workers_up() == [True, True], "workers answer")
-        first, second, _ = proxy.children()
+        first, second, *_ = proxy.children()
         away = file.rename(file.with_name("away"))
         os.kill(first, signal.SIGKILL)
         eventually(lambda: "waits for its store" in proxy.log(), "it says what it waits for")
