@@ -10,6 +10,7 @@ Laws:
   to the broker: the client waits, nobody else does, and it costs no connection.
 """
 
+import struct
 from collections.abc import Callable
 from functools import partial
 from sys import maxsize
@@ -39,13 +40,22 @@ from proxy.acl.topics import (
 from proxy.commands import CloseReason
 from proxy.deliberation import Found, PausingAuthority, found, found_in_steps, takes_long
 from proxy.errors import BrokerFault, ClientFault
-from proxy.frames import FORWARD_UNANSWERED, SIZE, Amendment, Route, route_key
+from proxy.fingerprints import (
+    CORRELATED,
+    JUDGE_EACH,
+    MAX_FINGERPRINTED_BYTES,
+    Basis,
+    Span,
+    all_but,
+)
+from proxy.frames import FORWARD_UNANSWERED, REQUEST_HEAD, SIZE, Amendment, Route, route_key
 from proxy.holds import Hold
 from proxy.judged_responses import cut, watched
 from proxy.lockstep import in_steps
-from proxy.wire.apis import FETCH, METADATA, MUTATIONS, PRODUCE
+from proxy.wire.apis import FETCH, METADATA, MUTATIONS, OFFSET_COMMIT, PRODUCE, SHARE_FETCH
+from proxy.wire.commit_requests import numbers as commit_numbers
 from proxy.wire.fetch_bounds import FINAL_EPOCH, INITIAL_EPOCH
-from proxy.wire.fetch_requests import plain_topics as plain_fetch
+from proxy.wire.fetch_requests import plain as plain_fetch
 from proxy.wire.primitives import INT16, Malformed, string
 from proxy.wire.produce_requests import (
     FIRST_FLEXIBLE,
@@ -61,10 +71,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MOST_REMEMBERED: Final = 16
-"""Requests that are remembered as allowed: enough for a group's heartbeats and commits."""
-LONGEST_REMEMBERED: Final = 256
-"""Bytes."""
+_HEADER: Final = struct.Struct(">hhih")
+"""API key, version, correlation id, client id length."""
 MOST_TOPICS_REMEMBERED: Final = 64
 """Topics that are remembered as written to, and as read."""
 MOST_LOOKED_UP: Final = 1_000
@@ -75,11 +83,31 @@ _LOOKUP_ID: Final = 0
 """Correlation id of the proxy's own request: answers come in order, so any would do."""
 
 
+class FetchSessions(set[int]):
+    """The fetch sessions in which everything is allowed (`judgement.Inquiry`)."""
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        """`ended` is called when one of them is no more."""
+        super().__init__()
+        self._ended = ended
+
+    def discard(self, session: object) -> None:
+        """Know a session no more, if it was known."""
+        if session in self:
+            super().discard(session)
+            self._ended()
+
+    def clear(self) -> None:
+        """Know none any more."""
+        if self:
+            super().clear()
+            self._ended()
+
+
 class Admission:
     """Judges the requests of one authenticated connection."""
 
     __slots__ = (
-        "_allowed",
         "_allowed_topics",
         "_asks",
         "_authority",
@@ -112,10 +140,10 @@ class Admission:
     def rights_changed(self, authority: ClientAuthority) -> None:
         """Judge by `authority` from now on, and forget what was allowed."""
         self._authority = authority
-        self._allowed: set[bytes] = set()
         self._allowed_topics: set[tuple[int, bytes]] = set()
         self._readable_topics: set[tuple[bool, bytes]] = set()
-        self._sessions: set[int] = set()  # a new one: answers under way shall not add to it
+        # new ones: answers under way shall not add to them
+        self._sessions = FetchSessions(self._connection.requests.forget)
 
     def may_administer(self, operation: Operation) -> bool:
         """Whether its principal may do this to the cluster."""
@@ -125,12 +153,12 @@ class Admission:
     # A Produce, from its first bytes
 
     def allowed_topic(
-        self, api_version: int, data: bytes | memoryview, at: int, end: int
-    ) -> int | None:
-        """Find what a Produce whose client id ends at `at` says of its one topic, if allowed.
+        self, api_version: int, data: bytes | memoryview, pos: int, at: int, end: int
+    ) -> Basis | None:
+        """Look at the beginning of a Produce: is it allowed for its one topic?
 
-        Returns where that ends, for it holds until rights change; 0: it must be asked for each
-        time; None: it is not allowed, or this look does not suffice.
+        The frame begins at `pos`, its client id ends at `at`. None: it is not allowed, or this
+        look does not suffice.
         """
         stop = only_topic(api_version, data, at, end)
         if not stop:
@@ -138,7 +166,48 @@ class Admission:
         said = bytes(data[topics_start(at) : stop])
         if not self._may_write(api_version, said):
             return None
-        return stop if (api_version, said) in self._allowed_topics else 0
+        if self._authority.auditing:
+            return JUDGE_EACH
+        return Basis(((CORRELATED, stop - pos),))
+
+    # A Produce or Fetch, without reading all of it
+
+    def allowed(self, data: bytes | memoryview, pos: int, end: int) -> Basis | None:
+        """Look at the frame at `pos` that ends at `end`: is all of it allowed?
+
+        No request is read whole for that, and none is refused. None: this does not suffice.
+        """
+        api_key, version, _, length = _HEADER.unpack_from(data, pos + SIZE.size)
+        if api_key not in (PRODUCE, FETCH):
+            return None
+        if not isinstance(data, bytes):
+            data, pos, end = bytes(data[pos:end]), 0, end - pos
+        at = pos + REQUEST_HEAD.size + max(length, 0)
+        if api_key == FETCH:
+            return self._allowed_fetch(version, data, pos, at, end)
+        produced = plain_produce(version, data, at, end)
+        if produced is None or not all(self._may_write(version, said) for said in produced):
+            return None
+        return JUDGE_EACH
+
+    def _allowed_fetch(
+        self, version: int, frame: bytes, pos: int, at: int, end: int
+    ) -> Basis | None:
+        found = plain_fetch(version, frame, at, end)
+        if found is None:
+            return None
+        epoch, in_session = found.epoch, found.epoch != FINAL_EPOCH
+        if in_session and (epoch == INITIAL_EPOCH or found.session_id not in self._sessions):
+            return None
+        if not all(self._may_read(version, said) for said in found.topics):
+            return None
+        if self._authority.auditing:
+            return JUDGE_EACH._replace(max_bytes=max(1, found.max_bytes))
+        varying = [(start - pos, stop - pos) for start, stop in found.numbers]
+        epoch_at = found.epoch_at - pos if in_session else 0
+        if epoch_at:
+            varying.insert(0, (epoch_at, epoch_at + 4))
+        return Basis(all_but(varying, end - pos), True, epoch_at, max(1, found.max_bytes))
 
     def _may_write(self, api_version: int, said: bytes) -> bool:
         """Whether a topic may be written to; `said` as `only_topic` finds it."""
@@ -187,10 +256,11 @@ class Admission:
 
     def judge(self, content: bytes, now: float) -> None:
         """Judge a request, from behind the frame's size, and do what follows from it."""
-        if self._passes(content):
+        frame = _frame(content)
+        if self.allowed(frame, 0, len(frame)) is not None:
             route = self._connection.target.routes[int.from_bytes(content[:4])]
             owed = None if _unanswered(content, route) else route
-            self._connection.requests.forward_judged(_frame(content), route, owed, now)
+            self._connection.requests.forward_judged(frame, route, owed, now)
             return
         try:
             request = parse_request(content)
@@ -223,30 +293,6 @@ class Admission:
         else:
             self._carry_out(result, request, now)
 
-    def _passes(self, content: bytes) -> bool:
-        """Whether a request may pass for what was found to be allowed before.
-
-        No request is read whole for that, and none is refused.
-        """
-        api_key, version = content[1], content[3]  # both of two bytes, and all below 256
-        at = 11 + max(0, INT16.unpack_from(content, 8)[0])
-        if api_key == FETCH:
-            found = plain_fetch(version, content, at)
-            if found is None or content[at - 1]:
-                return False
-            session_id, epoch, topics = found
-            if epoch != FINAL_EPOCH and (
-                epoch == INITIAL_EPOCH or session_id not in self._sessions
-            ):
-                return False
-            return all(self._may_read(version, said) for said in topics)
-        if api_key == PRODUCE:
-            produced = plain_produce(version, content, at)
-            if produced is None or content[at - 1]:
-                return False
-            return all(self._may_write(version, said) for said in produced)
-        return len(content) <= LONGEST_REMEMBERED and content[:4] + content[8:] in self._allowed
-
     def _inquiry(self, request: Request, authority: Authority) -> Inquiry:
         return Inquiry(
             api_version=request.api_version,
@@ -270,21 +316,25 @@ class Admission:
             case Change():
                 self._change(judgement, request, route, now)
             case _:
-                self._remember(request)
+                frame = _frame(content)
+                self._remember(request, frame, route)
                 owed = None if _unanswered(content, route) else route
-                connection.requests.forward_judged(_frame(content), route, owed, now)
+                connection.requests.forward_judged(frame, route, owed, now)
 
-    def _remember(self, request: Request) -> None:
-        content = request.content
+    def _remember(self, request: Request, frame: bytes, route: Route) -> None:
+        """Let requests pass from now on that are the same, but for numbers that do not matter."""
         if (
-            len(content) > LONGEST_REMEMBERED
-            or request.api_key in (PRODUCE, FETCH, *MUTATIONS)
+            request.api_key in (PRODUCE, FETCH, SHARE_FETCH, *MUTATIONS)
             or self._authority.auditing
+            or len(frame) > MAX_FINGERPRINTED_BYTES
         ):
             return
-        if len(self._allowed) >= MOST_REMEMBERED:
-            self._allowed.clear()
-        self._allowed.add(content[:4] + content[8:])
+        varying: list[Span] = []
+        if request.api_key == OFFSET_COMMIT:
+            at = REQUEST_HEAD.size + max(0, INT16.unpack_from(frame, 12)[0])
+            varying = commit_numbers(request.api_version, frame, at, len(frame)) or []
+        basis = Basis(all_but(varying, len(frame)), whole=True)
+        self._connection.requests.remember(frame, 0, len(frame) - SIZE.size, basis, route)
 
     def _change(self, change: Change, request: Request, route: Route, now: float) -> None:
         connection, content = self._connection, request.content
@@ -363,8 +413,7 @@ class Admission:
 
     def _send_lookup(self, route: Route, frame: bytes, found: Callable[[bytes], bytes]) -> None:
         self._connection.responses.inflight.append((_LOOKUP_ID, Amendment(route, found)))
-        assert self._connection.requests.to_broker is not None
-        self._connection.requests.to_broker(frame)
+        self._connection.requests.write(frame)
 
     def _judge_again(self) -> None:
         content, self._waiting = self._waiting, None

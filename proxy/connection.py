@@ -2,9 +2,9 @@
 
 No sockets, no clock. Laws:
 
-- Feed `requests.client_bytes` and `broker_bytes` with what was read, or `stopwatch` where there is
-  one, then carry out `commands`. Bytes that could not be dealt with yet are in `requests.rest` or
-  `responses.rest`: they come before the next read.
+- Feed `requests.client_bytes` and `broker_bytes` with what was read, then carry out `commands`.
+  Bytes that could not be dealt with yet are in `requests.rest` or `responses.rest`: they come
+  before the next read.
 - A connection waits (`Hold`) or ends in one place, here; how frames are cut is `Requests`' and
   `Responses`' business, what is said to the client is `Dialogue`'s.
 - What ends a connection lets the requests before it be answered, as Kafka does, which takes a
@@ -92,7 +92,7 @@ class Connection:
         self.upstream_login = UpstreamLogin(self) if rules.logs_in else None
         """The proxy's own, to the broker; None: the broker wants none."""
         self.stopwatch: Stopwatch | None = None
-        """Takes what is read, and the time for it; None: `requests` and `broker_bytes` do."""
+        """Measures the time that the connection takes; None: nobody pays for it."""
         self.dialogue = Dialogue(self)
         self.commands: list[Command] = []
         self.connected_at = self.active_at = now
@@ -223,13 +223,17 @@ class Connection:
     def broker_bytes(self, data: Bytes, now: float) -> None:
         """Take what was read from the broker."""
         self.active_at = now
+        stopwatch = self.stopwatch
+        started = stopwatch is not None and stopwatch.start()
         try:
             self.responses.broker_bytes(data, now)
         except BrokerFault:
             self.finish(CloseReason.BROKER_FAULT, now)
-            return
-        if self.requests.held or self._client_finished:
-            self._answered_something(now)
+        else:
+            if self.requests.held or self._client_finished:
+                self._answered_something(now)
+        if started and stopwatch is not None:
+            stopwatch.stop(now)
 
     def _answered_something(self, now: float) -> None:
         if self.holds & Hold.IN_FLIGHT and self.responses.owes_little:
@@ -275,7 +279,7 @@ class Connection:
             self.requests.held = self._draining
             self.commands.append(ResumeClient())
             self.requests.reconsider()
-            (self.stopwatch or self.requests).resume(now)
+            self.requests.resume(now)
         self.end_if_settled(now)
 
     # The end

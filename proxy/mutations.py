@@ -223,8 +223,7 @@ class MutationLimiter:
             return b""  # the client did not ask
 
         connection.responses.inflight.append((_CORRELATION_ID, Amendment(route, learn)))
-        assert connection.requests.to_broker is not None
-        connection.requests.to_broker(_question(route.api_version, keys))
+        connection.requests.write(_question(route.api_version, keys))
 
     def _questions(self, asked: MutationRequest) -> Iterator[tuple[Route | None, list[Key]]]:
         """Yield what to ask, and by which route; None: the broker cannot be asked."""

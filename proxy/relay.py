@@ -196,12 +196,8 @@ class ClientSide(_Side):
         if connection is None or connection.closed:
             return
         now = monotonic()
-        stopwatch = connection.stopwatch
         try:
-            if stopwatch is None:
-                connection.requests.client_bytes(data, now)
-            else:
-                stopwatch.client_bytes(data, now)
+            connection.requests.client_bytes(data, now)
         except Exception:
             self.broke(now)
         if connection.commands:
@@ -369,12 +365,8 @@ class BrokerSide(_Side):
         if connection.closed:
             return
         now = monotonic()
-        stopwatch = connection.stopwatch
         try:
-            if stopwatch is None:
-                connection.broker_bytes(data, now)
-            else:
-                stopwatch.broker_bytes(data, now)
+            connection.broker_bytes(data, now)
         except Exception:
             self._client.broke(now)
         if connection.commands:

@@ -30,9 +30,8 @@ from proxy.frames import (
     cut,
     pay_run,
     read_response_head,
-    unchanged,
 )
-from proxy.quota.throttle import Throttle
+from proxy.quota.throttle import UNLIMITED, Throttle
 from proxy.throttling import telling
 from proxy.wire.apis import FETCHES, SASL_APIS, SHARE_FETCH
 from proxy.wire.fetch_bounds import without_records, without_topics
@@ -188,28 +187,36 @@ class Responses:
         Nothing is looked at behind `looks_end`.
         """
         pos, take = start, self._take_owed
+        room = left = self._room(now)
         if COMPILED and type(data) is bytes:
-            pos = pay_run(data, start, looks_end, self.inflight, take)
+            pos, left = pay_run(data, start, looks_end, self.inflight, take, left)
         try:
             while pos + 8 <= looks_end:
                 size, correlation_id = read_response_head(data, pos)
                 owed = take()
                 expected, route = owed
-                if (
-                    expected != correlation_id
-                    or size < 4
-                    or (
-                        route.transform is not None
-                        and self._stays(route, size, len(data) - pos, now)
-                    )
-                ):
+                if expected != correlation_id or size < 4 or route.transform is not None:
                     self.inflight.appendleft(owed)
                     break
+                if route.metered:
+                    if size <= left:
+                        left -= size
+                    elif self._stays(room - left, size, len(data) - pos, now):
+                        self.inflight.appendleft(owed)
+                        return self._passed(data, start, pos)
+                    else:
+                        room = left = self._room(now)
                 size += 4
                 route.response_bytes += size
                 pos += size
         except IndexError:  # nothing is owed: `_rewrite` says so
             pass
+        if left < room:
+            self._use_room(room - left)
+        return self._passed(data, start, pos)
+
+    def _passed(self, data: Bytes, start: int, pos: int) -> int:
+        """Write the responses from `start` to `pos`, of the last one as much as is here."""
         if pos == start:
             return pos
         end = len(data)
@@ -223,18 +230,27 @@ class Responses:
         write(data if whole else cut(data, start, pos))
         return pos
 
-    def _stays(self, route: Route, size: int, here: int, now: float) -> bool:
-        """Whether a response is more than passed on; if it is not, it was counted.
-
-        `here`: how many bytes of it are.
-        """
-        if route.transform is not unchanged or self._throttle_time_ms:
-            return True
+    def _room(self, now: float) -> int:
+        """How many bytes of metered responses pass without a closer look."""
         if self._throttle is None:
-            return False
+            return UNLIMITED
+        return 0 if self._throttle_time_ms else self._throttle.fetch_room(now)
+
+    def _use_room(self, size: int) -> None:
+        if self._throttle is not None:
+            self._throttle.use_fetch_room(size)
+
+    def _stays(self, used: int, size: int, here: int, now: float) -> bool:
+        """Whether a metered response is more than passed on; if it is not, it was counted.
+
+        `used`: of the room, by those before it. `here`: how many bytes of it are.
+        """
+        self._use_room(used)
         if here < SIZE.size + min(size, HEAD):
             return True
-        self._throttle_time_ms = self._throttle.fetched(size, now)
+        assert self._throttle is not None
+        if not self._throttle_time_ms:
+            self._throttle_time_ms = self._throttle.fetched(size, now)
         return self._throttle_time_ms > 0
 
     def _rewrite(self, data: Bytes, pos: int, end: int, now: float) -> int:
@@ -247,7 +263,7 @@ class Responses:
         expected, route = self.inflight[0]
         if expected != correlation_id or size < 4:
             raise BrokerFault("a response out of turn, or of an impossible size")
-        in_passing = route.long_transform is not None or route.transform is unchanged
+        in_passing = route.long_transform is not None or route.transform is None
         most = MOST_ANSWER_BYTES if route.api_key in SASL_APIS else MOST_GATHERED_BYTES
         if size > most and not in_passing:
             raise BrokerFault("a response too large to be rewritten")

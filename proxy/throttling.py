@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from proxy.commands import CloseReason
 from proxy.errors import BrokerFault
+from proxy.fingerprints import CORRELATED, JUDGE_EACH, UNLIMITED, Basis
 from proxy.frames import (
     MOST_BYTES_OF_A_LOOK,
     OWN_ANSWER,
@@ -16,11 +17,10 @@ from proxy.frames import (
     Bytes,
     LongTransform,
     Route,
-    unchanged,
 )
 from proxy.quota.throttle import Throttle
 from proxy.wire.apis import FETCHES, MUTATIONS, PRODUCE
-from proxy.wire.fetch_bounds import lowered
+from proxy.wire.fetch_bounds import lowered, max_bytes_of_fetch
 from proxy.wire.throttle_times import has_throttle_time, is_first, patch, patch_in_place
 
 if TYPE_CHECKING:
@@ -96,18 +96,34 @@ class Throttling:
             self._connection.too_many_in_flight()
         return deferred
 
+    def lowers(self, max_bytes: int, now: float) -> bool:
+        """Whether a Fetch may not ask for so much now."""
+        return self.used.bounds_fetches and not self.used.passes_fetch(max_bytes, now)
+
+    def fetches_at_once(self, max_bytes: int, now: float) -> int:
+        """How many Fetches that ask for so much may pass as they came."""
+        used, responses = self.used, self._connection.responses
+        if not used.bounds_fetches:
+            return UNLIMITED
+        if not used.passes_fetch(max_bytes, now):
+            return 0
+        at_once = used.fetches_left(max_bytes) - len(responses.inflight)
+        return at_once if at_once > 0 else int(not responses.owes_fetch)
+
     def relay_fetch(self, data: Bytes, pos: int, end: int, now: float) -> int:
         """Forward the Fetch at `pos`, bounded; return `pos` itself for want of bytes."""
         requests = self._connection.requests
         size: int = SIZE.unpack_from(data, pos)[0]
         after = min(pos + SIZE.size + size, end)
-        frame = self.bounded(bytes(data[pos:after]), now)
-        if frame is None:
+        frame = bytes(data[pos:after])
+        bounded = self.bounded(frame, now)
+        if bounded is None:
             if after - pos == SIZE.size + size or after - pos > MOST_BYTES_OF_A_LOOK:
                 self._connection.end(CloseReason.MALFORMED_FRAME, now)
             return pos
-        # none that begins as it does shall pass unseen
-        return pos + requests.relay_one(frame, 0, len(frame), now, 0)
+        if bounded is frame:
+            return requests.relay_one(data, pos, end, now, _basis(frame))
+        return pos + requests.relay_one(bounded, 0, len(bounded), now, JUDGE_EACH)
 
     def bounded(self, frame: bytes, now: float) -> bytes | None:
         """Return a Fetch that asks for no more than it may; None: too little of it is here."""
@@ -160,6 +176,15 @@ class Throttling:
         return ms
 
 
+def _basis(frame: bytes) -> Basis:
+    """What it depends on that a Fetch may pass as it came: how much it asks for."""
+    asked = max_bytes_of_fetch(frame)
+    if asked is None:
+        return JUDGE_EACH
+    max_bytes, behind = asked
+    return Basis(((CORRELATED, behind),), max_bytes=max(1, max_bytes))
+
+
 def _told(frame: bytes, key: int, throttle_time_ms: int) -> bytes:
     try:
         content = patch(key >> 16, key & 0xFFFF, frame[SIZE.size :], throttle_time_ms)
@@ -180,14 +205,9 @@ def telling(owed: Route, throttle_time_ms: int) -> Amendment:
         return TellingHead(owed, size, throttle_time_ms)
 
     in_passing = is_first(api_key, api_version) and (
-        owed.long_transform is not None or passes_as_it_came(owed)
+        owed.long_transform is not None or owed.transform is None
     )
     return Amendment(owed, transform, long_transform if in_passing else None)
-
-
-def passes_as_it_came(owed: Route) -> bool:
-    """Whether nothing is changed in a response."""
-    return owed.transform is None or owed.transform is unchanged
 
 
 class TellingHead:

@@ -110,8 +110,7 @@ class UpstreamLogin:
         route = Amendment(Route(say.api_key, say.api_version), self._answered)
         self._owed, self._overdue_at = route, None
         connection.responses.inflight.append((_CORRELATION_ID, route))
-        assert connection.requests.to_broker is not None
-        connection.requests.to_broker(
+        connection.requests.write(
             request_frame(say.api_key, say.api_version, _CORRELATION_ID, CLIENT_ID, say.body)
         )
 

@@ -64,9 +64,11 @@ class Meter(SharedQuota):
         "__weakref__",
         "_allowance",
         "_keeps_debts",
+        "_left",
         "_limit",
         "_look_at",
         "_look_every",
+        "_most_at_once",
         "_pending",
         "_settled_sample",
         "claimed_until",
@@ -101,9 +103,11 @@ class Meter(SharedQuota):
         self.tags = tags
         self.longest_ms = longest_ms
         self._keeps_debts = keeps_debts
-        self._limit = limit
+        self.limit = limit
         self._pending = 0
         """Recorded, but not yet told to the others."""
+        self._left = 0.0
+        """What this worker's share of the quota let pass when the others were looked at last."""
         self._allowance = -1
         """What may be pending without a look at the others; below 0: nothing."""
         self._look_at = 0.0
@@ -123,12 +127,13 @@ class Meter(SharedQuota):
     def limit(self, limit: float) -> None:
         self._limit = limit
         self._allowance = -1
+        most = most_in_window(limit, self._table.config)
+        self._most_at_once = max(1, int(min(most, MOST_AT_ONCE)))
 
     @property
     def most_at_once(self) -> int:
         """What passes at once after a silence; at least 1."""
-        most = most_in_window(self._limit, self._table.config)
-        return max(1, int(min(most, MOST_AT_ONCE)))
+        return self._most_at_once
 
     def exceeded(self, now: float) -> int:
         """Return for how long (ms) the limit stays exceeded; 0: it is not, or was a moment ago."""
@@ -136,6 +141,20 @@ class Meter(SharedQuota):
             return 0
         over_ms = self._settle(0, now)
         return over_ms if over_ms > _ROUNDING_MS else 0
+
+    @property
+    def left(self) -> float:
+        """What may be used before the limit is exceeded, if others do not use more than their
+        share; as of the last look at them."""
+        return self._left - self._pending
+
+    def room(self, now: float) -> int:
+        """Return what may be used before the others must be looked at; 0 or less: nothing."""
+        return self._allowance - self._pending if now < self._look_at else 0
+
+    def use(self, amount: int) -> None:
+        """Record a use for which there was `room`."""
+        self._pending += amount
 
     def record(self, amount: int, now: float) -> int:
         """Record a use; return for how long (ms) its connection is to be held, 0: not at all.
@@ -270,6 +289,6 @@ class Meter(SharedQuota):
         sample's worth each: that is how wrong the others' view of us can be.
         """
         left = (window_ms - weight_ms) * self._limit / 1_000
-        fair = left / (2 * self._table.workers)
+        fair = self._left = left / (2 * self._table.workers)
         self._allowance = int(min(fair, self._limit * self._look_every)) if left > 0 else -1
         self._look_at = now + self._look_every

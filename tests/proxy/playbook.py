@@ -261,11 +261,10 @@ class Play:
             self._unread[side] = self._unread[side][BUFFER_BYTES:]
             buffer = bytearray(read)
             data = memoryview(buffer) if self.reads_bulk else read
-            connection, stopwatch = self.connection, self.connection.stopwatch
             if side == "client":
-                (stopwatch or connection.requests).client_bytes(data, self.now)
+                self.connection.requests.client_bytes(data, self.now)
             else:
-                (stopwatch or connection).broker_bytes(data, self.now)
+                self.connection.broker_bytes(data, self.now)
             buffer[:] = b"\xee" * len(buffer)  # whoever keeps the buffer, not the bytes, is seen
             self.carry_out()
 
