@@ -1,7 +1,6 @@
 """The tables that people read; every one says what is wanted beside what was found."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 
 from rich.table import Table
 
@@ -15,12 +14,11 @@ from benchmarks.figures import (
     Shape,
 )
 from benchmarks.logins import Authenticated, Young
-from benchmarks.targets import OAUTHBEARER, SCRAM
+from benchmarks.targets import OAUTHBEARER, SCRAM, Row
 
 #: CPU per authentication to reach, as a share of what Kafka's own listener takes.
 _AUTH_LIMITS = {SCRAM: 1 / 3, OAUTHBEARER: 1 / 2}
-#: CPU per request of what is switched on, as a multiple of the proxy without it.
-_FEATURE_LIMIT = 1.05
+_RUNS = {True: "compiled", False: "Python", None: ""}
 _KIB_PER_CONNECTION_LIMIT = 8
 _WORKER_MIB_LIMIT = 60
 _REWRITE_MS_LIMIT = 3
@@ -38,29 +36,27 @@ def machine(description: Mapping[str, str]) -> Table:
 def relay(
     found: Mapping[str, Mapping[str, Relayed]],
     shapes: Sequence[Shape],
-    secured: AbstractSet[str],
-    baselines: Mapping[str, str],
+    rows: Sequence[Row],
 ) -> Table:
-    """One line per shape and row; `secured`: the rows whose clients speak TLS."""
+    """One line per shape and row."""
+    known = {row.name: row for row in rows}
     table = _table(
-        "Relaying Produce requests (medians)",
-        ("shape", "row"),
+        "Relaying (medians)",
+        ("shape", "row", "runs"),
         ("CPU µs/request", "ratio", "to reach", "requests/s", "p50 µs", "p99 µs"),
     )
     for shape in shapes:
         for row, each in found[shape.name].items():
             values = each.medians()
             ratio = values["ratios"]
-            baseline = baselines.get(row, "")
-            limit = shape.tls_limit if row in secured else shape.limit
-            if not baseline.startswith("haproxy"):
-                limit = _FEATURE_LIMIT
+            limit = getattr(shape.limits, known[row].limit)
             table.add_row(
                 shape.name,
                 row,
+                _RUNS[each.compiled],
                 _number(values["cpu_us"] or None, 1),
                 _judged(ratio, limit, 2),
-                f"≤ {limit} x {baseline}" if ratio is not None else "",
+                "" if ratio is None or limit is None else f"≤ {limit} x {known[row].baseline}",
                 _number(values["per_second"], 0),
                 _number(values["p50_us"], 0),
                 _number(values["p99_us"], 0),
@@ -212,7 +208,7 @@ def metadata(found: Rewritten, topics: int, partitions: int) -> Table:
 def _table(title: str, names: Iterable[str], values: Iterable[str]) -> Table:
     table = Table(title=title)
     for name in names:
-        table.add_column(name)
+        table.add_column(name, no_wrap=True)
     for value in values:
         table.add_column(value, justify="right")
     return table
