@@ -11,6 +11,7 @@ which is `python -m benchmarks.bench`, about half an hour. Parts of it:
     python -m benchmarks.bench --figures relay,tls-handshakes --rows haproxy-tls,tls
     python -m benchmarks.bench --rows haproxy,session-check --rounds 15
     python -m benchmarks.bench --json after.json                   # every round, for comparisons
+    python -m benchmarks.bench --figures relay --markdown F.md    # the table of the README here
 
 To compare two versions, run both with --json on the same quiet machine and compare ratios to
 HAProxy, not microseconds. Needs a C compiler and OpenSSL's headers, and for their rows HAProxy and
@@ -23,9 +24,10 @@ import fnmatch
 import json
 import resource
 import secrets
+import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -91,6 +93,8 @@ class Bench:
         self._generator = Generator(program=programs["load"], credentials=lab.credentials)
         self._console = console
         self.results: dict[str, Any] = {}
+        self.relayed: dict[str, dict[str, figures.Relayed]] = {}
+        """By shape and row."""
         self._failures: list[str] = []
 
     def run(self) -> bool:
@@ -109,7 +113,7 @@ class Bench:
     def relay(self) -> None:
         with self._rows(self._plan.rows) as targets:
             baselines = {row.name: row.baseline for row in self._plan.rows if row.baseline}
-            found = {}
+            found = self.relayed
             for shape in self._plan.shapes:
                 self._console.print(f"relay {shape.name} …", style="dim")
                 found[shape.name] = figures.relay(
@@ -316,6 +320,9 @@ def arg_parser() -> argparse.ArgumentParser:
         "--pin", action="store_true", help="measured programs on a CPU of their own"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all values there")
+    parser.add_argument(
+        "--markdown", type=Path, metavar="FILE", help="write the ratios of the relay there"
+    )
     return parser
 
 
@@ -346,6 +353,12 @@ def make_plan(options: argparse.Namespace) -> Plan:
     )
 
 
+def _caption(description: Mapping[str, str], arguments: Sequence[str]) -> str:
+    """Say on what the figures were measured, and how."""
+    machine_and_versions = ", ".join(f"{name} {value}" for name, value in description.items())
+    return f"`python -m benchmarks.bench {shlex.join(arguments)}` on {machine_and_versions}."
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmarks; return 0, or 1 if one failed."""
     options = arg_parser().parse_args(arguments)
@@ -361,13 +374,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with fake_broker(programs, make_lab(directory, measured)) as lab:
                 description = machine.describe(pinned=options.pin)
                 console.print(report.machine(description))
-                bench = Bench(make_plan(options), lab, programs, console)
+                plan = make_plan(options)
+                bench = Bench(plan, lab, programs, console)
                 done = bench.run()
     except Unavailable as missing:
         console.print(f"{missing}", style="red", markup=False)
         return 1
     if options.json:
         options.json.write_text(json.dumps({"machine": description} | bench.results, indent=2))
+    if options.markdown:
+        caption = _caption(description, arguments or sys.argv[1:])
+        table = report.relay_markdown(bench.relayed, plan.shapes, plan.rows, caption)
+        options.markdown.write_text(table)
     return 0 if done else 1
 
 

@@ -1,6 +1,7 @@
 """The tables that people read; every one says what is wanted beside what was found."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median, quantiles
 
 from rich.table import Table
 
@@ -63,6 +64,58 @@ def relay(
             )
         table.add_section()
     return table
+
+
+def relay_markdown(
+    found: Mapping[str, Mapping[str, Relayed]],
+    shapes: Sequence[Shape],
+    rows: Sequence[Row],
+    caption: str,
+) -> str:
+    """The same as a table of ratios, for a document; `caption` says on what and how.
+
+    A ratio above its limit is bold.
+    """
+    judged = [row for row in rows if row.baseline in {each.name for each in rows}]
+    bases = list(dict.fromkeys(row.baseline for row in judged if row.baseline))
+    heads = ["shape", *(f"{base}, CPU µs" for base in bases), *(row.name for row in judged)]
+    lines = [heads, ["---"] * len(heads)]
+    spreads: list[float] = []
+    for shape in shapes:
+        cells = [shape.name]
+        cells += [_number(_median(found[shape.name].get(base), "cpu_us"), 1) for base in bases]
+        for row in judged:
+            each = found[shape.name].get(row.name)
+            cells.append(_cell(_median(each, "ratios"), getattr(shape.limits, row.limit)))
+            spreads += [] if each is None else _spread(each.ratios)
+        lines.append(cells)
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    noise = ""
+    if spreads:
+        noise = (
+            f" Half of a cell's rounds lie within {median(spreads):.0%} of its median,"
+            f" in the noisiest cell within {max(spreads):.0%}."
+        )
+    return f"{caption}{noise}\n\n{table}\n"
+
+
+def _median(each: Relayed | None, series: str) -> float | None:
+    return None if each is None else each.medians()[series]
+
+
+def _cell(ratio: float | None, limit: float | None) -> str:
+    missed = ratio is not None and limit is not None and ratio > limit
+    text = _number(ratio, 2)
+    reach = "" if limit is None or ratio is None else f" (≤ {limit})"
+    return f"**{text}**{reach}" if missed else text + reach
+
+
+def _spread(ratios: Sequence[float]) -> list[float]:
+    """Half the distance between the quartiles, as a share of the median; nothing for one round."""
+    if len(ratios) < 2:
+        return []
+    low, middle, high = quantiles(ratios, n=4)
+    return [(high - low) / 2 / middle]
 
 
 def auth(found: Mapping[str, Mapping[str, Authenticated]]) -> Table:

@@ -260,7 +260,8 @@ def featured(
 ) -> Start:
     """Return how to start the proxy with more than sessions.
 
-    `acls`: how many; None: without an authorizer. `quotas`: of bytes, none of which is exceeded.
+    `acls`: how many; None: without an authorizer. `quotas`: of bytes produced and fetched and of
+    request time, none of which is ever exceeded.
     """
 
     def fill(config: Path) -> None:
@@ -268,7 +269,11 @@ def featured(
         if acls is not None:
             store.create_acls(list(islice(_acls(), acls)))
         if quotas:
-            limits = {QuotaKey.PRODUCER_BYTE_RATE: 1e15, QuotaKey.CONSUMER_BYTE_RATE: 1e15}
+            limits = {
+                QuotaKey.PRODUCER_BYTE_RATE: 1e15,
+                QuotaKey.CONSUMER_BYTE_RATE: 1e15,
+                QuotaKey.REQUEST_PERCENTAGE: 1e9,
+            }
             store.alter_quotas({QuotaEntity(user=USER): limits})
         store.close()
 
