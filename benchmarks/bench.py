@@ -63,6 +63,8 @@ from benchmarks.targets import (
 _REAUTH_LIFETIME_SECONDS = 20
 _METADATA_TOPICS, _METADATA_PARTITIONS = 1_000, 6
 _PROXY_ROWS = ("session-check", "compiled")
+_OF_THE_RELAY = ("commit", "cpu", "kernel", "python", "uvloop", "haproxy", "load before")
+"""What of the machine's description the ratios of the relay depend on."""
 _WITHOUT_TLS = {"haproxy-tls": "haproxy", "tls": "session-check", "compiled-tls": "compiled"}
 """Rows with TLS, and what differs from them by nothing else."""
 
@@ -355,8 +357,11 @@ def make_plan(options: argparse.Namespace) -> Plan:
 
 def _caption(description: Mapping[str, str], arguments: Sequence[str]) -> str:
     """Say on what the figures were measured, and how."""
-    machine_and_versions = ", ".join(f"{name} {value}" for name, value in description.items())
-    return f"`python -m benchmarks.bench {shlex.join(arguments)}` on {machine_and_versions}."
+    files = {"--json", "--markdown"}
+    before = ["", *arguments]
+    how = [each for last, each in zip(before, arguments, strict=False) if not {last, each} & files]
+    what = ", ".join(f"{name} {description[name]}" for name in _OF_THE_RELAY)
+    return f"`python -m benchmarks.bench {shlex.join(how)}`: {what}."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -72,13 +72,15 @@ def relay_markdown(
     rows: Sequence[Row],
     caption: str,
 ) -> str:
-    """The same as a table of ratios, for a document; `caption` says on what and how.
+    """The same as a table of ratios, for a document; one above its limit is bold.
 
-    A ratio above its limit is bold.
+    `caption` says on what it was measured, and how.
     """
     judged = [row for row in rows if row.baseline in {each.name for each in rows}]
     bases = list(dict.fromkeys(row.baseline for row in judged if row.baseline))
+    kinds = list(dict.fromkeys(row.limit for row in judged))
     heads = ["shape", *(f"{base}, CPU µs" for base in bases), *(row.name for row in judged)]
+    heads += [f"to reach: {kind}" for kind in kinds]
     lines = [heads, ["---"] * len(heads)]
     spreads: list[float] = []
     for shape in shapes:
@@ -88,6 +90,7 @@ def relay_markdown(
             each = found[shape.name].get(row.name)
             cells.append(_cell(_median(each, "ratios"), getattr(shape.limits, row.limit)))
             spreads += [] if each is None else _spread(each.ratios)
+        cells += [_number(getattr(shape.limits, kind), 2) for kind in kinds]
         lines.append(cells)
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
     noise = ""
@@ -106,8 +109,7 @@ def _median(each: Relayed | None, series: str) -> float | None:
 def _cell(ratio: float | None, limit: float | None) -> str:
     missed = ratio is not None and limit is not None and ratio > limit
     text = _number(ratio, 2)
-    reach = "" if limit is None or ratio is None else f" (≤ {limit})"
-    return f"**{text}**{reach}" if missed else text + reach
+    return f"**{text}**" if missed else text
 
 
 def _spread(ratios: Sequence[float]) -> list[float]:
