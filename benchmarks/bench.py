@@ -4,13 +4,14 @@ Reproduce the tables of the README with
 
     make bench
 
-which is `python -m benchmarks.bench`, about nine minutes. Parts of it:
+which is `python -m benchmarks.bench`, about half an hour. Parts of it:
 
-    python -m benchmarks.bench --quick                             # a minute or two, rougher
-    python -m benchmarks.bench --figures relay --shapes 16x1x100B
+    python -m benchmarks.bench --quick                             # ten minutes, rougher
+    python -m benchmarks.bench --figures relay --rows haproxy,all --shapes 'fetch*' --rounds 9
     python -m benchmarks.bench --figures relay,tls-handshakes --rows haproxy-tls,tls
     python -m benchmarks.bench --rows haproxy,session-check --rounds 15
     python -m benchmarks.bench --json after.json                   # every round, for comparisons
+    python -m benchmarks.bench --figures relay --markdown F.md    # the table of the README here
 
 To compare two versions, run both with --json on the same quiet machine and compare ratios to
 HAProxy, not microseconds. Needs a C compiler and OpenSSL's headers, and for their rows HAProxy and
@@ -19,12 +20,14 @@ Everything runs on loopback, and what was started is ended.
 """
 
 import argparse
+import fnmatch
 import json
 import resource
 import secrets
+import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -52,7 +55,7 @@ from benchmarks.targets import (
     Lab,
     Row,
     Target,
-    authorizing,
+    featured,
     proxy,
 )
 
@@ -60,6 +63,8 @@ from benchmarks.targets import (
 _REAUTH_LIFETIME_SECONDS = 20
 _METADATA_TOPICS, _METADATA_PARTITIONS = 1_000, 6
 _PROXY_ROWS = ("session-check", "compiled")
+_OF_THE_RELAY = ("commit", "cpu", "kernel", "python", "uvloop", "haproxy", "load before")
+"""What of the machine's description the ratios of the relay depend on."""
 _WITHOUT_TLS = {"haproxy-tls": "haproxy", "tls": "session-check", "compiled-tls": "compiled"}
 """Rows with TLS, and what differs from them by nothing else."""
 
@@ -90,6 +95,8 @@ class Bench:
         self._generator = Generator(program=programs["load"], credentials=lab.credentials)
         self._console = console
         self.results: dict[str, Any] = {}
+        self.relayed: dict[str, dict[str, figures.Relayed]] = {}
+        """By shape and row."""
         self._failures: list[str] = []
 
     def run(self) -> bool:
@@ -108,7 +115,7 @@ class Bench:
     def relay(self) -> None:
         with self._rows(self._plan.rows) as targets:
             baselines = {row.name: row.baseline for row in self._plan.rows if row.baseline}
-            found = {}
+            found = self.relayed
             for shape in self._plan.shapes:
                 self._console.print(f"relay {shape.name} …", style="dim")
                 found[shape.name] = figures.relay(
@@ -123,8 +130,7 @@ class Bench:
             shape: {row: asdict(each) | {"median": each.medians()} for row, each in rows.items()}
             for shape, rows in found.items()
         }
-        secured = {row.name for row in self._plan.rows if row.tls}
-        self._console.print(report.relay(found, self._plan.shapes, secured, baselines))
+        self._console.print(report.relay(found, self._plan.shapes, self._plan.rows))
 
     def auth(self) -> None:
         with self._rows(self._login_rows()) as targets:
@@ -212,7 +218,8 @@ class Bench:
 
     def acls(self) -> None:
         self._console.print("administration of ACLs …", style="dim")
-        with authorizing(acl_administration.ACLS)(self._lab) as target:
+        start = featured("administration", acls=acl_administration.ACLS, compiled=False)
+        with start(self._lab) as target:
             found = acl_administration.administration(
                 self._generator, target, self._lab.credentials
             )
@@ -306,24 +313,28 @@ def arg_parser() -> argparse.ArgumentParser:
             type=_some_of(known),
             default=known,
             metavar="A,B",
-            help=f"some of: {', '.join(known)} (default: all)",
+            help=f"some of: {', '.join(known)}; * stands for anything (default: all)",
         )
     parser.add_argument("--rounds", type=int, help="of each row (default 7; with --quick 3)")
-    parser.add_argument("--seconds", type=float, help="of a round (default 1.5; with --quick 0.5)")
+    parser.add_argument("--seconds", type=float, help="of a round (default 1; with --quick 0.5)")
     parser.add_argument("--quick", action="store_true", help="shorter and rougher")
     parser.add_argument(
         "--pin", action="store_true", help="measured programs on a CPU of their own"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all values there")
+    parser.add_argument(
+        "--markdown", type=Path, metavar="FILE", help="write the ratios of the relay there"
+    )
     return parser
 
 
 def _some_of(known: Sequence[str]) -> Callable[[str], list[str]]:
     def parse(text: str) -> list[str]:
-        unknown = set(text.split(",")) - set(known)
+        patterns = text.split(",")
+        unknown = [each for each in patterns if not fnmatch.filter(known, each)]
         if unknown:
-            raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: not one of {known}")
-        return [name for name in known if name in text.split(",")]
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: none of {', '.join(known)}")
+        return [name for name in known if any(fnmatch.fnmatchcase(name, each) for each in patterns)]
 
     return parse
 
@@ -336,7 +347,7 @@ def make_plan(options: argparse.Namespace) -> Plan:
         shapes=[shape for shape in figures.SHAPES if shape.name in options.shapes],
         figures=options.figures,
         rounds=options.rounds or (3 if quick else 7),
-        seconds=options.seconds or (0.5 if quick else 1.5),
+        seconds=options.seconds or (0.5 if quick else 1.0),
         auth_warm_up_seconds=4.0 if quick else 12.0,
         idle_connections=500 if quick else 2_000,
         reauth_connections=500 if quick else 5_000,
@@ -344,11 +355,20 @@ def make_plan(options: argparse.Namespace) -> Plan:
     )
 
 
+def _caption(description: Mapping[str, str], arguments: Sequence[str]) -> str:
+    """Say on what the figures were measured, and how."""
+    files = {"--json", "--markdown"}
+    before = ["", *arguments]
+    how = [each for last, each in zip(before, arguments, strict=False) if not {last, each} & files]
+    what = ", ".join(f"{name} {description[name]}" for name in _OF_THE_RELAY)
+    return f"`python -m benchmarks.bench {shlex.join(how)}`: {what}."
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmarks; return 0, or 1 if one failed."""
     options = arg_parser().parse_args(arguments)
-    # A file or pipe has no width; tables of 80 columns would lose their headings.
-    console = Console() if sys.stdout.isatty() else Console(width=120)
+    # A file or pipe has no width; narrow tables would lose their headings.
+    console = Console() if sys.stdout.isatty() else Console(width=140)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # for the programs started here
     generators, measured = machine.split_cpus() if options.pin else (None, None)
@@ -359,13 +379,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with fake_broker(programs, make_lab(directory, measured)) as lab:
                 description = machine.describe(pinned=options.pin)
                 console.print(report.machine(description))
-                bench = Bench(make_plan(options), lab, programs, console)
+                plan = make_plan(options)
+                bench = Bench(plan, lab, programs, console)
                 done = bench.run()
     except Unavailable as missing:
         console.print(f"{missing}", style="red", markup=False)
         return 1
     if options.json:
         options.json.write_text(json.dumps({"machine": description} | bench.results, indent=2))
+    if options.markdown:
+        caption = _caption(description, arguments or sys.argv[1:])
+        table = report.relay_markdown(bench.relayed, plan.shapes, plan.rows, caption)
+        options.markdown.write_text(table)
     return 0 if done else 1
 
 

@@ -5,8 +5,11 @@
  *
  * Prints "listening 127.0.0.1:PORT" when it accepts connections and runs until it is killed.
  * It answers ApiVersions v0-v4, Metadata v0-v13 (itself as the only broker, the configured topics
- * when all or some are asked for) and Produce v3-v13 (success for one partition of topic "bench";
- * silence at acks=0). Anything else closes the connection.
+ * when all or some are asked for), Produce v3-v13 (success for one partition of as many topics as it
+ * names, which it takes for the first ones; silence at acks=0), Fetch v15-v18 (at once max_bytes of
+ * records for one partition of topic "bench"; a session for who asks for one), Heartbeat v4 and
+ * OffsetCommit v8-v9 (success for one partition of topic "bench"). Anything else closes the
+ * connection, as does a Fetch that is not the next one of its session.
  */
 #define _GNU_SOURCE
 #include "wire.h"
@@ -26,6 +29,8 @@ enum {
     READ_BYTES = 256 * 1024,
     MAX_FRAME_BYTES = 104857600, /* socket.request.max.bytes */
     PRODUCE_VERSIONS = 14,
+    FETCH_FIRST = 15, /* without replica_id */
+    FETCH_LAST = 18,
     METADATA_LAST = 13,
     API_VERSIONS_LAST = 4,
 };
@@ -55,6 +60,8 @@ struct connection {
     int fd;
     uint32_t prefix_size; /* bytes of the current frame, its size field included, kept so far */
     uint32_t skip;        /* bytes of the current frame's body still to be thrown away */
+    uint32_t session;     /* of its Fetches; 0: none yet */
+    uint32_t next_epoch;  /* that this session expects */
     struct buffer unsent; /* what the socket did not take; normally never allocated */
     size_t unsent_offset;
     uint8_t prefix[PREFIX_BYTES];
@@ -62,10 +69,17 @@ struct connection {
 
 static int epoll_fd;
 static uint16_t port;
-static uint32_t topic_count = 1, partition_count = 6;
+static uint32_t topic_count = 8, partition_count = 6;
 static uint8_t read_buffer[READ_BYTES];
 static struct buffer answers; /* to the frames of one read; they leave in one write */
-static struct buffer produce_answers[PRODUCE_VERSIONS];
+static struct buffer produce_answers[PRODUCE_VERSIONS][MAX_TOPICS + 1]; /* made at first use */
+static struct buffer heartbeat_answer, commit_answer;
+static struct {
+    struct buffer frame;
+    size_t session_at;
+    uint32_t version, max_bytes; /* that it answers: all Fetches of a run are the same in these */
+} fetch_answer;
+static uint32_t last_session;
 static struct buffer metadata_answers[METADATA_LAST + 1][2]; /* [version][with topics] */
 
 /* --- answers --------------------------------------------------------------------------------- */
@@ -90,17 +104,13 @@ static void put_api_versions(struct buffer *b, uint32_t correlation_id, unsigned
     frame_end(b, start);
 }
 
-static void put_produce(struct buffer *b, unsigned version)
+static void put_produced_topic(struct buffer *b, unsigned version, uint32_t number)
 {
     bool flexible = version >= PRODUCE_FIRST_FLEXIBLE;
-    size_t start = frame_begin(b);
-    put32(b, 0);
-    put_tags(b, flexible);
-    put_array(b, flexible, 1);
-    if (version >= 13)
-        put64(b, 0), put64(b, 1); /* topic_id */
+    if (version >= PRODUCE_FIRST_WITH_TOPIC_IDS)
+        put_topic_id(b, number);
     else
-        put_string(b, flexible, "bench");
+        put_topic_name(b, flexible, number);
     put_array(b, flexible, 1);
     put32(b, 0), put16(b, 0);             /* index, error_code */
     put64(b, 0), put64(b, UINT64_MAX);    /* base_offset, log_append_time_ms */
@@ -109,8 +119,58 @@ static void put_produce(struct buffer *b, unsigned version)
     if (version >= 8)
         put_array(b, flexible, 0), put_null_string(b, flexible); /* record_errors, error_message */
     put_tags(b, flexible), put_tags(b, flexible);
+}
+
+static void put_produce(struct buffer *b, unsigned version, uint32_t topics)
+{
+    bool flexible = version >= PRODUCE_FIRST_FLEXIBLE;
+    size_t start = frame_begin(b);
+    put32(b, 0);
+    put_tags(b, flexible);
+    put_array(b, flexible, topics);
+    for (uint32_t i = 0; i < topics; i++)
+        put_produced_topic(b, version, i);
     put32(b, 0); /* throttle_time_ms */
     put_tags(b, flexible);
+    frame_end(b, start);
+}
+
+static void build_fetch(unsigned version, uint32_t max_bytes)
+{
+    struct buffer *b = &fetch_answer.frame;
+    fetch_answer.version = version, fetch_answer.max_bytes = max_bytes;
+    b->size = 0;
+    size_t start = frame_begin(b);
+    put32(b, 0), put_tags(b, true);
+    put32(b, 0), put16(b, 0); /* throttle_time_ms, error_code */
+    fetch_answer.session_at = b->size;
+    put32(b, 0);
+    put_array(b, true, 1), put_topic_id(b, 0);
+    put_array(b, true, 1), put32(b, 0), put16(b, 0);      /* index, error_code */
+    put64(b, INT64_MAX), put64(b, INT64_MAX), put64(b, 0); /* high watermark, last stable, start */
+    put_varint(b, 0), put32(b, UINT32_MAX);               /* nothing aborted, no preferred replica */
+    put_varint(b, max_bytes + 1);
+    memset(buffer_room(b, max_bytes), 'x', max_bytes);
+    put_tags(b, true), put_tags(b, true), put_tags(b, true);
+    frame_end(b, start);
+}
+
+static void put_heartbeat(struct buffer *b)
+{
+    size_t start = frame_begin(b);
+    put32(b, 0), put_tags(b, true);
+    put32(b, 0), put16(b, 0), put_tags(b, true); /* throttle_time_ms, error_code */
+    frame_end(b, start);
+}
+
+static void put_commit(struct buffer *b)
+{
+    size_t start = frame_begin(b);
+    put32(b, 0), put_tags(b, true);
+    put32(b, 0); /* throttle_time_ms */
+    put_array(b, true, 1), put_topic_name(b, true, 0);
+    put_array(b, true, 1), put32(b, 0), put16(b, 0); /* index, error_code */
+    put_tags(b, true), put_tags(b, true), put_tags(b, true);
     frame_end(b, start);
 }
 
@@ -130,12 +190,10 @@ static void put_partition(struct buffer *b, unsigned version, uint32_t index)
 static void put_topic(struct buffer *b, unsigned version, uint32_t number)
 {
     bool flexible = version >= METADATA_FIRST_FLEXIBLE;
-    char name[32];
-    snprintf(name, sizeof name, number ? "bench-%05u" : "bench", number);
     put16(b, 0); /* error_code */
-    put_string(b, flexible, name);
+    put_topic_name(b, flexible, number);
     if (version >= 10)
-        put64(b, 0), put64(b, number + 1); /* topic_id */
+        put_topic_id(b, number);
     if (version >= 1)
         put8(b, 0); /* is_internal */
     put_array(b, flexible, partition_count);
@@ -177,8 +235,8 @@ static void put_metadata(struct buffer *b, unsigned version, bool with_topics)
 
 static void build_answers(void)
 {
-    for (unsigned v = 3; v < PRODUCE_VERSIONS; v++)
-        put_produce(&produce_answers[v], v);
+    put_heartbeat(&heartbeat_answer);
+    put_commit(&commit_answer);
     for (unsigned v = 0; v <= METADATA_LAST; v++)
         for (int with_topics = 0; with_topics < 2; with_topics++)
             put_metadata(&metadata_answers[v][with_topics], v, with_topics);
@@ -212,10 +270,47 @@ static bool answer_produce(const uint8_t *p, size_t n, unsigned version, uint32_
         at += p[at] ? p[at] : 1; /* transactional_id: short, so its varint is one byte */
     else
         at += 2 + (get16(p + at) == 0xffff ? 0 : get16(p + at));
-    if (at + 2 > n)
+    if (at + 10 > n)
         return false;
-    if (get16(p + at) != 0) /* acks */
-        answer_with(&produce_answers[version], correlation_id);
+    uint32_t acks = get16(p + at), topics = flexible ? p[at + 6] - 1u : get32(p + at + 6);
+    if (topics > MAX_TOPICS)
+        return false;
+    struct buffer *prepared = &produce_answers[version][topics];
+    if (!prepared->size)
+        put_produce(prepared, version, topics);
+    if (acks != 0)
+        answer_with(prepared, correlation_id);
+    return true;
+}
+
+/* Whether a Fetch is one without a session, the first of one, or the next of the connection's. */
+static bool in_session(struct connection *c, uint32_t session, uint32_t epoch)
+{
+    if (epoch == FINAL_EPOCH) {
+        c->session = 0;
+    } else if (epoch == INITIAL_EPOCH) {
+        c->session = ++last_session;
+        c->next_epoch = 1;
+    } else {
+        return session == c->session && epoch == c->next_epoch++;
+    }
+    return true;
+}
+
+static bool answer_fetch(struct connection *c, const uint8_t *p, size_t n, unsigned version,
+                         uint32_t correlation_id)
+{
+    size_t at = skip_client_id(p, true) + 8; /* max_wait_ms, min_bytes */
+    if (version < FETCH_FIRST || version > FETCH_LAST || at + 13 > n)
+        return false;
+    uint32_t max_bytes = get32(p + at);
+    at += 4 + 1; /* isolation_level */
+    if (max_bytes > MAX_FRAME_BYTES || !in_session(c, get32(p + at), get32(p + at + 4)))
+        return false;
+    if (fetch_answer.version != version || fetch_answer.max_bytes != max_bytes)
+        build_fetch(version, max_bytes);
+    set32(fetch_answer.frame.data + fetch_answer.session_at, c->session);
+    answer_with(&fetch_answer.frame, correlation_id);
     return true;
 }
 
@@ -234,7 +329,7 @@ static bool answer_metadata(const uint8_t *p, size_t n, unsigned version, uint32
 }
 
 /* One request: `p` is what was kept of it, without the size field. */
-static bool answer(const uint8_t *p, size_t n)
+static bool answer(struct connection *c, const uint8_t *p, size_t n)
 {
     if (n < 10)
         return false;
@@ -244,6 +339,14 @@ static bool answer(const uint8_t *p, size_t n)
     switch (api_key) {
     case API_PRODUCE:
         return answer_produce(p, n, version, correlation_id);
+    case API_FETCH:
+        return answer_fetch(c, p, n, version, correlation_id);
+    case API_HEARTBEAT:
+        answer_with(&heartbeat_answer, correlation_id);
+        return version == 4;
+    case API_OFFSET_COMMIT:
+        answer_with(&commit_answer, correlation_id);
+        return version == 8 || version == 9;
     case API_METADATA:
         return answer_metadata(p, n, version, correlation_id);
     case API_VERSIONS:
@@ -291,7 +394,7 @@ static bool consume(struct connection *c, const uint8_t *p, uint32_t n)
         if (size < 10 || size > MAX_FRAME_BYTES)
             return false;
         if (c->skip == 0 && c->prefix_size == min_size(4 + size, PREFIX_BYTES)) {
-            if (!answer(c->prefix + 4, c->prefix_size - 4))
+            if (!answer(c, c->prefix + 4, c->prefix_size - 4))
                 return false;
             c->prefix_size = 0;
         }

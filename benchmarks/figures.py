@@ -17,60 +17,93 @@ _IDLE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """Connections x requests in flight on each x payload of each Produce request."""
+class Limits:
+    """The CPU per request to reach, as a multiple of the baseline's in the same run."""
 
-    name: str
+    sessions: float
+    """Of the proxy that checks sessions and nothing else."""
+    features: float
+    """Of one with an authorizer, with quotas, or with both."""
+    tls: float | None = None
+    """Of one whose clients speak TLS; None: there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Connections x requests in flight on each x bytes of records in each request or answer."""
+
+    requests: str
+    """Which ones, as load.c's --requests has it."""
+    topics: int = 1
+    """That a Produce names; each has so many bytes."""
+    produce_version: int = 9
     connections: int
     in_flight: int
-    payload_bytes: int
-    limit: float
-    """The CPU per request to reach, as a multiple of the baseline's in the same run."""
-    tls_limit: float
-    """The same where clients speak TLS."""
+    payload: str
+    """Bytes of records, as `_BYTES` has them."""
+    limits: Limits
 
+    @property
+    def name(self) -> str:
+        """Which requests, then how many: `fetch/16x1x100B`."""
+        several = f"-{self.topics}-topics" if self.topics > 1 else ""
+        by_id = f"-v{self.produce_version}" if self.produce_version > 9 else ""
+        kind = f"{self.requests}{several}{by_id}"
+        return f"{kind}/{self.connections}x{self.in_flight}x{self.payload}"
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Those of load.c, but for the connections."""
+        return (
+            *("--requests", self.requests, "--topics", str(self.topics)),
+            *("--produce-version", str(self.produce_version)),
+            *("--in-flight", str(self.in_flight), "--payload", str(_BYTES[self.payload])),
+        )
+
+
+_BYTES = {"100B": 100, "16KiB": 16_384, "1MB": 1_000_000}
+
+_SIZES = ((1, 1, "100B"), (16, 1, "100B"), (16, 8, "100B"), (16, 1, "16KiB"), (4, 2, "1MB"))
+
+
+def _shapes(
+    requests: str,
+    limits: Sequence[Limits],
+    sizes: Sequence[tuple[int, int, str]],
+    topics: int = 1,
+    produce_version: int = 9,
+) -> list[Shape]:
+    return [
+        Shape(
+            requests=requests,
+            topics=topics,
+            produce_version=produce_version,
+            connections=connections,
+            in_flight=in_flight,
+            payload=payload,
+            limits=limit,
+        )
+        for (connections, in_flight, payload), limit in zip(sizes, limits, strict=True)
+    ]
+
+
+_PRODUCE = (
+    Limits(sessions=1.4, features=1.2, tls=1.3),
+    Limits(sessions=1.4, features=1.3, tls=1.3),
+    Limits(sessions=1.2, features=1.3, tls=1.3),
+    Limits(sessions=1.0, features=0.95, tls=1.3),
+    Limits(sessions=0.6, features=0.75, tls=1.0),
+)
+_FETCH = tuple(Limits(sessions=one, features=one) for one in (1.2, 1.3, 1.4, 1.0, 0.9))
+_OTHERS = (Limits(sessions=1.5, features=1.5),)
 
 SHAPES: Sequence[Shape] = (
-    Shape(
-        name="1x1x100B",
-        connections=1,
-        in_flight=1,
-        payload_bytes=100,
-        limit=1.4,
-        tls_limit=1.3,
-    ),
-    Shape(
-        name="16x1x100B",
-        connections=16,
-        in_flight=1,
-        payload_bytes=100,
-        limit=1.4,
-        tls_limit=1.3,
-    ),
-    Shape(
-        name="16x8x100B",
-        connections=16,
-        in_flight=8,
-        payload_bytes=100,
-        limit=1.2,
-        tls_limit=1.3,
-    ),
-    Shape(
-        name="16x1x16KiB",
-        connections=16,
-        in_flight=1,
-        payload_bytes=16_384,
-        limit=1.0,
-        tls_limit=1.3,
-    ),
-    Shape(
-        name="4x2x1MB",
-        connections=4,
-        in_flight=2,
-        payload_bytes=1_000_000,
-        limit=0.6,
-        tls_limit=1.0,
-    ),
+    *_shapes("produce", _PRODUCE, _SIZES),
+    *_shapes("fetch", _FETCH[:1], _SIZES[1:2]),
+    *_shapes("fetch-session", _FETCH[1:], _SIZES[1:]),
+    *_shapes("produce", _OTHERS, _SIZES[1:2], topics=8),
+    *_shapes("produce", _OTHERS, _SIZES[1:2], produce_version=13),
+    *_shapes("group", _OTHERS, _SIZES[1:2]),
 )
 
 
@@ -78,6 +111,8 @@ SHAPES: Sequence[Shape] = (
 class Relayed:
     """One row at one shape, a value per round."""
 
+    compiled: bool | None
+    """As the target has it."""
     cpu_us: list[float] = field(default_factory=list)
     """Microseconds of CPU time per request."""
     ratios: list[float] = field(default_factory=list)
@@ -95,7 +130,8 @@ class Relayed:
 
     def medians(self) -> dict[str, float | None]:
         """Return the median of every series; None: nothing was measured."""
-        series = {name: getattr(self, name) for name in self.__slots__}
+        names = ("cpu_us", "ratios", "per_second", "p50_us", "p99_us")
+        series = {name: getattr(self, name) for name in names}
         return {name: median(values) if values else None for name, values in series.items()}
 
 
@@ -114,8 +150,7 @@ def relay(
     round, between neighbours, and the median of the ratios is what counts; the order is reversed
     every other round, so that a drift favours nobody.
     """
-    results = {name: Relayed() for name in targets}
-    options = ("--in-flight", str(shape.in_flight), "--payload", str(shape.payload_bytes))
+    results = {name: Relayed(compiled=target.compiled) for name, target in targets.items()}
     for number in range(rounds):
         for name in sorted(targets, reverse=number % 2 == 1):
             results[name].add(
@@ -124,7 +159,7 @@ def relay(
                     "relay",
                     connections=shape.connections,
                     seconds=seconds,
-                    options=options,
+                    options=shape.options,
                 )
             )
         for name, baseline in baselines.items():

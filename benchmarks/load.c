@@ -7,8 +7,9 @@
  * SaslAuthenticate v1; with --tls-ca all of it is in TLS, with --tls-resume yes every connection
  * but the first ones resumes an earlier session. Modes:
  *
- *     relay   keeps --in-flight Produce requests of --payload bytes under way on each of
- *             --connections, for --seconds
+ *     relay   keeps --in-flight requests under way on each of --connections, for --seconds;
+ *             --requests says which (see requests.h), --payload how many bytes of records each
+ *             sends or is answered
  *     auth    connect, authenticate, close, over and over, --connections at a time, for --seconds
  *     idle    opens and authenticates --connections and holds them until stdin is closed
  *     reauth  opens --connections evenly over --seconds; each re-authenticates at 90 % of the
@@ -20,6 +21,7 @@
  */
 #define _GNU_SOURCE
 #include "histogram.h"
+#include "requests.h"
 #include "scram.h"
 #include "tls.h"
 #include "wire.h"
@@ -35,10 +37,8 @@
 
 enum {
     KEPT_BYTES = 2048, /* of each response: more than any that is read to its end */
-    READ_BYTES = 64 * 1024,
-    CORRELATION_ID = 8, /* its place in a request: behind size, api key and version */
+    READ_BYTES = 256 * 1024,
     LOGINS_AT_ONCE = 64,
-    PRODUCE_VERSION = 9,
 };
 
 enum state {
@@ -49,6 +49,7 @@ enum state {
     HANDSHAKE_SENT,
     FIRST_SENT,
     FINAL_SENT,
+    SESSION_ASKED, /* a fetch session */
     READY,
 };
 enum mode { RELAY, AUTH, IDLE, REAUTH };
@@ -60,10 +61,12 @@ struct connection {
     int fd;
     SSL *ssl; /* NULL: without TLS */
     enum state state;
-    bool reauthenticating, authenticated, waiting_to_write;
+    bool reauthenticating, waiting_to_write;
     uint32_t kept, skip;             /* of the current response */
     uint32_t next_id, expected_id;   /* correlation ids: to send, to receive */
-    uint32_t to_send;                /* Produce requests not yet wholly written */
+    uint32_t session, epoch;         /* of its Fetches: id, and the next one's epoch */
+    uint64_t offset;                 /* of the next request that has one */
+    uint32_t to_send;                /* requests not yet wholly written */
     size_t sent_of_current;          /* bytes of the first of them; with TLS 0 until it is sent */
     uint64_t began, expires, reauth_at; /* ns */
     uint64_t *sent_at;               /* ns, by correlation id modulo in_flight */
@@ -75,12 +78,13 @@ static struct {
     enum mode mode;
     struct sockaddr_in target;
     char host[64];
-    const char *mechanism, *user, *ca_file;
+    const char *mechanism, *user, *ca_file, *requests;
     char *password, *token;
-    uint32_t connections, in_flight, payload;
+    uint32_t connections, in_flight, payload, topics, produce_version;
     double seconds, warm_up, timeout;
-} options = {.mechanism = "none", .user = "bench", .connections = 1, .in_flight = 1, .payload = 100,
-             .seconds = 5, .warm_up = 0.2, .timeout = 120};
+} options = {.mechanism = "none", .user = "bench", .requests = "produce", .connections = 1,
+             .in_flight = 1, .payload = 100, .topics = 1, .produce_version = 9, .seconds = 5,
+             .warm_up = 0.2, .timeout = 120};
 
 static int epoll_fd;
 static uint64_t now, started, measure_from, measure_until, last_at;
@@ -92,8 +96,7 @@ static bool measuring, finished;
 static uint64_t session_lifetime_ms;
 static struct histogram latencies;
 static struct scram_keys keys;
-static struct buffer request, produce;
-static unsigned produce_version = PRODUCE_VERSION;
+static struct buffer request;
 static uint8_t read_buffer[READ_BYTES];
 
 static uint64_t read_clock(void)
@@ -217,41 +220,38 @@ static void send_authenticate(struct connection *c, const char *token, int size,
     request_send(c, start, next);
 }
 
-/* A Produce request but for its correlation id. */
-static void build_produce(void)
+/* The connections begin at different places of the cycle. */
+static const struct template *template_of(const struct connection *c, uint32_t correlation_id)
 {
-    struct buffer *b = &produce;
-    bool flexible = produce_version >= PRODUCE_FIRST_FLEXIBLE;
-    size_t start = frame_begin(b);
-    put16(b, API_PRODUCE), put16(b, produce_version), put32(b, 0);
-    put_string(b, false, "bench"), put_tags(b, flexible);
-    put_null_string(b, flexible);          /* transactional_id */
-    put16(b, 1), put32(b, 30000);          /* acks, timeout_ms */
-    put_array(b, flexible, 1), put_string(b, flexible, "bench");
-    put_array(b, flexible, 1), put32(b, 0); /* partition index */
-    if (flexible)
-        put_varint(b, options.payload + 1);
-    else
-        put32(b, options.payload);
-    memset(buffer_room(b, options.payload), 'x', options.payload);
-    put_tags(b, flexible), put_tags(b, flexible), put_tags(b, flexible);
-    frame_end(b, start);
+    return cycle[(correlation_id + (uint32_t)(c - connections)) % CYCLE];
+}
+
+static void open_session(struct connection *c)
+{
+    set_in_place(&fetch, c->next_id++, 0, INITIAL_EPOCH, c->offset++);
+    if (transmit(c, fetch.frame.data, fetch.frame.size) != (ssize_t)fetch.frame.size)
+        return fail(c, strerror(errno));
+    c->state = SESSION_ASKED;
 }
 
 /* One write per request, as Kafka's clients do: what a relay may then read at once is up to it. */
-static void send_produce(struct connection *c)
+static void send_requests(struct connection *c)
 {
     while (c->to_send) {
-        set32(produce.data + CORRELATION_ID, c->next_id);
-        size_t left = produce.size - c->sent_of_current;
-        ssize_t sent = transmit(c, produce.data + c->sent_of_current, left);
+        const struct template *t = template_of(c, c->next_id);
+        set_in_place(t, c->next_id, c->session, c->epoch, c->offset);
+        const struct buffer *frame = &t->frame;
+        ssize_t sent = transmit(c, frame->data + c->sent_of_current,
+                                frame->size - c->sent_of_current);
         if (sent < 0 && errno != EAGAIN)
             return fail(c, strerror(errno));
         c->sent_of_current += sent < 0 ? 0 : (size_t)sent;
-        if (c->sent_of_current < produce.size)
+        if (c->sent_of_current < frame->size)
             break;
         c->sent_of_current = 0;
         c->next_id++, c->to_send--;
+        c->epoch += t->session_at != 0;
+        c->offset += t->offset_at != 0;
     }
     if (c->waiting_to_write != (c->to_send > 0)) {
         c->waiting_to_write = c->to_send > 0;
@@ -259,12 +259,12 @@ static void send_produce(struct connection *c)
     }
 }
 
-static void owe_produce(struct connection *c, uint32_t n)
+static void owe_requests(struct connection *c, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         c->sent_at[(c->next_id + c->to_send + i) % options.in_flight] = now;
     c->to_send += n;
-    send_produce(c);
+    send_requests(c);
 }
 
 /* --- what happens to connections, by mode ---------------------------------------------------- */
@@ -284,9 +284,8 @@ static void begin_measuring(void)
     print_event("start");
 }
 
-static void on_authenticated(struct connection *c)
+static void on_ready(struct connection *c)
 {
-    c->authenticated = true;
     c->state = READY;
     opening--;
     ready++;
@@ -305,6 +304,13 @@ static void on_authenticated(struct connection *c)
     }
 }
 
+static void on_authenticated(struct connection *c)
+{
+    if (options.mode == RELAY && fetch.session_at)
+        return open_session(c);
+    on_ready(c);
+}
+
 static void on_reauthenticated(struct connection *c)
 {
     c->reauthenticating = false;
@@ -313,10 +319,10 @@ static void on_reauthenticated(struct connection *c)
     late += now > c->expires;
     histogram_add(&latencies, now - c->began);
     last_at = now;
-    owe_produce(c, 1);
+    owe_requests(c, 1);
 }
 
-static void on_produced(struct connection *c)
+static void on_answered(struct connection *c)
 {
     if (measuring && options.mode == RELAY)
         histogram_add(&latencies, now - c->sent_at[(c->expected_id - 1) % options.in_flight]);
@@ -335,8 +341,8 @@ static void begin_reauthentication(struct connection *c)
 
 /* --- responses ------------------------------------------------------------------------------- */
 
-/* Takes the newest Produce version that both sides know. */
-static bool negotiate(const uint8_t *body, uint32_t n)
+/* Whether the server offers what will be sent. */
+static bool offers(const struct template *t, const uint8_t *body, uint32_t n)
 {
     uint32_t at = 2;
     if (n < 10 || get16(body) != 0)
@@ -344,12 +350,17 @@ static bool negotiate(const uint8_t *body, uint32_t n)
     while (body[at++] & 0x80)
         ; /* the array's length */
     for (; at + 7 <= n; at += 7)
-        if (get16(body + at) == API_PRODUCE) {
-            unsigned max = get16(body + at + 4);
-            produce_version = max < PRODUCE_VERSION ? max : PRODUCE_VERSION;
-            return true;
-        }
+        if (get16(body + at) == t->api_key)
+            return t->version >= get16(body + at + 2) && t->version <= get16(body + at + 4);
     return false;
+}
+
+static bool offers_all(const uint8_t *body, uint32_t n)
+{
+    for (unsigned i = 0; i < CYCLE; i++)
+        if (!offers(cycle[i], body, n))
+            return false;
+    return true;
 }
 
 /* SaslAuthenticate v1: error_code, error_message, auth_bytes, session_lifetime_ms. Returns the
@@ -400,24 +411,17 @@ static void on_authenticate_response(struct connection *c, uint8_t *body, uint32
         on_authenticated(c);
 }
 
-/* Where the error code of the only partition stands: behind tags, topics, topic name, partitions
- * and index. */
-static bool produce_succeeded(const uint8_t *body, uint32_t n)
+/* Of a response of `size` bytes, `kept` are here. */
+static void on_response(struct connection *c, uint8_t *frame, uint32_t kept, uint32_t size)
 {
-    uint32_t at = produce_version >= PRODUCE_FIRST_FLEXIBLE ? 1 + 1 + 6 + 1 + 4 : 4 + 7 + 4 + 4;
-    return n >= at + 2 && get16(body + at) == 0;
-}
-
-static void on_response(struct connection *c, uint8_t *frame, uint32_t size)
-{
-    if (size < 6 || get32(frame) != c->expected_id++)
+    if (kept < 6 || get32(frame) != c->expected_id++)
         return fail(c, "a response out of order");
     uint8_t *body = frame + 4;
-    uint32_t n = size - 4;
+    uint32_t n = kept - 4;
     switch (c->state) {
     case API_VERSIONS_SENT:
-        if (!negotiate(body, n))
-            return fail(c, "ApiVersions without Produce");
+        if (!offers_all(body, n))
+            return fail(c, "ApiVersions without an API or version that is to be sent");
         if (strcmp(options.mechanism, "none"))
             return send_handshake(c);
         return on_authenticated(c);
@@ -426,10 +430,17 @@ static void on_response(struct connection *c, uint8_t *frame, uint32_t size)
     case FIRST_SENT:
     case FINAL_SENT:
         return on_authenticate_response(c, body, n);
+    case SESSION_ASKED:
+        c->session = n >= FETCH_SESSION + 4 ? get32(body + FETCH_SESSION) : 0;
+        c->epoch = 1;
+        if (!c->session || !succeeded(&fetch, body, n, size - 4, options.payload, c->session))
+            return fail(c, "no fetch session was opened");
+        return on_ready(c);
     case READY:
-        if (!produce_succeeded(body, n))
-            return fail(c, "Produce was answered with an error");
-        return on_produced(c);
+        if (!succeeded(template_of(c, c->expected_id - 1), body, n, size - 4, options.payload,
+                       c->session))
+            return fail(c, "a request was answered with an error or a throttle time");
+        return on_answered(c);
     default:
         return fail(c, "a response to nothing");
     }
@@ -457,7 +468,7 @@ static uint32_t consume(struct connection *c, const uint8_t *p, uint32_t n)
         if (size && c->kept == wanted && !c->skip) {
             c->kept = 0;
             complete++;
-            on_response(c, c->response + 4, wanted - 4);
+            on_response(c, c->response + 4, wanted - 4, size);
         }
     }
     return complete;
@@ -497,14 +508,14 @@ static void on_readable(struct connection *c)
         read_clock();
         uint32_t complete = consume(c, read_buffer, (uint32_t)n);
         if (complete && c->state == READY && options.mode == RELAY && started)
-            owe_produce(c, complete);
+            owe_requests(c, complete);
     } while (c->state != CLOSED && c->ssl && SSL_has_pending(c->ssl));
 }
 
 static void on_writable(struct connection *c)
 {
     if (c->state != CONNECTING)
-        return send_produce(c);
+        return send_requests(c);
     if (!is_connected(c))
         return fail(c, strerror(errno));
     on_connected(c);
@@ -526,11 +537,9 @@ static void open_more(void)
 static void step_relay(void)
 {
     if (!started && ready == options.connections) {
-        if (!produce.size)
-            build_produce();
         started = now;
         for (uint32_t i = 0; i < options.connections; i++)
-            owe_produce(&connections[i], options.in_flight);
+            owe_requests(&connections[i], options.in_flight);
     }
     if (started && !measuring && now >= after(started, options.warm_up))
         begin_measuring();
@@ -568,11 +577,8 @@ static void step_reauth(void)
         struct connection *c = &connections[reauth_order[reauth_head]];
         if (c->state == READY && now < c->reauth_at)
             break;
-        if (c->state == READY) {
-            if (!produce.size)
-                build_produce();
+        if (c->state == READY)
             begin_reauthentication(c);
-        }
     }
     finished = done == options.connections;
 }
@@ -632,7 +638,8 @@ static void usage(const char *why)
 {
     fprintf(stderr,
             "load: %s\nusage: load relay|auth|idle|reauth --target HOST:PORT [--connections N] "
-            "[--in-flight N] [--payload BYTES] [--seconds S] [--warm-up S] [--timeout S] "
+            "[--in-flight N] [--requests produce|fetch|fetch-session|group] [--payload BYTES] "
+            "[--topics N] [--produce-version 9|13] [--seconds S] [--warm-up S] [--timeout S] "
             "[--mechanism none|SCRAM-SHA-256|OAUTHBEARER] [--user NAME] [--password-file FILE] "
             "[--token-file FILE] [--tls-ca FILE] [--tls-resume no|yes]\n",
             why);
@@ -677,6 +684,12 @@ static void parse_option(const char *name, const char *value)
         options.connections = (uint32_t)strtoul(value, NULL, 10);
     else if (!strcmp(name, "--in-flight"))
         options.in_flight = (uint32_t)strtoul(value, NULL, 10);
+    else if (!strcmp(name, "--requests"))
+        options.requests = value;
+    else if (!strcmp(name, "--topics"))
+        options.topics = (uint32_t)strtoul(value, NULL, 10);
+    else if (!strcmp(name, "--produce-version"))
+        options.produce_version = (uint32_t)strtoul(value, NULL, 10);
     else if (!strcmp(name, "--payload"))
         options.payload = (uint32_t)strtoul(value, NULL, 10);
     else if (!strcmp(name, "--seconds"))
@@ -715,6 +728,10 @@ static void parse_arguments(int argc, char **argv)
         parse_option(argv[i], argv[i + 1]);
     if (!options.target.sin_port || !options.connections || !options.in_flight)
         usage("--target, and at least one connection and request in flight");
+    if (options.topics < 1 || options.topics > MAX_TOPICS || options.produce_version < 9 ||
+        options.produce_version > 13 ||
+        !build_requests(options.requests, options.produce_version, options.topics, options.payload))
+        usage("the requests, topics or Produce version are unknown");
     if (!strcmp(options.mechanism, "SCRAM-SHA-256") ? !options.password
         : !strcmp(options.mechanism, "OAUTHBEARER") ? !options.token
                                                     : strcmp(options.mechanism, "none") != 0)

@@ -8,6 +8,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from benchmarks.programs import HERE
+
 
 def describe(*, pinned: bool) -> dict[str, str]:
     """Return the machine, and the versions of what was measured on it."""
@@ -18,6 +20,7 @@ def describe(*, pinned: bool) -> dict[str, str]:
         "uvloop": importlib.metadata.version("uvloop"),
         "haproxy": _first_line("haproxy", "-v", pattern=r"version (\S+)"),
         "java": _first_line("java", "-version", pattern=r'version "(\S+)"'),
+        "commit": _first_line("git", "describe", "--always", "--dirty", pattern=r"(.+)"),
         "compiler": _first_line("cc", "--version", pattern=r"(.+)"),
         "load before": " ".join(f"{load:.2f}" for load in os.getloadavg()),
         "pinned": "yes" if pinned else "no",
@@ -35,10 +38,11 @@ def _cpu_model() -> str:
     return found[1] if found else platform.processor() or "unknown CPU"
 
 
-def _first_line(program: str, option: str, *, pattern: str) -> str:
+def _first_line(program: str, *options: str, pattern: str) -> str:
     path = shutil.which(program) or shutil.which(program, path="/usr/sbin")
     if path is None:
         return "not installed"
-    done = subprocess.run([path, option], capture_output=True, text=True, timeout=20)
+    command = [path, *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, cwd=HERE)
     found = re.search(pattern, done.stdout + done.stderr)
     return found[1] if found else "unknown"

@@ -56,6 +56,12 @@ class Address:
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
+    @classmethod
+    def parse(cls, text: str) -> "Address":
+        """Read what `str` writes."""
+        host, _, port = text.rpartition(":")
+        return cls(host, int(port))
+
 
 def free_address() -> Address:
     """Return a loopback address that nobody listens on at this moment."""

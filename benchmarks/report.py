@@ -1,7 +1,7 @@
 """The tables that people read; every one says what is wanted beside what was found."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from statistics import median, quantiles
 
 from rich.table import Table
 
@@ -15,12 +15,11 @@ from benchmarks.figures import (
     Shape,
 )
 from benchmarks.logins import Authenticated, Young
-from benchmarks.targets import OAUTHBEARER, SCRAM
+from benchmarks.targets import OAUTHBEARER, SCRAM, Row
 
 #: CPU per authentication to reach, as a share of what Kafka's own listener takes.
 _AUTH_LIMITS = {SCRAM: 1 / 3, OAUTHBEARER: 1 / 2}
-#: CPU per request of what is switched on, as a multiple of the proxy without it.
-_FEATURE_LIMIT = 1.05
+_RUNS = {True: "compiled", False: "Python", None: ""}
 _KIB_PER_CONNECTION_LIMIT = 8
 _WORKER_MIB_LIMIT = 60
 _REWRITE_MS_LIMIT = 3
@@ -38,35 +37,87 @@ def machine(description: Mapping[str, str]) -> Table:
 def relay(
     found: Mapping[str, Mapping[str, Relayed]],
     shapes: Sequence[Shape],
-    secured: AbstractSet[str],
-    baselines: Mapping[str, str],
+    rows: Sequence[Row],
 ) -> Table:
-    """One line per shape and row; `secured`: the rows whose clients speak TLS."""
+    """One line per shape and row."""
+    known = {row.name: row for row in rows}
     table = _table(
-        "Relaying Produce requests (medians)",
-        ("shape", "row"),
+        "Relaying (medians)",
+        ("shape", "row", "runs"),
         ("CPU µs/request", "ratio", "to reach", "requests/s", "p50 µs", "p99 µs"),
     )
     for shape in shapes:
         for row, each in found[shape.name].items():
             values = each.medians()
             ratio = values["ratios"]
-            baseline = baselines.get(row, "")
-            limit = shape.tls_limit if row in secured else shape.limit
-            if not baseline.startswith("haproxy"):
-                limit = _FEATURE_LIMIT
+            limit = getattr(shape.limits, known[row].limit)
             table.add_row(
                 shape.name,
                 row,
+                _RUNS[each.compiled],
                 _number(values["cpu_us"] or None, 1),
                 _judged(ratio, limit, 2),
-                f"≤ {limit} x {baseline}" if ratio is not None else "",
+                "" if ratio is None or limit is None else f"≤ {limit} x {known[row].baseline}",
                 _number(values["per_second"], 0),
                 _number(values["p50_us"], 0),
                 _number(values["p99_us"], 0),
             )
         table.add_section()
     return table
+
+
+def relay_markdown(
+    found: Mapping[str, Mapping[str, Relayed]],
+    shapes: Sequence[Shape],
+    rows: Sequence[Row],
+    caption: str,
+) -> str:
+    """The same as a table of ratios, for a document; one above its limit is bold.
+
+    `caption` says on what it was measured, and how.
+    """
+    judged = [row for row in rows if row.baseline in {each.name for each in rows}]
+    bases = list(dict.fromkeys(row.baseline for row in judged if row.baseline))
+    kinds = list(dict.fromkeys(row.limit for row in judged))
+    heads = ["shape", *(f"{base}, CPU µs" for base in bases), *(row.name for row in judged)]
+    heads += [f"to reach: {kind}" for kind in kinds]
+    lines = [heads, ["---"] * len(heads)]
+    spreads: list[float] = []
+    for shape in shapes:
+        cells = [shape.name]
+        cells += [_number(_median(found[shape.name].get(base), "cpu_us"), 1) for base in bases]
+        for row in judged:
+            each = found[shape.name].get(row.name)
+            cells.append(_cell(_median(each, "ratios"), getattr(shape.limits, row.limit)))
+            spreads += [] if each is None else _spread(each.ratios)
+        cells += [_number(getattr(shape.limits, kind), 2) for kind in kinds]
+        lines.append(cells)
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    noise = ""
+    if spreads:
+        noise = (
+            f" Half of a cell's rounds lie within {median(spreads):.0%} of its median,"
+            f" in the noisiest cell within {max(spreads):.0%}."
+        )
+    return f"{caption}{noise}\n\n{table}\n"
+
+
+def _median(each: Relayed | None, series: str) -> float | None:
+    return None if each is None else each.medians()[series]
+
+
+def _cell(ratio: float | None, limit: float | None) -> str:
+    missed = ratio is not None and limit is not None and ratio > limit
+    text = _number(ratio, 2)
+    return f"**{text}**" if missed else text
+
+
+def _spread(ratios: Sequence[float]) -> list[float]:
+    """Half the distance between the quartiles, as a share of the median; nothing for one round."""
+    if len(ratios) < 2:
+        return []
+    low, middle, high = quantiles(ratios, n=4)
+    return [(high - low) / 2 / middle]
 
 
 def auth(found: Mapping[str, Mapping[str, Authenticated]]) -> Table:
@@ -212,7 +263,7 @@ def metadata(found: Rewritten, topics: int, partitions: int) -> Table:
 def _table(title: str, names: Iterable[str], values: Iterable[str]) -> Table:
     table = Table(title=title)
     for name in names:
-        table.add_column(name)
+        table.add_column(name, no_wrap=True)
     for value in values:
         table.add_column(value, justify="right")
     return table

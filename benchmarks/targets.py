@@ -5,15 +5,17 @@ how to log in. A new row is one more entry in `ROWS`.
 """
 
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -76,6 +78,8 @@ class Target:
     """How the load generator authenticates; None: not at all."""
     ca: Path | None = None
     """Whom the load generator trusts; None: it speaks without TLS."""
+    compiled: bool | None = None
+    """Whether the proxy's data path is, by what its own metrics say; None: it is no proxy."""
 
 
 Start = Callable[[Lab], AbstractContextManager[Target]]
@@ -164,29 +168,48 @@ def proxy(
         if prepare is not None:
             prepare(config)
         command = [sys.executable, "-m", "proxy", "serve", "--config", str(config)]
+        http = Address.parse(document["http"]["address"])
         log = directory / "proxy.log"
         with running(
             command, log=log, address=address, cpus=lab.cpus, ca=ca, directory=project
         ) as process:
-            yield Target(address=address, pid=process.pid, mechanism=mechanism, ca=ca)
+            if _says_compiled(http) is not compiled:
+                raise MeasurementFailed(
+                    f"should{'' if compiled else ' not'} run compiled, {project}"
+                )
+            yield Target(
+                address=address, pid=process.pid, mechanism=mechanism, ca=ca, compiled=compiled
+            )
 
     return start
 
 
 def _compiled(lab: Lab) -> Path:
-    """A copy of the project as the image has it, made at first use."""
+    """A copy of the project as the image has it, made at first use; it is whole or not there."""
     from tests.compiled import compiled_copy, lacking
 
-    directory = lab.directory / "compiled-project"
-    if not directory.exists():
-        if (words := lacking()) is not None:
-            raise Unavailable(words)
-        directory.mkdir()
-        try:
-            compiled_copy(directory)
-        except RuntimeError as problem:
-            raise MeasurementFailed(f"compiling: {problem}") from None
-    return directory
+    copy, unfinished = lab.directory / "compiled-project", lab.directory / "compiling"
+    if copy.exists():
+        return copy
+    if unfinished.exists():
+        raise MeasurementFailed("it does not compile, see above")
+    if (words := lacking()) is not None:
+        raise Unavailable(words)
+    unfinished.mkdir()
+    try:
+        return compiled_copy(unfinished).rename(copy)
+    except RuntimeError as failure:
+        raise MeasurementFailed(f"it does not compile: {str(failure)[-1_500:]}") from None
+
+
+def _says_compiled(http: Address) -> bool:
+    """Whether a proxy's data path is compiled, by what its own metrics say."""
+    with urllib.request.urlopen(f"http://{http}/metrics", timeout=10) as answer:
+        metrics = answer.read().decode()
+    found = re.search(r'_build_info\{.*?compiled="(\w+)"', metrics)
+    if found is None:
+        raise MeasurementFailed(f"{http} does not say whether it is compiled")
+    return found[1] == "true"
 
 
 def sasl_ssl(lab: Lab) -> dict[str, str]:
@@ -232,58 +255,64 @@ def _add_user(lab: Lab, config: Path) -> None:
         raise MeasurementFailed(f"users add: {done.stdout}{done.stderr}")
 
 
-def authorizing(acls: int) -> Start:
-    """Return how to start the proxy with its authorizer on and so many ACLs."""
+def featured(
+    name: str, *, acls: int | None = None, quotas: bool = False, compiled: bool = True
+) -> Start:
+    """Return how to start the proxy with more than sessions.
 
-    def create(config: Path) -> None:
+    `acls`: how many; None: without an authorizer. `quotas`: of bytes produced and fetched and of
+    request time, none of which is ever exceeded.
+    """
+
+    def fill(config: Path) -> None:
         store = open_store(f"sqlite:{config.parent / 'state.db'}")
-        store.create_acls(list(islice(_acls(), acls)))
+        if acls is not None:
+            store.create_acls(list(islice(_acls(), acls)))
+        if quotas:
+            limits = {
+                QuotaKey.PRODUCER_BYTE_RATE: 1e15,
+                QuotaKey.CONSUMER_BYTE_RATE: 1e15,
+                QuotaKey.REQUEST_PERCENTAGE: 1e9,
+            }
+            store.alter_quotas({QuotaEntity(user=USER): limits})
         store.close()
 
-    settings = {"authorizer": {"mode": "enforce", "allow.everyone.if.no.acl.found": not acls}}
-    return proxy(f"acls-{acls}", settings=settings, prepare=create)
+    settings = {
+        "authorizer": {"mode": "off" if acls is None else "enforce"},
+        "quotas": {"mode": "enforce" if quotas else "off"},
+    }
+    return proxy(name, settings=settings, prepare=fill, compiled=compiled)
 
 
 def _acls() -> Iterator[Acl]:
     """What the load generator needs, and others that share all parts with it."""
-    yield _acl("bench", f"User:{USER}")
+    user = f"User:{USER}"
     for operation in (Operation.ALTER, Operation.DESCRIBE):  # to administer ACLs
-        yield Acl(
-            resource_type=ResourceType.CLUSTER,
-            pattern_type=PatternType.LITERAL,
-            name=CLUSTER_NAME,
-            principal=f"User:{USER}",
-            host="*",
-            operation=operation,
-            permission=Permission.ALLOW,
-        )
+        yield _acl(ResourceType.CLUSTER, CLUSTER_NAME, operation, user)
+    for operation in (Operation.WRITE, Operation.READ):
+        yield _acl(ResourceType.TOPIC, "bench", operation, user, PatternType.PREFIXED)
+    yield _acl(ResourceType.GROUP, "bench", Operation.READ, user)
     for number in count():
-        yield _acl(f"bench-{number}", f"User:{USER}")
-        yield _acl("bench", f"User:{USER}-{number}")
+        yield _acl(ResourceType.TOPIC, f"bench-{number}", Operation.WRITE, user)
+        yield _acl(ResourceType.TOPIC, "bench", Operation.WRITE, f"{user}-{number}")
 
 
-def _acl(topic: str, principal: str) -> Acl:
+def _acl(
+    resource_type: ResourceType,
+    name: str,
+    operation: Operation,
+    principal: str,
+    pattern_type: PatternType = PatternType.LITERAL,
+) -> Acl:
     return Acl(
-        resource_type=ResourceType.TOPIC,
-        pattern_type=PatternType.LITERAL,
-        name=topic,
+        resource_type=resource_type,
+        pattern_type=pattern_type,
+        name=name,
         principal=principal,
         host="*",
-        operation=Operation.WRITE,
+        operation=operation,
         permission=Permission.ALLOW,
     )
-
-
-def measuring() -> Start:
-    """Return how to start the proxy with quotas on, none of which is ever exceeded."""
-
-    def create(config: Path) -> None:
-        store = open_store(f"sqlite:{config.parent / 'state.db'}")
-        limits = {QuotaKey.PRODUCER_BYTE_RATE: 1e15, QuotaKey.CONSUMER_BYTE_RATE: 1e15}
-        store.alter_quotas({QuotaEntity(user=USER): limits})
-        store.close()
-
-    return proxy("quotas", settings={"quotas": {"mode": "enforce"}}, prepare=create)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,25 +323,35 @@ class Row:
     start: Start
     baseline: str | None = None
     """The row to whose CPU per request this one's is compared, within each round."""
-    tls: bool = False
-    """Whether its clients speak TLS."""
+    limit: Literal["sessions", "features", "tls"] = "sessions"
+    """Which of a shape's limits it is held to."""
+
+    @property
+    def tls(self) -> bool:
+        """Whether its clients speak TLS."""
+        return self.limit == "tls"
+
+
+def _featured_row(name: str, *, acls: int | None = None, quotas: bool = False) -> Row:
+    start = featured(name, acls=acls, quotas=quotas)
+    return Row(name=name, start=start, baseline="haproxy", limit="features")
 
 
 ROWS: Sequence[Row] = (
     Row(name="direct", start=direct),
     Row(name="haproxy", start=haproxy()),
-    Row(name="haproxy-tls", start=haproxy(tls=True), tls=True),
+    Row(name="haproxy-tls", start=haproxy(tls=True), limit="tls"),
     Row(name="session-check", start=proxy("session-check"), baseline="haproxy"),
-    Row(name="tls", start=proxy("tls", tls=True), baseline="haproxy-tls", tls=True),
+    Row(name="tls", start=proxy("tls", tls=True), baseline="haproxy-tls", limit="tls"),
     Row(name="compiled", start=proxy("compiled", compiled=True), baseline="haproxy"),
     Row(
         name="compiled-tls",
         start=proxy("compiled-tls", tls=True, compiled=True),
         baseline="haproxy-tls",
-        tls=True,
+        limit="tls",
     ),
-    Row(name="acls-0", start=authorizing(0), baseline="session-check"),
-    Row(name="acls-10", start=authorizing(10), baseline="session-check"),
-    Row(name="acls-100000", start=authorizing(100_000), baseline="session-check"),
-    Row(name="quotas", start=measuring(), baseline="session-check"),
+    _featured_row("acls-10", acls=10),
+    _featured_row("acls-100000", acls=100_000),
+    _featured_row("quotas", quotas=True),
+    _featured_row("all", acls=100_000, quotas=True),
 )

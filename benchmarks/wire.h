@@ -14,7 +14,10 @@
 
 enum {
     API_PRODUCE = 0,
+    API_FETCH = 1,
     API_METADATA = 3,
+    API_OFFSET_COMMIT = 8,
+    API_HEARTBEAT = 12,
     API_SASL_HANDSHAKE = 17,
     API_VERSIONS = 18,
     API_SASL_AUTHENTICATE = 36,
@@ -22,10 +25,15 @@ enum {
 
 enum {
     PRODUCE_FIRST_FLEXIBLE = 9,
+    PRODUCE_FIRST_WITH_TOPIC_IDS = 13,
     METADATA_FIRST_FLEXIBLE = 9,
     API_VERSIONS_FIRST_FLEXIBLE = 3,
     UNSUPPORTED_VERSION = 35,
+    MAX_TOPICS = 32, /* in one request */
 };
+
+/* Fetch sessions (KIP-227). */
+static const uint32_t INITIAL_EPOCH = 0, FINAL_EPOCH = UINT32_MAX;
 
 static inline void die(const char *what)
 {
@@ -84,6 +92,11 @@ static inline void set32(uint8_t *p, uint32_t v)
     p[0] = (uint8_t)(v >> 24), p[1] = (uint8_t)(v >> 16), p[2] = (uint8_t)(v >> 8), p[3] = (uint8_t)v;
 }
 
+static inline void set64(uint8_t *p, uint64_t v)
+{
+    set32(p, (uint32_t)(v >> 32)), set32(p + 4, (uint32_t)v);
+}
+
 static inline void put16(struct buffer *b, unsigned v)
 {
     put8(b, v >> 8), put8(b, v & 0xff);
@@ -96,7 +109,7 @@ static inline void put32(struct buffer *b, uint32_t v)
 
 static inline void put64(struct buffer *b, uint64_t v)
 {
-    put32(b, (uint32_t)(v >> 32)), put32(b, (uint32_t)v);
+    set64(buffer_room(b, 8), v);
 }
 
 static inline void put_varint(struct buffer *b, uint32_t v)
@@ -136,6 +149,19 @@ static inline void put_tags(struct buffer *b, int flexible)
 {
     if (flexible)
         put8(b, 0);
+}
+
+/* Topic 0 is "bench", topic 1 "bench-00001". */
+static inline void put_topic_name(struct buffer *b, int flexible, uint32_t number)
+{
+    char name[32];
+    snprintf(name, sizeof name, number ? "bench-%05u" : "bench", number);
+    put_string(b, flexible, name);
+}
+
+static inline void put_topic_id(struct buffer *b, uint32_t number)
+{
+    put64(b, 0), put64(b, number + 1);
 }
 
 /* Reserves the size field of a frame; frame_end fills it in. */

@@ -20,8 +20,13 @@ _FDS = Path("/proc/self/fd")
 _PAGE_BYTES = resource.getpagesize()
 
 
-def report_process(snapshot: Snapshot, *, worker: int, version: str, started: float) -> None:
-    """Add the figures of this process. `version`: of the proxy; `started`: Unix time, seconds."""
+def report_process(
+    snapshot: Snapshot, *, worker: int, version: str, compiled: bool, started: float
+) -> None:
+    """Add the figures of this process.
+
+    `version`: of the proxy; `compiled`: whether its data path is; `started`: Unix time, seconds.
+    """
     label = str(worker)
     times = os.times()
     snapshot.count(WORKER_CPU, times.user + times.system, label)
@@ -29,7 +34,7 @@ def report_process(snapshot: Snapshot, *, worker: int, version: str, started: fl
         resident_pages = int(_STATM.read_bytes().split()[1])  # proc(5), statm: size resident …
         snapshot.gauge(WORKER_MEMORY, resident_pages * _PAGE_BYTES, label)
     snapshot.gauge(WORKER_OPEN_FDS, _open_fds(), label)
-    snapshot.gauge(BUILD_INFO, 1, version, platform.python_version())
+    snapshot.gauge(BUILD_INFO, 1, version, platform.python_version(), str(compiled).lower())
     snapshot.gauge(START_TIME, started)
 
 

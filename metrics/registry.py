@@ -354,8 +354,9 @@ EVENT_LOOP_LAG = Metric(
 )
 BUILD_INFO = gauge(
     "build_info",
-    "Always 1; the labels say what is running.",
-    ("version", "python"),
+    "Always 1; the labels say what is running. `compiled`: `true` if the data path is compiled, as"
+    " in the image, `false` if it runs as plain Python.",
+    ("version", "python", "compiled"),
     merge=Merge.MAX,
 )
 START_TIME = gauge(

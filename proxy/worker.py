@@ -19,7 +19,7 @@ from metrics.process import report_process
 from metrics.snapshot import Snapshot
 from metrics.strangers import Strangers
 from metrics.tally import Tally
-from proxy import config
+from proxy import config, connection
 from proxy.acl.model import AuthorizerMode
 from proxy.bulk import ReadBuffer
 from proxy.child import heed_parent
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+COMPILED: Final = not connection.__file__.endswith(".py")
+"""Whether the data path is an extension module, as mypyc makes them for the image."""
 TICK: Final = 1.0
 """Seconds between two looks at deadlines."""
 DRAIN_LOOK: Final = 0.05
@@ -362,7 +364,11 @@ class Worker:
     def _collect(self, snapshot: Snapshot) -> None:
         """Add what is counted outside the tally."""
         report_process(
-            snapshot, worker=self._given.number, version=self._version, started=self._started
+            snapshot,
+            worker=self._given.number,
+            version=self._version,
+            compiled=COMPILED,
+            started=self._started,
         )
         snapshot.gauge(registry.READY, not self._not_ready(), str(self._given.number))
         self.access.collect(snapshot)

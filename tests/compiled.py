@@ -1,5 +1,6 @@
 """The project as the image has it: a copy of its tree, with the data path compiled."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -21,6 +22,8 @@ def lacking() -> str | None:
         return "no C compiler (Debian: apt install gcc libc6-dev)"
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
         return "Python's headers are missing (Debian: apt install python3-dev)"
+    if importlib.util.find_spec("hatch_mypyc") is None:
+        return "hatch-mypyc is missing (pip install --require-hashes -r requirements/compile.lock)"
     return None
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy.worker import COMPILED
 from tests.compiled import ROOT, compiled_copy, lacking
 from tests.deploy.tools import missing
 
@@ -66,6 +67,12 @@ def test_what_is_to_be_compiled_is(copy: Path) -> None:
     files = _python(copy, "-c", words, *modules).split()
     assert len(files) == len(modules)
     assert all(file.startswith(str(copy)) and file.endswith(".so") for file in files), files
+
+
+def test_it_says_that_it_is_compiled(copy: Path) -> None:
+    """And a checkout says that it is not: what `build_info` and the benchmarks go by."""
+    assert _python(copy, "-c", "from proxy.worker import COMPILED; print(COMPILED)") == "True\n"
+    assert not COMPILED
 
 
 @pytest.mark.parametrize("suite", SUITES)

@@ -1,4 +1,5 @@
 import os
+import platform
 from pathlib import Path
 
 import pytest
@@ -78,18 +79,18 @@ def test_hostile_accept_headers_get_text() -> None:
 
 def test_process_figures_are_this_process() -> None:
     snapshot = Snapshot()
-    report_process(snapshot, worker=3, version="1.2.3", started=5.0)
+    report_process(snapshot, worker=3, version="1.2.3", compiled=True, started=5.0)
     values = {name.removeprefix("kafka_reauth_proxy_"): v for name, v in snapshot.values.items()}
     assert 0 < values["worker_cpu_seconds_total"]["3",] <= sum(os.times()[:2])
     assert values["worker_resident_memory_bytes"]["3",] > 5_000_000
     assert values["worker_open_fds"]["3",] >= 3
     assert values["start_time_seconds"][()] == 5.0
-    assert {labels[0] for labels in values["build_info"]} == {"1.2.3"}
+    assert {*values["build_info"]} == {("1.2.3", platform.python_version(), "true")}
 
 
 def test_a_scrape_needs_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """When no descriptor is left, that is what the scrape is to tell."""
     monkeypatch.setattr(process, "_STATM", tmp_path / "cannot be opened")
     snapshot = Snapshot()
-    report_process(snapshot, worker=3, version="1.2.3", started=5.0)
+    report_process(snapshot, worker=3, version="1.2.3", compiled=False, started=5.0)
     assert snapshot.values["kafka_reauth_proxy_worker_open_fds"]["3",] >= 3

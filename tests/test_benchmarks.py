@@ -1,0 +1,139 @@
+"""The instruments: what they send and answer is Kafka's, and no row claims what it is not."""
+
+import shutil
+import socket
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from benchmarks import targets
+from benchmarks.bench import fake_broker, make_lab
+from benchmarks.figures import SHAPES, Shape
+from benchmarks.load import Generator
+from benchmarks.programs import Address, MeasurementFailed, Unavailable, compile_all
+from benchmarks.targets import ROWS, Lab
+from proxy.wire.apis import response_body_at
+from proxy.wire.codec import decode, encode, request_type, response_type
+from proxy.wire.request import parse_request
+from tests.deploy.tools import missing
+
+EXCHANGES = 64
+KINDS = {shape.name.partition("/")[0]: shape for shape in SHAPES if shape.payload == "100B"}
+COMPILED = [row for row in ROWS if row.name in ("compiled", "compiled-tls", "all")]
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    try:
+        return compile_all(tmp_path_factory.mktemp("programs"))
+    except Unavailable as problem:
+        missing(str(problem))
+        raise
+
+
+@pytest.fixture
+def lab(programs: dict[str, Path], tmp_path: Path) -> Iterator[Lab]:
+    with fake_broker(programs, make_lab(tmp_path)) as started:
+        yield started
+
+
+def frames(stream: bytes) -> list[bytes]:
+    """The whole frames of what was sent in one direction, without their sizes."""
+    found = []
+    while len(stream) >= 4 and len(stream) >= 4 + struct.unpack_from(">i", stream)[0]:
+        end = 4 + struct.unpack_from(">i", stream)[0]
+        found.append(stream[4:end])
+        stream = stream[end:]
+    return found
+
+
+def exchanged(load: Path, broker: Address, shape: Shape) -> tuple[list[bytes], list[bytes]]:
+    """What one connection of the generator sent, and what it was answered."""
+    recorded: tuple[list[bytes], list[bytes]] = ([], [])
+
+    def copy(source: socket.socket, sink: socket.socket, record: list[bytes]) -> None:
+        with suppress(OSError):  # the generator closes with answers under way
+            while data := source.recv(65_536):
+                record.append(data)
+                sink.sendall(data)
+        with suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        target = f"127.0.0.1:{server.getsockname()[1]}"
+        command = [str(load), "relay", "--target", target, "--seconds", "0.1", "--warm-up", "0"]
+        generator = subprocess.Popen([*command, *shape.options], stdout=subprocess.PIPE)
+        client, _ = server.accept()
+        with generator, client, socket.create_connection((broker.host, broker.port)) as upstream:
+            back = Thread(target=copy, args=(upstream, client, recorded[1]))
+            back.start()
+            copy(client, upstream, recorded[0])
+            back.join()
+    assert generator.returncode == 0
+    sent, answered = (frames(b"".join(each)) for each in recorded)
+    return sent, answered
+
+
+def plain_copy(directory: Path) -> Path:
+    """The project as it is."""
+    for part in ("proxy", "sasl", "metrics"):
+        shutil.copytree(targets.PROJECT / part, directory / part)
+    return directory
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", KINDS.values(), ids=KINDS)
+def test_each_message_is_what_its_schema_says(
+    programs: dict[str, Path], lab: Lab, shape: Shape
+) -> None:
+    """Read and written again by the project's strict codec, not a byte is different."""
+    sent, answered = exchanged(programs["load"], lab.broker, shape)
+    assert len(answered) >= EXCHANGES
+    apis = set()
+    for content, answer in zip(sent[:EXCHANGES], answered[:EXCHANGES], strict=True):
+        request = parse_request(content)
+        key, version = request.api_key, request.api_version
+        body = answer[response_body_at(key, version, answer) :]
+        assert encode(decode(request_type(key, version), request.body)) == request.body
+        assert encode(decode(response_type(key, version), body)) == body
+        apis.add(key)
+    assert apis == ({1, 8, 12, 18} if shape.requests == "group" else {sent[-1][1], 18})
+
+
+@pytest.mark.slow
+def test_what_does_not_compile_is_measured_under_no_name(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is what the first attempt left behind taken for its result."""
+
+    def half_made(directory: Path) -> Path:
+        plain_copy(directory)
+        raise RuntimeError("the compiler said no")
+
+    monkeypatch.setattr("tests.compiled.compiled_copy", half_made)
+    for row in COMPILED:
+        with pytest.raises(MeasurementFailed, match="does not compile"), row.start(lab):
+            pass
+
+
+@pytest.mark.slow
+def test_a_proxy_that_says_it_is_not_compiled_is_not_measured_as_if_it_were(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.compiled.compiled_copy", plain_copy)
+    with pytest.raises(MeasurementFailed, match="should run compiled"), COMPILED[0].start(lab):
+        pass
+
+
+@pytest.mark.slow
+def test_a_refused_request_fails_the_measurement(programs: dict[str, Path], lab: Lab) -> None:
+    """So that a refusal, which costs little, cannot pass for speed."""
+    generator = Generator(program=programs["load"], credentials=lab.credentials)
+    start = targets.proxy("denying", settings={"authorizer": {"mode": "enforce"}})
+    with start(lab) as target, pytest.raises(MeasurementFailed, match="answered with an error"):
+        generator.measure(target, "relay", connections=1, seconds=0.1)
