@@ -48,8 +48,9 @@ from proxy.fingerprints import (
     Span,
     all_but,
 )
-from proxy.frames import FORWARD_UNANSWERED, REQUEST_HEAD, SIZE, Amendment, Route, route_key
+from proxy.frames import FORWARD_UNANSWERED, REQUEST_HEAD, SIZE, Route, route_key
 from proxy.holds import Hold
+from proxy.inflight import ASKED_ID, Question
 from proxy.judged_responses import cut, watched
 from proxy.lockstep import in_steps
 from proxy.wire.apis import FETCH, METADATA, MUTATIONS, OFFSET_COMMIT, PRODUCE, SHARE_FETCH
@@ -79,8 +80,6 @@ MOST_LOOKED_UP: Final = 1_000
 """Ids in one question: reading the answer takes some ten milliseconds, be there many partitions."""
 LOOKUP_VERSION: Final = 12
 """First Metadata version that takes ids without names (KIP-516)."""
-_LOOKUP_ID: Final = 0
-"""Correlation id of the proxy's own request: answers come in order, so any would do."""
 
 
 class FetchSessions(set[int]):
@@ -348,12 +347,11 @@ class Admission:
             content = content[:2] + INT16.pack(change.api_version) + content[4:]
         owed: Route | None = None if unanswered else route
         if change.response is not None:
-            owed = amended = cut(route, change.response, len(request.content))
-            connection.responses.keep(amended)
+            owed = cut(route, change.response, len(request.content))
         elif change.watch is not None:
             owed = watched(route, change.watch)
         connection.requests.forward_judged(_frame(content), route, owed, now)
-        if connection.responses.owes_much:
+        if connection.inflight.owes_much:
             connection.too_many_in_flight()
         if change.close:
             connection.end(CloseReason.DENIED, now)
@@ -365,25 +363,26 @@ class Admission:
         connection = self._connection
         self._waiting = content
         connection.hold_client(Hold.WAITING)
-        route = connection.target.routes.get(route_key(METADATA, LOOKUP_VERSION))
-        if route is None:  # then nobody can name a topic by its id, and there are none to be told
+        if route_key(METADATA, LOOKUP_VERSION) not in connection.target.routes:
+            # then nobody can name a topic by its id, and there are none to be told
             self._topics.missing |= unknown.ids
             self._topics.listed = []
             self._judge_again()
         elif isinstance(unknown, TopicsUnlisted):
-            self._ask_for_all(route)
+            self._ask_for_all()
         else:
-            self._ask(route, tuple(unknown.ids), 0)
+            self._ask(tuple(unknown.ids), 0)
 
-    def _ask_for_all(self, route: Route) -> None:
+    def _ask_for_all(self) -> None:
         long_work = self._connection.long_work
 
-        def found(answer: bytes) -> bytes:
+        def found(answer: bytes, _now: float) -> None:
             steps = in_steps(lambda: _listed(answer), most_values=maxsize)
             long_work.judge(steps, len(answer), self._list)
-            return b""  # the client did not ask
 
-        self._send_lookup(route, listing_request(LOOKUP_VERSION, _LOOKUP_ID), found)
+        self._connection.ask(
+            Question(METADATA, LOOKUP_VERSION, found), listing_request(LOOKUP_VERSION, ASKED_ID)
+        )
 
     def _list(self, names: list[str] | BrokerFault, now: float) -> None:
         if isinstance(names, BrokerFault):
@@ -392,28 +391,26 @@ class Admission:
         self._topics.listed = names
         self._judge_again()
 
-    def _ask(self, route: Route, ids: tuple[bytes, ...], first: int) -> None:
+    def _ask(self, ids: tuple[bytes, ...], first: int) -> None:
         """Ask for as many at once as an answer may be about, then for those behind them."""
         behind = first + MOST_LOOKED_UP
         asked = ids[first:behind]
 
-        def found(answer: bytes) -> bytes:
+        def found(answer: bytes, _now: float) -> None:
             try:
                 topics = found_topics(LOOKUP_VERSION, answer)
             except Malformed as malformed:
                 raise BrokerFault(f"names of topics: {malformed}") from None
             self._topics.learn(topics, asked)
             if behind < len(ids):
-                self._ask(route, ids, behind)
+                self._ask(ids, behind)
             else:
                 self._judge_again()
-            return b""  # the client did not ask
 
-        self._send_lookup(route, lookup_request(LOOKUP_VERSION, _LOOKUP_ID, asked), found)
-
-    def _send_lookup(self, route: Route, frame: bytes, found: Callable[[bytes], bytes]) -> None:
-        self._connection.responses.inflight.append((_LOOKUP_ID, Amendment(route, found)))
-        self._connection.requests.write(frame)
+        self._connection.ask(
+            Question(METADATA, LOOKUP_VERSION, found),
+            lookup_request(LOOKUP_VERSION, ASKED_ID, asked),
+        )
 
     def _judge_again(self) -> None:
         content, self._waiting = self._waiting, None

@@ -29,6 +29,7 @@ from proxy.dialogue import Dialogue
 from proxy.errors import BrokerFault
 from proxy.frames import Bytes
 from proxy.holds import Hold
+from proxy.inflight import InFlight, Question
 from proxy.long_work import LongWork
 from proxy.requests import Requests
 from proxy.responses import Responses
@@ -57,6 +58,7 @@ class Connection:
         "connection_id",
         "dialogue",
         "holds",
+        "inflight",
         "long_work",
         "observer",
         "peer_host",
@@ -86,7 +88,8 @@ class Connection:
         self.rules = rules
         self.target = target
         self.session = Session(rules.mechanisms, rules.terms)
-        self.responses = Responses(to_client)
+        self.inflight = InFlight()
+        self.responses = Responses(self.inflight, to_client)
         self.requests = Requests(self, now)
         self.long_work = LongWork(self)
         self.upstream_login = UpstreamLogin(self) if rules.logs_in else None
@@ -145,7 +148,7 @@ class Connection:
             self.requests.throttle.answer(frame, key, now)
         if self.client_is_full:
             self.hold_client(Hold.CLIENT_FULL)
-        if self.responses.owes_much:
+        if self.inflight.owes_much:
             self.hold_client(Hold.IN_FLIGHT)
 
     def authenticated(self, session: Authenticated, now: float) -> None:
@@ -215,6 +218,11 @@ class Connection:
             self.upstream_login.begin()
         self.release(Hold.NO_BROKER, now)
 
+    def ask(self, question: Question, frame: bytes) -> None:
+        """Ask the broker something on behalf of the proxy, behind what was forwarded."""
+        self.requests.write(frame)
+        self.inflight.ask(question)
+
     def renew_login(self) -> None:
         """Log in to the broker again before it is sent anything else."""
         assert self.upstream_login is not None
@@ -236,7 +244,7 @@ class Connection:
             stopwatch.stop(now)
 
     def _answered_something(self, now: float) -> None:
-        if self.holds & Hold.IN_FLIGHT and self.responses.owes_little:
+        if self.holds & Hold.IN_FLIGHT and self.inflight.owes_little:
             self.release(Hold.IN_FLIGHT, now)
         self.end_if_settled(now)
 

@@ -6,7 +6,6 @@ but for the few bytes a `Check` needs.
 """
 
 import struct
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -35,9 +34,6 @@ MOST_BYTES_OF_A_HEAD: Final = 1_024
 MOST_TAGS_OF_A_LOOK: Final = 16
 """Tagged fields of a request header, of which Kafka has none so far: each look passes over all of
 them, and who sends byte by byte is looked at as often."""
-
-OWN_ANSWER: Final = 1 << 32
-"""Stands for a correlation id, which has 32 bits, where the proxy answers itself."""
 
 LONG_WRITE: Final = 16_384
 """From a read buffer, what is longer is written without a copy, and at once."""
@@ -72,8 +68,7 @@ Check = Callable[[Bytes, int, int], tuple[int, int]]
 before `end` are here, and say what to do with it, and behind which byte that is no more seen."""
 
 Transform = Callable[[bytes], bytes]
-"""From a response's content behind the size field to what the client is sent in its place; no
-bytes: the client is sent nothing, for it was the proxy that asked."""
+"""From a response's content behind the size field to what the client is sent in its place."""
 
 
 class LongTransform(Protocol):
@@ -165,22 +160,22 @@ class Amendment(Route):
 
 
 Owed = tuple[int, Route]
-"""What is owed for a request that was forwarded: the correlation id and route of its response."""
+"""What is owed for a request that was forwarded: the correlation id and route of its response, or
+what stands in place of the route (`proxy.inflight`)."""
 
 
 def pay_run(
     data: bytes,
     start: "i64",
     looks_end: "i64",
-    inflight: "deque[Owed]",
     take: Callable[[], Owed],
+    put_back: Callable[[Owed], None],
     room: "i64",
 ) -> "tuple[i64, i64]":
     """Pass over the responses at `start` that are owed and pass as they came.
 
     What `Responses._relay` does where it is compiled. `room`: bytes of metered ones that may be
-    among them. Returns where others begin, and what is left of the room; `take` is
-    `inflight.popleft`.
+    among them. Returns where others begin, and what is left of the room.
     """
     pos = start
     left = room
@@ -190,11 +185,11 @@ def pay_run(
             owed = take()
             expected, route = owed
             if expected != int32_at(data, pos + 4) or size < 4 or route.transform is not None:
-                inflight.appendleft(owed)
+                put_back(owed)
                 break
             if route.metered:
                 if size > left:
-                    inflight.appendleft(owed)
+                    put_back(owed)
                     break
                 left -= size
             size += 4

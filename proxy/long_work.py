@@ -206,7 +206,7 @@ class LongWork:
         """
         requests = self._connection.requests
         requests.gathered = requests.admission = None
-        self._connection.responses.inflight.clear()
+        self._connection.inflight.clear()
         self._give_room_back()
         for deliberation in self._under_way:
             deliberation.drop()

@@ -34,8 +34,9 @@ from proxy.admission import MOST_LOOKED_UP, Admission
 from proxy.commands import CloseReason
 from proxy.deliberation import MOST_VALUES, takes_long
 from proxy.errors import BrokerFault
-from proxy.frames import SIZE, Amendment, Route, route_key
+from proxy.frames import SIZE, Route, route_key
 from proxy.holds import Hold
+from proxy.inflight import ASKED_ID, Question
 from proxy.lockstep import TooManyValuesError, in_steps, pause
 from proxy.quota.bucket import Bucket
 from proxy.quota.mutations import EVERYTHING, Key, MutationRequest, Topic, Topics
@@ -63,8 +64,6 @@ OPERATIONS_SINCE: Final = 8
 """First one that may ask what the client is allowed (KIP-430)."""
 CLUSTER_OPERATIONS_UNTIL: Final = 10
 """Last one that may ask it of the cluster."""
-_CORRELATION_ID: Final = 0
-"""Of the proxy's own requests: answers come in order, so any would do."""
 
 T = TypeVar("T")
 CarryOut = Callable[[Judgement, Request, float], None]
@@ -216,14 +215,13 @@ class MutationLimiter:
             return
         route, keys = asked
 
-        def learn(answer: bytes) -> bytes:
+        def learn(answer: bytes, _now: float) -> None:
             found.update(_topics(route.api_version, answer))
             if not connection.closed:
                 self._ask(questions, found, then)
-            return b""  # the client did not ask
 
-        connection.responses.inflight.append((_CORRELATION_ID, Amendment(route, learn)))
-        connection.requests.write(_question(route.api_version, keys))
+        question = Question(METADATA, route.api_version, learn)
+        connection.ask(question, _question(route.api_version, keys))
 
     def _questions(self, asked: MutationRequest) -> Iterator[tuple[Route | None, list[Key]]]:
         """Yield what to ask, and by which route; None: the broker cannot be asked."""
@@ -253,7 +251,7 @@ def _question(api_version: int, topics: Collection[Key]) -> bytes:
     tags = b"\0" * flexible
     content = b"".join(
         (
-            INT16.pack(METADATA) + INT16.pack(api_version) + INT32.pack(_CORRELATION_ID),
+            INT16.pack(METADATA) + INT16.pack(api_version) + INT32.pack(ASKED_ID),
             write_string(CLIENT_ID, flexible=False) + tags,
             write_array_length(len(topics), flexible),
             *(

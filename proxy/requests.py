@@ -41,7 +41,7 @@ from proxy.frames import (
     Route,
     cut,
 )
-from proxy.responses import MOST_IN_FLIGHT
+from proxy.inflight import MOST_IN_FLIGHT
 from proxy.room import LONG_OF_STRANGERS
 from proxy.wire.apis import PRODUCE, SASL_APIS, answered_here
 
@@ -93,7 +93,7 @@ class Requests:
 
     def __init__(self, connection: "Connection", now: float) -> None:
         self._connection = connection
-        self._inflight = connection.responses.inflight
+        self._inflight = connection.inflight
         self._owed = self._inflight.append
         self.most_bytes = connection.rules.request_max_bytes
         """`socket.request.max.bytes`."""
@@ -144,7 +144,7 @@ class Requests:
     def cut_off(self) -> None:
         """No more will come: of a frame that the broker has in part, no answer either."""
         if self._left and self._is_owed:
-            self._inflight.pop()
+            self._inflight.forget_last()
 
     @property
     def mid_frame(self) -> bool:
@@ -455,7 +455,7 @@ class Requests:
                 frame = self.throttle.bounded(frame, now) or frame
             owed = self.throttle.telling(owed)
         if owed is not None:
-            self._owed((REQUEST_HEAD.unpack_from(frame)[2], owed))
+            self._inflight.owe(REQUEST_HEAD.unpack_from(frame)[2], owed)
         route.requests += 1
         route.request_bytes += len(frame)
         self.count += 1

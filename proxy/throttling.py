@@ -11,7 +11,6 @@ from proxy.errors import BrokerFault
 from proxy.fingerprints import CORRELATED, JUDGE_EACH, UNLIMITED, Basis
 from proxy.frames import (
     MOST_BYTES_OF_A_LOOK,
-    OWN_ANSWER,
     SIZE,
     Amendment,
     Bytes,
@@ -50,16 +49,13 @@ class Throttling:
 
     def tell(self, throttle_time_ms: int, now: float, api_key: int | None = None) -> None:
         """Tell the client in the response that it is owed last (to `api_key`), and hold it."""
-        inflight = self._connection.responses.inflight
-        for index in range(-1, -len(inflight) - 1, -1):
-            correlation_id, owed = inflight[index]
-            if correlation_id == OWN_ANSWER:
-                continue
-            if api_key in (None, owed.api_key) and has_throttle_time(
-                owed.api_key, owed.api_version
-            ):
-                inflight[index] = correlation_id, telling(owed, throttle_time_ms)
-                break
+        self._connection.inflight.amend_last(
+            lambda owed: (
+                api_key in (None, owed.api_key)
+                and has_throttle_time(owed.api_key, owed.api_version)
+            ),
+            lambda owed: telling(owed, throttle_time_ms),
+        )
         self.hold(now)
 
     def hold(self, now: float) -> None:
@@ -91,7 +87,7 @@ class Throttling:
 
         Or the broker would send what was asked for before it was known to be too much.
         """
-        deferred = self.bounds(api_key) and self._connection.responses.owes_fetch
+        deferred = self.bounds(api_key) and self._connection.inflight.owes_fetch
         if deferred:
             self._connection.too_many_in_flight()
         return deferred
@@ -102,13 +98,13 @@ class Throttling:
 
     def fetches_at_once(self, max_bytes: int, now: float) -> int:
         """How many Fetches that ask for so much may pass as they came."""
-        used, responses = self.used, self._connection.responses
+        used, inflight = self.used, self._connection.inflight
         if not used.bounds_fetches:
             return UNLIMITED
         if not used.passes_fetch(max_bytes, now):
             return 0
-        at_once = used.fetches_left(max_bytes) - len(responses.inflight)
-        return at_once if at_once > 0 else int(not responses.owes_fetch)
+        at_once = used.fetches_left(max_bytes) - len(inflight)
+        return at_once if at_once > 0 else int(not inflight.owes_fetch)
 
     def relay_fetch(self, data: Bytes, pos: int, end: int, now: float) -> int:
         """Forward the Fetch at `pos`, bounded; return `pos` itself for want of bytes."""
@@ -199,7 +195,7 @@ def telling(owed: Route, throttle_time_ms: int) -> Amendment:
 
     def transform(content: bytes) -> bytes:
         changed = content if owed.transform is None else owed.transform(content)
-        return patch(api_key, api_version, changed, throttle_time_ms) if changed else changed
+        return patch(api_key, api_version, changed, throttle_time_ms)
 
     def long_transform(size: int) -> LongTransform:
         return TellingHead(owed, size, throttle_time_ms)

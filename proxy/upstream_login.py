@@ -15,8 +15,8 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from proxy.commands import CloseReason, DeriveKeys, SeekIdentity
-from proxy.frames import Amendment, Route
 from proxy.holds import Hold
+from proxy.inflight import ASKED_ID, Question
 from proxy.wire.apis import response_body_at
 from proxy.wire.primitives import Malformed
 from proxy.wire.request import CLIENT_ID, request_frame
@@ -32,8 +32,6 @@ LEAST_INTERVAL: Final = 1.1
 """Seconds between two logins: Kafka refuses a second one within one second (KIP-368)."""
 PATIENCE: Final = 10.0
 """Seconds for an answer, once those before it are there."""
-_CORRELATION_ID: Final = 0
-"""Answers come in order, so any would do."""
 
 
 class UpstreamLogin:
@@ -46,7 +44,7 @@ class UpstreamLogin:
         self._is_renewal = False
         self._login: Login | None = None
         """What is under way; None: nothing, or our identity is looked up."""
-        self._owed: Route | None = None
+        self._owed: Question | None = None
         """What stands in the queue for the answer that is waited for."""
         self._overdue_at: float | None = None
         """When it is missed; None: it is not its turn yet."""
@@ -82,8 +80,8 @@ class UpstreamLogin:
 
     def timer(self, now: float) -> None:
         """Give up on a broker that does not answer; others' requests may take their time first."""
-        inflight = self._connection.responses.inflight
-        is_due = bool(inflight) and inflight[0][1] is self._owed
+        owed = self._connection.inflight.next
+        is_due = owed is not None and owed[1] is self._owed
         if not is_due or self._connection.client_is_full:
             self._overdue_at = None
         elif self._overdue_at is None:
@@ -106,21 +104,18 @@ class UpstreamLogin:
                 self._succeeded(session_lifetime_ms, now)
 
     def _say(self, say: Say) -> None:
-        connection = self._connection
-        route = Amendment(Route(say.api_key, say.api_version), self._answered)
-        self._owed, self._overdue_at = route, None
-        connection.responses.inflight.append((_CORRELATION_ID, route))
-        connection.requests.write(
-            request_frame(say.api_key, say.api_version, _CORRELATION_ID, CLIENT_ID, say.body)
+        question = Question(say.api_key, say.api_version, self._answered)
+        self._owed, self._overdue_at = question, None
+        self._connection.ask(
+            question, request_frame(say.api_key, say.api_version, ASKED_ID, CLIENT_ID, say.body)
         )
 
-    def _answered(self, content: bytes) -> bytes:
-        """Take the broker's answer, of which the client is told nothing."""
-        login, owed, now = self._login, self._owed, self._connection.active_at
+    def _answered(self, content: bytes, now: float) -> None:
+        """Take the broker's answer."""
+        login, owed = self._login, self._owed
         self._owed = None
         if login is not None and owed is not None:
             self._advance(lambda: login.answered(_body(owed, content)), now)
-        return b""
 
     def _succeeded(self, session_lifetime_ms: int, now: float) -> None:
         connection = self._connection
@@ -133,7 +128,7 @@ class UpstreamLogin:
         connection.release(Hold.LOGIN, now)
 
 
-def _body(route: Route, content: bytes) -> bytes:
+def _body(route: Question, content: bytes) -> bytes:
     """Return a response's body, behind its header. Raises LoginError."""
     try:
         return content[response_body_at(route.api_key, route.api_version, content) :]

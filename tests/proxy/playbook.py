@@ -31,6 +31,7 @@ from proxy.commands import (
 from proxy.connection import Connection
 from proxy.enforcement import EnforcementPolicy, Override
 from proxy.frames import Route
+from proxy.inflight import Answer
 from proxy.room import Room
 from proxy.routing.discovery import Target
 from proxy.rules import Quotas, Rights, Rules, Unjudged
@@ -244,7 +245,8 @@ class Play:
         """What the connection holds of its peers' bytes."""
         requests, responses = self.connection.requests, self.connection.responses
         gathered = [one[0] for one in (requests.gathered, responses._gathered) if one]
-        kept = (requests.rest, responses.rest, *gathered, *responses._own)
+        own = [one.frame for _, one in self.connection.inflight._queue if isinstance(one, Answer)]
+        kept = (requests.rest, responses.rest, *gathered, *own)
         return sum(map(len, kept))
 
     @property
