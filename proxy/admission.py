@@ -1,9 +1,8 @@
-"""What the requests of one connection are allowed: judged by their API's guard, then carried out.
+"""Authorization stage: what the requests of one connection are allowed, by their API's guard.
 
 Laws:
 
-- A whole request comes in (`judge`) and is forwarded, changed, answered or ends the connection.
-  Nothing is forwarded that was not judged by the ACLs that apply now.
+- A request is judged by the ACLs that apply now.
 - What was found to be allowed is remembered by its bytes, and forgotten when rights change.
 - What is long is judged in steps (`proxy.deliberation`): the client waits, nobody else does.
 - Topics that are named by an id, and the names of all, are looked up on the connection's own way
@@ -18,13 +17,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from proxy.acl.guards import GUARDS
 from proxy.acl.judgement import (
-    Answer,
     Authority,
-    Change,
     ClientAuthority,
-    Close,
     Inquiry,
-    Judgement,
     TopicsUnknown,
     TopicsUnlisted,
 )
@@ -39,25 +34,21 @@ from proxy.acl.topics import (
 )
 from proxy.commands import CloseReason
 from proxy.deliberation import Found, PausingAuthority, found, found_in_steps, takes_long
-from proxy.errors import BrokerFault, ClientFault
+from proxy.errors import BrokerFault
 from proxy.fingerprints import (
     CORRELATED,
     JUDGE_EACH,
-    MAX_FINGERPRINTED_BYTES,
     Basis,
-    Span,
     all_but,
 )
-from proxy.frames import FORWARD_UNANSWERED, REQUEST_HEAD, SIZE, Route, route_key
-from proxy.holds import Hold
-from proxy.inflight import ASKED_ID, Question
-from proxy.judged_responses import cut, watched
+from proxy.frames import REQUEST_HEAD, SIZE
+from proxy.inflight import ASKED_ID
 from proxy.lockstep import in_steps
-from proxy.wire.apis import FETCH, METADATA, MUTATIONS, OFFSET_COMMIT, PRODUCE, SHARE_FETCH
-from proxy.wire.commit_requests import numbers as commit_numbers
+from proxy.stages import Ask, Pending, Stage, Verdict, Work
+from proxy.wire.apis import FETCH, PRODUCE
 from proxy.wire.fetch_bounds import FINAL_EPOCH, INITIAL_EPOCH
 from proxy.wire.fetch_requests import plain as plain_fetch
-from proxy.wire.primitives import INT16, Malformed, string
+from proxy.wire.primitives import Malformed, string
 from proxy.wire.produce_requests import (
     FIRST_FLEXIBLE,
     FIRST_WITH_TOPIC_IDS,
@@ -65,10 +56,10 @@ from proxy.wire.produce_requests import (
     topics_start,
 )
 from proxy.wire.produce_requests import plain_topics as plain_produce
-from proxy.wire.request import Request, parse_request, response_frame
+from proxy.wire.request import Request
 
 if TYPE_CHECKING:
-    from proxy.connection import Connection
+    pass
 
 T = TypeVar("T")
 
@@ -111,29 +102,27 @@ class Admission:
         "_asks",
         "_authority",
         "_brokers_make_topics",
-        "_connection",
+        "_forget",
         "_readable_topics",
         "_sessions",
         "_topics",
-        "_waiting",
     )
 
     def __init__(
         self,
-        connection: "Connection",
         authority: ClientAuthority,
         topics: KnownTopics,
-        asks: Callable[["Connection"], None] = lambda _: None,
         *,
+        asks: Callable[[], None] = lambda: None,
+        forget: Callable[[], None] = lambda: None,
         brokers_make_topics: bool = True,
     ) -> None:
-        """`asks` is told the connection before questions are asked on its behalf."""
-        self._connection = connection
+        """`asks` is called before questions are asked, so that it is known on whose behalf;
+        `forget` when what passed may not pass any more, though rights are the same."""
         self._brokers_make_topics = brokers_make_topics
         self._topics = LookedUpTopics(topics)
         self._asks = asks
-        self._waiting: bytes | None = None
-        """The request that waits for topics to be looked up."""
+        self._forget = forget
         self.rights_changed(authority)
 
     def rights_changed(self, authority: ClientAuthority) -> None:
@@ -142,11 +131,16 @@ class Admission:
         self._allowed_topics: set[tuple[int, bytes]] = set()
         self._readable_topics: set[tuple[bool, bytes]] = set()
         # new ones: answers under way shall not add to them
-        self._sessions = FetchSessions(self._connection.requests.forget)
+        self._sessions = FetchSessions(self._forget)
+
+    @property
+    def auditing(self) -> bool:
+        """Whether denials are only counted: what is allowed must then not be remembered."""
+        return self._authority.auditing
 
     def may_administer(self, operation: Operation) -> bool:
         """Whether its principal may do this to the cluster."""
-        self._asks(self._connection)
+        self._asks()
         return self._authority.may_administer(operation)
 
     # A Produce, from its first bytes
@@ -230,7 +224,7 @@ class Admission:
         return True
 
     def _may(self, operation: Operation, topic: str) -> bool:
-        self._asks(self._connection)
+        self._asks()
         authority = self._authority
         report = authority.auditing  # else the guard is asked again, and reports
         return authority.may(operation, ResourceType.TOPIC, topic, report=report)
@@ -253,44 +247,26 @@ class Admission:
 
     # Whole requests
 
-    def judge(self, content: bytes, now: float) -> None:
-        """Judge a request, from behind the frame's size, and do what follows from it."""
-        frame = _frame(content)
-        if self.allowed(frame, 0, len(frame)) is not None:
-            route = self._connection.target.routes[int.from_bytes(content[:4])]
-            owed = None if _unanswered(content, route) else route
-            self._connection.requests.forward_judged(frame, route, owed, now)
-            return
-        try:
-            request = parse_request(content)
-        except ClientFault:
-            self._connection.end(CloseReason.MALFORMED_FRAME, now)
-            return
+    def judge(self, pending: Pending) -> Stage[Verdict]:
+        """Judge a request."""
+        while True:
+            result = yield from self._found(pending.request)
+            if not isinstance(result, TopicsUnknown):
+                self._topics.forget()
+                return result
+            yield from self._look_up(result)
+
+    def _found(self, request: Request) -> Stage[Found]:
         guard = GUARDS.get(request.api_key)
         if guard is None:
-            self._connection.end(CloseReason.UNSUPPORTED_API, now)
-        elif self._topics.listed is not None or takes_long(request):
-            authority = PausingAuthority(self._authority, partial(self._asks, self._connection))
+            return CloseReason.UNSUPPORTED_API
+        if self._topics.listed is not None or takes_long(request):
+            authority = PausingAuthority(self._authority, self._asks)
             steps = found_in_steps(guard, partial(self._inquiry, request, authority))
-            self._connection.long_work.judge(steps, len(content), partial(self._conclude, request))
-        else:
-            self._asks(self._connection)
-            self._conclude(request, found(guard, self._inquiry(request, self._authority)), now)
-
-    def _conclude(self, request: Request, result: Found, now: float) -> None:
-        """Do what follows from a judgement."""
-        if isinstance(result, TopicsUnknown):
-            self._look_up(request.content, result)
-            return
-        if isinstance(result, CloseReason):
-            self._connection.end(result, now)
-            return
-        self._topics.forget()
-        throttle = self._connection.requests.throttle
-        if request.api_key in MUTATIONS and throttle is not None and throttle.mutations is not None:
-            throttle.mutations.limit(result, request, now, self._carry_out)
-        else:
-            self._carry_out(result, request, now)
+            result: Found = yield Work(steps, len(request.content))
+            return result
+        self._asks()
+        return found(guard, self._inquiry(request, self._authority))
 
     def _inquiry(self, request: Request, authority: Authority) -> Inquiry:
         return Inquiry(
@@ -303,121 +279,31 @@ class Admission:
             brokers_make_topics=self._brokers_make_topics,
         )
 
-    def _carry_out(self, judgement: Judgement, request: Request, now: float) -> None:
-        connection, content = self._connection, request.content
-        route = connection.target.routes[key := route_key(request.api_key, request.api_version)]
-        match judgement:
-            case Answer(body):
-                connection.requests.answered(len(content), now)
-                connection.send(response_frame(request, body), now, key)
-            case Close():
-                connection.end(CloseReason.DENIED, now)
-            case Change():
-                self._change(judgement, request, route, now)
-            case _:
-                frame = _frame(content)
-                self._remember(request, frame, route)
-                owed = None if _unanswered(content, route) else route
-                connection.requests.forward_judged(frame, route, owed, now)
-
-    def _remember(self, request: Request, frame: bytes, route: Route) -> None:
-        """Let requests pass from now on that are the same, but for numbers that do not matter."""
-        if (
-            request.api_key in (PRODUCE, FETCH, SHARE_FETCH, *MUTATIONS)
-            or self._authority.auditing
-            or len(frame) > MAX_FINGERPRINTED_BYTES
-        ):
-            return
-        varying: list[Span] = []
-        if request.api_key == OFFSET_COMMIT:
-            at = REQUEST_HEAD.size + max(0, INT16.unpack_from(frame, 12)[0])
-            varying = commit_numbers(request.api_version, frame, at, len(frame)) or []
-        basis = Basis(all_but(varying, len(frame)), whole=True)
-        self._connection.requests.remember(frame, 0, len(frame) - SIZE.size, basis, route)
-
-    def _change(self, change: Change, request: Request, route: Route, now: float) -> None:
-        connection, content = self._connection, request.content
-        unanswered = _unanswered(content, route)
-        if change.request is not None:
-            content = content[: request.body_at] + change.request
-        if change.api_version is not None:
-            if route_key(request.api_key, change.api_version) not in connection.target.routes:
-                connection.end(CloseReason.UNSUPPORTED_API, now)
-                return
-            content = content[:2] + INT16.pack(change.api_version) + content[4:]
-        owed: Route | None = None if unanswered else route
-        if change.response is not None:
-            owed = cut(route, change.response, len(request.content))
-        elif change.watch is not None:
-            owed = watched(route, change.watch)
-        connection.requests.forward_judged(_frame(content), route, owed, now)
-        if connection.inflight.owes_much:
-            connection.too_many_in_flight()
-        if change.close:
-            connection.end(CloseReason.DENIED, now)
-
     # Topics that are named by an id, or not at all
 
-    def _look_up(self, content: bytes, unknown: TopicsUnknown) -> None:
-        """Ask the broker for the names of topics, and judge `content` when they are known."""
-        connection = self._connection
-        self._waiting = content
-        connection.hold_client(Hold.WAITING)
-        if route_key(METADATA, LOOKUP_VERSION) not in connection.target.routes:
-            # then nobody can name a topic by its id, and there are none to be told
-            self._topics.missing |= unknown.ids
-            self._topics.listed = []
-            self._judge_again()
-        elif isinstance(unknown, TopicsUnlisted):
-            self._ask_for_all()
-        else:
-            self._ask(tuple(unknown.ids), 0)
+    def _look_up(self, unknown: TopicsUnknown) -> Stage[None]:
+        """Ask the broker for the names of topics; for as many at once as an answer may be about.
 
-    def _ask_for_all(self) -> None:
-        long_work = self._connection.long_work
-
-        def found(answer: bytes, _now: float) -> None:
-            steps = in_steps(lambda: _listed(answer), most_values=maxsize)
-            long_work.judge(steps, len(answer), self._list)
-
-        self._connection.ask(
-            Question(METADATA, LOOKUP_VERSION, found), listing_request(LOOKUP_VERSION, ASKED_ID)
-        )
-
-    def _list(self, names: list[str] | BrokerFault, now: float) -> None:
-        if isinstance(names, BrokerFault):
-            self._connection.finish(CloseReason.BROKER_FAULT, now)
+        If it cannot be asked, nobody can name a topic by its id, and there are none to be told.
+        """
+        if isinstance(unknown, TopicsUnlisted):
+            answer = yield Ask(LOOKUP_VERSION, listing_request(LOOKUP_VERSION, ASKED_ID))
+            if answer is not None:
+                steps = in_steps(lambda: _listed(answer), most_values=maxsize)
+                answer = yield Work(steps, len(answer))
+            if isinstance(answer, BrokerFault):
+                raise answer
+            self._topics.listed = answer or []
             return
-        self._topics.listed = names
-        self._judge_again()
-
-    def _ask(self, ids: tuple[bytes, ...], first: int) -> None:
-        """Ask for as many at once as an answer may be about, then for those behind them."""
-        behind = first + MOST_LOOKED_UP
-        asked = ids[first:behind]
-
-        def found(answer: bytes, _now: float) -> None:
+        ids = tuple(unknown.ids)
+        for first in range(0, len(ids), MOST_LOOKED_UP):
+            asked = ids[first : first + MOST_LOOKED_UP]
+            answer = yield Ask(LOOKUP_VERSION, lookup_request(LOOKUP_VERSION, ASKED_ID, asked))
             try:
-                topics = found_topics(LOOKUP_VERSION, answer)
+                topics = {} if answer is None else found_topics(LOOKUP_VERSION, answer)
             except Malformed as malformed:
                 raise BrokerFault(f"names of topics: {malformed}") from None
             self._topics.learn(topics, asked)
-            if behind < len(ids):
-                self._ask(ids, behind)
-            else:
-                self._judge_again()
-
-        self._connection.ask(
-            Question(METADATA, LOOKUP_VERSION, found),
-            lookup_request(LOOKUP_VERSION, ASKED_ID, asked),
-        )
-
-    def _judge_again(self) -> None:
-        content, self._waiting = self._waiting, None
-        if content is not None and not self._connection.closed:
-            self.judge(content, self._connection.active_at)
-            if self._waiting is None:
-                self._connection.release(Hold.WAITING, self._connection.active_at)
 
 
 def _listed(answer: bytes) -> list[str] | BrokerFault:
@@ -432,15 +318,3 @@ def _text(name: bytes) -> str | None:
         return name.decode()
     except UnicodeDecodeError:
         return None
-
-
-def _frame(content: bytes) -> bytes:
-    return SIZE.pack(len(content)) + content
-
-
-def _unanswered(content: bytes, route: Route) -> bool:
-    """Whether the broker will not answer: Produce with acks=0."""
-    if route.check is None:
-        return False
-    at = 10 + max(0, INT16.unpack_from(content, 8)[0])
-    return route.check(content, at, len(content))[0] == FORWARD_UNANSWERED

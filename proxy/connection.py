@@ -35,6 +35,7 @@ from proxy.requests import Requests
 from proxy.responses import Responses
 from proxy.rules import Observer, Rules, Stopwatch, Target
 from proxy.upstream_login import UpstreamLogin
+from proxy.verdicts import Verdicts
 from sasl.messages import SASL_HANDSHAKE
 from sasl.session import Session
 from sasl.states import Authenticated, Authenticating, Enforcement, Failed
@@ -70,6 +71,7 @@ class Connection:
         "target",
         "telemetry",
         "upstream_login",
+        "verdicts",
     )
 
     def __init__(
@@ -91,6 +93,7 @@ class Connection:
         self.inflight = InFlight()
         self.responses = Responses(self.inflight, to_client)
         self.requests = Requests(self, now)
+        self.verdicts = Verdicts(self)
         self.long_work = LongWork(self)
         self.upstream_login = UpstreamLogin(self) if rules.logs_in else None
         """The proxy's own, to the broker; None: the broker wants none."""
@@ -118,11 +121,11 @@ class Connection:
 
     def too_many_in_flight(self) -> None:
         """The client is owed more answers than it may be."""
-        self.hold_client(Hold.IN_FLIGHT)
+        self.hold(Hold.IN_FLIGHT)
 
     def connect(self) -> None:
         """A request is to be forwarded, and there is no broker yet."""
-        self.hold_client(Hold.NO_BROKER)
+        self.hold(Hold.NO_BROKER)
         self.commands.append(ConnectToBroker())
 
     def outlives_expiry(self, api_key: int, now: float) -> bool:
@@ -140,16 +143,16 @@ class Connection:
 
     # What is said to the client
 
-    def send(self, frame: bytes, now: float, key: int = -1) -> None:
-        """Answer the client, when its turn comes; `key` is told to `Throttling.answer`."""
+    def send(self, frame: bytes, now: float, key: int = -1, told_ms: int = 0) -> None:
+        """Answer the client, when its turn comes; see `Throttling.answer`."""
         if self.requests.throttle is None:
             self.responses.answer(frame)
         else:
-            self.requests.throttle.answer(frame, key, now)
+            self.requests.throttle.answer(frame, key, now, told_ms)
         if self.client_is_full:
-            self.hold_client(Hold.CLIENT_FULL)
+            self.hold(Hold.CLIENT_FULL)
         if self.inflight.owes_much:
-            self.hold_client(Hold.IN_FLIGHT)
+            self.hold(Hold.IN_FLIGHT)
 
     def authenticated(self, session: Authenticated, now: float) -> None:
         """An authentication or re-authentication succeeded."""
@@ -193,7 +196,7 @@ class Connection:
         """The client used more than its quota: take no further request for a while."""
         if self.closed or self.holds & Hold.THROTTLED:
             return  # the timer sees that it takes longer
-        self.hold_client(Hold.THROTTLED)
+        self.hold(Hold.THROTTLED)
         self._end_throttling(now)
 
     @property
@@ -258,7 +261,7 @@ class Connection:
     def broker_full(self, full: bool, now: float) -> None:
         """The broker does not take more bytes for now, or takes them again."""
         if full:
-            self.hold_client(Hold.BROKER_FULL)
+            self.hold(Hold.BROKER_FULL)
         else:
             self.release(Hold.BROKER_FULL, now)
 
@@ -270,7 +273,7 @@ class Connection:
         if not full:
             self.release(Hold.CLIENT_FULL, now)
 
-    def hold_client(self, reason: int) -> None:
+    def hold(self, reason: int) -> None:
         """Take no further request until `reason`, a bit of `Hold`, is released."""
         if not self.holds:
             self.commands.append(PauseClient())
@@ -381,20 +384,20 @@ class Connection:
         """Take no more requests; close once those before this one are answered."""
         if self._end_is_near is None:
             self._end_is_near = Close(reason=reason, delay=delay, farewell=farewell)
-            self.hold_client(Hold.CLOSING)
+            self.hold(Hold.CLOSING)
             self.end_if_settled(now)
 
     def end_if_settled(self, now: float) -> None:
         """Close if an end was announced and nothing is under way any more."""
         cut_off = self.requests.mid_frame and not self._client_finished
         if self._draining and not cut_off:
-            self.hold_client(Hold.CLOSING)  # or what the client sends on would pile up
+            self.hold(Hold.CLOSING)  # or what the client sends on would pile up
         if cut_off or not self.responses.settled or self.holds & Hold.BROKER_FULL:
             return
         if self._end_is_near is not None:
             self.finish(self._end_is_near.reason, now, self._end_is_near)
         elif self._draining:
-            if not self.holds & (Hold.WAITING | Hold.JUDGING | Hold.TOPICS):
+            if not self.holds & (Hold.WAITING | Hold.JUDGING):
                 self.finish(CloseReason.DRAINED, now)
         elif self._client_finished and not (self.holds and self._authenticated_once):
             self.finish(CloseReason.CLIENT_CLOSED, now)  # with a hold, more was asked

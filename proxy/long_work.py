@@ -26,7 +26,7 @@ _BYTES_OF_A_PART: Final = 32
 _MOST_PARTS: Final = 16
 """Of a request: what could take longer is judged in steps."""
 
-_IN_NEED: Final = Hold.WAITING | Hold.JUDGING | Hold.TOPICS | Hold.BROKER_FULL
+_IN_NEED: Final = Hold.WAITING | Hold.JUDGING | Hold.BROKER_FULL
 """Why a client is held while its request is in memory."""
 
 Tell = Callable[[Callable[["Connection", float], None]], None]
@@ -40,7 +40,6 @@ class LongWork:
 
     __slots__ = (
         "_connection",
-        "_judging",
         "_room",
         "_room_of_strangers",
         "_room_since",
@@ -59,8 +58,6 @@ class LongWork:
         self._tenant = ""
         """The principal that has the room, whatever becomes of the session."""
         self._room_of_strangers = False
-        self._judging = 0
-        """How often the request is being judged: once, but while it asks for being so again."""
         self._under_way: list[Deliberation] = []
         self._spent = 0
         """Parts of its turn."""
@@ -72,7 +69,7 @@ class LongWork:
         self._spent += min(1 + size // _BYTES_OF_A_PART, _MOST_PARTS)
         if self._spent >= MOST_IN_A_TURN:
             self._spent = 0
-            self._connection.hold_client(Hold.TURN)
+            self._connection.hold(Hold.TURN)
             self._connection.commands.append(AwaitTurn())
 
     def await_turn(self, wait: Callable[[str, Callable[[], None]], object], tell: Tell) -> None:
@@ -89,7 +86,7 @@ class LongWork:
         if self._connection.rules.room.take(self._who, size):
             self._take_room(self._who, size, now)
             return True
-        self._connection.hold_client(Hold.NO_ROOM)
+        self._connection.hold(Hold.NO_ROOM)
         self._connection.commands.append(SeekRoom(size))
         return False
 
@@ -160,22 +157,9 @@ class LongWork:
 
     # Steps
 
-    def judge(self, steps: Steps[Any], size: int, then: Callable[[Any, float], None]) -> None:
-        """Have a request of so many bytes judged; `then(result, now)` is told."""
-
-        def judged(result: Any, now: float) -> None:
-            self._judging -= 1
-            then(result, now)
-            if not self._judging:
-                self._connection.release(Hold.JUDGING, now)
-
-        self._judging += 1
-        self._connection.hold_client(Hold.JUDGING)
-        self._deliberate(steps, size, judged)
-
     def change(self, transform: Callable[[bytes], bytes], content: bytes) -> None:
         """Have a response changed."""
-        self._deliberate(changed_in_steps(transform, content), len(content), self._changed)
+        self.do(changed_in_steps(transform, content), len(content), self._changed)
         self._connection.read_broker()
 
     def _changed(self, content: bytes | BrokerFault, now: float) -> None:
@@ -187,7 +171,8 @@ class LongWork:
         connection.broker_bytes(b"", now)  # for what came meanwhile
         connection.read_broker()
 
-    def _deliberate(self, steps: Steps[Any], size: int, then: Callable[[Any, float], None]) -> None:
+    def do(self, steps: Steps[Any], size: int, then: Callable[[Any, float], None]) -> None:
+        """Have work done, about so many bytes; `then(result, now)` is told."""
         if (stopwatch := self._connection.stopwatch) is not None:
             steps = stopwatch.timed(steps)
         deliberation = Deliberation(self._who, steps, then, size=size)

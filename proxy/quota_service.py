@@ -91,7 +91,12 @@ class QuotaService:
         from proxy.mutations import MutationLimiter  # with 16 MiB of schemas
 
         limiter = throttling.mutations
-        return limiter or MutationLimiter(connection, throttling.used, throttling.hold)
+        return limiter or MutationLimiter(
+            throttling.used,
+            connection.target,
+            hold=throttling.hold,
+            last_read=lambda: connection.active_at,
+        )
 
     def changed(self, connection: Connection, _now: float) -> None:
         """Other quotas may apply to a connection's client now."""

@@ -43,6 +43,7 @@ from proxy.frames import (
 )
 from proxy.inflight import MOST_IN_FLIGHT
 from proxy.room import LONG_OF_STRANGERS
+from proxy.throttling import telling
 from proxy.wire.apis import PRODUCE, SASL_APIS, answered_here
 
 if TYPE_CHECKING:
@@ -415,8 +416,7 @@ class Requests:
             return after
         size: int = SIZE.unpack_from(data, pos)[0]
         if api_key == PRODUCE or self._connection.long_work.has_room(size, now):
-            taker = admission.judge if throttle is None else throttle.judge
-            return self._take_whole(data, pos, end, now, taker)
+            return self._take_whole(data, pos, end, now, self._connection.verdicts.judge)
         return pos
 
     def _relay_allowed(
@@ -448,13 +448,17 @@ class Requests:
         self.bytes += SIZE.size + size
         self.last_at = now
 
-    def forward_judged(self, frame: bytes, route: Route, owed: Route | None, now: float) -> None:
-        """Forward a whole frame that was judged; `owed` None: the broker will not answer it."""
-        if self.throttle is not None:
-            if self.throttle.bounds(route.api_key):
-                frame = self.throttle.bounded(frame, now) or frame
-            owed = self.throttle.telling(owed)
+    def forward_judged(
+        self, frame: bytes, route: Route, owed: Route | None, told_ms: int, now: float
+    ) -> None:
+        """Forward a whole frame that was judged; `owed` None: the broker will not answer it.
+
+        `told_ms`: the throttle time that the response is to tell.
+        """
+        if self.throttle is not None and self.throttle.bounds(route.api_key):
+            frame = self.throttle.bounded(frame, now) or frame
         if owed is not None:
+            owed = telling(owed, told_ms) if told_ms else owed
             self._inflight.owe(REQUEST_HEAD.unpack_from(frame)[2], owed)
         route.requests += 1
         route.request_bytes += len(frame)

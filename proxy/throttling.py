@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Throttling:
     """What follows from what one connection uses: it is told, and held."""
 
-    __slots__ = ("_connection", "_to_tell", "mutations", "used")
+    __slots__ = ("_connection", "mutations", "used")
 
     def __init__(self, connection: "Connection", used: Throttle) -> None:
         self._connection = connection
@@ -39,8 +39,6 @@ class Throttling:
         """Counts what is used."""
         self.mutations: MutationLimiter | None = None
         """Limits the creation and deletion of topics; None: nobody does."""
-        self._to_tell = 0
-        """Throttle time (ms) of the Produce that is being judged."""
 
     @property
     def held_until(self) -> float:
@@ -125,35 +123,14 @@ class Throttling:
         """Return a Fetch that asks for no more than it may; None: too little of it is here."""
         return lowered(frame, self.used.most_fetched(now))
 
-    # A request that must be authorized, or limited
+    # What the proxy answers
 
-    def judge(self, content: bytes, now: float) -> None:
-        """Have it judged by who judges now, perhaps not as when it began; count a Produce, whatever
-        becomes of it."""
-        requests, api_key = self._connection.requests, int.from_bytes(content[:2])
-        admission = requests.admission or self.admission(api_key)
-        if admission is None:
-            frame = SIZE.pack(len(content)) + content
-            requests.relay_one(frame, 0, len(frame), now)
-            return
-        ms = self.used.produced(len(content), now) if api_key == PRODUCE else 0
-        self._to_tell = ms
-        admission.judge(content, now)
-        if ms:
-            self.hold(now)
-
-    def telling(self, owed: Route | None) -> Route | None:
-        """Return what is owed for a request that was judged; None: no answer that could tell."""
-        ms, self._to_tell = self._to_tell, 0
-        return telling(owed, ms) if ms and owed is not None else owed
-
-    def answer(self, frame: bytes, key: int, now: float) -> None:
+    def answer(self, frame: bytes, key: int, now: float, ms: int = 0) -> None:
         """Answer the client, when its turn comes, and tell it what it has used; then hold it.
 
         `key`: API key and version of the answer, as `route_key` has them; below 0: it is SASL's,
-        and what was used is told with the next.
+        and what was used is told with the next. `ms`: throttle time of a Produce, at least.
         """
-        ms, self._to_tell = self._to_tell, 0
         if key >= 0:
             ms = max(ms, self._used_for(frame, key >> 16, now))
         self._connection.responses.answer(_told(frame, key, ms) if ms else frame)

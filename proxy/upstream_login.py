@@ -52,7 +52,7 @@ class UpstreamLogin:
     def begin(self) -> None:
         """Log in, or log in again, before anything else is sent."""
         self._connection.requests.renew_at = inf
-        self._connection.hold_client(Hold.LOGIN)
+        self._connection.hold(Hold.LOGIN)
         self._connection.commands.append(SeekIdentity())
 
     def identified(self, exchange: ClientExchange, now: float) -> None:

@@ -11,8 +11,8 @@ from kio.static.primitive import i32, i64
 
 from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make
 from proxy.acl.model import Operation
-from proxy.admission import Admission
 from proxy.fingerprints import MAX_ALIKE, MAX_FINGERPRINTS
+from proxy.verdicts import Verdicts
 from proxy.wire.apis import FETCH, OFFSET_COMMIT, PRODUCE
 from proxy.wire.codec import decode, encode, request_type, response_type
 from tests.proxy.acl.guards.given import Right, group, topic
@@ -37,19 +37,19 @@ class Judging:
         # opens the way to the broker
         self.play.client(fetch(1_001, "mine", session_id=0, session_epoch=-1))
         requests = self.play.connection.requests
-        write, judge = requests.to_broker, Admission.judge
+        write, judge = requests.to_broker, Verdicts.judge
         assert write is not None
 
         def noted(data: bytes | memoryview) -> None:
             self.writes.append(bytes(data))
             write(data)
 
-        def counted(admission: Admission, content: bytes, now: float) -> None:
+        def counted(verdicts: Verdicts, content: bytes, now: float) -> None:
             self.judged += 1
-            judge(admission, content, now)
+            judge(verdicts, content, now)
 
         requests.to_broker = noted
-        monkeypatch.setattr(Admission, "judge", counted)
+        monkeypatch.setattr(Verdicts, "judge", counted)
         self.play.broker(fetched(1_001, 0))
 
     def passes(self, *frames: bytes) -> bool:
