@@ -30,6 +30,7 @@ from proxy.errors import BrokerFault
 from proxy.frames import Bytes
 from proxy.holds import Hold
 from proxy.inflight import InFlight, Question
+from proxy.life import Life, waits_for
 from proxy.long_work import LongWork
 from proxy.requests import Requests
 from proxy.responses import Responses
@@ -45,9 +46,7 @@ class Connection:
     """The decisions of one connection. See the laws at the head of this module."""
 
     __slots__ = (
-        "_client_finished",
-        "_draining",
-        "_end_is_near",
+        "_end",
         "active_at",
         "client_id",
         "client_is_full",
@@ -60,6 +59,7 @@ class Connection:
         "dialogue",
         "holds",
         "inflight",
+        "life",
         "long_work",
         "observer",
         "peer_host",
@@ -105,6 +105,8 @@ class Connection:
         self.client_id: str | None = None
         self.client_software_name: str | None = None
         self.client_software_version: str | None = None
+        self.life: int = Life.SERVING
+        """Where it stands in the table of `proxy.life`."""
         self.closed = False
         self.telemetry: object = None
         """Whatever the observer keeps per connection."""
@@ -113,9 +115,8 @@ class Connection:
         """Why the client is not read: bits of `Hold`."""
         self.client_is_full = False
         """Whether the client does not read its answers, and so the broker is not read."""
-        self._draining = False
-        self._client_finished = False
-        self._end_is_near: Close | None = None
+        self._end: Close | None = None
+        """How it ends, if that is decided."""
 
     # The client's side
 
@@ -241,7 +242,7 @@ class Connection:
         except BrokerFault:
             self.finish(CloseReason.BROKER_FAULT, now)
         else:
-            if self.requests.held or self._client_finished:
+            if self.requests.held or self.life != Life.SERVING:
                 self._answered_something(now)
         if started and stopwatch is not None:
             stopwatch.stop(now)
@@ -287,7 +288,7 @@ class Connection:
         self.holds &= ~reason
         self.long_work.leave_room(reason)  # before the next request is taken
         if not self.holds and not self.closed:
-            self.requests.held = self._draining
+            self.requests.held = self.life >= Life.DRAINING
             self.commands.append(ResumeClient())
             self.requests.reconsider()
             self.requests.resume(now)
@@ -296,9 +297,23 @@ class Connection:
     # The end
 
     def next_deadline(self) -> float | None:
-        """When it ends if nothing happens, told to `timer`; None: it is over."""
-        if self.closed:
+        """The next moment at which `timer` has anything to do; None: it is over.
+
+        It may come later than was said before, for what is not silent. That it comes earlier is
+        told by `WakeAt`.
+        """
+        if self.life == Life.CLOSED:
             return None
+        deadlines = [self._silence_ends_at, self.long_work.next_deadline()]
+        if self.is_throttled and (throttle := self.requests.throttle) is not None:
+            deadlines.append(throttle.held_until)
+        if self.upstream_login is not None:
+            deadlines.append(self.upstream_login.next_deadline())
+        return min(deadlines)
+
+    @property
+    def _silence_ends_at(self) -> float:
+        """When it ends if nothing happens, or its client does not authenticate."""
         throttle = self.requests.throttle
         waited = 0.0 if throttle is None else throttle.used.waits_until
         idle = max(self.active_at, self.requests.active_at, waited) + self.rules.max_idle
@@ -313,11 +328,10 @@ class Connection:
         self.long_work.timer(now)
         if self.upstream_login is not None:
             self.upstream_login.timer(now)
-        deadline = self.next_deadline()
-        if deadline is None or now < deadline:
+        if self.life == Life.CLOSED or now < self._silence_ends_at:
             return
         if self._authenticated_once:
-            near = self._end_is_near
+            near = self._end
             self.finish(CloseReason.IDLE if near is None else near.reason, now)
             return
         if isinstance(self.session.state, Authenticating):
@@ -335,17 +349,18 @@ class Connection:
 
     def drain(self, now: float) -> None:
         """Take no further request; close when those under way are answered."""
-        self._draining = True
+        self._move_on(Life.DRAINING)
         self.requests.hold()
         self.end_if_settled(now)
 
     def client_finished(self, now: float) -> None:
         """The client will send no more: answer what it has asked, then close, as Kafka does."""
-        if self._client_finished:
-            return
-        self._client_finished = True
+        self._move_on(Life.FINISHING)
         self.requests.cut_off()
         self.end_if_settled(now)
+
+    def _move_on(self, life: int) -> None:
+        self.life = max(self.life, life)
 
     def client_closed(self, now: float) -> None:
         """The client is gone."""
@@ -382,31 +397,33 @@ class Connection:
         delay: float = 0.0,
     ) -> None:
         """Take no more requests; close once those before this one are answered."""
-        if self._end_is_near is None:
-            self._end_is_near = Close(reason=reason, delay=delay, farewell=farewell)
+        if self._end is None:
+            self._end = Close(reason=reason, delay=delay, farewell=farewell)
+            self._move_on(Life.ENDING)
             self.hold(Hold.CLOSING)
             self.end_if_settled(now)
 
     def end_if_settled(self, now: float) -> None:
-        """Close if an end was announced and nothing is under way any more."""
-        cut_off = self.requests.mid_frame and not self._client_finished
-        if self._draining and not cut_off:
-            self.hold(Hold.CLOSING)  # or what the client sends on would pile up
-        if cut_off or not self.responses.settled or self.holds & Hold.BROKER_FULL:
+        """End if that is due and nothing is under way any more; see `proxy.life`."""
+        if self.life == Life.SERVING or self.requests.mid_frame:
             return
-        if self._end_is_near is not None:
-            self.finish(self._end_is_near.reason, now, self._end_is_near)
-        elif self._draining:
-            if not self.holds & (Hold.WAITING | Hold.JUDGING):
-                self.finish(CloseReason.DRAINED, now)
-        elif self._client_finished and not (self.holds and self._authenticated_once):
-            self.finish(CloseReason.CLIENT_CLOSED, now)  # with a hold, more was asked
+        if self.life == Life.DRAINING:
+            self.hold(Hold.CLOSING)  # or what the client sends on would pile up
+        waited_for = waits_for(self.life, authenticated=self._authenticated_once)
+        if not self.responses.settled or self.holds & waited_for:
+            return
+        if self._end is not None:
+            self.finish(self._end.reason, now, self._end)
+        elif self.life == Life.DRAINING:
+            self.finish(CloseReason.DRAINED, now)
+        else:
+            self.finish(CloseReason.CLIENT_CLOSED, now)
 
     def finish(self, reason: CloseReason, now: float, close: Close | None = None) -> None:
         """Close now, whatever is under way."""
         if self.closed:
             return
-        self.closed = True
+        self.closed, self.life = True, Life.CLOSED
         self.requests.hold()
         self.requests.rest = self.responses.rest = b""
         self.long_work.drop(now)

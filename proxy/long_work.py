@@ -9,7 +9,7 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from proxy.commands import AwaitTurn, CloseReason, Deliberate, SeekRoom
+from proxy.commands import AwaitTurn, CloseReason, Deliberate, SeekRoom, WakeAt
 from proxy.deliberation import changed_in_steps
 from proxy.errors import BrokerFault
 from proxy.holds import Hold
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MOST_IN_A_TURN: Final = 64
 """Parts of a turn, of some twenty microseconds: a small request takes one."""
+LOOK_SECONDS: Final = 1.0
+"""Between two looks whether others wait for the room of a slow client."""
 _BYTES_OF_A_PART: Final = 32
 """Of a request, at worst: ten microseconds a byte is what denials of many small items take."""
 _MOST_PARTS: Final = 16
@@ -40,9 +42,10 @@ class LongWork:
 
     __slots__ = (
         "_connection",
+        "_looks_at",
+        "_patient_until",
         "_room",
         "_room_of_strangers",
-        "_room_since",
         "_spent",
         "_tenant",
         "_under_way",
@@ -53,8 +56,10 @@ class LongWork:
         connection.responses.change = self.change
         self._room = 0
         """Bytes."""
-        self._room_since = inf
-        """Moment, in monotonic seconds."""
+        self._patient_until = inf
+        """When its client has had time enough to send and take what is long (monotonic seconds)."""
+        self._looks_at = inf
+        """When it is looked whether others wait for the room (monotonic seconds)."""
         self._tenant = ""
         """The principal that has the room, whatever becomes of the session."""
         self._room_of_strangers = False
@@ -84,7 +89,8 @@ class LongWork:
             return True
         self._give_room_back()
         if self._connection.rules.room.take(self._who, size):
-            self._take_room(self._who, size, now)
+            self._take_room(self._who, size)
+            self._be_patient(now)
             return True
         self._connection.hold(Hold.NO_ROOM)
         self._connection.commands.append(SeekRoom(size))
@@ -110,16 +116,21 @@ class LongWork:
             if self._connection.closed:
                 room.give_back(who)
                 return
-            self._take_room(who, size, inf)
+            self._take_room(who, size)
             tell_later(self._go_on)
 
         room.wait(who, size, found)
 
-    def _take_room(self, who: str, size: int, since: float) -> None:
-        self._tenant, self._room, self._room_since = who, size, since
+    def _take_room(self, who: str, size: int) -> None:
+        self._tenant, self._room = who, size
+        self._patient_until = self._looks_at = inf
+
+    def _be_patient(self, now: float) -> None:
+        self._patient_until = self._looks_at = now + PATIENCE
+        self._connection.commands.append(WakeAt(self._looks_at))
 
     def _go_on(self, connection: "Connection", now: float) -> None:
-        self._room_since = now
+        self._be_patient(now)
         connection.release(Hold.NO_ROOM, now)
 
     def leave_room(self, released: int = 0) -> None:
@@ -132,12 +143,17 @@ class LongWork:
         ):
             self._give_room_back()
 
+    def next_deadline(self) -> float:
+        """When `timer` has anything to do; infinity: never."""
+        return self._looks_at if self._room else inf
+
     def timer(self, now: float) -> None:
         """Close a connection whose client is slow where others wait for its room."""
+        self._looks_at = max(self._patient_until, now + LOOK_SECONDS)
         connection = self._connection
         if (
             self._room
-            and now - self._room_since > PATIENCE
+            and now >= self._patient_until
             and not connection.holds & Hold.JUDGING
             and connection.rules.room.is_wanted
         ):

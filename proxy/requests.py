@@ -146,6 +146,7 @@ class Requests:
         """No more will come: of a frame that the broker has in part, no answer either."""
         if self._left and self._is_owed:
             self._inflight.forget_last()
+        self._left = 0
 
     @property
     def mid_frame(self) -> bool:

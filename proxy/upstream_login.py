@@ -14,7 +14,7 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from proxy.commands import CloseReason, DeriveKeys, SeekIdentity
+from proxy.commands import CloseReason, DeriveKeys, SeekIdentity, WakeAt
 from proxy.holds import Hold
 from proxy.inflight import ASKED_ID, Question
 from proxy.wire.apis import response_body_at
@@ -30,6 +30,8 @@ RENEW_AFTER: Final = 0.85, 0.95
 that not all come at once and that each comes in time."""
 LEAST_INTERVAL: Final = 1.1
 """Seconds between two logins: Kafka refuses a second one within one second (KIP-368)."""
+LOOK_SECONDS: Final = 1.0
+"""Between two looks whether an answer is due."""
 PATIENCE: Final = 10.0
 """Seconds for an answer, once those before it are there."""
 
@@ -37,7 +39,7 @@ PATIENCE: Final = 10.0
 class UpstreamLogin:
     """Who the proxy is on one connection to a broker. See the laws at the head of this module."""
 
-    __slots__ = ("_connection", "_is_renewal", "_login", "_overdue_at", "_owed")
+    __slots__ = ("_connection", "_is_renewal", "_login", "_looks_at", "_overdue_at", "_owed")
 
     def __init__(self, connection: "Connection") -> None:
         self._connection = connection
@@ -48,6 +50,8 @@ class UpstreamLogin:
         """What stands in the queue for the answer that is waited for."""
         self._overdue_at: float | None = None
         """When it is missed; None: it is not its turn yet."""
+        self._looks_at = inf
+        """When it is looked whether it is its turn (monotonic seconds)."""
 
     def begin(self) -> None:
         """Log in, or log in again, before anything else is sent."""
@@ -78,8 +82,13 @@ class UpstreamLogin:
         if self._login is not None:
             self.failed(LoginError("it closed the connection instead of answering"), now)
 
+    def next_deadline(self) -> float:
+        """When `timer` has anything to do; infinity: never."""
+        return inf if self._owed is None else self._looks_at
+
     def timer(self, now: float) -> None:
         """Give up on a broker that does not answer; others' requests may take their time first."""
+        self._looks_at = now + LOOK_SECONDS
         owed = self._connection.inflight.next
         is_due = owed is not None and owed[1] is self._owed
         if not is_due or self._connection.client_is_full:
@@ -97,15 +106,16 @@ class UpstreamLogin:
             return
         match following:
             case Say():
-                self._say(following)
+                self._say(following, now)
             case Derive(work):
                 self._connection.commands.append(DeriveKeys(work))
             case LoggedIn(session_lifetime_ms):
                 self._succeeded(session_lifetime_ms, now)
 
-    def _say(self, say: Say) -> None:
+    def _say(self, say: Say, now: float) -> None:
         question = Question(say.api_key, say.api_version, self._answered)
-        self._owed, self._overdue_at = question, None
+        self._owed, self._overdue_at, self._looks_at = question, None, now + LOOK_SECONDS
+        self._connection.commands.append(WakeAt(self._looks_at))
         self._connection.ask(
             question, request_frame(say.api_key, say.api_version, ASKED_ID, CLIENT_ID, say.body)
         )
