@@ -32,30 +32,14 @@ from proxy.acl.topics import (
     listing_request,
     lookup_request,
 )
+from proxy.allowed import Allowed
 from proxy.commands import CloseReason
 from proxy.deliberation import Found, PausingAuthority, found, found_in_steps, takes_long
 from proxy.errors import BrokerFault
-from proxy.fingerprints import (
-    CORRELATED,
-    JUDGE_EACH,
-    Basis,
-    all_but,
-)
-from proxy.frames import REQUEST_HEAD, SIZE
 from proxy.inflight import ASKED_ID
 from proxy.lockstep import in_steps
 from proxy.stages import Ask, Pending, Stage, Verdict, Work
-from proxy.wire.apis import FETCH, PRODUCE
-from proxy.wire.fetch_bounds import FINAL_EPOCH, INITIAL_EPOCH
-from proxy.wire.fetch_requests import plain as plain_fetch
-from proxy.wire.primitives import Malformed, string
-from proxy.wire.produce_requests import (
-    FIRST_FLEXIBLE,
-    FIRST_WITH_TOPIC_IDS,
-    only_topic,
-    topics_start,
-)
-from proxy.wire.produce_requests import plain_topics as plain_produce
+from proxy.wire.primitives import Malformed
 from proxy.wire.request import Request
 
 if TYPE_CHECKING:
@@ -65,8 +49,6 @@ T = TypeVar("T")
 
 _HEADER: Final = struct.Struct(">hhih")
 """API key, version, correlation id, client id length."""
-MOST_TOPICS_REMEMBERED: Final = 64
-"""Topics that are remembered as written to, and as read."""
 MOST_LOOKED_UP: Final = 1_000
 """Ids in one question: reading the answer takes some ten milliseconds, be there many partitions."""
 LOOKUP_VERSION: Final = 12
@@ -98,14 +80,13 @@ class Admission:
     """Judges the requests of one authenticated connection."""
 
     __slots__ = (
-        "_allowed_topics",
         "_asks",
         "_authority",
         "_brokers_make_topics",
         "_forget",
-        "_readable_topics",
         "_sessions",
         "_topics",
+        "look",
     )
 
     def __init__(
@@ -128,10 +109,12 @@ class Admission:
     def rights_changed(self, authority: ClientAuthority) -> None:
         """Judge by `authority` from now on, and forget what was allowed."""
         self._authority = authority
-        self._allowed_topics: set[tuple[int, bytes]] = set()
-        self._readable_topics: set[tuple[bool, bytes]] = set()
         # new ones: answers under way shall not add to them
         self._sessions = FetchSessions(self._forget)
+        self.look = Allowed(
+            self._may, self._topics.known, self._sessions, auditing=authority.auditing
+        )
+        """What of it can be told without reading it whole."""
 
     @property
     def auditing(self) -> bool:
@@ -143,107 +126,11 @@ class Admission:
         self._asks()
         return self._authority.may_administer(operation)
 
-    # A Produce, from its first bytes
-
-    def allowed_topic(
-        self, api_version: int, data: bytes | memoryview, pos: int, at: int, end: int
-    ) -> Basis | None:
-        """Look at the beginning of a Produce: is it allowed for its one topic?
-
-        The frame begins at `pos`, its client id ends at `at`. None: it is not allowed, or this
-        look does not suffice.
-        """
-        stop = only_topic(api_version, data, at, end)
-        if not stop:
-            return None
-        said = bytes(data[topics_start(at) : stop])
-        if not self._may_write(api_version, said):
-            return None
-        if self._authority.auditing:
-            return JUDGE_EACH
-        return Basis(((CORRELATED, stop - pos),))
-
-    # A Produce or Fetch, without reading all of it
-
-    def allowed(self, data: bytes | memoryview, pos: int, end: int) -> Basis | None:
-        """Look at the frame at `pos` that ends at `end`: is all of it allowed?
-
-        No request is read whole for that, and none is refused. None: this does not suffice.
-        """
-        api_key, version, _, length = _HEADER.unpack_from(data, pos + SIZE.size)
-        if api_key not in (PRODUCE, FETCH):
-            return None
-        if not isinstance(data, bytes):
-            data, pos, end = bytes(data[pos:end]), 0, end - pos
-        at = pos + REQUEST_HEAD.size + max(length, 0)
-        if api_key == FETCH:
-            return self._allowed_fetch(version, data, pos, at, end)
-        produced = plain_produce(version, data, at, end)
-        if produced is None or not all(self._may_write(version, said) for said in produced):
-            return None
-        return JUDGE_EACH
-
-    def _allowed_fetch(
-        self, version: int, frame: bytes, pos: int, at: int, end: int
-    ) -> Basis | None:
-        found = plain_fetch(version, frame, at, end)
-        if found is None:
-            return None
-        epoch, in_session = found.epoch, found.epoch != FINAL_EPOCH
-        if in_session and (epoch == INITIAL_EPOCH or found.session_id not in self._sessions):
-            return None
-        if not all(self._may_read(version, said) for said in found.topics):
-            return None
-        if self._authority.auditing:
-            return JUDGE_EACH._replace(max_bytes=max(1, found.max_bytes))
-        varying = [(start - pos, stop - pos) for start, stop in found.numbers]
-        epoch_at = found.epoch_at - pos if in_session else 0
-        if epoch_at:
-            varying.insert(0, (epoch_at, epoch_at + 4))
-        return Basis(all_but(varying, end - pos), True, epoch_at, max(1, found.max_bytes))
-
-    def _may_write(self, api_version: int, said: bytes) -> bool:
-        """Whether a topic may be written to; `said` as `only_topic` finds it."""
-        if (api_version, said) in self._allowed_topics:
-            return True
-        name = self._name(api_version, said)
-        if name is None or not self._may(Operation.WRITE, name):
-            return False
-        self._note_topic((api_version, said), self._allowed_topics)
-        return True
-
-    def _may_read(self, api_version: int, said: bytes) -> bool:
-        """Whether a topic may be read; `said` is its name or its id."""
-        by_id = api_version >= FIRST_WITH_TOPIC_IDS
-        if (by_id, said) in self._readable_topics:
-            return True
-        name = self._topics.known.get(said) if by_id else _text(said)
-        if name is None or not self._may(Operation.READ, name):
-            return False
-        self._note_topic((by_id, said), self._readable_topics)
-        return True
-
-    def _may(self, operation: Operation, topic: str) -> bool:
+    def _may(self, writes: bool, topic: str) -> bool:
         self._asks()
-        authority = self._authority
+        authority, operation = self._authority, Operation.WRITE if writes else Operation.READ
         report = authority.auditing  # else the guard is asked again, and reports
         return authority.may(operation, ResourceType.TOPIC, topic, report=report)
-
-    def _note_topic(self, said: T, topics: set[T]) -> None:
-        if self._authority.auditing:
-            return
-        if len(topics) >= MOST_TOPICS_REMEMBERED:
-            topics.clear()
-        topics.add(said)
-
-    def _name(self, api_version: int, said: bytes) -> str | None:
-        if api_version >= FIRST_WITH_TOPIC_IDS:
-            return self._topics.known.get(said[1:])
-        flexible = api_version >= FIRST_FLEXIBLE
-        try:
-            return string(said, 1 if flexible else 4, flexible)[0]
-        except Malformed:
-            return None
 
     # Whole requests
 
@@ -311,10 +198,3 @@ def _listed(answer: bytes) -> list[str] | BrokerFault:
         return listed_topics(LOOKUP_VERSION, answer)
     except Malformed as malformed:
         return BrokerFault(f"names of all topics: {malformed}")
-
-
-def _text(name: bytes) -> str | None:
-    try:
-        return name.decode()
-    except UnicodeDecodeError:
-        return None

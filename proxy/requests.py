@@ -433,11 +433,11 @@ class Requests:
         basis = None
         if key >> 16 == PRODUCE:
             at = pos + REQUEST_HEAD.size + max(length, 0)
-            basis = admission.allowed_topic(key & 0xFFFF, data, pos, at, min(after, end))
+            basis = admission.look.beginning(key & 0xFFFF, data, pos, at, min(after, end))
             if basis is None and end < after and end - pos < MOST_BYTES_OF_A_HEAD:
                 return pos  # its head may not be here yet
         if basis is None and after <= end:
-            basis = admission.allowed(data, pos, after)
+            basis = admission.look.whole(data, pos, after)
         throttle, asks = self.throttle, 0 if basis is None else basis.max_bytes
         if basis is None or (asks and throttle is not None and throttle.lowers(asks, now)):
             return NOT_SEEN

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from proxy.mutations import MutationLimiter
 
 _JUDGED_ANEW: Final = frozenset({PRODUCE, FETCH, SHARE_FETCH, *MUTATIONS})
-"""APIs of which a look (`Admission.allowed`) says what may pass, or nothing does."""
+"""APIs of which a look (`Admission.look`) says what may pass, or nothing does."""
 
 
 def decide(
@@ -63,7 +63,7 @@ class Verdicts:
         told_ms = 0
         if throttle is not None and api_key == PRODUCE:
             told_ms = throttle.used.produced(len(content), now)
-        if admission.allowed(frame, 0, len(frame)) is not None:
+        if admission.look.whole(frame, 0, len(frame)) is not None:
             self._forward(frame, told_ms, now)
         else:
             self._decide(admission, content, told_ms, now)

@@ -149,18 +149,13 @@ class Throttle:
         quota; else `most_fetched` says how much."""
         meter = self._fetch
         assert meter is not None
-        return (
-            max_bytes <= meter.most_at_once
-            and now >= meter.claimed_until
-            and now >= meter.crowded_until
-            and not meter.exceeded(now)
-        )
+        return max_bytes <= meter.most_at_once and meter.is_calm(now)
 
     def fetches_left(self, max_bytes: int) -> int:
         """How many Fetches that ask for so much cannot together exceed the quota."""
         meter = self._fetch
         assert meter is not None
-        return int(meter.left // max(max_bytes, LARGEST_BATCH))
+        return int((meter.left - meter.pending) // max(max_bytes, LARGEST_BATCH))
 
     def fetch_room(self, now: float) -> int:
         """How many bytes of Fetch responses pass for now without a call of `fetched`; whoever
