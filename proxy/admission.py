@@ -1,9 +1,8 @@
-"""What the requests of one connection are allowed: judged by their API's guard, then carried out.
+"""Authorization stage: what the requests of one connection are allowed, by their API's guard.
 
 Laws:
 
-- A whole request comes in (`judge`) and is forwarded, changed, answered or ends the connection.
-  Nothing is forwarded that was not judged by the ACLs that apply now.
+- A request is judged by the ACLs that apply now.
 - What was found to be allowed is remembered by its bytes, and forgotten when rights change.
 - What is long is judged in steps (`proxy.deliberation`): the client waits, nobody else does.
 - Topics that are named by an id, and the names of all, are looked up on the connection's own way
@@ -13,17 +12,14 @@ Laws:
 from collections.abc import Callable
 from functools import partial
 from sys import maxsize
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from proxy.acl.guards import GUARDS
 from proxy.acl.judgement import (
-    Answer,
     Authority,
-    Change,
     ClientAuthority,
-    Close,
+    FetchSessions,
     Inquiry,
-    Judgement,
     TopicsUnknown,
     TopicsUnlisted,
 )
@@ -36,342 +32,141 @@ from proxy.acl.topics import (
     listing_request,
     lookup_request,
 )
+from proxy.allowed import Allowed
 from proxy.commands import CloseReason
 from proxy.deliberation import Found, PausingAuthority, found, found_in_steps, takes_long
-from proxy.errors import BrokerFault, ClientFault
-from proxy.frames import FORWARD_UNANSWERED, SIZE, Amendment, Route, route_key
-from proxy.holds import Hold
-from proxy.judged_responses import cut, watched
+from proxy.errors import BrokerFault
+from proxy.inflight import ASKED_ID
 from proxy.lockstep import in_steps
-from proxy.wire.apis import FETCH, METADATA, MUTATIONS, PRODUCE
-from proxy.wire.fetch_bounds import FINAL_EPOCH, INITIAL_EPOCH
-from proxy.wire.fetch_requests import plain_topics as plain_fetch
-from proxy.wire.primitives import INT16, Malformed, string
-from proxy.wire.produce_requests import (
-    FIRST_FLEXIBLE,
-    FIRST_WITH_TOPIC_IDS,
-    only_topic,
-    topics_start,
-)
-from proxy.wire.produce_requests import plain_topics as plain_produce
-from proxy.wire.request import Request, parse_request, response_frame
+from proxy.stages import Ask, Pending, Stage, Verdict, Work
+from proxy.wire.primitives import Malformed
+from proxy.wire.request import Request
 
-if TYPE_CHECKING:
-    from proxy.connection import Connection
-
-MOST_REMEMBERED: Final = 16
-"""Requests that are remembered as allowed: enough for a group's heartbeats and commits."""
-LONGEST_REMEMBERED: Final = 256
-"""Bytes."""
-MOST_TOPICS_REMEMBERED: Final = 4_096
-"""Topics that a principal at an address is remembered to write to, and to read."""
 MOST_LOOKED_UP: Final = 1_000
 """Ids in one question: reading the answer takes some ten milliseconds, be there many partitions."""
 LOOKUP_VERSION: Final = 12
 """First Metadata version that takes ids without names (KIP-516)."""
-_NOTHING: Final[frozenset[bytes]] = frozenset()
-"""One for all connections: Python makes another empty one each time."""
-_LOOKUP_ID: Final = 0
-"""Correlation id of the proxy's own request; answers come in order."""
 
 
 class Admission:
     """Judges the requests of one authenticated connection."""
 
     __slots__ = (
-        "_allowed",
-        "_allowed_topics",
         "_asks",
         "_authority",
         "_brokers_make_topics",
-        "_connection",
-        "_readable_topics",
+        "_forget",
         "_sessions",
         "_topics",
-        "_waiting",
+        "look",
     )
 
     def __init__(
         self,
-        connection: "Connection",
         authority: ClientAuthority,
         topics: KnownTopics,
-        asks: Callable[["Connection"], None] = lambda _: None,
         *,
+        asks: Callable[[], None] = lambda: None,
+        forget: Callable[[], None] = lambda: None,
         brokers_make_topics: bool = True,
     ) -> None:
-        """`asks` is told the connection before questions are asked on its behalf."""
-        self._connection = connection
+        """`asks` is called before questions are asked, so that it is known on whose behalf;
+        `forget` when what passed may not pass any more, though rights are the same."""
         self._brokers_make_topics = brokers_make_topics
         self._topics = LookedUpTopics(topics)
         self._asks = asks
-        self._waiting: bytes | None = None
-        """The request that waits for topics to be looked up."""
+        self._forget = forget
         self.rights_changed(authority)
 
     def rights_changed(self, authority: ClientAuthority) -> None:
         """Judge by `authority` from now on, and forget what was allowed."""
         self._authority = authority
-        self._allowed = _NOTHING
-        topics = authority.allowed_topics
-        self._allowed_topics, self._readable_topics = topics.written, topics.read
-        self._sessions: set[int] | None = None  # answers under way shall not add to the next one
+        # new ones: answers under way shall not add to them
+        self._sessions = FetchSessions(self._forget)
+        self.look = Allowed(
+            self._may,
+            self._topics.known,
+            self._sessions,
+            authority.allowed_topics,
+            auditing=authority.auditing,
+        )
+        """What of it can be told without reading it whole."""
+
+    @property
+    def auditing(self) -> bool:
+        """Whether denials are only counted: what is allowed must then not be remembered."""
+        return self._authority.auditing
 
     def may_administer(self, operation: Operation) -> bool:
         """Whether its principal may do this to the cluster."""
-        self._asks(self._connection)
+        self._asks()
         return self._authority.may_administer(operation)
 
-    # A Produce, from its first bytes
-
-    def allowed_topic(
-        self, api_version: int, data: bytes | memoryview, at: int, end: int
-    ) -> int | None:
-        """Find what a Produce whose client id ends at `at` says of its one topic, if allowed.
-
-        Returns where that ends, for it holds until rights change; 0: it must be asked for each
-        time; None: it is not allowed, or this look does not suffice.
-        """
-        stop = only_topic(api_version, data, at, end)
-        if not stop:
-            return None
-        said = bytes(data[topics_start(at) : stop])
-        if not self._may_write(api_version, said):
-            return None
-        return stop if (api_version, said) in self._allowed_topics else 0
-
-    def _may_write(self, api_version: int, said: bytes) -> bool:
-        """Whether a topic may be written to; `said` as `only_topic` finds it."""
-        if (api_version, said) in self._allowed_topics:
-            return True
-        name = self._name(api_version, said)
-        if name is None or not self._may(Operation.WRITE, name):
-            return False
-        self._note_topic((api_version, said), self._allowed_topics)
-        return True
-
-    def _may_read(self, api_version: int, said: bytes) -> bool:
-        """Whether a topic may be read; `said` is its name or its id."""
-        by_id = api_version >= FIRST_WITH_TOPIC_IDS
-        if (by_id, said) in self._readable_topics:
-            return True
-        name = self._topics.known.get(said) if by_id else _text(said)
-        if name is None or not self._may(Operation.READ, name):
-            return False
-        self._note_topic((by_id, said), self._readable_topics)
-        return True
-
-    def _may(self, operation: Operation, topic: str) -> bool:
-        self._asks(self._connection)
-        authority = self._authority
+    def _may(self, writes: bool, topic: str) -> bool:
+        self._asks()
+        authority, operation = self._authority, Operation.WRITE if writes else Operation.READ
         report = authority.auditing  # else the guard is asked again, and reports
         return authority.may(operation, ResourceType.TOPIC, topic, report=report)
 
-    def _note_topic(self, said: tuple[int, bytes], topics: set[tuple[int, bytes]]) -> None:
-        if self._authority.auditing or len(said[1]) > LONGEST_REMEMBERED:
-            return
-        if len(topics) >= MOST_TOPICS_REMEMBERED:
-            topics.clear()
-        topics.add(said)
-
-    def _name(self, api_version: int, said: bytes) -> str | None:
-        if api_version >= FIRST_WITH_TOPIC_IDS:
-            return self._topics.known.get(said[1:])
-        flexible = api_version >= FIRST_FLEXIBLE
-        try:
-            return string(said, 1 if flexible else 4, flexible)[0]
-        except Malformed:
-            return None
-
     # Whole requests
 
-    def judge(self, content: bytes, now: float) -> None:
-        """Judge a request, from behind the frame's size, and do what follows from it."""
-        if self._passes(content):
-            route = self._connection.target.routes[int.from_bytes(content[:4])]
-            owed = None if _unanswered(content, route) else route
-            self._connection.requests.forward_judged(_frame(content), route, owed, now)
-            return
-        try:
-            request = parse_request(content)
-        except ClientFault:
-            self._connection.end(CloseReason.MALFORMED_FRAME, now)
-            return
+    def judge(self, pending: Pending) -> Stage[Verdict]:
+        """Judge a request."""
+        while True:
+            result = yield from self._found(pending.request)
+            if not isinstance(result, TopicsUnknown):
+                self._topics.forget()
+                return result
+            yield from self._look_up(result)
+
+    def _found(self, request: Request) -> Stage[Found]:
         guard = GUARDS.get(request.api_key)
         if guard is None:
-            self._connection.end(CloseReason.UNSUPPORTED_API, now)
-        elif self._topics.listed is not None or takes_long(request):
-            authority = PausingAuthority(self._authority, partial(self._asks, self._connection))
+            return CloseReason.UNSUPPORTED_API
+        if self._topics.listed is not None or takes_long(request):
+            authority = PausingAuthority(self._authority, self._asks)
             steps = found_in_steps(guard, partial(self._inquiry, request, authority))
-            self._connection.long_work.judge(steps, len(content), partial(self._conclude, request))
-        else:
-            self._asks(self._connection)
-            self._conclude(request, found(guard, self._inquiry(request, self._authority)), now)
-
-    def _conclude(self, request: Request, result: Found, now: float) -> None:
-        """Do what follows from a judgement."""
-        if isinstance(result, TopicsUnknown):
-            self._look_up(request.content, result)
-            return
-        if isinstance(result, CloseReason):
-            self._connection.end(result, now)
-            return
-        self._topics.forget()
-        throttle = self._connection.requests.throttle
-        if request.api_key in MUTATIONS and throttle is not None and throttle.mutations is not None:
-            throttle.mutations.limit(result, request, now, self._carry_out)
-        else:
-            self._carry_out(result, request, now)
-
-    def _passes(self, content: bytes) -> bool:
-        """Whether a request may pass for what was found to be allowed before.
-
-        No request is read whole for that, and none is refused.
-        """
-        api_key, version = content[1], content[3]  # both of two bytes, and all below 256
-        at = 11 + max(0, INT16.unpack_from(content, 8)[0])
-        if api_key == FETCH:
-            found = plain_fetch(version, content, at)
-            if found is None or content[at - 1]:
-                return False
-            session_id, epoch, topics = found
-            known = epoch != INITIAL_EPOCH and session_id in (self._sessions or ())
-            if not known and epoch != FINAL_EPOCH:
-                return False
-            return all(self._may_read(version, said) for said in topics)
-        if api_key == PRODUCE:
-            produced = plain_produce(version, content, at)
-            if produced is None or content[at - 1]:
-                return False
-            return all(self._may_write(version, said) for said in produced)
-        return len(content) <= LONGEST_REMEMBERED and content[:4] + content[8:] in self._allowed
+            result: Found = yield Work(steps, len(request.content))
+            return result
+        self._asks()
+        return found(guard, self._inquiry(request, self._authority))
 
     def _inquiry(self, request: Request, authority: Authority) -> Inquiry:
-        if self._sessions is None and request.api_key == FETCH:
-            self._sessions = set()
         return Inquiry(
             api_version=request.api_version,
             body=request.body,
             authority=authority,
             topics=self._topics,
             listed=self._topics.listed,
-            fetch_sessions=set() if self._sessions is None else self._sessions,
+            fetch_sessions=self._sessions,
             brokers_make_topics=self._brokers_make_topics,
         )
 
-    def _carry_out(self, judgement: Judgement, request: Request, now: float) -> None:
-        connection, content = self._connection, request.content
-        route = connection.target.routes[key := route_key(request.api_key, request.api_version)]
-        match judgement:
-            case Answer(body):
-                connection.requests.answered(len(content), now)
-                connection.send(response_frame(request, body), now, key)
-            case Close():
-                connection.end(CloseReason.DENIED, now)
-            case Change():
-                self._change(judgement, request, route, now)
-            case _:
-                self._remember(request)
-                owed = None if _unanswered(content, route) else route
-                connection.requests.forward_judged(_frame(content), route, owed, now)
-
-    def _remember(self, request: Request) -> None:
-        content = request.content
-        if (
-            len(content) > LONGEST_REMEMBERED
-            or request.api_key in (PRODUCE, FETCH, *MUTATIONS)
-            or self._authority.auditing
-        ):
-            return
-        others = self._allowed if len(self._allowed) < MOST_REMEMBERED else _NOTHING
-        self._allowed = others | {content[:4] + content[8:]}
-
-    def _change(self, change: Change, request: Request, route: Route, now: float) -> None:
-        connection, content = self._connection, request.content
-        unanswered = _unanswered(content, route)
-        if change.request is not None:
-            content = content[: request.body_at] + change.request
-        if change.api_version is not None:
-            if route_key(request.api_key, change.api_version) not in connection.target.routes:
-                connection.end(CloseReason.UNSUPPORTED_API, now)
-                return
-            content = content[:2] + INT16.pack(change.api_version) + content[4:]
-        owed: Route | None = None if unanswered else route
-        if change.response is not None:
-            owed = amended = cut(route, change.response, len(request.content))
-            connection.responses.keep(amended)
-        elif change.watch is not None:
-            owed = watched(route, change.watch)
-        connection.requests.forward_judged(_frame(content), route, owed, now)
-        if connection.responses.owes_much:
-            connection.too_many_in_flight()
-        if change.close:
-            connection.end(CloseReason.DENIED, now)
-
     # Topics that are named by an id, or not at all
 
-    def _look_up(self, content: bytes, unknown: TopicsUnknown) -> None:
-        """Ask the broker for the names of topics, and judge `content` when they are known."""
-        connection = self._connection
-        self._waiting = content
-        connection.hold_client(Hold.WAITING)
-        route = connection.target.routes.get(route_key(METADATA, LOOKUP_VERSION))
-        if route is None:  # then nobody can name a topic by its id, and there are none to be told
-            self._topics.missing |= unknown.ids
-            self._topics.listed = []
-            self._judge_again()
-        elif isinstance(unknown, TopicsUnlisted):
-            self._ask_for_all(route)
-        else:
-            self._ask(route, tuple(unknown.ids), 0)
+    def _look_up(self, unknown: TopicsUnknown) -> Stage[None]:
+        """Ask the broker for the names of topics; for as many at once as an answer may be about.
 
-    def _ask_for_all(self, route: Route) -> None:
-        long_work = self._connection.long_work
-
-        def found(answer: bytes) -> bytes:
-            steps = in_steps(lambda: _listed(answer), most_values=maxsize)
-            long_work.judge(steps, len(answer), self._list)
-            return b""  # the client did not ask
-
-        self._send_lookup(route, listing_request(LOOKUP_VERSION, _LOOKUP_ID), found)
-
-    def _list(self, names: list[str] | BrokerFault, now: float) -> None:
-        if isinstance(names, BrokerFault):
-            self._connection.finish(CloseReason.BROKER_FAULT, now)
+        If it cannot be asked, nobody can name a topic by its id, and there are none to be told.
+        """
+        if isinstance(unknown, TopicsUnlisted):
+            answer = yield Ask(LOOKUP_VERSION, listing_request(LOOKUP_VERSION, ASKED_ID))
+            if answer is not None:
+                steps = in_steps(lambda: _listed(answer), most_values=maxsize)
+                answer = yield Work(steps, len(answer))
+            if isinstance(answer, BrokerFault):
+                raise answer
+            self._topics.listed = answer or []
             return
-        self._topics.listed = names
-        self._judge_again()
-
-    def _ask(self, route: Route, ids: tuple[bytes, ...], first: int) -> None:
-        """Ask for as many at once as an answer may be about, then for those behind them."""
-        behind = first + MOST_LOOKED_UP
-        asked = ids[first:behind]
-
-        def found(answer: bytes) -> bytes:
+        ids = tuple(unknown.ids)
+        for first in range(0, len(ids), MOST_LOOKED_UP):
+            asked = ids[first : first + MOST_LOOKED_UP]
+            answer = yield Ask(LOOKUP_VERSION, lookup_request(LOOKUP_VERSION, ASKED_ID, asked))
             try:
-                topics = found_topics(LOOKUP_VERSION, answer)
+                topics = {} if answer is None else found_topics(LOOKUP_VERSION, answer)
             except Malformed as malformed:
                 raise BrokerFault(f"names of topics: {malformed}") from None
             self._topics.learn(topics, asked)
-            if behind < len(ids):
-                self._ask(route, ids, behind)
-            else:
-                self._judge_again()
-            return b""  # the client did not ask
-
-        self._send_lookup(route, lookup_request(LOOKUP_VERSION, _LOOKUP_ID, asked), found)
-
-    def _send_lookup(self, route: Route, frame: bytes, found: Callable[[bytes], bytes]) -> None:
-        self._connection.responses.inflight.append((_LOOKUP_ID, Amendment(route, found)))
-        assert self._connection.requests.to_broker is not None
-        self._connection.requests.to_broker(frame)
-
-    def _judge_again(self) -> None:
-        content, self._waiting = self._waiting, None
-        if content is not None and not self._connection.closed:
-            self.judge(content, self._connection.active_at)
-            if self._waiting is None:
-                self._connection.release(Hold.WAITING, self._connection.active_at)
 
 
 def _listed(answer: bytes) -> list[str] | BrokerFault:
@@ -379,22 +174,3 @@ def _listed(answer: bytes) -> list[str] | BrokerFault:
         return listed_topics(LOOKUP_VERSION, answer)
     except Malformed as malformed:
         return BrokerFault(f"names of all topics: {malformed}")
-
-
-def _text(name: bytes) -> str | None:
-    try:
-        return name.decode()
-    except UnicodeDecodeError:
-        return None
-
-
-def _frame(content: bytes) -> bytes:
-    return SIZE.pack(len(content)) + content
-
-
-def _unanswered(content: bytes, route: Route) -> bool:
-    """Whether the broker will not answer: Produce with acks=0."""
-    if route.check is None:
-        return False
-    at = 10 + max(0, INT16.unpack_from(content, 8)[0])
-    return route.check(content, at, len(content))[0] == FORWARD_UNANSWERED

@@ -6,6 +6,7 @@ every connection judged by it. What a connection was found to be allowed before 
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from time import monotonic
 from typing import Final, Protocol, cast
 
@@ -68,10 +69,10 @@ class Authorization:
         admission = connection.requests.admission
         if admission is None:
             return Admission(
-                connection,
                 authority,
                 self._topics,
-                self._asks,
+                asks=partial(self._asks, connection),
+                forget=connection.requests.forget,
                 brokers_make_topics=self._brokers_make_topics,
             )
         admission.rights_changed(authority)

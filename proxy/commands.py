@@ -78,7 +78,7 @@ class ResumeClient:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Call `timer` at this moment, in monotonic seconds; takes the place of an earlier one."""
+    """Call `timer` at this moment, in monotonic seconds, if not before that."""
 
     when: float
 

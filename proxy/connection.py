@@ -2,9 +2,9 @@
 
 No sockets, no clock. Laws:
 
-- Feed `requests.client_bytes` and `broker_bytes` with what was read, or `stopwatch` where there is
-  one, then carry out `commands`. Bytes that could not be dealt with yet are in `requests.rest` or
-  `responses.rest`: they come before the next read.
+- Feed `requests.client_bytes` and `broker_bytes` with what was read, then carry out `commands`.
+  Bytes that could not be dealt with yet are in `requests.rest` or `responses.rest`: they come
+  before the next read.
 - A connection waits (`Hold`) or ends in one place, here; how frames are cut is `Requests`' and
   `Responses`' business, what is said to the client is `Dialogue`'s.
 - What ends a connection lets the requests before it be answered, as Kafka does, which takes a
@@ -30,11 +30,14 @@ from proxy.dialogue import Dialogue
 from proxy.errors import BrokerFault
 from proxy.frames import Bytes
 from proxy.holds import Hold
+from proxy.inflight import InFlight, Question
+from proxy.life import Life, waits_for
 from proxy.long_work import LongWork
 from proxy.requests import Requests
 from proxy.responses import Responses
 from proxy.rules import Observer, Rules, Stopwatch, Target
 from proxy.upstream_login import UpstreamLogin
+from proxy.verdicts import Verdicts
 from sasl.messages import SASL_HANDSHAKE
 from sasl.session import Session
 from sasl.states import Authenticated, Authenticating, Enforcement, Failed
@@ -44,9 +47,7 @@ class Connection:
     """The decisions of one connection. See the laws at the head of this module."""
 
     __slots__ = (
-        "_client_finished",
-        "_draining",
-        "_end_is_near",
+        "_end",
         "active_at",
         "client_id",
         "client_is_full",
@@ -58,6 +59,8 @@ class Connection:
         "connection_id",
         "dialogue",
         "holds",
+        "inflight",
+        "life",
         "long_work",
         "observer",
         "peer_host",
@@ -69,6 +72,7 @@ class Connection:
         "target",
         "telemetry",
         "upstream_login",
+        "verdicts",
     )
 
     def __init__(
@@ -86,19 +90,23 @@ class Connection:
         self.peer_host = peer_host
         self.rules, self.target = rules, target
         self.session = Session(rules.mechanisms, rules.terms)
-        self.responses = Responses(to_client)
+        self.inflight = InFlight()
+        self.responses = Responses(self.inflight, to_client)
         self.requests = Requests(self, now)
+        self.verdicts = Verdicts(self)
         self.long_work = LongWork(self)
         self.upstream_login = UpstreamLogin(self) if rules.logs_in else None
         """The proxy's own, to the broker; None: the broker wants none."""
         self.stopwatch: Stopwatch | None = None
-        """Takes what is read, and the time for it; None: `requests` and `broker_bytes` do."""
+        """Measures the time that the connection takes; None: nobody pays for it."""
         self.dialogue = Dialogue(self)
         self.commands: list[Command] = []
         self.connected_at = self.active_at = now
         self.client_id: str | None = None
         self.client_software_name: str | None = None
         self.client_software_version: str | None = None
+        self.life: int = Life.SERVING
+        """Where it stands in the table of `proxy.life`."""
         self.closed = False
         self.telemetry: object = None
         """Whatever the observer keeps per connection."""
@@ -107,19 +115,18 @@ class Connection:
         """Why the client is not read: bits of `Hold`."""
         self.client_is_full = False
         """Whether the client does not read its answers, and so the broker is not read."""
-        self._draining = False
-        self._client_finished = False
-        self._end_is_near: Close | None = None
+        self._end: Close | None = None
+        """How it ends, if that is decided."""
 
     # The client's side
 
     def too_many_in_flight(self) -> None:
         """The client is owed more answers than it may be."""
-        self.hold_client(Hold.IN_FLIGHT)
+        self.hold(Hold.IN_FLIGHT)
 
     def connect(self) -> None:
         """A request is to be forwarded, and there is no broker yet."""
-        self.hold_client(Hold.NO_BROKER)
+        self.hold(Hold.NO_BROKER)
         self.commands.append(ConnectToBroker())
 
     def outlives_expiry(self, api_key: int, now: float) -> bool:
@@ -137,16 +144,16 @@ class Connection:
 
     # What is said to the client
 
-    def send(self, frame: bytes, now: float, key: int = -1) -> None:
-        """Answer the client, when its turn comes; `key` is told to `Throttling.answer`."""
+    def send(self, frame: bytes, now: float, key: int = -1, told_ms: int = 0) -> None:
+        """Answer the client, when its turn comes; see `Throttling.answer`."""
         if self.requests.throttle is None:
             self.responses.answer(frame)
         else:
-            self.requests.throttle.answer(frame, key, now)
+            self.requests.throttle.answer(frame, key, now, told_ms)
         if self.client_is_full:
-            self.hold_client(Hold.CLIENT_FULL)
-        if self.responses.owes_much:
-            self.hold_client(Hold.IN_FLIGHT)
+            self.hold(Hold.CLIENT_FULL)
+        if self.inflight.owes_much:
+            self.hold(Hold.IN_FLIGHT)
 
     def authenticated(self, session: Authenticated, now: float) -> None:
         """An authentication or re-authentication succeeded."""
@@ -191,7 +198,7 @@ class Connection:
         """The client used more than its quota: take no further request for a while."""
         if self.closed or self.holds & Hold.THROTTLED:
             return  # the timer sees that it takes longer
-        self.hold_client(Hold.THROTTLED)
+        self.hold(Hold.THROTTLED)
         self._end_throttling(now)
 
     @property
@@ -216,6 +223,11 @@ class Connection:
             self.upstream_login.begin()
         self.release(Hold.NO_BROKER, now)
 
+    def ask(self, question: Question, frame: bytes) -> None:
+        """Ask the broker something on behalf of the proxy, behind what was forwarded."""
+        self.requests.write(frame)
+        self.inflight.ask(question)
+
     def renew_login(self) -> None:
         """Log in to the broker again before it is sent anything else."""
         assert self.upstream_login is not None
@@ -224,16 +236,20 @@ class Connection:
     def broker_bytes(self, data: Bytes, now: float) -> None:
         """Take what was read from the broker."""
         self.active_at = now
+        stopwatch = self.stopwatch
+        started = stopwatch is not None and stopwatch.start()
         try:
             self.responses.broker_bytes(data, now)
         except BrokerFault:
             self.finish(CloseReason.BROKER_FAULT, now)
-            return
-        if self.requests.held or self._client_finished:
-            self._answered_something(now)
+        else:
+            if self.requests.held or self.life != Life.SERVING:
+                self._answered_something(now)
+        if started and stopwatch is not None:
+            stopwatch.stop(now)
 
     def _answered_something(self, now: float) -> None:
-        if self.holds & Hold.IN_FLIGHT and self.responses.owes_little:
+        if self.holds & Hold.IN_FLIGHT and self.inflight.owes_little:
             self.release(Hold.IN_FLIGHT, now)
         self.end_if_settled(now)
 
@@ -247,7 +263,7 @@ class Connection:
     def broker_full(self, full: bool, now: float) -> None:
         """The broker does not take more bytes for now, or takes them again."""
         if full:
-            self.hold_client(Hold.BROKER_FULL)
+            self.hold(Hold.BROKER_FULL)
         else:
             self.release(Hold.BROKER_FULL, now)
 
@@ -259,7 +275,7 @@ class Connection:
         if not full:
             self.release(Hold.CLIENT_FULL, now)
 
-    def hold_client(self, reason: int) -> None:
+    def hold(self, reason: int) -> None:
         """Take no further request until `reason`, a bit of `Hold`, is released."""
         if not self.holds:
             self.commands.append(PauseClient())
@@ -273,18 +289,32 @@ class Connection:
         self.holds &= ~reason
         self.long_work.leave_room(reason)  # before the next request is taken
         if not self.holds and not self.closed:
-            self.requests.held = self._draining
+            self.requests.held = self.life >= Life.DRAINING
             self.commands.append(ResumeClient())
             self.requests.reconsider()
-            (self.stopwatch or self.requests).resume(now)
+            self.requests.resume(now)
         self.end_if_settled(now)
 
     # The end
 
     def next_deadline(self) -> float | None:
-        """When it ends if nothing happens, told to `timer`; None: it is over."""
-        if self.closed:
+        """The next moment at which `timer` has anything to do; None: it is over.
+
+        It may come later than was said before, for what is not silent. That it comes earlier is
+        told by `WakeAt`.
+        """
+        if self.life == Life.CLOSED:
             return None
+        deadlines = [self._silence_ends_at, self.long_work.next_deadline()]
+        if self.is_throttled and (throttle := self.requests.throttle) is not None:
+            deadlines.append(throttle.held_until)
+        if self.upstream_login is not None:
+            deadlines.append(self.upstream_login.next_deadline())
+        return min(deadlines)
+
+    @property
+    def _silence_ends_at(self) -> float:
+        """When it ends if nothing happens, or its client does not authenticate."""
         throttle = self.requests.throttle
         waited = 0.0 if throttle is None else throttle.used.waits_until
         idle = max(self.active_at, self.requests.active_at, waited) + self.rules.max_idle
@@ -299,11 +329,10 @@ class Connection:
         self.long_work.timer(now)
         if self.upstream_login is not None:
             self.upstream_login.timer(now)
-        deadline = self.next_deadline()
-        if deadline is None or now < deadline:
+        if self.life == Life.CLOSED or now < self._silence_ends_at:
             return
         if self._authenticated_once:
-            near = self._end_is_near
+            near = self._end
             self.finish(CloseReason.IDLE if near is None else near.reason, now)
             return
         if isinstance(self.session.state, Authenticating):
@@ -321,17 +350,18 @@ class Connection:
 
     def drain(self, now: float) -> None:
         """Take no further request; close when those under way are answered."""
-        self._draining = True
+        self._move_on(Life.DRAINING)
         self.requests.hold()
         self.end_if_settled(now)
 
     def client_finished(self, now: float) -> None:
         """The client will send no more: answer what it has asked, then close, as Kafka does."""
-        if self._client_finished:
-            return
-        self._client_finished = True
+        self._move_on(Life.FINISHING)
         self.requests.cut_off()
         self.end_if_settled(now)
+
+    def _move_on(self, life: int) -> None:
+        self.life = max(self.life, life)
 
     def client_closed(self, now: float) -> None:
         """The client is gone."""
@@ -368,31 +398,33 @@ class Connection:
         delay: float = 0.0,
     ) -> None:
         """Take no more requests; close once those before this one are answered."""
-        if self._end_is_near is None:
-            self._end_is_near = Close(reason=reason, delay=delay, farewell=farewell)
-            self.hold_client(Hold.CLOSING)
+        if self._end is None:
+            self._end = Close(reason=reason, delay=delay, farewell=farewell)
+            self._move_on(Life.ENDING)
+            self.hold(Hold.CLOSING)
             self.end_if_settled(now)
 
     def end_if_settled(self, now: float) -> None:
-        """Close if an end was announced and nothing is under way any more."""
-        cut_off = self.requests.mid_frame and not self._client_finished
-        if self._draining and not cut_off:
-            self.hold_client(Hold.CLOSING)  # or what the client sends on would pile up
-        if cut_off or not self.responses.settled or self.holds & Hold.BROKER_FULL:
+        """End if that is due and nothing is under way any more; see `proxy.life`."""
+        if self.life == Life.SERVING or self.requests.mid_frame:
             return
-        if self._end_is_near is not None:
-            self.finish(self._end_is_near.reason, now, self._end_is_near)
-        elif self._draining:
-            if not self.holds & (Hold.WAITING | Hold.JUDGING | Hold.TOPICS):
-                self.finish(CloseReason.DRAINED, now)
-        elif self._client_finished and not (self.holds and self._authenticated_once):
-            self.finish(CloseReason.CLIENT_CLOSED, now)  # with a hold, more was asked
+        if self.life == Life.DRAINING:
+            self.hold(Hold.CLOSING)  # or what the client sends on would pile up
+        waited_for = waits_for(self.life, authenticated=self._authenticated_once)
+        if not self.responses.settled or self.holds & waited_for:
+            return
+        if self._end is not None:
+            self.finish(self._end.reason, now, self._end)
+        elif self.life == Life.DRAINING:
+            self.finish(CloseReason.DRAINED, now)
+        else:
+            self.finish(CloseReason.CLIENT_CLOSED, now)
 
     def finish(self, reason: CloseReason, now: float, close: Close | None = None) -> None:
         """Close now, whatever is under way."""
         if self.closed:
             return
-        self.closed = True
+        self.closed, self.life = True, Life.CLOSED
         self.requests.hold()
         self.requests.rest = self.responses.rest = b""
         self.long_work.drop(now)

@@ -197,7 +197,7 @@ class Dialogue:
 
     def _wait(self, command: SeekKeys | Consult) -> None:
         """Take no further request until `command` was carried out."""
-        self._connection.hold_client(Hold.WAITING)
+        self._connection.hold(Hold.WAITING)
         self._connection.commands.append(command)
 
     def consulted(self, body: bytes, now: float) -> None:

@@ -6,9 +6,7 @@ but for the few bytes a `Check` needs.
 """
 
 import struct
-from collections import deque
 from collections.abc import Callable
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
@@ -36,9 +34,6 @@ MOST_BYTES_OF_A_HEAD: Final = 1_024
 MOST_TAGS_OF_A_LOOK: Final = 16
 """Tagged fields of a request header, of which Kafka has none so far: each look passes over all of
 them, and who sends byte by byte is looked at as often."""
-
-OWN_ANSWER: Final = 1 << 32
-"""Stands for a correlation id, which has 32 bits, where the proxy answers itself."""
 
 LONG_WRITE: Final = 16_384
 """From a read buffer, what is longer is written without a copy, and at once."""
@@ -73,13 +68,7 @@ Check = Callable[[Bytes, int, int], tuple[int, int]]
 before `end` are here, and say what to do with it, and behind which byte that is no more seen."""
 
 Transform = Callable[[bytes], bytes]
-"""From a response's content behind the size field to what the client is sent in its place; no
-bytes: the client is sent nothing, for it was the proxy that asked."""
-
-
-def unchanged(content: bytes) -> bytes:
-    """Stands for the transform of a route whose responses pass as they came, but are measured."""
-    return content
+"""From a response's content behind the size field to what the client is sent in its place."""
 
 
 class LongTransform(Protocol):
@@ -101,6 +90,7 @@ class Route:
         "api_version",
         "check",
         "long_transform",
+        "metered",
         "request_bytes",
         "requests",
         "response_bytes",
@@ -117,6 +107,7 @@ class Route:
         long_transform: Callable[[int], LongTransform] | None = None,
         *,
         takes_long: bool = False,
+        metered: bool = False,
     ) -> None:
         self.api_key = api_key
         self.api_version = api_version
@@ -128,6 +119,8 @@ class Route:
         """Made per long response, from its size; None: long ones are gathered like others."""
         self.takes_long = takes_long
         """Whether a long response is changed in steps."""
+        self.metered = metered
+        """Whether responses count towards a quota, if their client has one."""
         self.requests = 0
         self.request_bytes = 0
         self.response_bytes = 0
@@ -155,6 +148,7 @@ class Amendment(Route):
             transform,
             long_transform,
             takes_long=takes_long or route.takes_long,
+            metered=route.metered,
         )
         self.counted: Route = route
         """Whose counters count."""
@@ -166,105 +160,44 @@ class Amendment(Route):
 
 
 Owed = tuple[int, Route]
-"""What is owed for a request that was forwarded: the correlation id and route of its response."""
-
-
-Beginning = tuple[Callable[[Bytes, int], tuple[int, int, int, bytes]], int, int, bytes, Route]
-"""How frames begin that need no closer look: what reads size, API key and version, correlation id
-and the bytes behind them; how many bytes all these are; the API key and version and the bytes that
-it must find; the frames' route."""
-
-
-LONGEST_BEGINNING: Final = 512
-"""Bytes of a frame by which others are recognised."""
-MOST_BEGINNINGS: Final = 16
-"""Per connection: API keys and versions whose frames are recognised."""
-
-
-@lru_cache(maxsize=1_024)
-def _look(behind: int) -> struct.Struct:
-    return struct.Struct(f">iIi{behind}s")
-
-
-NO_BEGINNING: Final[Beginning] = _look(0).unpack_from, 1 << 32, -1, b"", Route(-1, -1)
-"""No read is as long as that."""
-
-
-def beginning_of(key: int, data: Bytes, pos: int, behind: int, route: Route) -> Beginning:
-    """What others must have in common up to `behind` with the frame at `pos`, but for two things:
-    their size and their correlation id."""
-    look = _look(behind - pos - 12)
-    return look.unpack_from, look.size, key, bytes(data[pos + 12 : behind]), route
-
-
-def remember(
-    passed: dict[int, Beginning], key: int, data: Bytes, pos: int, behind: int, route: Route
-) -> Beginning:
-    """Remember in `passed` how the frame at `pos` begins, by API key and version."""
-    if len(passed) >= MOST_BEGINNINGS:
-        passed.clear()
-    beginning = passed[key] = beginning_of(key, data, pos, behind, route)
-    return beginning
-
-
-def pass_run(
-    data: bytes,
-    start: "i64",
-    width: "i64",
-    key: "i64",
-    beginning: bytes,
-    route: Route,
-    most: "i64",
-    owed: Callable[[Owed], None],
-) -> "tuple[i64, i64, i64]":
-    """Pass over the frames at `start` that begin as others did, and tell `owed` of each.
-
-    What `Requests._relay` does where it is compiled. Returns where others begin, how many were
-    passed, and the API key and version of what was looked at last.
-    """
-    end: i64 = len(data)
-    count: i64 = 0
-    pos, its_key = start, key
-    while end - pos >= width:
-        size = int32_at(data, pos)
-        its_key = int32_at(data, pos + 4)
-        if its_key != key or size < width - 4 or size > most:
-            break
-        if data[pos + 12 : pos + width] != beginning:
-            break
-        owed((int32_at(data, pos + 8), route))
-        count += 1
-        pos += size + 4
-    return pos, count, its_key
+"""What is owed for a request that was forwarded: the correlation id and route of its response, or
+what stands in place of the route (`proxy.inflight`)."""
 
 
 def pay_run(
     data: bytes,
     start: "i64",
     looks_end: "i64",
-    inflight: "deque[Owed]",
     take: Callable[[], Owed],
-) -> "i64":
+    put_back: Callable[[Owed], None],
+    room: "i64",
+) -> "tuple[i64, i64]":
     """Pass over the responses at `start` that are owed and pass as they came.
 
-    What `Responses._relay` does where it is compiled. Returns where others begin; `take` is
-    `inflight.popleft`.
+    What `Responses._relay` does where it is compiled. `room`: bytes of metered ones that may be
+    among them. Returns where others begin, and what is left of the room.
     """
     pos = start
+    left = room
     try:
         while pos + 8 <= looks_end:
             size = int32_at(data, pos)
             owed = take()
             expected, route = owed
             if expected != int32_at(data, pos + 4) or size < 4 or route.transform is not None:
-                inflight.appendleft(owed)
+                put_back(owed)
                 break
+            if route.metered:
+                if size > left:
+                    put_back(owed)
+                    break
+                left -= size
             size += 4
             route.response_bytes += size
             pos += size
     except IndexError:  # nothing is owed
         pass
-    return pos
+    return pos, left
 
 
 def route_key(api_key: int, api_version: int) -> int:

@@ -8,7 +8,7 @@ class Hold:
 
     NO_BROKER: Final = 1
     WAITING: Final = 2
-    """For keys, for the store, or for the names of topics."""
+    """For keys, for the store, or for what the broker says of topics."""
     BROKER_FULL: Final = 4
     CLIENT_FULL: Final = 8
     """It does not read its answers."""
@@ -24,5 +24,3 @@ class Hold:
     """The proxy logs in to the broker."""
     TURN: Final = 1_024
     """Much was done for it, and others have their turn first."""
-    TOPICS: Final = 2_048
-    """Its request changes topics, and the broker is asked for what there is of them."""

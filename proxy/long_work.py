@@ -9,7 +9,7 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from proxy.commands import AwaitTurn, CloseReason, Deliberate, SeekRoom
+from proxy.commands import AwaitTurn, CloseReason, Deliberate, SeekRoom, WakeAt
 from proxy.deliberation import changed_in_steps
 from proxy.errors import BrokerFault
 from proxy.holds import Hold
@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 MOST_IN_A_TURN: Final = 64
 """Parts of a turn, of some twenty microseconds: a small request takes one."""
+LOOK_SECONDS: Final = 1.0
+"""Between two looks whether others wait for the room of a slow client."""
 _BYTES_OF_A_PART: Final = 32
 """Of a request, at worst: ten microseconds a byte is what denials of many small items take."""
 _MOST_PARTS: Final = 16
 """Of a request: what could take longer is judged in steps."""
 
-_IN_NEED: Final = Hold.WAITING | Hold.JUDGING | Hold.TOPICS | Hold.BROKER_FULL
+_IN_NEED: Final = Hold.WAITING | Hold.JUDGING | Hold.BROKER_FULL
 """Why a client is held while its request is in memory."""
 
 Tell = Callable[[Callable[["Connection", float], None]], None]
@@ -40,10 +42,10 @@ class LongWork:
 
     __slots__ = (
         "_connection",
-        "_judging",
+        "_looks_at",
+        "_patient_until",
         "_room",
         "_room_of_strangers",
-        "_room_since",
         "_spent",
         "_tenant",
         "_under_way",
@@ -54,13 +56,13 @@ class LongWork:
         connection.responses.change = self.change
         self._room = 0
         """Bytes."""
-        self._room_since = inf
-        """Moment, in monotonic seconds."""
+        self._patient_until = inf
+        """When its client has had time enough to send and take what is long (monotonic seconds)."""
+        self._looks_at = inf
+        """When it is looked whether others wait for the room (monotonic seconds)."""
         self._tenant = ""
         """The principal that has the room, whatever becomes of the session."""
         self._room_of_strangers = False
-        self._judging = 0
-        """How often the request is being judged: once, but while it asks for being so again."""
         self._under_way: list[Deliberation] = []
         self._spent = 0
         """Parts of its turn."""
@@ -72,7 +74,7 @@ class LongWork:
         self._spent += min(1 + size // _BYTES_OF_A_PART, _MOST_PARTS)
         if self._spent >= MOST_IN_A_TURN:
             self._spent = 0
-            self._connection.hold_client(Hold.TURN)
+            self._connection.hold(Hold.TURN)
             self._connection.commands.append(AwaitTurn())
 
     def await_turn(self, wait: Callable[[str, Callable[[], None]], object], tell: Tell) -> None:
@@ -87,9 +89,10 @@ class LongWork:
             return True
         self._give_room_back()
         if self._connection.rules.room.take(self._who, size):
-            self._take_room(self._who, size, now)
+            self._take_room(self._who, size)
+            self._be_patient(now)
             return True
-        self._connection.hold_client(Hold.NO_ROOM)
+        self._connection.hold(Hold.NO_ROOM)
         self._connection.commands.append(SeekRoom(size))
         return False
 
@@ -113,16 +116,21 @@ class LongWork:
             if self._connection.closed:
                 room.give_back(who)
                 return
-            self._take_room(who, size, inf)
+            self._take_room(who, size)
             tell_later(self._go_on)
 
         room.wait(who, size, found)
 
-    def _take_room(self, who: str, size: int, since: float) -> None:
-        self._tenant, self._room, self._room_since = who, size, since
+    def _take_room(self, who: str, size: int) -> None:
+        self._tenant, self._room = who, size
+        self._patient_until = self._looks_at = inf
+
+    def _be_patient(self, now: float) -> None:
+        self._patient_until = self._looks_at = now + PATIENCE
+        self._connection.commands.append(WakeAt(self._looks_at))
 
     def _go_on(self, connection: "Connection", now: float) -> None:
-        self._room_since = now
+        self._be_patient(now)
         connection.release(Hold.NO_ROOM, now)
 
     def leave_room(self, released: int = 0) -> None:
@@ -135,12 +143,17 @@ class LongWork:
         ):
             self._give_room_back()
 
+    def next_deadline(self) -> float:
+        """When `timer` has anything to do; infinity: never."""
+        return self._looks_at if self._room else inf
+
     def timer(self, now: float) -> None:
         """Close a connection whose client is slow where others wait for its room."""
+        self._looks_at = max(self._patient_until, now + LOOK_SECONDS)
         connection = self._connection
         if (
             self._room
-            and now - self._room_since > PATIENCE
+            and now >= self._patient_until
             and not connection.holds & Hold.JUDGING
             and connection.rules.room.is_wanted
         ):
@@ -160,22 +173,9 @@ class LongWork:
 
     # Steps
 
-    def judge(self, steps: Steps[Any], size: int, then: Callable[[Any, float], None]) -> None:
-        """Have a request of so many bytes judged; `then(result, now)` is told."""
-
-        def judged(result: Any, now: float) -> None:
-            self._judging -= 1
-            then(result, now)
-            if not self._judging:
-                self._connection.release(Hold.JUDGING, now)
-
-        self._judging += 1
-        self._connection.hold_client(Hold.JUDGING)
-        self._deliberate(steps, size, judged)
-
     def change(self, transform: Callable[[bytes], bytes], content: bytes) -> None:
         """Have a response changed."""
-        self._deliberate(changed_in_steps(transform, content), len(content), self._changed)
+        self.do(changed_in_steps(transform, content), len(content), self._changed)
         self._connection.read_broker()
 
     def _changed(self, content: bytes | BrokerFault, now: float) -> None:
@@ -187,7 +187,8 @@ class LongWork:
         connection.broker_bytes(b"", now)  # for what came meanwhile
         connection.read_broker()
 
-    def _deliberate(self, steps: Steps[Any], size: int, then: Callable[[Any, float], None]) -> None:
+    def do(self, steps: Steps[Any], size: int, then: Callable[[Any, float], None]) -> None:
+        """Have work done, about so many bytes; `then(result, now)` is told."""
         if (stopwatch := self._connection.stopwatch) is not None:
             steps = stopwatch.timed(steps)
         deliberation = Deliberation(self._who, steps, then, size=size)
@@ -206,7 +207,7 @@ class LongWork:
         """
         requests = self._connection.requests
         requests.gathered = requests.admission = None
-        self._connection.responses.inflight.clear()
+        self._connection.inflight.clear()
         self._give_room_back()
         for deliberation in self._under_way:
             deliberation.drop()

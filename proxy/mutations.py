@@ -1,4 +1,4 @@
-"""How the creation and deletion of topics is limited on one connection (KIP-599).
+"""Mutation stage: the limit of the creation and deletion of topics on one connection (KIP-599).
 
 Laws:
 
@@ -16,7 +16,7 @@ Laws:
 
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 from uuid import UUID
 
 from proxy.acl.guards.entities import uuid_or_none
@@ -34,12 +34,14 @@ from proxy.admission import MOST_LOOKED_UP, Admission
 from proxy.commands import CloseReason
 from proxy.deliberation import MOST_VALUES, takes_long
 from proxy.errors import BrokerFault
-from proxy.frames import SIZE, Amendment, Route, route_key
-from proxy.holds import Hold
+from proxy.frames import SIZE, route_key
+from proxy.inflight import ASKED_ID
 from proxy.lockstep import TooManyValuesError, in_steps, pause
 from proxy.quota.bucket import Bucket
 from proxy.quota.mutations import EVERYTHING, Key, MutationRequest, Topic, Topics
 from proxy.quota.throttle import Throttle
+from proxy.rules import Target
+from proxy.stages import Ask, Pending, Stage, Verdict, Work
 from proxy.wire import metadata_topics
 from proxy.wire.apis import METADATA, is_flexible, response_body_at
 from proxy.wire.primitives import (
@@ -52,9 +54,6 @@ from proxy.wire.primitives import (
 )
 from proxy.wire.request import Request
 
-if TYPE_CHECKING:
-    from proxy.connection import Connection
-
 BY_ID_SINCE: Final = 12
 """First Metadata version that takes ids without names (KIP-516)."""
 BY_NAME_SINCE: Final = 4
@@ -63,88 +62,77 @@ OPERATIONS_SINCE: Final = 8
 """First one that may ask what the client is allowed (KIP-430)."""
 CLUSTER_OPERATIONS_UNTIL: Final = 10
 """Last one that may ask it of the cluster."""
-_CORRELATION_ID: Final = 0
-"""Of the proxy's own requests: answers come in order, so any would do."""
 
 T = TypeVar("T")
-CarryOut = Callable[[Judgement, Request, float], None]
-
-
-class _Case(NamedTuple):
-    """What is limited: a request, and what becomes of it otherwise."""
-
-    judgement: Judgement
-    request: Request
-    body: bytes
-    """As the broker will see it."""
-    carry_out: CarryOut
 
 
 class MutationLimiter:
     """Limits what one connection does to topics."""
 
-    __slots__ = ("_connection", "_hold", "_used", "admission")
+    __slots__ = ("_hold", "_last_read", "_target", "_used", "admission")
 
     def __init__(
-        self, connection: "Connection", used: Throttle, hold: Callable[[float], None]
+        self,
+        used: Throttle,
+        target: Target,
+        *,
+        hold: Callable[[float], None],
+        last_read: Callable[[], float],
     ) -> None:
-        """`hold(now)` has the client held for as long as `used` says."""
-        self._connection = connection
+        """`hold(now)` has the client held for as long as `used` says; `last_read()` is when the
+        broker was read last (monotonic seconds)."""
         self._used = used
+        self._target = target
         self._hold = hold
-        self.admission = Admission(connection, EVERYTHING, KnownTopics())
-        """Takes the requests of a client whose other requests are not judged."""
+        self._last_read = last_read
+        self.admission = Admission(EVERYTHING, KnownTopics())
+        """Judges the requests of a client whose other requests are not judged."""
 
-    def limit(
-        self, judgement: Judgement, request: Request, now: float, carry_out: CarryOut
-    ) -> None:
-        """Limit what was judged, then have it carried out."""
-        match judgement:
-            case Answer() | Close():
-                carry_out(judgement, request, now)
-                return
+    def limit(self, verdict: Verdict, pending: Pending) -> Stage[Verdict]:
+        """Limit what was judged."""
+        request = pending.request
+        match verdict:
+            case Answer() | Close() | CloseReason():
+                return verdict
             case Change(request=bytes(cut)):
                 body = cut
             case _:
                 body = request.body
-        case = _Case(judgement, request, body, carry_out)
-        read = partial(MutationRequest, request.api_key, request.api_version, body)
-        self._attempt(case, read, partial(self._look_up, case), now)
+        asked = yield from self._tried(
+            request, partial(MutationRequest, request.api_key, request.api_version, body)
+        )
+        if isinstance(asked, CloseReason):
+            return self._unread(verdict, asked)
+        topics = yield from self._look_up(asked)
+        limited = yield from self._tried(request, partial(self._limited, asked, topics, pending))
+        if isinstance(limited, CloseReason):
+            return self._unread(verdict, limited)
+        judgement, told = limited
+        if told:
+            self._hold(pending.now)
+        return _in_turn(verdict, judgement)
 
-    def _attempt(
-        self, case: _Case, work: Callable[[], T], then: Callable[[T, float], None], now: float
-    ) -> None:
-        """Do a part of it, in steps if the request is long, and go on with what came of it."""
+    def _unread(self, verdict: Verdict, reason: CloseReason) -> Verdict:
+        """Return what becomes of a request that cannot be counted."""
+        passes = reason is CloseReason.OVERSIZE_FRAME and not self._used.enforced
+        return verdict if passes else reason
 
-        def tried(result: T | CloseReason, now: float) -> None:
-            if result is CloseReason.OVERSIZE_FRAME and not self._used.enforced:
-                case.carry_out(case.judgement, case.request, now)
-            elif isinstance(result, CloseReason):
-                self._connection.end(result, now)
-            else:
-                then(result, now)
+    def _tried(self, request: Request, work: Callable[[], T]) -> Stage[T | CloseReason]:
+        """Do a part of it, in steps if the request is long."""
+        if not takes_long(request):
+            return _tried(work)
+        steps = in_steps(partial(_tried, work), most_values=MOST_VALUES)
+        result: T | CloseReason = yield Work(steps, len(request.body))
+        return result
 
-        if takes_long(case.request):
-            steps = in_steps(partial(_tried, work), most_values=MOST_VALUES)
-            self._connection.long_work.judge(steps, len(case.body), tried)
-        else:
-            tried(_tried(work), now)
-
-    def _charge(self, case: _Case, asked: MutationRequest, topics: Topics, now: float) -> None:
-        def conclude(result: tuple[Judgement, int], now: float) -> None:
-            limited, told = result
-            case.carry_out(_in_turn(case.judgement, limited), case.request, now)
-            if told:
-                self._hold(now)
-
-        self._attempt(case, partial(self._limited, asked, topics, now), conclude, now)
-
-    def _limited(self, asked: MutationRequest, topics: Topics, now: float) -> tuple[Judgement, int]:
+    def _limited(
+        self, asked: MutationRequest, topics: Topics, pending: Pending
+    ) -> tuple[Judgement, int]:
         """Charge for a request; what passes is settled by its response.
 
         Returns the throttle time (ms) of what was refused too.
         """
-        bucket, used = self._used.mutations, self._used
+        bucket, used, now = self._used.mutations, self._used, pending.now
         if bucket is None:  # removed meanwhile
             return FORWARD, 0
         most_wait = 0
@@ -164,7 +152,7 @@ class MutationLimiter:
         if isinstance(judgement, Answer):
             return Answer(asked.telling(judgement.body, told)), told
         settling = Change(response=self._settling(asked, bucket, told, now))
-        return _in_turn(judgement, settling), told
+        return _both(judgement, settling), told
 
     def _settling(
         self, asked: MutationRequest, bucket: Bucket, told: int, began: float
@@ -172,7 +160,7 @@ class MutationLimiter:
         """Return what is done to the response: what was not done is given back."""
 
         def settle(body: bytes) -> bytes:
-            now = self._connection.active_at
+            now = self._last_read()
             done = asked.done(body)
             if done != asked.charged_in_all:
                 bucket.correct(done - asked.charged_in_all, now)
@@ -188,53 +176,28 @@ class MutationLimiter:
 
     # Which topics exist
 
-    def _look_up(self, case: _Case, asked: MutationRequest, now: float) -> None:
-        """Ask the broker for topics by their names, and for others by their ids; then charge."""
-        then = partial(self._charge, case, asked)
+    def _look_up(self, asked: MutationRequest) -> Stage[Topics]:
+        """Ask the broker for topics by their names, and for others by their ids."""
+        found: dict[Key, Topic] = {}
         questions = list(self._questions(asked))
-        routes = [route for route, _ in questions if route is not None]
-        if len(routes) < len(questions):
-            then(Topics(found={}, known=False), now)
-        elif not questions:
-            then(Topics(found={}), now)
-        else:
-            self._connection.hold_client(Hold.TOPICS)
-            self._ask(zip(routes, (keys for _, keys in questions), strict=True), {}, then)
+        if any(version is None for version, _ in questions):
+            return Topics(found={}, known=False)
+        for version, keys in questions:
+            assert version is not None
+            answer = yield Ask(version, _question(version, keys))
+            if answer is None:  # the broker is another one since
+                return Topics(found={}, known=False)
+            found.update(_topics(version, answer))
+        return Topics(found=found)
 
-    def _ask(
-        self,
-        questions: Iterator[tuple[Route, list[Key]]],
-        found: dict[Key, Topic],
-        then: Callable[[Topics, float], None],
-    ) -> None:
-        """Ask one after the other."""
-        connection = self._connection
-        asked = next(questions, None)
-        if asked is None:
-            then(Topics(found=found), connection.active_at)
-            connection.release(Hold.TOPICS, connection.active_at)
-            return
-        route, keys = asked
-
-        def learn(answer: bytes) -> bytes:
-            found.update(_topics(route.api_version, answer))
-            if not connection.closed:
-                self._ask(questions, found, then)
-            return b""  # the client did not ask
-
-        connection.responses.inflight.append((_CORRELATION_ID, Amendment(route, learn)))
-        assert connection.requests.to_broker is not None
-        connection.requests.to_broker(_question(route.api_version, keys))
-
-    def _questions(self, asked: MutationRequest) -> Iterator[tuple[Route | None, list[Key]]]:
-        """Yield what to ask, and by which route; None: the broker cannot be asked."""
+    def _questions(self, asked: MutationRequest) -> Iterator[tuple[int | None, list[Key]]]:
+        """Yield what to ask, and in which version; None: the broker cannot be asked."""
         for keys, since in ((asked.names, BY_NAME_SINCE), (asked.ids, BY_ID_SINCE)):
-            routes = self._connection.target.routes
+            routes = self._target.routes
             versions = range(BY_ID_SINCE, since - 1, -1)
-            by_version = (routes.get(route_key(METADATA, version)) for version in versions)
-            route = next((route for route in by_version if route is not None), None)
+            version = next((one for one in versions if route_key(METADATA, one) in routes), None)
             for first in range(0, len(keys), MOST_LOOKED_UP):
-                yield route, keys[first : first + MOST_LOOKED_UP]
+                yield version, keys[first : first + MOST_LOOKED_UP]
 
 
 def _tried(work: Callable[[], T]) -> T | CloseReason:
@@ -254,7 +217,7 @@ def _question(api_version: int, topics: Collection[Key]) -> bytes:
     tags = b"\0" * flexible
     content = b"".join(
         (
-            INT16.pack(METADATA) + INT16.pack(api_version) + INT32.pack(_CORRELATION_ID),
+            INT16.pack(METADATA) + INT16.pack(api_version) + INT32.pack(ASKED_ID),
             write_string(CLIENT_ID, flexible=False) + tags,
             write_array_length(len(topics), flexible),
             *(
@@ -291,8 +254,12 @@ def _topics(api_version: int, content: bytes) -> dict[Key, Topic]:
     return found
 
 
-def _in_turn(outer: Judgement, inner: Judgement) -> Judgement:
+def _in_turn(outer: Verdict, inner: Judgement) -> Verdict:
     """Return what becomes of a request of which `inner` judged what `outer` lets pass."""
+    return outer if isinstance(outer, CloseReason) else _both(outer, inner)
+
+
+def _both(outer: Judgement, inner: Judgement) -> Judgement:
     if isinstance(outer, Forward):
         return inner
     if not isinstance(outer, Change) or isinstance(inner, Forward):

@@ -7,7 +7,6 @@ connections within about a second.
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
 from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
@@ -15,8 +14,6 @@ from metrics import quota_metrics
 from metrics.snapshot import Snapshot
 from proxy import config
 from proxy.connection import Connection
-from proxy.frames import Bytes
-from proxy.holds import Hold
 from proxy.quota.callback import Cluster, configured_callback
 from proxy.quota.meter import Count
 from proxy.quota.model import QuotaKey
@@ -27,7 +24,7 @@ from proxy.quota.store import CachedQuotas, QuotaStore
 from proxy.quota.throttle import Mode, Throttle, Throttled
 from proxy.quota.window import NANOSECONDS_PER_PERCENT
 from proxy.repeats import Repeats
-from proxy.steps import Steps, T, timed
+from proxy.request_time import Stopwatch
 from proxy.throttling import Throttling
 
 if TYPE_CHECKING:
@@ -37,17 +34,6 @@ log = logging.getLogger("proxy.throttles")
 
 LONGEST_NAME_LOGGED: Final = 128
 """Characters: clients choose their client ids."""
-_REQUEST_WAITS: Final = (
-    Hold.NO_BROKER
-    | Hold.WAITING
-    | Hold.NO_ROOM
-    | Hold.JUDGING
-    | Hold.LOGIN
-    | Hold.TURN
-    | Hold.TOPICS
-)
-"""Why a client is held in front of a request that is to be answered: `resume` follows, or the
-answer itself."""
 
 
 class QuotaService:
@@ -105,7 +91,12 @@ class QuotaService:
         from proxy.mutations import MutationLimiter  # with 16 MiB of schemas
 
         limiter = throttling.mutations
-        return limiter or MutationLimiter(connection, throttling.used, throttling.hold)
+        return limiter or MutationLimiter(
+            throttling.used,
+            connection.target,
+            hold=throttling.hold,
+            last_read=lambda: connection.active_at,
+        )
 
     def changed(self, connection: Connection, _now: float) -> None:
         """Other quotas may apply to a connection's client now."""
@@ -196,104 +187,3 @@ class QuotaService:
             snapshot.gauge(quota_metrics.QUOTA_LIMIT, limit, key.value, entry)
         for fault, number in self._quotas.callback_faults.items():
             snapshot.count(quota_metrics.QUOTA_CALLBACK_FAULTS, number, fault.value)
-
-
-class Stopwatch:
-    """Measures the time that one connection takes (request_percentage, KIP-124).
-
-    It is charged where it can be told: with an answer of the proxy's own, before that leaves, or
-    with the last response that is owed, when the bytes that were read are dealt with. What has no
-    such answer yet is charged with what comes: the time for part of a request, for one that waits,
-    for the broker's bytes. Only what nobody answers (a Produce with acks=0) is charged untold.
-    """
-
-    __slots__ = (
-        "_began",
-        "_charged",
-        "_clock",
-        "_connection",
-        "_spent_ns",
-        "_throttle",
-        "_ticking",
-    )
-
-    def __init__(
-        self, connection: Connection, throttle: Throttling, clock: Callable[[], int]
-    ) -> None:
-        self._connection = connection
-        self._throttle = throttle
-        self._clock = clock
-        self._spent_ns = 0
-        self._ticking = False
-        self._began = 0
-        """When the time began that is not in `_spent_ns` yet, while it is ticking."""
-        self._charged = connection.requests.count
-        """How many requests there were when time was charged last."""
-
-    @classmethod
-    def fit(cls, connection: Connection, throttle: Throttling, clock: Callable[[], int]) -> None:
-        """Time a connection if, and as long as, it has such a quota."""
-        if not throttle.used.times_requests:
-            connection.stopwatch = None
-        elif connection.stopwatch is None:
-            connection.stopwatch = cls(connection, throttle, clock)
-
-    def client_bytes(self, data: Bytes, now: float) -> None:
-        """Take what was read from the client."""
-        self._run(partial(self._connection.requests.client_bytes, data), now)
-
-    def broker_bytes(self, data: Bytes, now: float) -> None:
-        """Take what was read from the broker."""
-        self._run(partial(self._connection.broker_bytes, data), now)
-
-    def resume(self, now: float) -> None:
-        """Have the client's requests go on that waited."""
-        self._run(self._connection.requests.resume, now)
-
-    def timed(self, steps: Steps[T]) -> Steps[T]:
-        """Take long work's steps, and the time for them."""
-        return timed(steps, self._took, self._clock)
-
-    def _took(self, nanoseconds: int) -> None:
-        self._spent_ns += nanoseconds
-
-    def add(self, nanoseconds: int, now: float) -> None:
-        """So much of a thread's time went into a request elsewhere."""
-        self._took(nanoseconds)
-        if self._connection.closed:
-            self.close(now)
-
-    def close(self, now: float) -> None:
-        """The connection is closed: charge for what it has had.
-
-        Or who asks for much, and does not wait for the answer, would have it for nothing.
-        """
-        self._throttle.used.left(self.lap(), now)
-
-    def lap(self) -> int:
-        """Return the time (ns) that was not charged yet, which the caller charges now."""
-        if self._ticking:
-            began, self._began = self._began, self._clock()
-            self._spent_ns += self._began - began
-        self._charged = self._connection.requests.count
-        spent, self._spent_ns = self._spent_ns, 0
-        return spent
-
-    def _run(self, take: Callable[[float], None], now: float) -> None:
-        if self._ticking:  # one side's bytes released a hold of the other
-            take(now)
-            return
-        self._ticking, self._began = True, self._clock()
-        try:
-            take(now)
-        finally:
-            self._ticking = False
-            self._spent_ns += self._clock() - self._began
-        connection = self._connection
-        if (
-            connection.requests.count != self._charged
-            and connection.requests.relaying
-            and not (connection.closed or connection.holds & _REQUEST_WAITS)
-            and (ms := self._throttle.used.spent(self.lap(), now))
-        ):
-            self._throttle.tell(ms, now)

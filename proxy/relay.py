@@ -163,12 +163,14 @@ class _Side(asyncio.Protocol):
 class ClientSide(_Side):
     """The client's half of a relayed connection, and owner of the broker's half."""
 
-    __slots__ = ("_broker", "_shell", "_timer", "connection")
+    __slots__ = ("_broker", "_shell", "_timer", "_wakes_at", "connection")
 
     def __init__(self, shell: Shell) -> None:
         super().__init__(shell)
         self._shell = shell
         self._timer: asyncio.TimerHandle | None = None
+        self._wakes_at = 0.0
+        """When `_timer` is due, in monotonic seconds."""
         self._broker: BrokerSide | None = None
         self.connection: Connection | None = None
 
@@ -187,6 +189,7 @@ class ClientSide(_Side):
         opened = self._shell.opened(self)
         if isinstance(opened, Connection):
             self.connection = opened
+            self._arm()
         elif opened is None:
             self.close()
 
@@ -201,12 +204,8 @@ class ClientSide(_Side):
         if connection is None or connection.closed:
             return
         now = monotonic()
-        stopwatch = connection.stopwatch
         try:
-            if stopwatch is None:
-                connection.requests.client_bytes(data, now)
-            else:
-                stopwatch.client_bytes(data, now)
+            connection.requests.client_bytes(data, now)
         except Exception:
             self.broke(now)
         if connection.commands:
@@ -320,11 +319,25 @@ class ClientSide(_Side):
             case CountAuthenticated():
                 self._shell.authenticated(self)
 
+    def _arm(self) -> None:
+        """Wake up when the connection wants to; what it puts off is seen then."""
+        assert self.connection is not None
+        when = self.connection.next_deadline()
+        if when is not None:
+            self._wake_at(when)
+
     def _wake_at(self, when: float) -> None:
         if self._timer is not None:
+            if self._wakes_at <= when:
+                return
             self._timer.cancel()
-        delay = max(0.0, when - monotonic())
-        self._timer = self._loop.call_later(delay, self.tell, Connection.timer)
+        self._wakes_at = when
+        self._timer = self._loop.call_later(max(0.0, when - monotonic()), self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self.tell(Connection.timer)
+        self._arm()
 
     def _close(self, close: Close) -> None:
         if self._timer is not None:
@@ -370,12 +383,8 @@ class BrokerSide(_Side):
         if connection.closed:
             return
         now = monotonic()
-        stopwatch = connection.stopwatch
         try:
-            if stopwatch is None:
-                connection.broker_bytes(data, now)
-            else:
-                stopwatch.broker_bytes(data, now)
+            connection.broker_bytes(data, now)
         except Exception:
             self._client.broke(now)
         if connection.commands:

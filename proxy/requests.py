@@ -5,46 +5,54 @@ Laws:
 - Nothing is forwarded unless the session is authenticated and alive.
 - A frame is forwarded at a first look, as it was read, in one piece with its neighbours; its
   body is never gathered. Only frames that the proxy answers itself are, within a bound, and those
-  that must be authorized and whose head does not suffice.
-- What must be authorized (`admission` is there) is forwarded at a first look only if it is a
-  Produce to the one topic that was last found to be allowed.
+  that must be authorized, of which too little is here.
+- What must be authorized (`admission` is there) is forwarded at a first look only if it is like a
+  frame that was found to be allowed, in all that mattered for this (`proxy.fingerprints`).
+- What is forwarded is written when all of a read was dealt with (`flush`), or before whatever
+  else is written to the broker.
 - A size is judged before a single byte of its frame is kept, and a long frame, other than a
   Produce, is gathered only where there is room for it (`proxy.room`).
 - What is produced counts towards a quota (`throttle` is there) once per read, before it is judged;
   who is throttled is held behind a whole frame, so that the broker can answer it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from proxy.commands import CloseReason
+from proxy.fingerprints import (
+    CORRELATED,
+    UNLIMITED,
+    Basis,
+    Fingerprint,
+    Fingerprints,
+    pass_over,
+)
 from proxy.frames import (
-    COMPILED,
     FORWARD,
-    LONGEST_BEGINNING,
     MOST_BYTES_OF_A_HEAD,
     MOST_BYTES_OF_A_LOOK,
-    NO_BEGINNING,
     REQUEST_HEAD,
     SIZE,
     SMALLEST_REQUEST,
     UNDECIDED,
-    Beginning,
     Bytes,
     Route,
     cut,
-    pass_run,
-    remember,
 )
-from proxy.responses import MOST_IN_FLIGHT
+from proxy.inflight import MOST_IN_FLIGHT
 from proxy.room import LONG_OF_STRANGERS
+from proxy.throttling import telling
 from proxy.wire.apis import PRODUCE, SASL_APIS, answered_here
 
 if TYPE_CHECKING:
     from proxy.admission import Admission
     from proxy.connection import Connection
     from proxy.throttling import Throttling
+
+NOT_SEEN: Final = -1
+"""Where to go on behind a frame that must be judged as a whole."""
 
 Taker = Callable[[bytes, float], None]
 Gathered = tuple[bytearray, int, Taker]
@@ -55,12 +63,16 @@ class Requests:
 
     __slots__ = (
         "_connection",
+        "_fingerprints",
         "_flows_until",
+        "_forwarded",
+        "_forwarded_from",
+        "_forwarded_to",
         "_inflight",
         "_is_owed",
         "_left",
         "_owed",
-        "_passed",
+        "_produced",
         "_usual",
         "active_at",
         "admission",
@@ -82,7 +94,7 @@ class Requests:
 
     def __init__(self, connection: "Connection", now: float) -> None:
         self._connection = connection
-        self._inflight = connection.responses.inflight
+        self._inflight = connection.inflight
         self._owed = self._inflight.append
         self.most_bytes = connection.rules.request_max_bytes
         """`socket.request.max.bytes`."""
@@ -110,10 +122,16 @@ class Requests:
         """Of authenticated requests, those that the proxy answers included; without SASL's."""
         self.last_at: float | None = None
         """When the last of them arrived; None: none yet."""
-        self._passed: dict[int, Beginning] = {}
-        """By API key and version: how a frame begins that needs no closer look."""
-        self._usual = NO_BEGINNING
-        """That of them which frames began with last."""
+        self._fingerprints = Fingerprints()
+        """Of frames that need no closer look."""
+        self._usual: tuple[Fingerprint, ...] = ()
+        """The one that a frame had last."""
+        self._forwarded: Bytes = b""
+        """What was read, and of which a part is to be written to the broker."""
+        self._forwarded_from = self._forwarded_to = 0
+        """Where that part begins and ends."""
+        self._produced = 0
+        """Bytes of Produces that were forwarded and not counted yet."""
         self.throttle: Throttling | None = None
         """Counts what is used of quotas; None: the client has none."""
         self.held_behind = False
@@ -127,7 +145,8 @@ class Requests:
     def cut_off(self) -> None:
         """No more will come: of a frame that the broker has in part, no answer either."""
         if self._left and self._is_owed:
-            self._inflight.pop()
+            self._inflight.forget_last()
+        self._left = 0
 
     @property
     def mid_frame(self) -> bool:
@@ -137,24 +156,46 @@ class Requests:
     def client_bytes(self, data: Bytes, now: float) -> None:
         """Take what was read from the client."""
         self.active_at = now
+        stopwatch = self._connection.stopwatch
+        started = stopwatch is not None and stopwatch.start()
         pos = self._relay(data, 0, now) if now <= self._flows_until else 0
         if pos < len(data):
             self._take(data, pos, now)
+        else:
+            self.flush()
+        if started and stopwatch is not None:
+            stopwatch.stop(now)
 
     def resume(self, now: float) -> None:
         """Take what could not be dealt with before."""
+        stopwatch = self._connection.stopwatch
+        started = stopwatch is not None and stopwatch.start()
         if self.rest:
             self._take(b"", 0, now)
         self._connection.long_work.leave_room()
+        if started and stopwatch is not None:
+            stopwatch.stop(now)
 
     def guard(self, admission: "Admission | None") -> None:
         """Look closer at all requests again, and have `admission`, if any, authorize them."""
         self.admission = admission
-        self._passed.clear()
-        self._usual = NO_BEGINNING
+        self.forget()
+
+    def forget(self) -> None:
+        """Look closer at all requests again."""
+        self._fingerprints.clear()
+        self._usual = ()
+
+    def remember(self, frame: Bytes, at: int, size: int, basis: Basis, route: Route) -> None:
+        """Forward what is like the frame of `size` at `at` at a first look, if that is worth it."""
+        if basis.is_short:
+            found = Fingerprint(frame, at, size, basis, route, self.most_bytes)
+            self._fingerprints.add(found)
+            self._usual = (found,)
 
     def _take(self, data: Bytes, pos: int, now: float) -> None:
         if self.rest:
+            self.flush()
             data, pos, self.rest = b"".join((self.rest, data[pos:])), 0, b""
         end = len(data)
         while pos < end:
@@ -169,6 +210,7 @@ class Requests:
                 self._connection.renew_login()
             elif (pos := self._pass(data, at, end, now)) == at:
                 break
+        self.flush()
         if pos < end and not self._connection.closed:
             self.rest = bytes(data[pos:])
         self.reconsider()
@@ -199,91 +241,119 @@ class Requests:
         self._flows_until = min(self.expires_at, self.renew_at) if flowing else -inf
 
     def _relay(self, data: Bytes, start: int, now: float) -> int:
-        """Forward the frames at `start` that begin as one did that passed; return where others do.
-
-        The innermost loop of the proxy: a run of one API key and version.
-        """
-        end, pos, count = len(data), start, 0
-        read, width, key, beginning, route = self._usual
-        smallest, most, owed = width - 4, self.most_bytes, self._owed
-        if COMPILED and type(data) is bytes:
-            pos, count, its_key = pass_run(data, start, width, key, beginning, route, most, owed)
-        while end - pos >= width:
-            size, its_key, correlation_id, its_beginning = read(data, pos)
-            if its_beginning != beginning or its_key != key or size < smallest or size > most:
+        """Forward the frames at `start` that are recognised; return where others begin."""
+        end, pos = len(data), self._pass_alike(self._usual, data, start, now)
+        while end - pos >= CORRELATED:
+            at = pos
+            pos = self._pass_alike(self._fingerprints.of(data, at), data, at, now)
+            if pos == at:
                 break
-            owed((correlation_id, route))
-            count += 1
-            pos += size + 4
-        if not count:
-            if end - start >= width and its_key != key and its_key in self._passed:
-                self._usual = self._passed[its_key]
-                return self._relay(data, start, now)
-            return start
-        after = self._forward(route, data, start, pos, end, count, now)
-        if self.throttle is not None and route.api_key == PRODUCE:
-            self.throttle.produced(pos - start - 4 * count, now)
-        return after
+        if pos > start:
+            pos = self._forward(data, start, pos, now)
+            if self._produced:
+                self._count_produced(now)
+        return pos
+
+    def _pass_alike(
+        self, fingerprints: Sequence[Fingerprint], data: Bytes, pos: int, now: float
+    ) -> int:
+        """Pass over the frames at `pos` that have one of these, all the same one."""
+        for found in fingerprints:
+            limit = UNLIMITED
+            if found.max_bytes and self.throttle is not None:
+                limit = self.throttle.fetches_at_once(found.max_bytes, now)
+            after, count = pass_over(data, pos, found, limit, self._owed)
+            if not count:
+                continue
+            if fingerprints is not self._usual:
+                self._usual = (found,)
+            route = found.route
+            route.requests += count
+            route.request_bytes += after - pos
+            self.count += count
+            if self.throttle is not None and route.api_key == PRODUCE:
+                self._produced += after - pos - SIZE.size * count
+            return after
+        return pos
+
+    def _count_produced(self, now: float) -> None:
+        size, self._produced = self._produced, 0
+        if self.throttle is not None:
+            self.throttle.produced(size, now)
 
     def relay_one(
-        self, data: Bytes, pos: int, end: int, now: float, behind: int | None = None
+        self, data: Bytes, pos: int, end: int, now: float, basis: Basis | None = None
     ) -> int:
-        """Forward the frame at `pos`, and others from now on that begin as it does up to `behind`.
+        """Forward the frame at `pos`, and others from now on that are like it in what `basis` says.
 
-        `behind` 0: no others; None: up to where it says. Returns `pos` if it cannot be forwarded.
+        None: in what decides whether it is answered. Returns `pos` if it cannot be forwarded.
         """
         size, key, correlation_id, length = REQUEST_HEAD.unpack_from(data, pos)
         route = self._connection.target.routes[key]
-        if behind is None and self.throttle is not None and self.throttle.bounds(route.api_key):
-            return self.throttle.relay_fetch(data, pos, end, now)
         self._connection.long_work.spend(0)
         after = pos + SIZE.size + size
-        at = pos + REQUEST_HEAD.size + max(length, 0)
-        verdict, seen = (
-            (FORWARD, at) if route.check is None else route.check(data, at, min(after, end))
-        )
+        here = min(after, end)
+        verdict, seen = FORWARD, pos + REQUEST_HEAD.size + max(length, 0)
+        if route.check is not None:
+            verdict, seen = route.check(data, seen, here)
         if verdict == UNDECIDED:
             if after <= end or end - pos > MOST_BYTES_OF_A_LOOK:  # enough was here
                 self._connection.end(CloseReason.MALFORMED_FRAME, now)
             return pos
         if verdict == FORWARD:
             self._owed((correlation_id, route))
-            seen = seen if behind is None else behind
-            if pos < seen <= min(after, end, pos + LONGEST_BEGINNING):
-                self._usual = remember(self._passed, key, data, pos, seen, route)
-        upto = self._forward(route, data, pos, after, end, 1, now)
+            basis = basis or Basis(((CORRELATED, seen - pos),))
+            if basis.spans and max(seen - pos, basis.spans[-1][1]) <= here - pos:
+                self.remember(data, pos, size, basis, route)
+        route.requests += 1
+        route.request_bytes += after - pos
+        self.count += 1
+        upto = self._forward(data, pos, after, now)
         self._is_owed = verdict == FORWARD
         if self.throttle is not None and route.api_key == PRODUCE:
             self.throttle.produced(size, now)
         return upto
 
-    def _forward(
-        self, route: Route, data: Bytes, start: int, after: int, end: int, count: int, now: float
-    ) -> int:
-        """Write `count` frames to the broker, of the last one as much as is here."""
-        write = self.to_broker
-        assert write is not None
-        route.requests += count
-        route.request_bytes += after - start
-        if after > end:
-            self._left, self._is_owed = after - end, True
+    def _forward(self, data: Bytes, start: int, after: int, now: float) -> int:
+        """Have frames written to the broker, of the last one as much as is here."""
+        if after > len(data):
+            self._left, self._is_owed = after - len(data), True
             self._flows_until = -inf
-            after = end
-        self.count += count
+            after = len(data)
         self.bytes += after - start
         self.last_at = now
-        whole = after - start == len(data) and type(data) is bytes
-        write(data if whole else cut(data, start, after))
+        self._put(data, start, after)
         if len(self._inflight) > MOST_IN_FLIGHT:
             self._connection.too_many_in_flight()
         return after
 
-    def _cut_through(self, data: Bytes, pos: int, end: int, now: float) -> int:
+    def _put(self, data: Bytes, start: int, end: int) -> None:
+        """Have bytes written to the broker, in one piece with those before them."""
+        if data is not self._forwarded or start != self._forwarded_to:
+            self.flush()
+            self._forwarded, self._forwarded_from = data, start
+        self._forwarded_to = end
+
+    def flush(self) -> None:
+        """Write what was forwarded."""
+        data, start, end = self._forwarded, self._forwarded_from, self._forwarded_to
+        if end == start:
+            return
+        self._forwarded, self._forwarded_from, self._forwarded_to = b"", 0, 0
         assert self.to_broker is not None
+        self.to_broker(cut(data, start, end))
+
+    def write(self, frame: bytes) -> None:
+        """Write a frame that was not read here to the broker, behind those that were."""
+        self.flush()
+        assert self.to_broker is not None
+        self.to_broker(frame)
+
+    def _cut_through(self, data: Bytes, pos: int, end: int, now: float) -> int:
         after = min(pos + self._left, end)
         self._left -= after - pos
         self.bytes += after - pos
-        self.to_broker(cut(data, pos, after))
+        self._put(data, pos, after)
         if self.held_behind and not self._left:
             self.held_behind = False
             self._connection.throttled(now)
@@ -317,47 +387,63 @@ class Requests:
 
     def _admit(self, key: int, data: Bytes, pos: int, end: int, now: float) -> int:
         """Take a request of a live session that is to be answered here, or say what it lacks."""
-        connection, admission, throttle = self._connection, self.admission, self.throttle
+        connection = self._connection
         api_key, api_version = key >> 16, key & 0xFFFF
-        if throttle is not None:
-            if throttle.defers(api_key, now):
-                return pos
-            admission = admission or throttle.admission(api_key)
-        size: int = SIZE.unpack_from(data, pos)[0]
-        taker: Taker | None = None
+        if self.throttle is not None and self.throttle.defers(api_key, now):
+            return pos
         if answered_here(api_key, api_version):
-            taker = connection.dialogue.answer_whole
+            size: int = SIZE.unpack_from(data, pos)[0]
             if api_key in SASL_APIS and size > connection.rules.sasl_max_receive_size:
                 connection.end(CloseReason.OVERSIZE_FRAME, now)
-                return pos
+            elif connection.long_work.has_room(size, now):
+                return self._take_whole(data, pos, end, now, connection.dialogue.answer_whole)
         elif key not in connection.target.routes:
             connection.end(CloseReason.UNSUPPORTED_API, now)
         elif self.to_broker is None:
             connection.connect()
-        elif admission is None:
-            return self.relay_one(data, pos, end, now)
-        elif api_key == PRODUCE:
-            return self._authorize_produce(admission, api_version, data, pos, end, now)
         else:
-            taker = admission.judge if throttle is None else throttle.judge
-        if taker is not None and connection.long_work.has_room(size, now):
-            return self._take_whole(data, pos, end, now, taker)
+            return self._authorize(api_key, data, pos, end, now)
         return pos
 
-    def _authorize_produce(
-        self, admission: "Admission", api_version: int, data: Bytes, pos: int, end: int, now: float
+    def _authorize(self, api_key: int, data: Bytes, pos: int, end: int, now: float) -> int:
+        """Forward the frame at `pos`, or have it judged."""
+        admission, throttle = self.admission, self.throttle
+        if throttle is not None:
+            admission = admission or throttle.admission(api_key)
+        if admission is None:
+            if throttle is not None and throttle.bounds(api_key):
+                return throttle.relay_fetch(data, pos, end, now)
+            return self.relay_one(data, pos, end, now)
+        after = self._relay_allowed(admission, data, pos, end, now)
+        if after != NOT_SEEN:
+            return after
+        size: int = SIZE.unpack_from(data, pos)[0]
+        if api_key == PRODUCE or self._connection.long_work.has_room(size, now):
+            return self._take_whole(data, pos, end, now, self._connection.verdicts.judge)
+        return pos
+
+    def _relay_allowed(
+        self, admission: "Admission", data: Bytes, pos: int, end: int, now: float
     ) -> int:
-        """Forward a Produce to one topic that is allowed; gather any other to be judged."""
-        size, _, _, length = REQUEST_HEAD.unpack_from(data, pos)
+        """Forward the frame at `pos` if a look at it shows that it is allowed.
+
+        Returns where to go on; `pos` itself: when more of it is here; `NOT_SEEN`: it must be
+        judged as a whole.
+        """
+        size, key, _, length = REQUEST_HEAD.unpack_from(data, pos)
         after = pos + SIZE.size + size
-        at = pos + REQUEST_HEAD.size + max(length, 0)
-        behind = admission.allowed_topic(api_version, data, at, min(after, end))
-        if behind is not None:
-            return self.relay_one(data, pos, end, now, behind)
-        if end < after and end - pos < MOST_BYTES_OF_A_HEAD:
-            return pos  # its head may not be here yet
-        taker = admission.judge if self.throttle is None else self.throttle.judge
-        return self._take_whole(data, pos, end, now, taker)
+        basis = None
+        if key >> 16 == PRODUCE:
+            at = pos + REQUEST_HEAD.size + max(length, 0)
+            basis = admission.look.beginning(key & 0xFFFF, data, pos, at, min(after, end))
+            if basis is None and end < after and end - pos < MOST_BYTES_OF_A_HEAD:
+                return pos  # its head may not be here yet
+        if basis is None and after <= end:
+            basis = admission.look.whole(data, pos, after)
+        throttle, asks = self.throttle, 0 if basis is None else basis.max_bytes
+        if basis is None or (asks and throttle is not None and throttle.lowers(asks, now)):
+            return NOT_SEEN
+        return self.relay_one(data, pos, end, now, basis)
 
     def answered(self, size: int, now: float) -> None:
         """A request of `size` bytes behind its size field is answered here."""
@@ -365,18 +451,27 @@ class Requests:
         self.bytes += SIZE.size + size
         self.last_at = now
 
-    def forward_judged(self, frame: bytes, route: Route, owed: Route | None, now: float) -> None:
-        """Forward a whole frame that was judged; `owed` None: the broker will not answer it."""
-        if self.throttle is not None:
-            if self.throttle.bounds(route.api_key):
-                frame = self.throttle.bounded(frame, now) or frame
-            owed = self.throttle.telling(owed)
+    def forward_judged(
+        self, frame: bytes, route: Route, owed: Route | None, told_ms: int, now: float
+    ) -> None:
+        """Forward a whole frame that was judged; `owed` None: the broker will not answer it.
+
+        `told_ms`: the throttle time that the response is to tell.
+        """
+        if self.throttle is not None and self.throttle.bounds(route.api_key):
+            frame = self.throttle.bounded(frame, now) or frame
         if owed is not None:
-            self._owed((REQUEST_HEAD.unpack_from(frame)[2], owed))
-        self._forward(route, frame, 0, len(frame), len(frame), 1, now)
+            owed = telling(owed, told_ms) if told_ms else owed
+            self._inflight.owe(REQUEST_HEAD.unpack_from(frame)[2], owed)
+        route.requests += 1
+        route.request_bytes += len(frame)
+        self.count += 1
+        self._forward(frame, 0, len(frame), now)
+        self.flush()
 
     def _take_whole(self, data: Bytes, pos: int, end: int, now: float, taker: Taker) -> int:
         """Gather the frame at `pos` for `taker`, which is given what is behind its size."""
+        self.flush()  # what comes of it comes after what was forwarded
         size: int = SIZE.unpack_from(data, pos)[0]
         self._connection.long_work.spend(size)
         begin = pos + SIZE.size

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from proxy.commands import CloseReason
-from proxy.frames import Bytes, Route
+from proxy.frames import Route
 from proxy.room import Room
 from proxy.steps import Steps, T
 from proxy.wire.api_versions import ApiVersionsAnswers
@@ -93,18 +93,14 @@ class Rules:
 
 
 class Stopwatch(Protocol):
-    """Takes what a connection's sockets bring in its place, and the time that this takes."""
+    """Measures the time that a connection takes, and charges for it."""
 
-    def client_bytes(self, data: Bytes, now: float) -> None:
-        """Take what was read from the client."""
+    def start(self) -> bool:
+        """Begin to measure; False: it is being measured already."""
         ...
 
-    def broker_bytes(self, data: Bytes, now: float) -> None:
-        """Take what was read from the broker."""
-        ...
-
-    def resume(self, now: float) -> None:
-        """Have the client's requests go on that waited."""
+    def stop(self, now: float) -> None:
+        """What began with `start` is done."""
         ...
 
     def timed(self, steps: Steps[T]) -> Steps[T]:

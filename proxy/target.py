@@ -10,7 +10,6 @@ from proxy.frames import (
     check_produce,
     look_closer,
     route_key,
-    unchanged,
 )
 from proxy.routing.discovery import Target
 from proxy.wire.addresses import Resolve, rewrite
@@ -83,8 +82,7 @@ class BrokerView:
             check = look_closer
         resolve = self._resolve
         if resolve is None or not carries_addresses(api_key, version):
-            metered = self._metered and api_key in FETCHES
-            return Route(api_key, version, check, unchanged if metered else None)
+            return Route(api_key, version, check, metered=self._metered and api_key in FETCHES)
 
         def transform(content: bytes) -> bytes:
             return rewrite(api_key, version, content, resolve)

@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING
 
 from proxy.commands import CloseReason
 from proxy.errors import BrokerFault
+from proxy.fingerprints import CORRELATED, JUDGE_EACH, UNLIMITED, Basis
 from proxy.frames import (
     MOST_BYTES_OF_A_LOOK,
-    OWN_ANSWER,
     SIZE,
     Amendment,
     Bytes,
     LongTransform,
     Route,
-    unchanged,
 )
 from proxy.quota.throttle import Throttle
 from proxy.wire.apis import FETCHES, MUTATIONS, PRODUCE, SASL_APIS
-from proxy.wire.fetch_bounds import lowered
+from proxy.wire.fetch_bounds import lowered, max_bytes_of_fetch
 from proxy.wire.throttle_times import has_throttle_time, is_first, patch, patch_in_place
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 class Throttling:
     """What follows from what one connection uses: it is told, and held."""
 
-    __slots__ = ("_connection", "_to_tell", "mutations", "used")
+    __slots__ = ("_connection", "mutations", "used")
 
     def __init__(self, connection: "Connection", used: Throttle) -> None:
         self._connection = connection
@@ -40,8 +39,6 @@ class Throttling:
         """Counts what is used."""
         self.mutations: MutationLimiter | None = None
         """Limits the creation and deletion of topics; None: nobody does."""
-        self._to_tell = 0
-        """Throttle time (ms) of the Produce that is being judged."""
 
     @property
     def held_until(self) -> float:
@@ -50,16 +47,13 @@ class Throttling:
 
     def tell(self, throttle_time_ms: int, now: float, api_key: int | None = None) -> None:
         """Tell the client in the response that it is owed last (to `api_key`), and hold it."""
-        inflight = self._connection.responses.inflight
-        for index in range(-1, -len(inflight) - 1, -1):
-            correlation_id, owed = inflight[index]
-            if correlation_id == OWN_ANSWER:
-                continue
-            if api_key in (None, owed.api_key) and has_throttle_time(
-                owed.api_key, owed.api_version
-            ):
-                inflight[index] = correlation_id, telling(owed, throttle_time_ms)
-                break
+        self._connection.inflight.amend_last(
+            lambda owed: (
+                api_key in (None, owed.api_key)
+                and has_throttle_time(owed.api_key, owed.api_version)
+            ),
+            lambda owed: telling(owed, throttle_time_ms),
+        )
         self.hold(now)
 
     def hold(self, now: float) -> None:
@@ -100,57 +94,52 @@ class Throttling:
         ):
             self._connection.throttled(now)
             return True
-        deferred = self.bounds(api_key) and self._connection.responses.owes_fetch
+        deferred = self.bounds(api_key) and self._connection.inflight.owes_fetch
         if deferred:
             self._connection.too_many_in_flight()
         return deferred
+
+    def lowers(self, max_bytes: int, now: float) -> bool:
+        """Whether a Fetch may not ask for so much now."""
+        return self.used.bounds_fetches and not self.used.passes_fetch(max_bytes, now)
+
+    def fetches_at_once(self, max_bytes: int, now: float) -> int:
+        """How many Fetches that ask for so much may pass as they came."""
+        used, inflight = self.used, self._connection.inflight
+        if not used.bounds_fetches:
+            return UNLIMITED
+        if not used.passes_fetch(max_bytes, now):
+            return 0
+        at_once = used.fetches_left(max_bytes) - len(inflight)
+        return at_once if at_once > 0 else int(not inflight.owes_fetch)
 
     def relay_fetch(self, data: Bytes, pos: int, end: int, now: float) -> int:
         """Forward the Fetch at `pos`, bounded; return `pos` itself for want of bytes."""
         requests = self._connection.requests
         size: int = SIZE.unpack_from(data, pos)[0]
         after = min(pos + SIZE.size + size, end)
-        frame = self.bounded(bytes(data[pos:after]), now)
-        if frame is None:
+        frame = bytes(data[pos:after])
+        bounded = self.bounded(frame, now)
+        if bounded is None:
             if after - pos == SIZE.size + size or after - pos > MOST_BYTES_OF_A_LOOK:
                 self._connection.end(CloseReason.MALFORMED_FRAME, now)
             return pos
-        # none that begins as it does shall pass unseen
-        return pos + requests.relay_one(frame, 0, len(frame), now, 0)
+        if bounded is frame:
+            return requests.relay_one(data, pos, end, now, _basis(frame))
+        return pos + requests.relay_one(bounded, 0, len(bounded), now, JUDGE_EACH)
 
     def bounded(self, frame: bytes, now: float) -> bytes | None:
         """Return a Fetch that asks for no more than it may; None: too little of it is here."""
         return lowered(frame, self.used.most_fetched(now))
 
-    # A request that must be authorized, or limited
+    # What the proxy answers
 
-    def judge(self, content: bytes, now: float) -> None:
-        """Have it judged by who judges now, perhaps not as when it began; count a Produce, whatever
-        becomes of it."""
-        requests, api_key = self._connection.requests, int.from_bytes(content[:2])
-        admission = requests.admission or self.admission(api_key)
-        if admission is None:
-            frame = SIZE.pack(len(content)) + content
-            requests.relay_one(frame, 0, len(frame), now)
-            return
-        ms = self.used.produced(len(content), now) if api_key == PRODUCE else 0
-        self._to_tell = ms
-        admission.judge(content, now)
-        if ms:
-            self.hold(now)
-
-    def telling(self, owed: Route | None) -> Route | None:
-        """Return what is owed for a request that was judged; None: no answer that could tell."""
-        ms, self._to_tell = self._to_tell, 0
-        return telling(owed, ms) if ms and owed is not None else owed
-
-    def answer(self, frame: bytes, key: int, now: float) -> None:
+    def answer(self, frame: bytes, key: int, now: float, ms: int = 0) -> None:
         """Answer the client, when its turn comes, and tell it what it has used; then hold it.
 
         `key`: API key and version of the answer, as `route_key` has them; below 0: it is SASL's,
-        and what was used is told with the next.
+        and what was used is told with the next. `ms`: throttle time of a Produce, at least.
         """
-        ms, self._to_tell = self._to_tell, 0
         if key >= 0:
             ms = max(ms, self._used_for(frame, key >> 16, now))
         self._connection.responses.answer(_told(frame, key, ms) if ms else frame)
@@ -169,6 +158,15 @@ class Throttling:
         return ms
 
 
+def _basis(frame: bytes) -> Basis:
+    """What it depends on that a Fetch may pass as it came: how much it asks for."""
+    asked = max_bytes_of_fetch(frame)
+    if asked is None:
+        return JUDGE_EACH
+    max_bytes, behind = asked
+    return Basis(((CORRELATED, behind),), max_bytes=max(1, max_bytes))
+
+
 def _told(frame: bytes, key: int, throttle_time_ms: int) -> bytes:
     try:
         content = patch(key >> 16, key & 0xFFFF, frame[SIZE.size :], throttle_time_ms)
@@ -183,20 +181,15 @@ def telling(owed: Route, throttle_time_ms: int) -> Amendment:
 
     def transform(content: bytes) -> bytes:
         changed = content if owed.transform is None else owed.transform(content)
-        return patch(api_key, api_version, changed, throttle_time_ms) if changed else changed
+        return patch(api_key, api_version, changed, throttle_time_ms)
 
     def long_transform(size: int) -> LongTransform:
         return TellingHead(owed, size, throttle_time_ms)
 
     in_passing = is_first(api_key, api_version) and (
-        owed.long_transform is not None or passes_as_it_came(owed)
+        owed.long_transform is not None or owed.transform is None
     )
     return Amendment(owed, transform, long_transform if in_passing else None)
-
-
-def passes_as_it_came(owed: Route) -> bool:
-    """Whether nothing is changed in a response."""
-    return owed.transform is None or owed.transform is unchanged
 
 
 class TellingHead:

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from proxy.commands import CloseReason, DeriveKeys, SeekIdentity
-from proxy.frames import Amendment, Route
+from proxy.commands import CloseReason, DeriveKeys, SeekIdentity, WakeAt
 from proxy.holds import Hold
+from proxy.inflight import ASKED_ID, Question
 from proxy.wire.apis import response_body_at
 from proxy.wire.primitives import Malformed
 from proxy.wire.request import CLIENT_ID, request_frame
@@ -30,31 +30,33 @@ RENEW_AFTER: Final = 0.85, 0.95
 that not all come at once and that each comes in time."""
 LEAST_INTERVAL: Final = 1.1
 """Seconds between two logins: Kafka refuses a second one within one second (KIP-368)."""
+LOOK_SECONDS: Final = 1.0
+"""Between two looks whether an answer is due."""
 PATIENCE: Final = 10.0
 """Seconds for an answer, once those before it are there."""
-_CORRELATION_ID: Final = 0
-"""Answers come in order, so any would do."""
 
 
 class UpstreamLogin:
     """Who the proxy is on one connection to a broker. See the laws at the head of this module."""
 
-    __slots__ = ("_connection", "_is_renewal", "_login", "_overdue_at", "_owed")
+    __slots__ = ("_connection", "_is_renewal", "_login", "_looks_at", "_overdue_at", "_owed")
 
     def __init__(self, connection: "Connection") -> None:
         self._connection = connection
         self._is_renewal = False
         self._login: Login | None = None
         """What is under way; None: nothing, or our identity is looked up."""
-        self._owed: Route | None = None
+        self._owed: Question | None = None
         """What stands in the queue for the answer that is waited for."""
         self._overdue_at: float | None = None
         """When it is missed; None: it is not its turn yet."""
+        self._looks_at = inf
+        """When it is looked whether it is its turn (monotonic seconds)."""
 
     def begin(self) -> None:
         """Log in, or log in again, before anything else is sent."""
         self._connection.requests.renew_at = inf
-        self._connection.hold_client(Hold.LOGIN)
+        self._connection.hold(Hold.LOGIN)
         self._connection.commands.append(SeekIdentity())
 
     def identified(self, exchange: ClientExchange, now: float) -> None:
@@ -80,10 +82,15 @@ class UpstreamLogin:
         if self._login is not None:
             self.failed(LoginError("it closed the connection instead of answering"), now)
 
+    def next_deadline(self) -> float:
+        """When `timer` has anything to do; infinity: never."""
+        return inf if self._owed is None else self._looks_at
+
     def timer(self, now: float) -> None:
         """Give up on a broker that does not answer; others' requests may take their time first."""
-        inflight = self._connection.responses.inflight
-        is_due = bool(inflight) and inflight[0][1] is self._owed
+        self._looks_at = now + LOOK_SECONDS
+        owed = self._connection.inflight.next
+        is_due = owed is not None and owed[1] is self._owed
         if not is_due or self._connection.client_is_full:
             self._overdue_at = None
         elif self._overdue_at is None:
@@ -99,29 +106,26 @@ class UpstreamLogin:
             return
         match following:
             case Say():
-                self._say(following)
+                self._say(following, now)
             case Derive(work):
                 self._connection.commands.append(DeriveKeys(work))
             case LoggedIn(session_lifetime_ms):
                 self._succeeded(session_lifetime_ms, now)
 
-    def _say(self, say: Say) -> None:
-        connection = self._connection
-        route = Amendment(Route(say.api_key, say.api_version), self._answered)
-        self._owed, self._overdue_at = route, None
-        connection.responses.inflight.append((_CORRELATION_ID, route))
-        assert connection.requests.to_broker is not None
-        connection.requests.to_broker(
-            request_frame(say.api_key, say.api_version, _CORRELATION_ID, CLIENT_ID, say.body)
+    def _say(self, say: Say, now: float) -> None:
+        question = Question(say.api_key, say.api_version, self._answered)
+        self._owed, self._overdue_at, self._looks_at = question, None, now + LOOK_SECONDS
+        self._connection.commands.append(WakeAt(self._looks_at))
+        self._connection.ask(
+            question, request_frame(say.api_key, say.api_version, ASKED_ID, CLIENT_ID, say.body)
         )
 
-    def _answered(self, content: bytes) -> bytes:
-        """Take the broker's answer, of which the client is told nothing."""
-        login, owed, now = self._login, self._owed, self._connection.active_at
+    def _answered(self, content: bytes, now: float) -> None:
+        """Take the broker's answer."""
+        login, owed = self._login, self._owed
         self._owed = None
         if login is not None and owed is not None:
             self._advance(lambda: login.answered(_body(owed, content)), now)
-        return b""
 
     def _succeeded(self, session_lifetime_ms: int, now: float) -> None:
         connection = self._connection
@@ -134,7 +138,7 @@ class UpstreamLogin:
         connection.release(Hold.LOGIN, now)
 
 
-def _body(route: Route, content: bytes) -> bytes:
+def _body(route: Question, content: bytes) -> bytes:
     """Return a response's body, behind its header. Raises LoginError."""
     try:
         return content[response_body_at(route.api_key, route.api_version, content) :]

@@ -274,8 +274,6 @@ class Worker:
             due = self.loop.time() + TICK
             await asyncio.sleep(TICK)
             self._tally.observe(registry.EVENT_LOOP_LAG, max(0.0, self.loop.time() - due))
-            for client in self._clients():
-                client.tell(Connection.timer)
             if time.time() // 60 != minute:
                 minute = time.time() // 60
                 await self._sweep()

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("proxy", "sasl", "metrics")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -61,8 +59,6 @@ MAY_READ_A_CLOCK = MAY_KNOW_ASYNCIO | {
 PROGRAMS = ("proxy/cli/", "proxy/demo/")
 """Run by people, for as long as it takes."""
 
-MOST_LINES = 400
-
 
 def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
@@ -104,9 +100,3 @@ def test_only_the_shell_reads_a_clock() -> None:
 def test_nobody_imports_tests_or_benchmarks() -> None:
     guilty = [relative(path) for path in MODULES if {"tests", "benchmarks"} & {*imported(path)}]
     assert guilty == []
-
-
-@pytest.mark.parametrize("path", MODULES, ids=relative)
-def test_modules_stay_small(path: Path) -> None:
-    """Aim at 100 to 300 lines; what is longer belongs to more than one question."""
-    assert len(path.read_text().splitlines()) <= MOST_LINES

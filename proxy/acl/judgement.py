@@ -160,6 +160,39 @@ def names_of(topics: TopicNames, ids: Iterable[bytes]) -> dict[bytes, str | None
     return names
 
 
+class FetchSessions:
+    """The fetch sessions in which everything is allowed on one connection."""
+
+    __slots__ = ("_ended", "_known")
+
+    def __init__(self, ended: Callable[[], None] = lambda: None) -> None:
+        """`ended` is called when one of them is no more."""
+        self._ended = ended
+        self._known: set[int] | None = None
+        """None: there was none yet, which is the case on most connections."""
+
+    def __contains__(self, session: object) -> bool:
+        return self._known is not None and session in self._known
+
+    def add(self, session: int) -> None:
+        """Know one more session."""
+        if self._known is None:
+            self._known = set()
+        self._known.add(session)
+
+    def discard(self, session: int) -> None:
+        """Know a session no more, if it was known."""
+        if self._known is not None and session in self._known:
+            self._known.discard(session)
+            self._ended()
+
+    def clear(self) -> None:
+        """Know none any more."""
+        if self._known:
+            self._known.clear()
+            self._ended()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inquiry:
     """One request to be judged."""
@@ -172,7 +205,7 @@ class Inquiry:
     listed: Sequence[str] | None = None
     """The names of all topics, in order, as of now; None: whoever needs them raises
     `TopicsUnlisted`."""
-    fetch_sessions: set[int] = field(default_factory=set)
+    fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
     """The fetch sessions of this connection (KIP-227) in which everything is allowed as of now."""
     brokers_make_topics: bool = True
     """Whether Metadata makes topics that are missing: the brokers' `auto.create.topics.enable`."""

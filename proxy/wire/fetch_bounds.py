@@ -55,6 +55,18 @@ def lowered(frame: bytes, most: int) -> bytes | None:
     return frame if asked <= most else frame[:at] + INT32.pack(most) + frame[behind:]
 
 
+def max_bytes_of_fetch(frame: bytes) -> tuple[int, int] | None:
+    """Return what a Fetch asks for, and where that ends in its frame; None: it is no Fetch, or too
+    little of it is here."""
+    _, api_key, api_version, _, length = _HEAD.unpack_from(frame)
+    if api_key != FETCH:
+        return None
+    try:
+        return int32(frame, _max_bytes_at(api_key, api_version, frame, _HEAD.size + max(length, 0)))
+    except Malformed:
+        return None
+
+
 def _max_bytes_at(api_key: int, api_version: int, frame: View, at: int) -> int:
     """Return where max_bytes stands in a request whose client id ends at `at`."""
     if is_flexible(api_key, api_version):

@@ -15,8 +15,7 @@ from typing import Final
 
 from proxy.bulk import BUFFER_BYTES
 from proxy.connection import Connection
-from proxy.frames import OWN_ANSWER
-from proxy.responses import MOST_IN_FLIGHT
+from proxy.inflight import MOST_IN_FLIGHT
 from sasl.states import Enforcement
 from tests.fuzz.fuzz_sasl import mutate
 from tests.fuzz.rounds import arg_parser, run
@@ -67,7 +66,7 @@ class Fuzzer:
                 break
             self.step(play, good)
             assert play.kept_bytes <= MOST_KEPT, play.kept_bytes
-            assert len(play.connection.responses.inflight) <= MOST_IN_FLIGHT + BUFFER_BYTES // 14
+            assert len(play.connection.inflight) <= MOST_IN_FLIGHT + BUFFER_BYTES // 14
         if good:
             received = [struct.unpack_from(">i", frame)[0] for frame in play.received]
             ours = [correlation_id for correlation_id in received if correlation_id >= 100]
@@ -115,8 +114,7 @@ class Fuzzer:
 
     def answer(self, play: Play, good: bool) -> None:
         """Answer some of what the broker was asked, in order, well or badly."""
-        inflight = play.connection.responses.inflight
-        entries = [entry[0] for entry in inflight if entry[0] != OWN_ANSWER]
+        entries = play.connection.inflight.correlation_ids
         whole = entries[: self.rng.randint(0, 4)]
         if play.connection.requests.mid_frame and len(whole) == len(entries):
             whole = whole[:-1]  # an honest broker answers no part of a request

@@ -18,7 +18,7 @@ class Judge:
         self.topics: KnownTopics = {} if known is None else known
 
     def admit(self, connection: Connection, _principal: str) -> Admission:
-        return Admission(connection, self.rights, self.topics)
+        return Admission(self.rights, self.topics, forget=connection.requests.forget)
 
     def is_super_user(self, _principal: str) -> bool:
         return False

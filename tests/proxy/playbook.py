@@ -32,6 +32,7 @@ from proxy.commands import (
 from proxy.connection import Connection
 from proxy.enforcement import EnforcementPolicy, Override
 from proxy.frames import Route
+from proxy.inflight import Answer
 from proxy.room import Room
 from proxy.routing.discovery import Target
 from proxy.rules import Quotas, Rights, Rules, Unjudged
@@ -245,7 +246,8 @@ class Play:
         """What the connection holds of its peers' bytes."""
         requests, responses = self.connection.requests, self.connection.responses
         gathered = [one[0] for one in (requests.gathered, responses._gathered) if one]
-        kept = (requests.rest, responses.rest, *gathered, *responses._own)
+        own = [one.frame for _, one in self.connection.inflight._queue if isinstance(one, Answer)]
+        kept = (requests.rest, responses.rest, *gathered, *own)
         return sum(map(len, kept))
 
     @property
@@ -262,11 +264,10 @@ class Play:
             self._unread[side] = self._unread[side][BUFFER_BYTES:]
             buffer = bytearray(read)
             data = memoryview(buffer) if self.reads_bulk else read
-            connection, stopwatch = self.connection, self.connection.stopwatch
             if side == "client":
-                (stopwatch or connection.requests).client_bytes(data, self.now)
+                self.connection.requests.client_bytes(data, self.now)
             else:
-                (stopwatch or connection).broker_bytes(data, self.now)
+                self.connection.broker_bytes(data, self.now)
             buffer[:] = b"\xee" * len(buffer)  # whoever keeps the buffer, not the bytes, is seen
             self.carry_out()
 

@@ -81,7 +81,7 @@ class Office:
     def may(self, operation: Operation, name: str) -> bool:
         admission = self.connection.requests.admission
         assert admission is not None
-        admission._asks(self.connection)
+        admission._asks()
         return admission._authority.may(operation, ResourceType.TOPIC, name)
 
 

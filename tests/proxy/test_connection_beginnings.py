@@ -4,10 +4,12 @@ import struct
 
 import pytest
 
-from proxy.frames import LONGEST_BEGINNING, MOST_BEGINNINGS
+from proxy.fingerprints import MAX_FINGERPRINTED_BYTES, MAX_FINGERPRINTS
 from proxy.wire.apis import FETCH, METADATA
 from tests.proxy.frames_given import fetch, produce, request, response
 from tests.proxy.playbook import Play, logged_in
+
+LIST_OFFSETS = 2
 
 
 def known(*frames: bytes, **options: int) -> Play:
@@ -81,13 +83,13 @@ def test_another_client_id_passes_too(name: str) -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    play = known(produce(10, client_id="x" * LONGEST_BEGINNING))
+    play = known(produce(10, client_id="x" * MAX_FINGERPRINTED_BYTES))
     requests = play.connection.requests
-    assert requests._passed == {}
+    assert len(requests._fingerprints) == 0
     remembered = []
     for key in sorted(play.connection.target.routes):
-        if key >> 16 in (FETCH, METADATA):
+        if key >> 16 in (FETCH, METADATA, LIST_OFFSETS):
             play.client(request(key >> 16, key & 0xFFFF, 11))
-            remembered.append(len(requests._passed))
-    assert max(remembered) == MOST_BEGINNINGS
-    assert remembered[-1] < MOST_BEGINNINGS
+            remembered.append(len(requests._fingerprints))
+    assert max(remembered) == MAX_FINGERPRINTS
+    assert remembered[-1] < MAX_FINGERPRINTS

@@ -6,7 +6,7 @@ import pytest
 
 from proxy.bulk import BUFFER_BYTES
 from proxy.connection import Connection
-from proxy.responses import MOST_IN_FLIGHT
+from proxy.inflight import MOST_IN_FLIGHT
 from tests.proxy.frames_given import (
     api_versions,
     authenticate,
@@ -121,14 +121,14 @@ class TestAClientThatDoesNotRead:
         for number in range(100):
             play.client(*(fetch(number * 100 + at) for at in range(100)))
         assert play.paused == {"client"}
-        assert MOST_IN_FLIGHT < len(play.connection.responses.inflight) < MOST_IN_FLIGHT + 110
+        assert MOST_IN_FLIGHT < len(play.connection.inflight) < MOST_IN_FLIGHT + 110
         assert play.kept_bytes <= BUFFER_BYTES
 
     def test_is_read_again_when_half_of_them_are_answered(self) -> None:
         play = logged_in()
         play.client(*(fetch(number) for number in range(3, 2003)))
         assert play.paused == {"client"}
-        owed = len(play.connection.responses.inflight)
+        owed = len(play.connection.inflight)
         number = 3
         while play.paused and number < 2003:
             play.broker(response(number))
@@ -143,7 +143,7 @@ class TestAClientThatDoesNotRead:
         play.client(fetch(3))
         for _ in range(20):
             play.client(*(api_versions(number) for number in range(1000)))
-        assert len(play.connection.responses.inflight) <= MOST_IN_FLIGHT + 1
+        assert len(play.connection.inflight) <= MOST_IN_FLIGHT + 1
         assert play.paused == {"client"}
 
 

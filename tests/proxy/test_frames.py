@@ -27,7 +27,7 @@ def test_acks_0_is_owed_no_answer(
     )
     play.client(frame, fetch(4))
     assert bytes(play.to_broker) == frame + fetch(4)
-    owed = [correlation_id for correlation_id, _ in play.connection.responses.inflight]
+    owed = play.connection.inflight.correlation_ids
     assert owed == ([3, 4] if acks else [4])
 
 
@@ -54,7 +54,7 @@ def test_tags_in_the_header_are_skipped(version: int) -> None:
         content = head + tags + body
         play = logged_in()
         play.client(struct.pack(">i", len(content)) + content)
-        assert len(play.connection.responses.inflight) == (1 if acks else 0)
+        assert len(play.connection.inflight) == (1 if acks else 0)
 
 
 @pytest.mark.parametrize(
@@ -110,4 +110,4 @@ def test_any_names(version: int, acks: int, transactional_id: str | None, client
             3, version=version, acks=acks, transactional_id=transactional_id, client_id=client_id
         )
     )
-    assert len(play.connection.responses.inflight) == (1 if acks else 0)
+    assert len(play.connection.inflight) == (1 if acks else 0)

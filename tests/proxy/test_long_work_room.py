@@ -106,7 +106,7 @@ def test_a_client_that_is_held_for_another_reason_does_not_keep_it(reason: int) 
     frame = describe(1, more=MUCH)
     first.play.client(frame)
     second.play.client(frame)
-    first.play.tell(lambda connection, _: connection.hold_client(reason))
+    first.play.tell(lambda connection, _: connection.hold(reason))
     first.play.think()
     assert first.play.to_broker == frame
     assert first.play.paused == {"client"}
@@ -119,7 +119,7 @@ def test_who_is_held_when_there_is_room_asks_for_it_again() -> None:
     frame = describe(1, more=MUCH)
     for one in (first, second, third):
         one.play.client(frame)
-    second.play.tell(lambda connection, _: connection.hold_client(Hold.THROTTLED))
+    second.play.tell(lambda connection, _: connection.hold(Hold.THROTTLED))
     first.play.think()
     third.play.think()
     assert third.play.to_broker == frame, "it does not wait for who is held"

@@ -4,7 +4,7 @@ from kio.static.primitive import i32
 
 from proxy.acl.model import Operation
 from proxy.bulk import BUFFER_BYTES
-from proxy.responses import MOST_KEPT_BYTES
+from proxy.inflight import MOST_KEPT_BYTES
 from proxy.wire.primitives import write_uvarint
 from tests.proxy.acl.guards.given import group, topic
 from tests.proxy.frames_given import request, response

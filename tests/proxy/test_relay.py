@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import os
 import struct
+from dataclasses import replace
 
 import pytest
 from kio.schema.describe_groups.v5.response import DescribeGroupsResponse
@@ -294,5 +295,25 @@ def test_memory_is_bounded_when_a_client_does_not_read() -> None:
         assert client._transport is not None
         most = bulk.BUFFER_BYTES * 17 // 16  # TLS adds to each record
         assert client._transport.get_write_buffer_size() <= most
+
+    relayed(broker, test, offer=PLAIN)
+
+
+def test_a_silent_client_is_closed_by_a_timer_of_its_own() -> None:
+    """Armed when it connects, to the time for a login; what was put off is seen when it is due."""
+
+    async def broker(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async def test(relay: Relay) -> None:
+        (client,) = relay.shell.clients
+        connection = client.connection
+        assert connection is not None
+        assert client._wakes_at == connection.connected_at + 10.0
+        connection.rules = replace(connection.rules, max_idle=0.1)
+        client._wake()
+        assert client._wakes_at == connection.next_deadline()
+        assert await asyncio.wait_for(relay.reader.read(), PATIENCE_SECONDS) == b""
+        assert "closed idle" in relay.shell.play.log
 
     relayed(broker, test, offer=PLAIN)

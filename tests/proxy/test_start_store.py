@@ -144,7 +144,10 @@ def test_a_backup_that_is_put_in_place_is_what_applies(proxy: Kept, tmp_path: Pa
     assert proxy.lets_in("alice")
     # a worker that starts anew sees the same
     os.kill(proxy.workers()[0], signal.SIGKILL)
-    eventually(lambda: "was ended by SIGKILL" in proxy.log() and proxy.workers_up() == [True, True], "it is back")
+    eventually(
+        lambda: "was ended by SIGKILL" in proxy.log() and proxy.workers_up() == [True, True],
+        "it is back",
+    )
     assert proxy.outcomes("bob") == {False}
     assert proxy.outcomes("alice") == {True}
 
@@ -201,7 +204,10 @@ def test_a_store_that_is_locked_serves_on(proxy: Kept, how: str) -> None:
         if how == "BEGIN IMMEDIATE":
             os.kill(proxy.workers()[0], signal.SIGKILL)
             eventually(
-                lambda: "was ended by SIGKILL" in proxy.log() and proxy.workers_up() == [True, True], "it is back"
+                lambda: (
+                    "was ended by SIGKILL" in proxy.log() and proxy.workers_up() == [True, True]
+                ),
+                "it is back",
             )
             assert proxy.outcomes("alice") == {True}
             assert "is locked" not in proxy.log()
@@ -254,7 +260,10 @@ def test_a_full_disk_takes_no_changes_and_serves_on(small_disk: Path) -> None:
         for worker in proxy.workers():
             os.kill(worker, signal.SIGKILL)
         eventually(
-            lambda: proxy.log().count("was ended by SIGKILL") == 2 and proxy.workers_up() == [True, True],
+            lambda: (
+                proxy.log().count("was ended by SIGKILL") == 2
+                and proxy.workers_up() == [True, True]
+            ),
             "both are back",
         )
         assert proxy.outcomes("alice") == {True}

@@ -282,9 +282,10 @@ class TestOverTheQuota:
         play.broker(fetched(3, 15_000))
         until, idle = play.wakes_at, play.rules.max_idle
         assert until > play.now + 4.9
-        assert play.connection.next_deadline() == until + idle
+        assert play.connection.next_deadline() == until
         play.wait_for(until)
         assert play.paused == set()
+        assert play.connection.next_deadline() == until + idle
         play.wait_for(until + idle - 1)
         assert not play.connection.closed
         play.tell(Connection.timer)

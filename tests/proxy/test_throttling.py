@@ -81,7 +81,7 @@ class TestAProducer:
         play = quoted.play
         play.client(produce(3, acks=0, records=b"r" * 12_000))
         assert play.paused == {"client"}
-        assert not play.connection.responses.inflight
+        assert len(play.connection.inflight) == 0
 
     def test_is_told_the_larger_of_the_two_throttle_times(self) -> None:
         quoted = Quoted({PRODUCER: RATE})

@@ -91,7 +91,7 @@ class Judged:
         self.topics: KnownTopics = {}
 
     def admit(self, connection: Connection, _principal: str) -> Admission:
-        return Admission(connection, self.rights, self.topics)
+        return Admission(self.rights, self.topics, forget=connection.requests.forget)
 
     def is_super_user(self, _principal: str) -> bool:
         return False

@@ -15,7 +15,16 @@ from kio.schema.errors import ErrorCode
 
 from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make, uuid_or_none
 from proxy.acl.guards.items import topic_refusal
-from proxy.acl.judgement import FORWARD, Answer, BodyTransform, Change, Inquiry, Judgement, names_of
+from proxy.acl.judgement import (
+    FORWARD,
+    Answer,
+    BodyTransform,
+    Change,
+    FetchSessions,
+    Inquiry,
+    Judgement,
+    names_of,
+)
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
 from proxy.lockstep import pausing
 from proxy.wire.apis import FETCH
@@ -78,7 +87,7 @@ def _denied(inquiry: Inquiry, topics: tuple[FetchedTopic, ...], *, replica: bool
     return {topic: error for topic, error in errors if error is not None}
 
 
-def _note_session(api_version: int, sessions: set[int]) -> Callable[[bytes], None]:
+def _note_session(api_version: int, sessions: FetchSessions) -> Callable[[bytes], None]:
     def note(content: bytes) -> None:
         try:
             session = session_of_response(api_version, content)
