@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
-from proxy.acl import listing, tables
+from proxy.acl import index_tables, listing
 from proxy.acl.hosts import client_host_keys
 from proxy.acl.model import (
     WILDCARD,
@@ -53,7 +53,7 @@ def _question(operation: Operation, resource_type: ResourceType) -> int:
 def _codes(permission: Permission, implying: Mapping[Operation, tuple[Operation, ...]]) -> _Codes:
     return {
         _question(operation, resource_type): tuple(
-            tables.rule_code(resource_type, permission, one)
+            index_tables.rule_code(resource_type, permission, one)
             for one in (operation, Operation.ALL, *implying.get(operation, ()))
         )
         for resource_type in ResourceType
@@ -106,10 +106,10 @@ class AclIndex:
         self._super_users = super_users
         self._publish(self._built(acls), version)
 
-    def _built(self, acls: Iterable[Acl]) -> tables.Tables:
-        return tables.build(listing.in_order(acls), with_named=self._allow_everyone)
+    def _built(self, acls: Iterable[Acl]) -> index_tables.Tables:
+        return index_tables.build(listing.in_order(acls), with_named=self._allow_everyone)
 
-    def _publish(self, made: tables.Tables, version: int) -> None:
+    def _publish(self, made: index_tables.Tables, version: int) -> None:
         self.version = version
         self._tables = made
         self._shapes = frozenset(made.shapes)
@@ -133,7 +133,7 @@ class AclIndex:
             left = (acl for acl in self._tables.acls if acl not in dropped)
             made._publish(self._built(chain(left, added)), version)
         else:
-            made._publish(tables.rebuild(self._tables, created=added, deleted=gone), version)
+            made._publish(index_tables.rebuild(self._tables, created=added, deleted=gone), version)
         return made
 
     def with_super_users(self, super_users: frozenset[str]) -> "AclIndex":
@@ -242,7 +242,7 @@ class AclIndex:
             return self._tables.acls
         return self._tables.of_principal.get(principal, ())
 
-    def _rules(self, principal: str, host: str) -> list[tables.Rules]:
+    def _rules(self, principal: str, host: str) -> list[index_tables.Rules]:
         """Return what there is for this principal or for everybody, at this address."""
         rules = self._tables.rules
         return [
@@ -264,10 +264,10 @@ class AclIndex:
         return _DENIED_BY_DEFAULT
 
 
-_PatternsOfRules = Patterns[tables.Rule]
+_PatternsOfRules = Patterns[index_tables.Rule]
 
 
-def _held(rules: Iterable[tables.Rules], codes: Iterable[int]) -> list[_PatternsOfRules]:
+def _held(rules: Iterable[index_tables.Rules], codes: Iterable[int]) -> list[_PatternsOfRules]:
     rules = list(rules)
     return [patterns for code in codes for one in rules if (patterns := one.get(code)) is not None]
 

@@ -33,7 +33,7 @@ from proxy.acl.model import (
     Permission,
     ResourceType,
 )
-from proxy.steps import MASK, Steps, finish
+from proxy.scheduling.steps import MASK, Steps, finish
 
 Found = Sequence[Acl]
 """What a filter finds, in order."""

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from proxy.admin.errors import BrokerUnavailable
 from proxy.errors import BrokerFault
-from proxy.introduction import introduce
+from proxy.upstream.api_versions import introduce
 from proxy.wire.apis import response_body_at
 from proxy.wire.batch_describe import response_type
 from proxy.wire.codec import decode, encode
@@ -71,7 +71,7 @@ class Connection:
             except (ConnectionResetError, ssl.SSLEOFError):
                 if tls is None:
                     raise
-                from proxy.tls.strangers import HANGS_UP
+                from proxy.net.handshake_errors import HANGS_UP
 
                 raise BrokerUnavailable(f"{address}: {HANGS_UP}") from None
         return cls(address, reader, writer, client_id, timeout_s)
@@ -179,7 +179,7 @@ class Connection:
         self._if_closed = ""
         size = INT32.unpack(head)[0]
         if not INT32.size <= size <= LARGEST_ANSWER:
-            from proxy.tls.strangers import answers_tls
+            from proxy.net.handshake_errors import answers_tls
 
             problem = _SPEAKS_TLS if answers_tls(head) else f"an answer of {size} bytes"
             raise BrokerUnavailable(f"{self.address}: {problem}")
@@ -203,7 +203,7 @@ async def _explained(address: str, timeout_s: float) -> AsyncIterator[None]:
     except asyncio.IncompleteReadError:
         reason = _CLOSED
     except ssl.SSLError as error:
-        from proxy.tls.strangers import why
+        from proxy.net.handshake_errors import why
 
         reason = why(error)
     except OSError as error:

@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 from proxy.admin.connection import Connection
 from proxy.admin.errors import AuthenticationFailed, KafkaError, UnsupportedVersion, kafka_error
 from proxy.admin.security import Login, OAuthBearer, Plain, Scram
-from proxy.login import log_in
+from proxy.upstream.login import log_in
 from proxy.wire.apis import SASL_AUTHENTICATE
 from sasl.login import (
     ClientExchange,

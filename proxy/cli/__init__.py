@@ -72,7 +72,7 @@ def serve(config: ConfigFile) -> None:
     """Run the proxy in the foreground until SIGTERM; SIGHUP reloads."""
     require_linux()
     with explained(config):
-        from proxy.server import serve as run
+        from proxy.process.supervisor import serve as run
 
         status = run(config)
     raise typer.Exit(status)

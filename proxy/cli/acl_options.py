@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from proxy.acl.authority import SUPPORTED_OPERATIONS
+from proxy.acl.authorizer import SUPPORTED_OPERATIONS
 from proxy.acl.model import (
     CLUSTER_NAME,
     WILDCARD,

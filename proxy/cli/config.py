@@ -29,7 +29,7 @@ def check(
     with explained(path):
         from proxy.config import load
         from proxy.config.exposure import exposures
-        from proxy.trial import doubts, try_named
+        from proxy.process.preflight import doubts, try_named
 
         checked = load(path)
         try_named(checked, time.time())

@@ -8,7 +8,7 @@ from typing import Final
 import typer
 
 from proxy.cli.common import printable
-from proxy.sockets import ask_privately
+from proxy.net.sockets import ask_privately
 from proxy.store import Store, open_store
 from proxy.store.in_use import StoreInUse
 

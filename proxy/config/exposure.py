@@ -8,7 +8,7 @@ from proxy.acl.model import AuthorizerMode
 from proxy.config.listener import Listener
 from proxy.config.model import Authorizer, Config, Upstream
 from proxy.config.tls import ClientAuth
-from proxy.tls.identity import ANONYMOUS
+from proxy.principals.builder import ANONYMOUS
 
 
 def exposures(config: Config) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from proxy.config.values import (
     one_or_list,
     shown,
 )
-from proxy.enforcement import EnforcementPolicy, Override
+from proxy.connection.enforcement import EnforcementPolicy, Override
 from sasl.states import Enforcement
 
 MechanismName = Literal["OAUTHBEARER", "SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -72,7 +72,7 @@ class ReauthOverride(Section):
         return self
 
     def rule(self) -> Override:
-        """Return the exception as `proxy.enforcement` takes it."""
+        """Return the exception as `proxy.connection.enforcement` takes it."""
         return Override(
             principal=self.principal or self.principal_prefix or "",
             prefixed=self.principal is None,

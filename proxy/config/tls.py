@@ -15,7 +15,7 @@ from proxy.config.values import (
     available,
     one_or_list,
 )
-from proxy.tls.principal_mapping import DEFAULT
+from proxy.principals.mapping import DEFAULT
 
 _STORE_TYPES = ("JKS", "PKCS12")
 

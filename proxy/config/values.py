@@ -22,7 +22,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from proxy.tls.principal_mapping import PrincipalMapping
+from proxy.principals.mapping import PrincipalMapping
 
 MOST_OF_A_SECRET = 65_536
 """Characters: a wrong path shall not fill the memory."""

@@ -28,6 +28,6 @@ def main(seconds: float = 60.0) -> int:
             file=sys.stderr,
         )
         return 2
-    from proxy.demo.play import play
+    from proxy.demo.run import play
 
     return play(seconds)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from metrics.spark import PYSPARK
-from proxy.demo.stage import SESSION_MS
+from proxy.demo.setup import SESSION_MS
 
 REPORT_SECONDS: Final = 600.0
 """Some 15 s on an idle machine; beyond this it hangs."""

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from proxy.demo.observed import Sessions
 from proxy.demo.report import Report
-from proxy.demo.watch import Sessions
 
 PAYMENTS: Final = "payments"
 """OAUTHBEARER, re-authenticates."""

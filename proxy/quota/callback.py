@@ -7,7 +7,8 @@ What each method is for, and when it is called, is Kafka's. Two things differ to
 
 - Kafka calls on every request. Here an answer is asked for when a client is first seen, and again
   after every change (of quotas, of the cluster, or when `quota_reset_required` says so), and kept.
-- A callback cannot stop the traffic: see `proxy.quota.guarded`, which calls it in a thread.
+- A callback cannot stop the traffic: see `proxy.quota.guarded_callback`, which calls it in a
+  thread.
 """
 
 import importlib

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from proxy.quota.precedence import Tags
-from proxy.quota.shared import (
+from proxy.quota.shared_memory import (
     DEBT,
     KEEP_UNTIL,
     NUMBER_MASK,

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from proxy.quota.bucket import Bucket
 from proxy.quota.callback import ClientQuotaType
 from proxy.quota.meter import Meter
 from proxy.quota.precedence import Tags
+from proxy.quota.token_bucket import Bucket
 from proxy.wire.fetch_bounds import NEXT_TO_NOTHING
 
 
@@ -117,7 +117,7 @@ class Throttle:
         self._may_request = self._request is request
         """The same for all requests, and the time that was used."""
         self.mutations = mutations
-        """What is charged for topics; see `proxy.mutations`."""
+        """What is charged for topics; see `proxy.connection.mutation_quota`."""
 
     @property
     def is_new(self) -> bool:

@@ -125,7 +125,7 @@ class TokenBucket:
 
     It lives through overdrafts: who finds no debt may make as many mutations as it likes, and waits
     then for the debt to be filled up. The reference for the shared buckets; see
-    `proxy.quota.bucket`.
+    `proxy.quota.token_bucket`.
     """
 
     __slots__ = ("_config", "_tokens", "_updated_ms", "limit")

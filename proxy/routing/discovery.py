@@ -20,10 +20,10 @@ from itertools import count
 from typing import Final
 
 from proxy.errors import BrokerFault, LoginRefused
-from proxy.repeats import Repeats
+from proxy.log_rate_limit import Repeats
 from proxy.routing.brokers import BrokerTable, Gateway, Ports
-from proxy.service_connection import fetch_api_versions, fetch_metadata
-from proxy.upstream import Access
+from proxy.upstream.access import Access
+from proxy.upstream.service_connection import fetch_api_versions, fetch_metadata
 from proxy.wire.api_versions import UpstreamVersions
 from proxy.wire.metadata import ClusterView
 

@@ -19,11 +19,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, cast
 
-from proxy.commands import CloseReason
 from proxy.config.values import Address, Destinations
+from proxy.connection.commands import CloseReason
 from proxy.routing.discovery import VERSIONS_MAX_AGE, Discovery, Target
-from proxy.service_connection import is_question_of_ours
-from proxy.upstream import Access
+from proxy.upstream.access import Access
+from proxy.upstream.service_connection import is_question_of_ours
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proxy.store.credentials import CachedCredentials
+from proxy.store.credential_cache import CachedCredentials
 from proxy.store.interface import (
     AclChanges,
     AclSnapshot,

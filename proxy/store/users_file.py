@@ -28,7 +28,7 @@ from typing import Any, Final, Self
 from kio.schema.errors import ErrorCode
 
 from proxy.errors import ConfigError
-from proxy.files import Signature, signature_of
+from proxy.file_signature import Signature, signature_of
 from proxy.store.interface import (
     CredentialInfo,
     CredentialKey,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from proxy.config.tls import TlsSettings, files_of
 from proxy.errors import ConfigError
-from proxy.files import Signature, signature_of
+from proxy.file_signature import Signature, signature_of
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate

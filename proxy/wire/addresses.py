@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from proxy.errors import BrokerFault
-from proxy.lockstep import pausing
+from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import (
     DESCRIBE_CLUSTER,
     DESCRIBE_QUORUM,

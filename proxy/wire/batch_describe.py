@@ -17,7 +17,7 @@ from kio.schema.response_header.v1.header import ResponseHeader
 from kio.static.constants import EntityType
 from kio.static.primitive import f64, i8, i16, i32Timedelta
 
-from proxy.steps import MASK, Steps
+from proxy.scheduling.steps import MASK, Steps
 from proxy.wire import acl_v0
 from proxy.wire.primitives import Malformed, nullable_string, uvarint
 

@@ -29,7 +29,7 @@ from typing import Any, Final, TypeVar, cast, get_args, get_origin
 
 from kio.index import load_request_schema, load_response_schema
 
-from proxy.lockstep import TooManyValuesError, at_most, pause, pausing
+from proxy.scheduling.stepped_thread import TooManyValuesError, at_most, pause, pausing
 from proxy.wire.codec_values import (
     FIXED,
     NULLABLE_MOMENT,

@@ -16,8 +16,8 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from proxy.lockstep import free_in_steps, pause, pausing
-from proxy.steps import MASK
+from proxy.scheduling.stepped_thread import free_in_steps, pause, pausing
+from proxy.scheduling.steps import MASK
 from proxy.wire.primitives import INT16, INT32, LONGEST_STRING, Malformed, uvarint, write_uvarint
 
 Read = Callable[[bytes, int], tuple[Any, int]]

@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from proxy.lockstep import pause, pausing
+from proxy.scheduling.stepped_thread import pause, pausing
 from proxy.wire.apis import FETCH
 from proxy.wire.codec import decode, request_type
 from proxy.wire.fetch_bounds import (

@@ -7,7 +7,7 @@ may see of it is cut out of the bytes. Schema: Kafka's `MetadataResponse.json`, 
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from proxy.lockstep import pausing
+from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.primitives import (
     INT32,
     Malformed,

@@ -13,9 +13,9 @@ import sys
 from itertools import pairwise
 from typing import Final
 
-from proxy.bulk import BUFFER_BYTES
-from proxy.connection import Connection
-from proxy.inflight import MOST_IN_FLIGHT
+from proxy.connection.connection import Connection
+from proxy.connection.inflight import MOST_IN_FLIGHT
+from proxy.net.read_buffer import BUFFER_BYTES
 from sasl.states import Enforcement
 from tests.fuzz.fuzz_sasl import mutate
 from tests.fuzz.rounds import arg_parser, run

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import pytest
 
-from proxy.room import LONG, MOST_BYTES
+from proxy.scheduling.memory_budget import LONG, MOST_BYTES
 from tests.kafka.acl_messages import creation, encoded
 from tests.kafka.acl_side import PASSWORD, SCRAM, Client, log_in
 from tests.kafka.cluster import KafkaCluster

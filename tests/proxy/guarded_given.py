@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from proxy.acl.topics import KnownTopics
-from proxy.admission import Admission
-from proxy.connection import Connection
-from proxy.room import Room
+from proxy.acl.topic_ids import KnownTopics
+from proxy.connection.authorization import Admission
+from proxy.connection.connection import Connection
+from proxy.scheduling.memory_budget import Room
 from tests.proxy.acl.guards.given import Rights
 from tests.proxy.playbook import Play, everything, logged_in
 

@@ -1,7 +1,7 @@
 """Limits of connections that hardly anything meets."""
 
 from proxy.config.address_limits import LARGEST
-from proxy.connection_limits import ConnectionLimits, Evictable, OpenConnections, Shared
+from proxy.worker.connection_limits import ConnectionLimits, Evictable, OpenConnections, Shared
 
 
 def room_for(most: int) -> OpenConnections[Evictable]:

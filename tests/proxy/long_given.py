@@ -6,8 +6,8 @@ from kio.schema.types import GroupId
 
 from proxy.acl.guards.entities import NOT_THROTTLED, make
 from proxy.acl.model import Operation
-from proxy.deliberation import LONGEST_AT_ONCE
-from proxy.room import LONG, Room
+from proxy.connection.long_requests import LONGEST_AT_ONCE
+from proxy.scheduling.memory_budget import LONG, Room
 from proxy.wire.codec import decode, encode, request_type
 from tests.proxy.acl.guards.given import group
 from tests.proxy.frames_given import request, response

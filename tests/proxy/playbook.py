@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from proxy.bulk import BUFFER_BYTES
-from proxy.commands import (
+from proxy.connection.commands import (
     AwaitTurn,
     Close,
     Command,
@@ -29,15 +28,16 @@ from proxy.commands import (
     SeekRoom,
     WakeAt,
 )
-from proxy.connection import Connection
-from proxy.enforcement import EnforcementPolicy, Override
-from proxy.frames import Route
-from proxy.inflight import Answer
-from proxy.room import Room
+from proxy.connection.connection import Connection
+from proxy.connection.enforcement import EnforcementPolicy, Override
+from proxy.connection.frames import Route
+from proxy.connection.inflight import Answer
+from proxy.connection.interfaces import Quotas, Rights, Rules, Unjudged
+from proxy.net.read_buffer import BUFFER_BYTES
+from proxy.routing.broker_view import BrokerView
 from proxy.routing.discovery import Target
-from proxy.rules import Quotas, Rights, Rules, Unjudged
-from proxy.steps import Deliberation, finish
-from proxy.target import BrokerView
+from proxy.scheduling.memory_budget import Room
+from proxy.scheduling.steps import Deliberation, finish
 from proxy.wire.api_versions import ApiVersionsAnswers, UpstreamVersions
 from proxy.wire.apis import APIS, METADATA
 from sasl.credentials import ScramMechanism

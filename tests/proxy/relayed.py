@@ -11,15 +11,15 @@ from typing import Final
 
 import uvloop
 
-from proxy.bulk import ReadBuffer
-from proxy.commands import Consult, DeriveKeys, SeekIdentity
-from proxy.connection import Connection
-from proxy.relay import BrokerSide, ClientSide
-from proxy.rules import Rights
-from proxy.steps import Deliberation
-from proxy.tls.peers import ClientTls, ServerTls
-from proxy.tls.strangers import Met, Stranger, why
-from proxy.turns import Turns
+from proxy.connection.commands import Consult, DeriveKeys, SeekIdentity
+from proxy.connection.connection import Connection
+from proxy.connection.interfaces import Rights
+from proxy.net.handshake_errors import Met, Stranger, why
+from proxy.net.read_buffer import ReadBuffer
+from proxy.net.relay import BrokerSide, ClientSide
+from proxy.net.tls_sides import ClientTls, ServerTls
+from proxy.scheduling.steps import Deliberation
+from proxy.scheduling.time_slices import Turns
 from tests.proxy.frames_given import authenticate, bearer, handshake
 from tests.proxy.playbook import OAUTHBEARER, Offer, Play
 from tests.proxy.waiting import PATIENCE_SECONDS, until

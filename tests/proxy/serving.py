@@ -20,7 +20,7 @@ from tests.proxy.frames_given import handshake
 PATIENCE_SECONDS = 90.0
 
 LOOKS_OFTEN = """
-from proxy import heartbeats
+from proxy.child_process import heartbeats
 heartbeats.BEAT_EVERY, heartbeats.LOOK_EVERY = 0.05, 0.1
 heartbeats.HUNG_LOOKS, heartbeats.START_LOOKS = 50, 1200
 from proxy.cli import main

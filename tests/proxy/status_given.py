@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from proxy.status.facts import SessionFacts
-from proxy.status.incidents import Incident, Tally
-from proxy.status.picture import About, Picture, WorkerFacts
+from proxy.ops.status.incidents import Incident, Tally
+from proxy.ops.status.session_facts import SessionFacts
+from proxy.ops.status.snapshot import About, Picture, WorkerFacts
 
 NOW_MS = 1_760_000_000_000
 ABOUT = About(version="1.2.3", host="broker-1")

@@ -12,18 +12,18 @@ import pytest
 from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy.acl.model import Acl, AuthorizerMode
-from proxy.authorization import Authorization
-from proxy.commands import Consult
 from proxy.config import Authorizer
+from proxy.connection.commands import Consult
 from proxy.store import CachedCredentials, Store, StoreError, UserStore, open_store
 from proxy.store.sqlite.mirror import SqliteMirror
-from proxy.storekeeper import Storekeeper
 from proxy.wire.apis import (
     CREATE_ACLS,
     DESCRIBE_ACLS,
     DESCRIBE_USER_SCRAM_CREDENTIALS,
 )
 from proxy.wire.request import Request
+from proxy.worker.acl_service import Authorization
+from proxy.worker.store_service import Storekeeper
 from tests.proxy.acl.api_cases import asking, creation
 from tests.proxy.acl.api_given import create_body, describe_body
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from proxy.acl.decision import FORWARD, Change, Guard, Inquiry, Judgement
 from proxy.acl.guards.items import (
     MESSAGES,
     Values,
@@ -16,9 +17,8 @@ from proxy.acl.guards.items import (
     may_cluster,
     read_request,
 )
-from proxy.acl.judgement import FORWARD, Change, Guard, Inquiry, Judgement
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
-from proxy.lockstep import pausing
+from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import DESCRIBE_CLUSTER, DESCRIBE_QUORUM
 from proxy.wire.codec import decode, encode, response_type
 

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from proxy.acl.decision import BodyTransform, Change, Inquiry, Judgement, TopicsUnlisted
 from proxy.acl.guards.entities import item_type, struct_type
 from proxy.acl.guards.items import answer, entities, entity, may_topic, read_request
-from proxy.acl.judgement import BodyTransform, Change, Inquiry, Judgement, TopicsUnlisted
 from proxy.acl.model import Operation, ResourceType
-from proxy.lockstep import pausing
+from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.codec import decode, encode, request_type, response_type
 
 DESCRIBE_TOPIC_PARTITIONS: Final = 75

@@ -13,9 +13,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make, uuid_or_none
-from proxy.acl.guards.items import topic_refusal
-from proxy.acl.judgement import (
+from proxy.acl.decision import (
     FORWARD,
     Answer,
     BodyTransform,
@@ -25,8 +23,10 @@ from proxy.acl.judgement import (
     Judgement,
     names_of,
 )
+from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make, uuid_or_none
+from proxy.acl.guards.items import topic_refusal
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
-from proxy.lockstep import pausing
+from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import FETCH
 from proxy.wire.codec import decode, encode, response_type
 from proxy.wire.fetch_bounds import FINAL_EPOCH, INITIAL_EPOCH

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from proxy.acl.decision import FORWARD, Answer, BodyTransform, Change, Inquiry, Judgement
 from proxy.acl.guards.entities import NOT_THROTTLED, item_type
-from proxy.acl.judgement import FORWARD, Answer, BodyTransform, Change, Inquiry, Judgement
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
-from proxy.lockstep import pause, pausing
+from proxy.scheduling.stepped_thread import pause, pausing
 from proxy.wire.codec import decode, encode, request_type, response_type
 
 Values = Mapping[str, Any]

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from proxy.acl.decision import FORWARD, Change, Inquiry, Judgement
 from proxy.acl.guards.entities import item_type
 from proxy.acl.guards.items import answer, entities, may_cluster, may_topic, read_request
 from proxy.acl.guards.parts import (
@@ -22,9 +23,8 @@ from proxy.acl.guards.parts import (
     may_transact,
     on_response,
 )
-from proxy.acl.judgement import FORWARD, Change, Inquiry, Judgement
 from proxy.acl.model import Operation, ResourceType
-from proxy.lockstep import pausing
+from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import FIND_COORDINATOR
 from proxy.wire.codec import encode, response_type
 

@@ -15,23 +15,23 @@ from time import monotonic, process_time
 from typing import Final
 
 from proxy import config
-from proxy.acl.checks import acl_refusal
 from proxy.acl.model import Acl, AuthorizerMode
+from proxy.acl.validation import acl_refusal
 from proxy.admin import AdminClient, AuthenticationFailed, UnsupportedVersion
 from proxy.admin.quota_messages import known_quotas
-from proxy.child import heed_parent
+from proxy.child_process.heartbeats import Heartbeat
+from proxy.child_process.lifeline import heed_parent
 from proxy.config import QuotasMode
 from proxy.errors import ProxyError
-from proxy.heartbeats import Heartbeat
+from proxy.log_rate_limit import Repeats
 from proxy.quota.model import Quotas
-from proxy.repeats import Repeats
 from proxy.routing.discovery import FIRST_BACKOFF, LONGEST_AFTER_REFUSAL, LONGEST_BACKOFF
 from proxy.store.brokers.administration import Administration, why
 from proxy.store.interface import Begun
 from proxy.store.sqlite.mirror import SqliteMirror
 from proxy.tls.contexts import Tls, TlsOfAll
-from proxy.tls.follower import follow as follow_certificates
-from proxy.upstream import Access, open_access
+from proxy.tls.reload import follow as follow_certificates
+from proxy.upstream.access import Access, open_access
 from sasl.told import fit_for_log
 
 log = logging.getLogger(__name__)

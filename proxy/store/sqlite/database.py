@@ -22,7 +22,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from proxy.files import Signature, signature_of
+from proxy.file_signature import Signature, signature_of
 from proxy.store.interface import Begun, StoreError
 from proxy.store.sqlite.migrations import STEPS, is_current, migrate, schema_version
 

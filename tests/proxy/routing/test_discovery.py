@@ -17,8 +17,8 @@ from proxy.routing.discovery import (
     SidecarDiscovery,
     Target,
 )
-from proxy.upstream import Access
-from proxy.upstream_identity import PasswordIdentity
+from proxy.upstream.access import Access
+from proxy.upstream.identity import PasswordIdentity
 from proxy.wire.metadata import MOST_BROKERS
 from tests.proxy.routing.fake_broker import FakeBroker
 from tests.proxy.waiting import PATIENCE_SECONDS, until

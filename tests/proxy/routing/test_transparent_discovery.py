@@ -9,7 +9,7 @@ import pytest
 from proxy.config.values import Address
 from proxy.routing.discovery import VERSIONS_MAX_AGE
 from proxy.routing.transparent import Refused, TransparentDiscovery
-from proxy.upstream import Access
+from proxy.upstream.access import Access
 from tests.proxy.routing.fake_broker import FakeBroker
 from tests.proxy.waiting import PATIENCE_SECONDS
 

@@ -18,7 +18,7 @@ from proxy.store import Mirror
 from proxy.store.brokers import follower as follower_module
 from proxy.store.brokers.follower import Follower
 from proxy.store.sqlite.mirror import SETTLES_WITHIN, SqliteMirror, Versions
-from proxy.upstream import Access
+from proxy.upstream.access import Access
 from tests.ports import free_ports
 from tests.proxy.acl.shelf import acl
 from tests.proxy.admin.peer import Body, Peer

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.acl.judgement import (
+from proxy.acl.decision import (
     FORWARD,
     AllowedTopics,
     Answer,
@@ -19,9 +19,9 @@ from proxy.acl.judgement import (
     TopicsUnknown,
 )
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
-from proxy.deliberation import PausingAuthority, found
-from proxy.lockstep import in_steps
-from proxy.steps import finish
+from proxy.connection.long_requests import PausingAuthority, found
+from proxy.scheduling.stepped_thread import in_steps
+from proxy.scheduling.steps import finish
 from proxy.wire.codec import decode, encode, response_type
 
 Right = tuple[Operation, ResourceType, str]

@@ -1,0 +1,1 @@
+"""What a child process owes its parent: signals, its end, heartbeats."""

@@ -1,0 +1,1 @@
+"""The data path, pure: bytes and time in, bytes and commands out."""

@@ -1,0 +1,1 @@
+"""Pages and tables of docs/, written from what the code declares."""

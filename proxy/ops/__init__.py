@@ -1,0 +1,1 @@
+"""What operators ask a running proxy: HTTP, metrics, sessions, the status page."""

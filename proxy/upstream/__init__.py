@@ -1,0 +1,1 @@
+"""How brokers are reached: identity, tokens, requests of the proxy's own."""

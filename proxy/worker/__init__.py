@@ -1,0 +1,1 @@
+"""One worker process: listeners, endpoints, and the services that keep them current."""
