@@ -5,7 +5,7 @@ from metrics.metric import PREFIX, KipMetric, Merge, Metric, MetricType, counter
 QUOTA_LABELS = ("quota", "entry")
 _QUOTA_ENTRIES = 2_000
 """Those that the operator made, and one for the rest: see
-`proxy.quota.worker_quotas.MOST_COUNTS`."""
+`proxy.quota.worker_quotas.MAX_COUNTS`."""
 QUOTA_LIMIT = gauge(
     "quota_limit",
     "Limit of a quota that is in use: bytes, percent of a thread's time, partitions or connections,"

@@ -8,7 +8,7 @@ from typing import Final
 
 INTERVAL: Final = 60.0
 """Seconds between two lines of one cause."""
-MOST_CAUSES: Final = 200
+MAX_CAUSES: Final = 200
 """Lines a minute."""
 
 
@@ -29,7 +29,7 @@ class Repeats:
             self._passed_over[cause] = self._passed_over.get(cause, 0) + 1
             return None
         self._told.pop(cause, None)
-        if len(self._told) >= MOST_CAUSES and not self._forgot_one(now):
+        if len(self._told) >= MAX_CAUSES and not self._forgot_one(now):
             self._too_many += 1
             return None
         self._told[cause] = now

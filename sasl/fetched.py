@@ -2,7 +2,7 @@
 
 from typing import Final
 
-MOST_DOUBLINGS: Final = 32
+MAX_DOUBLINGS: Final = 32
 """Of the wait after failures: no number overflows after a long outage."""
 
 
@@ -27,7 +27,7 @@ class Fetched:
 
     def failed(self, error: str, now: float, *, refused: bool = False) -> None:
         """Note that a fetch failed; what is held stays. `refused`: to ask soon again is no use."""
-        doublings = min(self._failures_in_a_row, MOST_DOUBLINGS)
+        doublings = min(self._failures_in_a_row, MAX_DOUBLINGS)
         backoff_ms = min(self._retry_backoff_ms * 2**doublings, self._retry_backoff_max_ms)
         if refused:
             backoff_ms = self._retry_backoff_max_ms

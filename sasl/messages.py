@@ -23,9 +23,9 @@ UNSUPPORTED_SASL_MECHANISM = 33
 ILLEGAL_SASL_STATE = 34
 SASL_AUTHENTICATION_FAILED = 58
 
-MOST_ANSWER_BYTES: Final = 524_288
+MAX_ANSWER_BYTES: Final = 524_288
 """Of an answer in a login: as much as `sasl.server.max.receive.size` lets the other side send."""
-MOST_MECHANISMS = 64
+MAX_MECHANISMS = 64
 """Of those that a server says it has, as many are read."""
 
 _SHORT = struct.Struct(">h")
@@ -105,7 +105,7 @@ def read_handshake_response(body: bytes) -> tuple[int, tuple[str, ...]]:
     try:
         error_code, count = struct.unpack_from(">hi", body)
         names, at = [], 6
-        for _ in range(min(count, MOST_MECHANISMS)):
+        for _ in range(min(count, MAX_MECHANISMS)):
             (length,) = _SHORT.unpack_from(body, at)
             names.append(_slice(body, at + 2, length).decode())
             at += 2 + length

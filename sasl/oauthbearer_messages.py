@@ -11,7 +11,7 @@ from typing import Final
 
 from sasl.scram_messages import decode_saslname
 
-MOST_PAIRS: Final = 64
+MAX_PAIRS: Final = 64
 """Of a message, the token among them. Kafka has no such bound: half a megabyte of separators, which
 any stranger can send, would hold everybody up for a tenth of a second."""
 
@@ -34,7 +34,7 @@ class ClientInitialResponse:
 def read_client_initial_response(message: bytes) -> ClientInitialResponse | None:
     """Read the client's message; None: it breaks the grammar."""
     try:
-        header, *pairs = message.decode().split(_SEPARATOR, MOST_PAIRS + 2)
+        header, *pairs = message.decode().split(_SEPARATOR, MAX_PAIRS + 2)
     except UnicodeDecodeError:
         return None
     gs2 = _GS2_HEADER.fullmatch(header)

@@ -6,7 +6,7 @@ tool made, 64 random bytes or text in hexadecimal, and salts for users who do no
 made in the same forms.
 
 A form is how a salt is written and how long it is. What else a salt has can still be told: the
-dashes of a UUID, a prefix, a length of more than `MOST_BYTES`, that several users share it.
+dashes of a UUID, a prefix, a length of more than `MAX_BYTES`, that several users share it.
 """
 
 import re
@@ -14,7 +14,7 @@ import secrets
 from base64 import b64decode, b64encode
 from typing import Final, NamedTuple
 
-MOST_BYTES: Final = 1024
+MAX_BYTES: Final = 1024
 """A longer salt counts as one of so many: the work of each login grows with the longest form."""
 
 _BITS: Final = 130
@@ -86,11 +86,11 @@ def form_of(salt: bytes) -> SaltForm:
     if _KAFKAS.fullmatch(salt):
         return KAFKAS_FORM
     if salt.endswith(b"=") and (padded := _padded_bytes(salt)):
-        return SaltForm(_PADDED, min(padded, MOST_BYTES))
+        return SaltForm(_PADDED, min(padded, MAX_BYTES))
     narrowest = next(
         coding for coding, alphabet in _ALPHABETS.items() if not salt.translate(None, alphabet)
     )
-    return SaltForm(narrowest, min(len(salt), MOST_BYTES))
+    return SaltForm(narrowest, min(len(salt), MAX_BYTES))
 
 
 def _padded_bytes(salt: bytes) -> int:

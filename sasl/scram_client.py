@@ -7,7 +7,7 @@ from sasl import scram_messages as messages
 from sasl.credentials import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism
 from sasl.scram import auth_message, new_nonce, xor
 
-MOST_REMEMBERED: Final = 16
+MAX_REMEMBERED: Final = 16
 """Derived passwords: a server that shows another salt each time shall not fill the memory."""
 
 _GS2_HEADER: Final = "n,,"
@@ -38,7 +38,7 @@ class SaltedPasswords:
     ) -> bytes:
         """Derive from these, in milliseconds, and remember."""
         salted = mechanism.salted_password(password, salt, iterations)
-        if len(self._known) >= MOST_REMEMBERED:
+        if len(self._known) >= MAX_REMEMBERED:
             self._known.clear()
         self._known[mechanism.value, password, salt, iterations] = salted
         return salted

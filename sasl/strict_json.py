@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any, Final, NoReturn
 
-MOST_NESTED: Final = 32
+MAX_NESTED: Final = 32
 """Arrays and objects within each other; claims and key sets have fewer than ten."""
 
 _NO_BRACKETS: Final = re.compile(r'[^][{}"]++|"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
@@ -21,7 +21,7 @@ def read_object(data: bytes) -> dict[str, Any] | None:
     """Read a JSON object; None: it is something else, is malformed, or is nested too deeply."""
     try:
         text = data.decode()
-        if text.count("[") + text.count("{") > MOST_NESTED and _is_deep(text):
+        if text.count("[") + text.count("{") > MAX_NESTED and _is_deep(text):
             return None
         value = _DECODER.decode(text)
     except (ValueError, RecursionError):
@@ -32,7 +32,7 @@ def read_object(data: bytes) -> dict[str, Any] | None:
 def _is_deep(text: str) -> bool:
     """Whether anything is nested more deeply than allowed, or is not closed."""
     brackets = _NO_BRACKETS.sub("", text).replace("{", "[").replace("}", "]")
-    for _ in range(MOST_NESTED):
+    for _ in range(MAX_NESTED):
         brackets = brackets.replace("[]", "")  # the innermost level
     return bool(brackets)
 

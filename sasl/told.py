@@ -3,18 +3,18 @@
 from collections.abc import Iterable
 from typing import Final
 
-_MOST_JUDGED: Final = 1_024
-_MOST_SHOWN: Final = 200
+_MAX_JUDGED: Final = 1_024
+_MAX_SHOWN: Final = 200
 _PIECE_OF_SECRET: Final = 8
 """Characters of a secret in a row that are too many to show."""
 
 
 def fit_for_log(text: str, secrets: Iterable[str]) -> str:
     """Make one short line of ASCII of what others wrote; withhold it if it repeats a secret."""
-    judged = text[:_MOST_JUDGED].casefold()
+    judged = text[:_MAX_JUDGED].casefold()
     if any(_holds_piece_of(secret.casefold(), judged) for secret in secrets):
         return "(what was answered is not shown: it repeats the secret)"
-    short = text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "..."
+    short = text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
     return ascii(short)[1:-1]
 
 

@@ -21,9 +21,9 @@ from sasl.json_web_token import AcceptedToken
 from sasl.jwks import KeyCache
 from sasl.jwt_claims import AcceptedClaims, OAuthBearerSettings, judge_times
 
-MOST_TOKENS: Final = 1_024
-"""At most 4 MiB with `MOST_BYTES`; each has as many connections as it likes."""
-MOST_BYTES: Final = 4_096
+MAX_TOKENS: Final = 1_024
+"""At most 4 MiB with `MAX_BYTES`; each has as many connections as it likes."""
+MAX_BYTES: Final = 4_096
 """Of a message that is remembered; most have about a thousand."""
 
 
@@ -31,7 +31,7 @@ class VerifiedTokens:
     """What one listener of one worker remembers; the longest unused is forgotten first."""
 
     def __init__(
-        self, keys: KeyCache, settings: OAuthBearerSettings, most_tokens: int = MOST_TOKENS
+        self, keys: KeyCache, settings: OAuthBearerSettings, most_tokens: int = MAX_TOKENS
     ) -> None:
         """Remember what `keys` verified, and `settings` let in."""
         self._keys = keys
@@ -44,7 +44,7 @@ class VerifiedTokens:
 
     def find(self, message: bytes, wall_now: float, now: float) -> AcceptedClaims | None:
         """What the token of `message` says, if it is known to be good; None: judge it."""
-        if len(message) > MOST_BYTES:
+        if len(message) > MAX_BYTES:
             return None
         digest = hashlib.sha256(message).digest()
         known = self._by_digest.get(digest)
@@ -63,7 +63,7 @@ class VerifiedTokens:
 
     def remember(self, message: bytes, accepted: AcceptedToken) -> None:
         """Keep in mind that the token of `message` lets its bearer in."""
-        if len(message) > MOST_BYTES:
+        if len(message) > MAX_BYTES:
             return
         self._by_digest[hashlib.sha256(message).digest()] = accepted
         if len(self._by_digest) > self._most_tokens:

@@ -12,7 +12,7 @@ from typing import Final
 
 from sasl.credentials import ScramCredential, ScramMechanism
 
-MOST_ITERATIONS: Final = 2**31 - 1
+MAX_ITERATIONS: Final = 2**31 - 1
 """What DescribeUserScramCredentials can tell (KIP-554)."""
 
 _FORM: Final = re.compile(
@@ -44,8 +44,8 @@ def read(mechanism: ScramMechanism, text: str) -> ScramCredential:
     if {len(stored_key), len(server_key)} != {mechanism.key_bytes}:
         raise NoVerifier(f"the keys of {mechanism.value} have {mechanism.key_bytes} bytes")
     iterations = int(form[4])
-    if iterations > MOST_ITERATIONS:
-        raise NoVerifier(f"iterations must be at most {MOST_ITERATIONS}")
+    if iterations > MAX_ITERATIONS:
+        raise NoVerifier(f"iterations must be at most {MAX_ITERATIONS}")
     try:
         return ScramCredential(
             salt=salt, stored_key=stored_key, server_key=server_key, iterations=iterations

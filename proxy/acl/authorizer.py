@@ -14,9 +14,9 @@ from proxy.acl.decision import AllowedTopics
 from proxy.acl.index import AclIndex, Decision
 from proxy.acl.model import CLUSTER_NAME, WILDCARD, Acl, AuthorizerMode, Operation, ResourceType
 
-_MOST_DECISIONS: Final = 4096
+_MAX_DECISIONS: Final = 4096
 """Decisions that are kept per principal and address; then they are all dropped."""
-_LONGEST_KEPT: Final = 256
+_MAX_KEPT: Final = 256
 """Letters of the longest name that is kept: topics have at most 249, other names up to 32,767."""
 
 SUPPORTED_OPERATIONS: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
@@ -221,8 +221,8 @@ class IndexAuthority:
             authorizer.counts.cache_hits += 1
             return decision
         decision = index.decide(self.principal, self.host, operation, resource_type, name)
-        if len(name) <= _LONGEST_KEPT:
-            if len(self._decisions) >= _MOST_DECISIONS:
+        if len(name) <= _MAX_KEPT:
+            if len(self._decisions) >= _MAX_DECISIONS:
                 self._decisions = {}
             self._decisions[key] = decision
         return decision

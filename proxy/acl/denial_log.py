@@ -15,7 +15,7 @@ from proxy.acl.model import Operation, ResourceType
 
 INTERVAL: Final = 60.0
 """Seconds between two notices of one kind."""
-MOST_OF_PRINCIPAL: Final = 50
+MAX_OF_PRINCIPAL: Final = 50
 """Kinds of one principal that are told apart within an interval."""
 MOST: Final = 5_000
 """Kinds that are told apart within an interval."""
@@ -57,11 +57,11 @@ class Denials:
         self,
         *,
         interval: float = INTERVAL,
-        most_of_principal: int = MOST_OF_PRINCIPAL,
+        max_of_principal: int = MAX_OF_PRINCIPAL,
         most: int = MOST,
     ) -> None:
         self._interval = interval
-        self._most_of_principal = most_of_principal
+        self._max_of_principal = max_of_principal
         self._most = most
         self._entries: OrderedDict[_Kind, _Entry] = OrderedDict()
         """By the time of the last notice."""
@@ -119,7 +119,7 @@ class Denials:
         """Return the kind that a new one is told as."""
         principal, would_be = kind[0], kind[4]
         if len(self._entries) < self._most:
-            if self._of_principal[principal] < self._most_of_principal:
+            if self._of_principal[principal] < self._max_of_principal:
                 return kind
             return principal, None, None, None, would_be
         own: _Kind = (principal, None, None, None, would_be)

@@ -37,7 +37,7 @@ _REBUILT_FROM: Final = 8
 """With more changes than one in so many ACLs, building anew is quicker."""
 _ANY_NAME: Final = "hardcode"
 """The name that Kafka's `Authorizer.authorizeByResourceType` tries first."""
-_MOST_ANSWERS: Final = 4096
+_MAX_ANSWERS: Final = 4096
 """Answers of `decide_any` that are kept: they may need a look at all that one principal has."""
 _IMPLYING: Final[Mapping[Operation, tuple[Operation, ...]]] = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
@@ -192,7 +192,7 @@ class AclIndex:
             answer = self.decide(principal, host, operation, resource_type, _ANY_NAME)
             if not answer.allowed:
                 answer = self._decide_by_patterns(principal, host, key[2])
-            if len(self._any_answers) >= _MOST_ANSWERS:
+            if len(self._any_answers) >= _MAX_ANSWERS:
                 self._any_answers.clear()
             self._any_answers[key] = answer
         return answer

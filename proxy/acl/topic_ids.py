@@ -20,7 +20,7 @@ from proxy.wire.primitives import (
     write_string,
 )
 
-MOST_KNOWN: Final = 200_000
+MAX_KNOWN: Final = 200_000
 """Topics of a cluster, about: when there are more, all are forgotten and learnt anew."""
 _ALL: Final = -1
 """Length of an array that is null."""
@@ -64,7 +64,7 @@ class LookedUpTopics(Mapping[bytes, str | None]):
 
     def learn(self, found: Mapping[bytes, str], asked: Iterable[bytes]) -> None:
         """Take the result of a lookup."""
-        if len(self.known) + len(found) > MOST_KNOWN:
+        if len(self.known) + len(found) > MAX_KNOWN:
             self.known.clear()
         self.known.update(found)
         self.missing |= {topic_id for topic_id in asked if topic_id not in found}

@@ -14,7 +14,7 @@ from proxy.acl.model import (
     ResourceType,
 )
 
-LONGEST_QUOTE: Final = 200
+MAX_QUOTE: Final = 200
 """Characters of a client's text in a message, which must fit into a STRING."""
 
 
@@ -73,7 +73,7 @@ def _field_of_filters(acl: Acl) -> str | None:
 
 
 def _quoted(text: str) -> str:
-    return text if len(text) <= LONGEST_QUOTE else text[:LONGEST_QUOTE] + "..."
+    return text if len(text) <= MAX_QUOTE else text[:MAX_QUOTE] + "..."
 
 
 def filter_refusal(wanted: AclFilter) -> Refusal | None:

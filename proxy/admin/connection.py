@@ -21,7 +21,7 @@ from proxy.wire.request import request_frame
 
 LARGEST_ANSWER: Final = 104_857_600
 """Bytes: Kafka's `socket.request.max.bytes`; 100,000 ACLs are a tenth of it."""
-MOST_IN_FLIGHT: Final = 16
+MAX_IN_FLIGHT: Final = 16
 """Requests sent ahead of their answers."""
 _SPEAKS_TLS: Final = "it speaks TLS, so security.protocol is SSL or SASL_SSL"
 _CLOSED: Final = "closed the connection instead of answering"
@@ -105,10 +105,10 @@ class Connection:
         return await self._read(request, await self.exchange(api_key, api_version, encode(request)))
 
     async def request_each(self, requests: Sequence[Any]) -> list[Any]:
-        """Send messages, `MOST_IN_FLIGHT` at a time, and return the responses in their order."""
+        """Send messages, `MAX_IN_FLIGHT` at a time, and return the responses in their order."""
         waiting, responses = deque[tuple[Any, int]](), []
         for request in requests:
-            if len(waiting) == MOST_IN_FLIGHT:
+            if len(waiting) == MAX_IN_FLIGHT:
                 responses.append(await self._next(waiting))
             # not drained: that could wait for a broker which itself waits to be read from
             waiting.append((request, self._send_message(request)))

@@ -24,7 +24,7 @@ from proxy.acl.model import (
 )
 from proxy.cli.common import Misuse
 
-LONGEST_TEXT: Final = 8_000
+MAX_TEXT: Final = 8_000
 """Characters: a STRING of the wire holds 32,767 bytes."""
 
 _OPERATION_NAMES: Final = {
@@ -269,8 +269,8 @@ def text(given: str) -> str:
     stripped = given.strip()
     if not stripped:
         raise Misuse("a name must not be empty")
-    if len(stripped) > LONGEST_TEXT:
-        raise Misuse(f"a name is longer than {LONGEST_TEXT} characters")
+    if len(stripped) > MAX_TEXT:
+        raise Misuse(f"a name is longer than {MAX_TEXT} characters")
     try:
         stripped.encode()
     except UnicodeEncodeError:

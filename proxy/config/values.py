@@ -24,7 +24,7 @@ from pydantic import (
 
 from proxy.principals.mapping import PrincipalMapping
 
-MOST_OF_A_SECRET = 65_536
+MAX_OF_A_SECRET = 65_536
 """Characters: a wrong path shall not fill the memory."""
 _MAX_SHOWN = 60
 _MAX_PORT = 65_535
@@ -184,8 +184,8 @@ class Secret:
         """Return the secret. Raises OSError or ValueError, neither of which repeats it."""
         if self.path is not None:
             with self.path.open() as file:
-                text = file.read(MOST_OF_A_SECRET + 1)
-            if len(text) > MOST_OF_A_SECRET:
+                text = file.read(MAX_OF_A_SECRET + 1)
+            if len(text) > MAX_OF_A_SECRET:
                 raise ValueError(f"{self.path} is too long for a secret")
             return text.rstrip("\r\n")
         assert self.variable is not None

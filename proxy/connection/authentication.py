@@ -26,7 +26,7 @@ from proxy.wire.apis import (
     answered_here,
 )
 from proxy.wire.request import (
-    MOST_CHARACTERS_KEPT,
+    MAX_CHARACTERS_KEPT,
     Request,
     kept_characters,
     parse_request,
@@ -47,7 +47,7 @@ from sasl.states import Authenticated, Authenticating, AwaitHandshake, Failed
 if TYPE_CHECKING:
     from proxy.connection.connection import Connection
 
-MOST_BYTES_KNOWN: Final = 256
+MAX_BYTES_KNOWN: Final = 256
 """Of an ApiVersions request whose meaning is remembered."""
 
 _OF_SASL: Final = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE})
@@ -77,7 +77,7 @@ def _refusal(request: Request) -> bytes | None:
 
 def _software(version: int, body: bytes) -> ClientSoftware:
     """What an ApiVersions request says of the client. Raises ClientFault."""
-    known = len(body) <= MOST_BYTES_KNOWN
+    known = len(body) <= MAX_BYTES_KNOWN
     return (_known_software if known else api_versions.parse_request)(version, body)
 
 
@@ -192,8 +192,8 @@ class Dialogue:
 
     def _know_software(self, software: ClientSoftware) -> None:
         if software.name:
-            self._connection.client_software_name = software.name[:MOST_CHARACTERS_KEPT]
-            self._connection.client_software_version = software.version[:MOST_CHARACTERS_KEPT]
+            self._connection.client_software_name = software.name[:MAX_CHARACTERS_KEPT]
+            self._connection.client_software_version = software.version[:MAX_CHARACTERS_KEPT]
 
     def _wait(self, command: SeekKeys | Consult) -> None:
         """Take no further request until `command` was carried out."""

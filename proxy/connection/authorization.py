@@ -49,7 +49,7 @@ from proxy.scheduling.stepped_thread import in_steps
 from proxy.wire.primitives import Malformed
 from proxy.wire.request import Request
 
-MOST_LOOKED_UP: Final = 1_000
+MAX_LOOKED_UP: Final = 1_000
 """Ids in one question: reading the answer takes some ten milliseconds, be there many partitions."""
 LOOKUP_VERSION: Final = 12
 """First Metadata version that takes ids without names (KIP-516)."""
@@ -159,15 +159,15 @@ class Admission:
         if isinstance(unknown, TopicsUnlisted):
             answer = yield Ask(LOOKUP_VERSION, listing_request(LOOKUP_VERSION, ASKED_ID))
             if answer is not None:
-                steps = in_steps(lambda: _listed(answer), most_values=maxsize)
+                steps = in_steps(lambda: _listed(answer), max_values=maxsize)
                 answer = yield Work(steps, len(answer))
             if isinstance(answer, BrokerFault):
                 raise answer
             self._topics.listed = answer or []
             return
         ids = tuple(unknown.ids)
-        for first in range(0, len(ids), MOST_LOOKED_UP):
-            asked = ids[first : first + MOST_LOOKED_UP]
+        for first in range(0, len(ids), MAX_LOOKED_UP):
+            asked = ids[first : first + MAX_LOOKED_UP]
             answer = yield Ask(LOOKUP_VERSION, lookup_request(LOOKUP_VERSION, ASKED_ID, asked))
             try:
                 topics = {} if answer is None else found_topics(LOOKUP_VERSION, answer)

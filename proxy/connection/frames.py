@@ -25,13 +25,13 @@ read_response_head: Final[Callable[[Bytes, int], tuple[int, int]]] = RESPONSE_HE
 """Size, correlation id."""
 SIZE: Final = struct.Struct(">i")
 
-SMALLEST_REQUEST: Final = REQUEST_HEAD.size - SIZE.size
+MIN_REQUEST: Final = REQUEST_HEAD.size - SIZE.size
 """A request header without client id: nothing that Kafka's own parser accepts is shorter."""
-MOST_BYTES_OF_A_LOOK: Final = 65_536
+MAX_BYTES_OF_A_LOOK: Final = 65_536
 """A check that wants to see more of a frame than this is being led on."""
-MOST_BYTES_OF_A_HEAD: Final = 1_024
+MAX_BYTES_OF_A_HEAD: Final = 1_024
 """Of a Produce up to its first topic: a longer one is gathered to be authorized."""
-MOST_TAGS_OF_A_LOOK: Final = 16
+MAX_TAGS_OF_A_LOOK: Final = 16
 """Tagged fields of a request header, of which Kafka has none so far: each look passes over all of
 them, and who sends byte by byte is looked at as often."""
 
@@ -227,7 +227,7 @@ def check_flexible_produce(data: Bytes, at: int, end: int) -> tuple[int, int]:
     """The look at a Produce of v9 or later (KIP-482)."""
     try:
         tags, at = _uvarint(data, at, end)
-        if tags > MOST_TAGS_OF_A_LOOK:
+        if tags > MAX_TAGS_OF_A_LOOK:
             return UNDECIDED, end
         for _ in range(tags):
             _, at = _uvarint(data, at, end)

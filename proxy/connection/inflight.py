@@ -17,9 +17,9 @@ from typing import Final
 from proxy.connection.frames import Amendment, Owed, Route
 from proxy.wire.apis import FETCHES
 
-MOST_IN_FLIGHT: Final = 1_024
+MAX_IN_FLIGHT: Final = 1_024
 """Requests a client may have unanswered before it is not read any further."""
-MOST_KEPT_BYTES: Final = 4_194_304
+MAX_KEPT_BYTES: Final = 4_194_304
 """Of what waits for other answers, the same: own answers, and what is to be told in responses."""
 
 ASKED_ID: Final = 0
@@ -160,9 +160,9 @@ class InFlight:
     @property
     def owes_much(self) -> bool:
         """Whether the client is owed more than it may be before it is not read any further."""
-        return len(self._queue) > MOST_IN_FLIGHT or self._kept_bytes > MOST_KEPT_BYTES
+        return len(self._queue) > MAX_IN_FLIGHT or self._kept_bytes > MAX_KEPT_BYTES
 
     @property
     def owes_little(self) -> bool:
         """Whether it is owed so little again that it is read on."""
-        return len(self._queue) <= MOST_IN_FLIGHT // 2 and self._kept_bytes <= MOST_KEPT_BYTES // 2
+        return len(self._queue) <= MAX_IN_FLIGHT // 2 and self._kept_bytes <= MAX_KEPT_BYTES // 2

@@ -7,7 +7,7 @@ fifty microseconds. Laws:
 
 - A connection waits for its own long request, and takes no other meanwhile: order is kept.
 - The ACLs are those that apply while it is judged, not before it came.
-- Of a request no more than `MOST_VALUES` are made; a connection that is closed keeps nothing.
+- Of a request no more than `MAX_VALUES` are made; a connection that is closed keeps nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,13 +26,13 @@ from proxy.wire.apis import FETCH, PRODUCE
 from proxy.wire.primitives import Malformed
 from proxy.wire.request import Request
 
-LONGEST_AT_ONCE: Final = 16_384
+MAX_AT_ONCE: Final = 16_384
 """Bytes of a response that is changed at once: 2 ms as a rule, 16 at worst."""
-LONGEST_JUDGED_AT_ONCE: Final = 512
+MAX_BYTES_JUDGED_AT_ONCE: Final = 512
 """Bytes of a request: half a millisecond as a rule, five at worst (DescribeGroups)."""
-MOST_JUDGED_AT_ONCE: Final = 128
+MAX_JUDGED_AT_ONCE: Final = 128
 """Topics and partitions of a Produce or Fetch, which may have any number of bytes."""
-MOST_VALUES: Final = 400_000
+MAX_VALUES: Final = 400_000
 """Items that a request may have, in all of its arrays (topics, partitions, groups …), and fields in
 what is said of those that are denied. They take up to 200 MB of memory. Kafka has no such bound,
 but hardly a cluster with so many partitions.
@@ -48,13 +48,13 @@ depend on their bytes."""
 def takes_long(request: Request) -> bool:
     """Whether a request is to be judged in steps."""
     size = len(request.content)
-    if size <= LONGEST_JUDGED_AT_ONCE:
+    if size <= MAX_BYTES_JUDGED_AT_ONCE:
         return False
     walk = _BULK.get(request.api_key)
     if walk is None or size > LONG:
         return True
     try:
-        with at_most(MOST_JUDGED_AT_ONCE):
+        with at_most(MAX_JUDGED_AT_ONCE):
             walk(request.api_version, request.body)
     except TooManyValuesError:
         return True
@@ -81,7 +81,7 @@ def found(guard: Guard, inquiry: Inquiry) -> Found:
 
 def found_in_steps(guard: Guard, inquiry: Callable[[], Inquiry]) -> Steps[Found]:
     """Do the same in steps; `inquiry` makes what is judged."""
-    return in_steps(lambda: found(guard, inquiry()), most_values=MOST_VALUES)
+    return in_steps(lambda: found(guard, inquiry()), max_values=MAX_VALUES)
 
 
 def changed_in_steps(
@@ -95,7 +95,7 @@ def changed_in_steps(
         except BrokerFault as fault:
             return fault
 
-    return in_steps(change, most_values=maxsize)
+    return in_steps(change, max_values=maxsize)
 
 
 class PausingAuthority:

@@ -19,13 +19,13 @@ from proxy.scheduling.steps import Deliberation, Steps
 if TYPE_CHECKING:
     from proxy.connection.connection import Connection
 
-MOST_IN_A_TURN: Final = 64
+MAX_IN_A_TURN: Final = 64
 """Parts of a turn, of some twenty microseconds: a small request takes one."""
 LOOK_SECONDS: Final = 1.0
 """Between two looks whether others wait for the room of a slow client."""
 _BYTES_OF_A_PART: Final = 32
 """Of a request, at worst: ten microseconds a byte is what denials of many small items take."""
-_MOST_PARTS: Final = 16
+_MAX_PARTS: Final = 16
 """Of a request: what could take longer is judged in steps."""
 
 _IN_NEED: Final = Hold.WAITING | Hold.JUDGING | Hold.BROKER_FULL
@@ -71,8 +71,8 @@ class LongWork:
 
     def spend(self, size: int) -> None:
         """A request of so many bytes is dealt with, which is not forwarded at a first look."""
-        self._spent += min(1 + size // _BYTES_OF_A_PART, _MOST_PARTS)
-        if self._spent >= MOST_IN_A_TURN:
+        self._spent += min(1 + size // _BYTES_OF_A_PART, _MAX_PARTS)
+        if self._spent >= MAX_IN_A_TURN:
             self._spent = 0
             self._connection.hold(Hold.TURN)
             self._connection.commands.append(AwaitTurn())

@@ -30,12 +30,12 @@ from proxy.acl.decision import (
 )
 from proxy.acl.guards.entities import uuid_or_none
 from proxy.acl.topic_ids import CLIENT_ID, NO_ID, KnownTopics
-from proxy.connection.authorization import MOST_LOOKED_UP, Admission
+from proxy.connection.authorization import MAX_LOOKED_UP, Admission
 from proxy.connection.commands import CloseReason
 from proxy.connection.frames import SIZE, route_key
 from proxy.connection.inflight import ASKED_ID
 from proxy.connection.interfaces import Target
-from proxy.connection.long_requests import MOST_VALUES, takes_long
+from proxy.connection.long_requests import MAX_VALUES, takes_long
 from proxy.connection.stages import Ask, Pending, Stage, Verdict, Work
 from proxy.errors import BrokerFault
 from proxy.quota.mutation_counts import EVERYTHING, Key, MutationRequest, Topic, Topics
@@ -121,7 +121,7 @@ class MutationLimiter:
         """Do a part of it, in steps if the request is long."""
         if not takes_long(request):
             return _tried(work)
-        steps = in_steps(partial(_tried, work), most_values=MOST_VALUES)
+        steps = in_steps(partial(_tried, work), max_values=MAX_VALUES)
         result: T | CloseReason = yield Work(steps, len(request.body))
         return result
 
@@ -196,8 +196,8 @@ class MutationLimiter:
             routes = self._target.routes
             versions = range(BY_ID_SINCE, since - 1, -1)
             version = next((one for one in versions if route_key(METADATA, one) in routes), None)
-            for first in range(0, len(keys), MOST_LOOKED_UP):
-                yield version, keys[first : first + MOST_LOOKED_UP]
+            for first in range(0, len(keys), MAX_LOOKED_UP):
+                yield version, keys[first : first + MAX_LOOKED_UP]
 
 
 def _tried(work: Callable[[], T]) -> T | CloseReason:

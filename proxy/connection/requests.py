@@ -32,17 +32,17 @@ from proxy.connection.fingerprints import (
 )
 from proxy.connection.frames import (
     FORWARD,
-    MOST_BYTES_OF_A_HEAD,
-    MOST_BYTES_OF_A_LOOK,
+    MAX_BYTES_OF_A_HEAD,
+    MAX_BYTES_OF_A_LOOK,
+    MIN_REQUEST,
     REQUEST_HEAD,
     SIZE,
-    SMALLEST_REQUEST,
     UNDECIDED,
     Bytes,
     Route,
     cut,
 )
-from proxy.connection.inflight import MOST_IN_FLIGHT
+from proxy.connection.inflight import MAX_IN_FLIGHT
 from proxy.connection.throttling import telling
 from proxy.scheduling.memory_budget import LONG_OF_STRANGERS
 from proxy.wire.apis import PRODUCE, SASL_APIS, answered_here
@@ -298,7 +298,7 @@ class Requests:
         if route.check is not None:
             verdict, seen = route.check(data, seen, here)
         if verdict == UNDECIDED:
-            if after <= end or end - pos > MOST_BYTES_OF_A_LOOK:  # enough was here
+            if after <= end or end - pos > MAX_BYTES_OF_A_LOOK:  # enough was here
                 self._connection.end(CloseReason.MALFORMED_FRAME, now)
             return pos
         if verdict == FORWARD:
@@ -324,7 +324,7 @@ class Requests:
         self.bytes += after - start
         self.last_at = now
         self._put(data, start, after)
-        if len(self._inflight) > MOST_IN_FLIGHT:
+        if len(self._inflight) > MAX_IN_FLIGHT:
             self._connection.too_many_in_flight()
         return after
 
@@ -370,7 +370,7 @@ class Requests:
         (size,) = SIZE.unpack_from(data, pos)
         smallest, most = 0, self._connection.rules.sasl_max_receive_size
         if self.relaying:
-            smallest, most = SMALLEST_REQUEST, self.most_bytes
+            smallest, most = MIN_REQUEST, self.most_bytes
         if size > most:
             self._connection.end(CloseReason.OVERSIZE_FRAME, now)
         elif size < smallest:
@@ -437,7 +437,7 @@ class Requests:
         if key >> 16 == PRODUCE:
             at = pos + REQUEST_HEAD.size + max(length, 0)
             basis = admission.look.beginning(key & 0xFFFF, data, pos, at, min(after, end))
-            if basis is None and end < after and end - pos < MOST_BYTES_OF_A_HEAD:
+            if basis is None and end < after and end - pos < MAX_BYTES_OF_A_HEAD:
                 return pos  # its head may not be here yet
         if basis is None and after <= end:
             basis = admission.look.whole(data, pos, after)

@@ -25,16 +25,16 @@ from proxy.connection.frames import (
     read_response_head,
 )
 from proxy.connection.inflight import InFlight, Question
-from proxy.connection.long_requests import LONGEST_AT_ONCE
+from proxy.connection.long_requests import MAX_AT_ONCE
 from proxy.connection.throttling import telling
 from proxy.errors import BrokerFault
 from proxy.quota.throttle import UNLIMITED, Throttle
 from proxy.wire.apis import FETCHES, SASL_APIS, SHARE_FETCH
 from proxy.wire.fetch_bounds import without_records, without_topics
 from proxy.wire.throttle_times import HEAD
-from sasl.messages import MOST_ANSWER_BYTES
+from sasl.messages import MAX_ANSWER_BYTES
 
-MOST_GATHERED_BYTES: Final = 104_857_600
+MAX_GATHERED_BYTES: Final = 104_857_600
 """Of a response that must be rewritten whole (Metadata, say): Kafka's own bound of a frame."""
 LONG_RESPONSE: Final = 65_536
 """From this size on a response with a long transform is not gathered but changed in passing."""
@@ -223,7 +223,7 @@ class Responses:
         if expected != correlation_id or size < 4:
             raise BrokerFault("a response out of turn, or of an impossible size")
         in_passing = route.long_transform is not None or route.transform is None
-        most = MOST_ANSWER_BYTES if route.api_key in SASL_APIS else MOST_GATHERED_BYTES
+        most = MAX_ANSWER_BYTES if route.api_key in SASL_APIS else MAX_GATHERED_BYTES
         if size > most and not in_passing:
             raise BrokerFault("a response too large to be rewritten")
         if end - pos < SIZE.size + min(size, HEAD):
@@ -264,7 +264,7 @@ class Responses:
         """
         transform, api_version = route.transform, route.api_version
         assert transform is not None
-        if route.api_key == SHARE_FETCH and size <= MOST_GATHERED_BYTES:
+        if route.api_key == SHARE_FETCH and size <= MAX_GATHERED_BYTES:
             lean = Amendment(
                 route, lambda content: transform(without_records(api_version, content))
             )
@@ -286,7 +286,7 @@ class Responses:
             assert route.transform is not None
             if isinstance(route, Question):
                 route.taken(bytes(content), now)
-            elif size > LONGEST_AT_ONCE and route.takes_long:
+            elif size > MAX_AT_ONCE and route.takes_long:
                 assert self.change is not None
                 self.changing = True
                 self.change(route.transform, bytes(content))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from proxy.connection.commands import CloseReason
 from proxy.connection.fingerprints import CORRELATED, JUDGE_EACH, UNLIMITED, Basis
 from proxy.connection.frames import (
-    MOST_BYTES_OF_A_LOOK,
+    MAX_BYTES_OF_A_LOOK,
     SIZE,
     Amendment,
     Bytes,
@@ -121,7 +121,7 @@ class Throttling:
         frame = bytes(data[pos:after])
         bounded = self.bounded(frame, now)
         if bounded is None:
-            if after - pos == SIZE.size + size or after - pos > MOST_BYTES_OF_A_LOOK:
+            if after - pos == SIZE.size + size or after - pos > MAX_BYTES_OF_A_LOOK:
                 self._connection.end(CloseReason.MALFORMED_FRAME, now)
             return pos
         if bounded is frame:

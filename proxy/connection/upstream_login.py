@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 RENEW_AFTER: Final = 0.85, 0.95
 """Shares of a session's lifetime between which it is renewed, at random: Kafka's clients do so,
 that not all come at once and that each comes in time."""
-LEAST_INTERVAL: Final = 1.1
+MIN_INTERVAL: Final = 1.1
 """Seconds between two logins: Kafka refuses a second one within one second (KIP-368)."""
 LOOK_SECONDS: Final = 1.0
 """Between two looks whether an answer is due."""
@@ -134,7 +134,7 @@ class UpstreamLogin:
         self._is_renewal = True
         if session_lifetime_ms:
             lasts = session_lifetime_ms / 1000 * random.uniform(*RENEW_AFTER)  # noqa: S311 - no secret
-            connection.requests.renew_at = now + max(LEAST_INTERVAL, lasts)
+            connection.requests.renew_at = now + max(MIN_INTERVAL, lasts)
         connection.release(Hold.LOGIN, now)
 
 

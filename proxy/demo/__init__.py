@@ -9,16 +9,14 @@ judges what the clients saw.
 import importlib.util
 import sys
 
-SHORTEST_SECONDS = 20.0
+MIN_SECONDS = 20.0
 """Twice the session lifetime: room for a re-authentication and for a kill."""
 
 
 def main(seconds: float = 60.0) -> int:
     """Run the demo, its clients for `seconds`; return the exit status."""
-    if seconds < SHORTEST_SECONDS:
-        print(
-            f"reauth-proxy: the demo needs at least {SHORTEST_SECONDS:.0f} seconds", file=sys.stderr
-        )
+    if seconds < MIN_SECONDS:
+        print(f"reauth-proxy: the demo needs at least {MIN_SECONDS:.0f} seconds", file=sys.stderr)
         return 2
     missing = [name for name in ("confluent_kafka", "kafka") if not importlib.util.find_spec(name)]
     if missing:

@@ -2,10 +2,10 @@
 
 - Each filter has the result that it would have had alone, in v3, its own error included.
 - Where v3 refuses the request, each filter of v4 is refused: a response has no error of its own.
-- A request that does not parse, whose list of filters is null, or that has more than `MOST_FILTERS`
+- A request that does not parse, whose list of filters is null, or that has more than `MAX_FILTERS`
   is answered with a single result, INVALID_REQUEST, and the connection lives on. (v0 to v3 close it
   for what does not parse, as Kafka does.)
-- Results come in the order of the filters until they would exceed `MOST_RESULT_BYTES`. The filter
+- Results come in the order of the filters until they would exceed `MAX_RESULT_BYTES`. The filter
   with which they would, and all behind it, have POLICY_VIOLATION; a client asks for them again.
 
 What needs the store is done at once, and belongs in a thread; the rest are steps.
@@ -31,8 +31,8 @@ from proxy.handlers.acl_requests import filter_of, has_code_0
 from proxy.handlers.acl_responses import DescribeBatch, Place, batch_refusal
 from proxy.scheduling.steps import MASK, Steps
 from proxy.wire.batch_describe import (
-    MOST_FILTERS,
-    MOST_RESULT_BYTES,
+    MAX_FILTERS,
+    MAX_RESULT_BYTES,
     PRINCIPAL,
     AclFilterParts,
     acl_filter_count,
@@ -41,13 +41,13 @@ from proxy.wire.batch_describe import (
 from proxy.wire.primitives import Malformed
 
 _MALFORMED: Final = invalid("The request cannot be read.")
-_TOO_MANY: Final = invalid(f"More than {MOST_FILTERS} filters.")
-_LEAST_ACL_SIZE: Final = 6
+_TOO_MANY: Final = invalid(f"More than {MAX_FILTERS} filters.")
+_MIN_ACL_SIZE: Final = 6
 """Bytes in a response: a principal, which has a colon, a host, two codes, no tags."""
 
 
 def begin(
-    body: bytes, acls: Acls | None, *, authorized: bool, most_bytes: int = MOST_RESULT_BYTES
+    body: bytes, acls: Acls | None, *, authorized: bool, most_bytes: int = MAX_RESULT_BYTES
 ) -> bytes | Steps[bytes]:
     """Answer a request, from body to body, or return how. `acls`: None if the authorizer is off.
 
@@ -57,7 +57,7 @@ def begin(
         count = acl_filter_count(body)
     except Malformed:
         return batch_refusal(1, _MALFORMED)
-    if count > MOST_FILTERS:
+    if count > MAX_FILTERS:
         return batch_refusal(1, _TOO_MANY)
     if acls is None or not authorized:
         return batch_refusal(count, DISABLED_TO_DESCRIBE if acls is None else UNAUTHORIZED)
@@ -69,7 +69,7 @@ def _described(body: bytes, index: AclIndex, most_bytes: int) -> Steps[bytes]:
         filters = yield from acl_filters(body)
     except Malformed:
         return batch_refusal(1, _MALFORMED)
-    refused, found = yield from _results(index, filters, most_bytes // _LEAST_ACL_SIZE)
+    refused, found = yield from _results(index, filters, most_bytes // _MIN_ACL_SIZE)
     made = DescribeBatch(len(filters), most_bytes=most_bytes)
     too_large = Refusal(
         ErrorCode.policy_violation,

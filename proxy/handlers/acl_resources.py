@@ -21,7 +21,7 @@ _LENGTHS: Final = {
     flexible: [write_array_length(size, flexible) for size in range(_FEW)]
     for flexible in (False, True)
 }
-_MOST_REMEMBERED: Final = 4 << 20
+_MAX_REMEMBERED: Final = 4 << 20
 """Bytes of what is remembered while one response is written."""
 _COST_OF_REMEMBERING: Final = 150
 """Bytes of an item of a dictionary, and of its key."""
@@ -129,7 +129,7 @@ class Resources:
         try:
             return parts_of(some)
         except KeyError:
-            if self._remembered > _MOST_REMEMBERED:
+            if self._remembered > _MAX_REMEMBERED:
                 self._heads, self._principals, self._rules = {}, {}, {}
                 self._remembered = 0
             remember(some)

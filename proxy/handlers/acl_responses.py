@@ -33,14 +33,14 @@ Place = tuple[int, int]
 
 _THROTTLE_TIME_MS: Final = INT32.pack(0)
 _NO_ERROR: Final = INT16.pack(0)
-_LEAST_RESULT: Final = 2 + 1 + 5 + 1
+_MIN_RESULT: Final = 2 + 1 + 5 + 1
 """Bytes: no error, no message, the longest length of an array, no tags."""
 _STEP: Final = 1 << 17
 """Bytes that are copied at once: some tens of microseconds."""
 _FOUND: Final = _NO_ERROR + write_string("", flexible=True)
 """How a result without an error begins."""
-_MOST_KEPT: Final = 10_000
-_LONGEST_KEPT: Final = 256
+_MAX_KEPT: Final = 10_000
+_MAX_BYTES_KEPT: Final = 256
 """Bytes. What is written once is remembered only if it takes little."""
 
 
@@ -73,7 +73,7 @@ class DescribeBatch:
         `principal`: whose ACLs they all are, if it is known.
         """
         start = self._out.tell()
-        most = self._most - start - _LEAST_RESULT
+        most = self._most - start - _MIN_RESULT
         try:
             resources, count = yield from self._resources.write(acls, principal, most)
         except TooLarge:
@@ -203,9 +203,9 @@ class _Kept(dict[Any, bytes]):
 
     def __missing__(self, key: Any) -> bytes:
         written = self._write(key)
-        if len(self) >= _MOST_KEPT:
+        if len(self) >= _MAX_KEPT:
             self.clear()
-        if len(written) <= _LONGEST_KEPT:
+        if len(written) <= _MAX_BYTES_KEPT:
             self[key] = written
         return written
 

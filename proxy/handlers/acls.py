@@ -47,19 +47,19 @@ DESCRIBE_ACLS: Final = 29
 CREATE_ACLS: Final = 30
 DELETE_ACLS: Final = 31
 
-MOST_ITEMS: Final = 10_000
+MAX_ITEMS: Final = 10_000
 """Creations, filters, or ACLs deleted by one request: Kafka's limit of records per operation
 (`QuorumController.MAX_RECORDS_PER_USER_OP`)."""
-MOST_REPORTED: Final = 100_000
+MAX_REPORTED: Final = 100_000
 """Matches in one DeleteAcls response, where each of several filters reports what it finds."""
-MOST_SEARCHES: Final = 100
+MAX_SEARCHES: Final = 100
 """Filters of one DeleteAcls that name no resource, so that very many ACLs must be looked at."""
 
 _TOO_LARGE: Final = Refusal(
     ErrorCode.policy_violation, "Unable to perform excessively large batch operation."
 )
 _TOO_MANY_DELETED: Final = invalid(
-    f"Cannot remove more than {MOST_ITEMS} acls in a single delete operation."
+    f"Cannot remove more than {MAX_ITEMS} acls in a single delete operation."
 )
 
 
@@ -133,7 +133,7 @@ def _create(api_version: int, body: bytes, acls: Acls | None, *, authorized: boo
     count = _item_count(api_version, body)
     if refusal := _refusal_of_all(count, acls, authorized=authorized):
         return acl_responses.create_refusal(
-            api_version, count, refusal, with_message=count <= MOST_ITEMS
+            api_version, count, refusal, with_message=count <= MAX_ITEMS
         )
     assert acls is not None
     request = decode(request_type(CREATE_ACLS, api_version), body)
@@ -149,7 +149,7 @@ def _delete(api_version: int, body: bytes, acls: Acls | None, *, authorized: boo
     count = _item_count(api_version, body)
     if refusal := _refusal_of_all(count, acls, authorized=authorized):
         return acl_responses.delete_refusal(
-            api_version, count, refusal, with_message=count <= MOST_ITEMS
+            api_version, count, refusal, with_message=count <= MAX_ITEMS
         )
     assert acls is not None
     request = decode(request_type(DELETE_ACLS, api_version), body)
@@ -169,12 +169,12 @@ def _delete(api_version: int, body: bytes, acls: Acls | None, *, authorized: boo
 def _item_count(api_version: int, body: bytes) -> int:
     """Return how many items follow, before anything is made of them. Raises Malformed."""
     count, position = array_length(body, 0, api_version >= FIRST_FLEXIBLE)
-    if count * _LEAST_ITEM_SIZE > len(body) - position:
+    if count * _MIN_ITEM_SIZE > len(body) - position:
         raise Malformed("more items than bytes for them")
     return count
 
 
-_LEAST_ITEM_SIZE: Final = 7
+_MIN_ITEM_SIZE: Final = 7
 """Bytes: three codes, and three strings of at least a byte, and the end of a flexible item."""
 
 
@@ -183,7 +183,7 @@ def _refusal_of_all(count: int, acls: Acls | None, *, authorized: bool) -> Refus
         return DISABLED
     if not authorized:
         return UNAUTHORIZED
-    return _TOO_LARGE if count > MOST_ITEMS else None
+    return _TOO_LARGE if count > MAX_ITEMS else None
 
 
 class _Deletion:
@@ -206,7 +206,7 @@ class _Deletion:
             result = self._results[wanted] = self._search(wanted)
         if isinstance(result, Refusal):
             return result
-        if self._reported + len(result) > MOST_REPORTED:
+        if self._reported + len(result) > MAX_REPORTED:
             return _TOO_LARGE
         self._reported += len(result)
         self.found |= dict.fromkeys(result)
@@ -215,8 +215,8 @@ class _Deletion:
     def _search(self, wanted: AclFilter) -> Refusal | Sequence[Acl]:
         if wanted.name is None:
             self._searches += 1
-            if self._searches > MOST_SEARCHES:
+            if self._searches > MAX_SEARCHES:
                 return _TOO_LARGE
         matches = tuple(self._index.matching(wanted))
         more = sum(acl not in self.found for acl in matches)
-        return matches if len(self.found) + more <= MOST_ITEMS else _TOO_MANY_DELETED
+        return matches if len(self.found) + more <= MAX_ITEMS else _TOO_MANY_DELETED

@@ -2,10 +2,10 @@
 
 - Each filter has the result that it would have had alone, in v1, its own error included.
 - Without the right, each filter is refused: a response has no error of its own.
-- A request that does not parse, whose list of filters is null, or that has more than `MOST_FILTERS`
-  (or `MOST_ITEMS` in all) is answered with a single result, INVALID_REQUEST, and the connection
+- A request that does not parse, whose list of filters is null, or that has more than `MAX_FILTERS`
+  (or `MAX_ITEMS` in all) is answered with a single result, INVALID_REQUEST, and the connection
   lives on.
-- Results come in the order of the filters until they would exceed `MOST_RESULT_BYTES`. The filter
+- Results come in the order of the filters until they would exceed `MAX_RESULT_BYTES`. The filter
   with which they would, and all behind it, have POLICY_VIOLATION; a client asks for them again.
 
 The quotas are gone through once. Filters are sorted by the types that they name, and which of them
@@ -28,8 +28,8 @@ from proxy.handlers.quota_requests import UNAUTHORIZED, Filter, Refusal, filter_
 from proxy.quota.model import Default, EntityType, QuotaEntity, Quotas
 from proxy.quota.store import QuotaStore
 from proxy.wire.batch_describe import (
-    MOST_FILTERS,
-    MOST_RESULT_BYTES,
+    MAX_FILTERS,
+    MAX_RESULT_BYTES,
     DescribeClientQuotasFilter,
     DescribeClientQuotasRequest,
     EntityData,
@@ -41,47 +41,47 @@ from proxy.wire.codec import decode_bounded, encode
 from proxy.wire.primitives import (
     INT16,
     INT32,
-    LONGEST_SENTENCE,
+    MAX_SENTENCE,
     Malformed,
     write_array_length,
     write_null_string,
     write_string,
 )
 
-MOST_ITEMS: Final = 3 * MOST_FILTERS
+MAX_ITEMS: Final = 3 * MAX_FILTERS
 """Filters, their components, tagged fields: as many filters of two components as there may be."""
 _RUN: Final = 1_000
 """Entities that are sorted at once: less than a millisecond."""
 _NO_ERROR: Final = INT16.pack(0) + write_string("", flexible=True)
 _NULL_ENTRIES: Final = b"\0"
 _TAGS: Final = b"\0"
-_LEAST_RESULT: Final = len(_NO_ERROR) + 5 + len(_TAGS)
+_MIN_RESULT: Final = len(_NO_ERROR) + 5 + len(_TAGS)
 """Bytes, with the longest length of an array."""
 _HEAD: Final = INT32.pack(0)
 """No throttle time."""
 
 
 def answer(
-    body: bytes, store: QuotaStore, *, authorized: bool, most_bytes: int = MOST_RESULT_BYTES
+    body: bytes, store: QuotaStore, *, authorized: bool, most_bytes: int = MAX_RESULT_BYTES
 ) -> bytes:
     """Answer a request, from body to body. `authorized`: may the principal do DescribeConfigs on
     the cluster? Raises StoreError.
     """
     try:
         count = quota_filter_count(body)
-        if count > MOST_FILTERS:
+        if count > MAX_FILTERS:
             return _all_alike(1, _refused(ErrorCode.invalid_request, _TOO_MANY))
         if not authorized:
             return _all_alike(count, _refused(UNAUTHORIZED[0], None))
         request = decode_bounded(
-            DescribeClientQuotasRequest, body, most_bytes=maxsize, most_values=MOST_ITEMS
+            DescribeClientQuotasRequest, body, most_bytes=maxsize, max_values=MAX_ITEMS
         )
     except Malformed:
         return _all_alike(1, _refused(ErrorCode.invalid_request, "The request cannot be read."))
     return _described(request, store.quota_snapshot().quotas, most_bytes)
 
 
-_TOO_MANY: Final = f"More than {MOST_FILTERS} filters."
+_TOO_MANY: Final = f"More than {MAX_FILTERS} filters."
 
 
 def _all_alike(count: int, result: bytes) -> bytes:
@@ -95,7 +95,7 @@ def _refused(code: ErrorCode, message: str | None) -> bytes:
 
 def sentence(refusal: Refusal) -> str:
     """Return the sentence of a refusal, ended where it would be too long to be written."""
-    return refusal.message[:LONGEST_SENTENCE]
+    return refusal.message[:MAX_SENTENCE]
 
 
 def _described(request: DescribeClientQuotasRequest, quotas: Quotas, most_bytes: int) -> bytes:
@@ -123,7 +123,7 @@ def _described(request: DescribeClientQuotasRequest, quotas: Quotas, most_bytes:
             continue
         entries = found.get(asked)
         size = most_bytes if entries is None else sum(map(len, entries))
-        left -= _LEAST_RESULT + size
+        left -= _MIN_RESULT + size
         if entries is None or left < 0:
             left = -1  # for all behind it too
             made.write(too_large)

@@ -47,12 +47,12 @@ from proxy.wire.primitives import Malformed
 # kio has a class per version, which are alike: `Any` is the honest type of what they make.
 Entity = Any
 
-MOST_ITEMS: Final = 40_000
+MAX_ITEMS: Final = 40_000
 """Entries, parts of their entities, their changes, components of a filter, tagged fields: 10,000
 quotas of users with their client ids, one by one. Kafka takes no more changes in one operation
 (`QuorumController.MAX_RECORDS_PER_USER_OP`). Each takes up to a KiB of memory, its answer included.
 """
-MOST_BYTES: Final = 2_097_152
+MAX_BYTES: Final = 2_097_152
 """Of a request: 10,000 such quotas, with names of thirty bytes, take half of it. In memory, a name
 can take four times what it takes in the request."""
 
@@ -74,8 +74,8 @@ def answer(
         request = decode_bounded(
             request_type(api_key, api_version),
             body,
-            most_bytes=MOST_BYTES,
-            most_values=MOST_ITEMS,
+            most_bytes=MAX_BYTES,
+            max_values=MAX_ITEMS,
         )
     except Malformed as error:
         raise ClientFault("the request does not parse") from error

@@ -41,13 +41,13 @@ from proxy.errors import ClientFault
 from proxy.store import CredentialKey, CredentialStore, StoreError, refusal_of
 from proxy.wire.apis import ALTER_USER_SCRAM_CREDENTIALS
 from proxy.wire.codec import decode_bounded, encode
-from proxy.wire.primitives import LONGEST_SENTENCE, Malformed
+from proxy.wire.primitives import MAX_SENTENCE, Malformed
 from sasl.credentials import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism
 
-MOST_ITEMS: Final = 40_000
+MAX_ITEMS: Final = 40_000
 """Users asked for, or changes, and tagged fields. Kafka's tools send one, and nobody has so many
 users to change at once. Each takes up to a KiB of memory, its answer included."""
-MOST_BYTES: Final = 2_097_152
+MAX_BYTES: Final = 2_097_152
 """Of a request: some 17,000 changes for SCRAM-SHA-512 with names of twenty characters. In memory, a
 name can take four times what it takes in the request."""
 
@@ -89,7 +89,7 @@ def answer(api_key: int, body: bytes, store: CredentialStore, *, authorized: boo
 
 def _read(request_type: type[_Request], body: bytes) -> _Request:
     try:
-        return decode_bounded(request_type, body, most_bytes=MOST_BYTES, most_values=MOST_ITEMS)
+        return decode_bounded(request_type, body, most_bytes=MAX_BYTES, max_values=MAX_ITEMS)
     except Malformed as error:
         raise ClientFault("the request does not parse") from error
 
@@ -127,7 +127,7 @@ def _describe_one(
 
 def _told(code: ErrorCode, message: str, name: str) -> _Refusal:
     """Say it of a name, as much of it as can be written."""
-    return _Refusal(code, f"{message}: {name}"[:LONGEST_SENTENCE])
+    return _Refusal(code, f"{message}: {name}"[:MAX_SENTENCE])
 
 
 def _described(

@@ -11,20 +11,20 @@ from typing import Final
 
 RECORD: Final = 16_384
 """Largest plaintext of one record (RFC 8446 section 5.1)."""
-LONGEST_RECORD: Final = RECORD + 2_053
+MAX_RECORD: Final = RECORD + 2_053
 """As it is sent (RFC 5246 section 6.2.3): so many bytes have a whole one among them."""
 
 PIECE: Final = 16_384
 """Given to OpenSSL at once at most, which keeps as much memory for the connection."""
-LEAST_PIECE: Final = 1_024
+MIN_PIECE: Final = 1_024
 """At first, and after one that was not worth it: forty key updates, a millisecond."""
-MOST_RECORDS: Final = 256
+MAX_RECORDS: Final = 256
 """Of one go; data in more of them are cut so fine that each is work."""
-MOST_BARREN: Final = 65_536
+MAX_BARREN: Final = 65_536
 """Bytes of which no data come at all: nobody has a use for so many key updates in a row."""
-MOST_OF_A_GREETING: Final = 32_768
+MAX_OF_A_GREETING: Final = 32_768
 """Bytes of a handshake. Java's limit of one message of it; chains of certificates take a fifth."""
-MOST_UNREAD_ANSWERS: Final = 16
+MAX_UNREAD_ANSWERS: Final = 16
 """To key updates, while the peer does not read what it is sent."""
 
 
@@ -34,7 +34,7 @@ class Pace:
     __slots__ = ("barren", "piece")
 
     def __init__(self) -> None:
-        self.piece = LEAST_PIECE
+        self.piece = MIN_PIECE
         """Bytes to be given to OpenSSL at once."""
         self.barren = 0
         """Bytes of ciphertext since the last data."""
@@ -47,15 +47,15 @@ class Pace:
         """
         self.barren += taken
         if not gained:
-            if self.barren > LONGEST_RECORD:
-                self.piece = LEAST_PIECE
-            return self.barren <= min(4 * self.piece, LONGEST_RECORD)
+            if self.barren > MAX_RECORD:
+                self.piece = MIN_PIECE
+            return self.barren <= min(4 * self.piece, MAX_RECORD)
         worth = 2 * gained >= self.barren
-        self.piece = min(2 * self.piece, PIECE) if worth else LEAST_PIECE
+        self.piece = min(2 * self.piece, PIECE) if worth else MIN_PIECE
         self.barren = 0
         return worth
 
     @property
     def is_hopeless(self) -> bool:
         """Whether so much came to nothing that no more is to be tried."""
-        return self.barren > MOST_BARREN
+        return self.barren > MAX_BARREN

@@ -26,10 +26,10 @@ from typing import Any, ClassVar, Final, cast
 from proxy.connection.frames import LONG_WRITE, Bytes
 from proxy.net.read_buffer import BULK_READ, ReadBuffer, Side, carry_bulk
 from proxy.net.tls_pace import (
-    LONGEST_RECORD,
-    MOST_OF_A_GREETING,
-    MOST_RECORDS,
-    MOST_UNREAD_ANSWERS,
+    MAX_OF_A_GREETING,
+    MAX_RECORD,
+    MAX_RECORDS,
+    MAX_UNREAD_ANSWERS,
     PIECE,
     RECORD,
     Pace,
@@ -38,7 +38,7 @@ from proxy.net.tls_pace import (
 CIPHER_BYTES: Final = 262_144
 """Of one read of encrypted bytes; with a record from before it fits into the worker's buffer."""
 RECORDS_PER_WRITE: Final = 4
-MOST_KEPT: Final = 16_777_216
+MAX_KEPT: Final = 16_777_216
 """Bytes of a worker that were read, and wait for their turn."""
 
 Wait = Callable[[str, Callable[[], None]], None]
@@ -168,7 +168,7 @@ class TlsTransport(asyncio.Protocol):
             self._ssl.do_handshake()
         except ssl.SSLWantReadError:
             self._flush()
-            if self._greeting > MOST_OF_A_GREETING:
+            if self._greeting > MAX_OF_A_GREETING:
                 self._ended = True
                 self._failed(_too_long())
             return
@@ -232,7 +232,7 @@ class TlsTransport(asyncio.Protocol):
             given = incoming.write(data[start : start + pace.piece])
             start += given
             # That a record is not whole is an exception, and costs as much: once per read will do.
-            least = LONGEST_RECORD if pace.piece == PIECE and start < len(data) else 0
+            least = MAX_RECORD if pace.piece == PIECE and start < len(data) else 0
             try:
                 while incoming.pending > least and not ended:
                     count = read_into(RECORD, view[size:])
@@ -244,7 +244,7 @@ class TlsTransport(asyncio.Protocol):
             except ssl.SSLError:
                 self._ended = ended = True  # what came before it is genuine
             taken = held + given - incoming.pending
-            goes_on = pace.is_worth(taken, size - before) and records <= MOST_RECORDS
+            goes_on = pace.is_worth(taken, size - before) and records <= MAX_RECORDS
         if self._outgoing.pending:
             self._answer()
         if size:
@@ -258,7 +258,7 @@ class TlsTransport(asyncio.Protocol):
         """Keep what is left of a read, and let others be served first."""
         if self._closing or self._ended:
             return
-        if self._pace.is_hopeless or _Kept.bytes_of_all + len(rest) > MOST_KEPT:
+        if self._pace.is_hopeless or _Kept.bytes_of_all + len(rest) > MAX_KEPT:
             self.abort()
             return
         self._rest = bytes(rest)
@@ -311,7 +311,7 @@ class TlsTransport(asyncio.Protocol):
         """Send what OpenSSL says to what was read, which is that a key was updated."""
         if self._is_full:
             self._unread += 1
-            if self._unread > MOST_UNREAD_ANSWERS:
+            if self._unread > MAX_UNREAD_ANSWERS:
                 self.abort()
                 return
         self._flush()

@@ -31,13 +31,13 @@ from sasl.strict_json import read_object
 
 log = logging.getLogger(__name__)
 
-MOST_QUESTION_BYTES: Final = 2_097_152
+MAX_QUESTION_BYTES: Final = 2_097_152
 """Room for a name of half a megabyte, escaped."""
 QUESTION_SECONDS: Final = 5.0
 """In which the question must have come."""
 ANSWER_SECONDS: Final = 25.0
 """In which the answer must have been given and taken; longer than workers may take to kill."""
-MOST_AT_ONCE: Final = 4
+MAX_AT_ONCE: Final = 4
 """Questions that are answered at once; others wait."""
 ROWS_AT_ONCE: Final = 200
 """That are written before others get a turn."""
@@ -67,7 +67,7 @@ class AdminSocket:
         """`store` looks which store the proxy reads."""
         self._workers = workers
         self._store = store
-        self._room = asyncio.Semaphore(MOST_AT_ONCE)
+        self._room = asyncio.Semaphore(MAX_AT_ONCE)
 
     async def serve(self, listening: socket.socket) -> asyncio.Server:
         """Answer until the returned server is closed.
@@ -75,7 +75,7 @@ class AdminSocket:
         Not by `start_unix_server`: since Python 3.13 it looks for the path that the socket was
         bound to, which may have been a short name for a long one, and removes it in the end.
         """
-        return await asyncio.start_server(self._client, sock=listening, limit=MOST_QUESTION_BYTES)
+        return await asyncio.start_server(self._client, sock=listening, limit=MAX_QUESTION_BYTES)
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -40,7 +40,7 @@ KEEPALIVE_SECONDS = 75.0
 CLOSE_SECONDS: Final = 1.0
 """For those who have asked, to take their answers when the server closes; and once more for those
 who do not read."""
-MOST_CONNECTIONS: Final = 256
+MAX_CONNECTIONS: Final = 256
 """Of more the oldest goes. Who asks is answered within moments; who holds a connection without
 asking, for which there is no time limit, shall not keep the kubelet out."""
 
@@ -171,7 +171,7 @@ class HttpServer:
 
 
 async def start_http(
-    app: web.Application, listening: socket.socket, *, most_connections: int = MOST_CONNECTIONS
+    app: web.Application, listening: socket.socket, *, max_connections: int = MAX_CONNECTIONS
 ) -> HttpServer:
     """Serve `app` on a listening socket; on a loopback address not by the names of other hosts."""
     if _is_loopback(listening.getsockname()[0]):
@@ -194,7 +194,7 @@ async def start_http(
 
     def admit() -> web.RequestHandler:
         held = server.connections
-        for oldest in held[: max(0, len(held) - most_connections + 1)]:
+        for oldest in held[: max(0, len(held) - max_connections + 1)]:
             if oldest.transport is not None:
                 oldest.transport.abort()
         return server()

@@ -45,7 +45,7 @@ class Listener(Protocol):
     """What is needed of a listener: a `proxy.worker.listener.Listener` is one."""
 
     settings: config.Listener
-    most_connections: int
+    max_connections: int
 
     @property
     def clients(self) -> Collection[Client]:
@@ -105,7 +105,7 @@ class Sessions:
             "max_reauth_ms": settings.connections_max_reauth_ms,
             "mechanisms": list(settings.sasl_enabled_mechanisms),
             "connections": len(listener.clients),
-            "most_connections": listener.most_connections,
+            "max_connections": listener.max_connections,
         }
 
     def facts(self, selector: Selector) -> Iterator[list[SessionFacts]]:

@@ -14,7 +14,7 @@ from typing import Final
 
 from proxy.errors import ClientFault
 
-MOST_CHARACTERS: Final = 512
+MAX_CHARACTERS: Final = 512
 """Of a name. What RFC 5280 appendix A.1 allows for a common name, a unit, an organization, a place,
 a state and a country is less; and how long a pattern takes is a power of this."""
 
@@ -40,12 +40,12 @@ _ENCODINGS: Final = {
 }
 """By the tag of a value: how Java reads it. Any other value is written in hexadecimal."""
 _ESCAPED: Final = frozenset(',=+<>#;"\\')
-_MOST_BYTES: Final = 8 * MOST_CHARACTERS
+_MAX_BYTES: Final = 8 * MAX_CHARACTERS
 """Of a subject: what is longer cannot be a name of so few characters."""
 _UNPRINTABLE: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Unicode's categories of control characters, halves of characters, and ends of lines."""
 
-_TOO_LONG: Final = f"has more than {MOST_CHARACTERS} characters"
+_TOO_LONG: Final = f"has more than {MAX_CHARACTERS} characters"
 
 _OID: Final = 0x06
 _SEQUENCE: Final = 0x30
@@ -53,7 +53,7 @@ _SET: Final = 0x31
 _VERSION: Final = 0xA0
 """Tags of DER (X.690); `_VERSION` is that of a certificate (RFC 5280 section 4.1)."""
 _LONG_LENGTH: Final = 0x80
-_MOST_LENGTH_BYTES: Final = 3
+_MAX_LENGTH_BYTES: Final = 3
 
 
 class NamelessError(ClientFault):
@@ -75,7 +75,7 @@ def checked(name: str, what: str = "its subject") -> str:
     """Return a name that may be a principal's. Raises NamelessError, which calls it `what`."""
     if not name:
         raise NamelessError(f"{what} is empty")
-    if len(name) > MOST_CHARACTERS:
+    if len(name) > MAX_CHARACTERS:
         raise NamelessError(f"{what} {_TOO_LONG}")
     if not name.isprintable() and any(unicodedata.category(one) in _UNPRINTABLE for one in name):
         raise NamelessError(f"{what} has control characters")
@@ -91,7 +91,7 @@ def _subject(certificate: bytes) -> Iterator[memoryview]:
     tag, subject = fields[5 if fields[0][0] == _VERSION else 4]
     if tag != _SEQUENCE:
         raise ValueError
-    if len(subject) > _MOST_BYTES:
+    if len(subject) > _MAX_BYTES:
         raise NamelessError(f"its subject {_TOO_LONG}")
     for _, relative in _items(subject, _SET):
         yield relative
@@ -105,7 +105,7 @@ def _items(data: memoryview, tag: int | None = None) -> Iterator[tuple[int, memo
         pos += 2
         if size & _LONG_LENGTH:
             width = size & ~_LONG_LENGTH
-            if not 0 < width <= _MOST_LENGTH_BYTES:
+            if not 0 < width <= _MAX_LENGTH_BYTES:
                 raise ValueError
             size = int.from_bytes(data[pos : pos + width], "big")
             pos += width

@@ -22,9 +22,9 @@ from proxy.child_process.heartbeats import Heartbeat, Watch
 
 log = logging.getLogger(__name__)
 
-SHORTEST_LIFE: Final = 5.0
+MIN_LIFE: Final = 5.0
 """Seconds; a child that lives shorter has died early."""
-MOST_EARLY_DEATHS: Final = 5
+MAX_EARLY_DEATHS: Final = 5
 """In a row: as many of every worker end the proxy; as many of one child make it pause."""
 PAUSE: Final = 5.0
 """Seconds before a child that has died early so often is started anew."""
@@ -97,13 +97,13 @@ class Children:
         for child, how in self._dead():
             now = time.monotonic()
             lived = now - child.started_at
-            child.early_deaths = child.early_deaths + 1 if lived < SHORTEST_LIFE else 0
-            if child.early_deaths < MOST_EARLY_DEATHS:
+            child.early_deaths = child.early_deaths + 1 if lived < MIN_LIFE else 0
+            if child.early_deaths < MAX_EARLY_DEATHS:
                 log.error("%s %s, starting it anew", child.name, how)
                 self._start(child)
                 continue
             times = child.early_deaths
-            if all(one.early_deaths >= MOST_EARLY_DEATHS for one in self if one.is_worker):
+            if all(one.early_deaths >= MAX_EARLY_DEATHS for one in self if one.is_worker):
                 log.error("%s %s, died %d times in a row, giving up", child.name, how, times)
                 return False
             child.started_at = now + PAUSE
@@ -131,7 +131,7 @@ class Children:
                     self._start(child)
             elif child.watch.is_hung:
                 self._end_hung(child)
-            elif now - child.started_at >= SHORTEST_LIFE:
+            elif now - child.started_at >= MIN_LIFE:
                 child.early_deaths = 0
 
     def _end_hung(self, child: Child) -> None:

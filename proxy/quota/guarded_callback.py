@@ -30,13 +30,13 @@ log = logging.getLogger(__name__)
 
 PATIENCE: Final = 0.02
 """Seconds that the data path waits for an answer it does not have."""
-MOST_ANSWERS: Final = 16_384
+MAX_ANSWERS: Final = 16_384
 """Answers that are kept; those not used for longest are forgotten first."""
-MOST_WAITING: Final = 1_024
+MAX_WAITING: Final = 1_024
 """Questions that may wait for the callback; beyond it, none are asked. What it is told waits
 without a bound: it is as much as was changed."""
-_MOST_TAGS: Final = 16
-_LONGEST_TAG: Final = 65_536
+_MAX_TAGS: Final = 16
+_MAX_TAG: Final = 65_536
 
 
 class Fault(StrEnum):
@@ -94,7 +94,7 @@ class GuardedCallback:
 
     def _ask(self, key: object, question: Callable[[], object]) -> object | None:
         """Return the answer, or the last good one; None: there never was one."""
-        if self._calls.qsize() >= MOST_WAITING:
+        if self._calls.qsize() >= MAX_WAITING:
             self._note_stall()
         else:
             self._wait_for(key, question)
@@ -121,7 +121,7 @@ class GuardedCallback:
                 self.generation += 1
             self._good[key] = answer
             self._good.move_to_end(key)
-            while len(self._good) > MOST_ANSWERS:
+            while len(self._good) > MAX_ANSWERS:
                 self._good.popitem(last=False)
 
     def _note_stall(self) -> None:
@@ -209,7 +209,7 @@ def _checked_tags(tags: object) -> dict[str, str]:
     for name, value in tags.items():
         if not (isinstance(name, str) and isinstance(value, str)):
             raise _NonsenseError("gave tags that are not text")
-        if len(checked) == _MOST_TAGS or len(name) + len(value) > _LONGEST_TAG:
+        if len(checked) == _MAX_TAGS or len(name) + len(value) > _MAX_TAG:
             raise _NonsenseError("gave tags beyond measure")
         checked[name] = value
     return checked

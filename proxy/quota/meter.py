@@ -32,13 +32,13 @@ from proxy.quota.shared_memory import (
     pack,
     unpack,
 )
-from proxy.quota.window import MOST_THROTTLE_TIME_MS, milliseconds, most_in_window
+from proxy.quota.window import MAX_THROTTLE_TIME_MS, milliseconds, most_in_window
 
 _LOOKS_PER_SAMPLE: Final = 10
 """How often the other workers' use is looked at, at least, while a quota is in use."""
 _ROUNDING_MS: Final = 2
 """By how much who waits for as long as told may come too early."""
-MOST_AT_ONCE: Final = 0x7FFF_FFFF
+MAX_AT_ONCE: Final = 0x7FFF_FFFF
 """What max_bytes, an INT32, can say."""
 
 
@@ -88,7 +88,7 @@ class Meter(SharedQuota):
         kind: str,
         tags: Tags,
         limit: float,
-        longest_ms: int = MOST_THROTTLE_TIME_MS,
+        longest_ms: int = MAX_THROTTLE_TIME_MS,
         keeps_debts: bool = True,
     ) -> None:
         """Count for `worker`, from 0.
@@ -128,7 +128,7 @@ class Meter(SharedQuota):
         self._limit = limit
         self._allowance = -1
         most = most_in_window(limit, self._table.config)
-        self.most_at_once = max(1, int(min(most, MOST_AT_ONCE)))
+        self.most_at_once = max(1, int(min(most, MAX_AT_ONCE)))
         """What passes at once after a silence; at least 1."""
 
     def exceeded(self, now: float) -> int:

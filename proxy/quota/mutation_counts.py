@@ -28,7 +28,7 @@ from proxy.wire.codec import decode, encode, request_type, response_type
 
 STRICT_SINCE: Final = {CREATE_TOPICS: 6, CREATE_PARTITIONS: 3, DELETE_TOPICS: 5}
 """First version that knows THROTTLING_QUOTA_EXCEEDED, by API key (`ControllerApis`)."""
-MOST_OF_A_TOPIC: Final = 10_000
+MAX_OF_A_TOPIC: Final = 10_000
 """Partitions that one topic counts as: Kafka makes no more in one request
 (`ReplicationControlManager.MAX_PARTITIONS_PER_BATCH`)."""
 _DELETED_BY_ID_SINCE: Final = 6
@@ -162,7 +162,7 @@ class MutationRequest:
         else:
             twice = topic.name in self._times and topic.topic_id in self._times
             count = 0 if twice else topic.partitions
-        return min(count, MOST_OF_A_TOPIC)
+        return min(count, MAX_OF_A_TOPIC)
 
     def _done(self, result: Any) -> int:
         if result.error_code is not ErrorCode.none:

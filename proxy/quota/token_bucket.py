@@ -29,7 +29,7 @@ from proxy.quota.shared_memory import (
     pack,
     unpack,
 )
-from proxy.quota.window import MOST_THROTTLE_TIME_MS, milliseconds
+from proxy.quota.window import MAX_THROTTLE_TIME_MS, milliseconds
 
 _LAG: Final = DEBT
 """The word of a row that holds the lag at the beginning of a sample, in microseconds."""
@@ -90,7 +90,7 @@ class Bucket(SharedQuota):
         over_us = self._lag(now) - self._window_us
         if over_us <= 0:
             return 0
-        return max(1, min(round(over_us / _MICROSECONDS), MOST_THROTTLE_TIME_MS))
+        return max(1, min(round(over_us / _MICROSECONDS), MAX_THROTTLE_TIME_MS))
 
     def tokens(self, now: float) -> float:
         """Return the credit; below zero it is a debt."""

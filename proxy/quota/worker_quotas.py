@@ -28,18 +28,18 @@ from proxy.quota.precedence import Index, IpLimits, StaticDefaults, Tags
 from proxy.quota.shared_memory import UsageTable
 from proxy.quota.throttle import ClientMeters, Mode
 from proxy.quota.token_bucket import Bucket
-from proxy.quota.window import MOST_THROTTLE_TIME_MS, NANOSECONDS_PER_PERCENT
+from proxy.quota.window import MAX_THROTTLE_TIME_MS, NANOSECONDS_PER_PERCENT
 
 METERED: Final = (ClientQuotaType.PRODUCE, ClientQuotaType.FETCH, ClientQuotaType.REQUEST)
 """What is measured by rate. Mutations have a bucket instead."""
 _CONNECTIONS: Final = QuotaKey.CONNECTION_CREATION_RATE
 STATIC_ENTRY: Final = "quota.*.default"
 """What stands for the static defaults, where entries are named."""
-MOST_COUNTS: Final = 2_000
+MAX_COUNTS: Final = 2_000
 """Entries that are counted by themselves."""
 OTHER_ENTRIES: Final = "other"
 """What all further ones are counted as."""
-LONGEST_ENTRY: Final = 256
+MAX_ENTRY: Final = 256
 """Characters."""
 
 
@@ -190,7 +190,7 @@ class WorkerQuotas:
         tags: Tags,
         limit: float,
         entry: str,
-        longest_ms: int = MOST_THROTTLE_TIME_MS,
+        longest_ms: int = MAX_THROTTLE_TIME_MS,
     ) -> Meter:
         key = quota.value, frozenset(tags.items())
         meter = self._meters.get(key)
@@ -211,7 +211,7 @@ class WorkerQuotas:
 
     def _counted(self, quota: QuotaKey, entry: str) -> tuple[str, Count]:
         """Return as what an entry is counted, and its count."""
-        if (quota, entry) not in self.counts and len(self.counts) >= MOST_COUNTS:
+        if (quota, entry) not in self.counts and len(self.counts) >= MAX_COUNTS:
             entry = OTHER_ENTRIES
         return entry, self.counts.setdefault((quota, entry), Count())
 
@@ -237,4 +237,4 @@ class WorkerQuotas:
 
 def entry_of_tags(tags: Tags) -> str:
     """Name the quota of a callback of somebody's own: by its tags."""
-    return ",".join(f"{name}={value}" for name, value in sorted(tags.items()))[:LONGEST_ENTRY]
+    return ",".join(f"{name}={value}" for name, value in sorted(tags.items()))[:MAX_ENTRY]

@@ -31,14 +31,14 @@ log = logging.getLogger(__name__)
 
 FIRST_BACKOFF: Final = 0.1
 """Seconds; Kafka's `retry.backoff.ms`. Also the least time between two rounds."""
-LONGEST_BACKOFF: Final = 1.0
+MAX_BACKOFF: Final = 1.0
 """Seconds; Kafka's `retry.backoff.max.ms`."""
-LONGEST_AFTER_REFUSAL: Final = 10.0
+MAX_AFTER_REFUSAL: Final = 10.0
 """Seconds: where many wrong logins lock an account, as few as can be."""
 VERSIONS_MAX_AGE: Final = 60.0
 """Seconds after which a broker is asked again what it offers: it may have been upgraded without
 a client's connection failing in between."""
-MOST_NAMED: Final = 10
+MAX_NAMED: Final = 10
 """Ids in one line of the log."""
 
 
@@ -133,7 +133,7 @@ class Discovery(ABC):
         """Seconds until the next round, after so many in a row in which something failed."""
         if not failures:
             return self._interval
-        longest = LONGEST_BACKOFF if self.refusal is None else LONGEST_AFTER_REFUSAL
+        longest = MAX_BACKOFF if self.refusal is None else MAX_AFTER_REFUSAL
         return min(FIRST_BACKOFF * 2.0 ** min(failures, 10), longest, self._interval)
 
     @property
@@ -338,7 +338,7 @@ class ClusterDiscovery(Discovery):
         """Say once which brokers a listener's range of ports is too short for."""
         if ids == self._not_shown:
             return
-        names = ", ".join(map(str, ids[:MOST_NAMED])) + ", …" * (len(ids) > MOST_NAMED)
+        names = ", ".join(map(str, ids[:MAX_NAMED])) + ", …" * (len(ids) > MAX_NAMED)
         text = f"no port in broker.ports, and so not shown: broker {names} ({len(ids)} in all)"
         line = self._repeats.line("broker.ports", text, now) if ids else None
         if line is not None:

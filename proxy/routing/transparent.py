@@ -32,8 +32,8 @@ SO_ORIGINAL_DST: Final = 80
 _SOCKADDR_IN: Final = struct.Struct("!2xH4s8x")
 _SOCKADDR_IN6: Final = struct.Struct("!2xH4x16s4x")
 
-MOST_BROKERS: Final = 1_024
-MOST_EARLY_BYTES: Final = 65_536
+MAX_BROKERS: Final = 1_024
+MAX_EARLY_BYTES: Final = 65_536
 
 
 class Refused(Exception):
@@ -108,8 +108,8 @@ class TransparentDiscovery(Discovery):
         return await asyncio.shield(task)
 
     async def _ask(self, address: Address) -> Target:
-        if len(self.targets) >= MOST_BROKERS:
-            raise Refused(f"{address}: {MOST_BROKERS} brokers are known already")
+        if len(self.targets) >= MAX_BROKERS:
+            raise Refused(f"{address}: {MAX_BROKERS} brokers are known already")
         target = Target(None, address.host, address.port)
         if not await self._refresh((target,), asyncio.get_running_loop().time()):
             raise Refused(f"{address} cannot be reached")
@@ -160,7 +160,7 @@ class Vestibule(asyncio.Protocol):
         self._early += data
         if is_question_of_ours(self._early):
             self._turn_away(Refused("a redirect loop: the proxy's own connections are redirected"))
-        elif len(self._early) >= MOST_EARLY_BYTES:
+        elif len(self._early) >= MAX_EARLY_BYTES:
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:

@@ -11,11 +11,11 @@ from proxy.scheduling.fair_queue import Turnwise
 
 LONG: Final = 1_048_576
 """Bytes from which on a request needs room: all that clients send in their daily work is below."""
-MOST_BYTES: Final = 134_217_728
+MAX_BYTES: Final = 134_217_728
 """Of all of them: one of the longest that Kafka takes (`socket.request.max.bytes`), and some."""
 LONG_OF_STRANGERS: Final = 16_384
 """The same for clients that are not known yet: most of them send a tenth of it to log in."""
-MOST_BYTES_OF_STRANGERS: Final = 67_108_864
+MAX_BYTES_OF_STRANGERS: Final = 67_108_864
 """Of all of theirs, on one listener: with 512 KiB each, a thousand would have it killed."""
 PATIENCE: Final = 30.0
 """Seconds that a client may take to send such a request, and to take the answers before it, while
@@ -25,8 +25,8 @@ others wait for room: Kafka's own clients wait no longer (`request.timeout.ms`).
 class Room:
     """The room of one worker."""
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, most_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = most_bytes
         self._taken: dict[str, int] = {}
         """Bytes, by principal."""
         self._waiting = Turnwise[tuple[int, Callable[[], None]]]()
@@ -55,7 +55,7 @@ class Room:
 
     def _fits(self, who: str, size: int) -> bool:
         taken = self._taken
-        return not taken or (who not in taken and sum(taken.values()) + size <= self._most_bytes)
+        return not taken or (who not in taken and sum(taken.values()) + size <= self._max_bytes)
 
     def _let_in(self) -> None:
         while (

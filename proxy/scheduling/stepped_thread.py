@@ -88,13 +88,13 @@ def _pausing(items: Iterable[T], values: int) -> Iterator[T]:
 
 
 def in_steps(
-    function: Callable[[], T], *, most_values: int, seconds: float = STEP_SECONDS
+    function: Callable[[], T], *, max_values: int, seconds: float = STEP_SECONDS
 ) -> Steps[T]:
-    """Do `function` in steps of about so many seconds; it may make `most_values` values.
+    """Do `function` in steps of about so many seconds; it may make `max_values` values.
 
     Raises what it raises. Closed before the end, it ends at its next pause.
     """
-    work = _Work(most_values, seconds)
+    work = _Work(max_values, seconds)
     results: list[T] = []
     errors: list[BaseException] = []
 
@@ -126,9 +126,9 @@ def in_steps(
 class _Count:
     """Of values that are made, without any pause."""
 
-    def __init__(self, most_values: int) -> None:
+    def __init__(self, max_values: int) -> None:
         self.made: list[list[Any]] = []
-        self._values_left = most_values
+        self._values_left = max_values
 
     def pause(self, values: int) -> None:
         """Count them."""
@@ -140,12 +140,12 @@ class _Count:
 class _Work:
     """Whose turn it is: one of two threads waits for the other at any time."""
 
-    def __init__(self, most_values: int, seconds: float) -> None:
+    def __init__(self, max_values: int, seconds: float) -> None:
         self._seconds = seconds
         self.is_over = False
         self.made: list[list[Any]] = []
         """Lists of what is freed in steps; those within others come behind them."""
-        self._values_left = most_values
+        self._values_left = max_values
         self._given_up = False
         self._until = 0.0
         self._go, self._back = threading.Lock(), threading.Lock()

@@ -42,7 +42,7 @@ from sasl.verifiers import NoVerifier, read, written
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES: Final = 67_108_864
+MAX_BYTES: Final = 67_108_864
 """Of a file: 200,000 users and more. A Secret of Kubernetes has a mebibyte at most."""
 
 _SECRET_BYTES: Final = 32
@@ -66,11 +66,11 @@ class Users:
         """Return what a file holds, all of it or nothing. Raises StoreError."""
         try:
             with path.open("rb") as file:
-                data = file.read(MOST_BYTES + 1)
+                data = file.read(MAX_BYTES + 1)
         except OSError as error:
             raise StoreError(f"{path}: cannot be read: {error.strerror}") from None
-        if len(data) > MOST_BYTES:
-            raise StoreError(f"{path}: is larger than {MOST_BYTES} bytes")
+        if len(data) > MAX_BYTES:
+            raise StoreError(f"{path}: is larger than {MAX_BYTES} bytes")
         found = read_object(data)
         if found is None:
             raise StoreError(f"{path}: is no JSON object, or names something twice")

@@ -30,7 +30,7 @@ from proxy.wire.metadata import ClusterView
 from proxy.wire.primitives import INT16, INT32, Malformed
 from proxy.wire.request import CLIENT_ID, request_frame
 from sasl.login import LoginError
-from sasl.messages import MOST_ANSWER_BYTES
+from sasl.messages import MAX_ANSWER_BYTES
 
 LARGEST_ANSWER: Final = 67_108_864
 """Bytes; brokers alone, without topics, are far below it."""
@@ -142,7 +142,7 @@ class ServiceConnection:
             raise LoginRefused(reason) from None
 
     async def _request_body(self, api_key: int, api_version: int, body: bytes) -> bytes:
-        answer = await self.request(api_key, api_version, body, most=MOST_ANSWER_BYTES)
+        answer = await self.request(api_key, api_version, body, most=MAX_ANSWER_BYTES)
         try:
             return answer[response_body_at(api_key, api_version, answer, 0) :]
         except Malformed as malformed:

@@ -25,9 +25,9 @@ ACLS_BATCHED: Final = 4
 """First version of DescribeAcls with many filters."""
 QUOTAS_BATCHED: Final = 2
 """First version of DescribeClientQuotas with many filters."""
-MOST_FILTERS: Final = 100_000
+MAX_FILTERS: Final = 100_000
 """In one request, to this proxy; the specification sets no bound."""
-MOST_RESULT_BYTES: Final = 64 << 20
+MAX_RESULT_BYTES: Final = 64 << 20
 """All results of one response, of this proxy: well below what clients read, such as librdkafka's
 `receive.message.max.bytes` (100,000,000)."""
 

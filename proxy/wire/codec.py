@@ -81,7 +81,7 @@ def decode(entity_type: type[E], data: bytes, position: int = 0) -> E:
     return cast(E, entity)
 
 
-def decode_bounded(entity_type: type[E], data: bytes, *, most_bytes: int, most_values: int) -> E:
+def decode_bounded(entity_type: type[E], data: bytes, *, most_bytes: int, max_values: int) -> E:
     """Read an entity of so many bytes at most, with so many values: items of arrays, tagged fields.
 
     Nothing is made of an array that has too many. Not to be used within steps. Raises Malformed.
@@ -89,7 +89,7 @@ def decode_bounded(entity_type: type[E], data: bytes, *, most_bytes: int, most_v
     if len(data) > most_bytes:
         raise Malformed("more bytes than anybody sends")
     try:
-        with at_most(most_values):
+        with at_most(max_values):
             return decode(entity_type, data)
     except TooManyValuesError:
         raise Malformed("more values than anybody sends") from None

@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from proxy.scheduling.stepped_thread import free_in_steps, pause, pausing
 from proxy.scheduling.steps import MASK
-from proxy.wire.primitives import INT16, INT32, LONGEST_STRING, Malformed, uvarint, write_uvarint
+from proxy.wire.primitives import INT16, INT32, MAX_STRING, Malformed, uvarint, write_uvarint
 
 Read = Callable[[bytes, int], tuple[Any, int]]
 """From the bytes and a position to the value and the position behind it."""
@@ -215,7 +215,7 @@ def string_codec(flexible: bool, nullable: bool) -> Codec:
                 raise Malformed("null where a string must stand")
             return None, position
         end = position + length
-        if length > LONGEST_STRING or end > len(data):
+        if length > MAX_STRING or end > len(data):
             raise Malformed("ends inside a string")
         try:
             return str(data[position:end], "utf-8"), end

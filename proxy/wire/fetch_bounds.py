@@ -28,7 +28,7 @@ FIRST_WITH_REPLICA_STATE: Final = 15
 
 _HEAD: Final = struct.Struct(">ihhih")
 """Size, API key, version, correlation id, client id length."""
-_MOST_TAGS: Final = 16
+_MAX_TAGS: Final = 16
 """Tagged fields of a request header, of which Kafka has none so far: as many as in a Produce."""
 _NOTHING_SHARED: Final = b"\0" + INT32.pack(0) + b"\1\1\0"
 """No error message, no lock timeout, no topics, no nodes, no tags."""
@@ -70,7 +70,7 @@ def max_bytes_of_fetch(frame: bytes) -> tuple[int, int] | None:
 def _max_bytes_at(api_key: int, api_version: int, frame: View, at: int) -> int:
     """Return where max_bytes stands in a request whose client id ends at `at`."""
     if is_flexible(api_key, api_version):
-        if tag_count(frame, at)[0] > _MOST_TAGS:
+        if tag_count(frame, at)[0] > _MAX_TAGS:
             raise Malformed("more tagged fields than are looked at")
         at = skip_tags(frame, at)
     if api_key == SHARE_FETCH:

@@ -36,7 +36,7 @@ _ONE: Final = b"\x02"
 _MAGIC_AT, _ATTRIBUTES_AT = 16, 21
 """Of a record batch, v2."""
 _TRANSACTIONAL: Final = 0x10
-MOST_PLAIN_PARTITIONS: Final = 128
+MAX_PLAIN_PARTITIONS: Final = 128
 """Of all topics that are looked at each time: as many take a tenth of a millisecond."""
 
 
@@ -154,7 +154,7 @@ def plain_topics(api_version: int, frame: bytes, at: int, end: int) -> list[byte
     if api_version < FIRST_FLEXIBLE or topics_start(at) >= end:
         return None
     position: i64 = topics_start(at) + 1
-    left: i64 = MOST_PLAIN_PARTITIONS
+    left: i64 = MAX_PLAIN_PARTITIONS
     start: i64 = 0
     partitions: i64 = 0
     said = []

@@ -26,7 +26,7 @@ from proxy.store.acl_cache import CachedAcls
 
 log = logging.getLogger("proxy.denials")
 
-LONGEST_NAME_LOGGED: Final = 128
+MAX_NAME_LOGGED: Final = 128
 """Characters: clients choose the names of what they are denied."""
 
 
@@ -170,6 +170,6 @@ def _rule(denial: Denial) -> str:
 
 
 def _quoted(text: str) -> str:
-    if len(text) > LONGEST_NAME_LOGGED:
-        text = text[:LONGEST_NAME_LOGGED] + "…"
+    if len(text) > MAX_NAME_LOGGED:
+        text = text[:MAX_NAME_LOGGED] + "…"
     return ascii(text)[1:-1]

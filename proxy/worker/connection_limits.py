@@ -34,7 +34,7 @@ from proxy.quota.model import canonical_ip
 _HASHES: Final = 4
 _HASH_BYTES: Final = 4
 _CELLS_PER_CONNECTION: Final = 4
-_MOST_CELLS: Final = 1 << 20
+_MAX_CELLS: Final = 1 << 20
 """For each hash: 16 MiB in each worker, of which the kernel provides what is used."""
 
 _OPEN, _UNAUTHENTICATED, _SINCE, _EVICTED, _BEGUN, _ASKED = range(6)
@@ -55,7 +55,7 @@ class Shared:
         self._words = memoryview(
             mmap.mmap(-1, workers * len(max_connections) * self._stride * 8)
         ).cast("Q")
-        wanted = min(sum(max_connections) * _CELLS_PER_CONNECTION, _MOST_CELLS)
+        wanted = min(sum(max_connections) * _CELLS_PER_CONNECTION, _MAX_CELLS)
         self.cells = 1 << (wanted - 1).bit_length()
         """For each hash; a power of two."""
         self.addresses = memoryview(

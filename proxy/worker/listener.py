@@ -20,7 +20,7 @@ from proxy.principals.mapping import PrincipalMapping
 from proxy.routing.broker_view import BrokerView
 from proxy.routing.brokers import Gateway
 from proxy.routing.discovery import Target
-from proxy.scheduling.memory_budget import MOST_BYTES_OF_STRANGERS, Room
+from proxy.scheduling.memory_budget import MAX_BYTES_OF_STRANGERS, Room
 from proxy.tls.contexts import Tls
 from proxy.upstream.access import Access
 from proxy.wire.apis import APIS
@@ -103,8 +103,8 @@ class Listener:
         self.draining = False
         self.open_connections = open_connections
         """Counts them, in all workers together."""
-        self.most_connections = open_connections.most
-        self.most_waiting = self.most_connections // open_connections.workers // SHARE_OF_WAITING
+        self.max_connections = open_connections.most
+        self.most_waiting = self.max_connections // open_connections.workers // SHARE_OF_WAITING
         """How many connections may be kept unserved for their addresses connecting too often."""
         self.keys = _key_service(settings)
         self.views: dict[int | tuple[str, int], BrokerView] = {}
@@ -120,7 +120,7 @@ class Listener:
         self._credentials = credentials
         self._fake_secret = fake_secret
         self._rights = rights
-        self._strangers = Room(MOST_BYTES_OF_STRANGERS)
+        self._strangers = Room(MAX_BYTES_OF_STRANGERS)
         self.quotas = quotas
         self.apply(settings)
 

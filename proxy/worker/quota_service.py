@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("proxy.throttles")
 
-LONGEST_NAME_LOGGED: Final = 128
+MAX_NAME_LOGGED: Final = 128
 """Characters: clients choose their client ids."""
 
 
@@ -156,7 +156,7 @@ class QuotaService:
     def _log(self, key: QuotaKey, tags: Tags, throttle_time_ms: int) -> None:
         """Log it, once a minute for each quota, and no more than `Repeats` lets pass."""
         named = {name: value for name, value in tags.items() if value}
-        who = ascii(entry_of_tags(named)[:LONGEST_NAME_LOGGED])[1:-1]
+        who = ascii(entry_of_tags(named)[:MAX_NAME_LOGGED])[1:-1]
         verb = "is" if self._mode is Mode.ENFORCE else "would be"
         text = f"{who} {verb} throttled for {throttle_time_ms} ms by {key.value}"
         line = self._repeats.line(f"{key.value} {who}", text, monotonic())

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 STALE: Final = 60.0
 """Seconds after which nobody should come any more: brokers are asked every 30 s at least."""
-LONGEST_WAIT: Final = 60.0
+MAX_WAIT: Final = 60.0
 """Seconds for which a request may wait for those before it, and for its answer. Whoever asks has
 given up long before: Kafka's `request.timeout.ms` is 30 s."""
 REFRESH_EVERY: Final = 0.8
@@ -168,12 +168,12 @@ class Storekeeper:
         threads = self._threads(question)
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(LONGEST_WAIT):
+            async with asyncio.timeout(MAX_WAIT):
                 answer = await loop.run_in_executor(
                     threads, timed_ask, question, self._store, self._users, acls
                 )
         except TimeoutError:  # not begun, most likely, and then it never will be
-            raise StoreError(f"no answer within {LONGEST_WAIT:g} s") from None
+            raise StoreError(f"no answer within {MAX_WAIT:g} s") from None
         if threads is self._changes:
             await self.refresh()
         else:

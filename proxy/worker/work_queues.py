@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final
 
-from proxy.connection.long_requests import LONGEST_AT_ONCE
+from proxy.connection.long_requests import MAX_AT_ONCE
 from proxy.scheduling.fair_queue import Turnwise
 from proxy.scheduling.memory_budget import LONG
 from proxy.scheduling.steps import Deliberation, Steps, T
@@ -17,7 +17,7 @@ from proxy.scheduling.time_slices import Turns
 
 NEVER: Final = 2**30
 """Of younger collections before one of all objects."""
-MOST_SHORT: Final = 8
+MAX_SHORT: Final = 8
 """Short works under way at a time, each in a thread."""
 
 
@@ -89,14 +89,14 @@ class Lanes:
 
     def __init__(self, turns: Turns) -> None:
         self.turns = turns
-        self._short = Lane(turns, width=MOST_SHORT)
+        self._short = Lane(turns, width=MAX_SHORT)
         self._long = Lane(turns)
         self._longest = Lane(turns, old_objects_left_alone)
 
     async def run(self, deliberation: Deliberation) -> object:
         """Have it done; return its result."""
         size = deliberation.size
-        lane = self._short if size <= LONGEST_AT_ONCE else self._long
+        lane = self._short if size <= MAX_AT_ONCE else self._long
         if size >= LONG:
             lane = self._longest
         return await lane.run(deliberation.who, deliberation.steps)

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Final
 
 from proxy.connection.connection import Connection
-from proxy.connection.inflight import MOST_IN_FLIGHT
+from proxy.connection.inflight import MAX_IN_FLIGHT
 from proxy.net.read_buffer import BUFFER_BYTES
 from sasl.states import Enforcement
 from tests.fuzz.fuzz_sasl import mutate
@@ -35,7 +35,7 @@ from tests.proxy.playbook import OAUTHBEARER, SCRAM, Play, log_in
 
 RECEIVE_SIZE: Final = 20_000
 """`sasl.server.max.receive.size` of the rounds: small, so that it is reached."""
-MOST_KEPT: Final = 2 * BUFFER_BYTES + RECEIVE_SIZE + MOST_IN_FLIGHT * 2_000
+MAX_KEPT: Final = 2 * BUFFER_BYTES + RECEIVE_SIZE + MAX_IN_FLIGHT * 2_000
 """Two reads, one gathered frame, and the proxy's own answers that wait for their turn."""
 
 
@@ -65,8 +65,8 @@ class Fuzzer:
             if play.connection.closed:
                 break
             self.step(play, good)
-            assert play.kept_bytes <= MOST_KEPT, play.kept_bytes
-            assert len(play.connection.inflight) <= MOST_IN_FLIGHT + BUFFER_BYTES // 14
+            assert play.kept_bytes <= MAX_KEPT, play.kept_bytes
+            assert len(play.connection.inflight) <= MAX_IN_FLIGHT + BUFFER_BYTES // 14
         if good:
             received = [struct.unpack_from(">i", frame)[0] for frame in play.received]
             ours = [correlation_id for correlation_id in received if correlation_id >= 100]

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import pytest
 
-from proxy.scheduling.memory_budget import LONG, MOST_BYTES
+from proxy.scheduling.memory_budget import LONG, MAX_BYTES
 from tests.kafka.acl_messages import creation, encoded
 from tests.kafka.acl_side import PASSWORD, SCRAM, Client, log_in
 from tests.kafka.cluster import KafkaCluster
@@ -271,7 +271,7 @@ def test_attackers_fill_no_memory_and_keep_nobody_waiting(proxy: ProxyProcess) -
     assert sum(attacker.result(600) for attacker in attackers) > 0, "and they were answered"
     # One that is gathered while the one before is judged, in some copies, and what judging makes.
     grown = highest_memory(proxy.pid) - before
-    assert grown < 2 * MOST_BYTES + 300 * MIB < ATTACKERS * LONGEST
+    assert grown < 2 * MAX_BYTES + 300 * MIB < ATTACKERS * LONGEST
 
 
 def test_attackers_who_never_finish_keep_nobody_waiting(proxy: ProxyProcess) -> None:
@@ -290,4 +290,4 @@ def test_attackers_who_never_finish_keep_nobody_waiting(proxy: ProxyProcess) -> 
                 client._socket.sendall(bytes(LONGEST // 2))
         carol = stack.enter_context(contextlib.closing(Client(address, "carol")))
         assert len(carol.ask(api_key, version, fields(names)).topics) == len(names)
-    assert highest_memory(proxy.pid) - before < 2 * MOST_BYTES
+    assert highest_memory(proxy.pid) - before < 2 * MAX_BYTES

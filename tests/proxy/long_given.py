@@ -6,7 +6,7 @@ from kio.schema.types import GroupId
 
 from proxy.acl.guards.entities import NOT_THROTTLED, make
 from proxy.acl.model import Operation
-from proxy.connection.long_requests import LONGEST_AT_ONCE
+from proxy.connection.long_requests import MAX_AT_ONCE
 from proxy.scheduling.memory_budget import LONG, Room
 from proxy.wire.codec import decode, encode, request_type
 from tests.proxy.acl.guards.given import group
@@ -16,7 +16,7 @@ from tests.proxy.guarded_given import Guarded
 DESCRIBE_GROUPS = 15
 PADDING = 200
 """Characters of each group's name."""
-LITTLE, MUCH = LONGEST_AT_ONCE // PADDING + 1, LONG // PADDING + 1
+LITTLE, MUCH = MAX_AT_ONCE // PADDING + 1, LONG // PADDING + 1
 """Groups of a request that is long, and of one that needs room."""
 
 

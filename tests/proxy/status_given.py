@@ -72,7 +72,7 @@ def listener(**changes: Any) -> dict[str, Any]:
         "max_reauth_ms": 3_600_000,
         "mechanisms": ["OAUTHBEARER", "SCRAM-SHA-256"],
         "connections": 3,
-        "most_connections": 10_000,
+        "max_connections": 10_000,
     }
     return facts | changes
 

@@ -1,6 +1,6 @@
 """What strangers can cause does not fill the log."""
 
-from proxy.log_rate_limit import INTERVAL, MOST_CAUSES, Repeats
+from proxy.log_rate_limit import INTERVAL, MAX_CAUSES, Repeats
 
 
 def test_a_cause_is_told_once_a_minute() -> None:
@@ -18,11 +18,11 @@ def test_who_makes_up_causes_fills_neither_log_nor_memory() -> None:
     """Client ids and addresses are free: ten thousand of them are two hundred lines a minute."""
     repeats = Repeats()
     lines = [repeats.line(f"client-{n}", "it happened", n / 1_000) for n in range(10_000)]
-    assert sum(line is not None for line in lines) == MOST_CAUSES
-    assert len(repeats._told) == MOST_CAUSES
+    assert sum(line is not None for line in lines) == MAX_CAUSES
+    assert len(repeats._told) == MAX_CAUSES
     told = repeats.line("another", "it happened", INTERVAL + 1.0)
-    assert told == f"it happened (and {10_000 - MOST_CAUSES} of others, left out)"
-    assert len(repeats._told) <= MOST_CAUSES
+    assert told == f"it happened (and {10_000 - MAX_CAUSES} of others, left out)"
+    assert len(repeats._told) <= MAX_CAUSES
     assert not repeats._passed_over
 
 

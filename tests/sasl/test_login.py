@@ -19,7 +19,7 @@ from sasl.login import (
     ScramClient,
 )
 from sasl.messages import (
-    MOST_MECHANISMS,
+    MAX_MECHANISMS,
     MalformedMessage,
     authenticate_request,
     authenticate_response,
@@ -30,7 +30,7 @@ from sasl.messages import (
     read_authenticate_response,
     read_handshake_response,
 )
-from sasl.scram_client import MOST_REMEMBERED, SaltedPasswords
+from sasl.scram_client import MAX_REMEMBERED, SaltedPasswords
 
 WIRE = Path(__file__).parent.parent / "wire"
 VERSIONS = range(3)
@@ -99,8 +99,8 @@ def test_kafkas_own_answers(version: int) -> None:
 
 
 def test_mechanisms_are_read_up_to_a_bound() -> None:
-    names = tuple(f"M{number}" for number in range(3 * MOST_MECHANISMS))
-    assert read_handshake_response(handshake_response(33, names)) == (33, names[:MOST_MECHANISMS])
+    names = tuple(f"M{number}" for number in range(3 * MAX_MECHANISMS))
+    assert read_handshake_response(handshake_response(33, names)) == (33, names[:MAX_MECHANISMS])
 
 
 @pytest.mark.parametrize("body", [b"", b"\0", b"\0\0\0\0\0\1", b"\0\0\0\0\0\1\xff\xff"])
@@ -175,11 +175,11 @@ class TestScram:
     def test_what_is_remembered_of_passwords_is_bounded(self) -> None:
         """A server may show another salt each time."""
         salted = SaltedPasswords()
-        for number in range(MOST_REMEMBERED + 1):
+        for number in range(MAX_REMEMBERED + 1):
             salted.derive(SHA_256, "secret", bytes([number + 1]), 1)
-        assert salted.known(SHA_256, "secret", bytes([MOST_REMEMBERED + 1]), 1) is not None
+        assert salted.known(SHA_256, "secret", bytes([MAX_REMEMBERED + 1]), 1) is not None
         assert salted.known(SHA_256, "secret", b"\1", 1) is None
-        assert salted.known(SHA_256, "other", bytes([MOST_REMEMBERED + 1]), 1) is None
+        assert salted.known(SHA_256, "other", bytes([MAX_REMEMBERED + 1]), 1) is None
 
 
 class TestOAuthBearer:

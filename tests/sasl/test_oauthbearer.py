@@ -9,7 +9,7 @@ from sasl.jwt_claims import MAX_LIFETIME_SECONDS
 from sasl.mechanism import Challenge, Failure, FailureReason, KeysNeeded, Step, Success
 from sasl.oauthbearer import INVALID_TOKEN, MAX_QUOTED_CHARACTERS
 from sasl.oauthbearer_messages import (
-    MOST_PAIRS,
+    MAX_PAIRS,
     client_initial_response,
     read_client_initial_response,
 )
@@ -132,7 +132,7 @@ class TestMessages:
 
     def test_pairs_are_few(self) -> None:
         """Half a megabyte of them costs a tenth of a second, and any stranger can send it."""
-        most = {"k" * length: "v" for length in range(1, MOST_PAIRS)}
+        most = {"k" * length: "v" for length in range(1, MAX_PAIRS)}
         assert read_client_initial_response(client_initial_response("a.b.c", most)) is not None
         more = most | {"x": "v"}
         assert read_client_initial_response(client_initial_response("a.b.c", more)) is None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sasl.salts import KAFKAS_FORM, MOST_BYTES, SaltForm, form_of, new_salt, salt_in, salt_of
+from sasl.salts import KAFKAS_FORM, MAX_BYTES, SaltForm, form_of, new_salt, salt_in, salt_of
 
 
 def test_salts_have_the_form_of_kafkas_tools() -> None:
@@ -38,8 +38,8 @@ def test_salts_have_the_form_of_kafkas_tools() -> None:
         (str(uuid.UUID(int=7)).encode(), SaltForm("ASCII", 36)),
         (bytes(20), SaltForm("bytes", 20)),
         ("\u00e9".encode(), SaltForm("bytes", 2)),
-        (bytes(MOST_BYTES + 1), SaltForm("bytes", MOST_BYTES)),
-        (base64.b64encode(bytes(3 * MOST_BYTES + 1)), SaltForm("base 64, padded", MOST_BYTES)),
+        (bytes(MAX_BYTES + 1), SaltForm("bytes", MAX_BYTES)),
+        (base64.b64encode(bytes(3 * MAX_BYTES + 1)), SaltForm("base 64, padded", MAX_BYTES)),
     ],
 )
 def test_the_form_of_a_salt(salt: bytes, form: SaltForm) -> None:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from sasl.strict_json import MOST_NESTED, read_object
+from sasl.strict_json import MAX_NESTED, read_object
 
 
 def nested(depth: int, opening: str = "[", closing: str = "]", *, within: str = "") -> bytes:
@@ -15,14 +15,14 @@ def nested(depth: int, opening: str = "[", closing: str = "]", *, within: str = 
 @pytest.mark.parametrize("within", ["", r'"[[{{\"[[" , "\\", [], {}', "1, " * 10_000 + "2"])
 def test_nesting_is_limited(within: str) -> None:
     innermost = 1 if "[]" in within else 0
-    assert read_object(nested(MOST_NESTED - innermost, within=within)) is not None
-    assert read_object(nested(MOST_NESTED - innermost + 1, within=within)) is None
+    assert read_object(nested(MAX_NESTED - innermost, within=within)) is not None
+    assert read_object(nested(MAX_NESTED - innermost + 1, within=within)) is None
     assert read_object(nested(10_000, within=within)) is None
 
 
 def test_objects_are_counted_as_arrays_are() -> None:
-    assert read_object(nested(MOST_NESTED, '{"a": ', "}", within="1")) is not None
-    assert read_object(nested(MOST_NESTED + 1, '{"a": ', "}", within="1")) is None
+    assert read_object(nested(MAX_NESTED, '{"a": ', "}", within="1")) is not None
+    assert read_object(nested(MAX_NESTED + 1, '{"a": ', "}", within="1")) is None
 
 
 def test_brackets_in_strings_nest_nothing() -> None:

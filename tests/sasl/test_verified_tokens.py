@@ -10,7 +10,7 @@ from sasl.jwks import KeyCache, KeyCacheSettings
 from sasl.mechanism import Challenge, Failure, FailureReason, KeysNeeded, Success
 from sasl.oauthbearer import OAuthBearerServer, OAuthBearerServerExchange
 from sasl.oauthbearer_messages import client_initial_response
-from sasl.verified_tokens import MOST_BYTES, VerifiedTokens
+from sasl.verified_tokens import MAX_BYTES, VerifiedTokens
 from tests.sasl.given import (
     NOW,
     SETTINGS,
@@ -197,7 +197,7 @@ def test_the_longest_unused_is_forgotten_first() -> None:
 
 def test_long_tokens_take_no_room() -> None:
     listener = Listener(rsa_key())
-    assert listener.login(token(claims(groups="x" * MOST_BYTES))) == ACCEPTED
+    assert listener.login(token(claims(groups="x" * MAX_BYTES))) == ACCEPTED
     assert listener.remembered == 0
 
 

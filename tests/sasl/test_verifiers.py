@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sasl.credentials import MIN_ITERATIONS, ScramCredential, ScramMechanism
-from sasl.verifiers import MOST_ITERATIONS, NoVerifier, read, written
+from sasl.verifiers import MAX_ITERATIONS, NoVerifier, read, written
 
 KAFKAS = {
     ScramMechanism.SCRAM_SHA_256: (
@@ -34,7 +34,7 @@ def test_what_kafka_kept_fits_the_password(mechanism: ScramMechanism) -> None:
 @given(
     salt=st.binary(min_size=1, max_size=64),
     keys=st.binary(min_size=64, max_size=64),
-    iterations=st.integers(MIN_ITERATIONS, MOST_ITERATIONS),
+    iterations=st.integers(MIN_ITERATIONS, MAX_ITERATIONS),
 )
 def test_what_is_written_is_read(salt: bytes, keys: bytes, iterations: int) -> None:
     verifier = ScramCredential(

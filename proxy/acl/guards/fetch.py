@@ -33,7 +33,7 @@ from proxy.wire.fetch_bounds import FINAL_EPOCH, INITIAL_EPOCH
 from proxy.wire.fetch_requests import FetchedTopic, keep, parse, session_of_response
 from proxy.wire.primitives import Malformed
 
-MOST_BYTES_IN_PART: Final = 1_048_576
+MAX_BYTES_IN_PART: Final = 1_048_576
 """Of a response that is gathered, so that what is denied can be told in it. A broker sends more if
 the first batch alone is longer."""
 _UNKNOWN_OFFSET: Final = -1
@@ -66,7 +66,7 @@ def fetch(inquiry: Inquiry) -> Judgement:
             request,
             kept,
             epoch=FINAL_EPOCH,
-            most_bytes=MOST_BYTES_IN_PART,
+            most_bytes=MAX_BYTES_IN_PART,
         ),
         response=_merge(version, denied),
     )

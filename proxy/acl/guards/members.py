@@ -38,12 +38,12 @@ STREAMS_GROUP_HEARTBEAT: Final = 88
 
 _LITERAL: Final = r"(?:[A-Za-z0-9_-]|\\[._-])"
 """A letter of a topic's name, as RE2/J has it in a regular expression, with what it escapes."""
-_MOST_LETTERS: Final = 249
+_MAX_LETTERS: Final = 249
 """Of a topic's name (`Topic.MAX_NAME_LENGTH`)."""
-_NAME: Final = re.compile(rf"\^?({_LITERAL}{{1,{_MOST_LETTERS}}})\$?")
+_NAME: Final = re.compile(rf"\^?({_LITERAL}{{1,{_MAX_LETTERS}}})\$?")
 """A regular expression that matches this name alone."""
 _BEGINNING: Final = re.compile(
-    rf"""\^?({_LITERAL}{{0,{_MOST_LETTERS}}})
+    rf"""\^?({_LITERAL}{{0,{_MAX_LETTERS}}})
     (?= \Z | [.\[$] | \((?!\?) | \(\?: | \\[dDsSwW] | {_LITERAL}[*+?{{] )""",
     re.VERBOSE,
 )

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 from proxy.connection.commands import CloseReason
 
-MOST_OF_A_KIND: Final = 50
-MOST_PRINCIPALS: Final = 1_000
+MAX_OF_A_KIND: Final = 50
+MAX_PRINCIPALS: Final = 1_000
 """Of those with incidents, the latest."""
 
 CLOSES: Final = frozenset(
@@ -88,7 +88,7 @@ class Incidents:
             new = new._replace(times=before.times + new.times, first_ms=before.first_ms)
         kept[key] = new
         kept.move_to_end(key)
-        if len(kept) > MOST_OF_A_KIND:
+        if len(kept) > MAX_OF_A_KIND:
             kept.popitem(last=False)
 
     def _count(self, principal: str, incident: Incident) -> None:
@@ -97,5 +97,5 @@ class Incidents:
         times = incident.times + (before.times if before else 0)
         counted[incident.kind] = Tally(times, incident.last_ms)
         self._by_principal.move_to_end(principal)
-        if len(self._by_principal) > MOST_PRINCIPALS:
+        if len(self._by_principal) > MAX_PRINCIPALS:
             self._by_principal.popitem(last=False)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Final
 
-MOST_CHARACTERS: Final = 64
+MAX_CHARACTERS: Final = 64
 """Of a name on the page."""
 _VOID: Final = frozenset({"input", "meta", "link"})
 
@@ -31,7 +31,7 @@ def name(given: str | None, otherwise: str = "-") -> Markup:
     """Return a name that a client chose: cut if it is long, in isolation if it runs leftward."""
     if given is None:
         return tag("span", otherwise, class_="none")
-    short = given if len(given) <= MOST_CHARACTERS else f"{given[: MOST_CHARACTERS - 1]}…"
+    short = given if len(given) <= MAX_CHARACTERS else f"{given[: MAX_CHARACTERS - 1]}…"
     return tag(
         "bdi", "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in short)
     )

@@ -22,10 +22,10 @@ from proxy.ops.status.session_facts import EVERY_SESSION, Selector
 from proxy.ops.status.snapshot import About, Crowd, ListenerFacts, Picture
 from proxy.ops.status.text import moment, number, plural, size
 
-MOST_INCIDENTS: Final = 15
-MOST_SESSIONS: Final = 100
+MAX_INCIDENTS: Final = 15
+MAX_SESSIONS: Final = 100
 """Listed one by one, when some are chosen."""
-MOST_BYTES: Final = {
+MAX_BYTES: Final = {
     "listeners": 15_000,
     "incidents": 25_000,
     "principals": 90_000,
@@ -154,7 +154,7 @@ def _listeners(listeners: Sequence[ListenerFacts]) -> Markup:
 
 def _incidents(picture: Picture, selector: Selector) -> Markup:
     found = pictures.incidents(picture, selector.principal)
-    rows = (incident_row(one, picture.taken_ms) for one in found[:MOST_INCIDENTS])
+    rows = (incident_row(one, picture.taken_ms) for one in found[:MAX_INCIDENTS])
     title = tag("h2", "What went wrong last")
     if not found:
         return _section(title, tag("p", "Nothing that is remembered.", class_="dim"))
@@ -179,7 +179,7 @@ def _principals(crowds: Sequence[Crowd], selector: Selector, now_ms: int) -> Mar
 
 def _sessions(picture: Picture) -> Markup:
     oldest_first = sorted(picture.sessions, key=lambda one: -one.connected_s)
-    rows = (session_row(one) for one in oldest_first[:MOST_SESSIONS])
+    rows = (session_row(one) for one in oldest_first[:MAX_SESSIONS])
     table = _table("sessions", SESSION_HEADINGS, rows, len(oldest_first))
     title = tag("div", tag("h2", "Sessions"), tag("a", "show all", href="/"), class_="bar")
     return _section(title, table)
@@ -197,7 +197,7 @@ def _table(
     what: str, headings: Sequence[str], rows: Iterable[Sequence[Markup]], total: int
 ) -> Markup:
     """Return a table of as many rows as have room, and say how many there are beside them."""
-    shown = list(_within(MOST_BYTES[what], (_row(headings, cells) for cells in rows)))
+    shown = list(_within(MAX_BYTES[what], (_row(headings, cells) for cells in rows)))
     head = tag("thead", tag("tr", *(tag("th", heading) for heading in headings)))
     table = tag("table", head, tag("tbody", *shown))
     if total == len(shown):

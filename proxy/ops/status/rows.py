@@ -54,7 +54,7 @@ _MODES: Final = {
     Enforcement.PROBE: "warn",
     Enforcement.ENFORCE: "good",
 }
-MOST_TROUBLES: Final = 3
+MAX_TROUBLES: Final = 3
 
 
 def listener_row(one: ListenerFacts) -> tuple[Markup, ...]:
@@ -65,7 +65,7 @@ def listener_row(one: ListenerFacts) -> tuple[Markup, ...]:
         _two(_badge(one.enforcement, _MODES[Enforcement(one.enforcement)]), exceptions),
         _one(_longest(one)),
         _one(", ".join(one.mechanisms) or "none: no SASL"),
-        _one(f"{number(one.connections)} of {number(one.most_connections)}"),
+        _one(f"{number(one.connections)} of {number(one.max_connections)}"),
         _one(one.routing),
     )
 
@@ -177,7 +177,7 @@ def _able(told: bool | None, times: int) -> Markup:
 
 
 def _troubles(group: Group, now_ms: int) -> Markup:
-    latest = sorted(group.troubles.items(), key=lambda one: -one[1].last_ms)[:MOST_TROUBLES]
+    latest = sorted(group.troubles.items(), key=lambda one: -one[1].last_ms)[:MAX_TROUBLES]
     told = [
         tag(
             "div",

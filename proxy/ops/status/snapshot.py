@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Self
 from proxy.ops.status.incidents import Incident, Tally
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts, SessionState
 
-MOST_NAMES: Final = 3
+MAX_NAMES: Final = 3
 """Client ids, programs or mechanisms of a principal that are named."""
 LATELY_MS: Final = 900_000
 """An incident of the last quarter of an hour puts its principal on top."""
@@ -159,7 +159,7 @@ class ListenerFacts:
     max_reauth_ms: int
     mechanisms: list[str]
     connections: int
-    most_connections: int
+    max_connections: int
 
 
 def listeners(picture: Picture) -> list[ListenerFacts]:
@@ -251,7 +251,7 @@ def software(session: SessionFacts) -> str:
 
 def _some(names: Iterable[str | None]) -> Some:
     found = Counter(name for name in names if name is not None)
-    return Some(names=dict(found.most_common(MOST_NAMES)), more=max(0, len(found) - MOST_NAMES))
+    return Some(names=dict(found.most_common(MAX_NAMES)), more=max(0, len(found) - MAX_NAMES))
 
 
 def _troubles(picture: Picture) -> dict[str | None, dict[str, Tally]]:

@@ -25,7 +25,7 @@ from proxy.config import QuotasMode
 from proxy.errors import ProxyError
 from proxy.log_rate_limit import Repeats
 from proxy.quota.model import Quotas
-from proxy.routing.discovery import FIRST_BACKOFF, LONGEST_AFTER_REFUSAL, LONGEST_BACKOFF
+from proxy.routing.discovery import FIRST_BACKOFF, MAX_AFTER_REFUSAL, MAX_BACKOFF
 from proxy.store.brokers.administration import Administration, why
 from proxy.store.interface import Begun
 from proxy.store.sqlite.mirror import SqliteMirror
@@ -36,9 +36,9 @@ from sasl.told import fit_for_log
 
 log = logging.getLogger(__name__)
 
-MOST_OF_A_CORE: Final = 0.1
+MAX_OF_A_CORE: Final = 0.1
 """Share that is spent on reading what brokers answer."""
-LONGEST_PAUSE: Final = 30.0
+MAX_PAUSE: Final = 30.0
 """Seconds; rights that were taken away must not apply for longer."""
 
 
@@ -71,7 +71,7 @@ class Follower:
             began = process_time()
             longest = await self._attempt(monotonic())
             spent = process_time() - began
-            rest = min(spent / MOST_OF_A_CORE - spent, LONGEST_PAUSE)
+            rest = min(spent / MAX_OF_A_CORE - spent, MAX_PAUSE)
             if longest is None:
                 failures = 0
                 pause = self._refresh_s
@@ -90,10 +90,10 @@ class Follower:
             with suppress(ProxyError):
                 self._mirror.note_problem(problem)
             refused = isinstance(error, AuthenticationFailed)
-            return LONGEST_AFTER_REFUSAL if refused else LONGEST_BACKOFF
+            return MAX_AFTER_REFUSAL if refused else MAX_BACKOFF
         except Exception:  # the mirror stays as it is, and the next look comes
             log.exception("what the brokers keep could not be looked at")
-            return LONGEST_BACKOFF
+            return MAX_BACKOFF
         return None
 
     async def look(self, now: float) -> None:

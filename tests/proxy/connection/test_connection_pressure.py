@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from proxy.connection.connection import Connection
-from proxy.connection.inflight import MOST_IN_FLIGHT
+from proxy.connection.inflight import MAX_IN_FLIGHT
 from proxy.net.read_buffer import BUFFER_BYTES
 from tests.proxy.frames_given import (
     api_versions,
@@ -121,7 +121,7 @@ class TestAClientThatDoesNotRead:
         for number in range(100):
             play.client(*(fetch(number * 100 + at) for at in range(100)))
         assert play.paused == {"client"}
-        assert MOST_IN_FLIGHT < len(play.connection.inflight) < MOST_IN_FLIGHT + 110
+        assert MAX_IN_FLIGHT < len(play.connection.inflight) < MAX_IN_FLIGHT + 110
         assert play.kept_bytes <= BUFFER_BYTES
 
     def test_is_read_again_when_half_of_them_are_answered(self) -> None:
@@ -133,7 +133,7 @@ class TestAClientThatDoesNotRead:
         while play.paused and number < 2003:
             play.broker(response(number))
             number += 1
-        assert owed - (number - 3) == MOST_IN_FLIGHT // 2
+        assert owed - (number - 3) == MAX_IN_FLIGHT // 2
         play.client(fetch(5000))
         assert play.take()[-1] == "to broker: Fetch v12 #5000"
 
@@ -143,7 +143,7 @@ class TestAClientThatDoesNotRead:
         play.client(fetch(3))
         for _ in range(20):
             play.client(*(api_versions(number) for number in range(1000)))
-        assert len(play.connection.inflight) <= MOST_IN_FLIGHT + 1
+        assert len(play.connection.inflight) <= MAX_IN_FLIGHT + 1
         assert play.paused == {"client"}
 
 

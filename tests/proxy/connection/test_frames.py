@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.connection.frames import MOST_BYTES_OF_A_LOOK, MOST_TAGS_OF_A_LOOK
+from proxy.connection.frames import MAX_BYTES_OF_A_LOOK, MAX_TAGS_OF_A_LOOK
 from proxy.wire.apis import APIS, PRODUCE
 from tests.proxy.frames_given import fetch, produce, request, response
 from tests.proxy.playbook import logged_in
@@ -81,7 +81,7 @@ def test_nobody_is_led_on_by_tags_without_end() -> None:
     """What must be looked at is bounded, however long the frame says it is."""
     play = logged_in()
     content = struct.pack(">hhih", PRODUCE, 9, 3, -1) + b"\x01\x00\xff\xff\xff\x7f"
-    play.client(struct.pack(">i", 1_000_000) + content + b"\0" * (MOST_BYTES_OF_A_LOOK + 10))
+    play.client(struct.pack(">i", 1_000_000) + content + b"\0" * (MAX_BYTES_OF_A_LOOK + 10))
     assert play.take() == ["connect", "closed malformed_frame", "close"]
     assert play.kept_bytes == 0
 
@@ -89,7 +89,7 @@ def test_nobody_is_led_on_by_tags_without_end() -> None:
 @pytest.mark.parametrize(("more", "end"), [(0, []), (1, ["closed malformed_frame", "close"])])
 def test_tags_that_are_passed_over_at_each_look_are_few(more: int, end: list[str]) -> None:
     """64 KiB of empty ones, sent byte by byte, cost 20 ms of everybody's time per byte."""
-    tags = MOST_TAGS_OF_A_LOOK + more
+    tags = MAX_TAGS_OF_A_LOOK + more
     head = struct.pack(">hhih", PRODUCE, 9, 3, -1) + bytes([tags]) + tags * b"\x00\x00"
     content = head + b"\0" + struct.pack(">hi", 0, 30_000)
     play = logged_in()

@@ -5,7 +5,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make
-from proxy.connection.long_requests import LONGEST_AT_ONCE
+from proxy.connection.long_requests import MAX_AT_ONCE
 from proxy.routing.broker_view import BrokerView
 from proxy.routing.discovery import Target
 from proxy.wire.apis import FIND_COORDINATOR
@@ -66,6 +66,6 @@ def test_a_client_that_asks_for_thousands_of_coordinators_keeps_no_other_waiting
 def test_a_few_are_rewritten_at_once() -> None:
     play = gateway()
     frames = coordinators(1, 10), coordinators(2, 1)
-    assert sum(map(len, frames)) < LONGEST_AT_ONCE
+    assert sum(map(len, frames)) < MAX_AT_ONCE
     play.broker(*frames)
     assert [len(addresses(frame)) for frame in play.received] == [10, 1]

@@ -9,9 +9,9 @@ from kio.static.primitive import i32
 
 from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make
 from proxy.acl.model import Operation
-from proxy.connection.authorization import MOST_LOOKED_UP
+from proxy.connection.authorization import MAX_LOOKED_UP
 from proxy.connection.connection import Connection
-from proxy.connection.long_requests import LONGEST_AT_ONCE, MOST_VALUES
+from proxy.connection.long_requests import MAX_AT_ONCE, MAX_VALUES
 from proxy.scheduling.memory_budget import LONG, Room
 from proxy.wire.apis import METADATA, PRODUCE
 from proxy.wire.codec import decode, encode, request_type, response_type
@@ -157,14 +157,14 @@ class TestProduce:
 class TestBounds:
     def test_more_values_than_anybody_asks_for_close(self) -> None:
         one = Describer()
-        body = write_uvarint(MOST_VALUES + 2) + b"\x01" * (MOST_VALUES + 1) + b"\0\0"
+        body = write_uvarint(MAX_VALUES + 2) + b"\x01" * (MAX_VALUES + 1) + b"\0\0"
         one.play.client(request(DESCRIBE_GROUPS, 5, 1, body))
         one.play.think()
         assert one.play.take()[-2:] == ["closed oversize_frame", "close"]
 
     def test_a_length_that_lies_costs_nothing(self) -> None:
         one = Describer()
-        body = write_uvarint(0x7FFF_FFFF) + b"\x01" * LONGEST_AT_ONCE
+        body = write_uvarint(0x7FFF_FFFF) + b"\x01" * MAX_AT_ONCE
         one.play.client(request(DESCRIBE_GROUPS, 5, 1, body))
         one.play.think()
         assert one.play.take()[-2:] == ["closed malformed_frame", "close"]
@@ -179,7 +179,7 @@ class TestBounds:
 
     def test_ids_are_looked_up_in_parts(self) -> None:
         """One answer about all of them would keep others waiting while it is read."""
-        count = 2 * MOST_LOOKED_UP + 500
+        count = 2 * MAX_LOOKED_UP + 500
         ids = [uuid.UUID(int=number + 1) for number in range(count)]
         known = {one.bytes: f"t{number}" for number, one in enumerate(ids)}
         guarded = Guarded(topic(Operation.DESCRIBE, *known.values()))
@@ -200,7 +200,7 @@ class TestBounds:
             body = decode(schema, bytes(question), 4 + 8 + 2 + len("reauth-proxy") + 1)
             sizes.append(len(body.topics))
             guarded.play.broker(names_of(body, known))
-        assert sizes == [MOST_LOOKED_UP, MOST_LOOKED_UP, 500]
+        assert sizes == [MAX_LOOKED_UP, MAX_LOOKED_UP, 500]
         assert bytes(guarded.play.to_broker[seen:]) == frame
 
 

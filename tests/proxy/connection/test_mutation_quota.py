@@ -7,7 +7,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from proxy.acl.model import Operation
-from proxy.connection.long_requests import MOST_VALUES
+from proxy.connection.long_requests import MAX_VALUES
 from proxy.connection.mutation_quota import BY_ID_SINCE, BY_NAME_SINCE, _question
 from proxy.quota.model import QuotaKey
 from proxy.quota.mutation_counts import STRICT_SINCE
@@ -299,7 +299,7 @@ class TestLong:
     @pytest.mark.parametrize("mode", ["enforce", "audit"])
     def test_more_items_than_are_kept_in_memory(self, mode: str) -> None:
         limited = Limited(mode=mode)
-        many = write_uvarint(MOST_VALUES + 2) + b"\x01" * (MOST_VALUES + 1) + b"\0\0\0\0\0"
+        many = write_uvarint(MAX_VALUES + 2) + b"\x01" * (MAX_VALUES + 1) + b"\0\0\0\0\0"
         limited.play.client(request(DELETE_TOPICS, 5, 10, many))
         closed = mode == "enforce"
         assert limited.play.connection.closed is closed

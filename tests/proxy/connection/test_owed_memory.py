@@ -3,7 +3,7 @@
 from kio.static.primitive import i32
 
 from proxy.acl.model import Operation
-from proxy.connection.inflight import MOST_KEPT_BYTES
+from proxy.connection.inflight import MAX_KEPT_BYTES
 from proxy.net.read_buffer import BUFFER_BYTES
 from proxy.wire.primitives import write_uvarint
 from tests.proxy.acl.guards.given import group, topic
@@ -14,7 +14,7 @@ from tests.proxy.wire.test_hot_requests import fetch_body
 
 FETCH, DESCRIBE_CONFIGS = 1, 32
 ITEMS = 4_000
-MOST_OF_ONE = 1_048_576
+MAX_OF_ONE = 1_048_576
 """Bytes of a request's answer, or of what is kept for it, in these tests."""
 
 
@@ -36,9 +36,9 @@ def test_own_answers_behind_a_slow_one() -> None:
         one.play.client(configs(number))
         number += 1
         assert number < 50
-    assert MOST_KEPT_BYTES < one.play.kept_bytes < MOST_KEPT_BYTES + MOST_OF_ONE
+    assert MAX_KEPT_BYTES < one.play.kept_bytes < MAX_KEPT_BYTES + MAX_OF_ONE
     one.play.client(configs(number))
-    assert one.play.kept_bytes < MOST_KEPT_BYTES + MOST_OF_ONE + BUFFER_BYTES
+    assert one.play.kept_bytes < MAX_KEPT_BYTES + MAX_OF_ONE + BUFFER_BYTES
     one.play.broker(response(1, b"\0" * 64))
     assert [int.from_bytes(frame[:4]) for frame in one.play.received[-number:]] == [
         *range(1, number + 1)

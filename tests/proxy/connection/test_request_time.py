@@ -29,7 +29,7 @@ from tests.proxy.wire.instances import large, small
 HEARTBEAT, OFFSET_FETCH = 12, 9
 MUCH_NS = 1_100_000_000
 """More than a tenth of a thread's time, in a window of ten seconds."""
-LONGEST_MS = 1_000
+MAX_MS = 1_000
 """The length of a sample, for which a client is held at most."""
 
 
@@ -76,9 +76,9 @@ class TestWhatIsForwarded:
     def test_is_told_in_whatever_response_is_owed(self) -> None:
         quoted, play = timed()
         play.client(metadata(3))
-        assert held_ms(play) == LONGEST_MS
+        assert held_ms(play) == MAX_MS
         play.broker(answer(METADATA, 12, 3))
-        assert quoted.throttle_time_ms == LONGEST_MS
+        assert quoted.throttle_time_ms == MAX_MS
 
     def test_is_told_though_it_waited_for_its_broker(self) -> None:
         """The first of a connection: held in front of it, its client would wait untold."""
@@ -87,9 +87,9 @@ class TestWhatIsForwarded:
         assert play.wakes_at == 0.0
         play.broker_connects()
         assert play.take() == ["connect", "to broker: Metadata v12 #3"]
-        assert held_ms(play) == LONGEST_MS
+        assert held_ms(play) == MAX_MS
         play.broker(answer(METADATA, 12, 3))
-        assert quoted.throttle_time_ms == LONGEST_MS
+        assert quoted.throttle_time_ms == MAX_MS
 
     def test_is_told_though_it_was_judged_in_steps(self) -> None:
         """Or whoever asks for a hundred thousand things at once would use a worker for nothing."""
@@ -99,12 +99,12 @@ class TestWhatIsForwarded:
         assert play.deliberations
         quoted.step = MUCH_NS
         play.think()
-        assert held_ms(play) == LONGEST_MS
+        assert held_ms(play) == MAX_MS
 
     def test_is_held_without_being_told_if_nobody_answers(self) -> None:
         _, play = timed()
         play.client(produce(3, acks=0))
-        assert held_ms(play) == LONGEST_MS
+        assert held_ms(play) == MAX_MS
 
     def test_of_the_brokers_bytes_counts_with_the_next_request(self) -> None:
         _, play = timed(400_000_000)
@@ -133,7 +133,7 @@ class TestWhatIsAnsweredHere:
     def test_tells_it_before_it_leaves(self, asked: bytes) -> None:
         _, play = timed(rights=Judged())
         play.client(asked)
-        assert told_ms(play) == held_ms(play) == LONGEST_MS
+        assert told_ms(play) == held_ms(play) == MAX_MS
 
     @pytest.mark.parametrize("version", [0, 99], ids=["v0", "of no version"])
     def test_is_held_if_it_cannot_tell(self, version: int) -> None:
@@ -142,7 +142,7 @@ class TestWhatIsAnsweredHere:
         plain.step = MUCH_NS
         play.client(api_versions(3, version))
         assert play.received[-1] == play.received[-2]
-        assert held_ms(play) == LONGEST_MS
+        assert held_ms(play) == MAX_MS
 
     def test_tells_what_the_store_was_asked_for(self) -> None:
         _, play = timed(0)
@@ -154,7 +154,7 @@ class TestWhatIsAnsweredHere:
         play.connection.stopwatch.add(MUCH_NS, play.now)
         play.tell(lambda connection, now: connection.dialogue.consulted(body, now))
         assert play.received[-1].endswith(b"and so on")
-        assert told_ms(play) == held_ms(play) == LONGEST_MS
+        assert told_ms(play) == held_ms(play) == MAX_MS
 
     def test_tells_the_time_for_a_judgement_in_steps(self) -> None:
         quoted, play = timed(0, rights=Judged())
@@ -162,7 +162,7 @@ class TestWhatIsAnsweredHere:
         play.client(describe(3, more=LITTLE))
         quoted.step = MUCH_NS
         play.think()
-        assert told_ms(play) == held_ms(play) == LONGEST_MS
+        assert told_ms(play) == held_ms(play) == MAX_MS
 
     def test_is_answered_one_by_one_if_it_came_at_once(self) -> None:
         """Or whoever sends a thousand requests in one read would be answered all of them."""
@@ -171,7 +171,7 @@ class TestWhatIsAnsweredHere:
         assert play.take()[0] == "connect"
         for number in range(3, 6):
             assert play.received[-1][:4] == number.to_bytes(4)
-            assert told_ms(play) == held_ms(play) == LONGEST_MS
+            assert told_ms(play) == held_ms(play) == MAX_MS
             play.wait_for(play.wakes_at)
         assert play.paused == set()
 
@@ -183,7 +183,7 @@ class TestWhatIsAnsweredHere:
         assert play.paused == set()
         quoted.step = 0
         play.client(asked[-1:])
-        assert told_ms(play) == held_ms(play) == LONGEST_MS
+        assert told_ms(play) == held_ms(play) == MAX_MS
 
 
 class TestWhoDoesNotWaitForTheAnswer:
@@ -194,9 +194,9 @@ class TestWhoDoesNotWaitForTheAnswer:
         play = Play(quotas=quoted.service, offer=everything(rewritten=PLAIN), rights=Judged())
         play.now = quoted.play.now
         logged_in(play).client(heartbeat(3))
-        assert (held_ms(play), play.take()) == (LONGEST_MS, [])
+        assert (held_ms(play), play.take()) == (MAX_MS, [])
         play.wait_for(play.wakes_at)
-        assert told_ms(play) == held_ms(play) == LONGEST_MS
+        assert told_ms(play) == held_ms(play) == MAX_MS
 
     def test_is_charged_for_what_it_had(self) -> None:
         quoted, play = timed(rights=Judged())
@@ -249,4 +249,4 @@ def test_a_change_of_quotas_loses_no_time() -> None:
     quoted.store.alter_quotas({ALICE: {PRODUCER: 1e9}})
     quoted.tick()
     play.client(asked[-1:])
-    assert held_ms(play) == LONGEST_MS
+    assert held_ms(play) == MAX_MS

@@ -6,8 +6,8 @@ import pytest
 
 from proxy.acl.model import Operation
 from proxy.connection.connection import Connection
-from proxy.connection.long_requests import LONGEST_JUDGED_AT_ONCE, MOST_JUDGED_AT_ONCE, takes_long
-from proxy.connection.long_work import MOST_IN_A_TURN
+from proxy.connection.long_requests import MAX_BYTES_JUDGED_AT_ONCE, MAX_JUDGED_AT_ONCE, takes_long
+from proxy.connection.long_work import MAX_IN_A_TURN
 from proxy.quota.model import QuotaKey
 from proxy.scheduling.memory_budget import LONG
 from proxy.wire.apis import FETCH, PRODUCE
@@ -41,11 +41,11 @@ def test_a_flood_of_what_the_proxy_answers_is_answered_in_turns() -> None:
         assert play.paused == {"client"}
         answered = len(play.received)
         one_turn(play)
-        assert len(play.received) - answered <= MOST_IN_A_TURN
+        assert len(play.received) - answered <= MAX_IN_A_TURN
         turns += 1
     assert play.paused == set()
     assert [int.from_bytes(frame[:4]) for frame in play.received[-FLOOD:]] == list(range(FLOOD))
-    assert turns >= FLOOD // MOST_IN_A_TURN
+    assert turns >= FLOOD // MAX_IN_A_TURN
 
 
 def test_what_is_judged_is_judged_in_turns() -> None:
@@ -111,7 +111,7 @@ def test_what_is_done_in_its_turn_counts_as_request_time() -> None:
     clock = iter(range(0, 10**12, 10**6))  # a millisecond for each look: for each answer one
     quoted = Quoted({QuotaKey.REQUEST_PERCENTAGE: 1.0}, clock=lambda: next(clock))
     play = in_turns(quoted.play)
-    play.client(*(api_versions(number) for number in range(2 * MOST_IN_A_TURN)))
+    play.client(*(api_versions(number) for number in range(2 * MAX_IN_A_TURN)))
     assert not play.connection.is_throttled
     one_turn(play)
     assert play.connection.is_throttled, "for more than a hundred milliseconds"
@@ -129,18 +129,18 @@ class TestWhatTakesLong:
         ("topics", "partitions", "is_long"),
         [
             (1, 1, False),
-            (1, MOST_JUDGED_AT_ONCE - 1, False),
-            (1, MOST_JUDGED_AT_ONCE, True),
-            (MOST_JUDGED_AT_ONCE // 2, 1, False),
-            (MOST_JUDGED_AT_ONCE, 1, True),
-            (MOST_JUDGED_AT_ONCE + 1, 0, True),
+            (1, MAX_JUDGED_AT_ONCE - 1, False),
+            (1, MAX_JUDGED_AT_ONCE, True),
+            (MAX_JUDGED_AT_ONCE // 2, 1, False),
+            (MAX_JUDGED_AT_ONCE, 1, True),
+            (MAX_JUDGED_AT_ONCE + 1, 0, True),
         ],
     )
     def test_a_bulk_request_of_many_items(
         self, key: int, body_of: Callable[..., bytes], topics: int, partitions: int, is_long: bool
     ) -> None:
         names = [f"{number:03}" for number in range(topics)]
-        names[0] += "n" * (LONGEST_JUDGED_AT_ONCE // 3)
+        names[0] += "n" * (MAX_BYTES_JUDGED_AT_ONCE // 3)
         items = [(name, list(range(partitions))) for name in names]
         assert takes_long(whole(key, body_of(12, items))) is is_long
 
@@ -152,25 +152,25 @@ class TestWhatTakesLong:
 
     @pytest.mark.parametrize("key", [PRODUCE, FETCH])
     def test_one_that_does_not_parse_is_left_to_its_guard(self, key: int) -> None:
-        assert not takes_long(whole(key, b"\xff" * 2 * LONGEST_JUDGED_AT_ONCE))
+        assert not takes_long(whole(key, b"\xff" * 2 * MAX_BYTES_JUDGED_AT_ONCE))
 
     def test_a_fetch_that_forgets_much(self) -> None:
         body = fetch_body(12, [("mine", [0])])
         assert body.endswith(b"\x01\x01\0"), "forgets nothing, no rack, no tags"
-        forgotten = write_uvarint(LONGEST_JUDGED_AT_ONCE + 1) + b"\x02f\x01\0" * (
-            LONGEST_JUDGED_AT_ONCE
+        forgotten = write_uvarint(MAX_BYTES_JUDGED_AT_ONCE + 1) + b"\x02f\x01\0" * (
+            MAX_BYTES_JUDGED_AT_ONCE
         )
         assert takes_long(whole(FETCH, body[:-3] + forgotten + b"\x01\0"))
 
     def test_others_by_their_bytes(self) -> None:
-        for groups, is_long in ((["g" * 100], False), (["g"] * LONGEST_JUDGED_AT_ONCE, True)):
+        for groups, is_long in ((["g" * 100], False), (["g"] * MAX_BYTES_JUDGED_AT_ONCE, True)):
             assert takes_long(parse_request(describe(1, *groups)[4:])) is is_long
 
     def test_a_produce_of_many_topics_is_judged_in_steps(self) -> None:
         one = Guarded(topic(Operation.WRITE, "mine"))
         one.play.thinks_at_once = False
-        topics = [(f"hidden-{number}", [0]) for number in range(MOST_JUDGED_AT_ONCE)]
+        topics = [(f"hidden-{number}", [0]) for number in range(MAX_JUDGED_AT_ONCE)]
         one.play.client(request(PRODUCE, 12, 1, produce_body(12, topics)))
         assert (len(one.play.deliberations), one.rights.denials) == (1, [])
         one.play.think()
-        assert len(one.rights.denials) == MOST_JUDGED_AT_ONCE
+        assert len(one.rights.denials) == MAX_JUDGED_AT_ONCE

@@ -6,7 +6,7 @@ import pytest
 
 from proxy.connection.commands import CloseReason
 from proxy.connection.connection import Connection
-from proxy.connection.upstream_login import LEAST_INTERVAL, PATIENCE, RENEW_AFTER
+from proxy.connection.upstream_login import MIN_INTERVAL, PATIENCE, RENEW_AFTER
 from sasl.login import LoginError
 from tests.proxy.connection.upstream_login_given import (
     close_reason,
@@ -90,7 +90,7 @@ def test_an_idle_connection_is_left_alone() -> None:
 def test_two_logins_are_more_than_a_second_apart(lifetime_ms: int) -> None:
     """Kafka refuses the second otherwise (KIP-368)."""
     play = connected(lifetime_ms)
-    assert play.connection.requests.renew_at == play.now + LEAST_INTERVAL
+    assert play.connection.requests.renew_at == play.now + MIN_INTERVAL
 
 
 def test_a_login_begins_behind_a_whole_frame() -> None:

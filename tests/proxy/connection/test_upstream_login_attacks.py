@@ -59,12 +59,12 @@ from tests.proxy.frames_given import fetch, produce, response
 
 pytestmark = pytest.mark.slow
 
-MOST_GROWTH_KB = 40_000
+MAX_GROWTH_KB = 40_000
 MANY = 60
 EXCUSES_SECONDS = 3.0
-MOST_LINES_OF_MANY = 10
-MOST_OF_A_PROXY_KB = 150_000
-MOST_OF_A_REASON = 400
+MAX_LINES_OF_MANY = 10
+MAX_OF_A_PROXY_KB = 150_000
+MAX_OF_A_REASON = 400
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +138,7 @@ def test_nothing_of_a_client_reaches_a_false_broker(
     assert MARKER not in met.received
     assert len(met.keys) <= 4
     assert one.works()
-    assert one.peak_kb() - peak_kb < MOST_GROWTH_KB
+    assert one.peak_kb() - peak_kb < MAX_GROWTH_KB
 
 
 @pytest.mark.parametrize("lie", [SaysNothing, SaysHalf])
@@ -171,7 +171,7 @@ def test_a_broker_with_a_new_excuse_each_time_does_not_fill_the_log(tmp_path: Pa
             attempts += 1
             time.sleep(0.02)
         assert one.proxy.readiness() == 503
-    assert len(one.proxy.log().splitlines()) <= MOST_LINES_OF_MANY
+    assert len(one.proxy.log().splitlines()) <= MAX_LINES_OF_MANY
 
 
 # --- lifetimes
@@ -264,7 +264,7 @@ def test_a_false_broker_is_told_of_in_one_line(
         assert one.proxy.readiness() == 503
         (reason,) = one.proxy.reasons()
         assert reason.isprintable()
-        assert len(reason) < MOST_OF_A_REASON
+        assert len(reason) < MAX_OF_A_REASON
         assert one.broker.address in reason
         with one.client() as client:
             client.raw(produce(1, records=MARKER))
@@ -273,7 +273,7 @@ def test_a_false_broker_is_told_of_in_one_line(
         one.broker.asked = Behaviour
         wait_until(lambda: one.proxy.readiness() == 200, what="not ready", details=one.proxy.log)
         assert one.works()
-        assert one.peak_kb() < MOST_OF_A_PROXY_KB
+        assert one.peak_kb() < MAX_OF_A_PROXY_KB
     log = one.proxy.log()
     assert_clean(log)
     assert_clean(reason)

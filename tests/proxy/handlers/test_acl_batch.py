@@ -17,8 +17,8 @@ from proxy.handlers import acls as api
 from proxy.handlers.acl_changes import Acls
 from proxy.scheduling.steps import finish
 from proxy.wire.batch_describe import (
-    MOST_FILTERS,
-    MOST_RESULT_BYTES,
+    MAX_FILTERS,
+    MAX_RESULT_BYTES,
     DescribeAclsFilter,
     DescribeAclsRequest,
     DescribeAclsResponse,
@@ -67,7 +67,7 @@ def bounded_answer(body: bytes, acls: Acls, most_bytes: int) -> bytes:
 
 
 def bounded(
-    store: Shelf, filters: Sequence[dict[str, Any]], most_bytes: int = MOST_RESULT_BYTES
+    store: Shelf, filters: Sequence[dict[str, Any]], most_bytes: int = MAX_RESULT_BYTES
 ) -> tuple[Any, int]:
     found = bounded_answer(body_of(filters), store.administered(), most_bytes)
     return decode(DescribeAclsResponse, found).filter_results, len(found)
@@ -258,23 +258,23 @@ def test_100_000_filters(fields: dict[str, str]) -> None:
     store = Shelf(acl(principal="User:7", host="h7"))
     filters = [
         asking(**{name: text.format(number) for name, text in fields.items()})
-        for number in range(MOST_FILTERS)
+        for number in range(MAX_FILTERS)
     ]
     results, _ = bounded(store, filters)
-    assert len(results) == MOST_FILTERS
+    assert len(results) == MAX_FILTERS
     assert [number for number, one in enumerate(results) if one.resources] == [7]
 
 
 def test_the_same_filter_100_000_times() -> None:
     """Answered from what was found for the first."""
-    results, _ = bounded(Shelf(acl()), [asking()] * MOST_FILTERS)
-    assert [len(one.resources) for one in results] == [1] * MOST_FILTERS
+    results, _ = bounded(Shelf(acl()), [asking()] * MAX_FILTERS)
+    assert [len(one.resources) for one in results] == [1] * MAX_FILTERS
 
 
 @pytest.mark.parametrize("authorized", [True, False])
 def test_too_many_filters_are_one_invalid_request(authorized: bool) -> None:
     """Nothing is made of them, and a stranger gets no large answer for so many small filters."""
-    body = body_of([asking()] * (MOST_FILTERS + 1))
+    body = body_of([asking()] * (MAX_FILTERS + 1))
     response, _ = answered(body, Shelf(acl()), authorized=authorized)
     assert errors(response.filter_results) == ["invalid_request"]
     assert response.filter_results[0].error_message == "More than 100000 filters."

@@ -87,8 +87,8 @@ def test_what_was_remembered_of_one_list_is_right_for_the_next(
 ) -> None:
     """Also when it is all forgotten in between."""
     lists = [[acl(f"t{m}{n}", f"User:{m}") for n in range(3)] for m in range(9)] * 2
-    for most in (acl_resources._MOST_REMEMBERED, 1_000, 0):
-        monkeypatch.setattr(acl_resources, "_MOST_REMEMBERED", most)
+    for most in (acl_resources._MAX_REMEMBERED, 1_000, 0):
+        monkeypatch.setattr(acl_resources, "_MAX_REMEMBERED", most)
         writer = Resources(3)
         for acls in lists:
             assert finish(writer.write(acls, None))[0] == by_schema(3, acls)

@@ -11,7 +11,7 @@ from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.handlers import acls as api
 from proxy.handlers.acl_changes import Acls
-from proxy.handlers.acls import MOST_ITEMS, MOST_SEARCHES
+from proxy.handlers.acls import MAX_ITEMS, MAX_SEARCHES
 from proxy.store import open_store
 from proxy.store.acl_cache import CachedAcls
 from proxy.wire.acl_v0 import response_type
@@ -184,7 +184,7 @@ def test_nothing_found_is_no_error_and_no_transaction() -> None:
 
 def test_too_many_to_delete() -> None:
     """Seen: the filter is refused, and those beside it are not."""
-    many = {acl(str(number)) for number in range(MOST_ITEMS)}
+    many = {acl(str(number)) for number in range(MAX_ITEMS)}
     group = acl("g", resource_type=ResourceType.GROUP)
     store = Shelf(*many, group)
 
@@ -196,17 +196,17 @@ def test_too_many_to_delete() -> None:
     ]
     assert store.acls == many
     [result] = deleted(store, asking(resource_type_filter=2))
-    assert len(result.matching_acls) == MOST_ITEMS
+    assert len(result.matching_acls) == MAX_ITEMS
     assert store.acls == set()
 
 
 def test_searches_are_bounded() -> None:
     """Filters that name no resource look at every ACL; ten thousand of them would take minutes."""
     store = Shelf(acl())
-    searches = [asking(principal_filter=f"User:{number}") for number in range(MOST_SEARCHES + 1)]
+    searches = [asking(principal_filter=f"User:{number}") for number in range(MAX_SEARCHES + 1)]
     results = deleted(store, *searches, asking(resource_name_filter="t"), searches[0])
     assert [told(one)[0] for one in results] == [
-        *["none"] * MOST_SEARCHES,
+        *["none"] * MAX_SEARCHES,
         "policy_violation",
         "none",
         "none",

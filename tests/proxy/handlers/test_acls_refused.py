@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from proxy.acl.model import Acl, AclFilter
-from proxy.handlers.acls import MOST_ITEMS
+from proxy.handlers.acls import MAX_ITEMS
 from proxy.store import StoreRefused
 from tests.proxy.acl.api_cases import NO_NAME, asking, creation, unknown
 from tests.proxy.acl.api_given import VERSIONS, created, deleted, described, told
@@ -90,8 +90,8 @@ def test_who_may_not_is_told_that_alone() -> None:
 
 
 def test_as_many_as_a_request_may_have_are_refused_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.handlers.acls.MOST_ITEMS", 50)
-    assert MOST_ITEMS > 50
+    monkeypatch.setattr("proxy.handlers.acls.MAX_ITEMS", 50)
+    assert MAX_ITEMS > 50
     store = Refusing()
     results = created(store, *(creation(host=str(number)) for number in range(50)))
     assert results == [(CODES[0].name, WHY)] * 50

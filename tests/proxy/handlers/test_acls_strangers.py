@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.errors import ClientFault
-from proxy.handlers.acls import MOST_ITEMS
+from proxy.handlers.acls import MAX_ITEMS
 from proxy.wire.acl_v0 import response_type
 from proxy.wire.codec import decode
 from tests.proxy.acl.api_cases import (
@@ -33,16 +33,16 @@ from tests.proxy.acl.shelf import Shelf, acl
 def test_too_many_items(api_key: int, version: int, rights: bool) -> None:
     """Kafka's limit. They are counted, not read: a request of a million costs no more."""
     body = (
-        create_body(version, [creation()] * (MOST_ITEMS + 1))
+        create_body(version, [creation()] * (MAX_ITEMS + 1))
         if api_key == CREATE
-        else delete_body(version, [asking()] * (MOST_ITEMS + 1))
+        else delete_body(version, [asking()] * (MAX_ITEMS + 1))
     )
     store = Shelf()
     response = asked(api_key, version, body, store, may_alter=rights)
     results = response.results if api_key == CREATE else response.filter_results
     expected = "policy_violation" if rights else "cluster_authorization_failed"
     assert {told(one) for one in results} == {(expected, None)}
-    assert len(results) == MOST_ITEMS + 1
+    assert len(results) == MAX_ITEMS + 1
     assert store.transactions == 0
 
 

@@ -12,8 +12,8 @@ from kio.static.primitive import i8
 from proxy.handlers import quota_batch, quotas
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
 from proxy.wire.batch_describe import (
-    MOST_FILTERS,
-    MOST_RESULT_BYTES,
+    MAX_FILTERS,
+    MAX_RESULT_BYTES,
     ComponentData,
     DescribeClientQuotasFilter,
     DescribeClientQuotasRequest,
@@ -61,7 +61,7 @@ def results(
     body: bytes,
     *,
     authorized: bool = True,
-    most_bytes: int = MOST_RESULT_BYTES,
+    most_bytes: int = MAX_RESULT_BYTES,
 ) -> list[Any]:
     told = quota_batch.answer(body, store, authorized=authorized, most_bytes=most_bytes)
     response = decode(DescribeClientQuotasResponse, told)
@@ -183,9 +183,9 @@ def test_garbage_is_answered(body: bytes, authorized: bool) -> None:
 
 def test_100_000_filters_and_one_more() -> None:
     store = store_of(QuotaEntity(user="u7"))
-    filters: list[Components] = [(("user", 0, f"u{n}"),) for n in range(MOST_FILTERS)]
+    filters: list[Components] = [(("user", 0, f"u{n}"),) for n in range(MAX_FILTERS)]
     told = results(store, body_of(*filters))
-    assert len(told) == MOST_FILTERS
+    assert len(told) == MAX_FILTERS
     assert [n for n, one in enumerate(told) if one.entries] == [7]
     for authorized in (True, False):
         too_many = results(store, body_of(*filters, ALICE), authorized=authorized)

@@ -10,18 +10,18 @@ import pytest
 from proxy.net import tls_transport
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.tls_pace import (
-    LEAST_PIECE,
-    LONGEST_RECORD,
-    MOST_BARREN,
-    MOST_OF_A_GREETING,
-    MOST_RECORDS,
-    MOST_UNREAD_ANSWERS,
+    MAX_BARREN,
+    MAX_OF_A_GREETING,
+    MAX_RECORD,
+    MAX_RECORDS,
+    MAX_UNREAD_ANSWERS,
+    MIN_PIECE,
     PIECE,
     RECORD,
     Pace,
 )
 from proxy.net.tls_sides import ServerTls
-from proxy.net.tls_transport import MOST_KEPT
+from proxy.net.tls_transport import MAX_KEPT
 from tests.proxy.net.tls_by_openssl import KeyUpdater
 from tests.proxy.net.tls_conversation import Conversation, Ear, Server, Turns, Wire
 from tests.proxy.tls_given import AUTHORITY, OURS, client_context, server_context
@@ -57,12 +57,12 @@ def test_key_updates_take_a_turn_for_each_thousand_bytes(updating: Updating, ans
         assert not updating.wire.reads, "and no more is read"
         assert updating.turns.take()
         kept.append(len(updating.tls._rest))
-    assert max(before - after for before, after in pairwise(kept)) <= 5 * LEAST_PIECE
+    assert max(before - after for before, after in pairwise(kept)) <= 5 * MIN_PIECE
     assert len(kept) > 40
 
 
 def test_nothing_but_key_updates_is_an_end(updating: Updating) -> None:
-    for _ in range(MOST_BARREN // 20_000 + 2):
+    for _ in range(MAX_BARREN // 20_000 + 2):
         if updating.wire.aborted:
             break
         updating.tls.data_received(updating.client.update_keys(1_000, answer=False))
@@ -86,7 +86,7 @@ def test_a_key_update_among_data_goes_unnoticed(updating: Updating) -> None:
 def test_answers_that_nobody_reads_are_an_end(updating: Updating) -> None:
     """The client is read on while it does not read: nothing else would bound what is kept."""
     updating.tls.pause_writing()
-    for count in range(MOST_UNREAD_ANSWERS + 2):  # the first answer leaves with the second
+    for count in range(MAX_UNREAD_ANSWERS + 2):  # the first answer leaves with the second
         assert not updating.wire.aborted, count
         updating.tls.data_received(
             updating.client.update_keys(answer=True) + updating.client.encrypted(b"d" * 500)
@@ -95,7 +95,7 @@ def test_answers_that_nobody_reads_are_an_end(updating: Updating) -> None:
 
 
 def test_answers_that_are_read_are_none(updating: Updating) -> None:
-    for _ in range(3 * MOST_UNREAD_ANSWERS):
+    for _ in range(3 * MAX_UNREAD_ANSWERS):
         updating.tls.pause_writing()
         updating.tls.data_received(
             updating.client.update_keys(answer=True) + updating.client.encrypted(b"d" * 500)
@@ -112,7 +112,7 @@ def test_data_cut_finely_are_heard_in_many_turns(of_each: int) -> None:
     while talk.turns.take():
         turns += 1
     assert talk.ear.heard == b"x" * of_each * 2_000
-    assert turns >= 2_000 // MOST_RECORDS - 1
+    assert turns >= 2_000 // MAX_RECORDS - 1
     assert talk.wire.reads
 
 
@@ -132,14 +132,14 @@ def test_who_waits_for_a_turn_and_is_left_is_not_read() -> None:
 
 
 def test_all_that_wait_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls_transport._Kept, "bytes_of_all", MOST_KEPT - 10_000)
+    monkeypatch.setattr(tls_transport._Kept, "bytes_of_all", MAX_KEPT - 10_000)
     talks = [Conversation() for _ in range(3)]
     for talk in talks:
         talk.tls.data_received(b"".join(talk.encrypted(b"x") for _ in range(300)))
     assert [talk.wire.aborted for talk in talks] == [False, True, True]
     for talk in talks:
         talk.tls.connection_lost(None)
-    assert tls_transport._Kept.bytes_of_all == MOST_KEPT - 10_000
+    assert tls_transport._Kept.bytes_of_all == MAX_KEPT - 10_000
 
 
 def test_a_long_greeting_is_refused_before_it_is_whole() -> None:
@@ -150,7 +150,7 @@ def test_a_long_greeting_is_refused_before_it_is_whole() -> None:
     with suppress(ssl.SSLWantReadError):
         client.do_handshake()
     hello = from_client.read()
-    assert len(hello) > MOST_OF_A_GREETING
+    assert len(hello) > MAX_OF_A_GREETING
     met: list[object] = []
     tls = ServerTls(Ear(), ReadBuffer(), Turns().wait, server_context(OURS), met.append)
     tls.connection_made(Wire(ssl.MemoryBIO()))
@@ -168,7 +168,7 @@ class TestPace:
         for _ in range(8):
             pieces.append(pace.piece)
             assert pace.is_worth(pace.piece, pace.piece - 22)
-        assert pieces == [LEAST_PIECE << n for n in range(5)] + 3 * [PIECE]
+        assert pieces == [MIN_PIECE << n for n in range(5)] + 3 * [PIECE]
 
     def test_a_record_may_come_in_parts(self) -> None:
         pace = Pace()
@@ -178,9 +178,9 @@ class TestPace:
         assert pace.is_worth(1_000, RECORD)
         assert pace.barren == 0
 
-    @pytest.mark.parametrize(("taken", "gained"), [(1_000, 499), (LONGEST_RECORD + 1, 0)])
+    @pytest.mark.parametrize(("taken", "gained"), [(1_000, 499), (MAX_RECORD + 1, 0)])
     def test_what_was_not_worth_it(self, taken: int, gained: int) -> None:
         pace = Pace()
         pace.piece = PIECE
         assert not pace.is_worth(taken, gained)
-        assert pace.piece == LEAST_PIECE
+        assert pace.piece == MIN_PIECE

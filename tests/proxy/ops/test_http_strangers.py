@@ -195,7 +195,7 @@ def test_who_holds_connections_without_asking_keeps_nobody_out() -> None:
     """The kubelet restarts what does not answer it: the data path, too."""
 
     async def run() -> None:
-        async with served(most_connections=4) as port:
+        async with served(max_connections=4) as port:
             held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
             for _, writer in held:
                 writer.write(b"GET /hea")

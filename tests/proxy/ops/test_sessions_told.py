@@ -41,7 +41,7 @@ class Door:
 
     clients: set[Play]
     settings: config.Listener = SETTINGS
-    most_connections: int = 100
+    max_connections: int = 100
     reasons: list[str] = field(default_factory=list)
 
     def sessions(self) -> Sessions:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.principals.mapping import DEFAULT, PrincipalMapping
-from proxy.principals.subject import MOST_CHARACTERS, NamelessError
+from proxy.principals.subject import MAX_CHARACTERS, NamelessError
 from tests.proxy.subjects_given import DOUBTFUL, DUKE, EMPTIED, REFUSED, REFUSED_HERE, RULES
 
 
@@ -67,9 +67,9 @@ def test_a_rule_is_read_or_refused(rules: str) -> None:
 def test_how_long_the_rules_of_the_kip_take_is_bounded() -> None:
     """The subject is the client's choice: this one makes five groups try all their ends."""
     rules = "RULE:^CN=(.*?),OU=(.*?),O=(.*?),L=(.*?),ST=(.*?),C=(.*?)$/$1@$2/"
-    each = (MOST_CHARACTERS - 10) // 20
+    each = (MAX_CHARACTERS - 10) // 20
     subject = "CN=" + ",OU=" * each + ",O=" * each + ",L=" * each + ",ST=" * each
-    assert len(subject) <= MOST_CHARACTERS
+    assert len(subject) <= MAX_CHARACTERS
     began = time.process_time()
     with pytest.raises(NamelessError):
         PrincipalMapping(rules).name_of(subject)

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.principals.subject import MOST_CHARACTERS, NamelessError, subject_of
+from proxy.principals.subject import MAX_CHARACTERS, NamelessError, subject_of
 from tests.certificates import Authority
 from tests.proxy.subjects_given import (
     ALICE,
@@ -66,7 +66,7 @@ def test_whatever_stands_there_is_a_short_line_or_nobody(subject: bytes) -> None
         written = subject_of(certificate(der(0x30, subject)))
     except NamelessError:
         return
-    assert 0 < len(written) <= MOST_CHARACTERS
+    assert 0 < len(written) <= MAX_CHARACTERS
     assert len(written.splitlines()) == 1
 
 

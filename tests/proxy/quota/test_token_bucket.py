@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from proxy.quota.shared_memory import UsageTable
 from proxy.quota.token_bucket import Bucket
-from proxy.quota.window import MOST_THROTTLE_TIME_MS, TokenBucket, WindowConfig
+from proxy.quota.window import MAX_THROTTLE_TIME_MS, TokenBucket, WindowConfig
 
 KIND, TAGS = "controller_mutation_rate", {"user": "u", "client-id": ""}
 CONFIG = WindowConfig()
@@ -102,7 +102,7 @@ def test_absurd_numbers_are_bounded() -> None:
     (bucket,) = buckets(1e-300)
     for _ in range(10):
         bucket.record(2**31 - 1, now=5.0)
-    assert bucket.throttle_time_ms(now=5.0) == MOST_THROTTLE_TIME_MS
+    assert bucket.throttle_time_ms(now=5.0) == MAX_THROTTLE_TIME_MS
     (bucket,) = buckets(1e300)
     assert bucket.record(2**31 - 1, now=5.0) == 0
 

@@ -12,7 +12,7 @@ from proxy.quota.shared_memory import UsageTable
 from proxy.quota.store import CachedQuotas
 from proxy.quota.throttle import Mode
 from proxy.quota.window import WindowConfig
-from proxy.quota.worker_quotas import METERED, MOST_COUNTS, OTHER_ENTRIES, WorkerQuotas
+from proxy.quota.worker_quotas import MAX_COUNTS, METERED, OTHER_ENTRIES, WorkerQuotas
 from tests.proxy.quota.given import MemoryStore
 from tests.proxy.waiting import PATIENCE_SECONDS
 
@@ -166,7 +166,7 @@ def test_when_the_table_is_full_further_clients_are_held_all_the_same() -> None:
 
 
 def test_a_callback_that_makes_up_tags_makes_no_more_metrics_than_there_may_be() -> None:
-    """`MOST_COUNTS` entries are counted by themselves, the rest together."""
+    """`MAX_COUNTS` entries are counted by themselves, the rest together."""
 
     class OneEach(DefaultQuotaCallback):
         def quota_metric_tags(
@@ -179,9 +179,9 @@ def test_a_callback_that_makes_up_tags_makes_no_more_metrics_than_there_may_be()
 
     table = UsageTable(1, WindowConfig(), rows=64)
     quotas = WorkerQuotas(table, 0, mode=Mode.ENFORCE, static={}, custom=OneEach())
-    for number in range(MOST_COUNTS):
+    for number in range(MAX_COUNTS):
         quotas.meters("User:u", f"c-{number}")
-    assert len(quotas.counts) <= MOST_COUNTS + len(METERED)
+    assert len(quotas.counts) <= MAX_COUNTS + len(METERED)
     assert (BYTES, OTHER_ENTRIES) in quotas.counts
     quotas.close()
 

@@ -10,8 +10,8 @@ import pytest
 from proxy.config.values import PortRange, Secret
 from proxy.routing.brokers import BrokerTable
 from proxy.routing.discovery import (
-    LONGEST_AFTER_REFUSAL,
-    LONGEST_BACKOFF,
+    MAX_AFTER_REFUSAL,
+    MAX_BACKOFF,
     VERSIONS_MAX_AGE,
     ClusterDiscovery,
     SidecarDiscovery,
@@ -19,7 +19,7 @@ from proxy.routing.discovery import (
 )
 from proxy.upstream.access import Access
 from proxy.upstream.identity import PasswordIdentity
-from proxy.wire.metadata import MOST_BROKERS
+from proxy.wire.metadata import MAX_BROKERS
 from tests.proxy.routing.fake_broker import FakeBroker
 from tests.proxy.waiting import PATIENCE_SECONDS, until
 
@@ -287,7 +287,7 @@ def test_a_broker_that_names_more_than_there_can_be_is_not_believed(
     async def transcript(cluster: Cluster) -> None:
         discovery = cluster.discovery
         await discovery.round(now=0)
-        cluster.show(dict.fromkeys(range(MOST_BROKERS + 1), (HOST, cluster.one.port)))
+        cluster.show(dict.fromkeys(range(MAX_BROKERS + 1), (HOST, cluster.one.port)))
         for second in range(1, 5):
             assert not await discovery.round(now=second)
         assert list(discovery.targets) == [1, 2]
@@ -339,14 +339,14 @@ def test_a_broker_that_refuses_the_proxy_is_asked_after_growing_pauses(
                 access=Access(timeout_s=PATIENCE_SECONDS, identity=identity),
                 on_versions=lambda _: None,
             )
-            assert discovery.pause(99) == LONGEST_BACKOFF
+            assert discovery.pause(99) == MAX_BACKOFF
             assert not await discovery.round(now=0)
             assert discovery.refusal is not None
             assert "does not know SaslAuthenticate" in discovery.refusal
             assert discovery.unreachable is None, "it answered"
             pauses = [discovery.pause(failures) for failures in range(1, 20)]
             assert pauses == sorted(pauses)
-            assert pauses[-1] == LONGEST_AFTER_REFUSAL
-            assert discovery.pause(0) > LONGEST_AFTER_REFUSAL
+            assert pauses[-1] == MAX_AFTER_REFUSAL
+            assert discovery.pause(0) > MAX_AFTER_REFUSAL
 
     asyncio.run(run())

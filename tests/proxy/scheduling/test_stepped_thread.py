@@ -19,9 +19,9 @@ from proxy.scheduling.stepped_thread import (
 from proxy.scheduling.steps import MASK, Steps, finish
 
 
-def started(function: Callable[[], object], *, most_values: int = 100) -> Steps[object]:
+def started(function: Callable[[], object], *, max_values: int = 100) -> Steps[object]:
     """Steps that end at every pause."""
-    return in_steps(function, most_values=most_values, seconds=0)
+    return in_steps(function, max_values=max_values, seconds=0)
 
 
 def test_the_result_and_all_between_are_in_order() -> None:
@@ -47,7 +47,7 @@ def test_a_step_ends_when_its_time_is_over() -> None:
         for _ in range(1_000):
             pause()
 
-    assert list(in_steps(work, most_values=0, seconds=60)) == []
+    assert list(in_steps(work, max_values=0, seconds=60)) == []
 
 
 def test_the_two_never_run_at_once() -> None:
@@ -121,13 +121,13 @@ def test_values_are_counted_whatever_the_time() -> None:
         for _ in range(10):
             pause(10)
 
-    finish(started(work, most_values=100))
+    finish(started(work, max_values=100))
     with pytest.raises(TooManyValuesError):
-        finish(started(work, most_values=99))
+        finish(started(work, max_values=99))
     with pytest.raises(TooManyValuesError):
-        finish(in_steps(work, most_values=99, seconds=60))
+        finish(in_steps(work, max_values=99, seconds=60))
     with pytest.raises(TooManyValuesError):
-        finish(started(lambda: list(pausing(range(64), values=2)), most_values=127))
+        finish(started(lambda: list(pausing(range(64), values=2)), max_values=127))
 
 
 def test_elsewhere_a_pause_is_nothing() -> None:

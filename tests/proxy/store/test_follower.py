@@ -298,7 +298,7 @@ def test_rights_that_were_taken_away_apply_for_half_a_minute_at_most(
         async with followed(broker(acl("a")), mirror) as follower:
             return await Pauses(1).run(follower)
 
-    assert asyncio.run(run()) == [follower_module.LONGEST_PAUSE]
+    assert asyncio.run(run()) == [follower_module.MAX_PAUSE]
 
 
 # --- this host

@@ -318,7 +318,7 @@ def test_a_plain_produce_is_what_the_whole_message_says(
 
 def test_a_produce_of_hundreds_of_partitions_is_not_plain() -> None:
     """To look at so many each time would keep others waiting."""
-    each = produce_requests.MOST_PLAIN_PARTITIONS // 4
+    each = produce_requests.MAX_PLAIN_PARTITIONS // 4
     for more, is_plain in ((0, True), (1, False)):
         topics = [(f"t{number}", list(range(each))) for number in range(3)]
         topics.append(("last", list(range(each + more))))

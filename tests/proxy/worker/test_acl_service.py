@@ -16,7 +16,7 @@ from proxy.config import Authorizer
 from proxy.connection.connection import Connection
 from proxy.store import StoreError, open_store
 from proxy.wire.codec import decode, encode, response_type
-from proxy.worker.acl_service import LONGEST_NAME_LOGGED, Authorization
+from proxy.worker.acl_service import MAX_NAME_LOGGED, Authorization
 from tests.proxy.acl.guards.test_metadata import asking, telling
 from tests.proxy.frames_given import request, response
 from tests.proxy.playbook import Play, everything, logged_in
@@ -190,7 +190,7 @@ def test_names_that_clients_chose_do_no_harm_to_a_log(
     (record,) = caplog.records
     assert record.getMessage().isascii()
     assert record.getMessage().isprintable()
-    assert len(record.getMessage()) < 3 * LONGEST_NAME_LOGGED
+    assert len(record.getMessage()) < 3 * MAX_NAME_LOGGED
 
 
 def test_a_connection_that_is_gone_gets_no_event(store: Failing) -> None:

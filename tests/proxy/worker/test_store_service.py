@@ -284,7 +284,7 @@ def test_a_change_that_waited_too_long_is_not_made(
     plain: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who asked for it has given up, and may have asked for something else."""
-    monkeypatch.setattr(store_service, "LONGEST_WAIT", 0.2)
+    monkeypatch.setattr(store_service, "MAX_WAIT", 0.2)
     reading = Reading(plain)
     under_way, answered = threading.Event(), threading.Event()
 

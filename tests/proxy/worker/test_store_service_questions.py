@@ -120,7 +120,7 @@ def test_a_question_that_is_given_up_is_not_asked(
                 asyncio.get_running_loop().run_in_executor(keeper._questions, busy)
             await busy.began_in(threads=2)
             if given_up == "late":
-                monkeypatch.setattr(store_service, "LONGEST_WAIT", 0.01)
+                monkeypatch.setattr(store_service, "MAX_WAIT", 0.01)
                 with pytest.raises(StoreError, match="no answer within"):
                     await keeper.consult(describe_question())
                 monkeypatch.undo()

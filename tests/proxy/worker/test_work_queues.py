@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from proxy.connection.long_requests import LONGEST_AT_ONCE
+from proxy.connection.long_requests import MAX_AT_ONCE
 from proxy.scheduling.memory_budget import LONG
 from proxy.scheduling.steps import Deliberation, Steps
 from proxy.scheduling.time_slices import Turns
@@ -114,8 +114,8 @@ def test_what_is_short_waits_neither_for_what_is_long_nor_for_other_principals()
 
         works = [
             work("a", "longest", LONG, 100_000),
-            work("a", "long", LONGEST_AT_ONCE + 1, 100_000),
-            work("a", "a1", LONGEST_AT_ONCE, 1_000),
+            work("a", "long", MAX_AT_ONCE + 1, 100_000),
+            work("a", "a1", MAX_AT_ONCE, 1_000),
             work("a", "a2", 1, 1_000),
             work("b", "b1", 1, 1_000),
         ]

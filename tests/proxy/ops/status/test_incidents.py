@@ -1,6 +1,6 @@
 """What is remembered of what went wrong, and that nobody can fill it."""
 
-from proxy.ops.status.incidents import MOST_OF_A_KIND, MOST_PRINCIPALS, Incident, Incidents, Tally
+from proxy.ops.status.incidents import MAX_OF_A_KIND, MAX_PRINCIPALS, Incident, Incidents, Tally
 
 USUAL = Incident(
     kind="failed",
@@ -40,18 +40,18 @@ def test_a_flood_pushes_out_only_its_kind() -> None:
     """A stranger invents a client id for each failed login."""
     incidents = Incidents()
     incidents.note(USUAL._replace(kind="expired-killed", what="Produce"))
-    for number in range(5 * MOST_OF_A_KIND):
+    for number in range(5 * MAX_OF_A_KIND):
         incidents.note(at(2_000 + number)._replace(principal=None, client_id=f"x{number}"))
     recent = incidents.recent()
-    assert len(recent) == MOST_OF_A_KIND + 1
-    assert recent[0].client_id == f"x{5 * MOST_OF_A_KIND - 1}"
+    assert len(recent) == MAX_OF_A_KIND + 1
+    assert recent[0].client_id == f"x{5 * MAX_OF_A_KIND - 1}"
     assert recent[-1].kind == "expired-killed"
 
 
 def test_many_principals_are_forgotten_oldest_first() -> None:
     incidents = Incidents()
-    for number in range(MOST_PRINCIPALS + 1):
+    for number in range(MAX_PRINCIPALS + 1):
         incidents.note(USUAL._replace(principal=f"User:{number}"))
     known = incidents.of_principals()
-    assert len(known) == MOST_PRINCIPALS
+    assert len(known) == MAX_PRINCIPALS
     assert "User:0" not in known

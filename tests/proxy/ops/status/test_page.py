@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.ops.status.markup import MOST_CHARACTERS, joined, name, tag, text
-from proxy.ops.status.page import MOST_SESSIONS, POLICY, render
+from proxy.ops.status.markup import MAX_CHARACTERS, joined, name, tag, text
+from proxy.ops.status.page import MAX_SESSIONS, POLICY, render
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector
 from proxy.ops.status.snapshot import Picture, WorkerFacts
 from tests.proxy.status_given import ABOUT, busy, incident, listener, picture, session
@@ -93,7 +93,7 @@ def test_markup_of_any_text_reads_as_that_text(given_text: str) -> None:
 
 def test_markup_is_escaped_once() -> None:
     assert joined([text("<"), "<"]) == "&lt;&lt;"
-    assert name("x" * 1_000) == f"<bdi>{'x' * (MOST_CHARACTERS - 1)}…</bdi>"
+    assert name("x" * 1_000) == f"<bdi>{'x' * (MAX_CHARACTERS - 1)}…</bdi>"
     assert name(None) == '<span class="none">-</span>'
 
 
@@ -167,7 +167,7 @@ def test_chosen_sessions_are_listed_one_by_one() -> None:
     page = render(crowd.of(alice), alice, ABOUT)
     assert "00c0ffee00c0ffee-0<" in page
     shown = page.count('<tr><td data-label="Connection">')
-    assert 50 < shown <= MOST_SESSIONS
+    assert 50 < shown <= MAX_SESSIONS
     assert f"… and {500 - shown} more" in page
     assert "00c0ffee" not in render(crowd, EVERY_SESSION, ABOUT)
 

@@ -85,7 +85,7 @@ def test_what_workers_told_is_added_up() -> None:
         worker2=WorkerFacts(reasons=["worker 2 does not answer"]),
     )
     (clients,) = pictures.listeners(taken)
-    assert (clients.connections, clients.most_connections) == (7, 10_000)
+    assert (clients.connections, clients.max_connections) == (7, 10_000)
     (alice,) = groups(taken)
     assert alice.troubles == {"failed": Tally(5, 7), "denied": Tally(1, 9)}
     assert [one.last_ms for one in pictures.incidents(taken)] == [3, 2, 1]
