@@ -28,7 +28,7 @@ class ReadBuffer:
         self.view = memoryview(bytearray(len(self.view)))
 
 
-class Side(Protocol):
+class BufferedSide(Protocol):
     """What is told to a half of a relayed connection."""
 
     @property
@@ -56,22 +56,22 @@ class Side(Protocol):
         """It is over."""
 
 
-def carry_bulk(transport: asyncio.Transport, side: Side, buffer: ReadBuffer) -> None:
+def carry_bulk(transport: asyncio.Transport, side: BufferedSide, buffer: ReadBuffer) -> None:
     """Read into `buffer` for `side` from now on."""
     if transport.is_closing():
         return
-    transport.set_protocol(Bulk(side, buffer))
+    transport.set_protocol(BulkReader(side, buffer))
     if transport.is_reading():  # the way of reading is chosen when reading begins
         transport.pause_reading()
         transport.resume_reading()
 
 
-class Bulk(asyncio.BufferedProtocol):
+class BulkReader(asyncio.BufferedProtocol):
     """Reads for a side into the worker's buffer."""
 
     __slots__ = ("_buffer", "_side")
 
-    def __init__(self, side: Side, buffer: ReadBuffer) -> None:
+    def __init__(self, side: BufferedSide, buffer: ReadBuffer) -> None:
         self._side = side
         self._buffer = buffer
 

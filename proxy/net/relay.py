@@ -53,11 +53,11 @@ LINGER: Final = 5.0
 """Seconds in which a peer must take the last bytes written to it."""
 
 
-class Refused:
+class NotServed:
     """A client that is not served, but not closed yet: its shell closes it in a while."""
 
 
-class Shell(Protocol):
+class RelayHost(Protocol):
     """What the relay needs of its worker."""
 
     loop: asyncio.AbstractEventLoop
@@ -87,7 +87,7 @@ class Shell(Protocol):
         """Have long work done in steps; call `long_work.done`."""
         ...
 
-    def opened(self, client: "ClientSide") -> Connection | Refused | None:
+    def opened(self, client: "ClientSide") -> Connection | NotServed | None:
         """A client connected; None refuses it."""
         ...
 
@@ -109,7 +109,7 @@ class _Side(asyncio.Protocol):
 
     __slots__ = ("_buffer", "_encrypts", "_loop", "_transport")
 
-    def __init__(self, shell: Shell) -> None:
+    def __init__(self, shell: RelayHost) -> None:
         self._buffer = shell.buffer
         self._loop = shell.loop
         self._encrypts = False
@@ -165,7 +165,7 @@ class ClientSide(_Side):
 
     __slots__ = ("_broker", "_shell", "_timer", "_wakes_at", "connection")
 
-    def __init__(self, shell: Shell) -> None:
+    def __init__(self, shell: RelayHost) -> None:
         super().__init__(shell)
         self._shell = shell
         self._timer: asyncio.TimerHandle | None = None
@@ -361,7 +361,7 @@ class BrokerSide(_Side):
 
     __slots__ = ("_client", "_connection")
 
-    def __init__(self, client: ClientSide, shell: Shell) -> None:
+    def __init__(self, client: ClientSide, shell: RelayHost) -> None:
         assert client.connection is not None
         super().__init__(shell)
         self._client = client

@@ -7,7 +7,7 @@ from typing import Final, cast
 
 from proxy.connection.frames import Bytes
 from proxy.net.handshake_errors import HANGS_UP, Met, Stranger
-from proxy.net.read_buffer import ReadBuffer, Side
+from proxy.net.read_buffer import BufferedSide, ReadBuffer
 from proxy.net.tls_transport import TlsTransport, Wait
 
 LINGER: Final = 5.0
@@ -21,7 +21,7 @@ class ServerTls(TlsTransport):
 
     def __init__(
         self,
-        side: Side,
+        side: BufferedSide,
         buffer: ReadBuffer,
         wait: Wait,
         context: ssl.SSLContext,
@@ -63,7 +63,7 @@ class ClientTls(TlsTransport):
 
     def __init__(
         self,
-        side: Side,
+        side: BufferedSide,
         buffer: ReadBuffer,
         wait: Wait,
         context: ssl.SSLContext,

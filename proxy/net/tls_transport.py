@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import Any, ClassVar, Final, cast
 
 from proxy.connection.frames import LONG_WRITE, Bytes
-from proxy.net.read_buffer import BULK_READ, ReadBuffer, Side, carry_bulk
+from proxy.net.read_buffer import BULK_READ, BufferedSide, ReadBuffer, carry_bulk
 from proxy.net.tls_pace import (
     MAX_OF_A_GREETING,
     MAX_RECORD,
@@ -78,7 +78,7 @@ class TlsTransport(asyncio.Protocol):
         "_waits",
     )
 
-    def __init__(self, side: Side, buffer: ReadBuffer, wait: Wait) -> None:
+    def __init__(self, side: BufferedSide, buffer: ReadBuffer, wait: Wait) -> None:
         self._side = side
         self._buffer = buffer
         self._wait = wait

@@ -4,8 +4,8 @@ Laws:
 
 - Only a destination that `upstream.allowed` has is connected to, and none of our own addresses.
 - A broker is asked what it offers when the first client wants it; clients wait for that, each in
-  its `Vestibule`, counted as the connections that they are. A broker that never answered is not
-  remembered, so nobody fills the memory by dialling addresses.
+  its `RedirectedClient`, counted as the connections that they are. A broker that never answered is
+  not remembered, so nobody fills the memory by dialling addresses.
 - What the proxy itself dials must not come back to it. If the rules of the machine redirect it
   nevertheless, the proxy meets its own question, knows it by its watchword, and refuses: a
   loop costs one connection, not all of them.
@@ -36,7 +36,7 @@ MAX_BROKERS: Final = 1_024
 MAX_EARLY_BYTES: Final = 65_536
 
 
-class Refused(Exception):
+class DestinationRefused(Exception):
     """A connection may not go on; the text says why."""
 
     def __init__(self, text: str, reason: CloseReason = CloseReason.DESTINATION_REFUSED) -> None:
@@ -54,7 +54,7 @@ def original_destination(sock: socket.socket) -> Address:
             return Address(socket.inet_ntop(socket.AF_INET6, packed), port)
         found = sock.getsockopt(socket.IPPROTO_IP, SO_ORIGINAL_DST, _SOCKADDR_IN.size)
     except OSError:
-        raise Refused("it was not redirected; it dialled the proxy itself") from None
+        raise DestinationRefused("it was not redirected; it dialled the proxy itself") from None
     port, packed = _SOCKADDR_IN.unpack(found)
     return Address(socket.inet_ntop(socket.AF_INET, packed), port)
 
@@ -65,9 +65,9 @@ def judge(
     """Refuse a destination that is ourselves or not allowed; `own`: our ports. Raises Refused."""
     is_here = destination.host == local.host or destination.host.startswith("127.")
     if destination == local or (destination.port in own and (is_here or destination.host == "::1")):
-        raise Refused(f"{destination} is the proxy itself: not redirected, or in a loop")
+        raise DestinationRefused(f"{destination} is the proxy itself: not redirected, or in a loop")
     if not any(destination in one for one in allowed):
-        raise Refused(f"{destination} is not in upstream.allowed")
+        raise DestinationRefused(f"{destination} is not in upstream.allowed")
 
 
 class TransparentDiscovery(Discovery):
@@ -109,23 +109,23 @@ class TransparentDiscovery(Discovery):
 
     async def _ask(self, address: Address) -> Target:
         if len(self.targets) >= MAX_BROKERS:
-            raise Refused(f"{address}: {MAX_BROKERS} brokers are known already")
+            raise DestinationRefused(f"{address}: {MAX_BROKERS} brokers are known already")
         target = Target(None, address.host, address.port)
         if not await self._refresh((target,), asyncio.get_running_loop().time()):
-            raise Refused(f"{address} cannot be reached")
+            raise DestinationRefused(f"{address} cannot be reached")
         self.targets[address] = target
         return target
 
 
-class Vestibule(asyncio.Protocol):
+class RedirectedClient(asyncio.Protocol):
     """Where a redirected connection waits until it is known where it goes, and may go there."""
 
     def __init__(
         self,
         admit: Callable[[Address, Address], "asyncio.Future[asyncio.BaseProtocol]"],
-        refuse: Callable[[str, Refused], None],
-        enter: Callable[["Vestibule", str], CloseReason | None],
-        leave: Callable[["Vestibule"], None],
+        refuse: Callable[[str, DestinationRefused], None],
+        enter: Callable[["RedirectedClient", str], CloseReason | None],
+        leave: Callable[["RedirectedClient"], None],
     ) -> None:
         """`admit(destination, local)` gives the protocol that goes on; `refuse` is told of the
         client's host and of the reason. `enter`, with its host, counts it, or says why it must not
@@ -146,11 +146,11 @@ class Vestibule(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         try:
             if (reason := self._enter(self, self._host())) is not None:
-                raise Refused(f"refused: {reason}", reason)
+                raise DestinationRefused(f"refused: {reason}", reason)
             destination = original_destination(sock)
             local = Address(*_plain(sock.getsockname()))
             self._admission = self._admit(destination, local)
-        except Refused as refused:
+        except DestinationRefused as refused:
             self._turn_away(refused)
             return
         self._admission.add_done_callback(self._judged)
@@ -159,7 +159,9 @@ class Vestibule(asyncio.Protocol):
         """The client speaks first: keep what it says."""
         self._early += data
         if is_question_of_ours(self._early):
-            self._turn_away(Refused("a redirect loop: the proxy's own connections are redirected"))
+            self._turn_away(
+                DestinationRefused("a redirect loop: the proxy's own connections are redirected")
+            )
         elif len(self._early) >= MAX_EARLY_BYTES:
             self._transport.pause_reading()
 
@@ -180,7 +182,7 @@ class Vestibule(asyncio.Protocol):
                 admission.exception()
             return
         error = admission.exception()
-        if isinstance(error, Refused):
+        if isinstance(error, DestinationRefused):
             self._turn_away(error)
         elif error is not None:
             log.error("a redirected connection failed", exc_info=error)
@@ -188,13 +190,13 @@ class Vestibule(asyncio.Protocol):
         else:
             self._hand_over(admission.result())
 
-    def _turn_away(self, refused: Refused) -> None:
+    def _turn_away(self, refused: DestinationRefused) -> None:
         self._refuse(self._host(), refused)
         self._transport.abort()
 
     def evict(self) -> None:
         """Another client takes its place."""
-        self._turn_away(Refused("another client takes its place", CloseReason.EVICTED))
+        self._turn_away(DestinationRefused("another client takes its place", CloseReason.EVICTED))
 
     def _host(self) -> str:
         peer = self._transport.get_extra_info("peername")

@@ -13,7 +13,7 @@ from proxy.connection.connection import Connection
 from proxy.connection.upstream_login import UpstreamLogin
 from proxy.errors import ClientFault
 from proxy.net.handshake_errors import Met, Stranger, why
-from proxy.net.relay import BrokerSide, ClientSide, Refused
+from proxy.net.relay import BrokerSide, ClientSide, NotServed
 from proxy.net.tls_sides import ClientTls, ServerTls
 from proxy.principals.builder import ANONYMOUS, certified_principal
 from proxy.principals.subject import NamelessError
@@ -27,13 +27,13 @@ from sasl.login import LoginError
 log = logging.getLogger(__name__)
 
 
-class Door:
+class Endpoint:
     """Meets clients, and does for their connections what needs a socket, a thread or the store."""
 
     def __init__(self, listener: Listener, broker: Callable[[], Target | None]) -> None:
         """Bring clients to the broker that `broker()` names when they connect."""
         self._listener = listener
-        self._office = listener.office
+        self._services = listener.office
         self._broker = broker
         self.loop = listener.office.loop
         self.buffer = listener.office.buffer
@@ -46,7 +46,7 @@ class Door:
         return ServerTls(
             side,
             self.buffer,
-            self._office.lanes.turns.wait,
+            self._services.lanes.turns.wait,
             self._listener.tls.context,
             lambda what: self._meet(side, what),
         )
@@ -81,7 +81,7 @@ class Door:
             "TLS", f"{client.peer_host} speaks TLS; here is {self._listener.protocol}"
         )
 
-    def opened(self, client: ClientSide) -> Connection | Refused | None:
+    def opened(self, client: ClientSide) -> Connection | NotServed | None:
         """A client connected; None refuses it."""
         listener = self._listener
         broker = self._broker()
@@ -97,7 +97,7 @@ class Door:
             listener.observer.refused(refused)
             return None
         connection = Connection(
-            connection_id=self._office.next_connection_id(),
+            connection_id=self._services.next_connection_id(),
             peer_host=client.peer_host,
             rules=listener.rules,
             target=listener.view(broker),
@@ -112,7 +112,7 @@ class Door:
         listener.clients.add(client)
         return connection
 
-    def _keep_waiting(self, client: ClientSide, delay: float) -> Refused | None:
+    def _keep_waiting(self, client: ClientSide, delay: float) -> NotServed | None:
         """Close a connection too many after `delay`, or at once where it would take room."""
         listener = self._listener
         listener.observer.refused(CloseReason.CONNECTION_RATE)
@@ -123,7 +123,7 @@ class Door:
             return None
         listener.waiting.add(client)
         self.loop.call_later(delay, self._turn_away, client)
-        return Refused()
+        return NotServed()
 
     def _turn_away(self, client: ClientSide) -> None:
         """Close a connection too many, which was held as long as its address is throttled."""
@@ -143,25 +143,25 @@ class Door:
 
     def connect(self, client: ClientSide) -> None:
         """Open the upstream connection of a client."""
-        self._office.spawn(self._connect(client))
+        self._services.spawn(self._connect(client))
 
     async def _connect(self, client: ClientSide) -> None:
         assert client.connection is not None
         broker = cast(BrokerView, client.connection.target).broker
         try:
-            async with asyncio.timeout(self._office.access.timeout_s):
+            async with asyncio.timeout(self._services.access.timeout_s):
                 await self._dial(client, broker.host, broker.port)
         except OSError as error:  # TimeoutError and those of TLS are
             self._listener.observer.unreachable(broker, why(error))
             client.tell(Connection.broker_unreachable)
 
     async def _dial(self, client: ClientSide, host: str, port: int) -> None:
-        context = self._office.access.context
+        context = self._services.access.context
         if context is None:
             await self.loop.create_connection(lambda: BrokerSide(client, self), host, port)
             return
         connected = self.loop.create_future()
-        turns = self._office.lanes.turns
+        turns = self._services.lanes.turns
         transport, _ = await self.loop.create_connection(
             lambda: ClientTls(
                 BrokerSide(client, self), self.buffer, turns.wait, context, host, connected
@@ -177,7 +177,7 @@ class Door:
 
     def seek_keys(self, client: ClientSide) -> None:
         """Look for newer signing keys on behalf of a client."""
-        self._office.spawn(self._seek_keys(client))
+        self._services.spawn(self._seek_keys(client))
 
     async def _seek_keys(self, client: ClientSide) -> None:
         if self._listener.keys is not None:
@@ -186,7 +186,7 @@ class Door:
 
     def log_in(self, client: ClientSide, step: SeekIdentity | DeriveKeys) -> None:
         """Do what a login to the broker needs."""
-        self._office.spawn(self._log_in(client, step))
+        self._services.spawn(self._log_in(client, step))
 
     async def _log_in(self, client: ClientSide, step: SeekIdentity | DeriveKeys) -> None:
         try:
@@ -202,18 +202,18 @@ class Door:
             client.tell(Connection.broke)
 
     async def _identify_us(self, client: ClientSide) -> None:
-        identity = self._office.access.identity
+        identity = self._services.access.identity
         assert identity is not None
         exchange = await identity.exchange()
         client.tell(lambda connection, now: _login(connection).identified(exchange, now))
 
     def consult(self, client: ClientSide, question: Consult) -> None:
         """Have a request answered that needs the store."""
-        self._office.spawn(self._consult(client, question))
+        self._services.spawn(self._consult(client, question))
 
     async def _consult(self, client: ClientSide, question: Consult) -> None:
         try:
-            body, spent_ns = await self._office.consult(question)
+            body, spent_ns = await self._services.consult(question)
         except ClientFault:
             client.tell(lambda connection, now: connection.dialogue.misunderstood(now))
             return
@@ -233,15 +233,15 @@ class Door:
     def await_turn(self, client: ClientSide) -> None:
         """Have others served before a client that had much done."""
         assert client.connection is not None
-        client.connection.long_work.await_turn(self._office.lanes.turns.wait, client.tell)
+        client.connection.long_work.await_turn(self._services.lanes.turns.wait, client.tell)
 
     def deliberate(self, client: ClientSide, deliberation: Deliberation) -> None:
         """Have long work done on behalf of a client."""
-        self._office.spawn(self._deliberate(client, deliberation))
+        self._services.spawn(self._deliberate(client, deliberation))
 
     async def _deliberate(self, client: ClientSide, deliberation: Deliberation) -> None:
         try:
-            result = await self._office.lanes.run(deliberation)
+            result = await self._services.lanes.run(deliberation)
         except Exception:
             log.exception("a long request could not be judged")
             client.tell(Connection.broke)

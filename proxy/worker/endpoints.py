@@ -15,17 +15,22 @@ from proxy.errors import ConfigError
 from proxy.net.ports import BrokerPorts
 from proxy.routing.brokers import Gateway
 from proxy.routing.discovery import ClusterDiscovery, Discovery, SidecarDiscovery, Target
-from proxy.routing.transparent import Refused, TransparentDiscovery, Vestibule, judge
+from proxy.routing.transparent import (
+    DestinationRefused,
+    RedirectedClient,
+    TransparentDiscovery,
+    judge,
+)
 from proxy.upstream.access import Access
 from proxy.worker.accepted_connections import AcceptedConnections, Served
-from proxy.worker.endpoint import Door
+from proxy.worker.endpoint import Endpoint
 from proxy.worker.listener import Listener
 from proxy.worker.supervision import unending
 
 log = logging.getLogger(__name__)
 
 
-class Routing:
+class Endpoints:
     """The way from every listener's addresses to the brokers."""
 
     def __init__(
@@ -47,7 +52,7 @@ class Routing:
         self._identity = access.identity
         self._listeners = listeners
         self._broker_ports = broker_ports
-        self._doors: dict[tuple[str, int | None], asyncio.Server | Served] = {}
+        self._endpoints: dict[tuple[str, int | None], asyncio.Server | Served] = {}
         self._closed = False
         self._sidecar: SidecarDiscovery | None = None
         self._cluster: ClusterDiscovery | None = None
@@ -91,24 +96,24 @@ class Routing:
         if self._accepted is not None:
             self._accepted.begin()
 
-    def _vestibule(self, listener: Listener) -> Vestibule:
+    def _vestibule(self, listener: Listener) -> RedirectedClient:
         """Meet a redirected client."""
 
         def admit(destination: Address, local: Address) -> "asyncio.Task[asyncio.BaseProtocol]":
             judge(destination, local, self._allowed, self._own_ports)
             return asyncio.get_running_loop().create_task(self._guide(listener, destination))
 
-        def refuse(peer: str, refused: Refused) -> None:
+        def refuse(peer: str, refused: DestinationRefused) -> None:
             listener.observer.refused(refused.reason)
             if refused.reason is CloseReason.DESTINATION_REFUSED:
                 listener.warn(str(refused), f"{peer} refused: {refused}")
 
-        return Vestibule(admit, refuse, listener.admit, listener.open_connections.closed)
+        return RedirectedClient(admit, refuse, listener.admit, listener.open_connections.closed)
 
     async def _guide(self, listener: Listener, destination: Address) -> asyncio.BaseProtocol:
         assert self._transparent is not None
         broker = await self._transparent.broker(destination)
-        return Door(listener, lambda: broker).client()
+        return Endpoint(listener, lambda: broker).client()
 
     def _map(self, listener: Listener) -> None:
         settings = listener.settings
@@ -124,7 +129,7 @@ class Routing:
         """What meets a client of the listener's own address."""
         if listener.settings.routing is config.Routing.TRANSPARENT:
             return lambda: self._vestibule(listener)
-        return Door(listener, self._any_broker(listener)).client
+        return Endpoint(listener, self._any_broker(listener)).client
 
     def _any_broker(self, listener: Listener) -> Callable[[], Target | None]:
         if listener.gateway is not None:
@@ -171,7 +176,7 @@ class Routing:
             return
         if gateway.unopened.pop(broker_id, None) is not None:
             log.info("listener %s: broker %d is shown now", listener.name, broker_id)
-        door = Door(listener, lambda: broker)
+        door = Endpoint(listener, lambda: broker)
         self._spawn(self._serve(listener, broker_id, sock, door.client))
 
     async def _serve(
@@ -190,14 +195,14 @@ class Routing:
         if self._closed:
             server.close()
         else:
-            self._doors[listener.name, broker_id] = server
+            self._endpoints[listener.name, broker_id] = server
 
     def _left(self, broker: Target) -> None:
         assert broker.broker_id is not None
         for listener in self._listeners:
             if listener.gateway is not None:
                 listener.gateway.unopened.pop(broker.broker_id, None)
-            server = self._doors.pop((listener.name, broker.broker_id), None)
+            server = self._endpoints.pop((listener.name, broker.broker_id), None)
             if server is not None:
                 server.close()
 
@@ -268,7 +273,7 @@ class Routing:
     def close(self) -> None:
         """Accept nobody any more."""
         self._closed = True
-        for server in self._doors.values():
+        for server in self._endpoints.values():
             server.close()
         for ports in self._broker_ports.values():
             ports.close()

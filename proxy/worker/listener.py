@@ -43,7 +43,7 @@ SHARE_OF_WAITING: Final = 10
 are closed at once, or a storm from one address would leave no room for others."""
 
 
-class Office(Protocol):
+class WorkerServices(Protocol):
     """What a listener needs of its worker."""
 
     loop: asyncio.AbstractEventLoop
@@ -77,7 +77,7 @@ class Listener:
         self,
         settings: config.Listener,
         *,
-        office: Office,
+        office: WorkerServices,
         credentials: CredentialSource,
         fake_secret: bytes,
         rights: Rights,

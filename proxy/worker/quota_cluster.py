@@ -20,7 +20,7 @@ from proxy.upstream.service_connection import ServiceConnection, ask
 from proxy.wire.apis import METADATA, response_body_at
 from proxy.wire.codec import decode, encode, request_type, response_type
 from proxy.wire.primitives import Malformed
-from proxy.worker.endpoints import Routing
+from proxy.worker.endpoints import Endpoints
 from proxy.worker.quota_service import QuotaService
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ def _read(api_key: int, api_version: int, answer: bytes) -> Any:
 
 
 async def follow(
-    quotas: QuotaService, routing: Routing, access: Access, upstream: config.Upstream
+    quotas: QuotaService, routing: Endpoints, access: Access, upstream: config.Upstream
 ) -> None:
     """Tell of the cluster whenever it is another than before."""
     before: Cluster | None = None

@@ -41,7 +41,7 @@ from proxy.tls.reload import follow as follow_certificates
 from proxy.upstream.access import open_access
 from proxy.worker.accepted_connections import AcceptedConnections
 from proxy.worker.connection_limits import ConnectionLimits, OpenConnections
-from proxy.worker.endpoints import Routing
+from proxy.worker.endpoints import Endpoints
 from proxy.worker.listener import Listener
 from proxy.worker.quota_service import QuotaService
 from proxy.worker.store_service import Storekeeper, open_store_to_share
@@ -119,7 +119,7 @@ class Worker:
         accepted = None
         if given.link is not None:
             accepted = AcceptedConnections(given.link, self._listeners, given.acceptor)
-        self._routing = Routing(
+        self._routing = Endpoints(
             self.spawn, settings, self._listeners, self.access, given.broker_ports, accepted
         )
 

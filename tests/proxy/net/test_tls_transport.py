@@ -16,7 +16,7 @@ from proxy.connection.connection import Connection
 from proxy.net import read_buffer
 from proxy.net import relay as module
 from proxy.net import tls_transport as tls_module
-from proxy.net.read_buffer import Bulk, ReadBuffer
+from proxy.net.read_buffer import BulkReader, ReadBuffer
 from proxy.net.tls_pace import RECORD
 from proxy.net.tls_sides import ClientTls
 from tests.proxy import relayed as harness
@@ -93,14 +93,14 @@ def test_bulk_is_read_another_way_and_ends_as_orderly(
     """The socket's protocol is replaced at the first large read; FIN and answers as before."""
     carried: list[object] = []
 
-    class Watched(Bulk):
+    class Watched(BulkReader):
         __slots__ = ()
 
         def buffer_updated(self, nbytes: int) -> None:
             carried.append(nbytes)
             super().buffer_updated(nbytes)
 
-    monkeypatch.setattr(read_buffer, "Bulk", Watched)
+    monkeypatch.setattr(read_buffer, "BulkReader", Watched)
     monkeypatch.setattr(tls_module, "BULK_READ", 2 * RECORD)
     request = produce(3, records=os.urandom(3 * MEGABYTE))
     arrived: list[bytes] = []

@@ -17,7 +17,7 @@ from metrics.snapshot import Snapshot
 from proxy.config import Config, from_mapping
 from proxy.connection.interfaces import Unjudged
 from proxy.upstream.access import Access, open_access
-from proxy.worker.endpoints import Routing
+from proxy.worker.endpoints import Endpoints
 from proxy.worker.listener import Listener
 from sasl.login import LoginError
 from tests.proxy.limits_given import room_for
@@ -61,7 +61,7 @@ def with_file(directory: Path, content: str) -> Access:
     return access(directory, **found)
 
 
-def told(of: Access | Routing) -> dict[str, float]:
+def told(of: Access | Endpoints) -> dict[str, float]:
     snapshot = Snapshot()
     of.collect(snapshot)
     return {name: value for name, series in snapshot.values.items() for value in series.values()}
@@ -164,7 +164,7 @@ def test_id_and_secret_are_encoded_where_the_endpoint_wants_it(
     asyncio.run(run())
 
 
-def routed(port: int, **settings: str) -> Routing:
+def routed(port: int, **settings: str) -> Endpoints:
     config = configured(Path(), {"bootstrap.servers": f"127.0.0.1:{port}", **settings})
     office = Office(access=open_access(config.upstream, None))
     front = Listener(
@@ -175,7 +175,7 @@ def routed(port: int, **settings: str) -> Routing:
         rights=Unjudged(),
         open_connections=room_for(100),
     )
-    return Routing(office.spawn, config, [front], office.access, {})
+    return Endpoints(office.spawn, config, [front], office.access, {})
 
 
 def test_whether_brokers_let_the_proxy_in_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

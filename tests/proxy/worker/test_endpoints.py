@@ -12,7 +12,7 @@ from proxy.config import from_mapping
 from proxy.connection.interfaces import Unjudged
 from proxy.net.ports import BrokerPorts
 from proxy.upstream.access import open_access
-from proxy.worker.endpoints import Routing
+from proxy.worker.endpoints import Endpoints
 from proxy.worker.listener import Listener
 from tests.ports import free_port_range
 from tests.proxy.limits_given import room_for
@@ -24,7 +24,7 @@ from tests.sasl.given import FAKE_SECRET, alice
 HOST = "127.0.0.1"
 
 
-def routed(broker: FakeBroker, first: int) -> tuple[Routing, Listener]:
+def routed(broker: FakeBroker, first: int) -> tuple[Endpoints, Listener]:
     """A gateway whose brokers 0 and 1 have the ports from `first` on."""
     listener = {
         "name": "gate",
@@ -48,7 +48,7 @@ def routed(broker: FakeBroker, first: int) -> tuple[Routing, Listener]:
     (settings,) = config.listeners
     assert settings.broker_ports is not None
     ports = BrokerPorts("broker.ports", HOST, settings.broker_ports)
-    routing = Routing(office.spawn, config, [front], office.access, {"gate": ports})
+    routing = Endpoints(office.spawn, config, [front], office.access, {"gate": ports})
     routing._map(front)
     return routing, front
 

@@ -25,7 +25,7 @@ from proxy.scheduling.memory_budget import Room
 from proxy.scheduling.time_slices import Turns
 from proxy.tls.contexts import open_tls
 from proxy.upstream.access import Access
-from proxy.worker.endpoint import Door
+from proxy.worker.endpoint import Endpoint
 from proxy.worker.listener import Listener
 from proxy.worker.work_queues import Lanes
 from tests.certificates import NOW, Authority, Issued
@@ -170,7 +170,7 @@ def listen(
         listener.observer = Witness(log)  # type: ignore[assignment]  # an observer, if not that one
         async with FakeBroker() as broker:
             target = Target(None, "127.0.0.1", broker.port, versions=VERSIONS)
-            door = Door(listener, lambda: target)
+            door = Endpoint(listener, lambda: target)
             server = await office.loop.create_server(door.client, sock=listening())
             port = server.sockets[0].getsockname()[1]
             try:
