@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, final
 
-from proxy.scheduling.steps import Deliberation
+from proxy.scheduling.steps import LongTask
 from proxy.wire.request import Request
 
 
@@ -120,7 +120,7 @@ class Consult:
 
 
 @dataclass(frozen=True, slots=True)
-class SeekRoom:
+class AwaitMemory:
     """Call `wait_for_room` for a long request of so many bytes."""
 
     size: int
@@ -132,10 +132,10 @@ class AwaitTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Deliberate:
-    """Take the steps of `deliberation` beside the other connections, then call `done`."""
+class RunLongTask:
+    """Take the steps of `long_task` beside the other connections, then call `done`."""
 
-    deliberation: Deliberation
+    long_task: LongTask
 
 
 @final
@@ -170,9 +170,9 @@ Command = (
     | SeekIdentity
     | DeriveKeys
     | Consult
-    | SeekRoom
+    | AwaitMemory
     | AwaitTurn
-    | Deliberate
+    | RunLongTask
     | CountAuthenticated
     | Close
 )

@@ -287,7 +287,7 @@ class Connection:
         if not self.holds & reason:
             return
         self.holds &= ~reason
-        self.long_work.leave_room(reason)  # before the next request is taken
+        self.long_work.release_memory(reason)  # before the next request is taken
         if not self.holds and not self.closed:
             self.requests.held = self.life >= Life.DRAINING
             self.commands.append(ResumeClient())

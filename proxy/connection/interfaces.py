@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from proxy.connection.commands import CloseReason
 from proxy.connection.frames import Route
-from proxy.scheduling.memory_budget import Room
+from proxy.scheduling.memory_budget import MemoryBudget
 from proxy.scheduling.steps import Steps, T
 from proxy.wire.api_versions import ApiVersionsAnswers
 from sasl.mechanism import Mechanism
@@ -86,9 +86,9 @@ class Rules:
     """How much clients may use; None: as much as they like."""
     logs_in: bool = False
     """Whether brokers want a login of the proxy's own."""
-    room: Room = field(default_factory=Room)
+    room: MemoryBudget = field(default_factory=MemoryBudget)
     """For long requests; one for all connections of a worker."""
-    strangers: Room = field(default_factory=Room)
+    strangers: MemoryBudget = field(default_factory=MemoryBudget)
     """For those of clients that are not known yet."""
 
 

@@ -36,5 +36,5 @@ def waits_for(life: int, *, authenticated: bool) -> int:
     if life == Life.FINISHING and authenticated:
         return ~0
     if life == Life.DRAINING:
-        return Hold.WAITING | Hold.JUDGING | Hold.BROKER_FULL
+        return Hold.WAITING | Hold.AUTHORIZING | Hold.BROKER_FULL
     return Hold.BROKER_FULL

@@ -18,7 +18,7 @@ from proxy.acl.decision import Authority, Guard, Inquiry, Judgement, TopicsUnkno
 from proxy.acl.model import Operation, ResourceType
 from proxy.connection.commands import CloseReason
 from proxy.errors import BrokerFault, ClientFault
-from proxy.scheduling.memory_budget import LONG
+from proxy.scheduling.memory_budget import LONG_BYTES
 from proxy.scheduling.stepped_thread import TooManyValuesError, at_most, in_steps, pause
 from proxy.scheduling.steps import Steps
 from proxy.wire import fetch_requests, produce_requests
@@ -51,7 +51,7 @@ def takes_long(request: Request) -> bool:
     if size <= MAX_BYTES_JUDGED_AT_ONCE:
         return False
     walk = _BULK.get(request.api_key)
-    if walk is None or size > LONG:
+    if walk is None or size > LONG_BYTES:
         return True
     try:
         with at_most(MAX_JUDGED_AT_ONCE):

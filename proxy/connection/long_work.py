@@ -9,12 +9,12 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from proxy.connection.commands import AwaitTurn, CloseReason, Deliberate, SeekRoom, WakeAt
+from proxy.connection.commands import AwaitMemory, AwaitTurn, CloseReason, RunLongTask, WakeAt
 from proxy.connection.long_requests import changed_in_steps
 from proxy.connection.pause_reasons import Hold
 from proxy.errors import BrokerFault
-from proxy.scheduling.memory_budget import LONG, PATIENCE
-from proxy.scheduling.steps import Deliberation, Steps
+from proxy.scheduling.memory_budget import LONG_BYTES, WAIT_SECONDS
+from proxy.scheduling.steps import LongTask, Steps
 
 if TYPE_CHECKING:
     from proxy.connection.connection import Connection
@@ -28,7 +28,7 @@ _BYTES_OF_A_PART: Final = 32
 _MAX_PARTS: Final = 16
 """Of a request: what could take longer is judged in steps."""
 
-_IN_NEED: Final = Hold.WAITING | Hold.JUDGING | Hold.BROKER_FULL
+_IN_NEED: Final = Hold.WAITING | Hold.AUTHORIZING | Hold.BROKER_FULL
 """Why a client is held while its request is in memory."""
 
 Tell = Callable[[Callable[["Connection", float], None]], None]
@@ -63,7 +63,7 @@ class LongWork:
         self._tenant = ""
         """The principal that has the room, whatever becomes of the session."""
         self._room_of_strangers = False
-        self._under_way: list[Deliberation] = []
+        self._under_way: list[LongTask] = []
         self._spent = 0
         """Parts of its turn."""
 
@@ -85,15 +85,15 @@ class LongWork:
 
     def has_room(self, size: int, now: float) -> bool:
         """Whether a request of so many bytes may be gathered; if not, the connection waits."""
-        if size < LONG or size == self._room:
+        if size < LONG_BYTES or size == self._room:
             return True
         self._give_room_back()
         if self._connection.rules.room.take(self._who, size):
             self._take_room(self._who, size)
             self._be_patient(now)
             return True
-        self._connection.hold(Hold.NO_ROOM)
-        self._connection.commands.append(SeekRoom(size))
+        self._connection.hold(Hold.NO_MEMORY)
+        self._connection.commands.append(AwaitMemory(size))
         return False
 
     def admits_stranger(self, size: int, now: float) -> bool:
@@ -108,7 +108,7 @@ class LongWork:
         connection.end(CloseReason.OVERSIZE_FRAME, now)
         return False
 
-    def wait_for_room(self, size: int, tell_later: TellLater) -> None:
+    def wait_for_memory(self, size: int, tell_later: TellLater) -> None:
         """Take room when there is, and go on."""
         who, room = self._who, self._connection.rules.room
 
@@ -126,17 +126,17 @@ class LongWork:
         self._patient_until = self._looks_at = inf
 
     def _be_patient(self, now: float) -> None:
-        self._patient_until = self._looks_at = now + PATIENCE
+        self._patient_until = self._looks_at = now + WAIT_SECONDS
         self._connection.commands.append(WakeAt(self._looks_at))
 
     def _go_on(self, connection: "Connection", now: float) -> None:
         self._be_patient(now)
-        connection.release(Hold.NO_ROOM, now)
+        connection.release(Hold.NO_MEMORY, now)
 
-    def leave_room(self, released: int = 0) -> None:
+    def release_memory(self, released: int = 0) -> None:
         """Leave the room if it is not needed any more, now that a hold is released."""
         if (
-            (released != Hold.NO_ROOM or self._connection.holds)  # else it is needed now
+            (released != Hold.NO_MEMORY or self._connection.holds)  # else it is needed now
             and (self._room or self._room_of_strangers)
             and not self._connection.holds & _IN_NEED
             and self._connection.requests.gathered is None
@@ -154,7 +154,7 @@ class LongWork:
         if (
             self._room
             and now >= self._patient_until
-            and not connection.holds & Hold.JUDGING
+            and not connection.holds & Hold.AUTHORIZING
             and connection.rules.room.is_wanted
         ):
             connection.finish(CloseReason.IDLE, now)
@@ -191,14 +191,14 @@ class LongWork:
         """Have work done, about so many bytes; `then(result, now)` is told."""
         if (stopwatch := self._connection.stopwatch) is not None:
             steps = stopwatch.timed(steps)
-        deliberation = Deliberation(self._who, steps, then, size=size)
-        self._under_way.append(deliberation)
-        self._connection.commands.append(Deliberate(deliberation))
+        long_task = LongTask(self._who, steps, then, size=size)
+        self._under_way.append(long_task)
+        self._connection.commands.append(RunLongTask(long_task))
 
-    def done(self, deliberation: Deliberation, result: Any, now: float) -> None:
+    def done(self, long_task: LongTask, result: Any, now: float) -> None:
         """A work was done."""
-        self._under_way.remove(deliberation)
-        deliberation.done(result, now)
+        self._under_way.remove(long_task)
+        long_task.done(result, now)
 
     def drop(self, now: float) -> None:
         """The connection is closed: let go of all that its requests hold.
@@ -209,8 +209,8 @@ class LongWork:
         requests.gathered = requests.admission = None
         self._connection.inflight.clear()
         self._give_room_back()
-        for deliberation in self._under_way:
-            deliberation.drop()
+        for long_task in self._under_way:
+            long_task.drop()
         self._under_way.clear()
         if self._connection.stopwatch is not None:
             self._connection.stopwatch.close(now)

@@ -16,9 +16,9 @@ class Hold:
     CLOSING: Final = 32
     THROTTLED: Final = 64
     """It used more than its quota."""
-    JUDGING: Final = 128
+    AUTHORIZING: Final = 128
     """Its request is long, and is judged in steps."""
-    NO_ROOM: Final = 256
+    NO_MEMORY: Final = 256
     """Its request is long, and others' fill the memory that there is for such."""
     LOGIN: Final = 512
     """The proxy logs in to the broker."""

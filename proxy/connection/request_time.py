@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from proxy.connection.connection import Connection
 
 _REQUEST_WAITS: Final = (
-    Hold.NO_BROKER | Hold.WAITING | Hold.NO_ROOM | Hold.JUDGING | Hold.LOGIN | Hold.TURN
+    Hold.NO_BROKER | Hold.WAITING | Hold.NO_MEMORY | Hold.AUTHORIZING | Hold.LOGIN | Hold.TURN
 )
 """Why a client is held in front of a request that is to be answered: `resume` follows, or the
 answer itself."""

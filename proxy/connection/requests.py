@@ -173,7 +173,7 @@ class Requests:
         started = stopwatch is not None and stopwatch.start()
         if self.rest:
             self._take(b"", 0, now)
-        self._connection.long_work.leave_room()
+        self._connection.long_work.release_memory()
         if started and stopwatch is not None:
             stopwatch.stop(now)
 
@@ -478,7 +478,7 @@ class Requests:
         begin = pos + SIZE.size
         if begin + size <= end:
             taker(bytes(data[begin : begin + size]), now)
-            self._connection.long_work.leave_room()
+            self._connection.long_work.release_memory()
             return begin + size
         self.gathered = bytearray(), size, taker
         return self._gather(self.gathered, data, begin, end, now)
@@ -492,5 +492,5 @@ class Requests:
             whole = bytes(content)
             content.clear()  # the same bytes twice would be much
             taker(whole, now)
-            self._connection.long_work.leave_room()
+            self._connection.long_work.release_memory()
         return after

@@ -97,7 +97,7 @@ class Verdicts:
             self._carry_out(done.value, pending.request, told_ms, now)
         except BrokerFault:
             connection.finish(CloseReason.BROKER_FAULT, now)
-        connection.release((Hold.WAITING | Hold.JUDGING) & ~waits, now)
+        connection.release((Hold.WAITING | Hold.AUTHORIZING) & ~waits, now)
 
     def _wait(self, wait: Wait, stage: Stage[Verdict], pending: Pending, told_ms: int) -> int:
         """Have the client wait; return the reason, which the next `_go_on` releases."""
@@ -107,15 +107,15 @@ class Verdicts:
             self._go_on(stage, pending, told_ms, came, now)
 
         if isinstance(wait, Work):
-            connection.hold(Hold.JUDGING)
+            connection.hold(Hold.AUTHORIZING)
             connection.long_work.do(wait.steps, wait.size, go_on)
-            return Hold.JUDGING
+            return Hold.AUTHORIZING
         connection.hold(Hold.WAITING)
         if route_key(METADATA, wait.api_version) in connection.target.routes:
             connection.ask(Question(METADATA, wait.api_version, go_on), wait.frame)
         else:
             go_on(None, pending.now)
-        return connection.holds & (Hold.WAITING | Hold.JUDGING)
+        return connection.holds & (Hold.WAITING | Hold.AUTHORIZING)
 
     # What the verdict says
 

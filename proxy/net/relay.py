@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from proxy.connection.commands import (
+    AwaitMemory,
     AwaitTurn,
     Close,
     CloseReason,
@@ -27,22 +28,21 @@ from proxy.connection.commands import (
     ConnectToBroker,
     Consult,
     CountAuthenticated,
-    Deliberate,
     DeriveKeys,
     PauseBroker,
     PauseClient,
     ResumeBroker,
     ResumeClient,
+    RunLongTask,
     SeekIdentity,
     SeekKeys,
-    SeekRoom,
     WakeAt,
 )
 from proxy.connection.connection import Connection
 from proxy.connection.frames import LONG_WRITE, Bytes
 from proxy.net.handshake_errors import begins_tls
 from proxy.net.read_buffer import BULK_READ, ReadBuffer, carry_bulk
-from proxy.scheduling.steps import Deliberation
+from proxy.scheduling.steps import LongTask
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class RelayHost(Protocol):
         """Have others served first, by `long_work.await_turn`."""
         ...
 
-    def deliberate(self, client: "ClientSide", deliberation: Deliberation) -> None:
+    def deliberate(self, client: "ClientSide", long_task: LongTask) -> None:
         """Have long work done in steps; call `long_work.done`."""
         ...
 
@@ -295,8 +295,8 @@ class ClientSide(_Side):
                 case PauseBroker() | ResumeBroker():
                     if self._broker is not None:
                         self._broker.read(isinstance(command, ResumeBroker))
-                case SeekRoom(size):
-                    self.connection.long_work.wait_for_room(size, self._tell_later)
+                case AwaitMemory(size):
+                    self.connection.long_work.wait_for_memory(size, self._tell_later)
                 case Close():
                     self._close(command)
                 case _:
@@ -314,8 +314,8 @@ class ClientSide(_Side):
                 self._shell.consult(self, command)
             case AwaitTurn():
                 self._shell.await_turn(self)
-            case Deliberate(deliberation):
-                self._shell.deliberate(self, deliberation)
+            case RunLongTask(long_task):
+                self._shell.deliberate(self, long_task)
             case CountAuthenticated():
                 self._shell.authenticated(self)
 

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Turnwise(Generic[T]):
+class FairQueue(Generic[T]):
     """Things of several principals: those of one in their order, the principals in turn."""
 
     def __init__(self) -> None:

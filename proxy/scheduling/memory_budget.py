@@ -7,9 +7,9 @@ one, however long. Who waits is let in as soon as there is room, each principal 
 from collections.abc import Callable
 from typing import Final
 
-from proxy.scheduling.fair_queue import Turnwise
+from proxy.scheduling.fair_queue import FairQueue
 
-LONG: Final = 1_048_576
+LONG_BYTES: Final = 1_048_576
 """Bytes from which on a request needs room: all that clients send in their daily work is below."""
 MAX_BYTES: Final = 134_217_728
 """Of all of them: one of the longest that Kafka takes (`socket.request.max.bytes`), and some."""
@@ -17,19 +17,19 @@ LONG_OF_STRANGERS: Final = 16_384
 """The same for clients that are not known yet: most of them send a tenth of it to log in."""
 MAX_BYTES_OF_STRANGERS: Final = 67_108_864
 """Of all of theirs, on one listener: with 512 KiB each, a thousand would have it killed."""
-PATIENCE: Final = 30.0
+WAIT_SECONDS: Final = 30.0
 """Seconds that a client may take to send such a request, and to take the answers before it, while
 others wait for room: Kafka's own clients wait no longer (`request.timeout.ms`)."""
 
 
-class Room:
+class MemoryBudget:
     """The room of one worker."""
 
     def __init__(self, most_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = most_bytes
         self._taken: dict[str, int] = {}
         """Bytes, by principal."""
-        self._waiting = Turnwise[tuple[int, Callable[[], None]]]()
+        self._waiting = FairQueue[tuple[int, Callable[[], None]]]()
 
     @property
     def is_wanted(self) -> bool:

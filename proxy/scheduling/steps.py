@@ -45,7 +45,7 @@ def timed(
             yield
 
 
-class Deliberation:
+class LongTask:
     """Long work on behalf of a connection, and what follows from its result."""
 
     __slots__ = ("_then", "size", "steps", "who")

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Final
 
-from proxy.scheduling.fair_queue import Turnwise
+from proxy.scheduling.fair_queue import FairQueue
 from proxy.scheduling.steps import Steps, T
 
 SLICE_SECONDS: Final = 0.000_1
 """By which a turn of the loop is longer while there is work."""
 
 
-class Turns:
+class TimeSlices:
     """The works of one event loop, and who waits for a turn of it."""
 
     __slots__ = ("_loop", "_waiting", "_works")
@@ -26,7 +26,7 @@ class Turns:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._works = deque[tuple[Steps[Any], asyncio.Future[Any]]]()
-        self._waiting = Turnwise[Callable[[], None]]()
+        self._waiting = FairQueue[Callable[[], None]]()
 
     def wait(self, who: str, go_on: Callable[[], None]) -> None:
         """Have `go_on` called in a turn to come: one of all in each, the principals in turn."""

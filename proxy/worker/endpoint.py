@@ -19,7 +19,7 @@ from proxy.principals.builder import ANONYMOUS, certified_principal
 from proxy.principals.subject import NamelessError
 from proxy.routing.broker_view import BrokerView
 from proxy.routing.discovery import Target
-from proxy.scheduling.steps import Deliberation
+from proxy.scheduling.steps import LongTask
 from proxy.store.interface import StoreError
 from proxy.worker.listener import Listener
 from sasl.login import LoginError
@@ -235,18 +235,18 @@ class Endpoint:
         assert client.connection is not None
         client.connection.long_work.await_turn(self._services.lanes.turns.wait, client.tell)
 
-    def deliberate(self, client: ClientSide, deliberation: Deliberation) -> None:
+    def deliberate(self, client: ClientSide, long_task: LongTask) -> None:
         """Have long work done on behalf of a client."""
-        self._services.spawn(self._deliberate(client, deliberation))
+        self._services.spawn(self._deliberate(client, long_task))
 
-    async def _deliberate(self, client: ClientSide, deliberation: Deliberation) -> None:
+    async def _deliberate(self, client: ClientSide, long_task: LongTask) -> None:
         try:
-            result = await self._services.lanes.run(deliberation)
+            result = await self._services.lanes.run(long_task)
         except Exception:
             log.exception("a long request could not be judged")
             client.tell(Connection.broke)
             return
-        client.tell(lambda connection, now: connection.long_work.done(deliberation, result, now))
+        client.tell(lambda connection, now: connection.long_work.done(long_task, result, now))
 
 
 async def _derive(client: ClientSide, step: DeriveKeys) -> None:

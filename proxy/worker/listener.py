@@ -20,14 +20,14 @@ from proxy.principals.mapping import PrincipalMapping
 from proxy.routing.broker_view import BrokerView
 from proxy.routing.brokers import Gateway
 from proxy.routing.discovery import Target
-from proxy.scheduling.memory_budget import MAX_BYTES_OF_STRANGERS, Room
+from proxy.scheduling.memory_budget import MAX_BYTES_OF_STRANGERS, MemoryBudget
 from proxy.tls.contexts import Tls
 from proxy.upstream.access import Access
 from proxy.wire.apis import APIS
 from proxy.worker.connection_limits import Evictable, OpenConnections
 from proxy.worker.key_service import KeyService
 from proxy.worker.quota_service import QuotaService
-from proxy.worker.work_queues import Lanes
+from proxy.worker.work_queues import WorkQueues
 from sasl.credentials import CredentialSource, ScramMechanism
 from sasl.jwks import KeyCache, KeyCacheSettings
 from sasl.jwt_claims import OAuthBearerSettings
@@ -50,8 +50,8 @@ class WorkerServices(Protocol):
     buffer: ReadBuffer
     access: Access
     """How brokers are spoken to."""
-    room: Room
-    lanes: Lanes
+    room: MemoryBudget
+    lanes: WorkQueues
 
     def next_connection_id(self) -> str:
         """A name for a connection, unique in the world."""
@@ -120,7 +120,7 @@ class Listener:
         self._credentials = credentials
         self._fake_secret = fake_secret
         self._rights = rights
-        self._strangers = Room(MAX_BYTES_OF_STRANGERS)
+        self._strangers = MemoryBudget(MAX_BYTES_OF_STRANGERS)
         self.quotas = quotas
         self.apply(settings)
 

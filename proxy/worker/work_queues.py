@@ -10,10 +10,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final
 
 from proxy.connection.long_requests import MAX_AT_ONCE
-from proxy.scheduling.fair_queue import Turnwise
-from proxy.scheduling.memory_budget import LONG
-from proxy.scheduling.steps import Deliberation, Steps, T
-from proxy.scheduling.time_slices import Turns
+from proxy.scheduling.fair_queue import FairQueue
+from proxy.scheduling.memory_budget import LONG_BYTES
+from proxy.scheduling.steps import LongTask, Steps, T
+from proxy.scheduling.time_slices import TimeSlices
 
 NEVER: Final = 2**30
 """Of younger collections before one of all objects."""
@@ -38,14 +38,14 @@ def old_objects_left_alone() -> Iterator[None]:
             gc.collect()
 
 
-class Lane:
+class WorkQueue:
     """Does the works of one event loop, each principal's in its turn."""
 
     __slots__ = ("_during", "_turns", "_under_way", "_waiting", "_width")
 
     def __init__(
         self,
-        turns: Turns,
+        turns: TimeSlices,
         during: Callable[[], AbstractContextManager[None]] = nullcontext,
         *,
         width: int = 1,
@@ -57,7 +57,7 @@ class Lane:
         self._turns = turns
         self._during = during
         self._width = width
-        self._waiting = Turnwise[asyncio.Future[None]]()
+        self._waiting = FairQueue[asyncio.Future[None]]()
         self._under_way: set[str] = set()
 
     async def run(self, who: str, steps: Steps[T]) -> T:
@@ -82,21 +82,21 @@ class Lane:
             turn.set_result(None)
 
 
-class Lanes:
+class WorkQueues:
     """A worker's lanes: the longest works have one of their own, and delay no other."""
 
     __slots__ = ("_long", "_longest", "_short", "turns")
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: TimeSlices) -> None:
         self.turns = turns
-        self._short = Lane(turns, width=MAX_SHORT)
-        self._long = Lane(turns)
-        self._longest = Lane(turns, old_objects_left_alone)
+        self._short = WorkQueue(turns, width=MAX_SHORT)
+        self._long = WorkQueue(turns)
+        self._longest = WorkQueue(turns, old_objects_left_alone)
 
-    async def run(self, deliberation: Deliberation) -> object:
+    async def run(self, long_task: LongTask) -> object:
         """Have it done; return its result."""
-        size = deliberation.size
+        size = long_task.size
         lane = self._short if size <= MAX_AT_ONCE else self._long
-        if size >= LONG:
+        if size >= LONG_BYTES:
             lane = self._longest
-        return await lane.run(deliberation.who, deliberation.steps)
+        return await lane.run(long_task.who, long_task.steps)

@@ -33,9 +33,9 @@ from proxy.ops.observer import SessionObserver
 from proxy.ops.sessions import Sessions
 from proxy.ops.worker_queries import serve_control
 from proxy.routing.discovery import Target
-from proxy.scheduling.memory_budget import Room
+from proxy.scheduling.memory_budget import MemoryBudget
 from proxy.scheduling.steps import timed
-from proxy.scheduling.time_slices import Turns
+from proxy.scheduling.time_slices import TimeSlices
 from proxy.store import CachedCredentials, open_users
 from proxy.tls.reload import follow as follow_certificates
 from proxy.upstream.access import open_access
@@ -46,7 +46,7 @@ from proxy.worker.listener import Listener
 from proxy.worker.quota_service import QuotaService
 from proxy.worker.store_service import Storekeeper, open_store_to_share
 from proxy.worker.supervision import unending
-from proxy.worker.work_queues import Lanes
+from proxy.worker.work_queues import WorkQueues
 
 if TYPE_CHECKING:
     from proxy.worker.acl_service import Authorization
@@ -70,7 +70,7 @@ class Worker:
     def __init__(self, path: Path, settings: config.Config, given: "WorkerInputs") -> None:
         self.loop = asyncio.get_running_loop()
         self.buffer = ReadBuffer()
-        self.room = Room()
+        self.room = MemoryBudget()
         self.access = open_access(settings.upstream, given.tls.upstream)
         self._path = path
         self._settings = settings
@@ -97,8 +97,8 @@ class Worker:
             quotas_changed=self._quotas_changed,
         )
         self._tasks: set[asyncio.Task[None]] = set()
-        self._turns = Turns(self.loop)
-        self.lanes = Lanes(self._turns)
+        self._turns = TimeSlices(self.loop)
+        self.lanes = WorkQueues(self._turns)
         self._stopping = asyncio.Event()
         self._tally = Tally(
             run=next(self._names),

@@ -5,7 +5,7 @@ from typing import Any
 from proxy.acl.topic_ids import KnownTopics
 from proxy.connection.authorization import Admission
 from proxy.connection.connection import Connection
-from proxy.scheduling.memory_budget import Room
+from proxy.scheduling.memory_budget import MemoryBudget
 from tests.proxy.acl.guards.given import Rights
 from tests.proxy.playbook import Play, everything, logged_in
 
@@ -28,7 +28,7 @@ class Guarded(Judge):
     """A logged-in connection, and the rights it is judged by."""
 
     def __init__(
-        self, *allowed: Any, known: KnownTopics | None = None, room: Room | None = None
+        self, *allowed: Any, known: KnownTopics | None = None, room: MemoryBudget | None = None
     ) -> None:
         super().__init__(*allowed, known=known)
         offer = everything(rewritten=frozenset())

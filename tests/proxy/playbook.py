@@ -11,21 +11,21 @@ from functools import cache
 from typing import Final
 
 from proxy.connection.commands import (
+    AwaitMemory,
     AwaitTurn,
     Close,
     Command,
     ConnectToBroker,
     Consult,
     CountAuthenticated,
-    Deliberate,
     DeriveKeys,
     PauseBroker,
     PauseClient,
     ResumeBroker,
     ResumeClient,
+    RunLongTask,
     SeekIdentity,
     SeekKeys,
-    SeekRoom,
     WakeAt,
 )
 from proxy.connection.connection import Connection
@@ -36,8 +36,8 @@ from proxy.connection.interfaces import Quotas, Rights, Rules, Unjudged
 from proxy.net.read_buffer import BUFFER_BYTES
 from proxy.routing.broker_view import BrokerView
 from proxy.routing.discovery import Target
-from proxy.scheduling.memory_budget import Room
-from proxy.scheduling.steps import Deliberation, finish
+from proxy.scheduling.memory_budget import MemoryBudget
+from proxy.scheduling.steps import LongTask, finish
 from proxy.wire.api_versions import ApiVersionsAnswers, UpstreamVersions
 from proxy.wire.apis import APIS, METADATA
 from sasl.credentials import ScramMechanism
@@ -121,7 +121,7 @@ class Play:
         sasl_max_receive_size: int = 524_288,
         rights: Rights | None = None,
         quotas: Quotas | None = None,
-        room: Room | None = None,
+        room: MemoryBudget | None = None,
         logs_in: bool = False,
     ) -> None:
         self.now = NOW
@@ -137,7 +137,7 @@ class Play:
         self.raw = False
         """Whether answers come without headers, as after a SaslHandshake v0."""
         self.commands: list[Command] = []
-        self.deliberations: list[Deliberation] = []
+        self.deliberations: list[LongTask] = []
         """Long work that was asked for and not done yet."""
         self.thinks_at_once = True
         self.waiting: list[Callable[[], None]] = []
@@ -168,7 +168,7 @@ class Play:
             failed_authentication_delay=0.1,
             quotas=quotas,
             logs_in=logs_in,
-            room=room or Room(),
+            room=room or MemoryBudget(),
         )
         self.connection = Connection(
             connection_id="c1",
@@ -219,9 +219,9 @@ class Play:
 
     def think(self) -> None:
         """Do the long work that waits first."""
-        deliberation = self.deliberations.pop(0)
-        result = finish(deliberation.steps)
-        self.tell(lambda connection, now: connection.long_work.done(deliberation, result, now))
+        long_task = self.deliberations.pop(0)
+        result = finish(long_task.steps)
+        self.tell(lambda connection, now: connection.long_work.done(long_task, result, now))
 
     def wait_for(self, deadline: float | None) -> None:
         """Let the time come, and the timer look."""
@@ -309,19 +309,19 @@ class Play:
                 self._work_long(command)
 
     def _work_long(
-        self, command: SeekRoom | AwaitTurn | Deliberate | SeekIdentity | DeriveKeys
+        self, command: AwaitMemory | AwaitTurn | RunLongTask | SeekIdentity | DeriveKeys
     ) -> None:
         match command:
             case AwaitTurn():
                 self.connection.long_work.await_turn(self._wait, self.tell)
             case SeekIdentity() | DeriveKeys():
                 self.log.append(type(command).__name__)
-            case SeekRoom(size):
+            case AwaitMemory(size):
                 self.log.append(f"seek room for {size}")
-                self.connection.long_work.wait_for_room(size, self.tell)
-            case Deliberate(deliberation):
+                self.connection.long_work.wait_for_memory(size, self.tell)
+            case RunLongTask(long_task):
                 self.log.append("deliberate")
-                self.deliberations.append(deliberation)
+                self.deliberations.append(long_task)
 
     def _wait(self, _who: str, go_on: Callable[[], None]) -> None:
         self.waiting.append(go_on)

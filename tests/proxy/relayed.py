@@ -18,8 +18,8 @@ from proxy.net.handshake_errors import Met, Stranger, why
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import BrokerSide, ClientSide
 from proxy.net.tls_sides import ClientTls, ServerTls
-from proxy.scheduling.steps import Deliberation
-from proxy.scheduling.time_slices import Turns
+from proxy.scheduling.steps import LongTask
+from proxy.scheduling.time_slices import TimeSlices
 from tests.proxy.frames_given import authenticate, bearer, handshake
 from tests.proxy.playbook import OAUTHBEARER, Offer, Play
 from tests.proxy.waiting import PATIENCE_SECONDS, until
@@ -132,12 +132,12 @@ class Shell:
     def wait(self, _who: str, go_on: Callable[[], None]) -> None:
         self.loop.call_soon(go_on)
 
-    def deliberate(self, client: ClientSide, deliberation: Deliberation) -> None:
-        self.tasks.append(self.loop.create_task(self._deliberate(client, deliberation)))
+    def deliberate(self, client: ClientSide, long_task: LongTask) -> None:
+        self.tasks.append(self.loop.create_task(self._deliberate(client, long_task)))
 
-    async def _deliberate(self, client: ClientSide, deliberation: Deliberation) -> None:
-        result = await Turns(self.loop).run(deliberation.steps)
-        client.tell(lambda connection, now: connection.long_work.done(deliberation, result, now))
+    async def _deliberate(self, client: ClientSide, long_task: LongTask) -> None:
+        result = await TimeSlices(self.loop).run(long_task.steps)
+        client.tell(lambda connection, now: connection.long_work.done(long_task, result, now))
 
 
 @dataclass

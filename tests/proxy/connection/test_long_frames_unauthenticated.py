@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from proxy.connection.connection import Connection
-from proxy.scheduling.memory_budget import LONG_OF_STRANGERS, Room
+from proxy.scheduling.memory_budget import LONG_OF_STRANGERS, MemoryBudget
 from sasl.jwks import KeyCache
 from tests.proxy.frames_given import authenticate, bearer, bearer_of_unknown_key, handshake
 from tests.proxy.playbook import OAUTHBEARER, Play, log_in, logged_in
@@ -16,7 +16,7 @@ MOST = 3 * SIZE
 REFUSED = ["closed oversize_frame", "close"]
 
 
-def stranger(room: Room, number: int = 0, **more: Any) -> Play:
+def stranger(room: MemoryBudget, number: int = 0, **more: Any) -> Play:
     """A client that has chosen its mechanism."""
     play = Play(**more)
     play.connection.connection_id = f"c{number}"
@@ -33,7 +33,7 @@ def long(message: bytes) -> bytes:
 
 
 def test_a_thousand_strangers_hold_what_a_few_may() -> None:
-    room = Room(MOST)
+    room = MemoryBudget(MOST)
     plays = [stranger(room, number) for number in range(20)]
     for play in plays:
         play.client(long(bearer())[:-1])
@@ -42,7 +42,7 @@ def test_a_thousand_strangers_hold_what_a_few_may() -> None:
 
 
 def test_frames_as_most_clients_send_them_need_no_room() -> None:
-    room = Room(MOST)
+    room = MemoryBudget(MOST)
     assert room.take("somebody", MOST)
     play = stranger(room)
     frame = authenticate(2, bearer())
@@ -53,7 +53,7 @@ def test_frames_as_most_clients_send_them_need_no_room() -> None:
 
 @pytest.mark.parametrize("ends", [Connection.client_closed, Connection.broke, Connection.killed])
 def test_who_goes_leaves_room(ends: Any) -> None:
-    room = Room(SIZE)
+    room = MemoryBudget(SIZE)
     first, second = stranger(room, 1), stranger(room, 2)
     first.client(long(bearer())[:-1])
     first.tell(ends)
@@ -62,7 +62,7 @@ def test_who_goes_leaves_room(ends: Any) -> None:
 
 
 def test_who_is_let_in_leaves_room() -> None:
-    room = Room(SIZE)
+    room = MemoryBudget(SIZE)
     for number in range(3):
         play = stranger(room, number)
         play.client(long(bearer()))
@@ -71,7 +71,7 @@ def test_who_is_let_in_leaves_room() -> None:
 
 def test_who_waits_for_keys_still_has_it() -> None:
     """Its token is kept until they are there."""
-    room = Room(SIZE)
+    room = MemoryBudget(SIZE)
     first, second = stranger(room, 1, keys=KeyCache()), stranger(room, 2)
     first.client(long(bearer_of_unknown_key()))
     assert first.take() == ["seek keys"]
@@ -85,7 +85,7 @@ def test_who_waits_for_keys_still_has_it() -> None:
 
 def test_who_is_known_needs_none() -> None:
     """A session shall not end because strangers send much."""
-    room = Room(MOST)
+    room = MemoryBudget(MOST)
     assert room.take("somebody", MOST)
     play = logged_in()
     play.connection.rules = replace(play.rules, strangers=room)

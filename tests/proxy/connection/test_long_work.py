@@ -12,7 +12,7 @@ from proxy.acl.model import Operation
 from proxy.connection.authorization import MAX_LOOKED_UP
 from proxy.connection.connection import Connection
 from proxy.connection.long_requests import MAX_AT_ONCE, MAX_VALUES
-from proxy.scheduling.memory_budget import LONG, Room
+from proxy.scheduling.memory_budget import LONG_BYTES, MemoryBudget
 from proxy.wire.apis import METADATA, PRODUCE
 from proxy.wire.codec import decode, encode, request_type, response_type
 from proxy.wire.primitives import write_uvarint
@@ -129,7 +129,9 @@ class TestProduce:
             acks=-1,
             timeout=NOT_THROTTLED,
             topic_data=tuple(
-                entry(name=name, partition_data=(partition(index=i32(0), records=bytes(LONG)),))
+                entry(
+                    name=name, partition_data=(partition(index=i32(0), records=bytes(LONG_BYTES)),)
+                )
                 for name in topics
             ),
         )
@@ -144,9 +146,9 @@ class TestProduce:
 
     def test_in_part_it_is_judged_in_steps_and_needs_no_room(self) -> None:
         """Records are not looked at: there may be many producers, and none waits for another."""
-        room = Room()
+        room = MemoryBudget()
         guarded = Guarded(topic(Operation.WRITE, "a"), room=room)
-        assert room.take(str(guarded.play.connection.principal), LONG)
+        assert room.take(str(guarded.play.connection.principal), LONG_BYTES)
         guarded.play.thinks_at_once = False
         guarded.play.client(self.produce("a", "hidden"))
         assert not guarded.play.to_broker

@@ -9,7 +9,7 @@ import pytest
 
 from proxy.connection.connection import Connection
 from proxy.connection.pause_reasons import Hold
-from proxy.scheduling.memory_budget import LONG, PATIENCE, Room
+from proxy.scheduling.memory_budget import LONG_BYTES, WAIT_SECONDS, MemoryBudget
 from proxy.wire.apis import CREATE_ACLS
 from tests.proxy.frames_given import request
 from tests.proxy.long_given import LITTLE, MUCH, Describer, describe
@@ -17,7 +17,7 @@ from tests.proxy.long_given import LITTLE, MUCH, Describer, describe
 
 def test_the_second_of_a_principal_waits_for_the_first() -> None:
     """A thousand connections of one attacker hold one request, not a thousand."""
-    room = Room()
+    room = MemoryBudget()
     first, *others = (Describer(room) for _ in range(4))
     frame = describe(1, more=MUCH)
     first.play.client(frame[:-1])
@@ -40,7 +40,7 @@ def test_the_second_of_a_principal_waits_for_the_first() -> None:
 )
 @pytest.mark.parametrize("sent", [100, -1, None], ids=["its head", "most", "all"])
 def test_a_connection_that_ends_leaves_its_room(ends: Any, sent: int | None) -> None:
-    room = Room()
+    room = MemoryBudget()
     first, second = Describer(room), Describer(room)
     frame = describe(1, more=MUCH)
     first.play.client(frame[:sent])
@@ -51,7 +51,7 @@ def test_a_connection_that_ends_leaves_its_room(ends: Any, sent: int | None) -> 
 
 
 def test_one_that_ends_while_it_waits_does_not_keep_others_waiting() -> None:
-    room = Room()
+    room = MemoryBudget()
     first, second, third = (Describer(room) for _ in range(3))
     frame = describe(1, more=MUCH)
     for one in (first, second, third):
@@ -74,12 +74,12 @@ def test_a_connection_that_ends_keeps_nothing(steps: int) -> None:
         one.play.client(describe(1, more=MUCH))
         for _ in range(steps):
             next(one.play.deliberations[0].steps)
-        assert tracemalloc.get_traced_memory()[0] - before > LONG
+        assert tracemalloc.get_traced_memory()[0] - before > LONG_BYTES
         one.play.tell(Connection.client_closed)
         for thread in threading.enumerate():
             if thread.name == "in-steps":
                 thread.join(60)
-        assert tracemalloc.get_traced_memory()[0] - before < LONG // 4
+        assert tracemalloc.get_traced_memory()[0] - before < LONG_BYTES // 4
     finally:
         tracemalloc.stop()
         gc.enable()
@@ -87,7 +87,7 @@ def test_a_connection_that_ends_keeps_nothing(steps: int) -> None:
 
 def test_it_is_left_when_the_broker_has_taken_the_request() -> None:
     """Until then the bytes lie in the proxy's memory."""
-    room = Room()
+    room = MemoryBudget()
     first, second = Describer(room), Describer(room)
     first.play.broker_takes = False
     frame = describe(1, more=MUCH)
@@ -101,7 +101,7 @@ def test_it_is_left_when_the_broker_has_taken_the_request() -> None:
 
 @pytest.mark.parametrize("reason", [Hold.THROTTLED, Hold.CLIENT_FULL, Hold.IN_FLIGHT])
 def test_a_client_that_is_held_for_another_reason_does_not_keep_it(reason: int) -> None:
-    room = Room()
+    room = MemoryBudget()
     first, second = Describer(room), Describer(room)
     frame = describe(1, more=MUCH)
     first.play.client(frame)
@@ -114,7 +114,7 @@ def test_a_client_that_is_held_for_another_reason_does_not_keep_it(reason: int) 
 
 
 def test_who_is_held_when_there_is_room_asks_for_it_again() -> None:
-    room = Room()
+    room = MemoryBudget()
     first, second, third = Describer(room), Describer(room), Describer(room)
     frame = describe(1, more=MUCH)
     for one in (first, second, third):
@@ -129,11 +129,11 @@ def test_who_is_held_when_there_is_room_asks_for_it_again() -> None:
 
 
 def test_a_slow_client_is_closed_for_those_who_wait() -> None:
-    room = Room()
+    room = MemoryBudget()
     slow, second = Describer(room), Describer(room)
     frame = describe(1, more=MUCH)
     slow.play.client(frame[:-1])
-    slow.play.wait_for(slow.play.now + PATIENCE + 1)
+    slow.play.wait_for(slow.play.now + WAIT_SECONDS + 1)
     assert not slow.play.connection.closed, "nobody waits"
     second.play.client(frame)
     slow.play.tell(Connection.timer)
@@ -143,17 +143,17 @@ def test_a_slow_client_is_closed_for_those_who_wait() -> None:
 
 
 def test_what_takes_long_to_be_judged_is_not_the_clients_fault() -> None:
-    room = Room()
+    room = MemoryBudget()
     first, second = Describer(room), Describer(room)
     frame = describe(1, more=MUCH)
     first.play.client(frame)
     second.play.client(frame)
-    first.play.wait_for(first.play.now + PATIENCE + 1)
+    first.play.wait_for(first.play.now + WAIT_SECONDS + 1)
     assert not first.play.connection.closed
 
 
 def test_other_requests_need_none() -> None:
-    room = Room()
+    room = MemoryBudget()
     holder, other = Describer(room), Describer(room)
     holder.play.client(describe(1, more=MUCH)[:-1])
     frames = describe(1, "mine"), describe(2, more=LITTLE)
@@ -163,10 +163,10 @@ def test_other_requests_need_none() -> None:
 
 
 def test_what_the_proxy_answers_itself_needs_it_too() -> None:
-    room = Room()
+    room = MemoryBudget()
     holder, other = Describer(room), Describer(room)
     holder.play.client(describe(1, more=MUCH)[:-1])
-    other.play.client(request(CREATE_ACLS, 3, 1, bytes(LONG)))
+    other.play.client(request(CREATE_ACLS, 3, 1, bytes(LONG_BYTES)))
     assert other.play.paused == {"client"}
     assert not any(line.startswith("consult") for line in other.play.take())
     holder.play.tell(Connection.client_closed)

@@ -5,7 +5,7 @@ import pytest
 from proxy.acl.model import Operation
 from proxy.connection.connection import Connection
 from proxy.quota.model import QuotaEntity
-from proxy.scheduling.memory_budget import LONG, PATIENCE, Room
+from proxy.scheduling.memory_budget import LONG_BYTES, WAIT_SECONDS, MemoryBudget
 from proxy.wire.apis import (
     CREATE_TOPICS,
     DELETE_TOPICS,
@@ -124,13 +124,13 @@ def test_a_rate_that_is_removed_while_topics_are_made() -> None:
 
 def test_room_is_left_before_the_next_request_is_judged() -> None:
     """Or a long request, and short ones that are judged in steps, would keep it for ever."""
-    room = Room()
+    room = MemoryBudget()
     one = Describer(room)
     short = [describe(number, more=LITTLE, hidden=True) for number in range(2, 6)]
     one.play.client(describe(1, more=MUCH, hidden=True), *short)
     found: list[int] = []
-    room.wait("User:alice", LONG, lambda: found.append(len(one.play.received)))
+    room.wait("User:alice", LONG_BYTES, lambda: found.append(len(one.play.received)))
     one.play.think()
-    one.play.now += 2 * PATIENCE
+    one.play.now += 2 * WAIT_SECONDS
     one.play.tell(Connection.timer)
     assert found == [1]

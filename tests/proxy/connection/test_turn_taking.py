@@ -9,7 +9,7 @@ from proxy.connection.connection import Connection
 from proxy.connection.long_requests import MAX_BYTES_JUDGED_AT_ONCE, MAX_JUDGED_AT_ONCE, takes_long
 from proxy.connection.long_work import MAX_IN_A_TURN
 from proxy.quota.model import QuotaKey
-from proxy.scheduling.memory_budget import LONG
+from proxy.scheduling.memory_budget import LONG_BYTES
 from proxy.wire.apis import FETCH, PRODUCE
 from proxy.wire.primitives import write_uvarint
 from proxy.wire.request import Request, parse_request
@@ -146,7 +146,7 @@ class TestWhatTakesLong:
 
     def test_a_produce_of_long_records(self) -> None:
         """They are not looked at."""
-        for size, is_long in ((LONG // 2, False), (LONG + 1, True)):
+        for size, is_long in ((LONG_BYTES // 2, False), (LONG_BYTES + 1, True)):
             body = produce_body(12, [("mine", [0])], records=bytes(size))
             assert takes_long(whole(PRODUCE, body)) is is_long
 

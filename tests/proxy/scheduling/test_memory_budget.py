@@ -3,14 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.scheduling.fair_queue import Turnwise
-from proxy.scheduling.memory_budget import Room
+from proxy.scheduling.fair_queue import FairQueue
+from proxy.scheduling.memory_budget import MemoryBudget
 
 
 class Waiting:
     """Who was let in, in order."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: MemoryBudget) -> None:
         self.room = room
         self.let_in: list[str] = []
 
@@ -19,7 +19,7 @@ class Waiting:
 
 
 def test_as_many_as_fit() -> None:
-    room = Room(100)
+    room = MemoryBudget(100)
     assert room.take("a", 60)
     assert room.take("b", 40)
     assert not room.take("c", 1)
@@ -29,7 +29,7 @@ def test_as_many_as_fit() -> None:
 
 def test_one_of_a_principal() -> None:
     """Its connections may be thousands, and it may be an attacker."""
-    room = Room(100)
+    room = MemoryBudget(100)
     assert room.take("a", 1)
     assert not room.take("a", 1)
     room.give_back("a")
@@ -38,7 +38,7 @@ def test_one_of_a_principal() -> None:
 
 def test_one_that_is_longer_than_all_room_fits_alone() -> None:
     """`socket.request.max.bytes` is the operator's to raise."""
-    room = Room(100)
+    room = MemoryBudget(100)
     assert room.take("a", 500)
     assert not room.take("b", 1)
     room.give_back("a")
@@ -47,7 +47,7 @@ def test_one_that_is_longer_than_all_room_fits_alone() -> None:
 
 
 def test_who_waits_is_let_in_by_who_leaves() -> None:
-    room = Room(100)
+    room = MemoryBudget(100)
     waiting = Waiting(room)
     room.take("a", 100)
     waiting.wait("b", 50)
@@ -63,14 +63,14 @@ def test_who_waits_is_let_in_by_who_leaves() -> None:
 
 
 def test_who_asks_while_there_is_room_does_not_wait() -> None:
-    waiting = Waiting(Room(100))
+    waiting = Waiting(MemoryBudget(100))
     waiting.wait("a", 100)
     assert waiting.let_in == ["a"]
 
 
 def test_small_ones_pass_by_one_that_does_not_fit() -> None:
     """A hundred megabytes that wait must not make everybody else wait too."""
-    room = Room(100)
+    room = MemoryBudget(100)
     waiting = Waiting(room)
     room.take("a", 60)
     waiting.wait("b", 100)
@@ -79,7 +79,7 @@ def test_small_ones_pass_by_one_that_does_not_fit() -> None:
 
 
 def test_who_waits_with_a_thousand_requests_waits_for_itself() -> None:
-    room = Room(100)
+    room = MemoryBudget(100)
     waiting = Waiting(room)
     room.take("flood", 100)
     for _ in range(1_000):
@@ -92,7 +92,7 @@ def test_who_waits_with_a_thousand_requests_waits_for_itself() -> None:
 
 def test_who_leaves_when_let_in_lets_the_next_in() -> None:
     """Its connection was closed while it waited."""
-    room = Room(100)
+    room = MemoryBudget(100)
     waiting = Waiting(room)
     room.take("a", 100)
     room.wait("gone", 100, lambda: room.give_back("gone"))
@@ -103,7 +103,7 @@ def test_who_leaves_when_let_in_lets_the_next_in() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=30))
 def test_each_has_its_turn_and_its_order(things: list[tuple[str, int]]) -> None:
-    queue = Turnwise[int]()
+    queue = FairQueue[int]()
     for who, thing in things:
         queue.add(who, thing)
     taken = []

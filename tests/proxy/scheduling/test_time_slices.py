@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from proxy.scheduling.steps import Steps, finish, timed
-from proxy.scheduling.time_slices import Turns
+from proxy.scheduling.time_slices import TimeSlices
 from tests.proxy.steps_given import slow
 
 
@@ -58,7 +58,7 @@ def test_the_time_between_the_steps_is_nobodys() -> None:
 
 def test_the_result_comes() -> None:
     async def main() -> None:
-        turns = Turns(asyncio.get_running_loop())
+        turns = TimeSlices(asyncio.get_running_loop())
         assert await turns.run(counting(1_000, [])) == 1_000
         assert await turns.run(counting(0, [])) == 0, "and again, after all was done"
 
@@ -67,7 +67,7 @@ def test_the_result_comes() -> None:
 
 def test_others_have_their_turns_meanwhile() -> None:
     async def main() -> int:
-        turns, loop = Turns(asyncio.get_running_loop()), asyncio.get_running_loop()
+        turns, loop = TimeSlices(asyncio.get_running_loop()), asyncio.get_running_loop()
         others = 0
 
         def other() -> None:
@@ -88,7 +88,7 @@ def test_works_take_turns() -> None:
     """A short one does not wait for a long one."""
 
     async def main() -> None:
-        turns = Turns(asyncio.get_running_loop())
+        turns = TimeSlices(asyncio.get_running_loop())
         long, short = turns.run(slow(50)), turns.run(slow(2))
         await short
         assert not long.done()
@@ -99,7 +99,7 @@ def test_works_take_turns() -> None:
 
 def test_one_that_fails_spoils_no_other() -> None:
     async def main() -> None:
-        turns = Turns(asyncio.get_running_loop())
+        turns = TimeSlices(asyncio.get_running_loop())
         bad, good = turns.run(failing()), turns.run(slow(3))
         with pytest.raises(ValueError, match="the third act"):
             await bad
@@ -111,7 +111,7 @@ def test_one_that_fails_spoils_no_other() -> None:
 def test_one_that_nobody_awaits_any_more_is_given_up() -> None:
     async def main() -> None:
         seen: list[str] = []
-        turns = Turns(asyncio.get_running_loop())
+        turns = TimeSlices(asyncio.get_running_loop())
         given_up, other = turns.run(counting(10, seen)), turns.run(slow(1))
         given_up.cancel()
         await other
@@ -123,7 +123,7 @@ def test_one_that_nobody_awaits_any_more_is_given_up() -> None:
 def test_of_those_who_wait_one_goes_on_in_a_turn_each_principal_in_its() -> None:
     async def main() -> list[str]:
         loop, seen = asyncio.get_running_loop(), list[str]()
-        turns = Turns(loop)
+        turns = TimeSlices(loop)
 
         def noting(name: str) -> None:
             seen.append(name)
@@ -143,7 +143,7 @@ def test_who_waits_again_comes_behind_the_others() -> None:
     """And alone goes on in the next turn, not in the same one."""
 
     async def main() -> list[str]:
-        turns, seen = Turns(asyncio.get_running_loop()), list[str]()
+        turns, seen = TimeSlices(asyncio.get_running_loop()), list[str]()
 
         def again(name: str, times: int) -> None:
             seen.append(f"{name}{times}")

@@ -21,13 +21,13 @@ from proxy.connection.connection import Connection
 from proxy.connection.interfaces import Unjudged
 from proxy.net.read_buffer import ReadBuffer
 from proxy.routing.discovery import Target
-from proxy.scheduling.memory_budget import Room
-from proxy.scheduling.time_slices import Turns
+from proxy.scheduling.memory_budget import MemoryBudget
+from proxy.scheduling.time_slices import TimeSlices
 from proxy.tls.contexts import open_tls
 from proxy.upstream.access import Access
 from proxy.worker.endpoint import Endpoint
 from proxy.worker.listener import Listener
-from proxy.worker.work_queues import Lanes
+from proxy.worker.work_queues import WorkQueues
 from tests.certificates import NOW, Authority, Issued
 from tests.proxy.frames_given import api_versions, handshake, metadata
 from tests.proxy.limits_given import room_for
@@ -88,8 +88,10 @@ class Office:
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     buffer: ReadBuffer = field(default_factory=ReadBuffer)
     access: Access = field(default_factory=lambda: Access(timeout_s=PATIENCE_SECONDS))
-    room: Room = field(default_factory=Room)
-    lanes: Lanes = field(default_factory=lambda: Lanes(Turns(asyncio.get_running_loop())))
+    room: MemoryBudget = field(default_factory=MemoryBudget)
+    lanes: WorkQueues = field(
+        default_factory=lambda: WorkQueues(TimeSlices(asyncio.get_running_loop()))
+    )
     tasks: list["asyncio.Task[None]"] = field(default_factory=list)
 
     def next_connection_id(self) -> str:

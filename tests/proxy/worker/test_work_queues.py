@@ -7,10 +7,10 @@ import weakref
 import pytest
 
 from proxy.connection.long_requests import MAX_AT_ONCE
-from proxy.scheduling.memory_budget import LONG
-from proxy.scheduling.steps import Deliberation, Steps
-from proxy.scheduling.time_slices import Turns
-from proxy.worker.work_queues import NEVER, Lane, Lanes, old_objects_left_alone
+from proxy.scheduling.memory_budget import LONG_BYTES
+from proxy.scheduling.steps import LongTask, Steps
+from proxy.scheduling.time_slices import TimeSlices
+from proxy.worker.work_queues import NEVER, WorkQueue, WorkQueues, old_objects_left_alone
 from tests.proxy.steps_given import slow
 
 
@@ -28,7 +28,7 @@ def failing() -> Steps[str]:
 
 def test_one_after_the_other_each_principal_in_turn() -> None:
     async def main() -> list[str]:
-        lane, seen = Lane(Turns(asyncio.get_running_loop())), list[str]()
+        lane, seen = WorkQueue(TimeSlices(asyncio.get_running_loop())), list[str]()
         works = [("a", "a1"), ("a", "a2"), ("a", "a3"), ("b", "b1"), ("c", "c1")]
         done = await asyncio.gather(*(lane.run(who, noting(name, seen)) for who, name in works))
         assert list(done) == [name for _, name in works]
@@ -42,7 +42,7 @@ def test_one_after_the_other_each_principal_in_turn() -> None:
 
 def test_one_that_fails_does_not_stop_the_next() -> None:
     async def main() -> None:
-        lane, seen = Lane(Turns(asyncio.get_running_loop())), list[str]()
+        lane, seen = WorkQueue(TimeSlices(asyncio.get_running_loop())), list[str]()
         first = asyncio.ensure_future(lane.run("a", failing()))
         second = asyncio.ensure_future(lane.run("a", noting("next", seen)))
         with pytest.raises(ValueError, match="the third act"):
@@ -55,7 +55,7 @@ def test_one_that_fails_does_not_stop_the_next() -> None:
 
 def test_one_that_was_closed_is_passed_over() -> None:
     async def main() -> None:
-        lane, seen = Lane(Turns(asyncio.get_running_loop())), list[str]()
+        lane, seen = WorkQueue(TimeSlices(asyncio.get_running_loop())), list[str]()
         closed = noting("closed", seen)
         first = asyncio.ensure_future(lane.run("a", noting("first", seen)))
         second = asyncio.ensure_future(lane.run("b", closed))
@@ -76,7 +76,7 @@ def test_while_much_is_made_the_collector_looks_at_what_is_young() -> None:
         return gc.get_threshold()
 
     async def main() -> None:
-        lane = Lane(Turns(asyncio.get_running_loop()), old_objects_left_alone)
+        lane = WorkQueue(TimeSlices(asyncio.get_running_loop()), old_objects_left_alone)
         works = [lane.run("a", work()), lane.run("b", failing()), lane.run("c", work())]
         first, failed, last = await asyncio.gather(*works, return_exceptions=True)
         assert first == last == (*usual[:2], NEVER)
@@ -107,13 +107,13 @@ def test_no_row_of_long_works_keeps_cycles_for_ever() -> None:
 
 def test_what_is_short_waits_neither_for_what_is_long_nor_for_other_principals() -> None:
     async def main() -> list[str]:
-        lanes, seen = Lanes(Turns(asyncio.get_running_loop())), list[str]()
+        lanes, seen = WorkQueues(TimeSlices(asyncio.get_running_loop())), list[str]()
 
-        def work(who: str, name: str, size: int, steps: int) -> Deliberation:
-            return Deliberation(who, noting(name, seen, steps), lambda *_: None, size=size)
+        def work(who: str, name: str, size: int, steps: int) -> LongTask:
+            return LongTask(who, noting(name, seen, steps), lambda *_: None, size=size)
 
         works = [
-            work("a", "longest", LONG, 100_000),
+            work("a", "longest", LONG_BYTES, 100_000),
             work("a", "long", MAX_AT_ONCE + 1, 100_000),
             work("a", "a1", MAX_AT_ONCE, 1_000),
             work("a", "a2", 1, 1_000),
@@ -121,7 +121,7 @@ def test_what_is_short_waits_neither_for_what_is_long_nor_for_other_principals()
         ]
         done: list[str] = []
 
-        async def run(one: Deliberation) -> None:
+        async def run(one: LongTask) -> None:
             done.append(str(await lanes.run(one)))
 
         await asyncio.gather(*map(run, works))
@@ -133,7 +133,7 @@ def test_what_is_short_waits_neither_for_what_is_long_nor_for_other_principals()
 
 def test_a_wide_lane_has_one_work_of_each_principal_and_no_more_than_its_width() -> None:
     async def main() -> int:
-        lane = Lane(Turns(asyncio.get_running_loop()), width=3)
+        lane = WorkQueue(TimeSlices(asyncio.get_running_loop()), width=3)
         under_way: list[str] = []
         most = 0
 
