@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from proxy.acl.model import Acl, AclFilter
 from proxy.admin import acl_messages, quota_messages
 from proxy.admin.acl_messages import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
-from proxy.admin.connection import Connection
+from proxy.admin.connection import AdminConnection
 from proxy.admin.errors import (
     BrokerUnavailable,
     KafkaError,
@@ -239,7 +239,7 @@ class AdminClient:
         self._servers = (server, *(one for one in self._servers if one != server))
 
     async def _connect(self, host: str, port: int) -> "_Link":
-        connection = await Connection.open(
+        connection = await AdminConnection.open(
             host,
             port,
             tls=self._ssl_context,
@@ -274,7 +274,7 @@ class AdminClient:
 class _Link:
     """A connection, and what is known of its other end."""
 
-    connection: Connection
+    connection: AdminConnection
     offered: dict[int, tuple[int, int]]
     """Lowest and highest version by API key."""
     renew_at: float | None = None

@@ -33,7 +33,7 @@ _SOFTWARE_NAME: Final = "reauth-proxy-admin"
 T = TypeVar("T")
 
 
-class Connection:
+class AdminConnection:
     """An open connection. After an error it is closed: what comes next on it cannot be known."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Connection:
     @classmethod
     async def open(
         cls, host: str, port: int, *, tls: ssl.SSLContext | None, client_id: str, timeout_s: float
-    ) -> "Connection":
+    ) -> "AdminConnection":
         """Connect. Raises BrokerUnavailable."""
         address = f"{host}:{port}"
         async with _explained(address, timeout_s):

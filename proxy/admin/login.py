@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from kio.schema.errors import ErrorCode
 
-from proxy.admin.connection import Connection
+from proxy.admin.connection import AdminConnection
 from proxy.admin.errors import AuthenticationFailed, KafkaError, UnsupportedVersion, kafka_error
 from proxy.admin.security import Login, OAuthBearer, Plain, Scram
 from proxy.upstream.login import log_in
@@ -21,7 +21,7 @@ from sasl.login import (
 
 
 async def authenticate(
-    connection: Connection, login: Login, offered: Mapping[int, tuple[int, int]]
+    connection: AdminConnection, login: Login, offered: Mapping[int, tuple[int, int]]
 ) -> LoggedIn:
     """Authenticate, or do it anew. Raises AuthenticationFailed."""
     _, version = offered.get(SASL_AUTHENTICATE, (0, -1))

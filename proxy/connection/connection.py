@@ -29,7 +29,7 @@ from proxy.connection.commands import (
 )
 from proxy.connection.frames import Bytes
 from proxy.connection.inflight import InFlight, Question
-from proxy.connection.interfaces import Observer, Rules, Stopwatch, Target
+from proxy.connection.interfaces import ConnectionRules, Observer, RequestTimer, UpstreamBroker
 from proxy.connection.life import Life, waits_for
 from proxy.connection.long_work import LongWork
 from proxy.connection.pause_reasons import Hold
@@ -80,8 +80,8 @@ class Connection:
         *,
         connection_id: str,
         peer_host: str,
-        rules: Rules,
-        target: Target,
+        rules: ConnectionRules,
+        target: UpstreamBroker,
         observer: Observer,
         to_client: Callable[[Bytes], None],
         now: float,
@@ -97,7 +97,7 @@ class Connection:
         self.long_work = LongWork(self)
         self.upstream_login = UpstreamLogin(self) if rules.logs_in else None
         """The proxy's own, to the broker; None: the broker wants none."""
-        self.stopwatch: Stopwatch | None = None
+        self.stopwatch: RequestTimer | None = None
         """Measures the time that the connection takes; None: nobody pays for it."""
         self.dialogue = Dialogue(self)
         self.commands: list[Command] = []

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from proxy.connection.connection import Connection
 
 
-class Rights(Protocol):
+class ConnectionRights(Protocol):
     """Who may do what; one for all connections of a worker."""
 
     def admit(self, connection: "Connection", principal: str) -> "Admission | None":
@@ -50,7 +50,7 @@ class Unjudged:
         self._super_users = frozenset(super_users)
 
 
-class Quotas(Protocol):
+class ConnectionQuotas(Protocol):
     """How much each client may use; one for all connections of a worker."""
 
     def meter(self, connection: "Connection", principal: str) -> None:
@@ -59,7 +59,7 @@ class Quotas(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class ConnectionRules:
     """What holds for every connection of a listener.
 
     A reload makes others for connections that come after. Those that are open hear of it by
@@ -71,7 +71,7 @@ class Rules:
     """By name."""
     terms: Callable[[str, str], Terms]
     """`terms(principal, mechanism)`: what a session is held to."""
-    rights: Rights
+    rights: ConnectionRights
     """Who may do what."""
     sasl_max_receive_size: int
     """Bytes of a frame before authentication, and of SASL's at any time."""
@@ -82,7 +82,7 @@ class Rules:
     """Seconds without a byte in either direction."""
     failed_authentication_delay: float
     """Seconds before the answer to a failed authentication, and the close."""
-    quotas: Quotas | None = None
+    quotas: ConnectionQuotas | None = None
     """How much clients may use; None: as much as they like."""
     logs_in: bool = False
     """Whether brokers want a login of the proxy's own."""
@@ -92,7 +92,7 @@ class Rules:
     """For those of clients that are not known yet."""
 
 
-class Stopwatch(Protocol):
+class RequestTimer(Protocol):
     """Measures the time that a connection takes, and charges for it."""
 
     def start(self) -> bool:
@@ -120,7 +120,7 @@ class Stopwatch(Protocol):
         ...
 
 
-class Target(Protocol):
+class UpstreamBroker(Protocol):
     """The broker behind a connection, as far as decisions need it."""
 
     @property

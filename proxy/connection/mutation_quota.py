@@ -34,11 +34,11 @@ from proxy.connection.authorization import MAX_LOOKED_UP, Admission
 from proxy.connection.commands import CloseReason
 from proxy.connection.frames import SIZE, route_key
 from proxy.connection.inflight import ASKED_ID
-from proxy.connection.interfaces import Target
+from proxy.connection.interfaces import UpstreamBroker
 from proxy.connection.long_requests import MAX_VALUES, takes_long
 from proxy.connection.stages import Ask, Pending, Stage, Verdict, Work
 from proxy.errors import BrokerFault
-from proxy.quota.mutation_counts import EVERYTHING, Key, MutationRequest, Topic, Topics
+from proxy.quota.mutation_counts import EVERYTHING, CountedTopic, Key, MutationRequest, Topics
 from proxy.quota.throttle import Throttle
 from proxy.quota.token_bucket import Bucket
 from proxy.scheduling.stepped_thread import TooManyValuesError, in_steps, pause
@@ -74,7 +74,7 @@ class MutationLimiter:
     def __init__(
         self,
         used: Throttle,
-        target: Target,
+        target: UpstreamBroker,
         *,
         hold: Callable[[float], None],
         last_read: Callable[[], float],
@@ -178,7 +178,7 @@ class MutationLimiter:
 
     def _look_up(self, asked: MutationRequest) -> Stage[Topics]:
         """Ask the broker for topics by their names, and for others by their ids."""
-        found: dict[Key, Topic] = {}
+        found: dict[Key, CountedTopic] = {}
         questions = list(self._questions(asked))
         if any(version is None for version, _ in questions):
             return Topics(found={}, known=False)
@@ -234,18 +234,18 @@ def _question(api_version: int, topics: Collection[Key]) -> bytes:
     return SIZE.pack(len(content)) + content
 
 
-def _topics(api_version: int, content: bytes) -> dict[Key, Topic]:
+def _topics(api_version: int, content: bytes) -> dict[Key, CountedTopic]:
     """Return those that exist, by name and by id, from a Metadata response. Raises BrokerFault."""
     try:
         at = response_body_at(METADATA, api_version, content)
         body = content[at:]
         topics = metadata_topics.parse(api_version, body).topics
-        found: dict[Key, Topic] = {}
+        found: dict[Key, CountedTopic] = {}
         for one in topics:
             if not one.error_code and one.name is not None:
                 partitions = metadata_topics.partition_count(api_version, body, one)
                 topic_id = uuid_or_none(one.topic_id)
-                topic = Topic(name=one.name, topic_id=topic_id, partitions=partitions)
+                topic = CountedTopic(name=one.name, topic_id=topic_id, partitions=partitions)
                 found[topic.name] = topic
                 if topic_id is not None:
                     found[topic_id] = topic

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from proxy.demo import observed
-from proxy.demo.observed import EventLog, Metrics, Sessions
+from proxy.demo.observed import Metrics, ObservedEvents, ObservedSessions
 from proxy.demo.report import Report
 
 PLAIN_SECONDS: Final = 5.0
@@ -30,7 +30,7 @@ _COLUMNS: Final = (
 """Heading, which leaves the table within 80 columns, and the same in full."""
 _TEXT_COLUMNS: Final = 3
 
-Show = Callable[[float, EventLog, Metrics, Mapping[str, Report]], None]
+Show = Callable[[float, ObservedEvents, Metrics, Mapping[str, Report]], None]
 """Shows how things stand so many seconds before the end."""
 
 
@@ -43,7 +43,7 @@ def screen(console: Console) -> Iterator[Show]:
     with Live(console=console, auto_refresh=False) as live:
 
         def show(
-            left: float, log: EventLog, metrics: Metrics, reports: Mapping[str, Report]
+            left: float, log: ObservedEvents, metrics: Metrics, reports: Mapping[str, Report]
         ) -> None:
             live.update(_picture(left, log, metrics, reports), refresh=True)
 
@@ -58,7 +58,7 @@ class _Plain:
         self._last = 0.0
 
     def __call__(
-        self, left: float, log: EventLog, metrics: Metrics, reports: Mapping[str, Report]
+        self, left: float, log: ObservedEvents, metrics: Metrics, reports: Mapping[str, Report]
     ) -> None:
         now = time.monotonic()
         if now - self._last < PLAIN_SECONDS:
@@ -71,7 +71,9 @@ class _Plain:
             self._console.print(f"  {client.client_id}: {facts}", soft_wrap=True, markup=False)
 
 
-def _picture(left: float, log: EventLog, metrics: Metrics, reports: Mapping[str, Report]) -> Group:
+def _picture(
+    left: float, log: ObservedEvents, metrics: Metrics, reports: Mapping[str, Report]
+) -> Group:
     table = Table(box=None, padding=(0, 1, 0, 0), title_justify="left")
     table.title = f"Sessions, {left:.0f} s to go"
     for index, (heading, _) in enumerate(_COLUMNS):
@@ -81,7 +83,7 @@ def _picture(left: float, log: EventLog, metrics: Metrics, reports: Mapping[str,
     return Group(table, Text(_metrics_line(metrics)), Text("\n".join(log.newest), style="dim"))
 
 
-def _cells(client: Sessions, reports: Mapping[str, Report]) -> list[str]:
+def _cells(client: ObservedSessions, reports: Mapping[str, Report]) -> list[str]:
     left = client.lifetime_left(time.time() * 1000)
     report = reports.get(client.client_id)
     return [

@@ -30,7 +30,7 @@ _NEWS: Final[Mapping[str, str]] = {
 
 
 @dataclass(slots=True, kw_only=True)
-class Sessions:
+class ObservedSessions:
     """What the event log tells of one client's connections."""
 
     client_id: str
@@ -73,13 +73,13 @@ class Sessions:
         return (min(ends) - now_ms) / 1000 if ends else None
 
 
-class EventLog:
+class ObservedEvents:
     """Follows the files of an event log, and keeps the sessions of each client."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._read: dict[str, int] = {}
-        self.clients: dict[str, Sessions] = {}
+        self.clients: dict[str, ObservedSessions] = {}
         """By client id, in the order in which they appeared."""
         self.newest: deque[str] = deque(maxlen=_NEWEST)
         """The last events, in words."""
@@ -90,7 +90,7 @@ class EventLog:
             if event["kind"] == "summary":  # tells the same once more
                 continue
             client_id = event.get("client_id") or "(no client id)"
-            client = self.clients.setdefault(client_id, Sessions(client_id=client_id))
+            client = self.clients.setdefault(client_id, ObservedSessions(client_id=client_id))
             client.apply(event)
             if what := _NEWS.get(event["kind"]):
                 reason = f" ({event['failure_reason']})" if "failure_reason" in event else ""

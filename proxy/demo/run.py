@@ -16,7 +16,7 @@ from rich.text import Text
 from proxy.demo import observed
 from proxy.demo.broker import BROKERS
 from proxy.demo.display import Show, screen
-from proxy.demo.observed import EventLog, Metrics
+from proxy.demo.observed import Metrics, ObservedEvents
 from proxy.demo.processes import DemoFailed, Program
 from proxy.demo.readiness import make_report
 from proxy.demo.report import Report, read_report
@@ -90,7 +90,7 @@ class _Demo:
         self._brokers: Program | None = None
         self._proxy: Program | None = None
         self._clients: dict[str, Program] = {}
-        self._log = EventLog(stage.events)
+        self._log = ObservedEvents(stage.events)
         self._metrics = Metrics(f"http://{stage.http}/metrics")
 
     # The parts

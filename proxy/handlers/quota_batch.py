@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import f64
 
-from proxy.handlers.quota_requests import UNAUTHORIZED, Filter, Refusal, filter_of
+from proxy.handlers.quota_requests import UNAUTHORIZED, Filter, QuotaRefusal, filter_of
 from proxy.quota.model import Default, EntityType, QuotaEntity, Quotas
 from proxy.quota.store import QuotaStore
 from proxy.wire.batch_describe import (
@@ -93,18 +93,18 @@ def _refused(code: ErrorCode, message: str | None) -> bytes:
     return INT16.pack(code) + told + _NULL_ENTRIES + _TAGS
 
 
-def sentence(refusal: Refusal) -> str:
+def sentence(refusal: QuotaRefusal) -> str:
     """Return the sentence of a refusal, ended where it would be too long to be written."""
     return refusal.message[:MAX_SENTENCE]
 
 
 def _described(request: DescribeClientQuotasRequest, quotas: Quotas, most_bytes: int) -> bytes:
-    wanted: dict[DescribeClientQuotasFilter, Filter | Refusal] = {}
+    wanted: dict[DescribeClientQuotasFilter, Filter | QuotaRefusal] = {}
     for asked in request.filters:
         if asked not in wanted:
             try:
                 wanted[asked] = filter_of(asked.components, strict=request.strict)
-            except Refusal as refusal:
+            except QuotaRefusal as refusal:
                 wanted[asked] = refusal
     filters = {asked: one for asked, one in wanted.items() if isinstance(one, Filter)}
     results = _find_each(quotas, list(filters.values()), most_bytes)
@@ -118,7 +118,7 @@ def _described(request: DescribeClientQuotasRequest, quotas: Quotas, most_bytes:
     left = most_bytes
     for asked in request.filters:
         one = wanted[asked]
-        if isinstance(one, Refusal):
+        if isinstance(one, QuotaRefusal):
             made.write(_refused(one.code, sentence(one)))
             continue
         entries = found.get(asked)

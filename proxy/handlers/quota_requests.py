@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 from proxy.quota.model import DEFAULT, Default, EntityType, QuotaEntity
 
 
-class Refusal(Exception):
+class QuotaRefusal(Exception):
     """Why something is not done."""
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.invalid_request) -> None:
@@ -42,10 +42,10 @@ def filter_of(components: Iterable[Any], *, strict: bool) -> Filter:
     for component in components:
         kind = _entity_type(component.entity_type)
         if kind in names:
-            raise Refusal(f"Entity type {kind} cannot appear more than once in the filter.")
+            raise QuotaRefusal(f"Entity type {kind} cannot appear more than once in the filter.")
         names[kind] = _match(component)
     if EntityType.IP in names and len(names) > 1:
-        raise Refusal(
+        raise QuotaRefusal(
             "Invalid entity filter component combination. IP filter component should not be used"
             " with user or clientId filter component."
         )
@@ -54,11 +54,13 @@ def filter_of(components: Iterable[Any], *, strict: bool) -> Filter:
 
 def _entity_type(name: str) -> EntityType:
     if not name:
-        raise Refusal("Invalid empty entity type.")
+        raise QuotaRefusal("Invalid empty entity type.")
     try:
         return EntityType(name)
     except ValueError:
-        raise Refusal(f"Unsupported entity type {name}", ErrorCode.unsupported_version) from None
+        raise QuotaRefusal(
+            f"Unsupported entity type {name}", ErrorCode.unsupported_version
+        ) from None
 
 
 def _match(component: Any) -> str | Default | None:
@@ -66,18 +68,18 @@ def _match(component: Any) -> str | Default | None:
         case 0, str(name):
             return name
         case 0, _:
-            raise Refusal("Request specified MATCH_TYPE_EXACT, but set match string to null.")
+            raise QuotaRefusal("Request specified MATCH_TYPE_EXACT, but set match string to null.")
         case 1, None:
             return DEFAULT
         case 1, _:
-            raise Refusal(
+            raise QuotaRefusal(
                 "Request specified MATCH_TYPE_DEFAULT, but also specified a match string."
             )
         case 2, None:
             return None
         case 2, _:
-            raise Refusal(
+            raise QuotaRefusal(
                 "Request specified MATCH_TYPE_SPECIFIED, but also specified a match string."
             )
         case unknown, _:
-            raise Refusal(f"Unknown match type {unknown}")
+            raise QuotaRefusal(f"Unknown match type {unknown}")

@@ -25,7 +25,7 @@ from kio.static.primitive import i32Timedelta
 from proxy.errors import ClientFault
 from proxy.handlers import quota_batch
 from proxy.handlers.quota_batch import sentence
-from proxy.handlers.quota_requests import UNAUTHORIZED, Filter, Refusal, filter_of
+from proxy.handlers.quota_requests import UNAUTHORIZED, Filter, QuotaRefusal, filter_of
 from proxy.quota.model import (
     DEFAULT,
     BadEntity,
@@ -90,7 +90,7 @@ def answer(
 def _describe(request: Entity, api_version: int, store: QuotaStore) -> Entity:
     try:
         wanted = filter_of(request.components, strict=request.strict)
-    except Refusal as refusal:
+    except QuotaRefusal as refusal:
         return _undescribed(api_version, refusal.code, sentence(refusal))
     schema = _schema(DESCRIBE_CLIENT_QUOTAS, api_version)
     return schema.DescribeClientQuotasResponse(
@@ -141,25 +141,25 @@ def _alter(request: Entity, api_version: int, store: QuotaStore, authorized: boo
     if not authorized:
         denied = (_altered(schema, entry.entity, *UNAUTHORIZED) for entry in request.entries)
         return _all_altered(schema, denied)
-    outcomes: dict[_Key, tuple[Sequence[Entity], Refusal | None]] = {}
+    outcomes: dict[_Key, tuple[Sequence[Entity], QuotaRefusal | None]] = {}
     changes: dict[QuotaEntity, dict[QuotaKey, float | None]] = {}
     for entry in request.entries:
         key = frozenset((part.entity_type, part.entity_name) for part in entry.entity)
         if key in outcomes:
             # the first of them is applied all the same, as in Kafka
-            outcomes[key] = entry.entity, Refusal("Ignoring duplicate entity")
+            outcomes[key] = entry.entity, QuotaRefusal("Ignoring duplicate entity")
             continue
         try:
             changes[_entity(entry.entity)] = _operations(_entity(entry.entity), entry.ops)
             outcomes[key] = entry.entity, None
-        except Refusal as refusal:
+        except QuotaRefusal as refusal:
             outcomes[key] = entry.entity, refusal
     if changes and not request.validate_only:
         try:
             store.alter_quotas(changes)
         except StoreError as problem:
             code, why = refusal_of(problem)
-            undone = Refusal(why, code)
+            undone = QuotaRefusal(why, code)
             outcomes = {key: (parts, known or undone) for key, (parts, known) in outcomes.items()}
     return _all_altered(
         schema,
@@ -178,14 +178,14 @@ def _entity(parts: Sequence[Entity]) -> QuotaEntity:
         try:
             kind = EntityType(part.entity_type)
         except ValueError:
-            raise Refusal(f"Unhandled client quota entity type: {part.entity_type}") from None
+            raise QuotaRefusal(f"Unhandled client quota entity type: {part.entity_type}") from None
         if kind in named:
-            raise Refusal(f"Invalid client quota entity, duplicate entity entry {kind}")
+            raise QuotaRefusal(f"Invalid client quota entity, duplicate entity entry {kind}")
         named[kind] = DEFAULT if part.entity_name is None else part.entity_name
     try:
         return QuotaEntity.of(named)
     except BadEntity as bad:
-        raise Refusal(str(bad)) from None
+        raise QuotaRefusal(str(bad)) from None
 
 
 def _operations(entity: QuotaEntity, ops: Iterable[Entity]) -> dict[QuotaKey, float | None]:
@@ -193,15 +193,15 @@ def _operations(entity: QuotaEntity, ops: Iterable[Entity]) -> dict[QuotaKey, fl
     changes: dict[QuotaKey, float | None] = {}
     for op in ops:
         if op.key in seen:
-            raise Refusal(f"Duplicate quota key {op.key}")
+            raise QuotaRefusal(f"Duplicate quota key {op.key}")
         seen.add(op.key)
         key = key_of(entity, op.key)
         if key is None:
             if op.remove:
                 continue  # nobody has it: as removed as can be, says Kafka
-            raise Refusal(f"Invalid configuration key {op.key}")
+            raise QuotaRefusal(f"Invalid configuration key {op.key}")
         if not op.remove and (problem := value_problem(key, op.value)):
-            raise Refusal(problem)
+            raise QuotaRefusal(problem)
         changes[key] = None if op.remove else op.value
     return changes
 

@@ -48,7 +48,7 @@ _CREDENTIALS: Final = struct.Struct("3i")
 Answers = Mapping[int, list[SessionFacts] | ProxyError]
 
 
-class Workers(Protocol):
+class SessionOwners(Protocol):
     """Whose sessions they are."""
 
     async def sessions(self, selector: Selector) -> Answers:
@@ -63,7 +63,7 @@ class Workers(Protocol):
 class AdminSocket:
     """Answers operators."""
 
-    def __init__(self, workers: Workers, store: Callable[[], StoreInUse]) -> None:
+    def __init__(self, workers: SessionOwners, store: Callable[[], StoreInUse]) -> None:
         """`store` looks which store the proxy reads."""
         self._workers = workers
         self._store = store

@@ -11,7 +11,7 @@ from proxy.ops.admin_socket import AdminSocket
 from proxy.ops.http import make_app, start_http
 from proxy.ops.status.service import StatusPage
 from proxy.ops.status.snapshot import About
-from proxy.ops.worker_queries import Fleet, WorkerLink
+from proxy.ops.worker_queries import WorkerLink, WorkerPool
 from proxy.store.in_use import StoreInUse
 
 
@@ -63,7 +63,7 @@ async def _serve(
     heed_parent(stopping, lifeline, heartbeat)
     health = Health(watched)
     looking = asyncio.create_task(health.run())
-    fleet = Fleet([await WorkerLink.open(number, sock) for number, sock in enumerate(workers)])
+    fleet = WorkerPool([await WorkerLink.open(number, sock) for number, sock in enumerate(workers)])
     operators = None if admin is None else await AdminSocket(fleet, store).serve(admin)
     about = About(version=version("kafka-reauth-proxy"), host=socket.gethostname())
     app = make_app(fleet.snapshots, fleet.readiness, health.hung, StatusPage(fleet, about))

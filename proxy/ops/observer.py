@@ -20,7 +20,7 @@ from proxy.connection.commands import CloseReason
 from proxy.connection.connection import Connection
 from proxy.ops.status.incidents import CLOSES, Incident
 from proxy.routing.broker_view import BrokerView
-from proxy.routing.discovery import Target
+from proxy.routing.discovery import DiscoveredBroker
 from proxy.wire.apis import APIS
 from sasl.states import Authenticated, Authenticating, Enforcement, Failed
 
@@ -44,7 +44,7 @@ class SessionObserver:
         strangers: Strangers,
         emit: Callable[[str], None],
         note: Callable[[Incident], None],
-        upstream_failed: Callable[[Target, str, str], None],
+        upstream_failed: Callable[[DiscoveredBroker, str, str], None],
     ) -> None:
         """`enforcement` says what the listener holds to before a principal is known.
 
@@ -187,7 +187,7 @@ class SessionObserver:
         self._tally.count(metric, self._listener)
         self._upstream_failed(cast(BrokerView, connection.target).broker, "login failed", reason)
 
-    def unreachable(self, broker: Target, problem: str) -> None:
+    def unreachable(self, broker: DiscoveredBroker, problem: str) -> None:
         """A connection to a broker could not be opened."""
         self._tally.count(registry.UPSTREAM_CONNECT_FAILURES, self._listener)
         self._upstream_failed(broker, problem, "")

@@ -28,7 +28,7 @@ SURVEY_SLICE: Final = 50
 """Sessions that are counted for a scrape, a tenth of a millisecond."""
 
 
-class Client(Protocol):
+class SessionClient(Protocol):
     """What is needed of a client: a `relay.ClientSide` is one."""
 
     @property
@@ -41,14 +41,14 @@ class Client(Protocol):
         ...
 
 
-class Listener(Protocol):
+class SessionListener(Protocol):
     """What is needed of a listener: a `proxy.worker.listener.Listener` is one."""
 
     settings: config.Listener
     max_connections: int
 
     @property
-    def clients(self) -> Collection[Client]:
+    def clients(self) -> Collection[SessionClient]:
         """Those that are connected."""
         ...
 
@@ -59,7 +59,7 @@ class Sessions:
     def __init__(
         self,
         worker: int,
-        listeners: Callable[[], Sequence[Listener]],
+        listeners: Callable[[], Sequence[SessionListener]],
         not_ready: Callable[[], list[str]],
     ) -> None:
         """`not_ready` gives the reasons why the worker cannot serve clients now."""
@@ -94,7 +94,7 @@ class Sessions:
             "principals": self.incidents.of_principals(),
         }
 
-    def _listener(self, listener: Listener) -> dict[str, Any]:
+    def _listener(self, listener: SessionListener) -> dict[str, Any]:
         settings = listener.settings
         return {
             "name": settings.name,
@@ -143,13 +143,13 @@ class Sessions:
                 snapshot.take(registry.SESSION_LIFETIME_LEFT, histogram, name, mechanism)
 
     @staticmethod
-    def _slices(size: int, listeners: Iterable[Listener]) -> Iterator[list[Client]]:
+    def _slices(size: int, listeners: Iterable[SessionListener]) -> Iterator[list[SessionClient]]:
         clients = iter([client for listener in listeners for client in listener.clients])
         while some := list(islice(clients, size)):
             yield some
 
 
-def _survey(clients: Iterable[Client], left: dict[str, Histogram], now: float) -> int:
+def _survey(clients: Iterable[SessionClient], left: dict[str, Histogram], now: float) -> int:
     """Add the lifetimes that are left, by mechanism; return how many clients are throttled."""
     throttled = 0
     for client in clients:
@@ -168,7 +168,7 @@ def _survey(clients: Iterable[Client], left: dict[str, Histogram], now: float) -
     return throttled
 
 
-def _meant(client: Client, selector: Selector) -> Connection | None:
+def _meant(client: SessionClient, selector: Selector) -> Connection | None:
     connection = client.connection
     if connection is None or connection.closed:
         return None

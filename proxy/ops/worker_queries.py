@@ -91,7 +91,7 @@ def _encode(message: Mapping[str, Any]) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode("ascii") + b"\n"
 
 
-class _Worker(asyncio.Protocol):
+class _WorkerEnd(asyncio.Protocol):
     """The worker's end: answers each question as it comes."""
 
     def __init__(self, answer: Answer) -> None:
@@ -150,7 +150,7 @@ class _Worker(asyncio.Protocol):
 async def serve_control(sock: socket.socket, answer: Answer) -> asyncio.BaseTransport:
     """Answer questions on a worker's end of the pair until the returned transport is closed."""
     loop = asyncio.get_running_loop()
-    transport, _ = await loop.create_unix_connection(lambda: _Worker(answer), sock=sock)
+    transport, _ = await loop.create_unix_connection(lambda: _WorkerEnd(answer), sock=sock)
     return transport
 
 
@@ -237,7 +237,7 @@ class WorkerLink(asyncio.Protocol):
                 pending.set_exception(ControlError(f"worker {self.worker} is gone"))
 
 
-class Fleet:
+class WorkerPool:
     """All workers, asked at once."""
 
     def __init__(self, links: list[WorkerLink]) -> None:

@@ -48,7 +48,7 @@ Key = str | UUID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topic:
+class CountedTopic:
     """A topic that exists."""
 
     name: str
@@ -61,7 +61,7 @@ class Topic:
 class Topics:
     """Those that a request is about, as a broker knew them before it was carried out."""
 
-    found: Mapping[Key, Topic]
+    found: Mapping[Key, CountedTopic]
     """By name and by id."""
     known: bool = True
     """Whether the broker could be asked. If not, each topic counts as one partition."""
@@ -185,14 +185,14 @@ def _created(item: Any) -> int:
     return 1 if item.num_partitions == _BROKERS_DEFAULT else max(0, int(item.num_partitions))
 
 
-def _added(item: Any, topic: Topic) -> int:
+def _added(item: Any, topic: CountedTopic) -> int:
     added = int(item.count) - topic.partitions
     if item.assignments is not None and len(item.assignments) != added:
         return 0
     return max(0, added)
 
 
-def _refusal(key: Key, topic: Topic | None) -> Values:
+def _refusal(key: Key, topic: CountedTopic | None) -> Values:
     name = key if topic is None else topic.name
     return {
         "name": None if isinstance(name, UUID) else name,

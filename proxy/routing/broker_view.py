@@ -11,7 +11,7 @@ from proxy.connection.frames import (
     look_closer,
     route_key,
 )
-from proxy.routing.discovery import Target
+from proxy.routing.discovery import DiscoveredBroker
 from proxy.wire.addresses import Resolve, rewrite
 from proxy.wire.api_versions import ApiVersionsAnswers, UpstreamVersions
 from proxy.wire.apis import (
@@ -33,7 +33,9 @@ class BrokerView:
 
     __slots__ = ("_metered", "_resolve", "api_versions", "broker", "made", "routes")
 
-    def __init__(self, broker: Target, resolve: Resolve | None, *, metered: bool = False) -> None:
+    def __init__(
+        self, broker: DiscoveredBroker, resolve: Resolve | None, *, metered: bool = False
+    ) -> None:
         """Pass requests to `broker`; `resolve` rewrites addresses, None leaves them.
 
         `metered`: what is fetched or created may count towards a quota.

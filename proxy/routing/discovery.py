@@ -43,7 +43,7 @@ MAX_NAMED: Final = 10
 
 
 @dataclass(slots=True, eq=False)
-class Target:
+class DiscoveredBroker:
     """A broker that clients are connected to."""
 
     broker_id: int | None
@@ -106,7 +106,7 @@ class Discovery(ABC):
         self,
         interval: float,
         access: Access,
-        on_versions: Callable[[Target], None],
+        on_versions: Callable[[DiscoveredBroker], None],
     ) -> None:
         self._interval = interval
         self._access = access
@@ -168,16 +168,16 @@ class Discovery(ABC):
         """Ask once whatever is due at `now`; False: something did not answer."""
 
     @abstractmethod
-    def knows(self, target: Target) -> bool:
+    def knows(self, target: DiscoveredBroker) -> bool:
         """Whether this is where a broker comes from."""
 
-    def wake(self, target: Target | None = None) -> None:
+    def wake(self, target: DiscoveredBroker | None = None) -> None:
         """Ask soon, because something is not as known: `target` could not be reached, say."""
         if target is not None:
             target.suspect()
         self._woken.set()
 
-    async def _refresh(self, targets: Iterable[Target], now: float) -> bool:
+    async def _refresh(self, targets: Iterable[DiscoveredBroker], now: float) -> bool:
         due = [target for target in targets if target.is_due(now)]
         asked: list[asyncio.Task[UpstreamVersions | None]] = []
         async with asyncio.TaskGroup() as group:
@@ -202,13 +202,13 @@ class SidecarDiscovery(Discovery):
         port: int,
         *,
         access: Access,
-        on_versions: Callable[[Target], None],
+        on_versions: Callable[[DiscoveredBroker], None],
     ) -> None:
         """`on_versions` is told what the broker offers."""
         super().__init__(VERSIONS_MAX_AGE, access, on_versions)
-        self.target = Target(None, host, port)
+        self.target = DiscoveredBroker(None, host, port)
 
-    def knows(self, target: Target) -> bool:
+    def knows(self, target: DiscoveredBroker) -> bool:
         """Whether it is the one."""
         return target is self.target
 
@@ -236,9 +236,9 @@ class ClusterDiscovery(Discovery):
         *,
         metadata_max_age: float,
         access: Access,
-        on_broker_joined: Callable[[Target], None],
-        on_broker_left: Callable[[Target], None],
-        on_versions: Callable[[Target], None],
+        on_broker_joined: Callable[[DiscoveredBroker], None],
+        on_broker_left: Callable[[DiscoveredBroker], None],
+        on_versions: Callable[[DiscoveredBroker], None],
         on_round: Callable[[], None] = lambda: None,
         table: BrokerTable | None = None,
     ) -> None:
@@ -255,10 +255,10 @@ class ClusterDiscovery(Discovery):
         self._turns = count()
         self._refusal: str | None = None
         self._unreachable: str | None = None
-        self.targets: dict[int, Target] = {}
+        self.targets: dict[int, DiscoveredBroker] = {}
         """By broker id."""
 
-    def knows(self, target: Target) -> bool:
+    def knows(self, target: DiscoveredBroker) -> bool:
         """Whether it is one of the cluster's."""
         return target.broker_id is not None
 
@@ -278,7 +278,7 @@ class ClusterDiscovery(Discovery):
         self._gateways.append(gateway)
         return gateway
 
-    def bootstrap_target(self) -> Target | None:
+    def bootstrap_target(self) -> DiscoveredBroker | None:
         """Return a broker for a client that asks for any, each in turn; None: none is ready."""
         ready = [target for target in self.targets.values() if target.ready]
         return ready[next(self._turns) % len(ready)] if ready else None
@@ -361,7 +361,7 @@ class ClusterDiscovery(Discovery):
 
     def _join(self, broker_id: int) -> None:
         broker = self._table.brokers[broker_id]
-        target = self.targets[broker_id] = Target(broker_id, broker.host, broker.port)
+        target = self.targets[broker_id] = DiscoveredBroker(broker_id, broker.host, broker.port)
         log.info("broker %d is at %s:%d", broker_id, broker.host, broker.port)
         self._on_broker_joined(target)
 

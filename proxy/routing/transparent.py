@@ -21,7 +21,7 @@ from typing import Final, cast
 
 from proxy.config.values import Address, Destinations
 from proxy.connection.commands import CloseReason
-from proxy.routing.discovery import VERSIONS_MAX_AGE, Discovery, Target
+from proxy.routing.discovery import VERSIONS_MAX_AGE, DiscoveredBroker, Discovery
 from proxy.upstream.access import Access
 from proxy.upstream.service_connection import is_question_of_ours
 
@@ -73,11 +73,11 @@ def judge(
 class TransparentDiscovery(Discovery):
     """Brokers that clients dialled, asked when the first client wants them."""
 
-    def __init__(self, *, access: Access, on_versions: Callable[[Target], None]) -> None:
+    def __init__(self, *, access: Access, on_versions: Callable[[DiscoveredBroker], None]) -> None:
         """`on_versions` is told what a broker offers."""
         super().__init__(VERSIONS_MAX_AGE, access, on_versions)
-        self.targets: dict[Address, Target] = {}
-        self._asked: dict[Address, asyncio.Task[Target]] = {}
+        self.targets: dict[Address, DiscoveredBroker] = {}
+        self._asked: dict[Address, asyncio.Task[DiscoveredBroker]] = {}
 
     @property
     def unreachable(self) -> str | None:
@@ -89,11 +89,11 @@ class TransparentDiscovery(Discovery):
         """Ask the known brokers what they offer, where that is due."""
         return await self._refresh(list(self.targets.values()), now)
 
-    def knows(self, target: Target) -> bool:
+    def knows(self, target: DiscoveredBroker) -> bool:
         """Whether clients were redirected from it."""
         return self.targets.get(Address(target.host, target.port)) is target
 
-    async def broker(self, address: Address) -> Target:
+    async def broker(self, address: Address) -> DiscoveredBroker:
         """Return a broker once it is known; those who ask meanwhile share the question.
 
         Raises Refused.
@@ -107,10 +107,10 @@ class TransparentDiscovery(Discovery):
             task.add_done_callback(lambda _: self._asked.pop(address))
         return await asyncio.shield(task)
 
-    async def _ask(self, address: Address) -> Target:
+    async def _ask(self, address: Address) -> DiscoveredBroker:
         if len(self.targets) >= MAX_BROKERS:
             raise DestinationRefused(f"{address}: {MAX_BROKERS} brokers are known already")
-        target = Target(None, address.host, address.port)
+        target = DiscoveredBroker(None, address.host, address.port)
         if not await self._refresh((target,), asyncio.get_running_loop().time()):
             raise DestinationRefused(f"{address} cannot be reached")
         self.targets[address] = target

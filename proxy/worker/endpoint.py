@@ -18,7 +18,7 @@ from proxy.net.tls_sides import ClientTls, ServerTls
 from proxy.principals.builder import ANONYMOUS, certified_principal
 from proxy.principals.subject import NamelessError
 from proxy.routing.broker_view import BrokerView
-from proxy.routing.discovery import Target
+from proxy.routing.discovery import DiscoveredBroker
 from proxy.scheduling.steps import LongTask
 from proxy.store.interface import StoreError
 from proxy.worker.listener import Listener
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 class Endpoint:
     """Meets clients, and does for their connections what needs a socket, a thread or the store."""
 
-    def __init__(self, listener: Listener, broker: Callable[[], Target | None]) -> None:
+    def __init__(self, listener: Listener, broker: Callable[[], DiscoveredBroker | None]) -> None:
         """Bring clients to the broker that `broker()` names when they connect."""
         self._listener = listener
         self._services = listener.office

@@ -14,7 +14,7 @@ from proxy.connection.commands import CloseReason
 from proxy.errors import ConfigError
 from proxy.net.ports import BrokerPorts
 from proxy.routing.brokers import Gateway
-from proxy.routing.discovery import ClusterDiscovery, Discovery, SidecarDiscovery, Target
+from proxy.routing.discovery import ClusterDiscovery, DiscoveredBroker, Discovery, SidecarDiscovery
 from proxy.routing.transparent import (
     DestinationRefused,
     RedirectedClient,
@@ -131,7 +131,7 @@ class Endpoints:
             return lambda: self._vestibule(listener)
         return Endpoint(listener, self._any_broker(listener)).client
 
-    def _any_broker(self, listener: Listener) -> Callable[[], Target | None]:
+    def _any_broker(self, listener: Listener) -> Callable[[], DiscoveredBroker | None]:
         if listener.gateway is not None:
             assert self._cluster is not None
             return self._cluster.bootstrap_target
@@ -139,13 +139,13 @@ class Endpoints:
         broker = self._sidecar.target
         return lambda: broker
 
-    def _offer(self, broker: Target) -> None:
+    def _offer(self, broker: DiscoveredBroker) -> None:
         """A broker offers other versions than before."""
         assert broker.versions is not None
         for listener in self._listeners:
             listener.view(broker).offer(broker.versions)
 
-    def _joined(self, broker: Target) -> None:
+    def _joined(self, broker: DiscoveredBroker) -> None:
         """Open the broker's port before a client can be told of it."""
         assert broker.broker_id is not None
         for listener in self._listeners:
@@ -161,7 +161,9 @@ class Endpoints:
                     broker = self._cluster.targets[broker_id]
                     self._open(listener, listener.gateway, broker, broker_id)
 
-    def _open(self, listener: Listener, gateway: Gateway, broker: Target, broker_id: int) -> None:
+    def _open(
+        self, listener: Listener, gateway: Gateway, broker: DiscoveredBroker, broker_id: int
+    ) -> None:
         port = gateway.port_of(broker_id)
         if port is None or self._closed:
             return
@@ -197,7 +199,7 @@ class Endpoints:
         else:
             self._endpoints[listener.name, broker_id] = server
 
-    def _left(self, broker: Target) -> None:
+    def _left(self, broker: DiscoveredBroker) -> None:
         assert broker.broker_id is not None
         for listener in self._listeners:
             if listener.gateway is not None:
@@ -206,7 +208,7 @@ class Endpoints:
             if server is not None:
                 server.close()
 
-    def any_target(self) -> tuple[Target, bool] | None:
+    def any_target(self) -> tuple[DiscoveredBroker, bool] | None:
         """A broker to ask about the cluster, and whether it is the only one behind the proxy.
 
         None: none is ready.
@@ -220,7 +222,7 @@ class Endpoints:
         ready = next((one for one in known if one.ready), None)
         return None if ready is None else (ready, False)
 
-    def suspect(self, broker: Target) -> None:
+    def suspect(self, broker: DiscoveredBroker) -> None:
         """A broker could not be reached: look soon where it is and what it is."""
         for discovery in self._discoveries():
             if discovery.knows(broker):

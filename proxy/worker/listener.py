@@ -11,7 +11,7 @@ from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
 from proxy.connection.commands import CloseReason, Consult
-from proxy.connection.interfaces import Rights, Rules
+from proxy.connection.interfaces import ConnectionRights, ConnectionRules
 from proxy.log_rate_limit import Repeats
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import ClientSide
@@ -19,7 +19,7 @@ from proxy.ops.observer import SessionObserver
 from proxy.principals.mapping import PrincipalMapping
 from proxy.routing.broker_view import BrokerView
 from proxy.routing.brokers import Gateway
-from proxy.routing.discovery import Target
+from proxy.routing.discovery import DiscoveredBroker
 from proxy.scheduling.memory_budget import MAX_BYTES_OF_STRANGERS, MemoryBudget
 from proxy.tls.contexts import Tls
 from proxy.upstream.access import Access
@@ -65,7 +65,7 @@ class WorkerServices(Protocol):
         """Body of the answer to a request that needs the store, and the time (ns) for it."""
         ...
 
-    def suspect(self, broker: Target) -> None:
+    def suspect(self, broker: DiscoveredBroker) -> None:
         """A broker could not be reached, or does not let us in: look soon what it is."""
         ...
 
@@ -80,7 +80,7 @@ class Listener:
         office: WorkerServices,
         credentials: CredentialSource,
         fake_secret: bytes,
-        rights: Rights,
+        rights: ConnectionRights,
         open_connections: OpenConnections[Evictable],
         tls: Tls | None = None,
         quotas: QuotaService | None = None,
@@ -116,7 +116,7 @@ class Listener:
         self.gateway: Gateway | None = None
         """The addresses that clients are told; None: addresses are left as they are."""
         self.observer: SessionObserver
-        self.rules: Rules
+        self.rules: ConnectionRules
         self._credentials = credentials
         self._fake_secret = fake_secret
         self._rights = rights
@@ -145,7 +145,7 @@ class Listener:
         self.settings = settings
         self._policy = settings.enforcement_policy()
         self._mechanisms.update((name, self._mechanism(name, settings)) for name in self._offered)
-        self.rules = Rules(
+        self.rules = ConnectionRules(
             listener=settings.name,
             mechanisms=self._mechanisms,
             terms=self.terms,
@@ -171,7 +171,7 @@ class Listener:
             fake_secret=self._fake_secret,
         )
 
-    def view(self, broker: Target) -> BrokerView:
+    def view(self, broker: DiscoveredBroker) -> BrokerView:
         """What this listener's connections see of a broker."""
         key = (broker.host, broker.port) if broker.broker_id is None else broker.broker_id
         view = self.views.get(key)
@@ -205,7 +205,7 @@ class Listener:
         if line is not None:
             log.warning("listener %s: %s", self.name, line)
 
-    def upstream_failed(self, broker: Target, problem: str, its_words: str) -> None:
+    def upstream_failed(self, broker: DiscoveredBroker, problem: str, its_words: str) -> None:
         """A connection to a broker could not be opened, or the login on it failed.
 
         `its_words`: what the broker says of that, something else each time perhaps; empty: nothing.

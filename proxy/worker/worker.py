@@ -32,7 +32,7 @@ from proxy.net.read_buffer import ReadBuffer
 from proxy.ops.observer import SessionObserver
 from proxy.ops.sessions import Sessions
 from proxy.ops.worker_queries import serve_control
-from proxy.routing.discovery import Target
+from proxy.routing.discovery import DiscoveredBroker
 from proxy.scheduling.memory_budget import MemoryBudget
 from proxy.scheduling.steps import timed
 from proxy.scheduling.time_slices import TimeSlices
@@ -352,7 +352,7 @@ class Worker:
         body = await self._turns.run(timed(answer, steps_ns.append))
         return body, asking_ns + sum(steps_ns)
 
-    def suspect(self, broker: Target) -> None:
+    def suspect(self, broker: DiscoveredBroker) -> None:
         """A broker could not be reached, or does not let us in: look soon what it is."""
         self._routing.suspect(broker)
 

@@ -32,10 +32,15 @@ from proxy.connection.connection import Connection
 from proxy.connection.enforcement import EnforcementPolicy, Override
 from proxy.connection.frames import Route
 from proxy.connection.inflight import Answer
-from proxy.connection.interfaces import Quotas, Rights, Rules, Unjudged
+from proxy.connection.interfaces import (
+    ConnectionQuotas,
+    ConnectionRights,
+    ConnectionRules,
+    Unjudged,
+)
 from proxy.net.read_buffer import BUFFER_BYTES
 from proxy.routing.broker_view import BrokerView
-from proxy.routing.discovery import Target
+from proxy.routing.discovery import DiscoveredBroker
 from proxy.scheduling.memory_budget import MemoryBudget
 from proxy.scheduling.steps import LongTask, finish
 from proxy.wire.api_versions import ApiVersionsAnswers, UpstreamVersions
@@ -91,7 +96,7 @@ def everything(
     *, rewritten: frozenset[int] = frozenset({METADATA}), metered: bool = False
 ) -> Offer:
     """Every API in every version; responses of those in `rewritten` are `marked`. Made once."""
-    broker = Target(None, "broker", 9092, versions=VERSIONS)
+    broker = DiscoveredBroker(None, "broker", 9092, versions=VERSIONS)
     view = BrokerView(broker, resolve=None, metered=metered)
     for route in view.routes.values():
         if route.api_key in rewritten:
@@ -119,8 +124,8 @@ class Play:
         connects: bool = True,
         request_max_bytes: int = 104_857_600,
         sasl_max_receive_size: int = 524_288,
-        rights: Rights | None = None,
-        quotas: Quotas | None = None,
+        rights: ConnectionRights | None = None,
+        quotas: ConnectionQuotas | None = None,
         room: MemoryBudget | None = None,
         logs_in: bool = False,
     ) -> None:
@@ -156,7 +161,7 @@ class Play:
             mechanism_max_reauth_ms={},
             overrides=overrides,
         )
-        self.rules = Rules(
+        self.rules = ConnectionRules(
             listener="clients",
             mechanisms=self._mechanisms(keys or cache_of(ed_key())),
             terms=policy.terms_for,

@@ -13,7 +13,7 @@ import uvloop
 
 from proxy.connection.commands import Consult, DeriveKeys, SeekIdentity
 from proxy.connection.connection import Connection
-from proxy.connection.interfaces import Rights
+from proxy.connection.interfaces import ConnectionRights
 from proxy.net.handshake_errors import Met, Stranger, why
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import BrokerSide, ClientSide
@@ -173,7 +173,7 @@ def relayed(
     offer: Offer,
     receive_buffer: int | None = None,
     secured: Secured | None = None,
-    rights: Rights | None = None,
+    rights: ConnectionRights | None = None,
 ) -> Play:
     """Run `test` with a client of a relay in front of `broker`; return what was observed."""
     # by the relay's own clock: a machine that has been up for a day would find the keys too old

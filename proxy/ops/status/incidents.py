@@ -48,7 +48,7 @@ class Incident(NamedTuple):
     last_ms: int
 
 
-class Tally(NamedTuple):
+class IncidentCounts(NamedTuple):
     """What a principal met with since the worker started."""
 
     times: int
@@ -63,7 +63,7 @@ class Incidents:
 
     def __init__(self) -> None:
         self._by_kind: dict[str, OrderedDict[_Key, Incident]] = {}
-        self._by_principal: OrderedDict[str, dict[str, Tally]] = OrderedDict()
+        self._by_principal: OrderedDict[str, dict[str, IncidentCounts]] = OrderedDict()
 
     def note(self, incident: Incident) -> None:
         """Take in what happened."""
@@ -76,7 +76,7 @@ class Incidents:
         every = [one for kept in self._by_kind.values() for one in kept.values()]
         return sorted(every, key=lambda one: one.last_ms, reverse=True)
 
-    def of_principals(self) -> Mapping[str, Mapping[str, Tally]]:
+    def of_principals(self) -> Mapping[str, Mapping[str, IncidentCounts]]:
         """Return by principal and kind what was counted."""
         return self._by_principal
 
@@ -95,7 +95,7 @@ class Incidents:
         counted = self._by_principal.setdefault(principal, {})
         before = counted.get(incident.kind)
         times = incident.times + (before.times if before else 0)
-        counted[incident.kind] = Tally(times, incident.last_ms)
+        counted[incident.kind] = IncidentCounts(times, incident.last_ms)
         self._by_principal.move_to_end(principal)
         if len(self._by_principal) > MAX_PRINCIPALS:
             self._by_principal.popitem(last=False)

@@ -34,7 +34,7 @@ _KEYS: Final = {
 """Of a query, and which part of a selector each is."""
 
 
-class Workers(Protocol):
+class StatusSources(Protocol):
     """Who can be asked."""
 
     async def status(self) -> Mapping[int, Mapping[str, Any] | ProxyError]:
@@ -46,7 +46,7 @@ class Workers(Protocol):
         ...
 
 
-async def take_picture(workers: Workers) -> Picture:
+async def take_picture(workers: StatusSources) -> Picture:
     """Ask all workers; who does not answer is in the picture as not ready."""
     status, sessions = await asyncio.gather(workers.status(), workers.sessions(EVERY_SESSION))
     told: dict[int, WorkerFacts] = {}
@@ -66,7 +66,7 @@ async def take_picture(workers: Workers) -> Picture:
 class StatusPage:
     """Answers browsers and programs from one picture at a time."""
 
-    def __init__(self, workers: Workers, about: About) -> None:
+    def __init__(self, workers: StatusSources, about: About) -> None:
         self._workers = workers
         self._about = about
         self._round = asyncio.Lock()

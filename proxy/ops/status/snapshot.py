@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, Final, NamedTuple, Self
 
-from proxy.ops.status.incidents import Incident, Tally
+from proxy.ops.status.incidents import Incident, IncidentCounts
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts, SessionState
 
 MAX_NAMES: Final = 3
@@ -28,7 +28,7 @@ class WorkerFacts:
     """Why it cannot serve clients now; empty: it can."""
     listeners: list[dict[str, Any]] = field(default_factory=list)
     incidents: list[Incident] = field(default_factory=list)
-    principals: dict[str, dict[str, Tally]] = field(default_factory=dict)
+    principals: dict[str, dict[str, IncidentCounts]] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, message: Mapping[str, Any]) -> Self:
@@ -38,7 +38,7 @@ class WorkerFacts:
             listeners=message["listeners"],
             incidents=[Incident._make(row) for row in message["incidents"]],
             principals={
-                name: {kind: Tally._make(row) for kind, row in tallies.items()}
+                name: {kind: IncidentCounts._make(row) for kind, row in tallies.items()}
                 for name, tallies in message["principals"].items()
             },
         )
@@ -120,7 +120,7 @@ class Crowd(NamedTuple):
     principal: str | None
     """None: those that are not authenticated."""
     sessions: list[SessionFacts]
-    troubles: dict[str, Tally]
+    troubles: dict[str, IncidentCounts]
     """By kind of incident, since the workers started; those of closed sessions too."""
 
     def last_trouble_ms(self) -> int:
@@ -143,7 +143,7 @@ class Group:
     clients: Some
     """Client software with its version (KIP-511)."""
     client_ids: Some
-    troubles: dict[str, Tally]
+    troubles: dict[str, IncidentCounts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,13 +254,13 @@ def _some(names: Iterable[str | None]) -> Some:
     return Some(names=dict(found.most_common(MAX_NAMES)), more=max(0, len(found) - MAX_NAMES))
 
 
-def _troubles(picture: Picture) -> dict[str | None, dict[str, Tally]]:
-    merged: dict[str | None, dict[str, Tally]] = {}
+def _troubles(picture: Picture) -> dict[str | None, dict[str, IncidentCounts]]:
+    merged: dict[str | None, dict[str, IncidentCounts]] = {}
     for worker in picture.workers.values():
         for principal, tallies in worker.principals.items():
             known = merged.setdefault(principal, {})
             for kind, tally in tallies.items():
-                before = known.get(kind, Tally(0, 0))
+                before = known.get(kind, IncidentCounts(0, 0))
                 last_ms = max(before.last_ms, tally.last_ms)
-                known[kind] = Tally(before.times + tally.times, last_ms)
+                known[kind] = IncidentCounts(before.times + tally.times, last_ms)
     return merged

@@ -7,7 +7,7 @@ from kio.schema.errors import ErrorCode
 from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make
 from proxy.connection.long_requests import MAX_AT_ONCE
 from proxy.routing.broker_view import BrokerView
-from proxy.routing.discovery import Target
+from proxy.routing.discovery import DiscoveredBroker
 from proxy.wire.apis import FIND_COORDINATOR
 from proxy.wire.codec import decode, encode, response_type
 from tests.proxy.frames_given import request, response
@@ -20,7 +20,7 @@ KIND = response_type(FIND_COORDINATOR, VERSION)
 
 def gateway() -> Play:
     """A client behind a gateway, who has asked for coordinators twice."""
-    target = Target(1, "broker", 9092, versions=VERSIONS)
+    target = DiscoveredBroker(1, "broker", 9092, versions=VERSIONS)
     view = BrokerView(target, lambda node_id, _, __: ("gate", 9100 + node_id))
     play = logged_in(Play(offer=Offer(routes=view.routes, api_versions=view.api_versions)))
     play.received.clear()

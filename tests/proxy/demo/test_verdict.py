@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from proxy.demo.observed import Sessions
+from proxy.demo.observed import ObservedSessions
 from proxy.demo.report import Report
 from proxy.demo.verdict import INTRUDER, LEDGER, ORDERS, PAYMENTS, Counted, judge
 
@@ -16,17 +16,17 @@ REPORTS = {
     INTRUDER: Report(refused=3),
 }
 CLIENTS = {
-    PAYMENTS: Sessions(client_id=PAYMENTS, authentications=2, reauthentications=3),
-    ORDERS: Sessions(client_id=ORDERS, authentications=2, reauthentications=4),
-    LEDGER: Sessions(client_id=LEDGER, authentications=3, kills=2),
-    INTRUDER: Sessions(client_id=INTRUDER, refusals=3),
+    PAYMENTS: ObservedSessions(client_id=PAYMENTS, authentications=2, reauthentications=3),
+    ORDERS: ObservedSessions(client_id=ORDERS, authentications=2, reauthentications=4),
+    LEDGER: ObservedSessions(client_id=LEDGER, authentications=3, kills=2),
+    INTRUDER: ObservedSessions(client_id=INTRUDER, refusals=3),
 }
 COUNTED = Counted(reauthentications=7, kills=2, refusals=3)
 
 
 def complaints(
     reports: dict[str, Report] = REPORTS,
-    clients: dict[str, Sessions] = CLIENTS,
+    clients: dict[str, ObservedSessions] = CLIENTS,
     counted: Counted = COUNTED,
 ) -> list[str]:
     return [finding.text for finding in judge(reports, clients, counted) if not finding.good]

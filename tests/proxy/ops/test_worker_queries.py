@@ -11,7 +11,7 @@ from metrics.snapshot import Snapshot
 from proxy.errors import ProxyError
 from proxy.ops import worker_queries
 from proxy.ops.status.session_facts import Selector
-from proxy.ops.worker_queries import Answer, ControlError, Fleet, WorkerLink, serve_control
+from proxy.ops.worker_queries import Answer, ControlError, WorkerLink, WorkerPool, serve_control
 from tests.proxy.status_given import session
 from tests.proxy.waiting import PATIENCE_SECONDS
 
@@ -183,7 +183,7 @@ def test_a_line_without_end_is_not_gathered(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_fleet_reports_who_does_not_answer() -> None:
     async def run() -> None:
         pairs = [socket.socketpair() for _ in range(2)]
-        fleet = Fleet([await WorkerLink.open(n, ours) for n, (ours, _) in enumerate(pairs)])
+        fleet = WorkerPool([await WorkerLink.open(n, ours) for n, (ours, _) in enumerate(pairs)])
         served = await serve_control(pairs[0][1], answers)
         pairs[1][1].close()
         snapshots = await fleet.snapshots()
@@ -205,7 +205,7 @@ def test_a_scrape_waits_for_a_busy_worker(monkeypatch: pytest.MonkeyPatch) -> No
 
     async def run() -> None:
         ours, theirs = socket.socketpair()
-        fleet = Fleet([await WorkerLink.open(0, ours)])
+        fleet = WorkerPool([await WorkerLink.open(0, ours)])
         asking = asyncio.ensure_future(fleet.snapshots())
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(asking), 0.05)

@@ -14,8 +14,8 @@ from proxy.routing.discovery import (
     MAX_BACKOFF,
     VERSIONS_MAX_AGE,
     ClusterDiscovery,
+    DiscoveredBroker,
     SidecarDiscovery,
-    Target,
 )
 from proxy.upstream.access import Access
 from proxy.upstream.identity import PasswordIdentity
@@ -33,7 +33,7 @@ class Cluster:
         self.one, self.two = one, two
         self.joined: list[int | None] = []
         self.left: list[int | None] = []
-        self.told: list[Target] = []
+        self.told: list[DiscoveredBroker] = []
         self.discovery = ClusterDiscovery(
             [(HOST, one.port), (HOST, two.port)],
             metadata_max_age=300,
@@ -46,7 +46,7 @@ class Cluster:
         self.gateway = self.discovery.gateway("gate", PortRange(9100, 9199))
         self.show({1: (HOST, one.port), 2: (HOST, two.port)})
 
-    def _join(self, target: Target) -> None:
+    def _join(self, target: DiscoveredBroker) -> None:
         assert not target.ready, "its port is open before it can be used"
         self.joined.append(target.broker_id)
 
@@ -302,7 +302,7 @@ def test_a_broker_that_names_more_than_there_can_be_is_not_believed(
 def test_a_sidecar_asks_its_one_broker() -> None:
     async def run() -> None:
         async with FakeBroker() as broker:
-            told: list[Target] = []
+            told: list[DiscoveredBroker] = []
             discovery = SidecarDiscovery(
                 HOST,
                 broker.port,

@@ -20,7 +20,7 @@ from proxy.connection.commands import CloseReason, Consult
 from proxy.connection.connection import Connection
 from proxy.connection.interfaces import Unjudged
 from proxy.net.read_buffer import ReadBuffer
-from proxy.routing.discovery import Target
+from proxy.routing.discovery import DiscoveredBroker
 from proxy.scheduling.memory_budget import MemoryBudget
 from proxy.scheduling.time_slices import TimeSlices
 from proxy.tls.contexts import open_tls
@@ -103,7 +103,7 @@ class Office:
     async def consult(self, question: Consult) -> tuple[bytes, int]:
         raise AssertionError(f"no store is needed for {question}")
 
-    def suspect(self, broker: Target) -> None:
+    def suspect(self, broker: DiscoveredBroker) -> None:
         raise AssertionError(f"{broker} cannot be reached")
 
 
@@ -171,7 +171,7 @@ def listen(
         log: list[str] = []
         listener.observer = Witness(log)  # type: ignore[assignment]  # an observer, if not that one
         async with FakeBroker() as broker:
-            target = Target(None, "127.0.0.1", broker.port, versions=VERSIONS)
+            target = DiscoveredBroker(None, "127.0.0.1", broker.port, versions=VERSIONS)
             door = Endpoint(listener, lambda: target)
             server = await office.loop.create_server(door.client, sock=listening())
             port = server.sockets[0].getsockname()[1]

@@ -1,6 +1,12 @@
 """What is remembered of what went wrong, and that nobody can fill it."""
 
-from proxy.ops.status.incidents import MAX_OF_A_KIND, MAX_PRINCIPALS, Incident, Incidents, Tally
+from proxy.ops.status.incidents import (
+    MAX_OF_A_KIND,
+    MAX_PRINCIPALS,
+    Incident,
+    IncidentCounts,
+    Incidents,
+)
 
 USUAL = Incident(
     kind="failed",
@@ -23,7 +29,7 @@ def at(now_ms: int, incident: Incident = USUAL) -> Incident:
 def test_who_met_with_it_is_counted() -> None:
     incidents = Incidents()
     incidents.note(USUAL._replace(kind="denied", times=3))
-    assert incidents.of_principals() == {"User:alice": {"denied": Tally(3, 1_000)}}
+    assert incidents.of_principals() == {"User:alice": {"denied": IncidentCounts(3, 1_000)}}
 
 
 def test_what_repeats_is_counted() -> None:

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from proxy.ops.status import snapshot as pictures
-from proxy.ops.status.incidents import Tally
+from proxy.ops.status.incidents import IncidentCounts
 from proxy.ops.status.json_document import document
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts
 from proxy.ops.status.snapshot import Group, Picture, WorkerFacts
@@ -47,8 +47,8 @@ def test_of_many_names_the_most_frequent_are_named() -> None:
 
 
 def test_recent_trouble_comes_first_then_size() -> None:
-    def tallies(last_ms: int) -> dict[str, Tally]:
-        return {"denied": Tally(1, last_ms)}
+    def tallies(last_ms: int) -> dict[str, IncidentCounts]:
+        return {"denied": IncidentCounts(1, last_ms)}
 
     taken = picture(
         session(1, principal="User:small"),
@@ -69,7 +69,7 @@ def test_recent_trouble_comes_first_then_size() -> None:
 
 
 def test_what_workers_told_is_added_up() -> None:
-    failed = {"failed": Tally(2, 5), "denied": Tally(1, 9)}
+    failed = {"failed": IncidentCounts(2, 5), "denied": IncidentCounts(1, 9)}
     taken = picture(
         session(),
         worker0=WorkerFacts(
@@ -79,7 +79,7 @@ def test_what_workers_told_is_added_up() -> None:
         ),
         worker1=WorkerFacts(
             listeners=[listener(connections=4)],
-            principals={"User:alice": {"failed": Tally(3, 7)}},
+            principals={"User:alice": {"failed": IncidentCounts(3, 7)}},
             incidents=[incident(last_ms=2), incident(last_ms=3, principal="User:bob")],
         ),
         worker2=WorkerFacts(reasons=["worker 2 does not answer"]),
@@ -87,7 +87,7 @@ def test_what_workers_told_is_added_up() -> None:
     (clients,) = pictures.listeners(taken)
     assert (clients.connections, clients.max_connections) == (7, 10_000)
     (alice,) = groups(taken)
-    assert alice.troubles == {"failed": Tally(5, 7), "denied": Tally(1, 9)}
+    assert alice.troubles == {"failed": IncidentCounts(5, 7), "denied": IncidentCounts(1, 9)}
     assert [one.last_ms for one in pictures.incidents(taken)] == [3, 2, 1]
     assert [one.last_ms for one in pictures.incidents(taken, "User:alice")] == [2, 1]
     assert not taken.ready()
@@ -129,13 +129,13 @@ def test_a_row_survives_the_journey() -> None:
     worker = WorkerFacts(
         listeners=[listener()],
         incidents=[incident()],
-        principals={"User:a": {"failed": Tally(1, 2)}},
+        principals={"User:a": {"failed": IncidentCounts(1, 2)}},
     )
     told = {
         "reasons": [],
         "listeners": [listener()],
         "incidents": [incident()],
-        "principals": {"User:a": {"failed": Tally(1, 2)}},
+        "principals": {"User:a": {"failed": IncidentCounts(1, 2)}},
     }
     assert WorkerFacts.from_json(json.loads(json.dumps(told))) == worker
 
