@@ -65,7 +65,8 @@ class Outcome:
         self.reply: Final = reply
         """Body of the answer; None: no answer. For raw tokens the whole frame's content."""
         self.wants_keys: Final = wants_keys
-        """Look for newer signing keys, then call `keys_sought`; nothing else may be fed before."""
+        """Look for newer signing keys, then call `keys_refreshed`; nothing else may be fed
+        before."""
 
 
 SILENCE = Outcome()
@@ -151,7 +152,7 @@ class Session:
         """Take a bare token, as clients send it after SaslHandshake v0."""
         return self._step(None, token, now)
 
-    def keys_sought(self, now: float) -> Outcome:
+    def keys_refreshed(self, now: float) -> Outcome:
         """Offer the waiting token once more, whether newer keys were found or not."""
         assert self._pending_token is not None
         version, token = self._pending_token

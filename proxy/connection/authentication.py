@@ -9,9 +9,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from proxy.acl.model import Operation
-from proxy.connection.commands import CloseReason, Consult, SeekKeys
+from proxy.connection.commands import AnswerFromStore, CloseReason, RefreshKeys
 from proxy.connection.frames import REQUEST_HEAD, SIZE, Bytes, route_key
-from proxy.connection.pause_reasons import Hold
+from proxy.connection.pause_reasons import PauseReason
 from proxy.errors import ClientFault
 from proxy.wire import api_versions
 from proxy.wire.api_versions import ClientSoftware
@@ -85,7 +85,7 @@ _known_software: Final = lru_cache(maxsize=256)(api_versions.parse_request)
 """There are few libraries, and each says the same on all of its connections."""
 
 
-class Dialogue:
+class Authentication:
     """The proxy's own answers on one connection."""
 
     __slots__ = ("_connection", "waiting")
@@ -158,7 +158,7 @@ class Dialogue:
         elif isinstance(state, Authenticated) and answered_here(key, version):
             self.waiting = request
             authorized = self._may_administer(key, state.principal)
-            self._wait(Consult(request=request, authorized=authorized))
+            self._wait(AnswerFromStore(request=request, authorized=authorized))
         else:
             connection.end(CloseReason.UNSUPPORTED_API, now)
 
@@ -195,21 +195,21 @@ class Dialogue:
             self._connection.client_software_name = software.name[:MAX_CHARACTERS_KEPT]
             self._connection.client_software_version = software.version[:MAX_CHARACTERS_KEPT]
 
-    def _wait(self, command: SeekKeys | Consult) -> None:
+    def _wait(self, command: RefreshKeys | AnswerFromStore) -> None:
         """Take no further request until `command` was carried out."""
-        self._connection.hold(Hold.WAITING)
+        self._connection.hold(PauseReason.WAITING)
         self._connection.commands.append(command)
 
-    def consulted(self, body: bytes, now: float) -> None:
-        """The body of the answer to a `Consult` is there."""
+    def store_answered(self, body: bytes, now: float) -> None:
+        """The body of the answer to a `AnswerFromStore` is there."""
         assert self.waiting is not None
         request, self.waiting = self.waiting, None
         key = route_key(request.api_key, request.api_version)
         self._connection.send(response_frame(request, body), now, key)
-        self._connection.release(Hold.WAITING, now)
+        self._connection.release(PauseReason.WAITING, now)
 
     def misunderstood(self, now: float) -> None:
-        """The request of a `Consult` does not parse."""
+        """The request of a `AnswerFromStore` does not parse."""
         self.waiting = None
         self._connection.end(CloseReason.MALFORMED_FRAME, now)
 
@@ -218,7 +218,7 @@ class Dialogue:
         connection = self._connection
         if outcome.wants_keys:
             self.waiting = request
-            self._wait(SeekKeys())
+            self._wait(RefreshKeys())
             return
         frame = None
         if outcome.reply is not None:
@@ -238,8 +238,8 @@ class Dialogue:
         if isinstance(state, Authenticated) and not was_relaying:
             connection.authenticated(state, now)
 
-    def keys_sought(self, now: float) -> None:
+    def keys_refreshed(self, now: float) -> None:
         """The search for newer keys is over, whatever it found."""
         request, self.waiting = self.waiting, None
-        self._follow(self._connection.session.keys_sought(now), request, now)
-        self._connection.release(Hold.WAITING, now)
+        self._follow(self._connection.session.keys_refreshed(now), request, now)
+        self._connection.release(PauseReason.WAITING, now)

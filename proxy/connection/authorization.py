@@ -55,7 +55,7 @@ LOOKUP_VERSION: Final = 12
 """First Metadata version that takes ids without names (KIP-516)."""
 
 
-class Admission:
+class RequestAuthorization:
     """Judges the requests of one authenticated connection."""
 
     __slots__ = (

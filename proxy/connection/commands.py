@@ -94,12 +94,12 @@ class ResumeBroker:
 
 
 @dataclass(frozen=True, slots=True)
-class SeekKeys:
+class RefreshKeys:
     """Look for newer signing keys, then call `keys_sought`."""
 
 
 @dataclass(frozen=True, slots=True)
-class SeekIdentity:
+class GetIdentity:
     """Find out who we are to brokers, then tell `upstream_login`."""
 
 
@@ -111,7 +111,7 @@ class DeriveKeys:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Consult:
+class AnswerFromStore:
     """Answer a request that needs the store, off the event loop; then call `consulted`."""
 
     request: Request
@@ -166,10 +166,10 @@ Command = (
     | WakeAt
     | PauseBroker
     | ResumeBroker
-    | SeekKeys
-    | SeekIdentity
+    | RefreshKeys
+    | GetIdentity
     | DeriveKeys
-    | Consult
+    | AnswerFromStore
     | AwaitMemory
     | AwaitTurn
     | RunLongTask

@@ -5,8 +5,8 @@ No sockets, no clock. Laws:
 - Feed `requests.client_bytes` and `broker_bytes` with what was read, then carry out `commands`.
   Bytes that could not be dealt with yet are in `requests.rest` or `responses.rest`: they come
   before the next read.
-- A connection waits (`Hold`) or ends in one place, here; how frames are cut is `Requests`' and
-  `Responses`' business, what is said to the client is `Dialogue`'s.
+- A connection waits (`PauseReason`) or ends in one place, here; how frames are cut is `Requests`'
+  and `Responses`' business, what is said to the client is `Authentication`'s.
 - What ends a connection lets the requests before it be answered, as Kafka does, which takes a
   connection's requests one by one.
 """
@@ -14,7 +14,7 @@ No sockets, no clock. Laws:
 from collections.abc import Callable
 from math import inf
 
-from proxy.connection.authentication import Dialogue
+from proxy.connection.authentication import Authentication
 from proxy.connection.commands import (
     Close,
     CloseReason,
@@ -32,7 +32,7 @@ from proxy.connection.inflight import InFlight, Question
 from proxy.connection.interfaces import ConnectionRules, Observer, RequestTimer, UpstreamBroker
 from proxy.connection.life import Life, waits_for
 from proxy.connection.long_work import LongWork
-from proxy.connection.pause_reasons import Hold
+from proxy.connection.pause_reasons import PauseReason
 from proxy.connection.requests import Requests
 from proxy.connection.responses import Responses
 from proxy.connection.upstream_login import UpstreamLogin
@@ -99,7 +99,7 @@ class Connection:
         """The proxy's own, to the broker; None: the broker wants none."""
         self.stopwatch: RequestTimer | None = None
         """Measures the time that the connection takes; None: nobody pays for it."""
-        self.dialogue = Dialogue(self)
+        self.dialogue = Authentication(self)
         self.commands: list[Command] = []
         self.connected_at = self.active_at = now
         self.client_id: str | None = None
@@ -112,7 +112,7 @@ class Connection:
         """Whatever the observer keeps per connection."""
         self.observer = observer
         self.holds = 0
-        """Why the client is not read: bits of `Hold`."""
+        """Why the client is not read: bits of `PauseReason`."""
         self.client_is_full = False
         """Whether the client does not read its answers, and so the broker is not read."""
         self._end: Close | None = None
@@ -122,11 +122,11 @@ class Connection:
 
     def too_many_in_flight(self) -> None:
         """The client is owed more answers than it may be."""
-        self.hold(Hold.IN_FLIGHT)
+        self.hold(PauseReason.IN_FLIGHT)
 
     def connect(self) -> None:
         """A request is to be forwarded, and there is no broker yet."""
-        self.hold(Hold.NO_BROKER)
+        self.hold(PauseReason.NO_BROKER)
         self.commands.append(ConnectToBroker())
 
     def outlives_expiry(self, api_key: int, now: float) -> bool:
@@ -151,9 +151,9 @@ class Connection:
         else:
             self.requests.throttle.answer(frame, key, now, told_ms)
         if self.client_is_full:
-            self.hold(Hold.CLIENT_FULL)
+            self.hold(PauseReason.CLIENT_FULL)
         if self.inflight.owes_much:
-            self.hold(Hold.IN_FLIGHT)
+            self.hold(PauseReason.IN_FLIGHT)
 
     def authenticated(self, session: Authenticated, now: float) -> None:
         """An authentication or re-authentication succeeded."""
@@ -196,15 +196,15 @@ class Connection:
 
     def throttled(self, now: float) -> None:
         """The client used more than its quota: take no further request for a while."""
-        if self.closed or self.holds & Hold.THROTTLED:
+        if self.closed or self.holds & PauseReason.THROTTLED:
             return  # the timer sees that it takes longer
-        self.hold(Hold.THROTTLED)
+        self.hold(PauseReason.THROTTLED)
         self._end_throttling(now)
 
     @property
     def is_throttled(self) -> bool:
         """Whether the client is held for a quota."""
-        return self.holds & Hold.THROTTLED != 0
+        return self.holds & PauseReason.THROTTLED != 0
 
     def _end_throttling(self, now: float) -> None:
         throttle = self.requests.throttle
@@ -212,7 +212,7 @@ class Connection:
         if now < throttle.held_until:
             self.commands.append(WakeAt(throttle.held_until))
         else:
-            self.release(Hold.THROTTLED, now)
+            self.release(PauseReason.THROTTLED, now)
 
     # The broker's side
 
@@ -221,7 +221,7 @@ class Connection:
         self.requests.to_broker = to_broker
         if self.upstream_login is not None:
             self.upstream_login.begin()
-        self.release(Hold.NO_BROKER, now)
+        self.release(PauseReason.NO_BROKER, now)
 
     def ask(self, question: Question, frame: bytes) -> None:
         """Ask the broker something on behalf of the proxy, behind what was forwarded."""
@@ -249,8 +249,8 @@ class Connection:
             stopwatch.stop(now)
 
     def _answered_something(self, now: float) -> None:
-        if self.holds & Hold.IN_FLIGHT and self.inflight.owes_little:
-            self.release(Hold.IN_FLIGHT, now)
+        if self.holds & PauseReason.IN_FLIGHT and self.inflight.owes_little:
+            self.release(PauseReason.IN_FLIGHT, now)
         self.end_if_settled(now)
 
     # Backpressure
@@ -263,9 +263,9 @@ class Connection:
     def broker_full(self, full: bool, now: float) -> None:
         """The broker does not take more bytes for now, or takes them again."""
         if full:
-            self.hold(Hold.BROKER_FULL)
+            self.hold(PauseReason.BROKER_FULL)
         else:
-            self.release(Hold.BROKER_FULL, now)
+            self.release(PauseReason.BROKER_FULL, now)
 
     def client_full(self, full: bool, now: float) -> None:
         """The client does not take more bytes for now, or takes them again."""
@@ -273,10 +273,10 @@ class Connection:
         if self.requests.to_broker is not None:
             self.read_broker()
         if not full:
-            self.release(Hold.CLIENT_FULL, now)
+            self.release(PauseReason.CLIENT_FULL, now)
 
     def hold(self, reason: int) -> None:
-        """Take no further request until `reason`, a bit of `Hold`, is released."""
+        """Take no further request until `reason`, a bit of `PauseReason`, is released."""
         if not self.holds:
             self.commands.append(PauseClient())
         self.holds |= reason
@@ -401,7 +401,7 @@ class Connection:
         if self._end is None:
             self._end = Close(reason=reason, delay=delay, farewell=farewell)
             self._move_on(Life.ENDING)
-            self.hold(Hold.CLOSING)
+            self.hold(PauseReason.CLOSING)
             self.end_if_settled(now)
 
     def end_if_settled(self, now: float) -> None:
@@ -409,7 +409,7 @@ class Connection:
         if self.life == Life.SERVING or self.requests.mid_frame:
             return
         if self.life == Life.DRAINING:
-            self.hold(Hold.CLOSING)  # or what the client sends on would pile up
+            self.hold(PauseReason.CLOSING)  # or what the client sends on would pile up
         waited_for = waits_for(self.life, authenticated=self._authenticated_once)
         if not self.responses.settled or self.holds & waited_for:
             return

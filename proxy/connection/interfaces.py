@@ -13,14 +13,14 @@ from sasl.mechanism import Mechanism
 from sasl.states import Authenticated, Failed, Terms
 
 if TYPE_CHECKING:
-    from proxy.connection.authorization import Admission
+    from proxy.connection.authorization import RequestAuthorization
     from proxy.connection.connection import Connection
 
 
 class ConnectionRights(Protocol):
     """Who may do what; one for all connections of a worker."""
 
-    def admit(self, connection: "Connection", principal: str) -> "Admission | None":
+    def admit(self, connection: "Connection", principal: str) -> "RequestAuthorization | None":
         """Return who judges the requests of this connection from now on.
 
         None: its principal may do everything.
@@ -32,7 +32,7 @@ class ConnectionRights(Protocol):
         ...
 
 
-class Unjudged:
+class NoAuthorizer:
     """No authorizer: everybody may do everything, but only super users administer the proxy."""
 
     def __init__(self, super_users: Iterable[str] = ()) -> None:

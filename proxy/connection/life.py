@@ -17,7 +17,7 @@ written, but by the last row.
 
 from typing import Final
 
-from proxy.connection.pause_reasons import Hold
+from proxy.connection.pause_reasons import PauseReason
 
 
 class Life:
@@ -36,5 +36,5 @@ def waits_for(life: int, *, authenticated: bool) -> int:
     if life == Life.FINISHING and authenticated:
         return ~0
     if life == Life.DRAINING:
-        return Hold.WAITING | Hold.AUTHORIZING | Hold.BROKER_FULL
-    return Hold.BROKER_FULL
+        return PauseReason.WAITING | PauseReason.AUTHORIZING | PauseReason.BROKER_FULL
+    return PauseReason.BROKER_FULL

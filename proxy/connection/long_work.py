@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from proxy.connection.commands import AwaitMemory, AwaitTurn, CloseReason, RunLongTask, WakeAt
 from proxy.connection.long_requests import changed_in_steps
-from proxy.connection.pause_reasons import Hold
+from proxy.connection.pause_reasons import PauseReason
 from proxy.errors import BrokerFault
 from proxy.scheduling.memory_budget import LONG_BYTES, WAIT_SECONDS
 from proxy.scheduling.steps import LongTask, Steps
@@ -28,7 +28,7 @@ _BYTES_OF_A_PART: Final = 32
 _MAX_PARTS: Final = 16
 """Of a request: what could take longer is judged in steps."""
 
-_IN_NEED: Final = Hold.WAITING | Hold.AUTHORIZING | Hold.BROKER_FULL
+_IN_NEED: Final = PauseReason.WAITING | PauseReason.AUTHORIZING | PauseReason.BROKER_FULL
 """Why a client is held while its request is in memory."""
 
 Tell = Callable[[Callable[["Connection", float], None]], None]
@@ -74,7 +74,7 @@ class LongWork:
         self._spent += min(1 + size // _BYTES_OF_A_PART, _MAX_PARTS)
         if self._spent >= MAX_IN_A_TURN:
             self._spent = 0
-            self._connection.hold(Hold.TURN)
+            self._connection.hold(PauseReason.TURN)
             self._connection.commands.append(AwaitTurn())
 
     def await_turn(self, wait: Callable[[str, Callable[[], None]], object], tell: Tell) -> None:
@@ -92,7 +92,7 @@ class LongWork:
             self._take_room(self._who, size)
             self._be_patient(now)
             return True
-        self._connection.hold(Hold.NO_MEMORY)
+        self._connection.hold(PauseReason.NO_MEMORY)
         self._connection.commands.append(AwaitMemory(size))
         return False
 
@@ -131,12 +131,12 @@ class LongWork:
 
     def _go_on(self, connection: "Connection", now: float) -> None:
         self._be_patient(now)
-        connection.release(Hold.NO_MEMORY, now)
+        connection.release(PauseReason.NO_MEMORY, now)
 
     def release_memory(self, released: int = 0) -> None:
         """Leave the room if it is not needed any more, now that a hold is released."""
         if (
-            (released != Hold.NO_MEMORY or self._connection.holds)  # else it is needed now
+            (released != PauseReason.NO_MEMORY or self._connection.holds)  # else it is needed now
             and (self._room or self._room_of_strangers)
             and not self._connection.holds & _IN_NEED
             and self._connection.requests.gathered is None
@@ -154,7 +154,7 @@ class LongWork:
         if (
             self._room
             and now >= self._patient_until
-            and not connection.holds & Hold.AUTHORIZING
+            and not connection.holds & PauseReason.AUTHORIZING
             and connection.rules.room.is_wanted
         ):
             connection.finish(CloseReason.IDLE, now)
@@ -219,4 +219,4 @@ class LongWork:
 
 
 def _take_turn(connection: "Connection", now: float) -> None:
-    connection.release(Hold.TURN, now)
+    connection.release(PauseReason.TURN, now)

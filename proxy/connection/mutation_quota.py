@@ -30,7 +30,7 @@ from proxy.acl.decision import (
 )
 from proxy.acl.guards.entities import uuid_or_none
 from proxy.acl.topic_ids import CLIENT_ID, NO_ID, KnownTopics
-from proxy.connection.authorization import MAX_LOOKED_UP, Admission
+from proxy.connection.authorization import MAX_LOOKED_UP, RequestAuthorization
 from proxy.connection.commands import CloseReason
 from proxy.connection.frames import SIZE, route_key
 from proxy.connection.inflight import ASKED_ID
@@ -85,7 +85,7 @@ class MutationLimiter:
         self._target = target
         self._hold = hold
         self._last_read = last_read
-        self.admission = Admission(EVERYTHING, KnownTopics())
+        self.admission = RequestAuthorization(EVERYTHING, KnownTopics())
         """Judges the requests of a client whose other requests are not judged."""
 
     def limit(self, verdict: Verdict, pending: Pending) -> Stage[Verdict]:

@@ -3,7 +3,7 @@
 from typing import Final
 
 
-class Hold:
+class PauseReason:
     """Why a client is not being read: bits of `_hold`. No IntFlag, which is slow to test."""
 
     NO_BROKER: Final = 1

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from proxy.connection.pause_reasons import Hold
+from proxy.connection.pause_reasons import PauseReason
 from proxy.connection.throttling import Throttling
 from proxy.scheduling.steps import Steps, T, timed
 
@@ -11,7 +11,12 @@ if TYPE_CHECKING:
     from proxy.connection.connection import Connection
 
 _REQUEST_WAITS: Final = (
-    Hold.NO_BROKER | Hold.WAITING | Hold.NO_MEMORY | Hold.AUTHORIZING | Hold.LOGIN | Hold.TURN
+    PauseReason.NO_BROKER
+    | PauseReason.WAITING
+    | PauseReason.NO_MEMORY
+    | PauseReason.AUTHORIZING
+    | PauseReason.LOGIN
+    | PauseReason.TURN
 )
 """Why a client is held in front of a request that is to be answered: `resume` follows, or the
 answer itself."""

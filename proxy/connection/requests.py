@@ -48,7 +48,7 @@ from proxy.scheduling.memory_budget import LONG_OF_STRANGERS
 from proxy.wire.apis import PRODUCE, SASL_APIS, answered_here
 
 if TYPE_CHECKING:
-    from proxy.connection.authorization import Admission
+    from proxy.connection.authorization import RequestAuthorization
     from proxy.connection.connection import Connection
     from proxy.connection.throttling import Throttling
 
@@ -107,12 +107,13 @@ class Requests:
         """Whether no further request is to be taken for now."""
         self.rest = b""
         """What could not be dealt with yet; it comes before the next read."""
-        self.admission: Admission | None = None
+        self.admission: RequestAuthorization | None = None
         """Judges what is asked; None: nothing needs to be authorized. See `guard`."""
         self.relaying = False
         """Whether a session is authenticated and no re-authentication is under way."""
         self.nameless = False
-        """Whether the first request with a client id tells it: no login has. See `Dialogue`."""
+        """Whether the first request with a client id tells it: no login has. See
+        `Authentication`."""
         self.expires_at = inf
         """The last moment, in monotonic seconds, at which a request meets a living session."""
         self.renew_at = inf
@@ -177,7 +178,7 @@ class Requests:
         if started and stopwatch is not None:
             stopwatch.stop(now)
 
-    def guard(self, admission: "Admission | None") -> None:
+    def guard(self, admission: "RequestAuthorization | None") -> None:
         """Look closer at all requests again, and have `admission`, if any, authorize them."""
         self.admission = admission
         self.forget()
@@ -424,7 +425,7 @@ class Requests:
         return pos
 
     def _relay_allowed(
-        self, admission: "Admission", data: Bytes, pos: int, end: int, now: float
+        self, admission: "RequestAuthorization", data: Bytes, pos: int, end: int, now: float
     ) -> int:
         """Forward the frame at `pos` if a look at it shows that it is allowed.
 

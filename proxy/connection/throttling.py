@@ -23,7 +23,7 @@ from proxy.wire.fetch_bounds import lowered, max_bytes_of_fetch
 from proxy.wire.throttle_times import has_throttle_time, is_first, patch, patch_in_place
 
 if TYPE_CHECKING:
-    from proxy.connection.authorization import Admission
+    from proxy.connection.authorization import RequestAuthorization
     from proxy.connection.connection import Connection
     from proxy.connection.mutation_quota import MutationLimiter
 
@@ -63,7 +63,7 @@ class Throttling:
         else:
             self._connection.throttled(now)
 
-    def admission(self, api_key: int) -> "Admission | None":
+    def admission(self, api_key: int) -> "RequestAuthorization | None":
         """Return who takes a request that is not judged otherwise; None: it passes."""
         if self.mutations is None or api_key not in MUTATIONS:
             return None
@@ -184,7 +184,7 @@ def telling(owed: Route, throttle_time_ms: int) -> Amendment:
         return patch(api_key, api_version, changed, throttle_time_ms)
 
     def long_transform(size: int) -> LongTransform:
-        return TellingHead(owed, size, throttle_time_ms)
+        return ThrottledHead(owed, size, throttle_time_ms)
 
     in_passing = is_first(api_key, api_version) and (
         owed.long_transform is not None or owed.transform is None
@@ -192,7 +192,7 @@ def telling(owed: Route, throttle_time_ms: int) -> Amendment:
     return Amendment(owed, transform, long_transform if in_passing else None)
 
 
-class TellingHead:
+class ThrottledHead:
     """Tells the throttle time in the head of a response that is cut through."""
 
     __slots__ = ("_inner", "_owed", "_throttle_time_ms")

@@ -3,7 +3,8 @@
 No sockets, no clock. Laws:
 
 - Nothing of the client goes to a broker before the login is complete: the client is held
-  (`Hold.LOGIN`). Its requests before a renewed login are answered first, those behind it wait.
+  (`PauseReason.LOGIN`). Its requests before a renewed login are answered first, those behind it
+  wait.
 - Requests of the login stand in the queue among the client's own, between two whole frames.
 - A session is renewed when it is used, as Kafka's clients do it: one that nobody uses never ends.
 - What ends a login wrongly ends the connection: the client is never told half an answer.
@@ -14,9 +15,9 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from proxy.connection.commands import CloseReason, DeriveKeys, SeekIdentity, WakeAt
+from proxy.connection.commands import CloseReason, DeriveKeys, GetIdentity, WakeAt
 from proxy.connection.inflight import ASKED_ID, Question
-from proxy.connection.pause_reasons import Hold
+from proxy.connection.pause_reasons import PauseReason
 from proxy.wire.apis import response_body_at
 from proxy.wire.primitives import Malformed
 from proxy.wire.request import CLIENT_ID, request_frame
@@ -56,8 +57,8 @@ class UpstreamLogin:
     def begin(self) -> None:
         """Log in, or log in again, before anything else is sent."""
         self._connection.requests.renew_at = inf
-        self._connection.hold(Hold.LOGIN)
-        self._connection.commands.append(SeekIdentity())
+        self._connection.hold(PauseReason.LOGIN)
+        self._connection.commands.append(GetIdentity())
 
     def identified(self, exchange: ClientExchange, now: float) -> None:
         """Who we are is known."""
@@ -135,7 +136,7 @@ class UpstreamLogin:
         if session_lifetime_ms:
             lasts = session_lifetime_ms / 1000 * random.uniform(*RENEW_AFTER)  # noqa: S311 - no secret
             connection.requests.renew_at = now + max(MIN_INTERVAL, lasts)
-        connection.release(Hold.LOGIN, now)
+        connection.release(PauseReason.LOGIN, now)
 
 
 def _body(route: Question, content: bytes) -> bytes:

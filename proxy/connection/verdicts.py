@@ -12,7 +12,7 @@ from proxy.connection.commands import CloseReason
 from proxy.connection.fingerprints import MAX_FINGERPRINTED_BYTES, Basis, Span, all_but
 from proxy.connection.frames import FORWARD_UNANSWERED, REQUEST_HEAD, SIZE, Route, route_key
 from proxy.connection.inflight import Question
-from proxy.connection.pause_reasons import Hold
+from proxy.connection.pause_reasons import PauseReason
 from proxy.connection.stages import Pending, Stage, Verdict, Wait, Work
 from proxy.errors import BrokerFault, ClientFault
 from proxy.wire.apis import FETCH, METADATA, MUTATIONS, OFFSET_COMMIT, PRODUCE, SHARE_FETCH
@@ -21,16 +21,16 @@ from proxy.wire.primitives import INT16
 from proxy.wire.request import Request, parse_request, response_frame
 
 if TYPE_CHECKING:
-    from proxy.connection.authorization import Admission
+    from proxy.connection.authorization import RequestAuthorization
     from proxy.connection.connection import Connection
     from proxy.connection.mutation_quota import MutationLimiter
 
 _JUDGED_ANEW: Final = frozenset({PRODUCE, FETCH, SHARE_FETCH, *MUTATIONS})
-"""APIs of which a look (`Admission.look`) says what may pass, or nothing does."""
+"""APIs of which a look (`RequestAuthorization.look`) says what may pass, or nothing does."""
 
 
 def decide(
-    admission: "Admission", limiter: "MutationLimiter | None", pending: Pending
+    admission: "RequestAuthorization", limiter: "MutationLimiter | None", pending: Pending
 ) -> Stage[Verdict]:
     """May it, and does it exceed what may be changed?"""
     verdict = yield from admission.judge(pending)
@@ -70,7 +70,9 @@ class Verdicts:
         if told_ms and throttle is not None:
             throttle.hold(now)
 
-    def _decide(self, admission: "Admission", content: bytes, told_ms: int, now: float) -> None:
+    def _decide(
+        self, admission: "RequestAuthorization", content: bytes, told_ms: int, now: float
+    ) -> None:
         try:
             request = parse_request(content)
         except ClientFault:
@@ -97,7 +99,7 @@ class Verdicts:
             self._carry_out(done.value, pending.request, told_ms, now)
         except BrokerFault:
             connection.finish(CloseReason.BROKER_FAULT, now)
-        connection.release((Hold.WAITING | Hold.AUTHORIZING) & ~waits, now)
+        connection.release((PauseReason.WAITING | PauseReason.AUTHORIZING) & ~waits, now)
 
     def _wait(self, wait: Wait, stage: Stage[Verdict], pending: Pending, told_ms: int) -> int:
         """Have the client wait; return the reason, which the next `_go_on` releases."""
@@ -107,15 +109,15 @@ class Verdicts:
             self._go_on(stage, pending, told_ms, came, now)
 
         if isinstance(wait, Work):
-            connection.hold(Hold.AUTHORIZING)
+            connection.hold(PauseReason.AUTHORIZING)
             connection.long_work.do(wait.steps, wait.size, go_on)
-            return Hold.AUTHORIZING
-        connection.hold(Hold.WAITING)
+            return PauseReason.AUTHORIZING
+        connection.hold(PauseReason.WAITING)
         if route_key(METADATA, wait.api_version) in connection.target.routes:
             connection.ask(Question(METADATA, wait.api_version, go_on), wait.frame)
         else:
             go_on(None, pending.now)
-        return connection.holds & (Hold.WAITING | Hold.AUTHORIZING)
+        return connection.holds & (PauseReason.WAITING | PauseReason.AUTHORIZING)
 
     # What the verdict says
 

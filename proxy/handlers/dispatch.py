@@ -3,7 +3,7 @@
 from time import thread_time_ns
 from typing import Final
 
-from proxy.connection.commands import Consult
+from proxy.connection.commands import AnswerFromStore
 from proxy.handlers.acl_changes import Acls
 from proxy.scheduling.steps import Steps
 from proxy.store import Store, UserStore
@@ -23,7 +23,7 @@ CHANGES: Final = frozenset(
 
 
 def ask(
-    question: Consult, store: Store, users: UserStore, acls: Acls | None
+    question: AnswerFromStore, store: Store, users: UserStore, acls: Acls | None
 ) -> bytes | Steps[bytes]:
     """Return the body of the answer, or what is left to do for it, which needs no store.
 
@@ -48,7 +48,7 @@ def ask(
 
 
 def timed_ask(
-    question: Consult, store: Store, users: UserStore, acls: Acls | None
+    question: AnswerFromStore, store: Store, users: UserStore, acls: Acls | None
 ) -> tuple[bytes | Steps[bytes], int]:
     """Do what `ask` does; return the time (ns) of this thread, too, without what it waited for."""
     began = thread_time_ns()

@@ -20,22 +20,22 @@ from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from proxy.connection.commands import (
+    AnswerFromStore,
     AwaitMemory,
     AwaitTurn,
     Close,
     CloseReason,
     Command,
     ConnectToBroker,
-    Consult,
     CountAuthenticated,
     DeriveKeys,
+    GetIdentity,
     PauseBroker,
     PauseClient,
+    RefreshKeys,
     ResumeBroker,
     ResumeClient,
     RunLongTask,
-    SeekIdentity,
-    SeekKeys,
     WakeAt,
 )
 from proxy.connection.connection import Connection
@@ -71,11 +71,11 @@ class RelayHost(Protocol):
         """Look for newer keys of the connection's listener; call `keys_sought`."""
         ...
 
-    def log_in(self, client: "ClientSide", step: SeekIdentity | DeriveKeys) -> None:
+    def log_in(self, client: "ClientSide", step: GetIdentity | DeriveKeys) -> None:
         """Do what the login to a broker needs; tell `upstream_login`."""
         ...
 
-    def consult(self, client: "ClientSide", question: Consult) -> None:
+    def consult(self, client: "ClientSide", question: AnswerFromStore) -> None:
         """Have `question` answered off the loop, the stopwatch told the time; call `consulted`."""
         ...
 
@@ -306,11 +306,11 @@ class ClientSide(_Side):
         match command:
             case ConnectToBroker():
                 self._shell.connect(self)
-            case SeekKeys():
+            case RefreshKeys():
                 self._shell.seek_keys(self)
-            case SeekIdentity() | DeriveKeys():
+            case GetIdentity() | DeriveKeys():
                 self._shell.log_in(self, command)
-            case Consult():
+            case AnswerFromStore():
                 self._shell.consult(self, command)
             case AwaitTurn():
                 self._shell.await_turn(self)

@@ -18,7 +18,7 @@ from proxy.acl.denial_log import DenialNotice, Denials
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Operation
 from proxy.acl.topic_ids import KnownTopics
-from proxy.connection.authorization import Admission
+from proxy.connection.authorization import RequestAuthorization
 from proxy.connection.connection import Connection
 from proxy.handlers.acl_changes import Acls
 from proxy.store import Store
@@ -61,14 +61,14 @@ class Authorization:
         self._denials = Denials()
         self._topics: KnownTopics = {}
 
-    def admit(self, connection: Connection, principal: str) -> Admission | None:
+    def admit(self, connection: Connection, principal: str) -> RequestAuthorization | None:
         """Return who judges the requests of a connection from now on; None: a super user's."""
         if principal in self._super_users:
             return None
         authority = self._authorizer.authority(principal, connection.peer_host)
         admission = connection.requests.admission
         if admission is None:
-            return Admission(
+            return RequestAuthorization(
                 authority,
                 self._topics,
                 asks=partial(self._asks, connection),

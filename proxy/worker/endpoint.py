@@ -8,7 +8,7 @@ from time import monotonic
 from typing import cast
 
 from proxy.config.tls import SecurityProtocol
-from proxy.connection.commands import CloseReason, Consult, DeriveKeys, SeekIdentity
+from proxy.connection.commands import AnswerFromStore, CloseReason, DeriveKeys, GetIdentity
 from proxy.connection.connection import Connection
 from proxy.connection.upstream_login import UpstreamLogin
 from proxy.errors import ClientFault
@@ -182,15 +182,15 @@ class Endpoint:
     async def _seek_keys(self, client: ClientSide) -> None:
         if self._listener.keys is not None:
             await self._listener.keys.refresh()
-        client.tell(lambda connection, now: connection.dialogue.keys_sought(now))
+        client.tell(lambda connection, now: connection.dialogue.keys_refreshed(now))
 
-    def log_in(self, client: ClientSide, step: SeekIdentity | DeriveKeys) -> None:
+    def log_in(self, client: ClientSide, step: GetIdentity | DeriveKeys) -> None:
         """Do what a login to the broker needs."""
         self._services.spawn(self._log_in(client, step))
 
-    async def _log_in(self, client: ClientSide, step: SeekIdentity | DeriveKeys) -> None:
+    async def _log_in(self, client: ClientSide, step: GetIdentity | DeriveKeys) -> None:
         try:
-            if isinstance(step, SeekIdentity):
+            if isinstance(step, GetIdentity):
                 await self._identify_us(client)
             else:
                 await _derive(client, step)
@@ -207,11 +207,11 @@ class Endpoint:
         exchange = await identity.exchange()
         client.tell(lambda connection, now: _login(connection).identified(exchange, now))
 
-    def consult(self, client: ClientSide, question: Consult) -> None:
+    def consult(self, client: ClientSide, question: AnswerFromStore) -> None:
         """Have a request answered that needs the store."""
         self._services.spawn(self._consult(client, question))
 
-    async def _consult(self, client: ClientSide, question: Consult) -> None:
+    async def _consult(self, client: ClientSide, question: AnswerFromStore) -> None:
         try:
             body, spent_ns = await self._services.consult(question)
         except ClientFault:
@@ -228,7 +228,7 @@ class Endpoint:
         assert client.connection is not None
         if (stopwatch := client.connection.stopwatch) is not None:
             stopwatch.add(spent_ns, monotonic())
-        client.tell(lambda connection, now: connection.dialogue.consulted(body, now))
+        client.tell(lambda connection, now: connection.dialogue.store_answered(body, now))
 
     def await_turn(self, client: ClientSide) -> None:
         """Have others served before a client that had much done."""

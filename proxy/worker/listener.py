@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
-from proxy.connection.commands import CloseReason, Consult
+from proxy.connection.commands import AnswerFromStore, CloseReason
 from proxy.connection.interfaces import ConnectionRights, ConnectionRules
 from proxy.log_rate_limit import Repeats
 from proxy.net.read_buffer import ReadBuffer
@@ -61,7 +61,7 @@ class WorkerServices(Protocol):
         """Run something beside the data path."""
         ...
 
-    async def consult(self, question: Consult) -> tuple[bytes, int]:
+    async def consult(self, question: AnswerFromStore) -> tuple[bytes, int]:
         """Body of the answer to a request that needs the store, and the time (ns) for it."""
         ...
 

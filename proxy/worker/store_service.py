@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
-from proxy.connection.commands import Consult
+from proxy.connection.commands import AnswerFromStore
 from proxy.errors import ProxyError
 from proxy.handlers.dispatch import CHANGES, timed_ask
 from proxy.scheduling.steps import Steps
@@ -156,7 +156,7 @@ class Storekeeper:
         if self._authorization is not None and self._authorization.take_over():
             self._rights_changed()
 
-    async def consult(self, question: Consult) -> tuple[bytes | Steps[bytes], int]:
+    async def consult(self, question: AnswerFromStore) -> tuple[bytes | Steps[bytes], int]:
         """Answer a request, or say what is left to do for it. Raises what `ask` does.
 
         Returns the time (ns) that it took a thread, too.
@@ -180,7 +180,7 @@ class Storekeeper:
             self._take_over_acls()
         return answer
 
-    def _threads(self, question: Consult) -> ThreadPoolExecutor:
+    def _threads(self, question: AnswerFromStore) -> ThreadPoolExecutor:
         if not question.authorized:
             return self._refusals
         return self._changes if question.request.api_key in CHANGES else self._questions

@@ -24,9 +24,9 @@ from proxy import config
 from proxy.acl.model import AuthorizerMode
 from proxy.child_process.lifeline import heed_parent
 from proxy.connection import connection
-from proxy.connection.commands import Consult
+from proxy.connection.commands import AnswerFromStore
 from proxy.connection.connection import Connection
-from proxy.connection.interfaces import Unjudged
+from proxy.connection.interfaces import NoAuthorizer
 from proxy.errors import ConfigError
 from proxy.net.read_buffer import ReadBuffer
 from proxy.ops.observer import SessionObserver
@@ -86,7 +86,7 @@ class Worker:
         """Whether the last configuration file that it was to take was none."""
         self._authorization = self._make_authorization()
         self._quotas = self._make_quotas()
-        self._rights = self._authorization or Unjudged(settings.authorizer.super_users)
+        self._rights = self._authorization or NoAuthorizer(settings.authorizer.super_users)
         self._storekeeper = Storekeeper(
             self._store,
             self._users,
@@ -343,7 +343,7 @@ class Worker:
 
     # Requests that need the store
 
-    async def consult(self, question: Consult) -> tuple[bytes, int]:
+    async def consult(self, question: AnswerFromStore) -> tuple[bytes, int]:
         """Answer a request about ACLs, quotas or SCRAM credentials; tell the time (ns) for it."""
         answer, asking_ns = await self._storekeeper.consult(question)
         if isinstance(answer, bytes):

@@ -152,7 +152,7 @@ class Fuzzer:
             case 5 if (
                 play.connection.dialogue.waiting is not None and play.connection.requests.relaying
             ):
-                play.tell(lambda connection, now: connection.dialogue.consulted(b"", now))
+                play.tell(lambda connection, now: connection.dialogue.store_answered(b"", now))
             case 6:
                 play.tell(Connection.broker_closed)
             case _:

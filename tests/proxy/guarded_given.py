@@ -3,7 +3,7 @@
 from typing import Any
 
 from proxy.acl.topic_ids import KnownTopics
-from proxy.connection.authorization import Admission
+from proxy.connection.authorization import RequestAuthorization
 from proxy.connection.connection import Connection
 from proxy.scheduling.memory_budget import MemoryBudget
 from tests.proxy.acl.guards.given import Rights
@@ -17,8 +17,8 @@ class Judge:
         self.rights = Rights(frozenset().union(*allowed))
         self.topics: KnownTopics = {} if known is None else known
 
-    def admit(self, connection: Connection, _principal: str) -> Admission:
-        return Admission(self.rights, self.topics, forget=connection.requests.forget)
+    def admit(self, connection: Connection, _principal: str) -> RequestAuthorization:
+        return RequestAuthorization(self.rights, self.topics, forget=connection.requests.forget)
 
     def is_super_user(self, _principal: str) -> bool:
         return False

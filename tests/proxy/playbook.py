@@ -11,21 +11,21 @@ from functools import cache
 from typing import Final
 
 from proxy.connection.commands import (
+    AnswerFromStore,
     AwaitMemory,
     AwaitTurn,
     Close,
     Command,
     ConnectToBroker,
-    Consult,
     CountAuthenticated,
     DeriveKeys,
+    GetIdentity,
     PauseBroker,
     PauseClient,
+    RefreshKeys,
     ResumeBroker,
     ResumeClient,
     RunLongTask,
-    SeekIdentity,
-    SeekKeys,
     WakeAt,
 )
 from proxy.connection.connection import Connection
@@ -36,7 +36,7 @@ from proxy.connection.interfaces import (
     ConnectionQuotas,
     ConnectionRights,
     ConnectionRules,
-    Unjudged,
+    NoAuthorizer,
 )
 from proxy.net.read_buffer import BUFFER_BYTES
 from proxy.routing.broker_view import BrokerView
@@ -165,7 +165,7 @@ class Play:
             listener="clients",
             mechanisms=self._mechanisms(keys or cache_of(ed_key())),
             terms=policy.terms_for,
-            rights=rights or Unjudged(),
+            rights=rights or NoAuthorizer(),
             sasl_max_receive_size=sasl_max_receive_size,
             request_max_bytes=request_max_bytes,
             authentication_timeout=10.0,
@@ -300,9 +300,9 @@ class Play:
                 self.log.append("connect")
                 if self.connects:
                     self.broker_connects()
-            case SeekKeys():
+            case RefreshKeys():
                 self.log.append("seek keys")
-            case Consult():
+            case AnswerFromStore():
                 self.log.append(f"consult {name_of(command.request.api_key)}")
             case WakeAt(when):
                 self.wakes_at = when
@@ -314,12 +314,12 @@ class Play:
                 self._work_long(command)
 
     def _work_long(
-        self, command: AwaitMemory | AwaitTurn | RunLongTask | SeekIdentity | DeriveKeys
+        self, command: AwaitMemory | AwaitTurn | RunLongTask | GetIdentity | DeriveKeys
     ) -> None:
         match command:
             case AwaitTurn():
                 self.connection.long_work.await_turn(self._wait, self.tell)
-            case SeekIdentity() | DeriveKeys():
+            case GetIdentity() | DeriveKeys():
                 self.log.append(type(command).__name__)
             case AwaitMemory(size):
                 self.log.append(f"seek room for {size}")

@@ -11,7 +11,7 @@ from typing import Final
 
 import uvloop
 
-from proxy.connection.commands import Consult, DeriveKeys, SeekIdentity
+from proxy.connection.commands import AnswerFromStore, DeriveKeys, GetIdentity
 from proxy.connection.connection import Connection
 from proxy.connection.interfaces import ConnectionRights
 from proxy.net.handshake_errors import Met, Stranger, why
@@ -119,10 +119,10 @@ class Shell:
     def seek_keys(self, client: ClientSide) -> None:
         raise AssertionError(f"no key is missing for {client}")
 
-    def log_in(self, client: ClientSide, step: SeekIdentity | DeriveKeys) -> None:
+    def log_in(self, client: ClientSide, step: GetIdentity | DeriveKeys) -> None:
         raise AssertionError(f"no login is needed for {step} of {client}")
 
-    def consult(self, client: ClientSide, question: Consult) -> None:
+    def consult(self, client: ClientSide, question: AnswerFromStore) -> None:
         raise AssertionError(f"no store is needed for {question} of {client}")
 
     def await_turn(self, client: ClientSide) -> None:

@@ -7,7 +7,7 @@ from proxy.acl.index import AclIndex
 from proxy.acl.model import AuthorizerMode
 from proxy.acl.topic_ids import KnownTopics
 from proxy.connection.allowed_topics import MAX_NAME_BYTES, MAX_TOPICS
-from proxy.connection.authorization import Admission
+from proxy.connection.authorization import RequestAuthorization
 from proxy.connection.connection import Connection
 from tests.proxy.acl.index_given import ADDRESS, ALICE, PREFIXED, WRITE, acl
 from tests.proxy.connection.test_authorization import produce
@@ -25,8 +25,8 @@ class Crowd:
         self.plays: list[Play] = []
         self.topics: KnownTopics = {}
 
-    def admit(self, connection: Connection, _principal: str) -> Admission:
-        return Admission(
+    def admit(self, connection: Connection, _principal: str) -> RequestAuthorization:
+        return RequestAuthorization(
             self.authorizer.authority(ALICE, ADDRESS),
             self.topics,
             forget=connection.requests.forget,

@@ -6,7 +6,7 @@ That Kafka answers the same is `tests/kafka/test_without_sasl.py`'s to say.
 import pytest
 
 from proxy.connection.connection import Connection
-from proxy.connection.interfaces import Unjudged
+from proxy.connection.interfaces import NoAuthorizer
 from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tests.proxy.frames_given import (
     api_versions,
@@ -103,7 +103,7 @@ def test_until_it_is_admitted_nothing_passes() -> None:
 def test_rights_are_asked_for_by_the_principal(super_users: tuple[str, ...]) -> None:
     asked: list[str] = []
 
-    class Rights(Unjudged):
+    class Rights(NoAuthorizer):
         def admit(self, _connection: Connection, principal: str) -> None:
             asked.append(principal)
 

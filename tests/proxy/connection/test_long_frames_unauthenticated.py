@@ -77,7 +77,7 @@ def test_who_waits_for_keys_still_has_it() -> None:
     assert first.take() == ["seek keys"]
     second.client(long(bearer()))
     assert second.take() == REFUSED
-    first.tell(lambda c, now: c.dialogue.keys_sought(now))
+    first.tell(lambda c, now: c.dialogue.keys_refreshed(now))
     third = stranger(room, 3)
     third.client(long(bearer()))
     assert third.session.principal == "User:alice"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.connection.connection import Connection
-from proxy.connection.pause_reasons import Hold
+from proxy.connection.pause_reasons import PauseReason
 from proxy.scheduling.memory_budget import LONG_BYTES, WAIT_SECONDS, MemoryBudget
 from proxy.wire.apis import CREATE_ACLS
 from tests.proxy.frames_given import request
@@ -99,7 +99,9 @@ def test_it_is_left_when_the_broker_has_taken_the_request() -> None:
     assert len(second.play.deliberations) == 1
 
 
-@pytest.mark.parametrize("reason", [Hold.THROTTLED, Hold.CLIENT_FULL, Hold.IN_FLIGHT])
+@pytest.mark.parametrize(
+    "reason", [PauseReason.THROTTLED, PauseReason.CLIENT_FULL, PauseReason.IN_FLIGHT]
+)
 def test_a_client_that_is_held_for_another_reason_does_not_keep_it(reason: int) -> None:
     room = MemoryBudget()
     first, second = Describer(room), Describer(room)
@@ -119,11 +121,11 @@ def test_who_is_held_when_there_is_room_asks_for_it_again() -> None:
     frame = describe(1, more=MUCH)
     for one in (first, second, third):
         one.play.client(frame)
-    second.play.tell(lambda connection, _: connection.hold(Hold.THROTTLED))
+    second.play.tell(lambda connection, _: connection.hold(PauseReason.THROTTLED))
     first.play.think()
     third.play.think()
     assert third.play.to_broker == frame, "it does not wait for who is held"
-    second.play.tell(lambda connection, now: connection.release(Hold.THROTTLED, now))
+    second.play.tell(lambda connection, now: connection.release(PauseReason.THROTTLED, now))
     second.play.think()
     assert second.play.to_broker == frame
 

@@ -152,7 +152,7 @@ class TestWhatIsAnsweredHere:
         body = bytes(4) + b"and so on"
         assert play.connection.stopwatch is not None
         play.connection.stopwatch.add(MUCH_NS, play.now)
-        play.tell(lambda connection, now: connection.dialogue.consulted(body, now))
+        play.tell(lambda connection, now: connection.dialogue.store_answered(body, now))
         assert play.received[-1].endswith(b"and so on")
         assert told_ms(play) == held_ms(play) == MAX_MS
 

@@ -56,7 +56,7 @@ def test_the_session_is_renewed_at_the_next_request_behind_most_of_it(lifetime_m
     assert play.take() == ["to broker: Fetch v12 #4"]
     play.now = renewed_at + 0.125
     play.client(fetch(5), fetch(6))
-    assert play.take() == ["SeekIdentity"]
+    assert play.take() == ["GetIdentity"]
     identify(play)
     play.broker(response(4), offers("PLAIN"))
     assert play.take() == [
@@ -102,14 +102,14 @@ def test_a_login_begins_behind_a_whole_frame() -> None:
     play.client(long[3_000:4_000])
     assert play.take() == []
     play.client(long[4_000:], fetch(5))
-    assert play.take() == ["to broker: Produce v9 #4", "SeekIdentity"]
+    assert play.take() == ["to broker: Produce v9 #4", "GetIdentity"]
 
 
 def test_a_re_authentication_of_the_clients_own_waits_as_well() -> None:
     play = connected(60_000)
     play.now = play.connection.requests.renew_at + 1
     play.client(handshake(4, OAUTHBEARER))
-    assert play.take() == ["SeekIdentity"]
+    assert play.take() == ["GetIdentity"]
     log_in(play)
     assert play.take()[-1] == "to client: #4 handshake error 0"
     play.client(authenticate(5, bearer()))

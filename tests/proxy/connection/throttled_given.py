@@ -5,7 +5,7 @@ from typing import Any
 
 from proxy.acl.topic_ids import KnownTopics
 from proxy.config import Quotas
-from proxy.connection.authorization import Admission
+from proxy.connection.authorization import RequestAuthorization
 from proxy.connection.connection import Connection
 from proxy.quota.model import QuotaEntity, QuotaKey
 from proxy.quota.shared_memory import UsageTable
@@ -90,8 +90,8 @@ class Judged:
         self.rights = Rights(frozenset().union(*allowed))
         self.topics: KnownTopics = {}
 
-    def admit(self, connection: Connection, _principal: str) -> Admission:
-        return Admission(self.rights, self.topics, forget=connection.requests.forget)
+    def admit(self, connection: Connection, _principal: str) -> RequestAuthorization:
+        return RequestAuthorization(self.rights, self.topics, forget=connection.requests.forget)
 
     def is_super_user(self, _principal: str) -> bool:
         return False

@@ -17,7 +17,7 @@ def waiting_play() -> Play:
     """A client has asked for something, and the broker is connected but knows nobody yet."""
     play = logged_in(Play(logs_in=True))
     play.client(fetch(3))
-    assert play.take() == ["connect", "SeekIdentity"]
+    assert play.take() == ["connect", "GetIdentity"]
     return play
 
 

@@ -15,7 +15,7 @@ from kio.schema.alter_user_scram_credentials.v0.request import (
 from kio.static.primitive import i8
 
 from proxy.acl.model import AclFilter
-from proxy.connection.commands import Consult
+from proxy.connection.commands import AnswerFromStore
 from proxy.quota.model import QuotaKey
 from proxy.store import Store, open_store
 from proxy.wire.apis import (
@@ -86,7 +86,7 @@ ITEMS = {
 }
 
 
-def outcomes(asked: Consult, items: str, reading: Reading) -> list[tuple[str, str | None]]:
+def outcomes(asked: AnswerFromStore, items: str, reading: Reading) -> list[tuple[str, str | None]]:
     body, _ = asyncio.run(reading.keeper.consult(asked))
     assert isinstance(body, bytes)
     response: Any = decode(response_type(asked.request.api_key, asked.request.api_version), body)

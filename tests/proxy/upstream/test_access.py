@@ -15,7 +15,7 @@ from metrics import registry
 from metrics.metric import Metric
 from metrics.snapshot import Snapshot
 from proxy.config import Config, from_mapping
-from proxy.connection.interfaces import Unjudged
+from proxy.connection.interfaces import NoAuthorizer
 from proxy.upstream.access import Access, open_access
 from proxy.worker.endpoints import Endpoints
 from proxy.worker.listener import Listener
@@ -172,7 +172,7 @@ def routed(port: int, **settings: str) -> Endpoints:
         office=office,
         credentials=alice(),
         fake_secret=FAKE_SECRET,
-        rights=Unjudged(),
+        rights=NoAuthorizer(),
         open_connections=room_for(100),
     )
     return Endpoints(office.spawn, config, [front], office.access, {})

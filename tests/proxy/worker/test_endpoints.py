@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from proxy.config import from_mapping
-from proxy.connection.interfaces import Unjudged
+from proxy.connection.interfaces import NoAuthorizer
 from proxy.net.ports import BrokerPorts
 from proxy.upstream.access import open_access
 from proxy.worker.endpoints import Endpoints
@@ -42,7 +42,7 @@ def routed(broker: FakeBroker, first: int) -> tuple[Endpoints, Listener]:
         office=office,
         credentials=alice(),
         fake_secret=FAKE_SECRET,
-        rights=Unjudged(),
+        rights=NoAuthorizer(),
         open_connections=room_for(100),
     )
     (settings,) = config.listeners

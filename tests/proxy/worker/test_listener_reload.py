@@ -10,7 +10,7 @@ import pytest
 from proxy.config import from_mapping
 from proxy.config.listener import Listener as Settings
 from proxy.connection.connection import Connection
-from proxy.connection.interfaces import Unjudged
+from proxy.connection.interfaces import NoAuthorizer
 from proxy.worker.listener import Listener
 from sasl.states import Enforcement
 from tests.proxy.frames_given import authenticate, bearer, fetch, handshake
@@ -50,7 +50,7 @@ def opened(directory: Path, **changes: object) -> Listener:
         office=Office(),
         credentials=alice(),
         fake_secret=FAKE_SECRET,
-        rights=Unjudged(),
+        rights=NoAuthorizer(),
         open_connections=room_for(100),
     )
 

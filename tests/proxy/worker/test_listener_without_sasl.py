@@ -16,9 +16,9 @@ from cryptography.x509.oid import NameOID
 
 from proxy.config import from_mapping
 from proxy.config.listener import Listener as Settings
-from proxy.connection.commands import CloseReason, Consult
+from proxy.connection.commands import AnswerFromStore, CloseReason
 from proxy.connection.connection import Connection
-from proxy.connection.interfaces import Unjudged
+from proxy.connection.interfaces import NoAuthorizer
 from proxy.net.read_buffer import ReadBuffer
 from proxy.routing.discovery import DiscoveredBroker
 from proxy.scheduling.memory_budget import MemoryBudget
@@ -100,7 +100,7 @@ class Office:
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(self.loop.create_task(work))
 
-    async def consult(self, question: Consult) -> tuple[bytes, int]:
+    async def consult(self, question: AnswerFromStore) -> tuple[bytes, int]:
         raise AssertionError(f"no store is needed for {question}")
 
     def suspect(self, broker: DiscoveredBroker) -> None:
@@ -164,7 +164,7 @@ def listen(
             office=office,
             credentials=alice(),
             fake_secret=FAKE_SECRET,
-            rights=Unjudged(),
+            rights=NoAuthorizer(),
             open_connections=room_for(100),
             tls=tls,
         )
