@@ -12,7 +12,7 @@ MAX_CAUSES: Final = 200
 """Lines a minute."""
 
 
-class Repeats:
+class LogRateLimit:
     """Remembers when each cause was last told, and how often it was passed over since."""
 
     def __init__(self) -> None:

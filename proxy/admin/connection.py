@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from proxy.admin.errors import BrokerUnavailable
 from proxy.errors import BrokerFault
-from proxy.upstream.api_versions import introduce
+from proxy.upstream.api_versions import ask_api_versions
 from proxy.wire.apis import response_body_at
 from proxy.wire.batch_describe import response_type
 from proxy.wire.codec import decode, encode
@@ -94,7 +94,7 @@ class AdminConnection:
     async def api_versions(self) -> dict[int, tuple[int, int]]:
         """Ask what the broker offers."""
         try:
-            offered = await introduce(_SOFTWARE_NAME, self.exchange)
+            offered = await ask_api_versions(_SOFTWARE_NAME, self.exchange)
         except BrokerFault as fault:
             raise await self._broken(fault.reason) from None
         return dict(offered.apis)

@@ -24,7 +24,7 @@ from time import monotonic
 from typing import Final
 
 from proxy.child_process.heartbeats import BEAT_EVERY, Heartbeat, Watch
-from proxy.log_rate_limit import Repeats
+from proxy.log_rate_limit import LogRateLimit
 from proxy.worker.acceptor_link import OFFER, OWN, RESET, Entrance, Link
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class Acceptor:
         """What is accepted from, by file descriptor."""
         self._waiting: deque[tuple[Entrance, socket.socket]] = deque()
         """Connections that no worker can take now."""
-        self._repeats = Repeats()
+        self._repeats = LogRateLimit()
         self._look_at = self._accept_at = 0.0
         if any(peer.heartbeat.beats for peer in peers):  # the first to offer shall not have all
             self._accept_at = monotonic() + GATHER

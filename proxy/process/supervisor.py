@@ -34,10 +34,12 @@ from proxy.quota.window import WindowConfig
 from proxy.store import Begun, StoreError, open_store
 from proxy.store.in_use import StoreInUse
 from proxy.tls.contexts import open_tls
-from proxy.upstream.correlation_id import WATCHWORD as WATCHWORD  # to be the same in all workers
+from proxy.upstream.correlation_id import (
+    OWN_CORRELATION_ID as OWN_CORRELATION_ID,  # to be the same in all workers
+)
 from proxy.worker.acceptor_link import Link
 from proxy.worker.connection_limits import Shared as SharedConnections
-from proxy.worker.inputs import Handover, WorkerInputs
+from proxy.worker.inputs import SharedConfiguration, WorkerInputs
 
 log = logging.getLogger(__name__)
 
@@ -65,14 +67,14 @@ class Server:
         self._acceptor = Heartbeat()
         self._listening: dict[str, socket.socket] = {}
         """By listener name: the sockets of their addresses."""
-        self._handover = Handover()
+        self._handover = SharedConfiguration()
         self._workers = [
             WorkerInputs(
                 number,
                 connections,
                 broker_ports=self._broker_ports,
                 tls=tls,
-                handover=self._handover,
+                shared_configuration=self._handover,
                 usage=usage,
                 link=Link(len(config.listeners)) if config.workers > 1 else None,
                 acceptor=self._acceptor,

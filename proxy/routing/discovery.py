@@ -20,7 +20,7 @@ from itertools import count
 from typing import Final
 
 from proxy.errors import BrokerFault, LoginRefused
-from proxy.log_rate_limit import Repeats
+from proxy.log_rate_limit import LogRateLimit
 from proxy.routing.brokers import BrokerTable, Gateway, Ports
 from proxy.upstream.access import Access
 from proxy.upstream.service_connection import fetch_api_versions, fetch_metadata
@@ -81,7 +81,7 @@ class DiscoveredBroker:
         return self._asked_at is None or now - self._asked_at >= VERSIONS_MAX_AGE
 
     async def refresh(
-        self, now: float, access: Access, repeats: Repeats
+        self, now: float, access: Access, repeats: LogRateLimit
     ) -> UpstreamVersions | None:
         """Ask what it offers; None: it did not answer, which the log says as often as `repeats`."""
         self._asked_at = now  # first, so that a `suspect` in the meantime is not forgotten
@@ -112,7 +112,7 @@ class Discovery(ABC):
         self._access = access
         self._on_versions = on_versions
         self._woken = asyncio.Event()
-        self._repeats = Repeats()
+        self._repeats = LogRateLimit()
         """Not each target's own: of those that clients dial in vain there is always a new one."""
         self._logged_unreachable = False
         """Whether the log's last word is that no broker can be reached."""

@@ -16,7 +16,7 @@ from proxy.wire.api_versions import (
 from proxy.wire.apis import API_VERSIONS
 
 
-async def introduce(
+async def ask_api_versions(
     software_name: str, request: Callable[[int, int, bytes], Awaitable[bytes]]
 ) -> UpstreamVersions:
     """Ask what there is: in our highest version, then in the broker's, at last in v0 (KIP-511).

@@ -6,5 +6,5 @@ It is chosen when this module is first imported, which the parent process does b
 import secrets
 from typing import Final
 
-WATCHWORD: Final = secrets.randbelow(2**31)
+OWN_CORRELATION_ID: Final = secrets.randbelow(2**31)
 """The correlation id of the questions that the proxy itself asks of brokers."""

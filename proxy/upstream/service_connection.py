@@ -14,8 +14,8 @@ from typing import Final, TypeVar
 from proxy.errors import BrokerFault, LoginRefused
 from proxy.net.handshake_errors import HANGS_UP, answers_tls, why
 from proxy.upstream.access import Access
-from proxy.upstream.api_versions import introduce
-from proxy.upstream.correlation_id import WATCHWORD
+from proxy.upstream.api_versions import ask_api_versions
+from proxy.upstream.correlation_id import OWN_CORRELATION_ID
 from proxy.upstream.identity import UpstreamIdentity
 from proxy.upstream.login import log_in
 from proxy.wire import api_versions, metadata
@@ -112,7 +112,7 @@ async def _open(
 def is_question_of_ours(frame: bytes) -> bool:
     """Whether a request is one of those above, of whichever of our workers."""
     return frame[4:12] in {
-        INT16.pack(API_VERSIONS) + INT16.pack(version) + INT32.pack(WATCHWORD)
+        INT16.pack(API_VERSIONS) + INT16.pack(version) + INT32.pack(OWN_CORRELATION_ID)
         for version in range(api_versions.HIGHEST_VERSION + 1)
     }
 
@@ -124,11 +124,11 @@ class ServiceConnection:
         self._reader = reader
         self._writer = writer
         self.offered: UpstreamVersions
-        """What the broker says that it can, since `introduce`."""
+        """What the broker says that it can, since `ask_api_versions`."""
 
     async def introduce(self) -> None:
         """Ask what it offers."""
-        self.offered = await introduce(CLIENT_ID, self.request)
+        self.offered = await ask_api_versions(CLIENT_ID, self.request)
 
     async def log_in(self, identity: UpstreamIdentity) -> None:
         """Log in as the proxy."""
@@ -155,7 +155,7 @@ class ServiceConnection:
 
         `most`: bytes that it may have.
         """
-        self._writer.write(request_frame(api_key, api_version, WATCHWORD, CLIENT_ID, body))
+        self._writer.write(request_frame(api_key, api_version, OWN_CORRELATION_ID, CLIENT_ID, body))
         prefix = await self._reader.readexactly(4)
         if answers_tls(prefix):
             raise BrokerFault("it speaks TLS; set upstream.security.protocol: SSL")
@@ -163,7 +163,7 @@ class ServiceConnection:
         if not INT32.size <= size <= most:
             raise BrokerFault(f"an answer of {size} bytes")
         answer = await self._reader.readexactly(size)
-        if INT32.unpack_from(answer)[0] != WATCHWORD:
+        if INT32.unpack_from(answer)[0] != OWN_CORRELATION_ID:
             raise BrokerFault("an answer to another request")
         return answer[INT32.size :]
 

@@ -38,7 +38,7 @@ class DenialObserver(Protocol):
         ...
 
 
-class Authorization:
+class AclService:
     """Who may do what, for all connections of one worker. Used by its event loop."""
 
     def __init__(

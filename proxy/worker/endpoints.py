@@ -25,7 +25,7 @@ from proxy.upstream.access import Access
 from proxy.worker.accepted_connections import AcceptedConnections, Served
 from proxy.worker.endpoint import Endpoint
 from proxy.worker.listener import Listener
-from proxy.worker.supervision import unending
+from proxy.worker.supervision import supervised
 
 log = logging.getLogger(__name__)
 
@@ -83,13 +83,13 @@ class Endpoints:
         `listening` has the sockets of these addresses, if they are accepted here.
         """
         if self._identity is not None:
-            self._spawn(unending(self._identity.run))
+            self._spawn(supervised(self._identity.run))
         now = asyncio.get_running_loop().time()
         for listener in self._listeners:
             self._map(listener)
         for discovery in self._discoveries():
             await discovery.look(now)
-            self._spawn(unending(discovery.run))
+            self._spawn(supervised(discovery.run))
         for listener in self._listeners:
             sock = listening.get(listener.name)
             await self._serve(listener, None, sock, self._entrance(listener))

@@ -23,7 +23,7 @@ _DIGEST: Final = hashlib.sha256().digest_size
 _LONGEST: Final = 2**31
 
 
-class Handover:
+class SharedConfiguration:
     """Memory that the parent shares with its workers; to be made before they are started.
 
     Whoever takes what is being put gets nothing of it, and is told by another signal.
@@ -61,7 +61,7 @@ class WorkerInputs:
     broker_ports: Mapping[str, BrokerPorts] = field(default_factory=dict)
     """By listener name; the same for all workers."""
     tls: TlsOfAll = field(default_factory=lambda: TlsOfAll(listeners={}))
-    handover: Handover = field(default_factory=Handover)
+    shared_configuration: SharedConfiguration = field(default_factory=SharedConfiguration)
     """Where it finds the configuration at SIGHUP."""
     begun: Begun | None = None
     """The store that the proxy began with; None: it has not begun yet."""

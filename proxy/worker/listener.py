@@ -12,7 +12,7 @@ from metrics.snapshot import Snapshot
 from proxy import config
 from proxy.connection.commands import AnswerFromStore, CloseReason
 from proxy.connection.interfaces import ConnectionRights, ConnectionRules
-from proxy.log_rate_limit import Repeats
+from proxy.log_rate_limit import LogRateLimit
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import ClientSide
 from proxy.ops.observer import SessionObserver
@@ -87,7 +87,7 @@ class Listener:
     ) -> None:
         """`tls`: what clients are met with; None: they speak without. `quotas`: None: none."""
         self.tls = tls
-        self.repeats = Repeats()
+        self.repeats = LogRateLimit()
         self.protocol = settings.security_protocol
         """As the proxy was started: no reload lets anybody in who was to log in."""
         self.sasl = settings.sasl

@@ -16,7 +16,7 @@ from proxy import config
 from proxy.connection.connection import Connection
 from proxy.connection.request_time import Stopwatch
 from proxy.connection.throttling import Throttling
-from proxy.log_rate_limit import Repeats
+from proxy.log_rate_limit import LogRateLimit
 from proxy.quota.callback import Cluster, configured_callback
 from proxy.quota.meter import Count
 from proxy.quota.model import QuotaKey
@@ -65,7 +65,7 @@ class QuotaService:
         self._applied = self._stored.quotas
         self._generation = self._quotas.generation
         self._clock = clock
-        self._repeats = Repeats()
+        self._repeats = LogRateLimit()
 
     # Connections
 
@@ -154,7 +154,7 @@ class QuotaService:
         self._log(throttled.quota_type.value, throttled.tags, throttled.throttle_time_ms)
 
     def _log(self, key: QuotaKey, tags: Tags, throttle_time_ms: int) -> None:
-        """Log it, once a minute for each quota, and no more than `Repeats` lets pass."""
+        """Log it, once a minute for each quota, and no more than `LogRateLimit` lets pass."""
         named = {name: value for name, value in tags.items() if value}
         who = ascii(entry_of_tags(named)[:MAX_NAME_LOGGED])[1:-1]
         verb = "is" if self._mode is Mode.ENFORCE else "would be"

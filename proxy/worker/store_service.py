@@ -34,7 +34,7 @@ from proxy.worker.quota_service import QuotaService
 
 if TYPE_CHECKING:
     from proxy.store.brokers.administration import Brokers
-    from proxy.worker.acl_service import Authorization
+    from proxy.worker.acl_service import AclService
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ def open_store_to_share(
     return open_store(settings.store.url, brokers, begun=begun)
 
 
-class Storekeeper:
+class StoreService:
     """Used by the event loop of a worker; what waits for a disk is done beside it."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Storekeeper:
         store: Store,
         users: UserStore,
         credentials: CachedCredentials,
-        authorization: "Authorization | None",
+        authorization: "AclService | None",
         quotas: QuotaService | None,
         *,
         rights_changed: Callable[[], None],

@@ -14,7 +14,7 @@ PAUSE: Final = 1.0
 """Seconds after a mistake."""
 
 
-async def unending(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+async def supervised(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Do `work` until it ends by itself; log what else ends it, and begin anew."""
     while True:
         try:

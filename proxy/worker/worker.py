@@ -44,12 +44,12 @@ from proxy.worker.connection_limits import ConnectionLimits, OpenConnections
 from proxy.worker.endpoints import Endpoints
 from proxy.worker.listener import Listener
 from proxy.worker.quota_service import QuotaService
-from proxy.worker.store_service import Storekeeper, open_store_to_share
-from proxy.worker.supervision import unending
+from proxy.worker.store_service import StoreService, open_store_to_share
+from proxy.worker.supervision import supervised
 from proxy.worker.work_queues import WorkQueues
 
 if TYPE_CHECKING:
-    from proxy.worker.acl_service import Authorization
+    from proxy.worker.acl_service import AclService
     from proxy.worker.inputs import WorkerInputs
 
 log = logging.getLogger(__name__)
@@ -82,12 +82,12 @@ class Worker:
         self._store = open_store_to_share(settings, given.tls.upstream, given.begun)
         self._users = open_users(settings.store.users_file, self._store)
         self._credentials = CachedCredentials(self._users)
-        self._is_stale = given.handover.take() == b""
+        self._is_stale = given.shared_configuration.take() == b""
         """Whether the last configuration file that it was to take was none."""
         self._authorization = self._make_authorization()
         self._quotas = self._make_quotas()
         self._rights = self._authorization or NoAuthorizer(settings.authorizer.super_users)
-        self._storekeeper = Storekeeper(
+        self._storekeeper = StoreService(
             self._store,
             self._users,
             self._credentials,
@@ -175,13 +175,13 @@ class Worker:
             self._settings.quotas, self._store, self._given.usage, self._given.number
         )
 
-    def _make_authorization(self) -> "Authorization | None":
+    def _make_authorization(self) -> "AclService | None":
         settings = self._settings.authorizer
         if settings.mode is AuthorizerMode.OFF:
             return None
-        from proxy.worker.acl_service import Authorization  # with 16 MiB of schemas
+        from proxy.worker.acl_service import AclService  # with 16 MiB of schemas
 
-        return Authorization(settings, self._store, observer=self._observer_of)
+        return AclService(settings, self._store, observer=self._observer_of)
 
     def _observer_of(self, connection: Connection) -> SessionObserver:
         name = connection.rules.listener
@@ -202,7 +202,7 @@ class Worker:
             self._events.start()
         for listener in self._listeners:
             if listener.keys is not None:
-                self.spawn(unending(listener.keys.run))
+                self.spawn(supervised(listener.keys.run))
         await self._open_until_stopped()
         await self._drain()
         if self._authorization is not None:
@@ -230,9 +230,9 @@ class Worker:
         """Let clients in, as soon as it is known what they may do."""
         await self._storekeeper.known()
         await self._routing.open(self._given.listening)
-        self.spawn(unending(self._tick))
-        self.spawn(unending(self._storekeeper.follow))
-        self.spawn(unending(self._follow_cluster))
+        self.spawn(supervised(self._tick))
+        self.spawn(supervised(self._storekeeper.follow))
+        self.spawn(supervised(self._follow_cluster))
         if self._given.tls.all:
             self.spawn(follow_certificates(self._given.tls))
         if self._given.number == 0:
@@ -318,7 +318,7 @@ class Worker:
                 await asyncio.sleep(0)
 
     def _reload(self) -> None:
-        text = self._given.handover.take()
+        text = self._given.shared_configuration.take()
         if text is None:
             return
         self._is_stale = True

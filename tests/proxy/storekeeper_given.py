@@ -22,8 +22,8 @@ from proxy.wire.apis import (
     DESCRIBE_USER_SCRAM_CREDENTIALS,
 )
 from proxy.wire.request import Request
-from proxy.worker.acl_service import Authorization
-from proxy.worker.store_service import Storekeeper
+from proxy.worker.acl_service import AclService
+from proxy.worker.store_service import StoreService
 from tests.proxy.acl.api_cases import asking, creation
 from tests.proxy.acl.api_given import create_body, describe_body
 
@@ -67,9 +67,9 @@ class Reading:
         users = users or shared
         self.credentials = CachedCredentials(users)
         settings = Authorizer.model_validate({"mode": AuthorizerMode.ENFORCE})
-        self.authorization = Authorization(settings, shared, observer=cast(Any, None))
+        self.authorization = AclService(settings, shared, observer=cast(Any, None))
         self.judged_anew = 0
-        self.keeper = Storekeeper(
+        self.keeper = StoreService(
             shared,
             users,
             self.credentials,

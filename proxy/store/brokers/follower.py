@@ -23,7 +23,7 @@ from proxy.child_process.heartbeats import Heartbeat
 from proxy.child_process.lifeline import heed_parent
 from proxy.config import QuotasMode
 from proxy.errors import ProxyError
-from proxy.log_rate_limit import Repeats
+from proxy.log_rate_limit import LogRateLimit
 from proxy.quota.model import Quotas
 from proxy.routing.discovery import FIRST_BACKOFF, MAX_AFTER_REFUSAL, MAX_BACKOFF
 from proxy.store.brokers.administration import Administration, why
@@ -62,7 +62,7 @@ class Follower:
         self._wants_quotas = settings.quotas.mode is not QuotasMode.OFF
         self._admin = Administration(settings.upstream, access)
         self._shown = _Shown()
-        self._repeats = Repeats()
+        self._repeats = LogRateLimit()
 
     async def run(self) -> None:
         """Ask until cancelled."""

@@ -10,7 +10,7 @@ import pytest
 from metrics.snapshot import Snapshot
 from proxy.errors import BrokerFault, LoginRefused
 from proxy.upstream.access import Access
-from proxy.upstream.correlation_id import WATCHWORD
+from proxy.upstream.correlation_id import OWN_CORRELATION_ID
 from proxy.upstream.service_connection import (
     LARGEST_ANSWER,
     ServiceConnection,
@@ -131,7 +131,7 @@ def test_a_login_whose_answer_has_a_broken_header() -> None:
     async def conversation() -> None:
         reader = asyncio.StreamReader()
         for answer in (handshake_response(0, ("PLAIN",)), b"\x05"):
-            content = struct.pack(">i", WATCHWORD) + answer
+            content = struct.pack(">i", OWN_CORRELATION_ID) + answer
             reader.feed_data(struct.pack(">i", len(content)) + content)
         connection = ServiceConnection(reader, cast(asyncio.StreamWriter, Sent()))
         connection.offered = UpstreamVersions(apis={36: (0, 2)})

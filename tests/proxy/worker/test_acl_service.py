@@ -16,7 +16,7 @@ from proxy.config import Authorizer
 from proxy.connection.connection import Connection
 from proxy.store import StoreError, open_store
 from proxy.wire.codec import decode, encode, response_type
-from proxy.worker.acl_service import MAX_NAME_LOGGED, Authorization
+from proxy.worker.acl_service import MAX_NAME_LOGGED, AclService
 from tests.proxy.acl.guards.test_metadata import asking, telling
 from tests.proxy.frames_given import request, response
 from tests.proxy.playbook import Play, everything, logged_in
@@ -71,7 +71,7 @@ class Office:
                 "auto.create.topics.enable": brokers_make_topics,
             }
         )
-        self.authorization = Authorization(
+        self.authorization = AclService(
             settings, cast(Any, self.store), observer=lambda _: self.told
         )
         offer = everything(rewritten=frozenset())
@@ -126,7 +126,7 @@ def test_a_store_that_cannot_be_read_at_start_is_an_error() -> None:
     store = Failing(None, broken=True)
     settings = Authorizer.model_validate({"mode": "enforce"})
     with pytest.raises(StoreError):
-        Authorization(settings, cast(Any, store), observer=lambda _: Told())
+        AclService(settings, cast(Any, store), observer=lambda _: Told())
 
 
 def test_a_super_user_is_judged_by_nobody_until_it_is_none(store: Failing) -> None:

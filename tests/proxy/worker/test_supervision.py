@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from proxy.worker import supervision as module
-from proxy.worker.supervision import unending
+from proxy.worker.supervision import supervised
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def test_a_mistake_is_logged_and_is_not_its_end(caplog: pytest.LogCaptureFixture
         if begun < 3:
             raise KeyError("a mistake")
 
-    asyncio.run(unending(work))
+    asyncio.run(supervised(work))
     assert begun == 3, "twice by mistake, and then by itself"
     assert [record.exc_info is not None for record in caplog.records] == [True, True]
     assert {record.levelno for record in caplog.records} == {logging.ERROR}
@@ -34,7 +34,7 @@ def test_it_ends_with_its_worker() -> None:
         await asyncio.Event().wait()
 
     async def main() -> None:
-        task = asyncio.create_task(unending(for_ever))
+        task = asyncio.create_task(supervised(for_ever))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -16,7 +16,7 @@ from proxy import config
 from proxy.handlers import dispatch
 from proxy.worker import store_service, worker
 from proxy.worker.connection_limits import Shared
-from proxy.worker.inputs import Handover, WorkerInputs
+from proxy.worker.inputs import SharedConfiguration, WorkerInputs
 from tests.proxy.routing.fake_broker import FakeBroker
 from tests.proxy.storekeeper_given import describe_question
 from tests.proxy.waiting import PATIENCE_SECONDS, until
@@ -145,12 +145,12 @@ def test_a_reload_takes_what_the_parent_judged(tmp_path: Path) -> None:
             (listener,) = one._listeners
 
             def reloaded(text: str) -> tuple[str, bool]:
-                given.handover.put(text.encode())
+                given.shared_configuration.put(text.encode())
                 one._reload()
                 terms = listener.terms("User:alice", "SCRAM-SHA-256")
                 return terms.enforcement, one._is_stale
 
-            assert given.handover.take() is None
+            assert given.shared_configuration.take() is None
             right = path.read_text().replace("observe", "probe")
             path.write_text("listeners: [")
             assert reloaded(right) == ("probe", False)
@@ -158,9 +158,11 @@ def test_a_reload_takes_what_the_parent_judged(tmp_path: Path) -> None:
             path.write_text(right.replace("probe", "enforce"))
             one._reload()
             assert reloaded(right) == ("probe", False)
-            anew = WorkerInputs(0, Shared.of_processes(1, [100]), handover=given.handover)
+            anew = WorkerInputs(
+                0, Shared.of_processes(1, [100]), shared_configuration=given.shared_configuration
+            )
             with anew.control, anew.scrape:
-                given.handover.put(b"")
+                given.shared_configuration.put(b"")
                 other = worker.Worker(path, settings, anew)
                 assert other._is_stale
                 await end(other)
@@ -170,10 +172,10 @@ def test_a_reload_takes_what_the_parent_judged(tmp_path: Path) -> None:
 
 
 def test_what_is_just_being_put_is_not_taken() -> None:
-    handover = Handover()
-    handover.put(b"whole")
-    os.truncate(f"/proc/self/fd/{handover._file}", 34)
-    assert handover.take() is None
-    handover.put(b"")
-    assert handover.take() == b""
-    os.close(handover._file)
+    shared_configuration = SharedConfiguration()
+    shared_configuration.put(b"whole")
+    os.truncate(f"/proc/self/fd/{shared_configuration._file}", 34)
+    assert shared_configuration.take() is None
+    shared_configuration.put(b"")
+    assert shared_configuration.take() == b""
+    os.close(shared_configuration._file)
