@@ -203,9 +203,9 @@ async def _explained(address: str, timeout_s: float) -> AsyncIterator[None]:
     except asyncio.IncompleteReadError:
         reason = _CLOSED
     except ssl.SSLError as error:
-        from proxy.net.handshake_errors import why
+        from proxy.net.handshake_errors import handshake_error
 
-        reason = why(error)
+        reason = handshake_error(error)
     except OSError as error:
         reason = error.strerror or str(error)
     except UnicodeError:

@@ -44,7 +44,7 @@ from proxy.connection.frames import (
 )
 from proxy.connection.inflight import MAX_IN_FLIGHT
 from proxy.connection.throttling import telling
-from proxy.scheduling.memory_budget import LONG_OF_STRANGERS
+from proxy.scheduling.memory_budget import LONG_BYTES_UNAUTHENTICATED
 from proxy.wire.apis import PRODUCE, SASL_APIS, answered_here
 
 if TYPE_CHECKING:
@@ -377,7 +377,9 @@ class Requests:
         elif size < smallest:
             self._connection.end(CloseReason.MALFORMED_FRAME, now)
         elif not self.relaying:
-            if size < LONG_OF_STRANGERS or self._connection.long_work.admits_stranger(size, now):
+            if size < LONG_BYTES_UNAUTHENTICATED or self._connection.long_work.admits_stranger(
+                size, now
+            ):
                 return self._take_whole(data, pos, end, now, self._connection.dialogue.answer_whole)
         elif end - pos >= REQUEST_HEAD.size:
             _, key, _, _ = REQUEST_HEAD.unpack_from(data, pos)

@@ -14,7 +14,7 @@ _VERSION_MAJOR: Final = 3
 _METHODS: Final = (b"GE", b"PO", b"HE", b"PU", b"OP", b"CO")
 
 
-class Stranger(Enum):
+class WrongProtocol(Enum):
     """What speaks, by its first bytes."""
 
     TLS = "TLS"
@@ -32,7 +32,7 @@ class Stranger(Enum):
         return cls.HTTP if bytes(data[:2]) in _METHODS else cls.UNKNOWN
 
 
-Met = Stranger | ssl.SSLError | ssl.SSLObject
+Met = WrongProtocol | ssl.SSLError | ssl.SSLObject
 """What comes of a client's handshake: something else in its place, a failure, or the handshake."""
 
 
@@ -66,7 +66,7 @@ _HINTS: Final = {
 }
 
 
-def why(error: Exception) -> str:
+def handshake_error(error: Exception) -> str:
     """Return what an error of TLS or of a socket means, as the end of a sentence."""
     match error:
         case ssl.SSLCertVerificationError():

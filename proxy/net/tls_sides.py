@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from proxy.connection.frames import Bytes
-from proxy.net.handshake_errors import HANGS_UP, Met, Stranger
+from proxy.net.handshake_errors import HANGS_UP, Met, WrongProtocol
 from proxy.net.read_buffer import BufferedSide, ReadBuffer
 from proxy.net.tls_transport import TlsTransport, Wait
 
@@ -41,8 +41,8 @@ class ServerTls(TlsTransport):
     def _greet(self, data: Bytes) -> None:
         if self._first:
             self._first = False
-            stranger = Stranger.by_first_bytes(data)
-            if stranger is not Stranger.TLS:
+            stranger = WrongProtocol.by_first_bytes(data)
+            if stranger is not WrongProtocol.TLS:
                 self._ended = True
                 self._meet(stranger)
                 return

@@ -13,9 +13,9 @@ LONG_BYTES: Final = 1_048_576
 """Bytes from which on a request needs room: all that clients send in their daily work is below."""
 MAX_BYTES: Final = 134_217_728
 """Of all of them: one of the longest that Kafka takes (`socket.request.max.bytes`), and some."""
-LONG_OF_STRANGERS: Final = 16_384
+LONG_BYTES_UNAUTHENTICATED: Final = 16_384
 """The same for clients that are not known yet: most of them send a tenth of it to log in."""
-MAX_BYTES_OF_STRANGERS: Final = 67_108_864
+MAX_BYTES_UNAUTHENTICATED: Final = 67_108_864
 """Of all of theirs, on one listener: with 512 KiB each, a thousand would have it killed."""
 WAIT_SECONDS: Final = 30.0
 """Seconds that a client may take to send such a request, and to take the answers before it, while

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from proxy.errors import BrokerFault, LoginRefused
-from proxy.net.handshake_errors import HANGS_UP, answers_tls, why
+from proxy.net.handshake_errors import HANGS_UP, answers_tls, handshake_error
 from proxy.upstream.access import Access
 from proxy.upstream.api_versions import ask_api_versions
 from proxy.upstream.correlation_id import OWN_CORRELATION_ID
@@ -83,7 +83,7 @@ async def ask(
     except asyncio.IncompleteReadError:
         reason = "closed the connection instead of answering"
     except OSError as error:
-        reason = why(error)
+        reason = handshake_error(error)
     except UnicodeError:
         reason = "a host name that cannot be looked up"
     except BrokerFault as fault:

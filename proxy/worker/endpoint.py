@@ -12,7 +12,7 @@ from proxy.connection.commands import AnswerFromStore, CloseReason, DeriveKeys, 
 from proxy.connection.connection import Connection
 from proxy.connection.upstream_login import UpstreamLogin
 from proxy.errors import ClientFault
-from proxy.net.handshake_errors import Met, Stranger, why
+from proxy.net.handshake_errors import Met, WrongProtocol, handshake_error
 from proxy.net.relay import BrokerSide, ClientSide, NotServed
 from proxy.net.tls_sides import ClientTls, ServerTls
 from proxy.principals.builder import ANONYMOUS, certified_principal
@@ -57,10 +57,10 @@ class Endpoint:
             if not self._listener.sasl:
                 client.tell(lambda connection, now: self._identify(connection, what, now))
             return
-        if isinstance(what, Stranger):
+        if isinstance(what, WrongProtocol):
             text = f"{client.peer_host} speaks {what.value}; here is {self._listener.protocol}"
         else:
-            text = f"TLS handshake with {client.peer_host} failed: {why(what)}"
+            text = f"TLS handshake with {client.peer_host} failed: {handshake_error(what)}"
         self._listener.warn(text.replace(client.peer_host, ""), text)
         client.handshake_failed()
 
@@ -152,7 +152,7 @@ class Endpoint:
             async with asyncio.timeout(self._services.access.timeout_s):
                 await self._dial(client, broker.host, broker.port)
         except OSError as error:  # TimeoutError and those of TLS are
-            self._listener.observer.unreachable(broker, why(error))
+            self._listener.observer.unreachable(broker, handshake_error(error))
             client.tell(Connection.broker_unreachable)
 
     async def _dial(self, client: ClientSide, host: str, port: int) -> None:

@@ -20,7 +20,7 @@ from proxy.principals.mapping import PrincipalMapping
 from proxy.routing.broker_view import BrokerView
 from proxy.routing.brokers import Gateway
 from proxy.routing.discovery import DiscoveredBroker
-from proxy.scheduling.memory_budget import MAX_BYTES_OF_STRANGERS, MemoryBudget
+from proxy.scheduling.memory_budget import MAX_BYTES_UNAUTHENTICATED, MemoryBudget
 from proxy.tls.contexts import Tls
 from proxy.upstream.access import Access
 from proxy.wire.apis import APIS
@@ -120,7 +120,7 @@ class Listener:
         self._credentials = credentials
         self._fake_secret = fake_secret
         self._rights = rights
-        self._strangers = MemoryBudget(MAX_BYTES_OF_STRANGERS)
+        self._strangers = MemoryBudget(MAX_BYTES_UNAUTHENTICATED)
         self.quotas = quotas
         self.apply(settings)
 

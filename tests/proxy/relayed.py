@@ -14,7 +14,7 @@ import uvloop
 from proxy.connection.commands import AnswerFromStore, DeriveKeys, GetIdentity
 from proxy.connection.connection import Connection
 from proxy.connection.interfaces import ConnectionRights
-from proxy.net.handshake_errors import Met, Stranger, why
+from proxy.net.handshake_errors import Met, WrongProtocol, handshake_error
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import BrokerSide, ClientSide
 from proxy.net.tls_sides import ClientTls, ServerTls
@@ -95,7 +95,9 @@ class Shell:
     def _meet(self, side: ClientSide, what: Met) -> None:
         if isinstance(what, ssl.SSLObject):
             return
-        self.unwelcome.append(what.name if isinstance(what, Stranger) else why(what))
+        self.unwelcome.append(
+            what.name if isinstance(what, WrongProtocol) else handshake_error(what)
+        )
         side.handshake_failed()
 
     def connect(self, client: ClientSide) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from proxy.connection.connection import Connection
-from proxy.scheduling.memory_budget import LONG_OF_STRANGERS, MemoryBudget
+from proxy.scheduling.memory_budget import LONG_BYTES_UNAUTHENTICATED, MemoryBudget
 from sasl.jwks import KeyCache
 from tests.proxy.frames_given import authenticate, bearer, bearer_of_unknown_key, handshake
 from tests.proxy.playbook import OAUTHBEARER, Play, log_in, logged_in
@@ -46,7 +46,7 @@ def test_frames_as_most_clients_send_them_need_no_room() -> None:
     assert room.take("somebody", MOST)
     play = stranger(room)
     frame = authenticate(2, bearer())
-    assert len(frame) < LONG_OF_STRANGERS
+    assert len(frame) < LONG_BYTES_UNAUTHENTICATED
     play.client(frame)
     assert play.session.principal == "User:alice"
 
