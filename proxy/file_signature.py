@@ -1,4 +1,4 @@
-"""Whether a file is another one than before, without reading it."""
+"""Change detection of a file by its metadata."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Log lines that strangers can cause are written once a minute for each cause. Pure.
+"""Rate limit of log lines: one a minute for each cause; pure.
 
 And for so many causes only: who makes up a new cause each time, a client id or an address, cannot
 make the log grow either. What is passed over is told as a number by the next line.

@@ -1,4 +1,4 @@
-"""What each principal may do, by the ACLs as they are now: one `Authorizer` per worker.
+"""Authorizer of one worker: what each principal may do by the current ACLs.
 
 Laws: a decision is kept until the ACLs change, and no longer. Questions that only cut a list
 (`report=False`) are neither counted nor told, as in Kafka's own log. Everything but `index` is

@@ -1,4 +1,4 @@
-"""What becomes of a request that was authorized: the contract between connection and guards.
+"""Contract between guards and the connection: the possible judgements of a request.
 
 A guard is given one whole request and says one of these. It never sees sockets, sessions or
 queues; the connection never knows what an API means.

@@ -1,4 +1,4 @@
-"""Which denials are told, so that a client that is denied ten thousand times a second costs little.
+"""Rate limit on reports of denials, per connection and in total.
 
 Laws: of one kind (principal, operation, resource, would-be or not) at most one notice is given per
 interval, with the number of denials since the last; none is lost from the numbers. A principal may

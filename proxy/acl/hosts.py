@@ -1,4 +1,4 @@
-"""Addresses as ACLs name them, and as they are compared.
+"""Host addresses as ACLs name and compare them.
 
 Kafka compares texts. Here spellings of one address are one (RFC 5952, and an IPv4-mapped IPv6
 address is the IPv4 one, as Java has it), and an ACL may name a CIDR block (RFC 4632, RFC 4291).

@@ -1,4 +1,4 @@
-"""All ACLs as of one version, arranged so that a decision costs the same among ten and 100,000.
+"""Index of all ACLs of one version, with decisions of constant cost up to 100,000 ACLs.
 
 Semantics are those of Kafka's `StandardAuthorizer`: super users may do everything; one DENY that
 applies outweighs every ALLOW; READ, WRITE, DELETE and ALTER include DESCRIBE, and ALTER_CONFIGS

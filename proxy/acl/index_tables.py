@@ -1,4 +1,4 @@
-"""The tables of an index, and how the next version's are made of them.
+"""Tables of an index, and their update to the next version.
 
 Laws: tables that were published are never changed; what changes is copied first, and the rest is
 shared by both versions. A change costs what it touches, and the copy of a few long lists.

@@ -1,4 +1,4 @@
-"""Which topic an id names (KIP-516): ACLs know names alone.
+"""Topic names by topic id (KIP-516), since ACLs know names alone.
 
 An id is given to one topic and never again, so what was learnt stays true until the topic is
 deleted, whereupon nobody uses the id any more.

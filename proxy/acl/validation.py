@@ -1,4 +1,4 @@
-"""What is wrong with an ACL or a filter: Kafka 4.1's checks, in its order, in its words."""
+"""Validation of ACLs and filters: Kafka 4.1's checks, order and messages."""
 
 from typing import Final, NamedTuple
 

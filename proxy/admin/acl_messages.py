@@ -1,4 +1,4 @@
-"""ACLs and filters in requests, and out of responses, v0 to v3, and DescribeAcls v4."""
+"""ACL and filter messages of the client, v0 to v3, and DescribeAcls v4."""
 
 from collections.abc import Iterable
 from typing import Any, Final, get_args

@@ -1,4 +1,4 @@
-"""One connection of an administrator: a time for each request, errors in our words.
+"""Connection of an admin client: a timeout per request, and plain error messages.
 
 What is of TLS is imported where it is needed: nobody without it pays for it.
 """

@@ -1,4 +1,4 @@
-"""SASL on the administrator's side: log in, and log in again on the same connection (KIP-368)."""
+"""SASL login and re-authentication (KIP-368) of an admin client."""
 
 from collections.abc import Mapping
 from contextlib import suppress

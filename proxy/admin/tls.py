@@ -1,4 +1,4 @@
-"""What a Kafka client's properties say of TLS (`ssl.*`, KIP-651), made into a context.
+"""TLS context from a Kafka client's properties (`ssl.*`, KIP-651).
 
 PEM in files or in the properties themselves, and PKCS12. As with all properties, no message
 repeats a value, what is not known is passed over, and paths are relative to the working directory.

@@ -1,1 +1,1 @@
-"""What a child process owes its parent: signals, its end, heartbeats."""
+"""Duties of every child process: signals, its end with the parent, heartbeats."""

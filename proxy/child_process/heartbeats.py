@@ -1,4 +1,4 @@
-"""Heartbeats of the proxy's processes, in memory that all of them share.
+"""Heartbeats of the proxy's processes, in shared memory.
 
 Every process counts its heartbeats in a word of its own, from its event loop; one whose count
 stands still does nothing for anybody. Laws:

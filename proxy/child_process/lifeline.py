@@ -1,4 +1,4 @@
-"""What a child process of the proxy's owes its parent: heed of signals and its end, heartbeats."""
+"""Signals of a child process, and its end when the parent ends."""
 
 import asyncio
 import signal

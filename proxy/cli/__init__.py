@@ -1,4 +1,4 @@
-"""The command line: a thin layer. Each command imports what it needs when it runs.
+"""Command line: a thin layer; each command imports what it needs when it runs.
 
 Exit status: 0 done, 1 refused or not found, 2 usage or configuration. Errors are one line on
 stderr.

@@ -1,4 +1,4 @@
-"""What the options of `reauth-proxy acls` mean: kafka-acls.sh's, as ACLs and filters. No I/O.
+"""Options of `reauth-proxy acls`, as kafka-acls.sh has them, to ACLs and filters; no I/O.
 
 Where Kafka's tool does something that nobody can want, it is a mistake here (`Misuse`):
 `--remove --operation X` without a principal takes every ACL of the resource away there, and

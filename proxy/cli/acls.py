@@ -1,4 +1,4 @@
-"""`reauth-proxy acls`: who may do what, with the option names of kafka-acls.sh."""
+"""Commands `reauth-proxy acls`, with the option names of kafka-acls.sh."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Where administration commands go: to a running proxy or Kafka, or to what the store is."""
+"""Choice of what administration commands act on: a running proxy, Kafka, or the store."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""`reauth-proxy config`: check a configuration file, print its schema."""
+"""Commands `reauth-proxy config`: check a configuration file, print its schema."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""What `reauth-proxy quotas list` asks for: by its options, or by a file with a filter per line."""
+"""Filters of `reauth-proxy quotas list`, from options or a file."""
 
 from argparse import Namespace
 from collections.abc import Sequence

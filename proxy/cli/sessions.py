@@ -1,4 +1,4 @@
-"""`reauth-proxy sessions`: who is connected now, and ending that; by the proxy's admin socket."""
+"""Commands `reauth-proxy sessions`: list and kill sessions over the admin socket."""
 
 import json
 from collections.abc import Sequence

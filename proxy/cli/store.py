@@ -1,4 +1,4 @@
-"""A store that commands open by themselves, while a proxy may run with it."""
+"""Store opened by a command, perhaps while a proxy runs on it."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager

@@ -1,4 +1,4 @@
-"""`reauth-proxy users`: who may log in with SCRAM.
+"""Commands `reauth-proxy users`: SCRAM users.
 
 A password never stands on the command line, where every process could read it.
 """

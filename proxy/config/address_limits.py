@@ -1,4 +1,4 @@
-"""`max.connections.per.ip.overrides`: addresses, and how many connections each may have."""
+"""`max.connections.per.ip.overrides`: connection limits by address."""
 
 import ipaddress
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a configuration lets strangers do or read: told, not refused, for it may be meant so."""
+"""Warnings about what a configuration exposes to unauthenticated clients."""
 
 import ipaddress
 from collections.abc import Iterator

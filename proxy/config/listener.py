@@ -1,4 +1,4 @@
-"""The settings of one listener: where it listens, who may enter, and for how long."""
+"""Settings of one listener."""
 
 from enum import StrEnum
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The whole configuration file, and what must fit together in it."""
+"""Model of the whole configuration file, with the checks across sections."""
 
 import re
 from pathlib import Path

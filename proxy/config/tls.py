@@ -1,4 +1,4 @@
-"""The settings of TLS, under Kafka's names: PEM files, who shows certificates, what is spoken."""
+"""Settings of TLS, under Kafka's names."""
 
 from enum import StrEnum
 from pathlib import Path

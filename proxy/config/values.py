@@ -1,4 +1,4 @@
-"""The kinds of values a setting can have: each parses what YAML gave, or says what is wrong.
+"""Value types of settings: each parses a YAML value, or says what is wrong.
 
 A parser raises `ValueError` with the second half of a sentence, such as "must be a host and a
 port, got 'x'"; the loader puts the key's path in front of it.

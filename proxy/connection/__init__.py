@@ -1,1 +1,1 @@
-"""The data path, pure: bytes and time in, bytes and commands out."""
+"""Data path, pure: bytes and time in, bytes and commands out."""

@@ -1,4 +1,4 @@
-"""Produces and Fetches at a look: allowed, since all of their topics were found to be before.
+"""First look at Produce and Fetch requests: allowed if all their topics are known to be.
 
 No request is read whole for that, and none is refused: what a look does not allow is judged. Laws:
 what was found holds until rights change; where denials are only counted, nothing is remembered.

@@ -1,4 +1,4 @@
-"""What is said between client and proxy: SASL, ApiVersions, and what the store is asked for.
+"""Answers to the client: SASL, ApiVersions, and what needs the store.
 
 Whatever is not forwarded ends here: each request is answered, makes the connection wait for an
 answer, or ends it. Which is legal when, is `sasl.session`'s table.

@@ -1,4 +1,4 @@
-"""Authorization stage: what the requests of one connection are allowed, by their API's guard.
+"""Authorization stage: each request judged by its API's guard.
 
 Laws:
 

@@ -1,4 +1,4 @@
-"""What is done to the responses of requests that were judged, before what is done to all."""
+"""Changes to the responses of requests that were judged."""
 
 from collections.abc import Callable
 from typing import Final

@@ -1,4 +1,4 @@
-"""What a connection asks of its shell on the control path. Relayed bytes need no command."""
+"""Commands of a connection to its shell on the control path."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

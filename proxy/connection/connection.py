@@ -1,4 +1,4 @@
-"""One connection: what follows from its client's, its broker's and its session's doings.
+"""Connection: the decisions of one client connection, without sockets or clock.
 
 No sockets, no clock. Laws:
 

@@ -1,4 +1,4 @@
-"""How strictly a principal is held to its session: the listener's rule and its exceptions.
+"""Enforcement mode of a principal's sessions: the listener's rule and its overrides.
 
 Laws: each setting is decided on its own, by the most specific rule that says something about it.
 An exact principal beats a prefix, a longer prefix beats a shorter one, any exception beats the

@@ -1,4 +1,4 @@
-"""Fingerprints of frames: what the verdict about one depended on, so that others like it pass too.
+"""Fingerprints of judged frames, by which frames like them pass.
 
 Laws:
 

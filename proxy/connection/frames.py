@@ -1,4 +1,4 @@
-"""Frames as the hot path sees them: a first look at a few bytes, and what follows from it.
+"""Frame headers, routes and in-flight entries of the hot path.
 
 A frame is never decoded to be forwarded. `REQUEST_HEAD` reads size, API key and version (as one
 number), correlation id and client id length in one call; the rest of the frame is not touched,

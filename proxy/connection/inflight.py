@@ -1,4 +1,4 @@
-"""The in-flight queue of one connection: what its client is owed, in the order of its requests.
+"""In-flight queue of one connection: responses owed, in the order of the requests.
 
 Laws:
 

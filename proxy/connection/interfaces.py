@@ -1,4 +1,4 @@
-"""What a connection is held to, and the two it deals with: its target and its observer."""
+"""Rules of a connection, and the interfaces it deals with."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The life of a connection as a table: what leads to its end, and what it waits for until then.
+"""Life of a connection as a table: what leads to its end, and what it waits for.
 
 | life      | begins when                  | takes requests  | ends, all being answered, unless  |
 |           |                              |                 | it is held for                    |

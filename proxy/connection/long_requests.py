@@ -1,4 +1,4 @@
-"""Judging and changing what is long without keeping the other connections waiting.
+"""Judging and changing of long messages in steps, so that other connections go on.
 
 Reading a request item by item, judging it and writing what is left of it takes up to ten
 microseconds a byte, if its items are small and denied. What is longer than a few hundred bytes is

@@ -1,4 +1,4 @@
-"""What one connection takes of its worker: room for long requests, steps to judge them, turns.
+"""Share of one connection in its worker: memory for long requests, time slices, its turn.
 
 Laws: a connection of which much is not forwarded at a first look waits now and then, so that others
 have their turn, however little each request takes; the room that a request takes is left when the

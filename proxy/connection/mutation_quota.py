@@ -1,4 +1,4 @@
-"""Mutation stage: the limit of the creation and deletion of topics on one connection (KIP-599).
+"""Mutation stage: limit on creating and deleting topics (KIP-599).
 
 Laws:
 

@@ -1,4 +1,4 @@
-"""Why a client is not being read."""
+"""Reasons for which a client is not read."""
 
 from typing import Final
 

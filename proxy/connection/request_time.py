@@ -1,4 +1,4 @@
-"""The time that one connection takes of its worker (request_percentage, KIP-124)."""
+"""Request time of one connection, as its worker measures it (request_percentage, KIP-124)."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final

@@ -1,4 +1,4 @@
-"""Requests pass in order: the client's direction of one connection.
+"""Client direction of one connection: requests in order.
 
 Laws:
 

@@ -1,4 +1,4 @@
-"""Responses, cut into frames: the broker's direction of one connection.
+"""Broker direction of one connection: responses, cut into frames.
 
 Laws:
 

@@ -1,4 +1,4 @@
-"""Stages that a whole request meets: what they are given, wait for, and return.
+"""Stages of a whole request: their inputs, waits and verdicts.
 
 Laws:
 

@@ -1,4 +1,4 @@
-"""How a client is told for how long it is throttled: in a response that it is owed anyway.
+"""Announcement of throttle times in responses.
 
 The response is changed when it comes, and is never gathered for it unless the field stands at its
 end (Produce).

@@ -1,4 +1,4 @@
-"""The proxy's login to the broker of one connection, and the next one before it ends (KIP-368).
+"""Login to the broker on one connection, renewed before it expires (KIP-368).
 
 No sockets, no clock. Laws:
 

@@ -1,4 +1,4 @@
-"""Whole requests of one connection: judged stage by stage, and what the verdict says carried out.
+"""Executor of verdicts: has whole requests judged stage by stage, and carries out the result.
 
 Laws: nothing is forwarded that was not judged by the ACLs that apply now; while a request waits, no
 other of its client is taken, so order is kept; a connection that is closed judges nothing more.

@@ -1,4 +1,4 @@
-"""`reauth-proxy demo`: the proxy's main job on real traffic, in about a minute.
+"""Demo (`reauth-proxy demo`): the proxy's main job on real traffic, in about a minute.
 
 Everything runs as a process of its own, so that each has its own log: librdkafka's mock cluster
 (`broker`), the real `reauth-proxy serve`, and four real clients (`modern_client`, `old_client`).

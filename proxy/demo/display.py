@@ -1,4 +1,4 @@
-"""What the person in front of the demo sees: a live table, or plain lines where there is none."""
+"""Display of the demo: a live table, or plain lines where there is no terminal."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping

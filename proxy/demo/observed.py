@@ -1,4 +1,4 @@
-"""What the proxy itself says: its event log and its metrics, read as any operator's tool would."""
+"""Reader of the proxy's event log and metrics, for the demo."""
 
 import json
 import urllib.request

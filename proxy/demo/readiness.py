@@ -1,4 +1,4 @@
-"""The demo's last scene: the readiness report of its own events, if this machine can make it."""
+"""Readiness report of the demo's own events, where this machine can make it."""
 
 import importlib.util
 import os

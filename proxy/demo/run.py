@@ -1,4 +1,4 @@
-"""The demo from its first process to its last."""
+"""Sequence of the demo from its first process to its last."""
 
 import signal
 import sys

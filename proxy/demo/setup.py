@@ -1,4 +1,4 @@
-"""What the demo's programs stand on: a directory, ports, keys, passwords, the configuration."""
+"""Environment of the demo: a directory, ports, keys, passwords, the configuration."""
 
 import random
 import secrets

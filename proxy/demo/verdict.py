@@ -1,4 +1,4 @@
-"""Did each client see what it should? Pure: from what was seen to sentences."""
+"""Verdict on what each client saw, as sentences; pure."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

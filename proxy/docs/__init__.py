@@ -1,1 +1,1 @@
-"""Pages and tables of docs/, written from what the code declares."""
+"""Generators of pages and tables of docs/, from what the code declares."""

@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the settings themselves: `python -m proxy.docs.configuration`.
+"""Generator of docs/configuration.md: `python -m proxy.docs.configuration`.
 
 With `--check` it writes nothing and exits with 1 if the file is not what it would write.
 """

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/support.md, architecture.md and operations.md that the code declares.
+"""Generator of the tables of docs/support.md, architecture.md and operations.md.
 
     python -m proxy.docs.reference            write them
     python -m proxy.docs.reference --check    say whether they are as they should be; status 1

@@ -1,4 +1,4 @@
-"""DescribeAcls v4 (KIP-888): the answers to many filters at once, from the proxy's store.
+"""DescribeAcls v4 (KIP-888): the answers to many filters at once, from the store.
 
 - Each filter has the result that it would have had alone, in v3, its own error included.
 - Where v3 refuses the request, each filter of v4 is refused: a response has no error of its own.

@@ -1,4 +1,4 @@
-"""The ACLs of a store, as what administers them sees them: read, written, and then in force."""
+"""Administration of a store's ACLs: read, write, and put in force."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""What requests ask for, v0 to v4, as ACLs and filters; codes of a later Kafka become UNKNOWN."""
+"""ACLs and filters of requests, v0 to v4; unknown codes become UNKNOWN."""
 
 from typing import Any, Final
 

@@ -1,4 +1,4 @@
-"""The items of `resources` in DescribeAcls responses, v0 to v4: the bulk of large answers."""
+"""Encoder of `resources` in DescribeAcls responses, v0 to v4."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice

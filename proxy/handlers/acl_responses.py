@@ -1,4 +1,4 @@
-"""The bodies of DescribeAcls, CreateAcls and DeleteAcls responses, from ACLs to bytes.
+"""Bodies of DescribeAcls, CreateAcls and DeleteAcls responses.
 
 Written by hand, and not with schema classes, because a response may hold 100,000 ACLs: an object
 for each would cost more than the bytes, and the collector of garbage would stop the relay for it.

@@ -1,4 +1,4 @@
-"""DescribeAcls, CreateAcls and DeleteAcls v0 to v3 (KIP-140, KIP-290), from the proxy's store.
+"""DescribeAcls, CreateAcls and DeleteAcls v0 to v3 (KIP-140, KIP-290), from the store.
 
 What DescribeAcls v4 is asked goes to `proxy.handlers.acl_batch`.
 

@@ -1,4 +1,4 @@
-"""Answers that need the store: ACLs, quotas, SCRAM credentials. To be called beside the loop."""
+"""Answers that need the store: ACLs, quotas, SCRAM credentials; called off the event loop."""
 
 from time import thread_time_ns
 from typing import Final

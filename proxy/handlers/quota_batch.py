@@ -1,4 +1,4 @@
-"""DescribeClientQuotas v2 (KIP-888): the answers to many filters at once, from the proxy's store.
+"""DescribeClientQuotas v2 (KIP-888): the answers to many filters at once, from the store.
 
 - Each filter has the result that it would have had alone, in v1, its own error included.
 - Without the right, each filter is refused: a response has no error of its own.

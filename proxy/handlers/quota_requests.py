@@ -1,4 +1,4 @@
-"""What DescribeClientQuotas asks for (KIP-546), v0 to v2: Kafka 4.1's checks, in its words."""
+"""Filters of DescribeClientQuotas (KIP-546), v0 to v2, with Kafka 4.1's checks."""
 
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple

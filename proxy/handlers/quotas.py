@@ -1,4 +1,4 @@
-"""DescribeClientQuotas and AlterClientQuotas v0-v1 (KIP-546), from the proxy's store.
+"""DescribeClientQuotas and AlterClientQuotas v0-v1 (KIP-546), from the store.
 
 What DescribeClientQuotas v2 is asked goes to `proxy.handlers.quota_batch`.
 

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials and AlterUserScramCredentials v0 (KIP-554), from the proxy's store.
+"""DescribeUserScramCredentials and AlterUserScramCredentials v0 (KIP-554), from the store.
 
 Answers are Kafka's, seen on a running Kafka 4.1, down to its sentences. Deliberate differences:
 

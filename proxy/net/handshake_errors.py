@@ -1,4 +1,4 @@
-"""Who is at the wrong door, told by the first bytes; and what a failed handshake means. Pure."""
+"""Recognition of other protocols by their first bytes, and reasons of failed handshakes; pure."""
 
 import ssl
 from enum import Enum

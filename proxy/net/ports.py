@@ -1,4 +1,4 @@
-"""Which ports the proxy listens on: each is meant by one key, and is this proxy's alone."""
+"""Ports that the proxy listens on: each claimed by one setting, and by this proxy alone."""
 
 import socket
 from collections.abc import Iterator

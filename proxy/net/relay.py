@@ -1,4 +1,4 @@
-"""The sockets of the data path: feed a connection what was read, carry out what it says.
+"""Relay of sockets: feeds a connection what was read, carries out its commands.
 
 The only module that touches transports. What was learnt about uvloop:
 

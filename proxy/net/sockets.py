@@ -1,4 +1,4 @@
-"""Listening sockets that several processes of ours share."""
+"""Listening sockets shared by the proxy's processes."""
 
 import json
 import os

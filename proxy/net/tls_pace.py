@@ -1,4 +1,4 @@
-"""How much of a stranger's ciphertext is decrypted in one go: as much as comes of it. Pure.
+"""Limit on how much ciphertext is decrypted in one go; pure.
 
 OpenSSL works through all that it is given before it returns, and not all of it is worth the work: a
 key update (RFC 8446 section 4.6.3) is 27 bytes and takes as long as 64 KiB of data, and a byte of

@@ -1,4 +1,4 @@
-"""The two with whom TLS is spoken: clients of ours, and brokers."""
+"""TLS peers: clients of the proxy, and brokers."""
 
 import asyncio
 import ssl

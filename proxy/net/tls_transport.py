@@ -1,4 +1,4 @@
-"""TLS between a socket and a side of the relay, to which it is the transport it would have had.
+"""TLS transport between a socket and one side of the relay.
 
 Why not the event loop's own: with it a connection exists only once its handshake is done, so that
 strangers are neither counted nor timed; it closes at once what has been half closed, unread

@@ -1,1 +1,1 @@
-"""What operators ask a running proxy: HTTP, metrics, sessions, the status page."""
+"""Operator interfaces of a running proxy: HTTP, metrics, sessions, the status page."""

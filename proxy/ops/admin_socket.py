@@ -1,4 +1,4 @@
-"""The socket on which an operator of this machine lists and kills sessions.
+"""Unix socket on which an operator of this machine lists and kills sessions.
 
 The command line asks here, too, which store the proxy reads, before it changes one.
 

@@ -1,4 +1,4 @@
-"""What Prometheus, the kubelet and operators ask: `/metrics`, `/healthz`, `/readyz`, `/`.
+"""HTTP endpoints: `/metrics`, `/healthz`, `/readyz`, `/`.
 
 Served by a process of its own, so that a scrape takes no time of the data path but the worker's
 answer. It reads no request body, logs no request, however malformed, and tells nothing about its

@@ -1,4 +1,4 @@
-"""The HTTP process: asks the workers, answers Prometheus, the kubelet and operators."""
+"""HTTP process: asks the workers, answers Prometheus, the kubelet and operators."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""What happens on connections, told to metrics and to the event log.
+"""Observer of connections, feeding metrics and the event log.
 
 The only module that knows both `proxy` and `metrics` by heart: counters are named here, and the
 facts of a session become the fields of its events.

@@ -1,4 +1,4 @@
-"""A worker's sessions: what it tells of them, and how they are killed.
+"""Sessions of a worker: listing and killing.
 
 Law: thousands of sessions are never gone through in one turn of the event loop. What is asked about
 all of them is an iterator, of which each step is a slice of `SLICE` sessions; who drives it lets

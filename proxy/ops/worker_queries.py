@@ -1,4 +1,4 @@
-"""Questions from the HTTP process to the workers, and their answers.
+"""Control protocol between the HTTP process and the workers.
 
 Between the HTTP process and each worker runs a Unix stream socket pair, made before the fork, which
 outlives both. A message is a line of JSON, so that half a line, left by a process that was killed

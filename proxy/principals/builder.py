@@ -1,4 +1,4 @@
-"""Who a client is where there is no SASL: nobody in particular, or whom its certificate names.
+"""Identity of a client without SASL: anonymous, or its certificate's name.
 
 Laws:
 

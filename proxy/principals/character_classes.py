@@ -1,4 +1,4 @@
-r"""Classes of characters that Java's patterns have a name for, as ranges of code points. Pure.
+r"""Character classes of Java's patterns, as ranges of code points; pure.
 
 POSIX's (`\p{Alpha}`) are those of ASCII. Unicode's general categories (`\p{L}`, `\p{Lu}`) are those
 of Python's version of Unicode; what is not assigned there may be a letter to a later Java.

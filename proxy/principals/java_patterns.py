@@ -1,4 +1,4 @@
-r"""Patterns of Java's (`java.util.regex`), made into such as Python's `re` runs. Pure.
+r"""Translation of Java's patterns (`java.util.regex`) to Python's `re`; pure.
 
 Law: what is translated means the same in both. What might not is refused, with half a sentence that
 says what: a pattern decides who somebody is. So these are refused, as far as one would notice:

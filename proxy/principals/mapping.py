@@ -1,4 +1,4 @@
-r"""`ssl.principal.mapping.rules` (KIP-371): from the subject of a certificate to a name. Pure.
+r"""`ssl.principal.mapping.rules` (KIP-371): from a certificate's subject to a name; pure.
 
     DEFAULT                                  the subject as it is
     RULE:pattern/replacement/[LU]            where `pattern` matches the whole subject, every match

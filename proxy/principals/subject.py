@@ -1,4 +1,4 @@
-"""Whom a certificate is for, as Java writes it: `X500Principal.getName()`, and so Kafka. Pure.
+"""Subject of a certificate as Java's `X500Principal.getName()` writes it; pure.
 
 That is RFC 2253 with three habits of Java's: a type without a keyword of RFC 2253 is a dotted
 number whose value is the hexadecimal DER; `=` and `#` are escaped wherever they stand; and what is

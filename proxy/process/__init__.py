@@ -1,1 +1,1 @@
-"""The parent process: checks before a start, workers and their sockets, drain."""
+"""Parent process: checks before a start, workers and their sockets, drain."""

@@ -1,4 +1,4 @@
-"""The acceptor: accepts every connection, and sends each to the worker that has the fewest.
+"""Acceptor process: accepts every connection, and passes each to the least loaded worker.
 
 A process of its own where there are several workers. The kernel would spread connections by hash
 (SO_REUSEPORT): unevenly, and to a worker that hangs as to any other. Laws:

@@ -1,4 +1,4 @@
-"""The parent's children: forked, watched, started anew when they die or hang.
+"""Child processes of the parent: forked, watched, restarted when they die or hang.
 
 Laws:
 

@@ -1,4 +1,4 @@
-"""What a configuration names, tried without a start: files, secrets, a place to write, a class.
+"""Trial of what a configuration names: files, secrets, directories, a callback class.
 
 For `reauth-proxy config check`. Nothing is changed, and nobody else is asked: no identity provider,
 no broker.

@@ -1,4 +1,4 @@
-"""The parent process: starts the workers and the HTTP process, passes signals on, starts anew.
+"""Parent process: starts and restarts the workers and the HTTP process, forwards signals.
 
 It runs no event loop and no thread, so that forking is safe at any time. It binds the listeners'
 addresses itself: one that is taken is one clear line before anything runs, and whoever accepts, the

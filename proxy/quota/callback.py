@@ -1,4 +1,4 @@
-"""The quota callback of KIP-257 in Python, and its default implementation: KIP-55's precedence.
+"""Quota callback of KIP-257, and its default implementation: KIP-55's precedence.
 
 A class of one's own is named in the configuration by `client.quota.callback.class:
 package.module:Class`. It is made without arguments, once per worker process, then configured.

@@ -1,4 +1,4 @@
-"""A quota callback that cannot stop the traffic, whatever it does.
+"""Wrapper of a quota callback that contains its errors and delays.
 
 A callback of somebody's own may raise, never return, or answer with nonsense. Therefore:
 

@@ -1,4 +1,4 @@
-"""How much of one quota is used, by all workers together, and how long to wait for more.
+"""Meter of one quota: usage by all workers together, and the throttle time.
 
 Kafka's arithmetic (see `window.Rate`) over samples that begin at the same moments everywhere. What
 is recorded at the beginning of each sample gives the same rate as in Kafka; a test compares them.

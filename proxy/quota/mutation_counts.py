@@ -1,4 +1,4 @@
-"""What a request does to topics, counted in partitions (KIP-599), and what of it may be done.
+"""Count of a request's topic mutations in partitions (KIP-599), and what of it may be done.
 
 As in Kafka (`ReplicationControlManager`), which counts what it is about to do: a new topic by its
 partitions, a deleted one by those it had, one that grows by what is added to it; also where a

@@ -1,4 +1,4 @@
-"""What every worker has used of every quota, in memory that all workers see. No locks.
+"""Shared memory of quota usage: one slot per worker, no locks.
 
 Laws:
 

@@ -1,4 +1,4 @@
-"""What follows for one connection from what it uses: throttle times, and until when it is held.
+"""Throttle of one connection: throttle times, and until when it is held.
 
 No sockets, no clock. The connection asks three questions, with the bytes or the time used, and
 carries out two things: it puts the answer into the response (`wire.throttle_times`), and does not

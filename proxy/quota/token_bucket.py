@@ -1,4 +1,4 @@
-"""How many mutations may still be made under one quota, by all workers together (KIP-599).
+"""Token bucket of mutations under one quota, shared by all workers (KIP-599).
 
 Kafka's arithmetic (see `window.TokenBucket`, which a test compares it with), told in time: a bucket
 of N tokens that fills at N per window *lags* behind by the time that it takes to fill it up. A

@@ -1,4 +1,4 @@
-"""Kafka's arithmetic of rates: samples, windows, throttle times, token buckets. No clock, no I/O.
+"""Arithmetic of Kafka's rates: samples, windows, throttle times, token buckets; pure.
 
 `now` is monotonic seconds. As in Kafka, time is counted in whole milliseconds.
 

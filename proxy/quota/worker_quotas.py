@@ -1,4 +1,4 @@
-"""One worker's quotas: who falls under which, what is used of them, and what changes.
+"""Quotas of one worker: who falls under which, usage, and changes.
 
 The seam between this package and the worker. The worker makes one `Quotas` for itself, on the
 `UsageTable` that its parent made for all workers before it forked, and calls

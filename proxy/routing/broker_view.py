@@ -1,4 +1,4 @@
-"""A broker as the connections of one listener see it: what it offers, and the routes to it."""
+"""View of a broker for one listener's connections: what it offers, and the routes to it."""
 
 from collections.abc import Mapping
 

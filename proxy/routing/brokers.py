@@ -1,4 +1,4 @@
-"""The brokers of a cluster, and the addresses under which a gateway shows them. Pure.
+"""Brokers of a cluster, and the addresses under which a gateway shows them; pure.
 
 Laws:
 

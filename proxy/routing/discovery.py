@@ -1,4 +1,4 @@
-"""Keeps up with the brokers: which there are, where, and what they offer.
+"""Discovery of brokers: which there are, where, and what they offer.
 
 Laws:
 

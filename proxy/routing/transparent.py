@@ -1,4 +1,4 @@
-"""Connections that were redirected here: where they were meant for, and whether they may go there.
+"""Original destinations of redirected connections, and whether they are allowed.
 
 Laws:
 

@@ -1,4 +1,4 @@
-"""A queue in which each has a turn: whoever puts a thousand things into it waits for itself."""
+"""Fair queue: first in, first out within a principal, round robin among principals."""
 
 from collections import deque
 from collections.abc import Callable

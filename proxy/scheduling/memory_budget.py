@@ -1,4 +1,4 @@
-"""Room for long requests that must be gathered: what all of a worker's may take together. Pure.
+"""Memory budget of long requests for all connections of a worker; pure.
 
 Laws: of one principal there is one at a time; of all of them there are as many as fit, and always
 one, however long. Who waits is let in as soon as there is room, each principal in its turn.

@@ -1,4 +1,4 @@
-"""Long work that was not written in steps, done in steps: a plain function in a thread of its own.
+"""Stepped thread: a plain function run in a thread, only while the event loop waits for it.
 
 The thread runs only while whoever takes the steps waits for it, so the two never run at once: they
 may share what they like, and Python's lock changes hands twice in a step, not with each socket

@@ -1,4 +1,4 @@
-"""Long work that is pure: a generator that yields after each small step, and returns the result.
+"""Stepped computation: a generator that yields after each small step, and returns the result.
 
 Whoever runs it decides what happens between the steps: nothing (`finish`), or a turn of the event
 loop (`proxy.scheduling.time_slices`). A step takes some tens of microseconds, whatever is asked

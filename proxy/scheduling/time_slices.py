@@ -1,4 +1,4 @@
-"""Long work on the event loop, a slice in each turn of it; and who goes on in which turn.
+"""Fair scheduling of long work on the event loop, one time slice per turn.
 
 Not in a thread: the loop gives Python's lock away with each socket that it reads, and would wait
 for it, up to the switch interval, many times in a turn. A slice is waited for once. If there are

@@ -1,4 +1,4 @@
-"""Where SCRAM verifiers, ACLs, quotas and the deployment's secrets live."""
+"""Store of SCRAM verifiers, ACLs, quotas and the deployment's secrets."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""ACLs in memory: a decision never waits for a store."""
+"""In-memory copy of the ACLs, so that a decision never waits for a store."""
 
 import threading
 

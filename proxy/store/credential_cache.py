@@ -1,4 +1,4 @@
-"""Verifiers in memory: an authentication never waits for a disk."""
+"""In-memory copy of SCRAM verifiers, so that a login never waits for a disk."""
 
 from collections.abc import Mapping
 

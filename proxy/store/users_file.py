@@ -1,4 +1,4 @@
-"""SCRAM users in a file that comes from elsewhere, the same for many proxies: a Secret, say.
+"""SCRAM users in a file shared by many proxies, such as a Secret.
 
     {
       "secret": "…",

@@ -1,4 +1,4 @@
-"""The files that TLS is made of, read as one and judged before anybody is shown them.
+"""Certificate and key files, read together and checked before use.
 
 Everything is judged from the bytes that were read, and exactly these are used: a file that is
 being replaced meanwhile cannot slip in unjudged.

@@ -1,4 +1,4 @@
-"""Certificates that are replaced on disk, taken up while the proxy runs."""
+"""Follower of certificate files that are replaced while the proxy runs."""
 
 import asyncio
 import logging

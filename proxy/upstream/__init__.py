@@ -1,1 +1,1 @@
-"""How brokers are reached: identity, tokens, requests of the proxy's own."""
+"""Access to brokers: identity, tokens, requests of the proxy's own."""

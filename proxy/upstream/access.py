@@ -1,4 +1,4 @@
-"""How the proxy reaches its brokers: over what, and as whom."""
+"""Access to brokers: transport security and identity."""
 
 import ssl
 from dataclasses import dataclass

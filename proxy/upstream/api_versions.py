@@ -1,4 +1,4 @@
-"""The first thing that is said to a broker: who we are, and what does it offer?"""
+"""First request to a broker: the proxy's login, and ApiVersions."""
 
 import re
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""A word that only this proxy knows: by it one of its workers knows the others' questions.
+"""Shared secret by which workers recognize each other's requests.
 
 It is chosen when this module is first imported, which the parent process does before it forks.
 """

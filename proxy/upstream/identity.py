@@ -1,4 +1,4 @@
-"""Who the proxy is to its brokers: one identity for all of its connections."""
+"""Identity of the proxy towards its brokers, the same for all connections."""
 
 import asyncio
 from time import monotonic

@@ -1,4 +1,4 @@
-"""Logging in to a server, over whatever can send it a request and wait for the response."""
+"""Login to a server over any transport of requests and responses."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

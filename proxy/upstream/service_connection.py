@@ -1,4 +1,4 @@
-"""The proxy's own questions to a broker: which API versions, which brokers.
+"""Connection for the proxy's own requests to a broker.
 
 Each question is one short connection: they are rare (minutes apart), and a connection that is
 kept would have to be watched. Everything a broker may do wrong is a `BrokerFault`: refusing the

@@ -1,4 +1,4 @@
-"""Where the proxy's own bearer token comes from: a file, or an identity provider's token endpoint.
+"""Source of the proxy's own bearer token: a file, or a token endpoint.
 
 No text that leaves this module, raised or logged, repeats a token or a secret.
 """

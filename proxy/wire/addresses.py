@@ -1,4 +1,4 @@
-"""Broker addresses in responses, replaced by those that a gateway's clients shall use.
+"""Rewriting of broker addresses in responses.
 
 Laws:
 

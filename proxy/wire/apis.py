@@ -1,4 +1,4 @@
-"""Every API key that the proxy knows: what it does with it, and which versions it understands.
+"""Table of all API keys: what the proxy does with each, and which versions it understands.
 
 Laws:
 

@@ -1,4 +1,4 @@
-"""DescribeAcls v4 and DescribeClientQuotas v2 (KIP-888), in kio's style: many filters at once.
+"""DescribeAcls v4 and DescribeClientQuotas v2 (KIP-888), in kio's style.
 
 No Kafka serves them, and kio does not know them. A request is a list of filters, and a response a
 list with one result for each, in their order, each with its own error.

@@ -1,4 +1,4 @@
-"""Whole Kafka messages, read from untrusted bytes and written, for every schema that kio has.
+"""Strict codec of whole Kafka messages from untrusted bytes, for every schema that kio has.
 
 Laws:
 

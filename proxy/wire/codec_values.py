@@ -1,4 +1,4 @@
-"""How single values of Kafka's messages are read and written: the parts that `codec` is made of.
+"""Strict codec of single values of Kafka's messages.
 
 A codec reads a value at a position and appends a value's bytes to a list. Bytes that end inside a
 number show as `struct.error` or IndexError, which `codec.decode` turns into Malformed: a check per

@@ -1,4 +1,4 @@
-"""The numbers in an OffsetCommit request: what changes from one of a consumer's to its next.
+"""Walk through an OffsetCommit request: the numbers that change from one to the next.
 
 Schema: Kafka's `OffsetCommitRequest.json`, v8 to v10, the flexible ones.
 """

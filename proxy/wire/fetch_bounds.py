@@ -1,4 +1,4 @@
-"""What a consumer_byte_rate changes in a Fetch or ShareFetch, and in the response to one.
+"""Byte bounds in Fetch and ShareFetch requests, and responses without records.
 
 Kafka lets one ask for no more than passes in a window without a wait, and answers without topics
 what comes when the quota is exceeded already (`KafkaApis`: `maxValueInQuotaWindow`,

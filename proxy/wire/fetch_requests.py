@@ -1,4 +1,4 @@
-"""The way through a Fetch request: which topics it asks for, and of which fetch session (KIP-227).
+"""Walk through a Fetch request: its topics, and its fetch session (KIP-227).
 
 Schema: Kafka's `FetchRequest.json`, v4 to v18.
 

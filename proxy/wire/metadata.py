@@ -1,4 +1,4 @@
-"""Metadata as the proxy's own connections use it: which brokers there are, without topics.
+"""Metadata for the proxy's own use: the brokers, without topics.
 
 Written by hand for the reason given in `api_versions`.
 """

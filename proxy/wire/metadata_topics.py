@@ -1,4 +1,4 @@
-"""The topics of a Metadata response, found without reading their partitions.
+"""Walk over the topics of a Metadata response, skipping their partitions.
 
 A large cluster's Metadata is megabytes, asked for by every client every few minutes: what a client
 may see of it is cut out of the bytes. Schema: Kafka's `MetadataResponse.json`, v0 to v13.

@@ -1,4 +1,4 @@
-"""The way through a Produce request: which topics it writes to, without touching the records.
+"""Walk through a Produce request: its topics, without touching the records.
 
 Schema: Kafka's `ProduceRequest.json`, v3 to v13.
 """

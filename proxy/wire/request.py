@@ -1,4 +1,4 @@
-"""Requests taken apart as far as their headers, and the headers of requests of our own."""
+"""Request headers: parsed, and written for the proxy's own requests."""
 
 import struct
 from typing import Final, final

@@ -1,1 +1,1 @@
-"""One worker process: listeners, endpoints, and the services that keep them current."""
+"""Worker process: listeners, endpoints, and the services that keep them current."""

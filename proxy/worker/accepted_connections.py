@@ -1,4 +1,4 @@
-"""A worker's end of the acceptor: offers its entrances, and takes the connections it is sent."""
+"""Receiver of accepted connections: a worker's end of the link to the acceptor."""
 
 import asyncio
 import logging

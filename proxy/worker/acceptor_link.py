@@ -1,4 +1,4 @@
-"""What the acceptor and one worker tell each other: messages, and counts in shared memory.
+"""Link between the acceptor and one worker: messages, and counts in shared memory.
 
 Between the two runs a pair of Unix sockets that keep messages apart (SOCK_SEQPACKET), made before
 the fork, which outlives both:

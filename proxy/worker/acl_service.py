@@ -1,4 +1,4 @@
-"""A worker's authorizer: ACLs from the store, applied to its connections, and what is told of it.
+"""Authorizer service of a worker: loads ACLs from the store, applies them to connections.
 
 The index is brought up to date beside the event loop; the loop only takes it over, and then has
 every connection judged by it. What a connection was found to be allowed before is forgotten.

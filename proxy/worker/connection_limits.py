@@ -1,4 +1,4 @@
-"""Limits of connections: how many may be open, in all workers together, and from one address.
+"""Connection limits, over all workers together: in total, and by address.
 
 `max.connections` holds for a listener, `max.connections.per.ip` for all of them together, as in
 Kafka, and both for the proxy, not for a worker. Laws:

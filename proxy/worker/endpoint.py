@@ -1,4 +1,4 @@
-"""A listener's address in front of one broker, or of any: what the relay calls a shell."""
+"""Acceptor of clients for one address, and the shell of their connections."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Which doors a worker has: opens and closes addresses as brokers come, move and go."""
+"""Set of open addresses of a worker, following brokers as they come, move and go."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What a worker process is given by its parent: sockets, certificates, configuration.
+"""Inputs of a worker from its parent: sockets, certificates, configuration.
 
 Workers get the configuration from the parent: a file that is written twice within a moment
 would be another one for each who reads it, and some would enforce what others do not.

@@ -1,4 +1,4 @@
-"""Where the signing keys of a listener come from: reads the JWKS when its `KeyCache` wants it."""
+"""Loader of a listener's signing keys: reads the JWKS when its `KeyCache` wants it."""
 
 import asyncio
 import logging

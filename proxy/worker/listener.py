@@ -1,4 +1,4 @@
-"""One listener of one worker: who may enter, by which rules, and the doors it has."""
+"""Listener of one worker: its rules, limits and open addresses."""
 
 import asyncio
 import logging

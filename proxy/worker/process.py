@@ -1,4 +1,4 @@
-"""A worker as a process of its own: from what it is given to its exit status."""
+"""Worker as a process: from its inputs to its exit status."""
 
 import asyncio
 import gc

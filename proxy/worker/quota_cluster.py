@@ -1,4 +1,4 @@
-"""What a quota callback is told of the cluster: who leads which partition, and who is behind us.
+"""Cluster metadata for quota callbacks: partition leaders, and brokers behind this proxy.
 
 Only asked for when a callback of somebody's own is configured, on short connections of the
 proxy's own (`service_connection`); the answer of a large cluster is read beside the event loop.

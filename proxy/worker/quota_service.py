@@ -1,4 +1,4 @@
-"""A worker's quotas: from the store, applied to its connections, and what is told of it.
+"""Quota service of a worker: loads quotas from the store, applies them to connections.
 
 What changed in the store is read beside the event loop; the loop takes it over, and then every
 connection is asked anew which quotas it falls under, so that a change takes effect on open

@@ -1,4 +1,4 @@
-"""What a worker knows from the store, brought up to date about once a second; and its changes.
+"""Store service of a worker: refreshes what it knows each second, and makes changes.
 
 Nobody is let in before the store was read, and is known if its ACLs and quotas are copies: see
 `Mirror`.

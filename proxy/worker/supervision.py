@@ -1,4 +1,4 @@
-"""What goes on for as long as a worker runs.
+"""Supervisor of background tasks that run as long as the worker.
 
 A mistake in it must not be its end: deadlines would pass unseen, and revoked rights go on applying.
 """

@@ -1,4 +1,4 @@
-"""Long works of which one is under way at a time, so that they need the memory of one.
+"""Limit of one long work of a kind at a time, to bound memory.
 
 What is not so long needs little memory, and should not wait for what takes seconds.
 """

@@ -1,4 +1,4 @@
-"""A worker process: the data path of its share of the connections, and the little beside it."""
+"""Worker: the data path of its share of the connections, and the services beside it."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The one table: what each API is asked for.
+"""Table of guards: which guard judges which API.
 
 Each guard says in its docstring what it checks and how it answers; this is the overview, to be read
 beside "Authorization and ACLs, Protocols" of Kafka's documentation. An API that the proxy forwards

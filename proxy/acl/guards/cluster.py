@@ -1,4 +1,4 @@
-"""What is asked of the cluster as a whole: everything is allowed, or nothing.
+"""Guards of APIs that need a right on the cluster as a whole.
 
 A refusal has the form that Kafka's `getErrorResponse` gives it for the API.
 """

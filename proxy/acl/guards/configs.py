@@ -1,4 +1,4 @@
-"""Configurations: of topics and groups by their own rights, of brokers by the cluster's."""
+"""Guards of configuration APIs: topics and groups by their own rights, brokers by the cluster's."""
 
 from typing import Any, Final
 

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions (KIP-966): Describe on each topic.
+"""Guard of DescribeTopicPartitions (KIP-966): Describe on each topic.
 
 A request without topics asks for all. The broker, which hides nothing, would page through them, and
 begin and end its pages where only who sees all topics can know. Unless all may be described, it is

@@ -1,4 +1,4 @@
-"""Fetch: Read on each topic; ClusterAction on the cluster stands for it, and replicas need it.
+"""Guard of Fetch: Read on each topic, or ClusterAction on the cluster, as replicas need.
 
 A fetch session (KIP-227) names its topics once. So a session is known here by its id, and only if
 everything in it was found to be allowed on this connection, by the ACLs that apply now. Any other

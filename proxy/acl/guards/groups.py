@@ -1,4 +1,4 @@
-"""What is told of groups, and their deletion.
+"""Guards of describing, listing and deleting groups.
 
 Groups that may not be described come first in a description, as in Kafka. The rights that a broker
 without authorizer reports are everybody's: they are replaced by those of the principal.

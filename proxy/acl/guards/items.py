@@ -1,4 +1,4 @@
-"""What guards have in common: items that are allowed or refused one by one, and answers.
+"""Common part of guards: items allowed or refused one by one, and answers.
 
 A refusal is written as plain names and values, lists within lists as in Kafka's description of the
 message; what a version has no field for is left out of its answer.

@@ -1,4 +1,4 @@
-"""What members of groups send: where is the coordinator, let me in, I am alive, I leave.
+"""Guards of group membership: FindCoordinator, JoinGroup, Heartbeat, LeaveGroup and kin.
 
 A heartbeat of the newer protocols (KIP-848, KIP-932, KIP-1071) names topics; one that may not be
 described refuses the heartbeat. So does a regular expression, unless all that it could match may be

@@ -1,4 +1,4 @@
-"""Metadata: Describe on each topic, and Create on the cluster or the topic to have it made.
+"""Guard of Metadata: Describe on each topic, Create where a topic is to be made.
 
 Kafka makes a topic that a client asks for if it does not exist and the client does not object. Here
 the broker is asked to only if that is allowed for every topic in the request: if one may not be

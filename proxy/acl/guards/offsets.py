@@ -1,4 +1,4 @@
-"""Committing, fetching and deleting a group's offsets.
+"""Guards of committing, fetching and deleting a group's offsets.
 
 Since version 10 of OffsetCommit and OffsetFetch topics are named by their ids (KIP-848).
 """

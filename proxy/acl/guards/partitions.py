@@ -1,4 +1,4 @@
-"""What is asked of partitions: offsets, epochs, producers, and the deletion of records."""
+"""Guards of partition APIs: offsets, epochs, producers, deletion of records."""
 
 from typing import Any, Final
 

@@ -1,4 +1,4 @@
-"""What the guards of groups and transactions have in common: responses that are put together."""
+"""Common part of the guards of groups and transactions: responses put together."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

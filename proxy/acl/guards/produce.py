@@ -1,4 +1,4 @@
-"""Produce: Write on each topic, and Write on the transactional id of a transaction's records.
+"""Guard of Produce: Write on each topic, and on the transactional id.
 
 A Produce with acks=0 has no answer that could tell of a denial: as in Kafka, what is allowed is
 written, then the connection is closed.

@@ -1,4 +1,4 @@
-"""ShareFetch and ShareAcknowledge (KIP-932): Read on the group, and on each topic.
+"""Guards of ShareFetch and ShareAcknowledge (KIP-932): Read on the group and each topic.
 
 Topics are named by their ids. A share session goes on fetching what was added to it by earlier
 requests, so each response is judged too: what may not be read any more is emptied of its records

@@ -1,4 +1,4 @@
-"""The offsets of share groups (KIP-932)."""
+"""Guards of share group offsets (KIP-932)."""
 
 from collections.abc import Iterable
 from dataclasses import replace

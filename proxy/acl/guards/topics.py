@@ -1,4 +1,4 @@
-"""Creating, deleting and growing topics."""
+"""Guards of creating, deleting and growing topics."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable

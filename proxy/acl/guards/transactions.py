@@ -1,4 +1,4 @@
-"""Producer ids and transactions."""
+"""Guards of producer ids and transactions."""
 
 from collections.abc import Iterable
 from dataclasses import replace

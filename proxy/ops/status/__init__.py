@@ -1,1 +1,1 @@
-"""What an operator asks at night: which sessions are open, whose, and what went wrong lately."""
+"""Status for operators: open sessions, their principals, and recent incidents."""

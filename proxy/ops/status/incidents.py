@@ -1,4 +1,4 @@
-"""What went wrong lately in one worker: few lines, whoever floods it.
+"""Recent incidents in one worker, bounded in number.
 
 Laws: what repeats is one incident with a count; of each kind the latest are kept. A flood of one
 kind does not push out the others, and inventing names fills no memory.

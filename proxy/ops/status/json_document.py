@@ -1,4 +1,4 @@
-"""`/sessions.json`: the facts of the status page for programs, of a bounded size."""
+"""`/sessions.json`: the facts of the status page for programs, of bounded size."""
 
 from dataclasses import asdict
 from typing import Any, Final

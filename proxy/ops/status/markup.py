@@ -1,4 +1,4 @@
-"""HTML in which a stranger's name is always text.
+"""HTML builder that escapes all text.
 
 Law: a `str` is text and is escaped, cut if it is long, and made what UTF-8 can carry; only this
 module makes `Markup`, which is neither.

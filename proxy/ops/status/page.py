@@ -1,4 +1,4 @@
-"""The status page: one HTML document that needs nothing else, of a bounded size."""
+"""Status page: one self-contained HTML document of bounded size."""
 
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The rows of the status page's tables: a cell for each heading."""
+"""Rows of the status page's tables."""
 
 from typing import Final
 from urllib.parse import urlencode

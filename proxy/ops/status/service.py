@@ -1,4 +1,4 @@
-"""Serves the status page and `/sessions.json`: read-only, to whoever reaches the HTTP address.
+"""HTTP handlers of the status page and `/sessions.json`; read-only.
 
 Law: however often it is asked, the workers are asked once in `MIN_PICTURE_SECONDS`. What is chosen
 by a query is chosen here, from what they told of all.

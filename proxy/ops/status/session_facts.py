@@ -1,4 +1,4 @@
-"""What a worker tells of a session, and how sessions are chosen.
+"""Facts about sessions from one worker, and the selection of sessions.
 
 A session's facts travel as a JSON array, a row: a worker makes thousands of them beside its data
 path. Names that clients gave are cut to 256 characters, which ends them in `…`.

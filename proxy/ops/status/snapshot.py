@@ -1,4 +1,4 @@
-"""The whole proxy at one moment: what its workers told, put together.
+"""Combined state of all workers at one moment.
 
 Pure: time is an argument, and what is too much to be shown is cut, with the number of what is left
 out. The field names of the dataclasses are those of `/sessions.json`.

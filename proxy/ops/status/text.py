@@ -1,4 +1,4 @@
-"""Numbers and times as a tired person reads them."""
+"""Formats of numbers and times for people."""
 
 from datetime import UTC, datetime
 from typing import Final

@@ -1,4 +1,4 @@
-"""What brokers are asked and told about ACLs and quotas: the proxy is their administrator.
+"""Requests to brokers about their ACLs and quotas, as their administrator.
 
 Each change is a connection of its own, in an event loop of its own: they are rare, and come from a
 thread beside the worker's loop.

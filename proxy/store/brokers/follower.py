@@ -1,4 +1,4 @@
-"""Keeps a mirror like the brokers it mirrors; a process of its own, beside the workers.
+"""Follower of the brokers' ACLs and quotas: a process of its own, beside the workers.
 
 A cluster may have 100,000 ACLs, which take a second to read: no client waits for it here. Laws:
 

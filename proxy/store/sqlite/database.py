@@ -1,4 +1,4 @@
-"""One SQLite file: connections, transactions, and what is told when it fails.
+"""SQLite file: connections, transactions, and errors.
 
 Laws:
 
