@@ -14,7 +14,7 @@ PROJECT := pyproject.toml requirements/build.in
 TWO := --numprocesses 2 --dist loadfile
 
 # What the code declares, written down: tables of the docs, the chart's schema, the dashboards.
-MODULES := proxy.config_docs metrics.docs proxy.reference_docs
+MODULES := proxy.docs.configuration metrics.docs proxy.docs.reference
 SCRIPTS := deploy/helm/schema.py deploy/grafana/generate.py
 
 .DEFAULT_GOAL := help

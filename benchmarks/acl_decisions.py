@@ -17,13 +17,13 @@ from pathlib import Path
 
 import uvloop
 
-from proxy.acl.api import answer
-from proxy.acl.cached import CachedAcls
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
-from proxy.acl.stored import Acls
+from proxy.handlers.acl_changes import Acls
+from proxy.handlers.acls import answer
 from proxy.store import open_store
-from proxy.worker_process import COLLECTOR_THRESHOLD, SWITCH_INTERVAL
+from proxy.store.acl_cache import CachedAcls
+from proxy.worker.process import COLLECTOR_THRESHOLD, SWITCH_INTERVAL
 
 TOPIC, LITERAL, PREFIXED = ResourceType.TOPIC, PatternType.LITERAL, PatternType.PREFIXED
 READ, WRITE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE

@@ -27,7 +27,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from benchmarks.programs import Address, free_address, running
-from proxy.admin.connection import Connection
+from proxy.admin.connection import AdminConnection
 from proxy.admin.login import authenticate
 from proxy.admin.security import Scram
 from proxy.quota.model import QuotaEntity, QuotaKey
@@ -43,7 +43,7 @@ ASKED = 10
 """Times its quota."""
 MESSAGE = 2_000
 """Bytes of a request or response that counts."""
-MOST_OFF = 0.03
+MAX_OFF = 0.03
 _PASSWORD = "of-the-bench"
 _TIMEOUT_S = 120.0
 
@@ -186,8 +186,8 @@ def prepare(directory: Path, broker: Address, workers: int, fetch: bool) -> tupl
     return config, address
 
 
-async def _log_in(address: Address, group: int, number: int) -> Connection:
-    connection = await Connection.open(
+async def _log_in(address: Address, group: int, number: int) -> AdminConnection:
+    connection = await AdminConnection.open(
         address.host, address.port, tls=None, client_id=group_name(group), timeout_s=_TIMEOUT_S
     )
     login = Scram(username=f"{group_name(group)}-{number % 2}", password=_PASSWORD)
@@ -195,7 +195,7 @@ async def _log_in(address: Address, group: int, number: int) -> Connection:
     return connection
 
 
-async def _ask(connection: Connection, request: Any, rate: float, until: float) -> None:
+async def _ask(connection: AdminConnection, request: Any, rate: float, until: float) -> None:
     """Ask for `rate` bytes a second, as far as answers come."""
     due = time.monotonic()
     while (now := time.monotonic()) < until:
@@ -328,7 +328,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{group}  quota {quota:>8,} B/s  passed {values[-1]:>10,.0f} B/s  {off:+.2%}")
     if options.svg is not None:
         options.svg.write_text(svg(found, title))
-    return int(worst > MOST_OFF)
+    return int(worst > MAX_OFF)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""The wire, and what may pass."""
+"""SASL re-authentication proxy for Apache Kafka."""

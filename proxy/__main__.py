@@ -1,4 +1,4 @@
-"""`python -m proxy` is `reauth-proxy`."""
+"""Entry point of `python -m proxy`, the same as `reauth-proxy`."""
 
 from proxy.cli import main
 

@@ -1,4 +1,4 @@
-"""Whose fault it was: one root, and one class for each party that can be at fault.
+"""Root error classes, one per party at fault.
 
 Our own faults are plain `AssertionError`s and are not caught by anybody.
 """

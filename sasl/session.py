@@ -64,7 +64,7 @@ class Outcome:
         self.reply: Final = reply
         """The response's body, or, for raw tokens, the frame's content; None: no response."""
         self.wants_keys: Final = wants_keys
-        """True: look for newer signing keys, then call `keys_sought` before anything else."""
+        """True: look for newer signing keys, then call `keys_refreshed` before anything else."""
 
 
 NO_REPLY = Outcome()
@@ -150,7 +150,7 @@ class Session:
         """Take a bare token, as clients send it after SaslHandshake v0."""
         return self._step(None, token, now)
 
-    def keys_sought(self, now: float) -> Outcome:
+    def keys_refreshed(self, now: float) -> Outcome:
         """Offer the waiting token once more, whether newer keys were found or not."""
         assert self._pending_token is not None
         version, token = self._pending_token

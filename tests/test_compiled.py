@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.worker import COMPILED
+from proxy.worker.worker import COMPILED
 from tests.compiled import ROOT, compiled_copy, lacking
 from tests.deploy.tools import missing
 
@@ -15,23 +15,39 @@ pytestmark = pytest.mark.slow
 
 TEST_SECONDS = 1_200
 SUITES = (
-    "metrics/test_event*.py",
+    "metrics/test_event_files.py",
+    "metrics/test_event_lines.py",
+    "metrics/test_event_writer.py",
+    "metrics/test_events.py",
     "metrics/test_history.py",
     "metrics/test_tally.py",
-    "proxy/test_connection*.py",
-    "proxy/test_frames.py",
-    "proxy/test_listener*.py",
-    "proxy/test_long_*.py",
-    "proxy/test_turn_taking.py",
-    "proxy/test_observer*.py",
-    "proxy/test_relay.py",
-    "proxy/test_request_time.py",
-    "proxy/test_throttling.py",
-    "proxy/test_tls_relay.py",
-    "proxy/test_tls_pace.py",
-    "proxy/test_tls_transport*.py",
-    "proxy/test_upstream_login*.py",
+    "proxy/connection/test_connection.py",
+    "proxy/connection/test_connection_barrier.py",
+    "proxy/connection/test_connection_beginnings.py",
+    "proxy/connection/test_connection_ends.py",
+    "proxy/connection/test_connection_keys.py",
+    "proxy/connection/test_connection_pressure.py",
+    "proxy/connection/test_connection_sessions.py",
+    "proxy/connection/test_connection_splits.py",
+    "proxy/connection/test_connection_without_sasl.py",
+    "proxy/connection/test_frames.py",
+    "proxy/connection/test_long_addresses.py",
+    "proxy/connection/test_long_frames_unauthenticated.py",
+    "proxy/connection/test_long_work.py",
+    "proxy/connection/test_long_work_room.py",
+    "proxy/connection/test_request_time.py",
+    "proxy/connection/test_throttling.py",
+    "proxy/connection/test_turn_taking.py",
+    "proxy/connection/test_upstream_login*.py",
+    "proxy/net/test_relay.py",
+    "proxy/net/test_tls_pace.py",
+    "proxy/net/test_tls_relay.py",
+    "proxy/net/test_tls_transport*.py",
+    "proxy/ops/test_observer*.py",
     "proxy/wire",
+    "proxy/worker/test_connection_limits.py",
+    "proxy/worker/test_connection_limits_served.py",
+    "proxy/worker/test_listener*.py",
     "sasl",
 )
 
@@ -71,7 +87,9 @@ def test_what_is_to_be_compiled_is(copy: Path) -> None:
 
 def test_it_says_that_it_is_compiled(copy: Path) -> None:
     """And a checkout says that it is not: what `build_info` and the benchmarks go by."""
-    assert _python(copy, "-c", "from proxy.worker import COMPILED; print(COMPILED)") == "True\n"
+    assert (
+        _python(copy, "-c", "from proxy.worker.worker import COMPILED; print(COMPILED)") == "True\n"
+    )
     assert not COMPILED
 
 

@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from metrics.spark import PYSPARK
-from proxy import reference_docs
 from proxy.config import load
 from proxy.demo.processes import Program
-from proxy.demo.stage import free_ports
+from proxy.demo.setup import free_ports
+from proxy.docs import reference
 from sasl import states
 from tests.ports import free_port_range
 
@@ -44,7 +44,7 @@ def relative(page: Path) -> str:
 
 
 def test_the_tables_are_as_the_code_declares() -> None:
-    assert reference_docs.main(["--check"]) == 0
+    assert reference.main(["--check"]) == 0
 
 
 def test_a_stale_table_is_found_and_mended(
@@ -52,17 +52,17 @@ def test_a_stale_table_is_found_and_mended(
 ) -> None:
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- apis: begin -->\nold\n<!-- apis: end -->\nafter\n")
-    monkeypatch.setattr(reference_docs, "BLOCKS", {"apis": (page, reference_docs.apis)})
-    assert reference_docs.main(["--check"]) == 1
+    monkeypatch.setattr(reference, "BLOCKS", {"apis": (page, reference.apis)})
+    assert reference.main(["--check"]) == 1
     assert "page.md is stale" in capsys.readouterr().err
-    assert reference_docs.main([]) == 0
-    assert reference_docs.main(["--check"]) == 0
+    assert reference.main([]) == 0
+    assert reference.main(["--check"]) == 0
     assert page.read_text().startswith("before\n")
     assert page.read_text().endswith("\nafter\n")
 
 
 def test_every_state_of_a_session_is_in_the_table() -> None:
-    table = reference_docs.session_states()
+    table = reference.session_states()
     named = {state.__name__ for state in get_args(states.State)}
     assert named == set(re.findall(r"^([A-Z]\w+)", table, re.MULTILINE))
 

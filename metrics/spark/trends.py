@@ -12,7 +12,7 @@ from metrics.spark.usage import Occurrence
 
 QUANTILES = (0.5, 0.95, 0.99)
 
-SHORTEST_SENSIBLE_TOKEN_MS = 60_000
+MIN_SENSIBLE_TOKEN_MS = 60_000
 """The lifetime in milliseconds below which a token is renewed more than once a minute."""
 
 
@@ -151,7 +151,7 @@ def short_tokens(verdicts: DataFrame) -> DataFrame:
     `outlived_ms` is by how much a connection was used past the end of the token it logged in with.
     """
     outlived = f.coalesce(f.col("outlived_credential_ms") > 0, f.lit(False))
-    brief = f.col("credential_lifetime_ms") < SHORTEST_SENSIBLE_TOKEN_MS
+    brief = f.col("credential_lifetime_ms") < MIN_SENSIBLE_TOKEN_MS
     return (
         verdicts.where(f.col("credential_lifetime_ms").isNotNull() & (outlived | brief))
         .select(

@@ -1,1 +1,1 @@
-"""Who may do what: the model, the decision, and what each API is asked for."""
+"""Authorization: the ACL model, decisions, and the operations each API requires."""

@@ -1,4 +1,4 @@
-"""Addresses as ACLs name them, and as they are compared.
+"""Host addresses as ACLs name and compare them.
 
 Kafka compares texts. Here spellings of one address are one (RFC 5952, and an IPv4-mapped IPv6
 address is the IPv4 one, as Java has it), and an ACL may name a CIDR block (RFC 4632, RFC 4291).
@@ -20,7 +20,7 @@ HostKey = str | bytes | tuple[int, int, int]
 _MAPPED: Final = b"\0" * 10 + b"\xff\xff"
 """What an IPv4-mapped IPv6 address begins with (RFC 4291, 2.5.5.2)."""
 _BITS_BEFORE_MAPPED: Final = 96
-_MOST_BITS: Final = {4: 32, 16: 128}
+_MAX_BITS: Final = {4: 32, 16: 128}
 _CACHED_CLIENTS: Final = 4096
 
 
@@ -77,9 +77,9 @@ def _block(text: str, length: str) -> HostKey | None:
     address, bits = _address(text), int(length)
     if address is None or b"%" in address:
         return None
-    if ":" in text and len(address) == _MOST_BITS[4] // 8:
+    if ":" in text and len(address) == _MAX_BITS[4] // 8:
         bits -= _BITS_BEFORE_MAPPED
-    most = _MOST_BITS[len(address)]
+    most = _MAX_BITS[len(address)]
     if not 0 <= bits <= most:
         return None
     return len(address), bits, int.from_bytes(address, "big") >> (most - bits)

@@ -1,4 +1,4 @@
-"""All ACLs as of one version, arranged so that a decision costs the same among ten and 100,000.
+"""Index of all ACLs of one version, with decisions of constant cost up to 100,000 ACLs.
 
 Semantics are those of Kafka's `StandardAuthorizer`: super users may do everything; one DENY that
 applies outweighs every ALLOW; READ, WRITE, DELETE and ALTER include DESCRIBE, and ALTER_CONFIGS
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
-from proxy.acl import listing, tables
+from proxy.acl import index_tables, listing
 from proxy.acl.hosts import client_host_keys
 from proxy.acl.model import (
     WILDCARD,
@@ -37,7 +37,7 @@ _REBUILT_FROM: Final = 8
 """With more changes than one in so many ACLs, building anew is quicker."""
 _ANY_NAME: Final = "hardcode"
 """The name that Kafka's `Authorizer.authorizeByResourceType` tries first."""
-_MOST_ANSWERS: Final = 4096
+_MAX_ANSWERS: Final = 4096
 """Answers of `decide_any` that are kept: they may need a look at all that one principal has."""
 _IMPLYING: Final[Mapping[Operation, tuple[Operation, ...]]] = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
@@ -53,7 +53,7 @@ def _question(operation: Operation, resource_type: ResourceType) -> int:
 def _codes(permission: Permission, implying: Mapping[Operation, tuple[Operation, ...]]) -> _Codes:
     return {
         _question(operation, resource_type): tuple(
-            tables.rule_code(resource_type, permission, one)
+            index_tables.rule_code(resource_type, permission, one)
             for one in (operation, Operation.ALL, *implying.get(operation, ()))
         )
         for resource_type in ResourceType
@@ -106,10 +106,10 @@ class AclIndex:
         self._super_users = super_users
         self._publish(self._built(acls), version)
 
-    def _built(self, acls: Iterable[Acl]) -> tables.Tables:
-        return tables.build(listing.in_order(acls), with_named=self._allow_everyone)
+    def _built(self, acls: Iterable[Acl]) -> index_tables.Tables:
+        return index_tables.build(listing.in_order(acls), with_named=self._allow_everyone)
 
-    def _publish(self, made: tables.Tables, version: int) -> None:
+    def _publish(self, made: index_tables.Tables, version: int) -> None:
         self.version = version
         self._tables = made
         self._shapes = frozenset(made.shapes)
@@ -133,7 +133,7 @@ class AclIndex:
             left = (acl for acl in self._tables.acls if acl not in dropped)
             made._publish(self._built(chain(left, added)), version)
         else:
-            made._publish(tables.rebuild(self._tables, created=added, deleted=gone), version)
+            made._publish(index_tables.rebuild(self._tables, created=added, deleted=gone), version)
         return made
 
     def with_super_users(self, super_users: frozenset[str]) -> "AclIndex":
@@ -192,7 +192,7 @@ class AclIndex:
             answer = self.decide(principal, host, operation, resource_type, _ANY_NAME)
             if not answer.allowed:
                 answer = self._decide_by_patterns(principal, host, key[2])
-            if len(self._any_answers) >= _MOST_ANSWERS:
+            if len(self._any_answers) >= _MAX_ANSWERS:
                 self._any_answers.clear()
             self._any_answers[key] = answer
         return answer
@@ -242,7 +242,7 @@ class AclIndex:
             return self._tables.acls
         return self._tables.of_principal.get(principal, ())
 
-    def _rules(self, principal: str, host: str) -> list[tables.Rules]:
+    def _rules(self, principal: str, host: str) -> list[index_tables.Rules]:
         """Return what there is for this principal or for everybody, at this address."""
         rules = self._tables.rules
         return [
@@ -264,10 +264,10 @@ class AclIndex:
         return _DENIED_BY_DEFAULT
 
 
-_PatternsOfRules = Patterns[tables.Rule]
+_PatternsOfRules = Patterns[index_tables.Rule]
 
 
-def _held(rules: Iterable[tables.Rules], codes: Iterable[int]) -> list[_PatternsOfRules]:
+def _held(rules: Iterable[index_tables.Rules], codes: Iterable[int]) -> list[_PatternsOfRules]:
     rules = list(rules)
     return [patterns for code in codes for one in rules if (patterns := one.get(code)) is not None]
 

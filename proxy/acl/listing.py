@@ -1,4 +1,4 @@
-"""ACLs in their order, and those among them that a filter asks for.
+"""ACLs in order, and the filters that select among them.
 
 Lists here are never changed: a generator goes on with the one that it began with.
 """

@@ -1,4 +1,4 @@
-"""An access control list entry, with the codes that the wire and the store have for its parts.
+"""Access control list entry, with the codes of its parts on the wire and in the store.
 
 Sources: KIP-140 (codes, filters), KIP-290 (prefixed patterns), and the operations and resource
 types that Kafka has added since. A resource pattern and an entry of the specification are one flat

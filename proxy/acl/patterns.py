@@ -1,4 +1,4 @@
-"""Resource patterns (KIP-290) by the names that they match.
+"""Resource patterns (KIP-290), by the names that they match.
 
 Laws: what matches a name is found in a time that does not depend on how many patterns there are,
 or how they are nested. An object that was published is never changed: it is copied first.

@@ -1,4 +1,4 @@
-"""What each of many filters finds, in one pass over the ACLs for all of them.
+"""Search of many filters at once in one pass over the ACLs.
 
 The filters of one principal are about its ACLs, and the filters that name none are about all. For
 each of these lists:
@@ -33,7 +33,7 @@ from proxy.acl.model import (
     Permission,
     ResourceType,
 )
-from proxy.steps import MASK, Steps, finish
+from proxy.scheduling.steps import MASK, Steps, finish
 
 Found = Sequence[Acl]
 """What a filter finds, in order."""

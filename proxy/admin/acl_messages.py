@@ -1,10 +1,10 @@
-"""ACLs and filters in requests, and out of responses, v0 to v3, and DescribeAcls v4."""
+"""ACL and filter messages of the client, v0 to v3, and DescribeAcls v4."""
 
 from collections.abc import Iterable
 from typing import Any, Final, get_args
 
-from proxy.acl.checks import filter_refusal
 from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from proxy.acl.validation import filter_refusal
 from proxy.admin.errors import InvalidRequest, UnsupportedVersion, kafka_error
 from proxy.admin.results import DeletedAcl, DescribedAcls, FilterResult
 from proxy.wire.batch_describe import (

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from proxy.acl.model import Acl, AclFilter
 from proxy.admin import acl_messages, quota_messages
 from proxy.admin.acl_messages import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
-from proxy.admin.connection import Connection
+from proxy.admin.connection import AdminConnection
 from proxy.admin.errors import (
     BrokerUnavailable,
     KafkaError,
@@ -45,11 +45,11 @@ from proxy.admin.results import (
 from proxy.admin.security import Login
 from proxy.errors import ConfigError
 from proxy.quota.model import QuotaEntity
-from proxy.wire.batch_describe import ACLS_BATCHED, MOST_FILTERS, QUOTAS_BATCHED
+from proxy.wire.batch_describe import ACLS_BATCHED, MAX_FILTERS, QUOTAS_BATCHED
 
 REQUEST_TIMEOUT_S: Final = 30.0
 """Kafka's `request.timeout.ms`."""
-MOST_ITEMS_AT_ONCE: Final = 1_000
+MAX_ITEMS_AT_ONCE: Final = 1_000
 """ACLs or filters per request, or requests between two looks at the session. Kafka refuses more
 than 10,000 ACLs."""
 REAUTHENTICATE_AT: Final = 0.85
@@ -125,7 +125,7 @@ class AdminClient:
             async with self._lock:
                 link = await self._ready()
                 version = link.version(DESCRIBE_ACLS, acl_messages.DESCRIBE_VERSIONS)
-                most = MOST_FILTERS if version >= ACLS_BATCHED else MOST_ITEMS_AT_ONCE
+                most = MAX_FILTERS if version >= ACLS_BATCHED else MAX_ITEMS_AT_ONCE
                 some, rest = rest[:most], rest[most:]
                 found |= await link.describe_acls(version, some)
         return DescribeAclsResult({one: found[one] for one in wanted})
@@ -178,7 +178,7 @@ class AdminClient:
                     link = await self._ready()
                     ours = quota_messages.DESCRIBE_VERSIONS
                     version = link.version(DESCRIBE_CLIENT_QUOTAS, ours)
-                    most = MOST_FILTERS if version >= QUOTAS_BATCHED else MOST_ITEMS_AT_ONCE
+                    most = MAX_FILTERS if version >= QUOTAS_BATCHED else MAX_ITEMS_AT_ONCE
                     some, rest = rest[:most], rest[most:]
                     found |= await link.describe_client_quotas(version, some, strict=strict)
         return DescribeClientQuotasResult({one: found[one] for one in wanted})
@@ -239,7 +239,7 @@ class AdminClient:
         self._servers = (server, *(one for one in self._servers if one != server))
 
     async def _connect(self, host: str, port: int) -> "_Link":
-        connection = await Connection.open(
+        connection = await AdminConnection.open(
             host,
             port,
             tls=self._ssl_context,
@@ -274,7 +274,7 @@ class AdminClient:
 class _Link:
     """A connection, and what is known of its other end."""
 
-    connection: Connection
+    connection: AdminConnection
     offered: dict[int, tuple[int, int]]
     """Lowest and highest version by API key."""
     renew_at: float | None = None
@@ -350,5 +350,5 @@ def parse_servers(text: str | Sequence[str]) -> tuple[tuple[str, int], ...]:
 
 def _batches(items: Iterable[T]) -> Iterator[list[T]]:
     rest = list(items)
-    for start in range(0, len(rest), MOST_ITEMS_AT_ONCE):
-        yield rest[start : start + MOST_ITEMS_AT_ONCE]
+    for start in range(0, len(rest), MAX_ITEMS_AT_ONCE):
+        yield rest[start : start + MAX_ITEMS_AT_ONCE]

@@ -1,4 +1,4 @@
-"""One connection of an administrator: a time for each request, errors in our words.
+"""Connection of an admin client: a timeout per request, and plain error messages.
 
 What is of TLS is imported where it is needed: nobody without it pays for it.
 """
@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from proxy.admin.errors import BrokerUnavailable
 from proxy.errors import BrokerFault
-from proxy.introduction import introduce
+from proxy.upstream.api_versions import ask_api_versions
 from proxy.wire.apis import response_body_at
 from proxy.wire.batch_describe import response_type
 from proxy.wire.codec import decode, encode
@@ -21,7 +21,7 @@ from proxy.wire.request import request_frame
 
 LARGEST_ANSWER: Final = 104_857_600
 """Bytes: Kafka's `socket.request.max.bytes`; 100,000 ACLs are a tenth of it."""
-MOST_IN_FLIGHT: Final = 16
+MAX_IN_FLIGHT: Final = 16
 """Requests sent ahead of their answers."""
 _SPEAKS_TLS: Final = "it speaks TLS, so security.protocol is SSL or SASL_SSL"
 _CLOSED: Final = "closed the connection instead of answering"
@@ -33,7 +33,7 @@ _SOFTWARE_NAME: Final = "reauth-proxy-admin"
 T = TypeVar("T")
 
 
-class Connection:
+class AdminConnection:
     """An open connection. After an error it is closed: what comes next on it cannot be known."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Connection:
     @classmethod
     async def open(
         cls, host: str, port: int, *, tls: ssl.SSLContext | None, client_id: str, timeout_s: float
-    ) -> "Connection":
+    ) -> "AdminConnection":
         """Connect. Raises BrokerUnavailable."""
         address = f"{host}:{port}"
         async with _explained(address, timeout_s):
@@ -71,7 +71,7 @@ class Connection:
             except (ConnectionResetError, ssl.SSLEOFError):
                 if tls is None:
                     raise
-                from proxy.tls.strangers import HANGS_UP
+                from proxy.net.handshake_errors import HANGS_UP
 
                 raise BrokerUnavailable(f"{address}: {HANGS_UP}") from None
         return cls(address, reader, writer, client_id, timeout_s)
@@ -94,7 +94,7 @@ class Connection:
     async def api_versions(self) -> dict[int, tuple[int, int]]:
         """Ask what the broker offers."""
         try:
-            offered = await introduce(_SOFTWARE_NAME, self.exchange)
+            offered = await ask_api_versions(_SOFTWARE_NAME, self.exchange)
         except BrokerFault as fault:
             raise await self._broken(fault.reason) from None
         return dict(offered.apis)
@@ -105,10 +105,10 @@ class Connection:
         return await self._read(request, await self.exchange(api_key, api_version, encode(request)))
 
     async def request_each(self, requests: Sequence[Any]) -> list[Any]:
-        """Send messages, `MOST_IN_FLIGHT` at a time, and return the responses in their order."""
+        """Send messages, `MAX_IN_FLIGHT` at a time, and return the responses in their order."""
         waiting, responses = deque[tuple[Any, int]](), []
         for request in requests:
-            if len(waiting) == MOST_IN_FLIGHT:
+            if len(waiting) == MAX_IN_FLIGHT:
                 responses.append(await self._next(waiting))
             # not drained: that could wait for a broker which itself waits to be read from
             waiting.append((request, self._send_message(request)))
@@ -179,7 +179,7 @@ class Connection:
         self._if_closed = ""
         size = INT32.unpack(head)[0]
         if not INT32.size <= size <= LARGEST_ANSWER:
-            from proxy.tls.strangers import answers_tls
+            from proxy.net.handshake_errors import answers_tls
 
             problem = _SPEAKS_TLS if answers_tls(head) else f"an answer of {size} bytes"
             raise BrokerUnavailable(f"{self.address}: {problem}")
@@ -203,9 +203,9 @@ async def _explained(address: str, timeout_s: float) -> AsyncIterator[None]:
     except asyncio.IncompleteReadError:
         reason = _CLOSED
     except ssl.SSLError as error:
-        from proxy.tls.strangers import why
+        from proxy.net.handshake_errors import handshake_error
 
-        reason = why(error)
+        reason = handshake_error(error)
     except OSError as error:
         reason = error.strerror or str(error)
     except UnicodeError:

@@ -1,4 +1,4 @@
-"""What can go wrong for a program that administers: one class per kind, one root."""
+"""Errors of the admin client: one class per kind, one root."""
 
 from collections.abc import Mapping
 from typing import ClassVar, Final

@@ -1,4 +1,4 @@
-"""The files that an administrator names, read whole or refused."""
+"""Files named by an administrator, read whole or refused."""
 
 from pathlib import Path
 from typing import Final

@@ -1,4 +1,4 @@
-"""The syntax of `java.util.Properties`: comments, continued lines, escapes."""
+"""Syntax of `java.util.Properties`: comments, continued lines, escapes."""
 
 import re
 from collections.abc import Iterator

@@ -1,14 +1,14 @@
-"""SASL on the administrator's side: log in, and log in again on the same connection (KIP-368)."""
+"""SASL login and re-authentication (KIP-368) of an admin client."""
 
 from collections.abc import Mapping
 from contextlib import suppress
 
 from kio.schema.errors import ErrorCode
 
-from proxy.admin.connection import Connection
+from proxy.admin.connection import AdminConnection
 from proxy.admin.errors import AuthenticationFailed, KafkaError, UnsupportedVersion, kafka_error
 from proxy.admin.security import Login, OAuthBearer, Plain, Scram
-from proxy.login import log_in
+from proxy.upstream.login import log_in
 from proxy.wire.apis import SASL_AUTHENTICATE
 from sasl.login import (
     ClientExchange,
@@ -21,7 +21,7 @@ from sasl.login import (
 
 
 async def authenticate(
-    connection: Connection, login: Login, offered: Mapping[int, tuple[int, int]]
+    connection: AdminConnection, login: Login, offered: Mapping[int, tuple[int, int]]
 ) -> LoggedIn:
     """Authenticate, or do it anew. Raises AuthenticationFailed."""
     _, version = offered.get(SASL_AUTHENTICATE, (0, -1))

@@ -1,4 +1,4 @@
-"""A Kafka client's properties file (`--command-config`): how to reach a broker, and who we are.
+"""Kafka client properties (`--command-config`): how to reach a broker, and the identity.
 
 What is not about that is passed over, as by Kafka's own tools. No message repeats a value: they
 hold passwords.

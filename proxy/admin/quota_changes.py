@@ -1,4 +1,4 @@
-"""Changes of client quotas: into requests, and what came of them out of responses (KIP-546)."""
+"""Changes of client quotas: requests, and their outcomes (KIP-546)."""
 
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Client quotas: filters in requests, quotas out of responses, v0 to v2 (KIP-546, KIP-888)."""
+"""Client quota messages: filters and quotas, v0 to v2 (KIP-546, KIP-888)."""
 
 import sys
 from collections.abc import Iterable, Mapping

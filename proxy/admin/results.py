@@ -1,4 +1,4 @@
-"""What came of a request with several items: each has a value or an error (KIP-140, KIP-888)."""
+"""Results of a request with several items: a value or an error each (KIP-140, KIP-888)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How an administrator logs in. Without a `Login`, the connection is not authenticated."""
+"""Login of an admin client; without a `Login` the connection is unauthenticated."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What a Kafka client's properties say of TLS (`ssl.*`, KIP-651), made into a context.
+"""TLS context from a Kafka client's properties (`ssl.*`, KIP-651).
 
 PEM in files or in the properties themselves, and PKCS12. As with all properties, no message
 repeats a value, what is not known is passed over, and paths are relative to the working directory.
@@ -15,7 +15,7 @@ from proxy.admin.files import read_file
 from proxy.config.tls import UpstreamTls
 from proxy.errors import ConfigError
 from proxy.tls.contexts import upstream_context
-from proxy.tls.material import MOST_BYTES, Material, certificates, try_out
+from proxy.tls.material import MAX_BYTES, Material, certificates, try_out
 from proxy.tls.pkcs12 import Pkcs12, read_pkcs12
 
 _VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
@@ -117,7 +117,7 @@ def _file(properties: Mapping[str, str], store: Store) -> bytes | Pkcs12 | None:
     location = _value(properties, key)
     if not location:
         return None
-    data = read_file(key, Path(location), MOST_BYTES)
+    data = read_file(key, Path(location), MAX_BYTES)
     if data.startswith(_JAVA_KEYSTORES):
         raise ConfigError(
             key,

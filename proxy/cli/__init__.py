@@ -1,4 +1,4 @@
-"""The command line: a thin layer. Each command imports what it needs when it runs.
+"""Command line: a thin layer; each command imports what it needs when it runs.
 
 Exit status: 0 done, 1 refused or not found, 2 usage or configuration. Errors are one line on
 stderr.
@@ -72,7 +72,7 @@ def serve(config: ConfigFile) -> None:
     """Run the proxy in the foreground until SIGTERM; SIGHUP reloads."""
     require_linux()
     with explained(config):
-        from proxy.server import serve as run
+        from proxy.process.supervisor import serve as run
 
         status = run(config)
     raise typer.Exit(status)

@@ -1,4 +1,4 @@
-"""`reauth-proxy acls list --file`: a filter per line, in the options of the command itself."""
+"""Filter file of `reauth-proxy acls list --file`: one filter per line."""
 
 from argparse import Namespace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the options of `reauth-proxy acls` mean: kafka-acls.sh's, as ACLs and filters. No I/O.
+"""Options of `reauth-proxy acls`, as kafka-acls.sh has them, to ACLs and filters; no I/O.
 
 Where Kafka's tool does something that nobody can want, it is a mistake here (`Misuse`):
 `--remove --operation X` without a principal takes every ACL of the resource away there, and
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from proxy.acl.authority import SUPPORTED_OPERATIONS
+from proxy.acl.authorizer import SUPPORTED_OPERATIONS
 from proxy.acl.model import (
     CLUSTER_NAME,
     WILDCARD,
@@ -24,7 +24,7 @@ from proxy.acl.model import (
 )
 from proxy.cli.common import Misuse
 
-LONGEST_TEXT: Final = 8_000
+MAX_TEXT: Final = 8_000
 """Characters: a STRING of the wire holds 32,767 bytes."""
 
 _OPERATION_NAMES: Final = {
@@ -94,7 +94,7 @@ CLUSTER: Final = Pattern(ResourceType.CLUSTER, PatternType.LITERAL, CLUSTER_NAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class AclRules:
     """The options that say who may, or may not, do what."""
 
     allow_principal: Sequence[str] = ()
@@ -125,7 +125,7 @@ class Rules:
                     yield principal(given), text(host), permission
 
 
-def acls_to_add(resources: Resources, rules: Rules) -> tuple[Acl, ...]:
+def acls_to_add(resources: Resources, rules: AclRules) -> tuple[Acl, ...]:
     """Return the ACLs that are asked for. Raises Misuse."""
     if resources.pattern.pattern_type < PatternType.LITERAL:
         raise Misuse("--resource-pattern-type must be literal or prefixed when adding")
@@ -135,7 +135,7 @@ def acls_to_add(resources: Resources, rules: Rules) -> tuple[Acl, ...]:
     return acls
 
 
-def filters_to_remove(resources: Resources, rules: Rules) -> tuple[AclFilter, ...]:
+def filters_to_remove(resources: Resources, rules: AclRules) -> tuple[AclFilter, ...]:
     """Return what finds the ACLs to remove. Raises Misuse.
 
     Without a principal, all ACLs of the resources.
@@ -164,7 +164,7 @@ def filters_to_list(resources: Resources, principals: Sequence[str]) -> tuple[Ac
     )
 
 
-def _acls(resources: Resources, rules: Rules) -> tuple[Acl, ...]:
+def _acls(resources: Resources, rules: AclRules) -> tuple[Acl, ...]:
     """Return every combination of resource, subject and operation, each once."""
     _check_role(resources, rules)
     patterns = resources.patterns()
@@ -193,7 +193,7 @@ def _acls(resources: Resources, rules: Rules) -> tuple[Acl, ...]:
     )
 
 
-def _check_role(resources: Resources, rules: Rules) -> None:
+def _check_role(resources: Resources, rules: AclRules) -> None:
     """Check the options that go with `--producer` and `--consumer`, as Kafka's tool does."""
     if rules.idempotent and not rules.producer:
         raise Misuse("--idempotent goes with --producer")
@@ -223,7 +223,7 @@ _CONSUMER: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
 }
 
 
-def _by_role(patterns: Sequence[Pattern], rules: Rules) -> Iterator[tuple[Pattern, Operation]]:
+def _by_role(patterns: Sequence[Pattern], rules: AclRules) -> Iterator[tuple[Pattern, Operation]]:
     roles = [*([_PRODUCER] if rules.producer else []), *([_CONSUMER] if rules.consumer else [])]
     for role in roles:
         for pattern in patterns:
@@ -233,7 +233,7 @@ def _by_role(patterns: Sequence[Pattern], rules: Rules) -> Iterator[tuple[Patter
         yield CLUSTER, Operation.IDEMPOTENT_WRITE
 
 
-def _by_option(patterns: Sequence[Pattern], rules: Rules) -> Iterator[tuple[Pattern, Operation]]:
+def _by_option(patterns: Sequence[Pattern], rules: AclRules) -> Iterator[tuple[Pattern, Operation]]:
     operations = [_operation(name) for name in rules.operation] or [Operation.ALL]
     for pattern in patterns:
         for operation in operations:
@@ -269,8 +269,8 @@ def text(given: str) -> str:
     stripped = given.strip()
     if not stripped:
         raise Misuse("a name must not be empty")
-    if len(stripped) > LONGEST_TEXT:
-        raise Misuse(f"a name is longer than {LONGEST_TEXT} characters")
+    if len(stripped) > MAX_TEXT:
+        raise Misuse(f"a name is longer than {MAX_TEXT} characters")
     try:
         stripped.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""`reauth-proxy acls`: who may do what, with the option names of kafka-acls.sh."""
+"""Commands `reauth-proxy acls`, with the option names of kafka-acls.sh."""
 
 import json
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ import typer
 from proxy.acl.model import Acl, AclFilter
 from proxy.cli.acl_file import acl_filters_of_file
 from proxy.cli.acl_options import (
+    AclRules,
     PatternKind,
     Resources,
-    Rules,
     acls_to_add,
     filters_to_list,
     filters_to_remove,
@@ -160,7 +160,7 @@ def add(
         user_principal=user_principal or (),
         pattern=resource_pattern_type,
     )
-    rules = Rules(
+    rules = AclRules(
         allow_principal=allow_principal or (),
         deny_principal=deny_principal or (),
         allow_host=allow_host or (),
@@ -216,7 +216,7 @@ def remove(
         user_principal=user_principal or (),
         pattern=resource_pattern_type,
     )
-    rules = Rules(
+    rules = AclRules(
         allow_principal=allow_principal or (),
         deny_principal=deny_principal or (),
         allow_host=allow_host or (),

@@ -1,4 +1,4 @@
-"""Where administration commands go: to a running proxy or Kafka, or to what the store is."""
+"""Choice of what administration commands act on: a running proxy, Kafka, or the store."""
 
 import sys
 import time
@@ -149,7 +149,7 @@ class _ThroughStore:
         return chain.from_iterable(find_each(index, [*dict.fromkeys(filters)], most=sys.maxsize))
 
     def create(self, acls: Sequence[Acl]) -> dict[Acl, str | None]:
-        from proxy.acl.checks import acl_refusal
+        from proxy.acl.validation import acl_refusal
 
         wrong = {acl: acl_refusal(acl) for acl in acls}
         self._store.create_acls([acl for acl, refusal in wrong.items() if refusal is None])
@@ -184,7 +184,7 @@ def _connected(bootstrap: str | None, command_config: Path | None) -> Iterator[A
 def _connected_to_brokers(upstream: "Upstream") -> Iterator[Administrator]:
     from proxy.store.brokers.administration import administrator
     from proxy.tls.contexts import open_upstream_tls
-    from proxy.upstream import open_access
+    from proxy.upstream.access import open_access
 
     access = open_access(upstream, open_upstream_tls(upstream, time.time()))
     with _running(administrator(upstream, access)) as running:

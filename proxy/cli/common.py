@@ -1,4 +1,4 @@
-"""What the commands share: their options, and how errors are told."""
+"""Common options and error messages of the commands."""
 
 import sys
 from collections.abc import Collection, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""`reauth-proxy config`: check a configuration file, print its schema."""
+"""Commands `reauth-proxy config`: check a configuration file, print its schema."""
 
 import json
 import time
@@ -29,7 +29,7 @@ def check(
     with explained(path):
         from proxy.config import load
         from proxy.config.exposure import exposures
-        from proxy.trial import doubts, try_named
+        from proxy.process.preflight import doubts, try_named
 
         checked = load(path)
         try_named(checked, time.time())

@@ -1,4 +1,4 @@
-"""`list --file`: a filter per line, in the options of the command itself."""
+"""Reader of `list --file`: one filter per line, in the options of the command."""
 
 import shlex
 from argparse import ArgumentParser, Namespace

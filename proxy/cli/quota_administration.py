@@ -1,4 +1,4 @@
-"""Where `reauth-proxy quotas` goes: to a running proxy or Kafka, or to what the store is."""
+"""Choice of what `reauth-proxy quotas` acts on: a running proxy, Kafka, or the store."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What `reauth-proxy quotas list` asks for: by its options, or by a file with a filter per line."""
+"""Filters of `reauth-proxy quotas list`, from options or a file."""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from proxy.cli.common import Misuse
 from proxy.cli.filter_file import LineParser, filters_of_file
 from proxy.quota.model import DEFAULT, BadEntity, Name, QuotaEntity
 
-LONGEST_NAME: Final = 32_767
+MAX_NAME: Final = 32_767
 """Bytes: what a STRING of the wire holds."""
 
 _KINDS: Final = ("user", "client-id", "ip")
@@ -62,8 +62,8 @@ def _check(name: str) -> None:
         size = len(name.encode())
     except UnicodeEncodeError:
         raise Misuse("a name is not UTF-8 text") from None
-    if size > LONGEST_NAME:
-        raise Misuse(f"a name is longer than {LONGEST_NAME} bytes")
+    if size > MAX_NAME:
+        raise Misuse(f"a name is longer than {MAX_NAME} bytes")
 
 
 def quota_filters_of_file(file: Path) -> tuple[QuotaEntity, ...]:

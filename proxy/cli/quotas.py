@@ -1,4 +1,4 @@
-"""`reauth-proxy quotas`: how much users, client ids and addresses may use."""
+"""Commands `reauth-proxy quotas`: quotas of users, client ids and addresses."""
 
 import json
 from collections.abc import Mapping, Sequence

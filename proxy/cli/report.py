@@ -1,4 +1,4 @@
-"""`reauth-proxy report`: who is ready for re-authentication, from the session events."""
+"""Command `reauth-proxy report`: the readiness report from the session events."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`reauth-proxy sessions`: who is connected now, and ending that; by the proxy's admin socket."""
+"""Commands `reauth-proxy sessions`: list and kill sessions over the admin socket."""
 
 import json
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from proxy.cli.common import Exit, Output, OutputOption, explained, fail, printable
-from proxy.status.facts import EVERY_SESSION, Selector, SessionFacts
+from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -94,7 +94,7 @@ def _socket(config: Path | None, socket: Path | None) -> Path:
 
 def _ask(kind: str, selector: Selector, path: Path) -> tuple[list[SessionFacts], list[str]]:
     """Return sessions, and which workers did not say whether they have any."""
-    from proxy.sockets import ask_privately
+    from proxy.net.sockets import ask_privately
 
     question = {"kind": kind, "arguments": selector.arguments()}
     try:
@@ -143,8 +143,8 @@ def _table(rows: Sequence[dict[str, str]]) -> "Table":
 
 
 def _row(one: SessionFacts, *, wide: bool) -> dict[str, str]:
-    from proxy.status.picture import software
-    from proxy.status.text import duration, number, size
+    from proxy.ops.status.snapshot import software
+    from proxy.ops.status.text import duration, number, size
 
     row = {
         "Connection": one.connection_id,

@@ -1,4 +1,4 @@
-"""A store that commands open by themselves, while a proxy may run with it."""
+"""Store opened by a command, perhaps while a proxy runs on it."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -8,7 +8,7 @@ from typing import Final
 import typer
 
 from proxy.cli.common import printable
-from proxy.sockets import ask_privately
+from proxy.net.sockets import ask_privately
 from proxy.store import Store, open_store
 from proxy.store.in_use import StoreInUse
 

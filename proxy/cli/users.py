@@ -1,4 +1,4 @@
-"""`reauth-proxy users`: who may log in with SCRAM.
+"""Commands `reauth-proxy users`: SCRAM users.
 
 A password never stands on the command line, where every process could read it.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 MAX_PASSWORD_BYTES = 4_096
 """Far beyond any password; a wrong path must not become one."""
-_MOST_NAMED = 10
+_MAX_NAMED = 10
 """Users in a line."""
 
 app = typer.Typer(help="Manage the users of SCRAM.", no_args_is_help=True)
@@ -148,7 +148,7 @@ def export(
         there = file.credential_snapshot().credentials if users_file.exists() else {}
         differing = sorted({key[0] for key in added.keys() & there if added[key] != there[key]})
         if differing:
-            names = ", ".join(differing[:_MOST_NAMED])
+            names = ", ".join(differing[:_MAX_NAMED])
             raise fail(f"{users_file}: has other verifiers of {names}", Exit.REFUSED)
         file.alter_credentials(upsert=added)
     typer.echo(f"{len(added)} verifiers are in {printable(str(users_file))}")

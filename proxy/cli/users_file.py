@@ -1,4 +1,4 @@
-"""A file of SCRAM users, as `--users-file` changes it: in one step, and one change at a time."""
+"""Editor of a SCRAM users file (`--users-file`): atomic, one change at a time."""
 
 import fcntl
 import os

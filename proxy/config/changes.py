@@ -1,4 +1,4 @@
-"""What differs between two configurations, and what of it a reload can put into effect."""
+"""Differences between two configurations, and which of them a reload can apply."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""YAML text to plain values, with YAML's traps taken out.
+"""YAML text to plain values, without YAML's implicit conversions.
 
 Refused: duplicate keys (the last would win in silence), aliases (a short file could become a huge
 value), tags, deep nesting. Booleans and numbers are those of YAML 1.2, so `mode: off` is a word and

@@ -1,4 +1,4 @@
-"""What the strings below the settings say, for those who ask: a start would wait for it."""
+"""Docstrings of settings, parsed on request to keep the start fast."""
 
 import ast
 import inspect

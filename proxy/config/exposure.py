@@ -1,4 +1,4 @@
-"""What a configuration lets strangers do or read: told, not refused, for it may be meant so."""
+"""Warnings about what a configuration exposes to unauthenticated clients."""
 
 import ipaddress
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from proxy.acl.model import AuthorizerMode
 from proxy.config.listener import Listener
 from proxy.config.model import Authorizer, Config, Upstream
 from proxy.config.tls import ClientAuth
-from proxy.tls.identity import ANONYMOUS
+from proxy.principals.builder import ANONYMOUS
 
 
 def exposures(config: Config) -> tuple[str, ...]:

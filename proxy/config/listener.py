@@ -1,4 +1,4 @@
-"""The settings of one listener: where it listens, who may enter, and for how long."""
+"""Settings of one listener."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -26,7 +26,7 @@ from proxy.config.values import (
     one_or_list,
     shown,
 )
-from proxy.enforcement import EnforcementPolicy, Override
+from proxy.connection.enforcement import EnforcementPolicy, Override
 from sasl.states import Enforcement
 
 MechanismName = Literal["OAUTHBEARER", "SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -72,7 +72,7 @@ class ReauthOverride(Section):
         return self
 
     def rule(self) -> Override:
-        """Return the exception as `proxy.enforcement` takes it."""
+        """Return the exception as `proxy.connection.enforcement` takes it."""
         return Override(
             principal=self.principal or self.principal_prefix or "",
             prefixed=self.principal is None,
@@ -233,8 +233,10 @@ class LimitSettings(Section):
     )
     """How long the answer to a failed authentication is held back, against guessing."""
     max_connections: Count = setting(10_000, source=KAFKA_BROKER)
-    """Most connections at a time, divided evenly among the workers. Kafka's default is no limit;
-    here it is finite because a connection takes a file descriptor, two once authenticated."""
+    """Most connections at a time, of all workers together. When they are open, the one that has
+    gone unauthenticated for longest is closed for the next; if there is none, the next is refused.
+    Kafka's default is no limit; here it is finite because a connection takes a file descriptor,
+    two once authenticated."""
 
     @model_validator(mode="after")
     def _check_delay(self) -> Self:

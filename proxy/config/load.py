@@ -1,4 +1,4 @@
-"""The file, read and checked; every problem becomes one sentence with the key's path."""
+"""Loader of the configuration file: every problem is one sentence with the key's path."""
 
 import difflib
 import os

@@ -1,4 +1,4 @@
-"""The whole configuration file, and what must fit together in it."""
+"""Model of the whole configuration file, with the checks across sections."""
 
 import re
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from proxy.acl.model import AuthorizerMode
+from proxy.config.address_limits import LARGEST, AddressLimits
 from proxy.config.listener import Listener, Routing
 from proxy.config.quotas import Quotas
 from proxy.config.section import KAFKA_BROKER, KAFKA_CLIENT, OWN, KeyProblemError, Section, setting
@@ -25,7 +26,9 @@ from proxy.config.values import (
     WorkerCount,
     one_or_list,
     shown,
+    whole_number,
 )
+from proxy.quota.model import canonical_ip
 
 
 def socket_beside(store: Path) -> Path:
@@ -152,6 +155,16 @@ class Config(Section):
     events: Events = setting({}, source=OWN)
     http: Http = setting({}, source=OWN)
     admin: Admin = setting({}, source=OWN)
+    max_connections_per_ip: Annotated[
+        int, Field(ge=0, le=LARGEST), BeforeValidator(whole_number(""))
+    ] = setting(LARGEST, source=KAFKA_BROKER, reloadable=True)
+    """Most connections at a time from one IP address, to all listeners together; further ones are
+    closed at once. 0: none, but from addresses in `max.connections.per.ip.overrides`."""
+    max_connections_per_ip_overrides: AddressLimits = setting(
+        (), source=KAFKA_BROKER, reloadable=True, repeated_or_one=True
+    )
+    """Other limits for some addresses, such as `127.0.0.1:200`, several with commas in between, or
+    a list. Host names, which Kafka looks up at its start, are refused."""
     workers: WorkerCount = setting(1, source=OWN)
     """Processes that share the listeners, at most one per core."""
     shutdown_drain_ms: Milliseconds = setting(30_000, source=OWN, unit="ms")
@@ -176,6 +189,23 @@ class Config(Section):
         if any(transparent) and not self.upstream.allowed:
             raise KeyProblemError("upstream.allowed", "is required with routing: transparent")
         return self
+
+    @model_validator(mode="after")
+    def _check_address_limits(self) -> Self:
+        key = "max.connections.per.ip"
+        limits = self.max_connections_per_ip_overrides
+        if not self.max_connections_per_ip and not limits:
+            raise KeyProblemError(key, f"can be 0 only where {key}.overrides lets somebody in")
+        if len(self.address_limits()) < len(limits):
+            raise KeyProblemError(f"{key}.overrides", "names an address twice")
+        return self
+
+    def address_limits(self) -> dict[str, int]:
+        """Return the overrides of `max.connections.per.ip`, by address in its one spelling."""
+        return {
+            canonical_ip(one.address) or one.address: one.most
+            for one in self.max_connections_per_ip_overrides
+        }
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:

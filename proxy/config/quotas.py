@@ -1,4 +1,4 @@
-"""The settings of quotas."""
+"""Settings of quotas."""
 
 from enum import StrEnum
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""What all sections of the configuration share: frozen, strict about keys, documented."""
+"""Base of all configuration sections: frozen, strict about keys, documented."""
 
 from collections.abc import Iterator
 from typing import Any, get_args

@@ -1,4 +1,4 @@
-"""The settings of TLS, under Kafka's names: PEM files, who shows certificates, what is spoken."""
+"""Settings of TLS, under Kafka's names."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -15,7 +15,7 @@ from proxy.config.values import (
     available,
     one_or_list,
 )
-from proxy.tls.principal_mapping import DEFAULT
+from proxy.principals.mapping import DEFAULT
 
 _STORE_TYPES = ("JKS", "PKCS12")
 

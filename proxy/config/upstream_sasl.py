@@ -1,4 +1,4 @@
-"""The settings of the proxy's own login to brokers, under the names that Kafka's clients use."""
+"""Settings of the proxy's own login to brokers, under Kafka clients' names."""
 
 from pathlib import Path
 from typing import Final, Literal, Self

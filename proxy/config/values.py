@@ -1,4 +1,4 @@
-"""The kinds of values a setting can have: each parses what YAML gave, or says what is wrong.
+"""Value types of settings: each parses a YAML value, or says what is wrong.
 
 A parser raises `ValueError` with the second half of a sentence, such as "must be a host and a
 port, got 'x'"; the loader puts the key's path in front of it.
@@ -22,9 +22,9 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from proxy.tls.principal_mapping import PrincipalMapping
+from proxy.principals.mapping import PrincipalMapping
 
-MOST_OF_A_SECRET = 65_536
+MAX_OF_A_SECRET = 65_536
 """Characters: a wrong path shall not fill the memory."""
 _MAX_SHOWN = 60
 _MAX_PORT = 65_535
@@ -184,8 +184,8 @@ class Secret:
         """Return the secret. Raises OSError or ValueError, neither of which repeats it."""
         if self.path is not None:
             with self.path.open() as file:
-                text = file.read(MOST_OF_A_SECRET + 1)
-            if len(text) > MOST_OF_A_SECRET:
+                text = file.read(MAX_OF_A_SECRET + 1)
+            if len(text) > MAX_OF_A_SECRET:
                 raise ValueError(f"{self.path} is too long for a secret")
             return text.rstrip("\r\n")
         assert self.variable is not None
@@ -242,10 +242,11 @@ def _advertised_host(value: object) -> object:
     return value
 
 
-def _whole_number(of: str) -> Callable[[object], object]:
+def whole_number(of: str) -> Callable[[object], object]:
+    """Accept whole numbers alone; `of`: such as " of bytes"."""
+
     def check(value: object) -> object:
-        # bool is an int to Python, and a mistake to an operator
-        if isinstance(value, bool) or not isinstance(value, int):
+        if isinstance(value, bool) or not isinstance(value, int):  # bool is an int to Python
             raise ValueError(f"must be a whole number{of}, got {shown(value)}")
         return value
 
@@ -333,16 +334,16 @@ def _endpoint_url(value: object, info: ValidationInfo) -> str:
 
 # The bounds stand before the check of the type: only so they reach the JSON Schema.
 Milliseconds = Annotated[
-    int, Field(ge=0, le=_MAX_INT64), BeforeValidator(_whole_number(" of milliseconds"))
+    int, Field(ge=0, le=_MAX_INT64), BeforeValidator(whole_number(" of milliseconds"))
 ]
 PositiveMilliseconds = Annotated[
-    int, Field(ge=1, le=_MAX_INT64), BeforeValidator(_whole_number(" of milliseconds"))
+    int, Field(ge=1, le=_MAX_INT64), BeforeValidator(whole_number(" of milliseconds"))
 ]
-Seconds = Annotated[int, Field(ge=0, le=_MAX_INT32), BeforeValidator(_whole_number(" of seconds"))]
-Bytes = Annotated[int, Field(ge=1, le=_MAX_INT64), BeforeValidator(_whole_number(" of bytes"))]
-FrameBytes = Annotated[int, Field(ge=1, le=_MAX_INT32), BeforeValidator(_whole_number(" of bytes"))]
-Count = Annotated[int, Field(ge=1, le=_MAX_INT32), BeforeValidator(_whole_number(""))]
-WorkerCount = Annotated[int, Field(ge=1, le=1_024), BeforeValidator(_whole_number(""))]
+Seconds = Annotated[int, Field(ge=0, le=_MAX_INT32), BeforeValidator(whole_number(" of seconds"))]
+Bytes = Annotated[int, Field(ge=1, le=_MAX_INT64), BeforeValidator(whole_number(" of bytes"))]
+FrameBytes = Annotated[int, Field(ge=1, le=_MAX_INT32), BeforeValidator(whole_number(" of bytes"))]
+Count = Annotated[int, Field(ge=1, le=_MAX_INT32), BeforeValidator(whole_number(""))]
+WorkerCount = Annotated[int, Field(ge=1, le=1_024), BeforeValidator(whole_number(""))]
 Text = Annotated[str, BeforeValidator(_text)]
 Principal = Annotated[str, BeforeValidator(_principal)]
 PrincipalPrefix = Annotated[str, BeforeValidator(_principal_prefix)]

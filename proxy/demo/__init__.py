@@ -1,4 +1,4 @@
-"""`reauth-proxy demo`: the proxy's main job on real traffic, in about a minute.
+"""Demo (`reauth-proxy demo`): the proxy's main job on real traffic, in about a minute.
 
 Everything runs as a process of its own, so that each has its own log: librdkafka's mock cluster
 (`broker`), the real `reauth-proxy serve`, and four real clients (`modern_client`, `old_client`).
@@ -9,16 +9,14 @@ judges what the clients saw.
 import importlib.util
 import sys
 
-SHORTEST_SECONDS = 20.0
+MIN_SECONDS = 20.0
 """Twice the session lifetime: room for a re-authentication and for a kill."""
 
 
 def main(seconds: float = 60.0) -> int:
     """Run the demo, its clients for `seconds`; return the exit status."""
-    if seconds < SHORTEST_SECONDS:
-        print(
-            f"reauth-proxy: the demo needs at least {SHORTEST_SECONDS:.0f} seconds", file=sys.stderr
-        )
+    if seconds < MIN_SECONDS:
+        print(f"reauth-proxy: the demo needs at least {MIN_SECONDS:.0f} seconds", file=sys.stderr)
         return 2
     missing = [name for name in ("confluent_kafka", "kafka") if not importlib.util.find_spec(name)]
     if missing:
@@ -28,6 +26,6 @@ def main(seconds: float = 60.0) -> int:
             file=sys.stderr,
         )
         return 2
-    from proxy.demo.play import play
+    from proxy.demo.run import play
 
     return play(seconds)

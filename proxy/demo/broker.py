@@ -1,4 +1,4 @@
-"""`python -m proxy.demo.broker`: a Kafka cluster without Java, until stdin ends.
+"""Mock Kafka cluster without Java: `python -m proxy.demo.broker`, until stdin ends.
 
 librdkafka's mock cluster: three brokers that serve real produce, fetch and consumer groups from
 memory. Prints its bootstrap servers in one line when it is there.

@@ -1,4 +1,4 @@
-"""An identity provider of one key: signs tokens, publishes its key as a JWKS file."""
+"""Identity provider of the demo: one key, signed tokens, a JWKS file."""
 
 import json
 import time

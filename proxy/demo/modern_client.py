@@ -1,4 +1,4 @@
-"""`python -m proxy.demo.modern_client`: produces and reads back what it produced, until stdin ends.
+"""Client that re-authenticates: produces and reads back, until stdin ends.
 
 confluent-kafka (librdkafka): it re-authenticates by itself at 90 % of the lifetime it is told.
 The messages are numbered, so that one that is lost, doubled or out of order is seen.

@@ -1,4 +1,4 @@
-"""`python -m proxy.demo.old_client`: a consumer as old applications are, until stdin ends.
+"""Client that cannot re-authenticate: a consumer, until stdin ends.
 
 kafka-python, told that the cluster is a Kafka 1.0: it then speaks SaslAuthenticate v0, whose answer
 has no room for a lifetime (KIP-368), so it cannot know when to re-authenticate.

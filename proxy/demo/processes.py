@@ -1,4 +1,4 @@
-"""Programs of the demo: started with a log of their own, ended without exception."""
+"""Child processes of the demo: each with a log of its own, all ended at the end."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""The demo's last scene: the readiness report of its own events, if this machine can make it."""
+"""Readiness report of the demo's own events, where this machine can make it."""
 
 import importlib.util
 import os
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from metrics.spark import PYSPARK
-from proxy.demo.stage import SESSION_MS
+from proxy.demo.setup import SESSION_MS
 
 REPORT_SECONDS: Final = 600.0
 """Some 15 s on an idle machine; beyond this it hangs."""

@@ -1,4 +1,4 @@
-"""What a client of the demo has seen so far, told to the demo as one line of JSON."""
+"""Status line of a demo client: what it has seen so far, as one line of JSON."""
 
 import json
 import sys

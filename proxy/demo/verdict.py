@@ -1,11 +1,11 @@
-"""Did each client see what it should? Pure: from what was seen to sentences."""
+"""Verdict on what each client saw, as sentences; pure."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from proxy.demo.observed import ObservedSessions
 from proxy.demo.report import Report
-from proxy.demo.watch import Sessions
 
 PAYMENTS: Final = "payments"
 """OAUTHBEARER, re-authenticates."""
@@ -39,13 +39,13 @@ Expectation = tuple[bool, str]
 
 
 def judge(
-    reports: Mapping[str, Report], clients: Mapping[str, Sessions], counted: Counted
+    reports: Mapping[str, Report], clients: Mapping[str, ObservedSessions], counted: Counted
 ) -> list[Finding]:
     """Compare what the clients and the proxy saw with what they should have seen."""
     findings = []
     for name, (said, expected) in _CLIENTS.items():
         report = reports.get(name)
-        sessions = clients.get(name, Sessions(client_id=name))
+        sessions = clients.get(name, ObservedSessions(client_id=name))
         if report is None:
             findings.append(Finding(good=False, text=f"{name} never said what it saw."))
             continue
@@ -61,7 +61,7 @@ def _finding(text: str, expectations: list[Expectation]) -> Finding:
     return Finding(good=not wrong, text=text)
 
 
-def _modern_said(report: Report, sessions: Sessions) -> str:
+def _modern_said(report: Report, sessions: ObservedSessions) -> str:
     return (
         f"{sessions.client_id} ({sessions.mechanism}) re-authenticated"
         f" {sessions.reauthentications} times while it worked: {report.delivered} messages"
@@ -72,7 +72,7 @@ def _modern_said(report: Report, sessions: Sessions) -> str:
     )
 
 
-def _modern(report: Report, sessions: Sessions) -> Iterator[Expectation]:
+def _modern(report: Report, sessions: ObservedSessions) -> Iterator[Expectation]:
     yield sessions.reauthentications > 0, "it never re-authenticated"
     yield report.delivered > 0, "nothing was written"
     yield report.undelivered == 0, f"{report.undelivered} messages were given up"
@@ -83,7 +83,7 @@ def _modern(report: Report, sessions: Sessions) -> Iterator[Expectation]:
     yield sessions.kills == 0, f"the proxy killed {sessions.kills} of its connections"
 
 
-def _old_said(report: Report, sessions: Sessions) -> str:
+def _old_said(report: Report, sessions: ObservedSessions) -> str:
     return (
         f"{sessions.client_id} ({sessions.mechanism}, SaslAuthenticate v0) cannot re-authenticate:"
         f" it went on using {sessions.kills} sessions past their end, and the proxy closed these"
@@ -92,7 +92,7 @@ def _old_said(report: Report, sessions: Sessions) -> str:
     )
 
 
-def _old(report: Report, sessions: Sessions) -> Iterator[Expectation]:
+def _old(report: Report, sessions: ObservedSessions) -> Iterator[Expectation]:
     yield sessions.kills > 0, "the proxy killed none of its connections"
     yield report.connections_lost > 0, "it noticed none of that"
     yield sessions.reauthentications == 0, "it re-authenticated"
@@ -100,7 +100,7 @@ def _old(report: Report, sessions: Sessions) -> Iterator[Expectation]:
     yield report.refused == 0, f"it was refused {report.refused} times"
 
 
-def _bad_said(report: Report, sessions: Sessions) -> str:
+def _bad_said(report: Report, sessions: ObservedSessions) -> str:
     return (
         f"{sessions.client_id} (OAUTHBEARER, tokens signed with a stranger's key) tried"
         f" {sessions.refusals} times and never got in."
@@ -109,7 +109,7 @@ def _bad_said(report: Report, sessions: Sessions) -> str:
     )
 
 
-def _bad(report: Report, sessions: Sessions) -> Iterator[Expectation]:
+def _bad(report: Report, sessions: ObservedSessions) -> Iterator[Expectation]:
     yield sessions.authentications == 0, "the proxy let it in"
     yield report.delivered + report.received == 0, "it wrote or read messages"
     yield sessions.refusals > 0, "the proxy never refused it"
@@ -120,7 +120,8 @@ _CLIENTS: Final[
     Mapping[
         str,
         tuple[
-            Callable[[Report, Sessions], str], Callable[[Report, Sessions], Iterator[Expectation]]
+            Callable[[Report, ObservedSessions], str],
+            Callable[[Report, ObservedSessions], Iterator[Expectation]],
         ],
     ]
 ] = {
@@ -131,7 +132,7 @@ _CLIENTS: Final[
 }
 
 
-def _metrics_agree(clients: Mapping[str, Sessions], counted: Counted) -> Finding:
+def _metrics_agree(clients: Mapping[str, ObservedSessions], counted: Counted) -> Finding:
     logged = Counted(
         reauthentications=sum(client.reauthentications for client in clients.values()),
         kills=sum(client.kills for client in clients.values()),

@@ -1,4 +1,4 @@
-"""How much each client may use: quotas by user and client id, and what exceeding one leads to."""
+"""Quotas by user and client id, and what exceeding one leads to."""
 
 from proxy.quota.callback import ClientQuotaType, Cluster, QuotaCallback
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey

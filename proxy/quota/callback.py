@@ -1,4 +1,4 @@
-"""The quota callback of KIP-257 in Python, and its default implementation: KIP-55's precedence.
+"""Quota callback of KIP-257, and its default implementation: KIP-55's precedence.
 
 A class of one's own is named in the configuration by `client.quota.callback.class:
 package.module:Class`. It is made without arguments, once per worker process, then configured.
@@ -7,7 +7,8 @@ What each method is for, and when it is called, is Kafka's. Two things differ to
 
 - Kafka calls on every request. Here an answer is asked for when a client is first seen, and again
   after every change (of quotas, of the cluster, or when `quota_reset_required` says so), and kept.
-- A callback cannot stop the traffic: see `proxy.quota.guarded`, which calls it in a thread.
+- A callback cannot stop the traffic: see `proxy.quota.guarded_callback`, which calls it in a
+  thread.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""How much of one quota is used, by all workers together, and how long to wait for more.
+"""Meter of one quota: usage by all workers together, and the throttle time.
 
 Kafka's arithmetic (see `window.Rate`) over samples that begin at the same moments everywhere. What
 is recorded at the beginning of each sample gives the same rate as in Kafka; a test compares them.
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from proxy.quota.precedence import Tags
-from proxy.quota.shared import (
+from proxy.quota.shared_memory import (
     DEBT,
     KEEP_UNTIL,
     NUMBER_MASK,
@@ -32,13 +32,13 @@ from proxy.quota.shared import (
     pack,
     unpack,
 )
-from proxy.quota.window import MOST_THROTTLE_TIME_MS, milliseconds, most_in_window
+from proxy.quota.window import MAX_THROTTLE_TIME_MS, milliseconds, most_in_window
 
 _LOOKS_PER_SAMPLE: Final = 10
 """How often the other workers' use is looked at, at least, while a quota is in use."""
 _ROUNDING_MS: Final = 2
 """By how much who waits for as long as told may come too early."""
-MOST_AT_ONCE: Final = 0x7FFF_FFFF
+MAX_AT_ONCE: Final = 0x7FFF_FFFF
 """What max_bytes, an INT32, can say."""
 
 
@@ -67,14 +67,16 @@ class Meter(SharedQuota):
         "_limit",
         "_look_at",
         "_look_every",
-        "_pending",
         "_settled_sample",
         "claimed_until",
         "count",
         "crowded_until",
         "entry",
         "kind",
+        "left",
         "longest_ms",
+        "most_at_once",
+        "pending",
         "tags",
     )
 
@@ -86,7 +88,7 @@ class Meter(SharedQuota):
         kind: str,
         tags: Tags,
         limit: float,
-        longest_ms: int = MOST_THROTTLE_TIME_MS,
+        longest_ms: int = MAX_THROTTLE_TIME_MS,
         keeps_debts: bool = True,
     ) -> None:
         """Count for `worker`, from 0.
@@ -101,9 +103,11 @@ class Meter(SharedQuota):
         self.tags = tags
         self.longest_ms = longest_ms
         self._keeps_debts = keeps_debts
-        self._limit = limit
-        self._pending = 0
+        self.limit = limit
+        self.pending = 0
         """Recorded, but not yet told to the others."""
+        self.left = 0.0
+        """What this worker's share of the quota let pass when the others were looked at last."""
         self._allowance = -1
         """What may be pending without a look at the others; below 0: nothing."""
         self._look_at = 0.0
@@ -123,12 +127,9 @@ class Meter(SharedQuota):
     def limit(self, limit: float) -> None:
         self._limit = limit
         self._allowance = -1
-
-    @property
-    def most_at_once(self) -> int:
+        most = most_in_window(limit, self._table.config)
+        self.most_at_once = max(1, int(min(most, MAX_AT_ONCE)))
         """What passes at once after a silence; at least 1."""
-        most = most_in_window(self._limit, self._table.config)
-        return max(1, int(min(most, MOST_AT_ONCE)))
 
     def exceeded(self, now: float) -> int:
         """Return for how long (ms) the limit stays exceeded; 0: it is not, or was a moment ago."""
@@ -137,14 +138,26 @@ class Meter(SharedQuota):
         over_ms = self._settle(0, now)
         return over_ms if over_ms > _ROUNDING_MS else 0
 
+    def is_calm(self, now: float) -> bool:
+        """Whether the limit is not exceeded, and nobody comes back who was told to wait."""
+        return now >= self.crowded_until and now >= self.claimed_until and not self.exceeded(now)
+
+    def room(self, now: float) -> int:
+        """Return what may be used before the others must be looked at; 0 or less: nothing."""
+        return self._allowance - self.pending if now < self._look_at else 0
+
+    def use(self, amount: int) -> None:
+        """Record a use for which there was `room`."""
+        self.pending += amount
+
     def record(self, amount: int, now: float) -> int:
         """Record a use; return for how long (ms) its connection is to be held, 0: not at all.
 
         Far from the limit this is an addition and two comparisons; the others' use is looked at
         ten times a second.
         """
-        if self._pending + amount <= self._allowance and now < self._look_at:
-            self._pending += amount
+        if self.pending + amount <= self._allowance and now < self._look_at:
+            self.pending += amount
             return 0
         return self._settle(amount, now)
 
@@ -157,7 +170,7 @@ class Meter(SharedQuota):
 
     def settle(self, now: float) -> None:
         """Write down what is pending: the meter goes with the last connection that uses it."""
-        if self._pending:
+        if self.pending:
             self._settle(0, now)
 
     def rate(self, now: float) -> float:
@@ -174,9 +187,9 @@ class Meter(SharedQuota):
         """
         sample = self._sample(now)
         row = self._own_row(sample)
-        if self._pending:  # all of it is from around the last look
+        if self.pending:  # all of it is from around the last look
             self._write(row, max(self._settled_sample, sample - self._table.config.num + 1))
-        self._pending = amount
+        self.pending = amount
         self._settled_sample = sample
         used, debt = self._used(sample)
         if amount and not used and not debt and self._keeps_debts:
@@ -215,9 +228,9 @@ class Meter(SharedQuota):
 
     def _write(self, row: int, sample: int) -> None:
         """Tell the others what is pending, in one sample of our own row."""
-        self._add(row, sample, self._pending)
-        self.count.used += self._pending
-        self._pending = 0
+        self._add(row, sample, self.pending)
+        self.count.used += self.pending
+        self.pending = 0
 
     def _add(self, row: int, sample: int, amount: int) -> None:
         at = row + SAMPLES + sample % self._table.ring
@@ -275,6 +288,6 @@ class Meter(SharedQuota):
         sample's worth each: that is how wrong the others' view of us can be.
         """
         left = (window_ms - weight_ms) * self._limit / 1_000
-        fair = left / (2 * self._table.workers)
+        fair = self.left = left / (2 * self._table.workers)
         self._allowance = int(min(fair, self._limit * self._look_every)) if left > 0 else -1
         self._look_at = now + self._look_every

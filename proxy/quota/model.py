@@ -1,4 +1,4 @@
-"""What a quota can be set for, what can be limited, and how both are written.
+"""Quota entities and keys, and their textual forms.
 
 Sources: KIP-55 (users, client ids, paths, JSON), KIP-124 (request_percentage), KIP-599
 (controller_mutation_rate), KIP-612 (connection_creation_rate, ip), KIP-546 (names of the types).

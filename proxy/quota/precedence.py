@@ -1,4 +1,4 @@
-"""Which quota applies to a client, and who shares it: KIP-55's order of precedence.
+"""Precedence of quotas (KIP-55): which one applies to a client, and who shares it.
 
     1. /config/users/<user>/clients/<client-id>
     2. /config/users/<user>/clients/<default>        Kafka's since KAFKA-4006; not in the KIP's list

@@ -1,4 +1,4 @@
-"""Where quotas are kept, as the handlers and the workers see it."""
+"""Interface of a store of quotas."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

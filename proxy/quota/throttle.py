@@ -1,4 +1,4 @@
-"""What follows for one connection from what it uses: throttle times, and until when it is held.
+"""Throttle of one connection: throttle times, and until when it is held.
 
 No sockets, no clock. The connection asks three questions, with the bytes or the time used, and
 carries out two things: it puts the answer into the response (`wire.throttle_times`), and does not
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from proxy.quota.bucket import Bucket
 from proxy.quota.callback import ClientQuotaType
 from proxy.quota.meter import Meter
 from proxy.quota.precedence import Tags
+from proxy.quota.token_bucket import Bucket
 from proxy.wire.fetch_bounds import NEXT_TO_NOTHING
 
 
@@ -33,6 +33,10 @@ class Mode(StrEnum):
     ENFORCE = "enforce"
 
 
+UNLIMITED: Final = 1 << 62
+"""Bytes, or frames: as many as there are."""
+LARGEST_BATCH: Final = 1_048_576
+"""Bytes that a broker answers a Fetch with, whatever it asks for: Kafka's `message.max.bytes`."""
 CROWD_SECONDS: Final = 1.0
 """In which those come back who were told to wait for the same moment."""
 CLAIM_SECONDS: Final = 0.1
@@ -113,7 +117,7 @@ class Throttle:
         self._may_request = self._request is request
         """The same for all requests, and the time that was used."""
         self.mutations = mutations
-        """What is charged for topics; see `proxy.mutations`."""
+        """What is charged for topics; see `proxy.connection.mutation_quota`."""
 
     @property
     def is_new(self) -> bool:
@@ -175,6 +179,29 @@ class Throttle:
         if now < meter.crowded_until:
             self._claimed_until = meter.claimed_until = now + CLAIM_SECONDS
         return meter.most_at_once
+
+    def passes_fetch(self, max_bytes: int, now: float) -> bool:
+        """Whether a Fetch may ask for so much, where `bounds_fetches`, and nobody waits for the
+        quota; else `most_fetched` says how much."""
+        meter = self._fetch
+        assert meter is not None
+        return max_bytes <= meter.most_at_once and meter.is_calm(now)
+
+    def fetches_left(self, max_bytes: int) -> int:
+        """How many Fetches that ask for so much cannot together exceed the quota."""
+        meter = self._fetch
+        assert meter is not None
+        return int((meter.left - meter.pending) // max(max_bytes, LARGEST_BATCH))
+
+    def fetch_room(self, now: float) -> int:
+        """How many bytes of Fetch responses pass for now without a call of `fetched`; whoever
+        passes some calls `use_fetch_room`."""
+        return UNLIMITED if self._fetch is None else self._fetch.room(now)
+
+    def use_fetch_room(self, size: int) -> None:
+        """Fetch responses of so many bytes, for which there was room, came."""
+        if self._fetch is not None:
+            self._fetch.use(size)
 
     def fetched(self, size: int, now: float) -> int:
         """A Fetch response of this size (bytes) came; return its throttle_time_ms.

@@ -1,4 +1,4 @@
-"""Kafka's arithmetic of rates: samples, windows, throttle times, token buckets. No clock, no I/O.
+"""Arithmetic of Kafka's rates: samples, windows, throttle times, token buckets; pure.
 
 `now` is monotonic seconds. As in Kafka, time is counted in whole milliseconds.
 
@@ -11,7 +11,7 @@ from typing import Final
 
 NANOSECONDS_PER_PERCENT: Final = 10_000_000
 """Of one thread's second."""
-MOST_THROTTLE_TIME_MS: Final = 0x7FFF_FFFF
+MAX_THROTTLE_TIME_MS: Final = 0x7FFF_FFFF
 """What throttle_time_ms, an INT32, can say."""
 
 
@@ -111,7 +111,7 @@ def throttle_time_ms(observed: float, limit: float, window_ms: float) -> int:
     if observed <= limit:
         return 0
     exact = (observed - limit) / limit * window_ms
-    return min(int(min(exact, MOST_THROTTLE_TIME_MS) + 0.5), MOST_THROTTLE_TIME_MS)
+    return min(int(min(exact, MAX_THROTTLE_TIME_MS) + 0.5), MAX_THROTTLE_TIME_MS)
 
 
 def most_in_window(limit: float, config: WindowConfig) -> float:
@@ -125,7 +125,7 @@ class TokenBucket:
 
     It lives through overdrafts: who finds no debt may make as many mutations as it likes, and waits
     then for the debt to be filled up. The reference for the shared buckets; see
-    `proxy.quota.bucket`.
+    `proxy.quota.token_bucket`.
     """
 
     __slots__ = ("_config", "_tokens", "_updated_ms", "limit")
@@ -172,4 +172,4 @@ class TokenBucket:
         tokens = self.tokens(now)
         if tokens >= 0:
             return 0
-        return max(1, int(min(-tokens / self.limit * 1_000, MOST_THROTTLE_TIME_MS) + 0.5))
+        return max(1, int(min(-tokens / self.limit * 1_000, MAX_THROTTLE_TIME_MS) + 0.5))

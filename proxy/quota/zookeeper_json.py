@@ -1,4 +1,4 @@
-"""The JSON of KIP-55: quotas as ZooKeeper's nodes hold them, and the notices of their changes."""
+"""JSON of KIP-55: quotas in ZooKeeper's nodes, and notifications of their changes."""
 
 import json
 from collections.abc import Mapping

@@ -1,1 +1,1 @@
-"""Which broker a client means, and where it is: sidecar and gateway."""
+"""Routing: which broker a client means, and where it is."""

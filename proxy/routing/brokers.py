@@ -1,4 +1,4 @@
-"""The brokers of a cluster, and the addresses under which a gateway shows them. Pure.
+"""Brokers of a cluster, and the addresses under which a gateway shows them; pure.
 
 Laws:
 
@@ -30,7 +30,7 @@ class Ports(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class BrokerChanges:
     """Broker ids, by what became of them."""
 
     joined: tuple[int, ...] = ()
@@ -59,7 +59,7 @@ class BrokerTable:
         """Ids of the brokers that the cluster's last view lacks, in their time of grace."""
         return self._missing_since.keys()
 
-    def apply(self, view: ClusterView, now: float) -> Changes:
+    def apply(self, view: ClusterView, now: float) -> BrokerChanges:
         """Take over the cluster's view, and return what changed. `now` is monotonic seconds."""
         joined = tuple(id_ for id_ in view.brokers if id_ not in self._brokers)
         moved = tuple(
@@ -77,7 +77,7 @@ class BrokerTable:
         self._brokers.update(view.brokers)
         for id_ in left:
             del self._brokers[id_], self._missing_since[id_]
-        return Changes(joined=joined, moved=moved, left=left)
+        return BrokerChanges(joined=joined, moved=moved, left=left)
 
     def learn(self, broker_id: int, host: str, port: int) -> bool:
         """Add a broker first seen in a client's response; False if it was known."""

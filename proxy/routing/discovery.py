@@ -1,4 +1,4 @@
-"""Keeps up with the brokers: which there are, where, and what they offer.
+"""Discovery of brokers: which there are, where, and what they offer.
 
 Laws:
 
@@ -20,10 +20,10 @@ from itertools import count
 from typing import Final
 
 from proxy.errors import BrokerFault, LoginRefused
-from proxy.repeats import Repeats
+from proxy.log_rate_limit import LogRateLimit
 from proxy.routing.brokers import BrokerTable, Gateway, Ports
-from proxy.service_connection import fetch_api_versions, fetch_metadata
-from proxy.upstream import Access
+from proxy.upstream.access import Access
+from proxy.upstream.service_connection import fetch_api_versions, fetch_metadata
 from proxy.wire.api_versions import UpstreamVersions
 from proxy.wire.metadata import ClusterView
 
@@ -31,19 +31,19 @@ log = logging.getLogger(__name__)
 
 FIRST_BACKOFF: Final = 0.1
 """Seconds; Kafka's `retry.backoff.ms`. Also the least time between two rounds."""
-LONGEST_BACKOFF: Final = 1.0
+MAX_BACKOFF: Final = 1.0
 """Seconds; Kafka's `retry.backoff.max.ms`."""
-LONGEST_AFTER_REFUSAL: Final = 10.0
+MAX_AFTER_REFUSAL: Final = 10.0
 """Seconds: where many wrong logins lock an account, as few as can be."""
 VERSIONS_MAX_AGE: Final = 60.0
 """Seconds after which a broker is asked again what it offers: it may have been upgraded without
 a client's connection failing in between."""
-MOST_NAMED: Final = 10
+MAX_NAMED: Final = 10
 """Ids in one line of the log."""
 
 
 @dataclass(slots=True, eq=False)
-class Target:
+class DiscoveredBroker:
     """A broker that clients are connected to."""
 
     broker_id: int | None
@@ -81,7 +81,7 @@ class Target:
         return self._asked_at is None or now - self._asked_at >= VERSIONS_MAX_AGE
 
     async def refresh(
-        self, now: float, access: Access, repeats: Repeats
+        self, now: float, access: Access, repeats: LogRateLimit
     ) -> UpstreamVersions | None:
         """Ask what it offers; None: it did not answer, which the log says as often as `repeats`."""
         self._asked_at = now  # first, so that a `suspect` in the meantime is not forgotten
@@ -106,13 +106,13 @@ class Discovery(ABC):
         self,
         interval: float,
         access: Access,
-        on_versions: Callable[[Target], None],
+        on_versions: Callable[[DiscoveredBroker], None],
     ) -> None:
         self._interval = interval
         self._access = access
         self._on_versions = on_versions
         self._woken = asyncio.Event()
-        self._repeats = Repeats()
+        self._repeats = LogRateLimit()
         """Not each target's own: of those that clients dial in vain there is always a new one."""
         self._logged_unreachable = False
         """Whether the log's last word is that no broker can be reached."""
@@ -133,7 +133,7 @@ class Discovery(ABC):
         """Seconds until the next round, after so many in a row in which something failed."""
         if not failures:
             return self._interval
-        longest = LONGEST_BACKOFF if self.refusal is None else LONGEST_AFTER_REFUSAL
+        longest = MAX_BACKOFF if self.refusal is None else MAX_AFTER_REFUSAL
         return min(FIRST_BACKOFF * 2.0 ** min(failures, 10), longest, self._interval)
 
     @property
@@ -168,16 +168,16 @@ class Discovery(ABC):
         """Ask once whatever is due at `now`; False: something did not answer."""
 
     @abstractmethod
-    def knows(self, target: Target) -> bool:
+    def knows(self, target: DiscoveredBroker) -> bool:
         """Whether this is where a broker comes from."""
 
-    def wake(self, target: Target | None = None) -> None:
+    def wake(self, target: DiscoveredBroker | None = None) -> None:
         """Ask soon, because something is not as known: `target` could not be reached, say."""
         if target is not None:
             target.suspect()
         self._woken.set()
 
-    async def _refresh(self, targets: Iterable[Target], now: float) -> bool:
+    async def _refresh(self, targets: Iterable[DiscoveredBroker], now: float) -> bool:
         due = [target for target in targets if target.is_due(now)]
         asked: list[asyncio.Task[UpstreamVersions | None]] = []
         async with asyncio.TaskGroup() as group:
@@ -202,13 +202,13 @@ class SidecarDiscovery(Discovery):
         port: int,
         *,
         access: Access,
-        on_versions: Callable[[Target], None],
+        on_versions: Callable[[DiscoveredBroker], None],
     ) -> None:
         """`on_versions` is told what the broker offers."""
         super().__init__(VERSIONS_MAX_AGE, access, on_versions)
-        self.target = Target(None, host, port)
+        self.target = DiscoveredBroker(None, host, port)
 
-    def knows(self, target: Target) -> bool:
+    def knows(self, target: DiscoveredBroker) -> bool:
         """Whether it is the one."""
         return target is self.target
 
@@ -236,9 +236,9 @@ class ClusterDiscovery(Discovery):
         *,
         metadata_max_age: float,
         access: Access,
-        on_broker_joined: Callable[[Target], None],
-        on_broker_left: Callable[[Target], None],
-        on_versions: Callable[[Target], None],
+        on_broker_joined: Callable[[DiscoveredBroker], None],
+        on_broker_left: Callable[[DiscoveredBroker], None],
+        on_versions: Callable[[DiscoveredBroker], None],
         on_round: Callable[[], None] = lambda: None,
         table: BrokerTable | None = None,
     ) -> None:
@@ -255,10 +255,10 @@ class ClusterDiscovery(Discovery):
         self._turns = count()
         self._refusal: str | None = None
         self._unreachable: str | None = None
-        self.targets: dict[int, Target] = {}
+        self.targets: dict[int, DiscoveredBroker] = {}
         """By broker id."""
 
-    def knows(self, target: Target) -> bool:
+    def knows(self, target: DiscoveredBroker) -> bool:
         """Whether it is one of the cluster's."""
         return target.broker_id is not None
 
@@ -278,7 +278,7 @@ class ClusterDiscovery(Discovery):
         self._gateways.append(gateway)
         return gateway
 
-    def bootstrap_target(self) -> Target | None:
+    def bootstrap_target(self) -> DiscoveredBroker | None:
         """Return a broker for a client that asks for any, each in turn; None: none is ready."""
         ready = [target for target in self.targets.values() if target.ready]
         return ready[next(self._turns) % len(ready)] if ready else None
@@ -338,7 +338,7 @@ class ClusterDiscovery(Discovery):
         """Say once which brokers a listener's range of ports is too short for."""
         if ids == self._not_shown:
             return
-        names = ", ".join(map(str, ids[:MOST_NAMED])) + ", …" * (len(ids) > MOST_NAMED)
+        names = ", ".join(map(str, ids[:MAX_NAMED])) + ", …" * (len(ids) > MAX_NAMED)
         text = f"no port in broker.ports, and so not shown: broker {names} ({len(ids)} in all)"
         line = self._repeats.line("broker.ports", text, now) if ids else None
         if line is not None:
@@ -361,7 +361,7 @@ class ClusterDiscovery(Discovery):
 
     def _join(self, broker_id: int) -> None:
         broker = self._table.brokers[broker_id]
-        target = self.targets[broker_id] = Target(broker_id, broker.host, broker.port)
+        target = self.targets[broker_id] = DiscoveredBroker(broker_id, broker.host, broker.port)
         log.info("broker %d is at %s:%d", broker_id, broker.host, broker.port)
         self._on_broker_joined(target)
 

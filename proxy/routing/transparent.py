@@ -1,11 +1,11 @@
-"""Connections that were redirected here: where they were meant for, and whether they may go there.
+"""Original destinations of redirected connections, and whether they are allowed.
 
 Laws:
 
 - Only a destination that `upstream.allowed` has is connected to, and none of our own addresses.
 - A broker is asked what it offers when the first client wants it; clients wait for that, each in
-  its `Vestibule`, counted as the connections that they are. A broker that never answered is not
-  remembered, so nobody fills the memory by dialling addresses.
+  its `RedirectedClient`, counted as the connections that they are. A broker that never answered is
+  not remembered, so nobody fills the memory by dialling addresses.
 - What the proxy itself dials must not come back to it. If the rules of the machine redirect it
   nevertheless, the proxy meets its own question, knows it by its watchword, and refuses: a
   loop costs one connection, not all of them.
@@ -20,9 +20,10 @@ from contextlib import suppress
 from typing import Final, cast
 
 from proxy.config.values import Address, Destinations
-from proxy.routing.discovery import VERSIONS_MAX_AGE, Discovery, Target
-from proxy.service_connection import is_question_of_ours
-from proxy.upstream import Access
+from proxy.connection.commands import CloseReason
+from proxy.routing.discovery import VERSIONS_MAX_AGE, DiscoveredBroker, Discovery
+from proxy.upstream.access import Access
+from proxy.upstream.service_connection import is_question_of_ours
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +32,16 @@ SO_ORIGINAL_DST: Final = 80
 _SOCKADDR_IN: Final = struct.Struct("!2xH4s8x")
 _SOCKADDR_IN6: Final = struct.Struct("!2xH4x16s4x")
 
-MOST_BROKERS: Final = 1_024
-MOST_EARLY_BYTES: Final = 65_536
+MAX_BROKERS: Final = 1_024
+MAX_EARLY_BYTES: Final = 65_536
 
 
-class Refused(Exception):
+class DestinationRefused(Exception):
     """A connection may not go on; the text says why."""
+
+    def __init__(self, text: str, reason: CloseReason = CloseReason.DESTINATION_REFUSED) -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 def original_destination(sock: socket.socket) -> Address:
@@ -49,7 +54,7 @@ def original_destination(sock: socket.socket) -> Address:
             return Address(socket.inet_ntop(socket.AF_INET6, packed), port)
         found = sock.getsockopt(socket.IPPROTO_IP, SO_ORIGINAL_DST, _SOCKADDR_IN.size)
     except OSError:
-        raise Refused("it was not redirected; it dialled the proxy itself") from None
+        raise DestinationRefused("it was not redirected; it dialled the proxy itself") from None
     port, packed = _SOCKADDR_IN.unpack(found)
     return Address(socket.inet_ntop(socket.AF_INET, packed), port)
 
@@ -60,19 +65,19 @@ def judge(
     """Refuse a destination that is ourselves or not allowed; `own`: our ports. Raises Refused."""
     is_here = destination.host == local.host or destination.host.startswith("127.")
     if destination == local or (destination.port in own and (is_here or destination.host == "::1")):
-        raise Refused(f"{destination} is the proxy itself: not redirected, or in a loop")
+        raise DestinationRefused(f"{destination} is the proxy itself: not redirected, or in a loop")
     if not any(destination in one for one in allowed):
-        raise Refused(f"{destination} is not in upstream.allowed")
+        raise DestinationRefused(f"{destination} is not in upstream.allowed")
 
 
 class TransparentDiscovery(Discovery):
     """Brokers that clients dialled, asked when the first client wants them."""
 
-    def __init__(self, *, access: Access, on_versions: Callable[[Target], None]) -> None:
+    def __init__(self, *, access: Access, on_versions: Callable[[DiscoveredBroker], None]) -> None:
         """`on_versions` is told what a broker offers."""
         super().__init__(VERSIONS_MAX_AGE, access, on_versions)
-        self.targets: dict[Address, Target] = {}
-        self._asked: dict[Address, asyncio.Task[Target]] = {}
+        self.targets: dict[Address, DiscoveredBroker] = {}
+        self._asked: dict[Address, asyncio.Task[DiscoveredBroker]] = {}
 
     @property
     def unreachable(self) -> str | None:
@@ -84,11 +89,11 @@ class TransparentDiscovery(Discovery):
         """Ask the known brokers what they offer, where that is due."""
         return await self._refresh(list(self.targets.values()), now)
 
-    def knows(self, target: Target) -> bool:
+    def knows(self, target: DiscoveredBroker) -> bool:
         """Whether clients were redirected from it."""
         return self.targets.get(Address(target.host, target.port)) is target
 
-    async def broker(self, address: Address) -> Target:
+    async def broker(self, address: Address) -> DiscoveredBroker:
         """Return a broker once it is known; those who ask meanwhile share the question.
 
         Raises Refused.
@@ -102,35 +107,34 @@ class TransparentDiscovery(Discovery):
             task.add_done_callback(lambda _: self._asked.pop(address))
         return await asyncio.shield(task)
 
-    async def _ask(self, address: Address) -> Target:
-        if len(self.targets) >= MOST_BROKERS:
-            raise Refused(f"{address}: {MOST_BROKERS} brokers are known already")
-        target = Target(None, address.host, address.port)
+    async def _ask(self, address: Address) -> DiscoveredBroker:
+        if len(self.targets) >= MAX_BROKERS:
+            raise DestinationRefused(f"{address}: {MAX_BROKERS} brokers are known already")
+        target = DiscoveredBroker(None, address.host, address.port)
         if not await self._refresh((target,), asyncio.get_running_loop().time()):
-            raise Refused(f"{address} cannot be reached")
+            raise DestinationRefused(f"{address} cannot be reached")
         self.targets[address] = target
         return target
 
 
-class Vestibule(asyncio.Protocol):
+class RedirectedClient(asyncio.Protocol):
     """Where a redirected connection waits until it is known where it goes, and may go there."""
 
     def __init__(
         self,
         admit: Callable[[Address, Address], "asyncio.Future[asyncio.BaseProtocol]"],
-        refuse: Callable[[str, str], None],
-        is_full: Callable[[], bool],
-        waiting: set[object],
+        refuse: Callable[[str, DestinationRefused], None],
+        enter: Callable[["RedirectedClient", str], CloseReason | None],
+        leave: Callable[["RedirectedClient"], None],
     ) -> None:
-        """Be one of `waiting` as long as it lasts.
-
-        `admit(destination, local)` gives the protocol that goes on; `refuse` is told of the
-        client's host and of the reason.
+        """`admit(destination, local)` gives the protocol that goes on; `refuse` is told of the
+        client's host and of the reason. `enter`, with its host, counts it, or says why it must not
+        be there; `leave` is told when it is over.
         """
         self._admit = admit
         self._refuse = refuse
-        self._is_full = is_full
-        self._waiting = waiting
+        self._enter = enter
+        self._leave = leave
         self._transport: asyncio.Transport
         self._early = b""
         self._ended = False
@@ -141,13 +145,12 @@ class Vestibule(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         sock = transport.get_extra_info("socket")
         try:
-            if self._is_full():
-                raise Refused("max.connections is reached")
-            self._waiting.add(self)
+            if (reason := self._enter(self, self._host())) is not None:
+                raise DestinationRefused(f"refused: {reason}", reason)
             destination = original_destination(sock)
             local = Address(*_plain(sock.getsockname()))
             self._admission = self._admit(destination, local)
-        except Refused as refused:
+        except DestinationRefused as refused:
             self._turn_away(refused)
             return
         self._admission.add_done_callback(self._judged)
@@ -156,8 +159,10 @@ class Vestibule(asyncio.Protocol):
         """The client speaks first: keep what it says."""
         self._early += data
         if is_question_of_ours(self._early):
-            self._turn_away(Refused("a redirect loop: the proxy's own connections are redirected"))
-        elif len(self._early) >= MOST_EARLY_BYTES:
+            self._turn_away(
+                DestinationRefused("a redirect loop: the proxy's own connections are redirected")
+            )
+        elif len(self._early) >= MAX_EARLY_BYTES:
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
@@ -169,7 +174,7 @@ class Vestibule(asyncio.Protocol):
         """The client is gone."""
         if self._admission is not None:
             self._admission.cancel()
-        self._waiting.discard(self)
+        self._leave(self)
 
     def _judged(self, admission: "asyncio.Future[asyncio.BaseProtocol]") -> None:
         if admission.cancelled() or self._transport.is_closing():
@@ -177,7 +182,7 @@ class Vestibule(asyncio.Protocol):
                 admission.exception()
             return
         error = admission.exception()
-        if isinstance(error, Refused):
+        if isinstance(error, DestinationRefused):
             self._turn_away(error)
         elif error is not None:
             log.error("a redirected connection failed", exc_info=error)
@@ -185,16 +190,23 @@ class Vestibule(asyncio.Protocol):
         else:
             self._hand_over(admission.result())
 
-    def _turn_away(self, refused: Refused) -> None:
-        peer = self._transport.get_extra_info("peername")
-        self._refuse(str(peer[0]) if peer else "unknown", str(refused))
+    def _turn_away(self, refused: DestinationRefused) -> None:
+        self._refuse(self._host(), refused)
         self._transport.abort()
+
+    def evict(self) -> None:
+        """Another client takes its place."""
+        self._turn_away(DestinationRefused("another client takes its place", CloseReason.EVICTED))
+
+    def _host(self) -> str:
+        peer = self._transport.get_extra_info("peername")
+        return str(peer[0]) if peer else "unknown"
 
     def _hand_over(self, protocol: asyncio.BaseProtocol) -> None:
         transport = self._transport
         transport.pause_reading()
         transport.set_protocol(protocol)
-        self._waiting.discard(self)
+        self._leave(self)
         protocol.connection_made(transport)
         if transport.is_closing():
             return

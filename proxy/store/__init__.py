@@ -1,10 +1,10 @@
-"""Where SCRAM verifiers, ACLs, quotas and the deployment's secrets live."""
+"""Store of SCRAM verifiers, ACLs, quotas and the deployment's secrets."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proxy.store.credentials import CachedCredentials
+from proxy.store.credential_cache import CachedCredentials
 from proxy.store.interface import (
     AclChanges,
     AclSnapshot,

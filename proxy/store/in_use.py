@@ -1,4 +1,4 @@
-"""Which store a running proxy reads, as it tells the command line by its admin socket."""
+"""Identity of the store that a running proxy reads, for the command line."""
 
 from pathlib import Path
 from typing import Any, NamedTuple, Self

@@ -1,4 +1,4 @@
-"""What the proxy keeps between starts, as protocols: one per concern, one class may serve all.
+"""Protocols of a store, one per concern.
 
 Laws of every store:
 

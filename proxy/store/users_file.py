@@ -1,4 +1,4 @@
-"""SCRAM users in a file that comes from elsewhere, the same for many proxies: a Secret, say.
+"""SCRAM users in a file shared by many proxies, such as a Secret.
 
     {
       "secret": "…",
@@ -28,7 +28,7 @@ from typing import Any, Final, Self
 from kio.schema.errors import ErrorCode
 
 from proxy.errors import ConfigError
-from proxy.files import Signature, signature_of
+from proxy.file_signature import Signature, signature_of
 from proxy.store.interface import (
     CredentialInfo,
     CredentialKey,
@@ -42,7 +42,7 @@ from sasl.verifier_text import NoVerifier, read, written
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES: Final = 67_108_864
+MAX_BYTES: Final = 67_108_864
 """Of a file: 200,000 users and more. A Secret of Kubernetes has a mebibyte at most."""
 
 _SECRET_BYTES: Final = 32
@@ -66,11 +66,11 @@ class Users:
         """Return what a file holds, all of it or nothing. Raises StoreError."""
         try:
             with path.open("rb") as file:
-                data = file.read(MOST_BYTES + 1)
+                data = file.read(MAX_BYTES + 1)
         except OSError as error:
             raise StoreError(f"{path}: cannot be read: {error.strerror}") from None
-        if len(data) > MOST_BYTES:
-            raise StoreError(f"{path}: is larger than {MOST_BYTES} bytes")
+        if len(data) > MAX_BYTES:
+            raise StoreError(f"{path}: is larger than {MAX_BYTES} bytes")
         found = read_object(data)
         if found is None:
             raise StoreError(f"{path}: is no JSON object, or names something twice")

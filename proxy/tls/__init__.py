@@ -1,1 +1,1 @@
-"""TLS on both sides: what is shown and trusted, how it is replaced, and the bytes themselves."""
+"""TLS on both sides: certificates, trust, their replacement, and the transport."""

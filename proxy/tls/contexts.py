@@ -1,4 +1,4 @@
-"""What one side speaks TLS with, and how it follows its files.
+"""TLS contexts of one side, kept up to date with their files.
 
 Laws:
 

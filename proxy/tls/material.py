@@ -1,4 +1,4 @@
-"""The files that TLS is made of, read as one and judged before anybody is shown them.
+"""Certificate and key files, read together and checked before use.
 
 Everything is judged from the bytes that were read, and exactly these are used: a file that is
 being replaced meanwhile cannot slip in unjudged.
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from proxy.config.tls import TlsSettings, files_of
 from proxy.errors import ConfigError
-from proxy.files import Signature, signature_of
+from proxy.file_signature import Signature, signature_of
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
-MOST_BYTES: Final = 4_194_304
+MAX_BYTES: Final = 4_194_304
 """Of one file. The authorities that systems trust take about 250 KB."""
 _CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
 _CERTIFICATE_END: Final = b"-----END CERTIFICATE-----"
@@ -99,11 +99,11 @@ def _contents(key: str, path: Path | None) -> bytes:
 
     def contents() -> bytes:
         with path.open("rb") as file:
-            return file.read(MOST_BYTES + 1)
+            return file.read(MAX_BYTES + 1)
 
     found = _kept(key, contents)
-    if len(found) > MOST_BYTES:
-        raise ConfigError(key, f"{path} is larger than {MOST_BYTES} bytes")
+    if len(found) > MAX_BYTES:
+        raise ConfigError(key, f"{path} is larger than {MAX_BYTES} bytes")
     if not found.strip():
         raise ConfigError(key, f"{path} is empty")
     return found

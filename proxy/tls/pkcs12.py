@@ -1,4 +1,4 @@
-"""PKCS #12 (RFC 7292), which Java keeps certificates and keys in, as PEM."""
+"""PKCS #12 (RFC 7292) key stores, as PEM."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Broker addresses in responses, replaced by those that a gateway's clients shall use.
+"""Rewriting of broker addresses in responses.
 
 Laws:
 
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from proxy.errors import BrokerFault
-from proxy.lockstep import pausing
+from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import (
     DESCRIBE_CLUSTER,
     DESCRIBE_QUORUM,

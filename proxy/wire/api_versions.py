@@ -1,4 +1,4 @@
-"""ApiVersions, which the proxy answers itself: what the broker offers, cut down to `apis.offers`.
+"""ApiVersions answers: what the broker offers, cut down to what the proxy understands.
 
 Laws:
 

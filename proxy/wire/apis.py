@@ -1,4 +1,4 @@
-"""Every API key that the proxy knows: what it does with it, and which versions it understands.
+"""Table of all API keys: what the proxy does with each, and which versions it understands.
 
 Laws:
 
@@ -19,6 +19,7 @@ from proxy.wire.primitives import View, skip_tags
 PRODUCE: Final = 0
 FETCH: Final = 1
 METADATA: Final = 3
+OFFSET_COMMIT: Final = 8
 FIND_COORDINATOR: Final = 10
 SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
@@ -106,7 +107,7 @@ APIS: Final[Mapping[int, Api]] = {
         _api(FETCH, "Fetch", (4, 18), 12, addresses_since=16),  # KIP-951
         _api(2, "ListOffsets", (1, 11), 6),
         _api(METADATA, "Metadata", (0, 13), 9, addresses_since=0),
-        _api(8, "OffsetCommit", (2, 10), 8),
+        _api(OFFSET_COMMIT, "OffsetCommit", (2, 10), 8),
         _api(9, "OffsetFetch", (1, 10), 6),
         _api(FIND_COORDINATOR, "FindCoordinator", (0, 6), 3, addresses_since=0),
         _api(11, "JoinGroup", (0, 9), 6),

@@ -1,4 +1,4 @@
-"""DescribeAcls v4 and DescribeClientQuotas v2 (KIP-888), in kio's style: many filters at once.
+"""DescribeAcls v4 and DescribeClientQuotas v2 (KIP-888), in kio's style.
 
 No Kafka serves them, and kio does not know them. A request is a list of filters, and a response a
 list with one result for each, in their order, each with its own error.
@@ -17,7 +17,7 @@ from kio.schema.response_header.v1.header import ResponseHeader
 from kio.static.constants import EntityType
 from kio.static.primitive import f64, i8, i16, i32Timedelta
 
-from proxy.steps import MASK, Steps
+from proxy.scheduling.steps import MASK, Steps
 from proxy.wire import acl_v0
 from proxy.wire.primitives import Malformed, nullable_string, uvarint
 
@@ -25,9 +25,9 @@ ACLS_BATCHED: Final = 4
 """First version of DescribeAcls with many filters."""
 QUOTAS_BATCHED: Final = 2
 """First version of DescribeClientQuotas with many filters."""
-MOST_FILTERS: Final = 100_000
+MAX_FILTERS: Final = 100_000
 """In one request, to this proxy; the specification sets no bound."""
-MOST_RESULT_BYTES: Final = 64 << 20
+MAX_RESULT_BYTES: Final = 64 << 20
 """All results of one response, of this proxy: well below what clients read, such as librdkafka's
 `receive.message.max.bytes` (100,000,000)."""
 

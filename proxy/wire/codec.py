@@ -1,4 +1,4 @@
-"""Whole Kafka messages, read from untrusted bytes and written, for every schema that kio has.
+"""Strict codec of whole Kafka messages from untrusted bytes, for every schema that kio has.
 
 Laws:
 
@@ -29,7 +29,7 @@ from typing import Any, Final, TypeVar, cast, get_args, get_origin
 
 from kio.index import load_request_schema, load_response_schema
 
-from proxy.lockstep import TooManyValuesError, at_most, pause, pausing
+from proxy.scheduling.stepped_thread import TooManyValuesError, at_most, pause, pausing
 from proxy.wire.codec_values import (
     FIXED,
     NULLABLE_MOMENT,
@@ -81,7 +81,7 @@ def decode(entity_type: type[E], data: bytes, position: int = 0) -> E:
     return cast(E, entity)
 
 
-def decode_bounded(entity_type: type[E], data: bytes, *, most_bytes: int, most_values: int) -> E:
+def decode_bounded(entity_type: type[E], data: bytes, *, most_bytes: int, max_values: int) -> E:
     """Read an entity of so many bytes at most, with so many values: items of arrays, tagged fields.
 
     Nothing is made of an array that has too many. Not to be used within steps. Raises Malformed.
@@ -89,7 +89,7 @@ def decode_bounded(entity_type: type[E], data: bytes, *, most_bytes: int, most_v
     if len(data) > most_bytes:
         raise Malformed("more bytes than anybody sends")
     try:
-        with at_most(most_values):
+        with at_most(max_values):
             return decode(entity_type, data)
     except TooManyValuesError:
         raise Malformed("more values than anybody sends") from None

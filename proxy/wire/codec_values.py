@@ -1,4 +1,4 @@
-"""How single values of Kafka's messages are read and written: the parts that `codec` is made of.
+"""Strict codec of single values of Kafka's messages.
 
 A codec reads a value at a position and appends a value's bytes to a list. Bytes that end inside a
 number show as `struct.error` or IndexError, which `codec.decode` turns into Malformed: a check per
@@ -16,9 +16,9 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from proxy.lockstep import free_in_steps, pause, pausing
-from proxy.steps import MASK
-from proxy.wire.primitives import INT16, INT32, LONGEST_STRING, Malformed, uvarint, write_uvarint
+from proxy.scheduling.stepped_thread import free_in_steps, pause, pausing
+from proxy.scheduling.steps import MASK
+from proxy.wire.primitives import INT16, INT32, MAX_STRING, Malformed, uvarint, write_uvarint
 
 Read = Callable[[bytes, int], tuple[Any, int]]
 """From the bytes and a position to the value and the position behind it."""
@@ -215,7 +215,7 @@ def string_codec(flexible: bool, nullable: bool) -> Codec:
                 raise Malformed("null where a string must stand")
             return None, position
         end = position + length
-        if length > LONGEST_STRING or end > len(data):
+        if length > MAX_STRING or end > len(data):
             raise Malformed("ends inside a string")
         try:
             return str(data[position:end], "utf-8"), end

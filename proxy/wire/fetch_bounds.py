@@ -1,4 +1,4 @@
-"""What a consumer_byte_rate changes in a Fetch or ShareFetch, and in the response to one.
+"""Byte bounds in Fetch and ShareFetch requests, and responses without records.
 
 Kafka lets one ask for no more than passes in a window without a wait, and answers without topics
 what comes when the quota is exceeded already (`KafkaApis`: `maxValueInQuotaWindow`,
@@ -28,7 +28,7 @@ FIRST_WITH_REPLICA_STATE: Final = 15
 
 _HEAD: Final = struct.Struct(">ihhih")
 """Size, API key, version, correlation id, client id length."""
-_MOST_TAGS: Final = 16
+_MAX_TAGS: Final = 16
 """Tagged fields of a request header, of which Kafka has none so far: as many as in a Produce."""
 _NOTHING_SHARED: Final = b"\0" + INT32.pack(0) + b"\1\1\0"
 """No error message, no lock timeout, no topics, no nodes, no tags."""
@@ -55,10 +55,22 @@ def lowered(frame: bytes, most: int) -> bytes | None:
     return frame if asked <= most else frame[:at] + INT32.pack(most) + frame[behind:]
 
 
+def max_bytes_of_fetch(frame: bytes) -> tuple[int, int] | None:
+    """Return what a Fetch asks for, and where that ends in its frame; None: it is no Fetch, or too
+    little of it is here."""
+    _, api_key, api_version, _, length = _HEAD.unpack_from(frame)
+    if api_key != FETCH:
+        return None
+    try:
+        return int32(frame, _max_bytes_at(api_key, api_version, frame, _HEAD.size + max(length, 0)))
+    except Malformed:
+        return None
+
+
 def _max_bytes_at(api_key: int, api_version: int, frame: View, at: int) -> int:
     """Return where max_bytes stands in a request whose client id ends at `at`."""
     if is_flexible(api_key, api_version):
-        if tag_count(frame, at)[0] > _MOST_TAGS:
+        if tag_count(frame, at)[0] > _MAX_TAGS:
             raise Malformed("more tagged fields than are looked at")
         at = skip_tags(frame, at)
     if api_key == SHARE_FETCH:

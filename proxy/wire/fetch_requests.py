@@ -1,4 +1,4 @@
-"""The way through a Fetch request: which topics it asks for, and of which fetch session (KIP-227).
+"""Walk through a Fetch request: its topics, and its fetch session (KIP-227).
 
 Schema: Kafka's `FetchRequest.json`, v4 to v18.
 
@@ -9,9 +9,9 @@ readers could understand differently: nothing shall hide in a tag.
 
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from proxy.lockstep import pause, pausing
+from proxy.scheduling.stepped_thread import pause, pausing
 from proxy.wire.apis import FETCH
 from proxy.wire.codec import decode, request_type
 from proxy.wire.fetch_bounds import (
@@ -42,8 +42,10 @@ _BEHIND_MAX_BYTES: Final = 4 + 1
 _TOPIC_ID: Final = 16
 _CONSUMER: Final = -1
 _CONSUMER_BYTES: Final = b"\xff\xff\xff\xff"
-_SESSION: Final = struct.Struct(">ii")
-"""Session id and epoch."""
+_SESSION_BYTES: Final = 4 + 4
+"""session_id, session_epoch."""
+_LIMITS_AND_SESSION: Final = struct.Struct(">8xixii")
+"""max_bytes of the limits, then the session's id and epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,59 +180,86 @@ def _replica_id(api_version: int, body: View) -> int:
     return int(request.replica_state.replica_id)
 
 
-def plain_topics(api_version: int, content: bytes, at: int) -> tuple[int, int, list[bytes]] | None:
-    """Return session id, epoch and topics of a consumer's request whose body begins at `at`.
+class PlainFetch(NamedTuple):
+    """A consumer's request in which there is nothing unusual."""
 
-    A topic is its name, or its id. None: the request has anything unusual, such as tags, topics
-    that are forgotten, or a hundred partitions of one topic, and must be read whole.
+    session_id: int
+    epoch: int
+    epoch_at: int
+    """Where the epoch begins."""
+    max_bytes: int
+    topics: list[bytes]
+    """Of each topic its name, or its id."""
+    numbers: list[tuple[int, int]]
+    """Where the numbers of each topic's partitions begin and end: indexes, offsets, epochs."""
+
+
+def plain(api_version: int, frame: bytes, at: int, end: int) -> PlainFetch | None:
+    """Look at a request that ends at `end`, and whose header's tagged fields begin at `at`.
+
+    None: it is of an older version, or has anything unusual, such as tags, topics that are
+    forgotten, or a hundred partitions of one topic, and must be read whole.
     """
     if api_version < FIRST_FLEXIBLE:
         return None
-    position = at
-    if api_version < FIRST_WITH_REPLICA_STATE:
-        if content[at : at + 4] != _CONSUMER_BYTES:
-            return None
-        position += 4
-    topics = []
+    position = at + 1
+    topics: list[bytes] = []
+    numbers: list[tuple[int, int]] = []
     try:
-        session_id, epoch = _SESSION.unpack_from(content, position + _LIMITS)
-        position += _LIMITS + _SESSION.size
-        count = content[position]
+        if frame[at]:
+            return None
+        if api_version < FIRST_WITH_REPLICA_STATE:
+            if frame[position : position + 4] != _CONSUMER_BYTES:
+                return None
+            position += 4
+        max_bytes, session_id, epoch = _LIMITS_AND_SESSION.unpack_from(frame, position)
+        position += _LIMITS + _SESSION_BYTES
+        epoch_at = position - 4
+        count = frame[position]
         position += 1
         if not 0 < count < 0x80:
             return None
         for _ in range(count - 1):
-            start, end, position = _plain_topic(api_version, content, position)
-            topics.append(content[start:end])
-        rack = content[position + 1]
-        if content[position] != 1 or not 0 < rack < 0x80 or content[position + 1 + rack]:
+            start, name_end, position = _plain_topic(api_version, frame, position, numbers)
+            topics.append(frame[start:name_end])
+        rack = frame[position + 1]
+        if frame[position] != 1 or not 0 < rack < 0x80 or frame[position + 1 + rack]:
             return None
     except (IndexError, struct.error):
         return None
-    return session_id, epoch, topics
+    if position + 2 + rack > end:
+        return None
+    return PlainFetch(session_id, epoch, epoch_at, max_bytes, topics, numbers)
 
 
-def _plain_topic(api_version: int, content: bytes, start: int) -> tuple[int, int, int]:
+def _plain_topic(
+    api_version: int, frame: bytes, start: int, numbers: list[tuple[int, int]]
+) -> tuple[int, int, int]:
     """Find a topic: where its name or id begins and ends, and where it ends itself.
 
     Raises IndexError if there is anything unusual about it.
     """
     end = start + _TOPIC_ID
     if api_version < FIRST_WITH_TOPIC_IDS:
-        length = content[start]
+        length = frame[start]
         start += 1
         end = start + length - 1
         if not 0 < length < 0x80:
             raise IndexError
-    partition = 4 + _partition_bytes(api_version) + 1
-    partitions = content[end]
+    size = 4 + _partition_bytes(api_version)
+    partitions = frame[end]
     position = end + 1
-    stop = position + (partitions - 1) * partition
-    if not 0 < partitions < 0x80 or content[stop]:
+    if not 0 < partitions < 0x80:
         raise IndexError
-    if any(content[position + partition - 1 : stop : partition]):  # tags
+    for _ in range(partitions - 1):
+        numbers.append((position, position + size))
+        position += size
+        if frame[position]:  # tags
+            raise IndexError
+        position += 1
+    if frame[position]:
         raise IndexError
-    return start, end, stop + 1
+    return start, end, position + 1
 
 
 def keep(

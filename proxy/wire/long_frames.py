@@ -1,4 +1,4 @@
-"""Leader end points in responses too long to be gathered: hidden while the bytes pass.
+"""Removal of leader end points from long responses while their bytes pass.
 
 A Fetch response may be 50 MB, and its end points, the only addresses in it, stand at the end. It
 is therefore cut through, and since its length was already sent, the end points are made

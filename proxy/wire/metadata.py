@@ -1,4 +1,4 @@
-"""Metadata as the proxy's own connections use it: which brokers there are, without topics.
+"""Metadata for the proxy's own use: the brokers, without topics.
 
 Written by hand for the reason given in `api_versions`.
 """
@@ -25,7 +25,7 @@ LOWEST_VERSION: Final = 1
 """v0 has neither racks nor a controller, and takes an empty list of topics for all topics."""
 HIGHEST_VERSION: Final = APIS[METADATA].max_version
 HIGHEST_PORT: Final = 65_535
-MOST_BROKERS: Final = 4_000
+MAX_BROKERS: Final = 4_000
 """Of a cluster: more than any is known to have. Reading, or rewriting, so many addresses takes some
 ten milliseconds, in which a worker does nothing else."""
 
@@ -62,8 +62,8 @@ class ClusterView:
 
 def check_brokers(count: int) -> None:
     """Refuse more brokers than a cluster has, before any of them is read. Raises Malformed."""
-    if count > MOST_BROKERS:
-        raise Malformed(f"more than {MOST_BROKERS:,} brokers")
+    if count > MAX_BROKERS:
+        raise Malformed(f"more than {MAX_BROKERS:,} brokers")
 
 
 def write_request(api_version: int) -> bytes:

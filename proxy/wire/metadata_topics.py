@@ -1,4 +1,4 @@
-"""The topics of a Metadata response, found without reading their partitions.
+"""Walk over the topics of a Metadata response, skipping their partitions.
 
 A large cluster's Metadata is megabytes, asked for by every client every few minutes: what a client
 may see of it is cut out of the bytes. Schema: Kafka's `MetadataResponse.json`, v0 to v13.
@@ -7,7 +7,7 @@ may see of it is cut out of the bytes. Schema: Kafka's `MetadataResponse.json`, 
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from proxy.lockstep import pausing
+from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.primitives import (
     INT32,
     Malformed,

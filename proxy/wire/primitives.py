@@ -23,15 +23,15 @@ INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")
 
-LONGEST_STRING: Final = 0x7FFF
+MAX_STRING: Final = 0x7FFF
 """Bytes of a string: Kafka's generated classes refuse longer ones, compact ones too."""
-LONGEST_SENTENCE: Final = LONGEST_STRING // 4
+MAX_SENTENCE: Final = MAX_STRING // 4
 """Characters that surely fit into a string, as each takes four bytes at most. What repeats a name
 of the request may have to end there."""
 HIGHEST_UVARINT: Final = 0x7FFF_FFFF
 """Kafka reads an unsigned varint into a Java int and takes a negative one for a fault."""
 
-MOST_TAGS: Final = 4_096
+MAX_TAGS: Final = 4_096
 """Tagged fields in one section, known or not. Kafka has no such bound, and no such messages."""
 
 
@@ -101,7 +101,7 @@ def nullable_string(view: View, position: int, flexible: bool) -> tuple[str | No
     if length < 0:
         return None, position
     end = position + length
-    if length > LONGEST_STRING or end > len(view):
+    if length > MAX_STRING or end > len(view):
         raise Malformed("ends inside a string")
     try:
         return str(view[position:end], "utf-8"), end
@@ -140,7 +140,7 @@ def skip_string(view: View, position: int, flexible: bool) -> int:
 def tag_count(view: View, position: int) -> tuple[int, int]:
     """Read how many tagged fields a section has."""
     count, position = uvarint(view, position)
-    if count > MOST_TAGS:
+    if count > MAX_TAGS:
         raise Malformed("more tagged fields than anybody sends")
     return count, position
 

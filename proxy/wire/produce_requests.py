@@ -1,13 +1,14 @@
-"""The way through a Produce request: which topics it writes to, without touching the records.
+"""Walk through a Produce request: its topics, without touching the records.
 
 Schema: Kafka's `ProduceRequest.json`, v3 to v13.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from proxy.lockstep import pause, pausing
+from proxy.scheduling.stepped_thread import pause, pausing
 from proxy.wire.primitives import (
+    HIGHEST_UVARINT,
     INT32,
     Malformed,
     View,
@@ -22,6 +23,9 @@ from proxy.wire.primitives import (
     write_array_length,
 )
 
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
 FIRST_FLEXIBLE: Final = 9
 FIRST_WITH_TOPIC_IDS: Final = 13
 """Topics are named by their id (KIP-516)."""
@@ -32,7 +36,7 @@ _ONE: Final = b"\x02"
 _MAGIC_AT, _ATTRIBUTES_AT = 16, 21
 """Of a record batch, v2."""
 _TRANSACTIONAL: Final = 0x10
-MOST_PLAIN_PARTITIONS: Final = 128
+MAX_PLAIN_PARTITIONS: Final = 128
 """Of all topics that are looked at each time: as many take a tenth of a millisecond."""
 
 
@@ -139,46 +143,69 @@ def keep(api_version: int, body: View, request: ProduceRequest, kept: list[Produ
     )
 
 
-def plain_topics(api_version: int, content: bytes, at: int) -> list[bytes] | None:
-    """Return what a request whose body begins at `at` says of its topics.
+def plain_topics(api_version: int, frame: bytes, at: int, end: int) -> list[bytes] | None:
+    """Return what a request says of its topics, that ends at `end`, and whose header's tagged
+    fields begin at `at`.
 
     Each is said as `only_topic` finds it: the number one, then the name with its length, or the
     id. None: there is a transaction, or anything unusual, such as hundreds of partitions, and the
     request must be read whole.
     """
-    if api_version < FIRST_FLEXIBLE:
+    if api_version < FIRST_FLEXIBLE or topics_start(at) >= end:
         return None
-    said, left = [], MOST_PLAIN_PARTITIONS
+    position: i64 = topics_start(at) + 1
+    left: i64 = MAX_PLAIN_PARTITIONS
+    start: i64 = 0
+    partitions: i64 = 0
+    said = []
     try:
-        position = at + 1 + 2 + _TIMEOUT
-        count = content[position]
-        position += 1
-        if content[at] or not 0 < count < 0x80:
+        count = frame[position - 1]
+        if frame[at] or frame[at + 1] or not 0 < count < 0x80:  # tags, a transaction
             return None
         for _ in range(count - 1):
             start = position
             if api_version >= FIRST_WITH_TOPIC_IDS:
                 position += _TOPIC_ID
             else:
-                position = skip_string(content, position, flexible=True)
-            said.append(_ONE + content[start:position])
-            partitions = content[position]
+                position = _behind_field(frame, position)
+            said.append(_ONE + frame[start:position])
+            partitions = frame[position]
             position += 1
             left -= partitions - 1
             if not 0 < partitions < 0x80 or left < 0:
                 return None
             for _ in range(partitions - 1):
-                records, position = uvarint(content, position + 4)
-                position += records - 1 if records else 0
-                if content[position]:  # tags
+                position = _behind_field(frame, position + 4)
+                if frame[position]:  # tags
                     return None
                 position += 1
-            if content[position]:
+            if frame[position]:
                 return None
             position += 1
-    except (IndexError, Malformed):
+    except IndexError:
         return None
-    return said
+    return said if position <= end else None
+
+
+def _behind_field(frame: bytes, position: "i64") -> "i64":
+    """Pass over a compact string or compact bytes, null or not.
+
+    Raises IndexError if there is no length.
+    """
+    length: i64 = 0
+    shift: i64 = 0
+    while shift < 35:
+        byte: i64 = frame[position]
+        position += 1
+        length |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+    else:
+        raise IndexError
+    if length > HIGHEST_UVARINT:
+        raise IndexError
+    return position + length - 1 if length else position
 
 
 def only_topic(api_version: int, data: View, at: int, end: int) -> int:

@@ -1,4 +1,4 @@
-"""Requests taken apart as far as their headers, and the headers of requests of our own."""
+"""Request headers: parsed, and written for the proxy's own requests."""
 
 import struct
 from typing import Final, final
@@ -11,7 +11,7 @@ _HEADER = struct.Struct(">hhih")
 
 CLIENT_ID: Final = "reauth-proxy"
 """What the proxy calls itself to brokers."""
-MOST_CHARACTERS_KEPT = 256
+MAX_CHARACTERS_KEPT = 256
 """Of a client id or software name: strangers choose them, and they are kept per connection."""
 
 
@@ -44,7 +44,7 @@ class Request:
         self.api_version: Final = api_version
         self.correlation_id: Final = correlation_id
         self.client_id: Final = client_id
-        """Its first `MOST_CHARACTERS_KEPT`; U+FFFD stands for what is not UTF-8, as in Kafka."""
+        """Its first `MAX_CHARACTERS_KEPT`; U+FFFD stands for what is not UTF-8, as in Kafka."""
         self.content: Final = content
         """Everything behind the size field: header and body."""
         self.body_at: Final = body_at
@@ -89,7 +89,7 @@ def parse_request(content: bytes) -> Request:
 def kept_characters(text: bytes) -> str:
     """Return what is kept of a client id; U+FFFD stands for what is not UTF-8, as in Kafka."""
     # A character takes four bytes at most, so these hold as many characters as are kept.
-    return text[: 4 * MOST_CHARACTERS_KEPT].decode(errors="replace")[:MOST_CHARACTERS_KEPT]
+    return text[: 4 * MAX_CHARACTERS_KEPT].decode(errors="replace")[:MAX_CHARACTERS_KEPT]
 
 
 def response_frame(request: Request, body: bytes) -> bytes:

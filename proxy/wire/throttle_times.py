@@ -1,4 +1,4 @@
-"""Where a response says for how long its client is throttled, and how to say more.
+"""Position of the throttle time in responses, and its change.
 
 `content` begins with the correlation id, behind the frame's size. The field is nearly always the
 first of the body, so the head of a long response suffices to set it; `place` says where it is.

@@ -1,4 +1,4 @@
-"""The way through a response to the addresses near its end, without decoding what lies before.
+"""Walk through a response to the addresses near its end, without decoding.
 
 A `Steps` generator describes a response's structure. All that matters of it is how many bytes
 to skip until the next unsigned varint, for those are the lengths that say how it goes on. So:

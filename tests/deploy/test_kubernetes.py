@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from proxy.server import KILL_AFTER
+from proxy.process.supervisor import KILL_AFTER
 from tests.certificates import Authority
 from tests.deploy import manifests
 from tests.deploy.manifests import CHART, OVERLAYS, Document, helm, kustomized

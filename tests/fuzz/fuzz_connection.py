@@ -13,10 +13,9 @@ import sys
 from itertools import pairwise
 from typing import Final
 
-from proxy.bulk import BUFFER_BYTES
-from proxy.connection import Connection
-from proxy.frames import OWN_ANSWER
-from proxy.responses import MOST_IN_FLIGHT
+from proxy.connection.connection import Connection
+from proxy.connection.inflight import MAX_IN_FLIGHT
+from proxy.net.read_buffer import BUFFER_BYTES
 from sasl.states import Enforcement
 from tests.fuzz.fuzz_sasl import mutate
 from tests.fuzz.rounds import arg_parser, run
@@ -36,7 +35,7 @@ from tests.proxy.playbook import OAUTHBEARER, SCRAM, Play, log_in
 
 RECEIVE_SIZE: Final = 20_000
 """`sasl.server.max.receive.size` of the rounds: small, so that it is reached."""
-MOST_KEPT: Final = 2 * BUFFER_BYTES + RECEIVE_SIZE + MOST_IN_FLIGHT * 2_000
+MAX_KEPT: Final = 2 * BUFFER_BYTES + RECEIVE_SIZE + MAX_IN_FLIGHT * 2_000
 """Two reads, one gathered frame, and the proxy's own answers that wait for their turn."""
 
 
@@ -66,8 +65,8 @@ class Fuzzer:
             if play.connection.closed:
                 break
             self.step(play, good)
-            assert play.kept_bytes <= MOST_KEPT, play.kept_bytes
-            assert len(play.connection.responses.inflight) <= MOST_IN_FLIGHT + BUFFER_BYTES // 14
+            assert play.kept_bytes <= MAX_KEPT, play.kept_bytes
+            assert len(play.connection.inflight) <= MAX_IN_FLIGHT + BUFFER_BYTES // 14
         if good:
             received = [struct.unpack_from(">i", frame)[0] for frame in play.received]
             ours = [correlation_id for correlation_id in received if correlation_id >= 100]
@@ -115,8 +114,7 @@ class Fuzzer:
 
     def answer(self, play: Play, good: bool) -> None:
         """Answer some of what the broker was asked, in order, well or badly."""
-        inflight = play.connection.responses.inflight
-        entries = [entry[0] for entry in inflight if entry[0] != OWN_ANSWER]
+        entries = play.connection.inflight.correlation_ids
         whole = entries[: self.rng.randint(0, 4)]
         if play.connection.requests.mid_frame and len(whole) == len(entries):
             whole = whole[:-1]  # an honest broker answers no part of a request
@@ -154,7 +152,7 @@ class Fuzzer:
             case 5 if (
                 play.connection.dialogue.waiting is not None and play.connection.requests.relaying
             ):
-                play.tell(lambda connection, now: connection.dialogue.consulted(b"", now))
+                play.tell(lambda connection, now: connection.dialogue.store_answered(b"", now))
             case 6:
                 play.tell(Connection.broker_closed)
             case _:

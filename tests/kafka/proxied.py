@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.http import MIN_SCRAPE_SECONDS
+from proxy.ops.http import MIN_SCRAPE_SECONDS
 from tests.kafka.cluster import SASL_LISTENERS, SCRAM_ITERATIONS, wait_until
 from tests.kafka.tokens import AUDIENCE, ISSUER
 from tests.kafka.wire_client import Address

@@ -18,7 +18,7 @@ from proxy.admin import (
     InvalidRequest,
     Scram,
 )
-from proxy.admin.connection import Connection
+from proxy.admin.connection import AdminConnection
 from proxy.admin.login import authenticate
 from proxy.wire.batch_describe import DescribeAclsResponse
 from proxy.wire.codec import decode
@@ -124,7 +124,7 @@ def test_what_cannot_be_read_harms_no_other_request(address: Address, topic: str
 
     async def work() -> None:
         async with asyncio.timeout(2 * DEADLINE):
-            connection = await Connection.open(
+            connection = await AdminConnection.open(
                 address.host, address.port, tls=None, client_id="harness", timeout_s=DEADLINE
             )
             await authenticate(connection, ADMIN, await connection.api_versions())

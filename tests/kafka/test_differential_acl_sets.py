@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 LISTENER = "LONG"
 _REAUTH_MS = 3_600_000
 SETS = 100
-MOST_ACLS = 8
+MAX_ACLS = 8
 
 USERS = ("one", "two")
 TOPICS = ("foo", "foobar", "fo", "foobaz.x", "zed", "star-x")
@@ -90,7 +90,7 @@ def sides(
 def drawn(random: Random) -> list[Fields]:
     """Some ACLs, no two alike."""
     acls: dict[tuple[object, ...], Fields] = {}
-    for _ in range(random.randint(1, MOST_ACLS)):
+    for _ in range(random.randint(1, MAX_ACLS)):
         kind = random.choice((ResourceType.TOPIC, ResourceType.TOPIC, *NAMES))
         acl = {
             "resource_type": kind,

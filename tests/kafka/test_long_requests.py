@@ -16,7 +16,7 @@ from uuid import UUID
 
 import pytest
 
-from proxy.room import LONG, MOST_BYTES
+from proxy.scheduling.memory_budget import LONG_BYTES, MAX_BYTES
 from tests.kafka.acl_messages import creation, encoded
 from tests.kafka.acl_side import PASSWORD, SCRAM, Client, log_in
 from tests.kafka.cluster import KafkaCluster
@@ -36,7 +36,7 @@ LONGEST = 104_857_600
 def proxy(
     kafka: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ProxyProcess]:
-    config = sidecar_config(str(kafka.address()), jwks, listeners={"LONG": 3_600_000})
+    config = sidecar_config(str(kafka.address()), jwks, listeners={"LONG_BYTES": 3_600_000})
     # A connection that waits for those of attackers is not to be idle.
     directory = tmp_path_factory.mktemp("long")
     process = ProxyProcess(enforcing_acls(config, workers=1), directory)
@@ -44,7 +44,7 @@ def proxy(
     for name in (SUPER_USER, "carol", "mallory"):
         process.add_user(name, PASSWORD, SCRAM)
     with process:
-        admin = Client(process.addresses()["LONG"], SUPER_USER)
+        admin = Client(process.addresses()["LONG_BYTES"], SUPER_USER)
         acls = ("+topic:t^:ALL", "+group:t^:ALL", "+txn:t^:ALL")
         creations = [creation(acl, "carol", str) for acl in acls]
         assert not any(
@@ -183,7 +183,7 @@ def test_what_is_allowed_is_answered_as_kafka_does(
 ) -> None:
     api_key, version, fields, names = REQUESTS[name]
     asked = fields(names)
-    assert len(encoded(api_key, version, asked)) > LONG
+    assert len(encoded(api_key, version, asked)) > LONG_BYTES
     direct, proxied = clients(kafka, proxy)
     with contextlib.closing(direct), contextlib.closing(proxied):
         expected = direct.ask(api_key, version, asked)
@@ -212,7 +212,7 @@ def test_what_is_denied_in_it_is_denied(
 
 
 def clients(kafka: KafkaCluster, proxy: ProxyProcess) -> tuple[Client, Client]:
-    return Client(kafka.address(), None), Client(proxy.addresses()["LONG"], "carol")
+    return Client(kafka.address(), None), Client(proxy.addresses()["LONG_BYTES"], "carol")
 
 
 # --- somebody who means harm
@@ -252,7 +252,7 @@ def test_attackers_fill_no_memory_and_keep_nobody_waiting(proxy: ProxyProcess) -
 
     What they ask for is denied, item by item, which costs most.
     """
-    address = proxy.addresses()["LONG"]
+    address = proxy.addresses()["LONG_BYTES"]
     content = hostile(15, 5, describe_groups([f"h{number}" for number in range(10_000)]), 0)
     before, stop = highest_memory(proxy.pid), threading.Event()
     api_key, version, fields, names = REQUESTS["Metadata"]
@@ -271,12 +271,12 @@ def test_attackers_fill_no_memory_and_keep_nobody_waiting(proxy: ProxyProcess) -
     assert sum(attacker.result(600) for attacker in attackers) > 0, "and they were answered"
     # One that is gathered while the one before is judged, in some copies, and what judging makes.
     grown = highest_memory(proxy.pid) - before
-    assert grown < 2 * MOST_BYTES + 300 * MIB < ATTACKERS * LONGEST
+    assert grown < 2 * MAX_BYTES + 300 * MIB < ATTACKERS * LONGEST
 
 
 def test_attackers_who_never_finish_keep_nobody_waiting(proxy: ProxyProcess) -> None:
     """Each claims 100 MB, and sends half: they wait for each other, and others pass."""
-    address = proxy.addresses()["LONG"]
+    address = proxy.addresses()["LONG_BYTES"]
     before = highest_memory(proxy.pid)
     header = request_header(15, 5, 1, "mallory", flexible=True)
     api_key, version, fields, names = REQUESTS["Metadata"]
@@ -290,4 +290,4 @@ def test_attackers_who_never_finish_keep_nobody_waiting(proxy: ProxyProcess) -> 
                 client._socket.sendall(bytes(LONGEST // 2))
         carol = stack.enter_context(contextlib.closing(Client(address, "carol")))
         assert len(carol.ask(api_key, version, fields(names)).topics) == len(names)
-    assert highest_memory(proxy.pid) - before < 2 * MOST_BYTES
+    assert highest_memory(proxy.pid) - before < 2 * MAX_BYTES

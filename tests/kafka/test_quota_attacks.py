@@ -33,7 +33,7 @@ from tests.kafka.wire_client import Address, WireClient, record_batch, request_h
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 LISTENER = "LONG"
-MOST_CONNECTIONS = 60
+MAX_CONNECTIONS = 60
 ELSEWHERE = "127.0.0.9"
 """Where the attacker connects from: all of 127.0.0.0/8 is this machine."""
 MIB = 1_048_576
@@ -56,7 +56,7 @@ def started(
 def proxy(
     kafka: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ProxyProcess]:
-    most = {"max.connections": MOST_CONNECTIONS}
+    most = {"max.connections": MAX_CONNECTIONS}
     process = started(kafka, jwks, tmp_path_factory.mktemp("attacked"), "enforce", **most)
     yield process
     process.stop()

@@ -48,7 +48,7 @@ PLAIN, SCRAM_256, SCRAM_512 = "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"
 RECORDS = 100
 ATTEMPTS = 30
 """Clients whom a broker's refusal closes."""
-MOST_LINES = 6
+MAX_LINES = 6
 """Of the log, on one refusal that goes on: `ATTEMPTS` must not make it longer."""
 
 Login = dict[str, Any]
@@ -279,7 +279,7 @@ def test_refusal_is_told_and_closes_clients(
         before = len(proxy.log().splitlines())
         for _ in range(ATTEMPTS):
             assert brokers_seen(proxy, issuer) is None
-        assert len(proxy.log().splitlines()) - before <= MOST_LINES
+        assert len(proxy.log().splitlines()) - before <= MAX_LINES
         assert reason in proxy.log()
         assert proxy.readiness() == 503
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from proxy.acl.topics import KnownTopics
-from proxy.admission import Admission
-from proxy.connection import Connection
-from proxy.room import Room
+from proxy.acl.topic_ids import KnownTopics
+from proxy.connection.authorization import RequestAuthorization
+from proxy.connection.connection import Connection
+from proxy.scheduling.memory_budget import MemoryBudget
 from tests.proxy.acl.guards.given import Rights
 from tests.proxy.playbook import Play, everything, logged_in
 
@@ -17,8 +17,8 @@ class Judge:
         self.rights = Rights(frozenset().union(*allowed))
         self.topics: KnownTopics = {} if known is None else known
 
-    def admit(self, connection: Connection, _principal: str) -> Admission:
-        return Admission(connection, self.rights, self.topics)
+    def admit(self, connection: Connection, _principal: str) -> RequestAuthorization:
+        return RequestAuthorization(self.rights, self.topics, forget=connection.requests.forget)
 
     def is_super_user(self, _principal: str) -> bool:
         return False
@@ -28,7 +28,7 @@ class Guarded(Judge):
     """A logged-in connection, and the rights it is judged by."""
 
     def __init__(
-        self, *allowed: Any, known: KnownTopics | None = None, room: Room | None = None
+        self, *allowed: Any, known: KnownTopics | None = None, room: MemoryBudget | None = None
     ) -> None:
         super().__init__(*allowed, known=known)
         offer = everything(rewritten=frozenset())

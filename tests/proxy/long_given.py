@@ -6,8 +6,8 @@ from kio.schema.types import GroupId
 
 from proxy.acl.guards.entities import NOT_THROTTLED, make
 from proxy.acl.model import Operation
-from proxy.deliberation import LONGEST_AT_ONCE
-from proxy.room import LONG, Room
+from proxy.connection.long_requests import MAX_AT_ONCE
+from proxy.scheduling.memory_budget import LONG_BYTES, MemoryBudget
 from proxy.wire.codec import decode, encode, request_type
 from tests.proxy.acl.guards.given import group
 from tests.proxy.frames_given import request, response
@@ -16,7 +16,7 @@ from tests.proxy.guarded_given import Guarded
 DESCRIBE_GROUPS = 15
 PADDING = 200
 """Characters of each group's name."""
-LITTLE, MUCH = LONGEST_AT_ONCE // PADDING + 1, LONG // PADDING + 1
+LITTLE, MUCH = MAX_AT_ONCE // PADDING + 1, LONG_BYTES // PADDING + 1
 """Groups of a request that is long, and of one that needs room."""
 
 
@@ -52,7 +52,7 @@ def described(correlation_id: int, *names: str) -> bytes:
 class Describer(Guarded):
     """May describe `mine` and the visible groups; does its long work when it is told to."""
 
-    def __init__(self, room: Room | None = None) -> None:
+    def __init__(self, room: MemoryBudget | None = None) -> None:
         names = [f"v{number}".ljust(PADDING, ".") for number in range(MUCH)]
         super().__init__(group(Operation.DESCRIBE, "mine", *names), room=room)
         self.play.client(describe(99, "mine"))

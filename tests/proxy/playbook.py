@@ -10,32 +10,39 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from proxy.bulk import BUFFER_BYTES
-from proxy.commands import (
+from proxy.connection.commands import (
+    AnswerFromStore,
+    AwaitMemory,
     AwaitTurn,
     Close,
     Command,
     ConnectToBroker,
-    Consult,
-    Deliberate,
+    CountAuthenticated,
     DeriveKeys,
+    GetIdentity,
     PauseBroker,
     PauseClient,
+    RefreshKeys,
     ResumeBroker,
     ResumeClient,
-    SeekIdentity,
-    SeekKeys,
-    SeekRoom,
+    RunLongTask,
     WakeAt,
 )
-from proxy.connection import Connection
-from proxy.enforcement import EnforcementPolicy, Override
-from proxy.frames import Route
-from proxy.room import Room
-from proxy.routing.discovery import Target
-from proxy.rules import Quotas, Rights, Rules, Unjudged
-from proxy.steps import Deliberation, finish
-from proxy.target import BrokerView
+from proxy.connection.connection import Connection
+from proxy.connection.enforcement import EnforcementPolicy, Override
+from proxy.connection.frames import Route
+from proxy.connection.inflight import Answer
+from proxy.connection.interfaces import (
+    ConnectionQuotas,
+    ConnectionRights,
+    ConnectionRules,
+    NoAuthorizer,
+)
+from proxy.net.read_buffer import BUFFER_BYTES
+from proxy.routing.broker_view import BrokerView
+from proxy.routing.discovery import DiscoveredBroker
+from proxy.scheduling.memory_budget import MemoryBudget
+from proxy.scheduling.steps import LongTask, finish
 from proxy.wire.api_versions import ApiVersionsAnswers, UpstreamVersions
 from proxy.wire.apis import APIS, METADATA
 from sasl.credentials import ScramMechanism
@@ -89,7 +96,7 @@ def everything(
     *, rewritten: frozenset[int] = frozenset({METADATA}), metered: bool = False
 ) -> Offer:
     """Every API in every version; responses of those in `rewritten` are `marked`. Made once."""
-    broker = Target(None, "broker", 9092, versions=VERSIONS)
+    broker = DiscoveredBroker(None, "broker", 9092, versions=VERSIONS)
     view = BrokerView(broker, resolve=None, metered=metered)
     for route in view.routes.values():
         if route.api_key in rewritten:
@@ -117,9 +124,9 @@ class Play:
         connects: bool = True,
         request_max_bytes: int = 104_857_600,
         sasl_max_receive_size: int = 524_288,
-        rights: Rights | None = None,
-        quotas: Quotas | None = None,
-        room: Room | None = None,
+        rights: ConnectionRights | None = None,
+        quotas: ConnectionQuotas | None = None,
+        room: MemoryBudget | None = None,
         logs_in: bool = False,
     ) -> None:
         self.now = NOW
@@ -135,7 +142,7 @@ class Play:
         self.raw = False
         """Whether answers come without headers, as after a SaslHandshake v0."""
         self.commands: list[Command] = []
-        self.deliberations: list[Deliberation] = []
+        self.deliberations: list[LongTask] = []
         """Long work that was asked for and not done yet."""
         self.thinks_at_once = True
         self.waiting: list[Callable[[], None]] = []
@@ -154,11 +161,11 @@ class Play:
             mechanism_max_reauth_ms={},
             overrides=overrides,
         )
-        self.rules = Rules(
+        self.rules = ConnectionRules(
             listener="clients",
             mechanisms=self._mechanisms(keys or cache_of(ed_key())),
             terms=policy.terms_for,
-            rights=rights or Unjudged(),
+            rights=rights or NoAuthorizer(),
             sasl_max_receive_size=sasl_max_receive_size,
             request_max_bytes=request_max_bytes,
             authentication_timeout=10.0,
@@ -166,7 +173,7 @@ class Play:
             failed_authentication_delay=0.1,
             quotas=quotas,
             logs_in=logs_in,
-            room=room or Room(),
+            room=room or MemoryBudget(),
         )
         self.connection = Connection(
             connection_id="c1",
@@ -217,9 +224,9 @@ class Play:
 
     def think(self) -> None:
         """Do the long work that waits first."""
-        deliberation = self.deliberations.pop(0)
-        result = finish(deliberation.steps)
-        self.tell(lambda connection, now: connection.long_work.done(deliberation, result, now))
+        long_task = self.deliberations.pop(0)
+        result = finish(long_task.steps)
+        self.tell(lambda connection, now: connection.long_work.done(long_task, result, now))
 
     def wait_for(self, deadline: float | None) -> None:
         """Let the time come, and the timer look."""
@@ -244,7 +251,8 @@ class Play:
         """What the connection holds of its peers' bytes."""
         requests, responses = self.connection.requests, self.connection.responses
         gathered = [one[0] for one in (requests.gathered, responses._gathered) if one]
-        kept = (requests.rest, responses.rest, *gathered, *responses._own)
+        own = [one.frame for _, one in self.connection.inflight._queue if isinstance(one, Answer)]
+        kept = (requests.rest, responses.rest, *gathered, *own)
         return sum(map(len, kept))
 
     @property
@@ -261,11 +269,10 @@ class Play:
             self._unread[side] = self._unread[side][BUFFER_BYTES:]
             buffer = bytearray(read)
             data = memoryview(buffer) if self.reads_bulk else read
-            connection, stopwatch = self.connection, self.connection.stopwatch
             if side == "client":
-                (stopwatch or connection.requests).client_bytes(data, self.now)
+                self.connection.requests.client_bytes(data, self.now)
             else:
-                (stopwatch or connection).broker_bytes(data, self.now)
+                self.connection.broker_bytes(data, self.now)
             buffer[:] = b"\xee" * len(buffer)  # whoever keeps the buffer, not the bytes, is seen
             self.carry_out()
 
@@ -293,31 +300,33 @@ class Play:
                 self.log.append("connect")
                 if self.connects:
                     self.broker_connects()
-            case SeekKeys():
+            case RefreshKeys():
                 self.log.append("seek keys")
-            case Consult():
+            case AnswerFromStore():
                 self.log.append(f"consult {name_of(command.request.api_key)}")
             case WakeAt(when):
                 self.wakes_at = when
+            case CountAuthenticated():
+                pass
             case Close():
                 self._close(command)
             case _:
                 self._work_long(command)
 
     def _work_long(
-        self, command: SeekRoom | AwaitTurn | Deliberate | SeekIdentity | DeriveKeys
+        self, command: AwaitMemory | AwaitTurn | RunLongTask | GetIdentity | DeriveKeys
     ) -> None:
         match command:
             case AwaitTurn():
                 self.connection.long_work.await_turn(self._wait, self.tell)
-            case SeekIdentity() | DeriveKeys():
+            case GetIdentity() | DeriveKeys():
                 self.log.append(type(command).__name__)
-            case SeekRoom(size):
+            case AwaitMemory(size):
                 self.log.append(f"seek room for {size}")
-                self.connection.long_work.wait_for_room(size, self.tell)
-            case Deliberate(deliberation):
+                self.connection.long_work.wait_for_memory(size, self.tell)
+            case RunLongTask(long_task):
                 self.log.append("deliberate")
-                self.deliberations.append(deliberation)
+                self.deliberations.append(long_task)
 
     def _wait(self, _who: str, go_on: Callable[[], None]) -> None:
         self.waiting.append(go_on)

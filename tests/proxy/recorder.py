@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from proxy.commands import CloseReason
-from proxy.connection import Connection
+from proxy.connection.commands import CloseReason
+from proxy.connection.connection import Connection
 from sasl.states import Authenticated, Failed
 from tests.proxy.frames_given import name_of
 

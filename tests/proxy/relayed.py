@@ -11,15 +11,15 @@ from typing import Final
 
 import uvloop
 
-from proxy.bulk import ReadBuffer
-from proxy.commands import Consult, DeriveKeys, SeekIdentity
-from proxy.connection import Connection
-from proxy.relay import BrokerSide, ClientSide
-from proxy.rules import Rights
-from proxy.steps import Deliberation
-from proxy.tls.peers import ClientTls, ServerTls
-from proxy.tls.strangers import Met, Stranger, why
-from proxy.turns import Turns
+from proxy.connection.commands import AnswerFromStore, DeriveKeys, GetIdentity
+from proxy.connection.connection import Connection
+from proxy.connection.interfaces import ConnectionRights
+from proxy.net.handshake_errors import Met, WrongProtocol, handshake_error
+from proxy.net.read_buffer import ReadBuffer
+from proxy.net.relay import BrokerSide, ClientSide
+from proxy.net.tls_sides import ClientTls, ServerTls
+from proxy.scheduling.steps import LongTask
+from proxy.scheduling.time_slices import TimeSlices
 from tests.proxy.frames_given import authenticate, bearer, handshake
 from tests.proxy.playbook import OAUTHBEARER, Offer, Play
 from tests.proxy.waiting import PATIENCE_SECONDS, until
@@ -79,6 +79,9 @@ class Shell:
     def met_tls(self, client: ClientSide) -> None:
         self.met.append(client.peer_host)
 
+    def authenticated(self, client: ClientSide) -> None:
+        assert client in self.clients
+
     def closed(self, client: ClientSide) -> None:
         self.clients.discard(client)
 
@@ -92,7 +95,9 @@ class Shell:
     def _meet(self, side: ClientSide, what: Met) -> None:
         if isinstance(what, ssl.SSLObject):
             return
-        self.unwelcome.append(what.name if isinstance(what, Stranger) else why(what))
+        self.unwelcome.append(
+            what.name if isinstance(what, WrongProtocol) else handshake_error(what)
+        )
         side.handshake_failed()
 
     def connect(self, client: ClientSide) -> None:
@@ -116,10 +121,10 @@ class Shell:
     def seek_keys(self, client: ClientSide) -> None:
         raise AssertionError(f"no key is missing for {client}")
 
-    def log_in(self, client: ClientSide, step: SeekIdentity | DeriveKeys) -> None:
+    def log_in(self, client: ClientSide, step: GetIdentity | DeriveKeys) -> None:
         raise AssertionError(f"no login is needed for {step} of {client}")
 
-    def consult(self, client: ClientSide, question: Consult) -> None:
+    def consult(self, client: ClientSide, question: AnswerFromStore) -> None:
         raise AssertionError(f"no store is needed for {question} of {client}")
 
     def await_turn(self, client: ClientSide) -> None:
@@ -129,12 +134,12 @@ class Shell:
     def wait(self, _who: str, go_on: Callable[[], None]) -> None:
         self.loop.call_soon(go_on)
 
-    def deliberate(self, client: ClientSide, deliberation: Deliberation) -> None:
-        self.tasks.append(self.loop.create_task(self._deliberate(client, deliberation)))
+    def deliberate(self, client: ClientSide, long_task: LongTask) -> None:
+        self.tasks.append(self.loop.create_task(self._deliberate(client, long_task)))
 
-    async def _deliberate(self, client: ClientSide, deliberation: Deliberation) -> None:
-        result = await Turns(self.loop).run(deliberation.steps)
-        client.tell(lambda connection, now: connection.long_work.done(deliberation, result, now))
+    async def _deliberate(self, client: ClientSide, long_task: LongTask) -> None:
+        result = await TimeSlices(self.loop).run(long_task.steps)
+        client.tell(lambda connection, now: connection.long_work.done(long_task, result, now))
 
 
 @dataclass
@@ -170,7 +175,7 @@ def relayed(
     offer: Offer,
     receive_buffer: int | None = None,
     secured: Secured | None = None,
-    rights: Rights | None = None,
+    rights: ConnectionRights | None = None,
 ) -> Play:
     """Run `test` with a client of a relay in front of `broker`; return what was observed."""
     # by the relay's own clock: a machine that has been up for a day would find the keys too old

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,14 @@ from tests.ports import free_ports
 from tests.proxy.frames_given import handshake
 
 PATIENCE_SECONDS = 90.0
+
+LOOKS_OFTEN = """
+from proxy.child_process import heartbeats
+heartbeats.BEAT_EVERY, heartbeats.LOOK_EVERY = 0.05, 0.1
+heartbeats.HUNG_LOOKS, heartbeats.START_LOOKS = 50, 1200
+from proxy.cli import main
+main()
+"""
 
 
 class Serving:
@@ -42,6 +50,8 @@ class Serving:
             "http": {"address": f"127.0.0.1:{self.http_port}"},
             "workers": workers,
         }
+        self.program = ["-m", "proxy"]
+        """What Python runs."""
         self.write()
         self.process: subprocess.Popen[str]
 
@@ -58,11 +68,15 @@ class Serving:
         """Start, and wait for no line: there may be none for long."""
         with self.log_path.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "proxy", "serve", "--config", str(self.path)],
+                [sys.executable, *self.program, "serve", "--config", str(self.path)],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
             )
+
+    def look_often(self) -> None:
+        """Have heartbeats looked at ten times a second: who is silent for five seconds hangs."""
+        self.program = ["-c", LOOKS_OFTEN]
 
     def stop(self) -> None:
         if self.process.poll() is None:
@@ -78,6 +92,13 @@ class Serving:
     def children(self) -> list[int]:
         task = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return [int(pid) for pid in task.read_text().split()]
+
+    def connections(self, pids: list[int]) -> list[int]:
+        """How many connections of clients each of these processes has."""
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        # proc(5): number, local address, remote address, state, …, inode
+        ours = {row[9] for row in rows if row[1].endswith(f":{self.port:04X}") and row[3] != "0A"}
+        return [sum(inode in ours for inode in sockets_of(pid)) for pid in pids]
 
     def log(self) -> str:
         return self.log_path.read_text()
@@ -112,6 +133,14 @@ def eventually(condition: Callable[[], bool], why: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, why
         time.sleep(0.02)
+
+
+def sockets_of(pid: int) -> Iterator[str]:
+    """Give the inodes of the sockets that a process has open."""
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            if (name := str(one.readlink())).startswith("socket:["):
+                yield name[len("socket:[") : -1]
 
 
 def alive(pid: int) -> bool:

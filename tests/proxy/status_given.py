@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from proxy.status.facts import SessionFacts
-from proxy.status.incidents import Incident, Tally
-from proxy.status.picture import About, Picture, WorkerFacts
+from proxy.ops.status.incidents import Incident, IncidentCounts
+from proxy.ops.status.session_facts import SessionFacts
+from proxy.ops.status.snapshot import About, Picture, WorkerFacts
 
 NOW_MS = 1_760_000_000_000
 ABOUT = About(version="1.2.3", host="broker-1")
@@ -72,7 +72,7 @@ def listener(**changes: Any) -> dict[str, Any]:
         "max_reauth_ms": 3_600_000,
         "mechanisms": ["OAUTHBEARER", "SCRAM-SHA-256"],
         "connections": 3,
-        "most_connections": 10_000,
+        "max_connections": 10_000,
     }
     return facts | changes
 
@@ -103,11 +103,11 @@ def busy(sessions: int = 5_000, principals: int = 250) -> Picture:
         incidents=_incidents(),
         principals={
             "User:billing-batch-007": {
-                "denied": Tally(42, NOW_MS - 5_000),
-                "failed": Tally(3, NOW_MS - 60_000),
+                "denied": IncidentCounts(42, NOW_MS - 5_000),
+                "failed": IncidentCounts(3, NOW_MS - 60_000),
             },
-            "User:orders-013": {"expired-killed": Tally(7, NOW_MS - 200_000)},
-            "User:audit-002": {"would-be-killed": Tally(1, NOW_MS - 86_400_000)},
+            "User:orders-013": {"expired-killed": IncidentCounts(7, NOW_MS - 200_000)},
+            "User:audit-002": {"would-be-killed": IncidentCounts(1, NOW_MS - 86_400_000)},
         },
     )
     silent = WorkerFacts(reasons=["worker 1 does not answer"])

@@ -8,8 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from proxy.status.facts import EVERY_SESSION, Selector
-from proxy.status.page import render
+from proxy.ops.status.page import render
+from proxy.ops.status.session_facts import EVERY_SESSION, Selector
 from tests.proxy.chromium import browsing
 from tests.proxy.status_given import ABOUT, busy
 

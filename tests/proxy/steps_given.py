@@ -2,8 +2,8 @@
 
 from time import perf_counter
 
-from proxy.steps import Steps
-from proxy.turns import SLICE_SECONDS
+from proxy.scheduling.steps import Steps
+from proxy.scheduling.time_slices import SLICE_SECONDS
 
 
 def slow(steps: int) -> Steps[int]:

@@ -12,18 +12,18 @@ import pytest
 from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy.acl.model import Acl, AuthorizerMode
-from proxy.authorization import Authorization
-from proxy.commands import Consult
 from proxy.config import Authorizer
+from proxy.connection.commands import AnswerFromStore
 from proxy.store import CachedCredentials, Store, StoreError, UserStore, open_store
 from proxy.store.sqlite.mirror import SqliteMirror
-from proxy.storekeeper import Storekeeper
 from proxy.wire.apis import (
     CREATE_ACLS,
     DESCRIBE_ACLS,
     DESCRIBE_USER_SCRAM_CREDENTIALS,
 )
 from proxy.wire.request import Request
+from proxy.worker.acl_service import AclService
+from proxy.worker.store_service import StoreService
 from tests.proxy.acl.api_cases import asking, creation
 from tests.proxy.acl.api_given import create_body, describe_body
 
@@ -67,9 +67,9 @@ class Reading:
         users = users or shared
         self.credentials = CachedCredentials(users)
         settings = Authorizer.model_validate({"mode": AuthorizerMode.ENFORCE})
-        self.authorization = Authorization(settings, shared, observer=cast(Any, None))
+        self.authorization = AclService(settings, shared, observer=cast(Any, None))
         self.judged_anew = 0
-        self.keeper = Storekeeper(
+        self.keeper = StoreService(
             shared,
             users,
             self.credentials,
@@ -110,23 +110,23 @@ def answered(mirror: SqliteMirror, *acls: Acl, at: float | None = None) -> None:
     assert mirror.take_over(asked_at=asked_at, new_acls=acls, new_quotas={})
 
 
-def denied(one: Consult) -> Consult:
+def denied(one: AnswerFromStore) -> AnswerFromStore:
     return replace(one, authorized=False)
 
 
-def users_question() -> Consult:
+def users_question() -> AnswerFromStore:
     return question(DESCRIBE_USER_SCRAM_CREDENTIALS, b"\0\0", version=0)
 
 
-def create_question() -> Consult:
+def create_question() -> AnswerFromStore:
     return question(CREATE_ACLS, create_body(3, [creation()]))
 
 
-def describe_question() -> Consult:
+def describe_question() -> AnswerFromStore:
     return question(DESCRIBE_ACLS, describe_body(3, asking()))
 
 
-def question(api_key: int, body: bytes, *, version: int = 3) -> Consult:
+def question(api_key: int, body: bytes, *, version: int = 3) -> AnswerFromStore:
     request = Request(
         api_key=api_key,
         api_version=version,
@@ -136,4 +136,4 @@ def question(api_key: int, body: bytes, *, version: int = 3) -> Consult:
         body_at=0,
         flexible=True,
     )
-    return Consult(request=request, authorized=True)
+    return AnswerFromStore(request=request, authorized=True)

@@ -1,4 +1,4 @@
-"""The one table: what each API is asked for.
+"""Table of guards: which guard judges which API.
 
 Each guard says in its docstring what it checks and how it answers; this is the overview, to be read
 beside "Authorization and ACLs, Protocols" of Kafka's documentation. An API that the proxy forwards
@@ -10,6 +10,7 @@ Importing this package loads kio (24 MiB, half a second): only who authorizes ne
 from collections.abc import Mapping
 from typing import Final
 
+from proxy.acl.decision import Guard
 from proxy.acl.guards import (
     cluster,
     configs,
@@ -26,7 +27,6 @@ from proxy.acl.guards import (
 from proxy.acl.guards.fetch import fetch
 from proxy.acl.guards.metadata import metadata
 from proxy.acl.guards.produce import produce
-from proxy.acl.judgement import Guard
 
 # fmt: off
 GUARDS: Final[Mapping[int, Guard]] = {

@@ -1,4 +1,4 @@
-"""What is asked of the cluster as a whole: everything is allowed, or nothing.
+"""Guards of APIs that need a right on the cluster as a whole.
 
 A refusal has the form that Kafka's `getErrorResponse` gives it for the API.
 """
@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from proxy.acl.decision import FORWARD, Change, Guard, Inquiry, Judgement
 from proxy.acl.guards.items import (
     MESSAGES,
     Values,
@@ -16,9 +17,8 @@ from proxy.acl.guards.items import (
     may_cluster,
     read_request,
 )
-from proxy.acl.judgement import FORWARD, Change, Guard, Inquiry, Judgement
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
-from proxy.lockstep import pausing
+from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import DESCRIBE_CLUSTER, DESCRIBE_QUORUM
 from proxy.wire.codec import decode, encode, response_type
 

@@ -1,13 +1,13 @@
-"""Configurations: of topics and groups by their own rights, of brokers by the cluster's."""
+"""Guards of configuration APIs: topics and groups by their own rights, brokers by the cluster's."""
 
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from proxy.acl.decision import Inquiry, Judgement
 from proxy.acl.guards.items import MESSAGES, Values, answer, judge_items, read_request
-from proxy.acl.judgement import Inquiry, Judgement
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
-from proxy.lockstep import pausing
+from proxy.scheduling.stepped_thread import pausing
 
 DESCRIBE_CONFIGS: Final = 32
 ALTER_CONFIGS: Final = 33

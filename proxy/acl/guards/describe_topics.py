@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions (KIP-966): Describe on each topic.
+"""Guard of DescribeTopicPartitions (KIP-966): Describe on each topic.
 
 A request without topics asks for all. The broker, which hides nothing, would page through them, and
 begin and end its pages where only who sees all topics can know. Unless all may be described, it is
@@ -13,17 +13,17 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from proxy.acl.decision import BodyTransform, Change, Inquiry, Judgement, TopicsUnlisted
 from proxy.acl.guards.entities import item_type, struct_type
 from proxy.acl.guards.items import answer, entities, entity, may_topic, read_request
-from proxy.acl.judgement import BodyTransform, Change, Inquiry, Judgement, TopicsUnlisted
 from proxy.acl.model import Operation, ResourceType
-from proxy.lockstep import pausing
+from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.codec import decode, encode, request_type, response_type
 
 DESCRIBE_TOPIC_PARTITIONS: Final = 75
 
 _DENIED: Final = ErrorCode.topic_authorization_failed
-_MOST_PARTITIONS: Final = 2_000
+_MAX_PARTITIONS: Final = 2_000
 """Of a page, whatever the client allows: Kafka's `max.request.partition.size.limit` by default."""
 
 
@@ -63,7 +63,7 @@ def _of_all(inquiry: Inquiry, request: Any) -> Judgement:
     if cursor is not None and cursor.partition_index < 0:  # refused by Kafka, topic by topic named
         return answer(inquiry, DESCRIBE_TOPIC_PARTITIONS, topics=[], next_cursor=None)
     # Each has a partition, but for the first, of which the cursor may leave none
-    most = 1 + min(max(request.response_partition_limit, 1), _MOST_PARTITIONS)
+    most = 1 + min(max(request.response_partition_limit, 1), _MAX_PARTITIONS)
     names = [*islice(_visible(inquiry, "" if cursor is None else cursor.topic_name), most + 1)]
     page, behind = names[:most], names[most:]
     if not page:  # none must not become all

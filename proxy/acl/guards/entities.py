@@ -1,4 +1,4 @@
-"""Making parts of a response in whichever version it is: kio has a class per version."""
+"""Response entities in whichever version is needed: kio has a class per version."""
 
 import datetime
 import uuid

@@ -1,4 +1,4 @@
-"""Fetch: Read on each topic; ClusterAction on the cluster stands for it, and replicas need it.
+"""Guard of Fetch: Read on each topic, or ClusterAction on the cluster, as replicas need.
 
 A fetch session (KIP-227) names its topics once. So a session is known here by its id, and only if
 everything in it was found to be allowed on this connection, by the ACLs that apply now. Any other
@@ -13,18 +13,27 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from proxy.acl.decision import (
+    FORWARD,
+    Answer,
+    BodyTransform,
+    Change,
+    FetchSessions,
+    Inquiry,
+    Judgement,
+    names_of,
+)
 from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make, uuid_or_none
 from proxy.acl.guards.items import topic_refusal
-from proxy.acl.judgement import FORWARD, Answer, BodyTransform, Change, Inquiry, Judgement, names_of
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
-from proxy.lockstep import pausing
+from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import FETCH
 from proxy.wire.codec import decode, encode, response_type
 from proxy.wire.fetch_bounds import FINAL_EPOCH, INITIAL_EPOCH
 from proxy.wire.fetch_requests import FetchedTopic, keep, parse, session_of_response
 from proxy.wire.primitives import Malformed
 
-MOST_BYTES_IN_PART: Final = 1_048_576
+MAX_BYTES_IN_PART: Final = 1_048_576
 """Of a response that is gathered, so that what is denied can be told in it. A broker sends more if
 the first batch alone is longer."""
 _UNKNOWN_OFFSET: Final = -1
@@ -57,7 +66,7 @@ def fetch(inquiry: Inquiry) -> Judgement:
             request,
             kept,
             epoch=FINAL_EPOCH,
-            most_bytes=MOST_BYTES_IN_PART,
+            most_bytes=MAX_BYTES_IN_PART,
         ),
         response=_merge(version, denied),
     )
@@ -78,7 +87,7 @@ def _denied(inquiry: Inquiry, topics: tuple[FetchedTopic, ...], *, replica: bool
     return {topic: error for topic, error in errors if error is not None}
 
 
-def _note_session(api_version: int, sessions: set[int]) -> Callable[[bytes], None]:
+def _note_session(api_version: int, sessions: FetchSessions) -> Callable[[bytes], None]:
     def note(content: bytes) -> None:
         try:
             session = session_of_response(api_version, content)

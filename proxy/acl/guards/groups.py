@@ -1,4 +1,4 @@
-"""What is told of groups, and their deletion.
+"""Guards of describing, listing and deleting groups.
 
 Groups that may not be described come first in a description, as in Kafka. The rights that a broker
 without authorizer reports are everybody's: they are replaced by those of the principal.
@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from proxy.acl.decision import FORWARD, Change, Inquiry, Judgement
 from proxy.acl.guards.entities import item_type
 from proxy.acl.guards.items import Values, answer, entities, entity, judge_items, may_cluster
 from proxy.acl.guards.items import read_request as read
 from proxy.acl.guards.parts import may_describe, may_group, on_response
-from proxy.acl.judgement import FORWARD, Change, Inquiry, Judgement
 from proxy.acl.model import Operation, ResourceType
-from proxy.lockstep import pausing
+from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.codec import encode, response_type
 
 DESCRIBE_GROUPS: Final = 15

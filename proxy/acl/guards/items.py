@@ -1,4 +1,4 @@
-"""What guards have in common: items that are allowed or refused one by one, and answers.
+"""Common part of guards: items allowed or refused one by one, and answers.
 
 A refusal is written as plain names and values, lists within lists as in Kafka's description of the
 message; what a version has no field for is left out of its answer.
@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from proxy.acl.decision import FORWARD, Answer, BodyTransform, Change, Inquiry, Judgement
 from proxy.acl.guards.entities import NOT_THROTTLED, item_type
-from proxy.acl.judgement import FORWARD, Answer, BodyTransform, Change, Inquiry, Judgement
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
-from proxy.lockstep import pause, pausing
+from proxy.scheduling.stepped_thread import pause, pausing
 from proxy.wire.codec import decode, encode, request_type, response_type
 
 Values = Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""What members of groups send: where is the coordinator, let me in, I am alive, I leave.
+"""Guards of group membership: FindCoordinator, JoinGroup, Heartbeat, LeaveGroup and kin.
 
 A heartbeat of the newer protocols (KIP-848, KIP-932, KIP-1071) names topics; one that may not be
 described refuses the heartbeat. So does a regular expression, unless all that it could match may be
@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from proxy.acl.decision import FORWARD, Change, Inquiry, Judgement
 from proxy.acl.guards.entities import item_type
 from proxy.acl.guards.items import answer, entities, may_cluster, may_topic, read_request
 from proxy.acl.guards.parts import (
@@ -22,9 +23,8 @@ from proxy.acl.guards.parts import (
     may_transact,
     on_response,
 )
-from proxy.acl.judgement import FORWARD, Change, Inquiry, Judgement
 from proxy.acl.model import Operation, ResourceType
-from proxy.lockstep import pausing
+from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import FIND_COORDINATOR
 from proxy.wire.codec import encode, response_type
 
@@ -38,12 +38,12 @@ STREAMS_GROUP_HEARTBEAT: Final = 88
 
 _LITERAL: Final = r"(?:[A-Za-z0-9_-]|\\[._-])"
 """A letter of a topic's name, as RE2/J has it in a regular expression, with what it escapes."""
-_MOST_LETTERS: Final = 249
+_MAX_LETTERS: Final = 249
 """Of a topic's name (`Topic.MAX_NAME_LENGTH`)."""
-_NAME: Final = re.compile(rf"\^?({_LITERAL}{{1,{_MOST_LETTERS}}})\$?")
+_NAME: Final = re.compile(rf"\^?({_LITERAL}{{1,{_MAX_LETTERS}}})\$?")
 """A regular expression that matches this name alone."""
 _BEGINNING: Final = re.compile(
-    rf"""\^?({_LITERAL}{{0,{_MOST_LETTERS}}})
+    rf"""\^?({_LITERAL}{{0,{_MAX_LETTERS}}})
     (?= \Z | [.\[$] | \((?!\?) | \(\?: | \\[dDsSwW] | {_LITERAL}[*+?{{] )""",
     re.VERBOSE,
 )

@@ -1,4 +1,4 @@
-"""Metadata: Describe on each topic, and Create on the cluster or the topic to have it made.
+"""Guard of Metadata: Describe on each topic, Create where a topic is to be made.
 
 Kafka makes a topic that a client asks for if it does not exist and the client does not object. Here
 the broker is asked to only if that is allowed for every topic in the request: if one may not be
@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make, uuid_or_none
-from proxy.acl.judgement import (
+from proxy.acl.decision import (
     FORWARD,
     Answer,
     Authority,
@@ -24,8 +23,9 @@ from proxy.acl.judgement import (
     Judgement,
     names_of,
 )
+from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make, uuid_or_none
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
-from proxy.lockstep import pausing
+from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import METADATA
 from proxy.wire.codec import decode, encode, request_type, response_type
 from proxy.wire.metadata_topics import Topic, keep, parse, with_operations

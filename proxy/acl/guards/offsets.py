@@ -1,4 +1,4 @@
-"""Committing, fetching and deleting a group's offsets.
+"""Guards of committing, fetching and deleting a group's offsets.
 
 Since version 10 of OffsetCommit and OffsetFetch topics are named by their ids (KIP-848).
 """
@@ -9,6 +9,14 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from proxy.acl.decision import (
+    FORWARD,
+    Change,
+    Inquiry,
+    Judgement,
+    TopicsUnknown,
+    names_of,
+)
 from proxy.acl.guards.entities import item_type
 from proxy.acl.guards.items import Values, answer, entities, entity, may_topic, read_request
 from proxy.acl.guards.parts import (
@@ -19,16 +27,8 @@ from proxy.acl.guards.parts import (
     on_response,
     refuse_parts,
 )
-from proxy.acl.judgement import (
-    FORWARD,
-    Change,
-    Inquiry,
-    Judgement,
-    TopicsUnknown,
-    names_of,
-)
 from proxy.acl.model import Operation
-from proxy.lockstep import pausing
+from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.codec import encode, response_type
 
 OFFSET_COMMIT: Final = 8

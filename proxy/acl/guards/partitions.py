@@ -1,9 +1,10 @@
-"""What is asked of partitions: offsets, epochs, producers, and the deletion of records."""
+"""Guards of partition APIs: offsets, epochs, producers, deletion of records."""
 
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from proxy.acl.decision import FORWARD, Inquiry, Judgement
 from proxy.acl.guards.items import (
     MESSAGES,
     Values,
@@ -12,9 +13,8 @@ from proxy.acl.guards.items import (
     may_topic,
     read_request,
 )
-from proxy.acl.judgement import FORWARD, Inquiry, Judgement
 from proxy.acl.model import Operation
-from proxy.lockstep import pausing
+from proxy.scheduling.stepped_thread import pausing
 
 LIST_OFFSETS: Final = 2
 DELETE_RECORDS: Final = 21

@@ -1,12 +1,12 @@
-"""What the guards of groups and transactions have in common: responses that are put together."""
+"""Common part of the guards of groups and transactions: responses put together."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from proxy.acl.decision import BodyTransform, Inquiry
 from proxy.acl.guards.items import Values
-from proxy.acl.judgement import BodyTransform, Inquiry
 from proxy.acl.model import Operation, ResourceType
-from proxy.lockstep import pausing
+from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.codec import decode, encode, response_type
 
 

@@ -1,4 +1,4 @@
-"""Produce: Write on each topic, and Write on the transactional id of a transaction's records.
+"""Guard of Produce: Write on each topic, and on the transactional id.
 
 A Produce with acks=0 has no answer that could tell of a denial: as in Kafka, what is allowed is
 written, then the connection is closed.
@@ -9,9 +9,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from proxy.acl.guards.entities import item_type, make, uuid_or_none
-from proxy.acl.guards.items import topic_refusal
-from proxy.acl.judgement import (
+from proxy.acl.decision import (
     FORWARD,
     Answer,
     BodyTransform,
@@ -21,8 +19,10 @@ from proxy.acl.judgement import (
     Judgement,
     names_of,
 )
+from proxy.acl.guards.entities import item_type, make, uuid_or_none
+from proxy.acl.guards.items import topic_refusal
 from proxy.acl.model import Operation, ResourceType
-from proxy.lockstep import pausing
+from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import PRODUCE
 from proxy.wire.codec import decode, encode, response_type
 from proxy.wire.produce_requests import ProducedTopic, ProduceRequest, keep, parse

@@ -1,4 +1,4 @@
-"""ShareFetch and ShareAcknowledge (KIP-932): Read on the group, and on each topic.
+"""Guards of ShareFetch and ShareAcknowledge (KIP-932): Read on the group and each topic.
 
 Topics are named by their ids. A share session goes on fetching what was added to it by earlier
 requests, so each response is judged too: what may not be read any more is emptied of its records
@@ -14,10 +14,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from proxy.acl.guards.entities import item_type
-from proxy.acl.guards.items import Values, answer, entities, may_topic, read_request
-from proxy.acl.guards.parts import may_group, on_response, refuse_parts
-from proxy.acl.judgement import (
+from proxy.acl.decision import (
     FORWARD,
     Answer,
     Change,
@@ -26,8 +23,11 @@ from proxy.acl.judgement import (
     TopicsUnknown,
     names_of,
 )
+from proxy.acl.guards.entities import item_type
+from proxy.acl.guards.items import Values, answer, entities, may_topic, read_request
+from proxy.acl.guards.parts import may_group, on_response, refuse_parts
 from proxy.acl.model import Operation
-from proxy.lockstep import pausing
+from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import SHARE_ACKNOWLEDGE, SHARE_FETCH
 from proxy.wire.codec import encode, response_type
 

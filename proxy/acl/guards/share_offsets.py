@@ -1,4 +1,4 @@
-"""The offsets of share groups (KIP-932)."""
+"""Guards of share group offsets (KIP-932)."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from proxy.acl.decision import FORWARD, Change, Inquiry, Judgement
 from proxy.acl.guards.entities import item_type
 from proxy.acl.guards.items import (
     MESSAGES,
@@ -23,9 +24,8 @@ from proxy.acl.guards.parts import (
     on_response,
     refuse_parts,
 )
-from proxy.acl.judgement import FORWARD, Change, Inquiry, Judgement
 from proxy.acl.model import Operation
-from proxy.lockstep import pausing
+from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.codec import encode, response_type
 
 DESCRIBE_SHARE_GROUP_OFFSETS: Final = 90

@@ -1,4 +1,4 @@
-"""Creating, deleting and growing topics."""
+"""Guards of creating, deleting and growing topics."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
@@ -8,6 +8,14 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from proxy.acl.decision import (
+    FORWARD,
+    BodyTransform,
+    Change,
+    Inquiry,
+    Judgement,
+    TopicsUnknown,
+)
 from proxy.acl.guards.items import (
     MESSAGES,
     Values,
@@ -16,16 +24,8 @@ from proxy.acl.guards.items import (
     may_topic,
     read_request,
 )
-from proxy.acl.judgement import (
-    FORWARD,
-    BodyTransform,
-    Change,
-    Inquiry,
-    Judgement,
-    TopicsUnknown,
-)
 from proxy.acl.model import Operation
-from proxy.lockstep import pausing
+from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from proxy.wire.codec import decode, encode, response_type
 

@@ -1,4 +1,4 @@
-"""Producer ids and transactions."""
+"""Guards of producer ids and transactions."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from proxy.acl.decision import FORWARD, Answer, Change, Inquiry, Judgement
 from proxy.acl.guards.entities import item_type
 from proxy.acl.guards.items import Values, answer, entity, may_cluster, may_topic, read_request
 from proxy.acl.guards.parts import (
@@ -16,9 +17,8 @@ from proxy.acl.guards.parts import (
     on_response,
     refuse_parts,
 )
-from proxy.acl.judgement import FORWARD, Answer, Change, Inquiry, Judgement
 from proxy.acl.model import Operation, ResourceType
-from proxy.lockstep import pausing
+from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.codec import encode, response_type
 
 INIT_PRODUCER_ID: Final = 22

@@ -1,1 +1,1 @@
-"""Quota callbacks that are ready to use, and to learn from."""
+"""Example quota callbacks, ready to use."""

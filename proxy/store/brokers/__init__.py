@@ -1,4 +1,4 @@
-"""ACLs and quotas that stay with the brokers: read from a mirror of them, written to both.
+"""Store of ACLs and quotas at the brokers: read from a mirror, written to both.
 
 The mirror is a file of this host; `follower` keeps it up to date. SCRAM verifiers and the
 deployment's secrets are the file's own: brokers tell nobody theirs (KIP-554).

@@ -1,4 +1,4 @@
-"""What brokers are asked and told about ACLs and quotas: the proxy is their administrator.
+"""Requests to brokers about their ACLs and quotas, as their administrator.
 
 Each change is a connection of its own, in an event loop of its own: they are rare, and come from a
 thread beside the worker's loop.
@@ -15,14 +15,14 @@ from typing import Final, Generic, TypeVar
 from kio.schema.errors import ErrorCode
 
 from proxy import config
-from proxy.acl.checks import acl_refusal
 from proxy.acl.model import Acl, AclFilter
+from proxy.acl.validation import acl_refusal
 from proxy.admin import AdminClient, AdminError, KafkaError
 from proxy.errors import ProxyError
 from proxy.quota.model import QuotaEntity
 from proxy.quota.store import Changes
 from proxy.store.interface import StoreRefused
-from proxy.upstream import Access
+from proxy.upstream.access import Access
 from proxy.wire.request import CLIENT_ID
 from sasl.login import LoginError
 

@@ -1,4 +1,4 @@
-"""Keeps a mirror like the brokers it mirrors; a process of its own, beside the workers.
+"""Follower of the brokers' ACLs and quotas: a process of its own, beside the workers.
 
 A cluster may have 100,000 ACLs, which take a second to read: no client waits for it here. Laws:
 
@@ -15,29 +15,30 @@ from time import monotonic, process_time
 from typing import Final
 
 from proxy import config
-from proxy.acl.checks import acl_refusal
 from proxy.acl.model import Acl, AuthorizerMode
+from proxy.acl.validation import acl_refusal
 from proxy.admin import AdminClient, AuthenticationFailed, UnsupportedVersion
 from proxy.admin.quota_messages import known_quotas
-from proxy.child import heed_parent
+from proxy.child_process.heartbeats import Heartbeat
+from proxy.child_process.lifeline import heed_parent
 from proxy.config import QuotasMode
 from proxy.errors import ProxyError
+from proxy.log_rate_limit import LogRateLimit
 from proxy.quota.model import Quotas
-from proxy.repeats import Repeats
-from proxy.routing.discovery import FIRST_BACKOFF, LONGEST_AFTER_REFUSAL, LONGEST_BACKOFF
+from proxy.routing.discovery import FIRST_BACKOFF, MAX_AFTER_REFUSAL, MAX_BACKOFF
 from proxy.store.brokers.administration import Administration, why
 from proxy.store.interface import Begun
 from proxy.store.sqlite.mirror import SqliteMirror
 from proxy.tls.contexts import Tls, TlsOfAll
-from proxy.tls.follower import follow as follow_certificates
-from proxy.upstream import Access, open_access
+from proxy.tls.reload import follow as follow_certificates
+from proxy.upstream.access import Access, open_access
 from sasl.log_text import fit_for_log
 
 log = logging.getLogger(__name__)
 
-MOST_OF_A_CORE: Final = 0.1
+MAX_OF_A_CORE: Final = 0.1
 """Share that is spent on reading what brokers answer."""
-LONGEST_PAUSE: Final = 30.0
+MAX_PAUSE: Final = 30.0
 """Seconds; rights that were taken away must not apply for longer."""
 
 
@@ -61,7 +62,7 @@ class Follower:
         self._wants_quotas = settings.quotas.mode is not QuotasMode.OFF
         self._admin = Administration(settings.upstream, access)
         self._shown = _Shown()
-        self._repeats = Repeats()
+        self._repeats = LogRateLimit()
 
     async def run(self) -> None:
         """Ask until cancelled."""
@@ -70,7 +71,7 @@ class Follower:
             began = process_time()
             longest = await self._attempt(monotonic())
             spent = process_time() - began
-            rest = min(spent / MOST_OF_A_CORE - spent, LONGEST_PAUSE)
+            rest = min(spent / MAX_OF_A_CORE - spent, MAX_PAUSE)
             if longest is None:
                 failures = 0
                 pause = self._refresh_s
@@ -89,10 +90,10 @@ class Follower:
             with suppress(ProxyError):
                 self._mirror.note_problem(problem)
             refused = isinstance(error, AuthenticationFailed)
-            return LONGEST_AFTER_REFUSAL if refused else LONGEST_BACKOFF
+            return MAX_AFTER_REFUSAL if refused else MAX_BACKOFF
         except Exception:  # the mirror stays as it is, and the next look comes
             log.exception("what the brokers keep could not be looked at")
-            return LONGEST_BACKOFF
+            return MAX_BACKOFF
         return None
 
     async def look(self, now: float) -> None:
@@ -141,16 +142,20 @@ class Follower:
             log.warning("%s", line)
 
 
-def run(settings: config.Config, tls: Tls | None, begun: Begun, lifeline: int) -> int:
+def run(
+    settings: config.Config, tls: Tls | None, begun: Begun, lifeline: int, heartbeat: Heartbeat
+) -> int:
     """Keep the mirror like the brokers until SIGTERM, or until `lifeline` ends; return 0."""
-    asyncio.run(_follow(settings, tls, begun, lifeline))
+    asyncio.run(_follow(settings, tls, begun, lifeline, heartbeat))
     return 0
 
 
-async def _follow(settings: config.Config, tls: Tls | None, begun: Begun, lifeline: int) -> None:
+async def _follow(
+    settings: config.Config, tls: Tls | None, begun: Begun, lifeline: int, heartbeat: Heartbeat
+) -> None:
     """Raises whatever ends one of its tasks: the parent starts it anew."""
     stopping = asyncio.Event()
-    heed_parent(stopping, lifeline)
+    heed_parent(stopping, lifeline, heartbeat)
     access = open_access(settings.upstream, tls)
     with closing(SqliteMirror(settings.store.path(), begun)) as mirror:
         work = [Follower(mirror, settings, access).run()]

@@ -1,4 +1,4 @@
-"""The store in one SQLite file, shared by the workers and the command line."""
+"""Store in one SQLite file, shared by the workers and the command line."""
 
 import logging
 from time import monotonic

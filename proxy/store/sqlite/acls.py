@@ -19,7 +19,7 @@ from proxy.acl.model import (
 from proxy.store.interface import AclChanges, AclSnapshot
 from proxy.store.sqlite.database import Database, version_step
 
-_MOST_CHANGES: Final = 20_000
+_MAX_CHANGES: Final = 20_000
 """Changes that the log holds, at least until the next request: some megabytes."""
 _COLUMNS: Final = tuple(Acl.__dataclass_fields__)
 _LIST: Final = ", ".join(_COLUMNS)
@@ -152,7 +152,7 @@ def _log(connection: sqlite3.Connection, acls: Sequence[Acl], *, created: bool) 
         return version
     version += version_step()
     connection.execute("UPDATE acl_versions SET present = ?", (version,))
-    if len(acls) <= _MOST_CHANGES:
+    if len(acls) <= _MAX_CHANGES:
         connection.executemany(
             f"INSERT INTO acl_changes (version, created, {_LIST}) VALUES (?, ?, {_MARKS})",  # noqa: S608
             ((version, created, *_row(acl)) for acl in acls),
@@ -161,7 +161,7 @@ def _log(connection: sqlite3.Connection, acls: Sequence[Acl], *, created: bool) 
         _forget_changes(connection, version)
     last = connection.execute("SELECT max(id) FROM acl_changes").fetchone()[0]
     beyond = connection.execute(
-        "SELECT max(version) FROM acl_changes WHERE id <= ?", ((last or 0) - _MOST_CHANGES,)
+        "SELECT max(version) FROM acl_changes WHERE id <= ?", ((last or 0) - _MAX_CHANGES,)
     ).fetchone()[0]
     if beyond is not None:
         _forget_changes(connection, beyond)

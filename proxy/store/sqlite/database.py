@@ -1,4 +1,4 @@
-"""One SQLite file: connections, transactions, and what is told when it fails.
+"""SQLite file: connections, transactions, and errors.
 
 Laws:
 
@@ -22,7 +22,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from proxy.files import Signature, signature_of
+from proxy.file_signature import Signature, signature_of
 from proxy.store.interface import Begun, StoreError
 from proxy.store.sqlite.migrations import STEPS, is_current, migrate, schema_version
 
@@ -66,6 +66,7 @@ class Database:
         self._reader: sqlite3.Connection | None = None
         self._reader_file: _File | None = None
         self._seen: _Seen | None = None
+        self._is_closed = False
         self._journal: Signature = None
         """A journal that a writer left behind, as of the last read that met it."""
         self._begun = begun
@@ -82,8 +83,9 @@ class Database:
             raise
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, for good: a late reader must not open it again."""
         with self._lock:
+            self._is_closed = True
             self._close_reader()
 
     def _close_reader(self) -> None:
@@ -157,6 +159,8 @@ class Database:
 
     def _current_reader(self) -> sqlite3.Connection:
         """Return a connection to the file that is there now."""
+        if self._is_closed:
+            raise StoreError("is closed")
         file = _file_at(self._path)
         if self._reader is None or file != self._reader_file:
             self._close_reader()

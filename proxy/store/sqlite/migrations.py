@@ -1,4 +1,4 @@
-"""The database's schema, as the steps that lead to it.
+"""Schema of the database, as the steps that lead to it.
 
 Laws: a step that was released is never edited; a change is another step at the end. All missing
 steps are done in one transaction, so a database is at one version or at another. A database of a

@@ -1,4 +1,4 @@
-"""ACLs and quotas that brokers keep, as they were when the brokers were last asked.
+"""Mirror of the brokers' ACLs and quotas, as of when they were last asked.
 
 What is written through the proxy is in the mirror at once. An answer that a broker gave before, or
 soon after, may not have it yet: what was written lately applies on top of such an answer. Nothing

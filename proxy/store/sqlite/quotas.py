@@ -1,4 +1,4 @@
-"""Quotas in the database: by entity path (KIP-55) and key."""
+"""Quotas in the database, by entity path (KIP-55) and key."""
 
 import sqlite3
 

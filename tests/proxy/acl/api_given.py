@@ -5,8 +5,8 @@ from typing import Any
 
 from kio.serial import entity_reader
 
-from proxy.acl import api
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
+from proxy.handlers import acls as api
 from proxy.wire.acl_v0 import request_type, response_type
 from proxy.wire.codec import decode, encode
 from tests.proxy.acl.api_cases import (

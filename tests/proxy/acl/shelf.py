@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
-from proxy.acl.stored import Acls
+from proxy.handlers.acl_changes import Acls
 from proxy.store import AclChanges, AclSnapshot
 
 

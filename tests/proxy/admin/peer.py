@@ -19,8 +19,8 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32Timedelta, i64Timedelta
 
-from proxy.acl.api import answer
-from proxy.quota import api as quota_api
+from proxy.handlers import quotas as quota_api
+from proxy.handlers.acls import answer
 from proxy.wire.batch_describe import request_type
 from tests.proxy.acl.shelf import Shelf
 from tests.proxy.quota.given import MemoryStore

@@ -15,7 +15,7 @@ from proxy.admin import (
     InvalidRequest,
     UnsupportedVersion,
 )
-from proxy.admin.connection import MOST_IN_FLIGHT
+from proxy.admin.connection import MAX_IN_FLIGHT
 from tests.proxy.acl.shelf import Shelf, acl
 from tests.proxy.admin.peer import Peer
 from tests.proxy.waiting import PATIENCE_SECONDS
@@ -155,7 +155,7 @@ def test_so_many_are_on_their_way_and_no_more() -> None:
             await work(client)
 
     asyncio.run(run())
-    assert peer.seen(DESCRIBE) == MOST_IN_FLIGHT
+    assert peer.seen(DESCRIBE) == MAX_IN_FLIGHT
 
 
 def test_one_by_one_for_many() -> None:

@@ -2,16 +2,16 @@
 
 import pytest
 
+from proxy.principals.mapping import PrincipalMapping
+from proxy.principals.subject import subject_of
 from proxy.quota.callback import ClientQuotaType
 from proxy.quota.model import QuotaEntity, QuotaKey, sanitize
-from proxy.quota.quotas import WorkerQuotas
-from proxy.quota.shared import UsageTable
+from proxy.quota.shared_memory import UsageTable
 from proxy.quota.throttle import Mode
 from proxy.quota.window import WindowConfig
-from proxy.tls.principal_mapping import PrincipalMapping
-from proxy.tls.subject import subject_of
+from proxy.quota.worker_quotas import WorkerQuotas
+from tests.proxy.handlers.test_quotas import DONE, alter, describe
 from tests.proxy.quota.given import MemoryStore
-from tests.proxy.quota.test_api import DONE, alter, describe
 from tests.proxy.subjects_given import NAMES, certificate
 
 EXACT = 0

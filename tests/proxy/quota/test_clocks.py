@@ -10,8 +10,8 @@ import proxy
 ROOT = Path(proxy.__file__).parent
 MODULES = [
     *(ROOT / "quota").rglob("*.py"),
-    *ROOT.glob("quota*.py"),
-    *(ROOT / name for name in ("mutations.py", "throttling.py", "requests.py", "responses.py")),
+    *(ROOT / "worker").glob("quota*.py"),
+    *(ROOT / "connection").glob("*.py"),
 ]
 TIMES_OF_DAY = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today"}
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.quota.meter import Meter
-from proxy.quota.shared import UsageTable
+from proxy.quota.shared_memory import UsageTable
 from proxy.quota.window import Rate, WindowConfig, throttle_time_ms
 
 CONFIG = WindowConfig()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.quota.window import (
-    MOST_THROTTLE_TIME_MS,
+    MAX_THROTTLE_TIME_MS,
     Rate,
     TokenBucket,
     WindowConfig,
@@ -94,8 +94,8 @@ def naive(config: WindowConfig, log: list[tuple[int, int]], now: int) -> tuple[f
         (99.0, 100.0, 10_000, 0),
         (150.0, 100.0, 10_000, 5_000),
         (560 / 100, 5.0, 100_000, 12_000),  # the example in TokenBucket's documentation
-        (1e300, 1e-9, 10_000, MOST_THROTTLE_TIME_MS),
-        (float("inf"), 1.0, 10_000, MOST_THROTTLE_TIME_MS),
+        (1e300, 1e-9, 10_000, MAX_THROTTLE_TIME_MS),
+        (float("inf"), 1.0, 10_000, MAX_THROTTLE_TIME_MS),
     ],
 )
 def test_the_throttle_time_brings_the_rate_down(
@@ -109,7 +109,7 @@ def test_after_the_throttle_time_the_rate_is_the_limit(used: int, limit: int, wi
     """Kafka's own derivation: observed * window / (window + throttle) = limit."""
     observed = used / (window / 1_000)
     wait = throttle_time_ms(observed, limit, window)
-    if 0 < wait < MOST_THROTTLE_TIME_MS:
+    if 0 < wait < MAX_THROTTLE_TIME_MS:
         assert used / ((window + wait) / 1_000) == pytest.approx(limit, rel=1 / window)
 
 

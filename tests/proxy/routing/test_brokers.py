@@ -3,7 +3,7 @@
 import pytest
 
 from proxy.config.values import PortRange
-from proxy.routing.brokers import BrokerTable, Changes, Gateway
+from proxy.routing.brokers import BrokerChanges, BrokerTable, Gateway
 from proxy.wire.metadata import BrokerAddress, ClusterView
 
 
@@ -20,15 +20,15 @@ def view(**brokers: int) -> ClusterView:
 
 def test_brokers_join_move_and_leave() -> None:
     table = BrokerTable(grace=300)
-    assert table.apply(view(b1=1, b2=2), now=0) == Changes(joined=(1, 2))
-    assert table.apply(view(b1=1, b2=2), now=5) == Changes()
-    assert table.apply(view(b1=1, b2=3), now=10) == Changes(moved=(2,))
-    assert table.apply(view(b1=1), now=15) == Changes()
+    assert table.apply(view(b1=1, b2=2), now=0) == BrokerChanges(joined=(1, 2))
+    assert table.apply(view(b1=1, b2=2), now=5) == BrokerChanges()
+    assert table.apply(view(b1=1, b2=3), now=10) == BrokerChanges(moved=(2,))
+    assert table.apply(view(b1=1), now=15) == BrokerChanges()
     assert list(table.missing) == [2]
-    assert table.apply(view(b1=1), now=314) == Changes()
-    assert table.apply(view(b1=1), now=315) == Changes(left=(2,))
+    assert table.apply(view(b1=1), now=314) == BrokerChanges()
+    assert table.apply(view(b1=1), now=315) == BrokerChanges(left=(2,))
     assert list(table.brokers) == [1]
-    assert table.apply(view(b1=1, b2=3), now=320) == Changes(joined=(2,))
+    assert table.apply(view(b1=1, b2=3), now=320) == BrokerChanges(joined=(2,))
 
 
 def test_a_restarted_broker_never_left() -> None:
@@ -36,9 +36,9 @@ def test_a_restarted_broker_never_left() -> None:
     table = BrokerTable(grace=300)
     table.apply(view(b1=1, b2=2), now=0)
     table.apply(view(b1=1), now=10)
-    assert table.apply(view(b1=1, b2=2), now=200) == Changes()
+    assert table.apply(view(b1=1, b2=2), now=200) == BrokerChanges()
     table.apply(view(b1=1), now=400)
-    assert table.apply(view(b1=1), now=600) == Changes(), "the grace time begins anew"
+    assert table.apply(view(b1=1), now=600) == BrokerChanges(), "the grace time begins anew"
 
 
 def test_a_broker_learned_from_a_response_is_forgotten_if_the_cluster_never_had_it() -> None:
@@ -46,8 +46,8 @@ def test_a_broker_learned_from_a_response_is_forgotten_if_the_cluster_never_had_
     assert table.learn(7, "kafka", 7)
     assert not table.learn(7, "elsewhere", 8), "the cluster's view decides where it is"
     assert table.brokers[7].port == 7
-    assert table.apply(view(b1=1), now=0) == Changes(joined=(1,))
-    assert table.apply(view(b1=1), now=300) == Changes(left=(7,))
+    assert table.apply(view(b1=1), now=0) == BrokerChanges(joined=(1,))
+    assert table.apply(view(b1=1), now=300) == BrokerChanges(left=(7,))
 
 
 def test_a_gateway_shows_id_n_at_the_first_port_plus_n() -> None:

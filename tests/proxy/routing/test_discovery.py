@@ -10,16 +10,16 @@ import pytest
 from proxy.config.values import PortRange, Secret
 from proxy.routing.brokers import BrokerTable
 from proxy.routing.discovery import (
-    LONGEST_AFTER_REFUSAL,
-    LONGEST_BACKOFF,
+    MAX_AFTER_REFUSAL,
+    MAX_BACKOFF,
     VERSIONS_MAX_AGE,
     ClusterDiscovery,
+    DiscoveredBroker,
     SidecarDiscovery,
-    Target,
 )
-from proxy.upstream import Access
-from proxy.upstream_identity import PasswordIdentity
-from proxy.wire.metadata import MOST_BROKERS
+from proxy.upstream.access import Access
+from proxy.upstream.identity import PasswordIdentity
+from proxy.wire.metadata import MAX_BROKERS
 from tests.proxy.routing.fake_broker import FakeBroker
 from tests.proxy.waiting import PATIENCE_SECONDS, until
 
@@ -33,7 +33,7 @@ class Cluster:
         self.one, self.two = one, two
         self.joined: list[int | None] = []
         self.left: list[int | None] = []
-        self.told: list[Target] = []
+        self.told: list[DiscoveredBroker] = []
         self.discovery = ClusterDiscovery(
             [(HOST, one.port), (HOST, two.port)],
             metadata_max_age=300,
@@ -46,7 +46,7 @@ class Cluster:
         self.gateway = self.discovery.gateway("gate", PortRange(9100, 9199))
         self.show({1: (HOST, one.port), 2: (HOST, two.port)})
 
-    def _join(self, target: Target) -> None:
+    def _join(self, target: DiscoveredBroker) -> None:
         assert not target.ready, "its port is open before it can be used"
         self.joined.append(target.broker_id)
 
@@ -287,7 +287,7 @@ def test_a_broker_that_names_more_than_there_can_be_is_not_believed(
     async def transcript(cluster: Cluster) -> None:
         discovery = cluster.discovery
         await discovery.round(now=0)
-        cluster.show(dict.fromkeys(range(MOST_BROKERS + 1), (HOST, cluster.one.port)))
+        cluster.show(dict.fromkeys(range(MAX_BROKERS + 1), (HOST, cluster.one.port)))
         for second in range(1, 5):
             assert not await discovery.round(now=second)
         assert list(discovery.targets) == [1, 2]
@@ -302,7 +302,7 @@ def test_a_broker_that_names_more_than_there_can_be_is_not_believed(
 def test_a_sidecar_asks_its_one_broker() -> None:
     async def run() -> None:
         async with FakeBroker() as broker:
-            told: list[Target] = []
+            told: list[DiscoveredBroker] = []
             discovery = SidecarDiscovery(
                 HOST,
                 broker.port,
@@ -339,14 +339,14 @@ def test_a_broker_that_refuses_the_proxy_is_asked_after_growing_pauses(
                 access=Access(timeout_s=PATIENCE_SECONDS, identity=identity),
                 on_versions=lambda _: None,
             )
-            assert discovery.pause(99) == LONGEST_BACKOFF
+            assert discovery.pause(99) == MAX_BACKOFF
             assert not await discovery.round(now=0)
             assert discovery.refusal is not None
             assert "does not know SaslAuthenticate" in discovery.refusal
             assert discovery.unreachable is None, "it answered"
             pauses = [discovery.pause(failures) for failures in range(1, 20)]
             assert pauses == sorted(pauses)
-            assert pauses[-1] == LONGEST_AFTER_REFUSAL
-            assert discovery.pause(0) > LONGEST_AFTER_REFUSAL
+            assert pauses[-1] == MAX_AFTER_REFUSAL
+            assert discovery.pause(0) > MAX_AFTER_REFUSAL
 
     asyncio.run(run())

@@ -8,8 +8,8 @@ import pytest
 
 from proxy.config.values import Address
 from proxy.routing.discovery import VERSIONS_MAX_AGE
-from proxy.routing.transparent import Refused, TransparentDiscovery
-from proxy.upstream import Access
+from proxy.routing.transparent import DestinationRefused, TransparentDiscovery
+from proxy.upstream.access import Access
 from tests.proxy.routing.fake_broker import FakeBroker
 from tests.proxy.waiting import PATIENCE_SECONDS
 
@@ -23,7 +23,7 @@ def test_a_broker_that_is_dialled_in_vain_is_told_of_once(caplog: pytest.LogCapt
         access = Access(timeout_s=PATIENCE_SECONDS)
         discovery = TransparentDiscovery(access=access, on_versions=lambda _: None)
         for _ in range(5):
-            with pytest.raises(Refused, match="cannot be reached"):
+            with pytest.raises(DestinationRefused, match="cannot be reached"):
                 await discovery.broker(nobody)
         assert not discovery.targets
 

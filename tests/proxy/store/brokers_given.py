@@ -15,13 +15,13 @@ from kio.static.primitive import i32Timedelta
 
 from proxy.acl.model import Acl
 from proxy.config import Config, from_mapping
-from proxy.quota import api as quota_api
+from proxy.handlers import quotas as quota_api
 from proxy.quota.model import QuotaEntity, QuotaKey, Quotas
 from proxy.store import Mirror, Store
 from proxy.store.brokers import follower as follower_module
 from proxy.store.brokers.follower import Follower
 from proxy.store.sqlite.mirror import SqliteMirror
-from proxy.upstream import open_access
+from proxy.upstream.access import open_access
 from proxy.wire.acl_v0 import response_type as acl_response_type
 from proxy.wire.codec import encode, response_type
 from tests.proxy.acl.shelf import Shelf

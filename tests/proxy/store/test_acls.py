@@ -115,7 +115,7 @@ def test_the_store_is_a_set_and_its_log_leads_from_any_version_to_the_last(
 ) -> None:
     """`limit`: a log that is too short for it says so, and never tells a part."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(acls_module, "_MOST_CHANGES", limit)
+        patch.setattr(acls_module, "_MAX_CHANGES", limit)
         path = tmp_path_factory.mktemp("store") / "state.db"
         store = open_store(f"sqlite:{path}")
         known: set[Acl] = set()

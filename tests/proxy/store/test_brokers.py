@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from proxy.acl import api as acl_api
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, AclFilter, PatternType
-from proxy.acl.stored import Acls
+from proxy.handlers import acls as acl_api
+from proxy.handlers.acl_changes import Acls
 from proxy.quota.model import Quotas
 from proxy.store import StoreRefused
 from proxy.store.brokers import BrokerStore
 from proxy.store.brokers.administration import Brokers
-from proxy.upstream import open_access
+from proxy.upstream.access import open_access
 from proxy.wire.acl_v0 import response_type
 from proxy.wire.codec import decode, encode
 from tests.ports import free_ports

@@ -116,7 +116,7 @@ def test_it_shows_what_it_must_and_its_log_leads_there_from_any_version(
 ) -> None:
     """Versions grow with changes that can be seen, and with no others."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(acls_module, "_MOST_CHANGES", limit)
+        patch.setattr(acls_module, "_MAX_CHANGES", limit)
         mirror = SqliteMirror(tmp_path_factory.mktemp("store") / "state.db")
         mirror.begin()
         plain = Plain()

@@ -12,11 +12,11 @@ from time import monotonic
 
 import pytest
 
-from proxy.acl.cached import CachedAcls
 from proxy.acl.model import AclFilter
 from proxy.quota.model import QuotaEntity, QuotaKey
 from proxy.quota.store import CachedQuotas
 from proxy.store import Begun, CachedCredentials, Store, StoreError, open_store
+from proxy.store.acl_cache import CachedAcls
 from proxy.store.in_use import StoreInUse
 from proxy.store.sqlite import SqliteStore
 from proxy.store.sqlite.migrations import STEPS

@@ -10,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from proxy.store import CachedCredentials, StoreError, StoreRefused
-from proxy.store.users_file import MOST_BYTES, Users, UsersFile
+from proxy.store.users_file import MAX_BYTES, Users, UsersFile
 from tests.proxy.store.users_given import SECRET, SHA_256, SHA_512, content, of, put, verifier
 
 
@@ -85,7 +85,7 @@ def test_a_file_that_is_none_is_refused(path: Path, found: object, why: str) -> 
 
 def test_a_file_that_is_too_long_is_not_read(path: Path) -> None:
     with path.open("wb") as file:
-        file.truncate(MOST_BYTES + 1)
+        file.truncate(MAX_BYTES + 1)
     with pytest.raises(StoreError, match="is larger than"):
         UsersFile(path).version()
 

@@ -18,7 +18,7 @@ from proxy.wire.apis import (
     METADATA,
     carries_addresses,
 )
-from proxy.wire.metadata import MOST_BROKERS
+from proxy.wire.metadata import MAX_BROKERS
 from tests.proxy.wire.entities import decode, encode, paths_of_addresses, resolved, responses
 
 REWRITTEN = [
@@ -126,7 +126,7 @@ def test_more_brokers_than_a_cluster_has_are_the_brokers_fault(
     version = APIS[api_key].max_version
     name = "nodes" if api_key == DESCRIBE_QUORUM else "brokers"
     entity = data.draw(responses(api_key, version).filter(lambda one: getattr(one, name)))
-    brokers = getattr(entity, name)[:1] * MOST_BROKERS
+    brokers = getattr(entity, name)[:1] * MAX_BROKERS
     most = replace(entity, **{name: brokers})
     assert decode(api_key, version, rewrite(api_key, version, encode(most), odd_ones))
     too_many = replace(entity, **{name: brokers + brokers[:1]})

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 from kio.static.primitive import f64, i8, i32Timedelta
 
-from proxy.steps import finish
+from proxy.scheduling.steps import finish
 from proxy.wire import acl_v0
 from proxy.wire import batch_describe as batch
 from proxy.wire.codec import decode, encode

@@ -1,6 +1,7 @@
 """Produce and Fetch requests, walked through: the same as the whole message says."""
 
 import uuid
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i16, i32, i64
 
 from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make
-from proxy.wire import fetch_requests, produce_requests
+from proxy.wire import commit_requests, fetch_requests, produce_requests
 from proxy.wire.codec import decode, encode, request_type
 from proxy.wire.primitives import Malformed, write_string
 
@@ -210,6 +211,55 @@ def test_records_of_a_transaction_are_known(attributes: int, transactional: bool
     assert topic.transactional is transactional
 
 
+def plain_fetch(version: int, body: bytes) -> fetch_requests.PlainFetch | None:
+    """What is seen of it, whatever stands behind it."""
+    found = [
+        fetch_requests.plain(version, b"\0" + body + behind, 0, 1 + len(body))
+        for behind in (b"", bytes(200), b"\1" * 200)
+    ]
+    assert found == found[:1] * 3
+    return found[0]
+
+
+def plain_produce(version: int, body: bytes) -> list[bytes] | None:
+    """What is seen of it, whatever stands behind it."""
+    found = [
+        produce_requests.plain_topics(version, b"\0" + body + behind, 0, 1 + len(body))
+        for behind in (b"", bytes(200), b"\1" * 200)
+    ]
+    assert found == found[:1] * 3
+    return found[0]
+
+
+NUMBERS = {
+    *("partition", "current_leader_epoch", "fetch_offset", "last_fetched_epoch"),
+    *("log_start_offset", "partition_max_bytes"),
+    *("partition_index", "committed_offset", "committed_leader_epoch"),
+}
+
+
+def without_numbers(message: Any, items: str) -> Any:
+    """A request in which every number of a partition is -1."""
+    return replace(
+        message,
+        **{
+            items: tuple(
+                replace(
+                    topic,
+                    partitions=tuple(
+                        replace(
+                            partition,
+                            **dict.fromkeys(NUMBERS & asdict(partition).keys(), -1),
+                        )
+                        for partition in topic.partitions
+                    ),
+                )
+                for topic in getattr(message, items)
+            )
+        },
+    )
+
+
 @pytest.mark.parametrize("version", range(12, 19))
 @settings(max_examples=60, deadline=None)
 @given(topics=TOPICS, changes=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255))))
@@ -219,11 +269,11 @@ def test_a_plain_fetch_is_what_the_whole_message_says(
     """Whatever bytes a stranger sends: the quick look agrees with the whole one, or gives up."""
     body = bytearray(fetch_body(version, topics))
     if not changes:
-        assert fetch_requests.plain_topics(version, bytes(body), 0) is not None
+        assert plain_fetch(version, bytes(body)) is not None
     for at, byte in changes:
         body[at % len(body)] = byte
-    plain = fetch_requests.plain_topics(version, bytes(body), 0)
-    if plain is None or (version < 13 and not all(map(is_text, plain[2]))):
+    plain = plain_fetch(version, bytes(body))
+    if plain is None or (version < 13 and not all(map(is_text, plain.topics))):
         return  # text that is none is never allowed
     message: Any = decode(request_type(1, version), bytes(body))
     if version < 15:
@@ -231,11 +281,16 @@ def test_a_plain_fetch_is_what_the_whole_message_says(
     else:
         assert message.replica_state.replica_id == -1
     assert plain[:2] == (message.session_id, message.session_epoch)
+    assert plain.max_bytes == message.max_bytes
+    assert int.from_bytes(body[plain.epoch_at - 1 :][:4], signed=True) == plain.epoch
     said = [
         one.topic.encode() if version < 13 else (one.topic_id or uuid.UUID(int=0)).bytes
         for one in message.topics
     ]
-    assert plain[2] == said
+    assert plain.topics == said
+    for start, end in plain.numbers:
+        body[start - 1 : end - 1] = b"\xff" * (end - start)
+    assert bytes(body) == encode(without_numbers(message, "topics"))
 
 
 @pytest.mark.parametrize("version", range(9, 14))
@@ -246,10 +301,10 @@ def test_a_plain_produce_is_what_the_whole_message_says(
 ) -> None:
     body = bytearray(produce_body(version, topics))
     if not changes:
-        assert produce_requests.plain_topics(version, bytes(body), 0) is not None
+        assert plain_produce(version, bytes(body)) is not None
     for at, byte in changes:
         body[at % len(body)] = byte
-    plain = produce_requests.plain_topics(version, bytes(body), 0)
+    plain = plain_produce(version, bytes(body))
     if plain is None or (version < 13 and not all(is_text(said[2:]) for said in plain)):
         return
     request = produce_requests.parse(version, bytes(body))
@@ -263,9 +318,65 @@ def test_a_plain_produce_is_what_the_whole_message_says(
 
 def test_a_produce_of_hundreds_of_partitions_is_not_plain() -> None:
     """To look at so many each time would keep others waiting."""
-    each = produce_requests.MOST_PLAIN_PARTITIONS // 4
+    each = produce_requests.MAX_PLAIN_PARTITIONS // 4
     for more, is_plain in ((0, True), (1, False)):
         topics = [(f"t{number}", list(range(each))) for number in range(3)]
         topics.append(("last", list(range(each + more))))
-        plain = produce_requests.plain_topics(12, produce_body(12, topics), 0)
+        plain = plain_produce(12, produce_body(12, topics))
         assert (plain is not None) is is_plain
+
+
+@pytest.mark.parametrize("version", range(8, 11))
+@settings(max_examples=60, deadline=None)
+@given(topics=TOPICS, changes=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255))))
+def test_the_numbers_of_a_commit_are_nothing_else(
+    version: int, topics: list[tuple[str, list[int]]], changes: list[tuple[int, int]]
+) -> None:
+    """Whatever bytes a stranger sends: what is passed over says nothing that matters."""
+    schema = request_type(8, version)
+    entry = item_type(schema, "topics")
+    partition = item_type(entry, "partitions")
+    body = bytearray(
+        encode(
+            make(
+                schema,
+                group_id="group",
+                member_id="member",
+                generation_id_or_member_epoch=i32(3),
+                topics=tuple(
+                    make(
+                        entry,
+                        name=TopicName(name),
+                        topic_id=topic_id(name),
+                        partitions=tuple(
+                            make(
+                                partition,
+                                partition_index=i32(index),
+                                committed_offset=i64(9),
+                                committed_leader_epoch=i32(2),
+                                committed_metadata=name,
+                            )
+                            for index in partitions
+                        ),
+                    )
+                    for name, partitions in topics
+                ),
+            )
+        )
+    )
+    whole = commit_requests.numbers(version, b"\0" + bytes(body), 0, 1 + len(body))
+    if not changes:
+        assert whole is not None
+        assert len(whole) == sum(len(partitions) for _, partitions in topics)
+    for at, byte in changes:
+        body[at % len(body)] = byte
+    found = commit_requests.numbers(version, b"\0" + bytes(body), 0, 1 + len(body))
+    if found is None:
+        return
+    try:
+        message = decode(schema, bytes(body))
+    except Malformed:
+        return  # text that is none
+    for start, end in found:
+        body[start - 1 : end - 1] = b"\xff" * (end - start)
+    assert bytes(body) == encode(without_numbers(message, "topics"))

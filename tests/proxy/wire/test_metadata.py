@@ -15,7 +15,7 @@ from proxy.errors import BrokerFault
 from proxy.wire.metadata import (
     HIGHEST_VERSION,
     LOWEST_VERSION,
-    MOST_BROKERS,
+    MAX_BROKERS,
     BrokerAddress,
     parse_response,
     write_request,
@@ -108,8 +108,8 @@ def test_more_brokers_than_a_cluster_has_are_refused_unread(data: st.DataObject)
     """To read 64 MiB of them would take half a minute, in which no client is served."""
     entity = data.draw(responses(3, 12).filter(lambda one: one.brokers))
     fine = replace(entity.brokers[0], node_id=1, host="h", port=1)
-    most = encode(replace(entity, brokers=(fine,) * MOST_BROKERS))
+    most = encode(replace(entity, brokers=(fine,) * MAX_BROKERS))
     assert list(parse_response(12, most[4:]).brokers) == [1]
-    too_many = encode(replace(entity, brokers=(fine,) * (MOST_BROKERS + 1)))
+    too_many = encode(replace(entity, brokers=(fine,) * (MAX_BROKERS + 1)))
     with pytest.raises(BrokerFault, match="more than 4,000 brokers"):
         parse_response(12, too_many[4:])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.errors import ClientFault
-from proxy.wire.request import MOST_CHARACTERS_KEPT, parse_request
+from proxy.wire.request import MAX_CHARACTERS_KEPT, parse_request
 
 
 def content(length: int, rest: bytes) -> bytes:
@@ -28,7 +28,7 @@ def test_any_negative_length_is_null(length: int) -> None:
 @given(client_id=st.binary(max_size=3000) | st.text(max_size=3000).map(str.encode))
 def test_what_is_kept_of_a_client_id_is_bounded(client_id: bytes) -> None:
     request = parse_request(content(len(client_id), client_id + b"body"))
-    assert request.client_id == client_id.decode(errors="replace")[:MOST_CHARACTERS_KEPT]
+    assert request.client_id == client_id.decode(errors="replace")[:MAX_CHARACTERS_KEPT]
     assert request.body == b"body"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.acl.judgement import (
+from proxy.acl.decision import (
     FORWARD,
     AllowedTopics,
     Answer,
@@ -19,9 +19,9 @@ from proxy.acl.judgement import (
     TopicsUnknown,
 )
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
-from proxy.deliberation import PausingAuthority, found
-from proxy.lockstep import in_steps
-from proxy.steps import finish
+from proxy.connection.long_requests import PausingAuthority, found
+from proxy.scheduling.stepped_thread import in_steps
+from proxy.scheduling.steps import finish
 from proxy.wire.codec import decode, encode, response_type
 
 Right = tuple[Operation, ResourceType, str]
@@ -148,7 +148,7 @@ def judged(
 ) -> Judgement:
     """Judge a request at once, and in the shortest of steps: both must say the same."""
     asked = inquiry(request, allowed, topics, listed)
-    in_pieces = finish(in_steps(lambda: _in_steps(guard, asked), most_values=10_000, seconds=0))
+    in_pieces = finish(in_steps(lambda: _in_steps(guard, asked), max_values=10_000, seconds=0))
     try:
         at_once: Judgement | TopicsUnknown = guard(inquiry(request, allowed, topics, listed))
     except TopicsUnknown as unknown:
@@ -188,7 +188,7 @@ def received(judgement: Judgement, request: Any, response: Any = None) -> Any:
     if isinstance(judgement, Change) and judgement.response is not None:
         body = encode(response)
         changed = judgement.response(body)
-        in_pieces = in_steps(partial(judgement.response, body), most_values=maxsize, seconds=0)
+        in_pieces = in_steps(partial(judgement.response, body), max_values=maxsize, seconds=0)
         assert finish(in_pieces) == changed
         return decode(schema, changed)
     return response

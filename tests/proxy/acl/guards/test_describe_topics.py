@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32
 
+from proxy.acl.decision import Answer, Change, TopicsUnlisted
 from proxy.acl.guards import GUARDS
-from proxy.acl.judgement import Answer, Change, TopicsUnlisted
 from proxy.acl.model import Operation
 from proxy.wire.codec import request_type, response_type
 from tests.proxy.acl.guards.given import (

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from proxy.acl.decision import FORWARD, Answer, Change
 from proxy.acl.guards import GUARDS
-from proxy.acl.judgement import FORWARD, Answer, Change
 from proxy.acl.model import Operation, ResourceType
 from tests.proxy.acl.guards.given import (
     NOTHING,

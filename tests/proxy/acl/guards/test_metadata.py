@@ -9,9 +9,9 @@ from kio.schema.errors import ErrorCode
 from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
+from proxy.acl.decision import FORWARD, Change, Inquiry, Judgement, TopicsUnknown
 from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make
 from proxy.acl.guards.metadata import metadata
-from proxy.acl.judgement import FORWARD, Change, Inquiry, Judgement, TopicsUnknown
 from proxy.acl.model import Operation
 from proxy.wire.codec import request_type, response_type
 from proxy.wire.primitives import Malformed

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from proxy.acl.decision import FORWARD, Answer
 from proxy.acl.guards import GUARDS
-from proxy.acl.judgement import FORWARD, Answer
 from proxy.acl.model import Operation
 from proxy.wire.codec import request_type, response_type
 from tests.proxy.acl.guards.given import Right, cluster, judged, received, sent, topic

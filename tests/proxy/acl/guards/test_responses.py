@@ -4,8 +4,8 @@ from contextlib import suppress
 
 import pytest
 
+from proxy.acl.decision import Change
 from proxy.acl.guards import GUARDS
-from proxy.acl.judgement import Change
 from proxy.acl.model import Operation
 from proxy.wire.codec import encode, request_type, response_type
 from proxy.wire.primitives import Malformed

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
+from proxy.acl.decision import FORWARD, Answer
 from proxy.acl.guards import GUARDS
-from proxy.acl.judgement import FORWARD, Answer
 from proxy.acl.model import Operation
 from tests.proxy.acl.guards.given import NOTHING, Right, group, inquiry, judged, received, topic
 from tests.proxy.acl.guards.messages import request

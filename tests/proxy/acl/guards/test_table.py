@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from proxy.acl.decision import FORWARD, Answer, Change, TopicsUnknown
 from proxy.acl.guards import GUARDS, cluster
-from proxy.acl.judgement import FORWARD, Answer, Change, TopicsUnknown
 from proxy.errors import ClientFault
 from proxy.wire.apis import APIS, Kind
 from proxy.wire.codec import encode, request_type

@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
+from proxy.acl.decision import FORWARD, Answer, Change, TopicsUnknown
 from proxy.acl.guards import GUARDS
-from proxy.acl.judgement import FORWARD, Answer, Change, TopicsUnknown
 from proxy.acl.model import Operation
 from proxy.wire.codec import request_type, response_type
 from tests.proxy.acl.guards.given import (

@@ -3,8 +3,8 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
+from proxy.acl.decision import FORWARD, Answer
 from proxy.acl.guards import GUARDS
-from proxy.acl.judgement import FORWARD, Answer
 from proxy.acl.model import Operation
 from tests.proxy.acl.guards.given import (
     NOTHING,

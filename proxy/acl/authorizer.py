@@ -1,0 +1,265 @@
+"""Authorizer of one worker: what each principal may do by the current ACLs.
+
+Laws: a decision is kept until the ACLs change, and no longer. Questions that only cut a list
+(`report=False`) are neither counted nor told, as in Kafka's own log. Everything but `index` is
+used by one thread; another may replace the index, and the next question is answered by it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+from weakref import WeakValueDictionary
+
+from proxy.acl.decision import AllowedTopics
+from proxy.acl.index import AclIndex, Decision
+from proxy.acl.model import CLUSTER_NAME, WILDCARD, Acl, AuthorizerMode, Operation, ResourceType
+
+_MAX_DECISIONS: Final = 4096
+"""Decisions that are kept per principal and address; then they are all dropped."""
+_MAX_KEPT: Final = 256
+"""Letters of the longest name that is kept: topics have at most 249, other names up to 32,767."""
+
+SUPPORTED_OPERATIONS: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
+    ResourceType.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DESCRIBE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (
+        Operation.READ,
+        Operation.DESCRIBE,
+        Operation.DELETE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.CLUSTER: (
+        Operation.CREATE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+    ),
+    ResourceType.TRANSACTIONAL_ID: (
+        Operation.DESCRIBE,
+        Operation.WRITE,
+        Operation.TWO_PHASE_COMMIT,
+    ),
+    ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
+    ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
+}
+"""What an authorized-operations bit field may tell of (Kafka 4.1, `AclEntry`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Denial:
+    """Somebody was, or would have been, denied something."""
+
+    principal: str
+    host: str
+    operation: Operation
+    resource_type: ResourceType
+    name: str
+    """`*` if any one resource of the type would have done; `orders-*` if every one had to be
+    allowed whose name begins so."""
+    rule: Acl | None
+    """The ACL that denied it; None: no ACL allowed it."""
+    would_be: bool
+    """It was let through, in audit mode."""
+    asking: object = None
+    """What `Authorizer.asking` was: the connection."""
+
+
+class DecisionCounts:
+    """How many questions were answered, and how; one number per operation's code."""
+
+    __slots__ = ("allowed", "cache_hits", "denied", "would_be_denied")
+
+    def __init__(self) -> None:
+        self.allowed = [0] * len(Operation)
+        self.denied = [0] * len(Operation)
+        self.would_be_denied = [0] * len(Operation)
+        self.cache_hits = 0
+        """Answers, of whatever kind, that took no look at the ACLs."""
+
+
+Report = Callable[[Denial], None]
+"""Told of every denial that counts: at most one call per question, so bound what you do."""
+
+
+class Authorizer:
+    """Gives every principal its `Authority`."""
+
+    def __init__(self, index: AclIndex, *, mode: AuthorizerMode, report: Report) -> None:
+        self.index = index
+        """The ACLs in force. Replaced by assignment, on any thread."""
+        self.mode = mode
+        self.report = report
+        self.asking: object = None
+        """On whose behalf the next questions are; set by who asks, handed on with denials."""
+        self.counts = DecisionCounts()
+        self._authorities: WeakValueDictionary[tuple[str, str], IndexAuthority] = (
+            WeakValueDictionary()
+        )
+
+    def authority(self, principal: str, host: str) -> "IndexAuthority":
+        """Return what this principal may do at this address: one object for all its connections.
+
+        `principal` as `User:alice`, `host` as the peer's address is written.
+        """
+        key = principal, host
+        found = self._authorities.get(key)
+        if found is None:
+            found = self._authorities[key] = IndexAuthority(self, principal, host)
+        return found
+
+
+class IndexAuthority:
+    """One principal at one address: a `proxy.acl.decision.ClientAuthority`."""
+
+    __slots__ = (
+        "__weakref__",
+        "_allowed_topics",
+        "_authorizer",
+        "_decisions",
+        "_index",
+        "host",
+        "principal",
+    )
+
+    def __init__(self, authorizer: Authorizer, principal: str, host: str) -> None:
+        self.principal = principal
+        self.host = host
+        self._authorizer = authorizer
+        self._index = authorizer.index
+        self._decisions: dict[tuple[int, str], Decision] = {}
+        self._allowed_topics = AllowedTopics()
+
+    @property
+    def allowed_topics(self) -> AllowedTopics:
+        """What connections found to be allowed by the ACLs in force."""
+        self._current_index()
+        return self._allowed_topics
+
+    @property
+    def version(self) -> int:
+        """The version of the ACLs in force. Whoever keeps answers drops them when it changes."""
+        return self._authorizer.index.version
+
+    @property
+    def auditing(self) -> bool:
+        """Whether denials are only counted: answers must then not be remembered."""
+        return self._authorizer.mode is AuthorizerMode.AUDIT
+
+    def may(
+        self, operation: Operation, resource_type: ResourceType, name: str, *, report: bool = True
+    ) -> bool:
+        """Whether it may do this. `report`: the answer counts, and a denial is told."""
+        mode = self._authorizer.mode
+        if mode is AuthorizerMode.OFF:
+            return True
+        decision = self._decide(operation, resource_type, name)
+        if report:
+            self._count(decision, operation, resource_type, name, would_be=self.auditing)
+        return decision.allowed or mode is AuthorizerMode.AUDIT
+
+    def may_any(self, operation: Operation, resource_type: ResourceType) -> bool:
+        """Whether it may do this to any one resource of the type (`authorizeByResourceType`)."""
+        authorizer = self._authorizer
+        if authorizer.mode is AuthorizerMode.OFF:
+            return True
+        decision = authorizer.index.decide_any(self.principal, self.host, operation, resource_type)
+        self._count(decision, operation, resource_type, WILDCARD, would_be=self.auditing)
+        return decision.allowed or authorizer.mode is AuthorizerMode.AUDIT
+
+    def may_every(
+        self,
+        operation: Operation,
+        resource_type: ResourceType,
+        beginning: str,
+        *,
+        report: bool = True,
+    ) -> bool:
+        """Whether it may, for certain, do this to every resource whose name begins so."""
+        authorizer = self._authorizer
+        if authorizer.mode is AuthorizerMode.OFF:
+            return True
+        decision = authorizer.index.decide_every(
+            self.principal, self.host, operation, resource_type, beginning
+        )
+        if report:
+            name = beginning + WILDCARD
+            self._count(decision, operation, resource_type, name, would_be=self.auditing)
+        return decision.allowed or self.auditing
+
+    def may_administer(self, operation: Operation) -> bool:
+        """Whether it may do this to ACLs, quotas and users, in audit as well."""
+        decision = self._decide(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+        self._count(decision, operation, ResourceType.CLUSTER, CLUSTER_NAME, would_be=False)
+        return decision.allowed
+
+    def operations(self, resource_type: ResourceType, name: str) -> int:
+        """Return the authorized-operations bit field: bit N is the operation of code N."""
+        return sum(
+            1 << operation
+            for operation in SUPPORTED_OPERATIONS[resource_type]
+            if self.may(operation, resource_type, name, report=False)
+        )
+
+    def _decide(self, operation: Operation, resource_type: ResourceType, name: str) -> Decision:
+        authorizer, index = self._authorizer, self._current_index()
+        # Numbers: enumerations are slow as keys
+        key = resource_type << 4 | operation, name
+        decision = self._decisions.get(key)
+        if decision is not None:
+            authorizer.counts.cache_hits += 1
+            return decision
+        decision = index.decide(self.principal, self.host, operation, resource_type, name)
+        if len(name) <= _MAX_KEPT:
+            if len(self._decisions) >= _MAX_DECISIONS:
+                self._decisions = {}
+            self._decisions[key] = decision
+        return decision
+
+    def _current_index(self) -> AclIndex:
+        """Return the ACLs in force; what was found by others is forgotten."""
+        index = self._authorizer.index
+        if index is not self._index:
+            self._index = index
+            self._decisions = {}
+            self._allowed_topics = AllowedTopics()
+        return index
+
+    def _count(
+        self,
+        decision: Decision,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str,
+        *,
+        would_be: bool,
+    ) -> None:
+        authorizer = self._authorizer
+        if decision.allowed:
+            authorizer.counts.allowed[operation] += 1
+            return
+        counts = authorizer.counts
+        (counts.would_be_denied if would_be else counts.denied)[operation] += 1
+        authorizer.report(
+            Denial(
+                principal=self.principal,
+                host=self.host,
+                operation=operation,
+                resource_type=resource_type,
+                name=name,
+                rule=decision.rule,
+                would_be=would_be,
+                asking=authorizer.asking,
+            )
+        )

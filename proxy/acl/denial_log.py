@@ -1,0 +1,132 @@
+"""Rate limit on reports of denials, per connection and in total.
+
+Laws: of one kind (principal, operation, resource, would-be or not) at most one notice is given per
+interval, with the number of denials since the last; none is lost from the numbers. A principal may
+have a bounded number of kinds at once, and so may all: what goes beyond is told as of other
+resources, without a name. Whoever invents names fills neither memory nor log.
+"""
+
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.acl.authorizer import Denial
+from proxy.acl.model import Operation, ResourceType
+
+INTERVAL: Final = 60.0
+"""Seconds between two notices of one kind."""
+MAX_OF_PRINCIPAL: Final = 50
+"""Kinds of one principal that are told apart within an interval."""
+MOST: Final = 5_000
+"""Kinds that are told apart within an interval."""
+
+_Kind = tuple[str, Operation | None, ResourceType | None, str | None, bool]
+_EVERYBODY: Final = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenialNotice:
+    """Something to be told."""
+
+    denial: Denial
+    """The last of them."""
+    count: int
+    """Denials since the last notice of this kind, this one included."""
+    others: bool = False
+    """`denial` is an example: these are of any resource, beyond those that are told apart."""
+
+
+class _Entry:
+    __slots__ = ("count", "last", "others", "told_at")
+
+    def __init__(self, denial: Denial, now: float, *, others: bool) -> None:
+        self.count = 0
+        self.last = denial
+        self.others = others
+        self.told_at = now
+
+    def notice(self, now: float) -> DenialNotice:
+        count, self.count, self.told_at = self.count, 0, now
+        return DenialNotice(denial=self.last, count=count, others=self.others)
+
+
+class Denials:
+    """What was denied lately. `now` is monotonic seconds."""
+
+    def __init__(
+        self,
+        *,
+        interval: float = INTERVAL,
+        max_of_principal: int = MAX_OF_PRINCIPAL,
+        most: int = MOST,
+    ) -> None:
+        self._interval = interval
+        self._max_of_principal = max_of_principal
+        self._most = most
+        self._entries: OrderedDict[_Kind, _Entry] = OrderedDict()
+        """By the time of the last notice."""
+        self._of_principal: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def note(self, denial: Denial, now: float) -> DenialNotice | None:
+        """Take in a denial; return a notice if it is time for one."""
+        kind: _Kind = (
+            denial.principal,
+            denial.operation,
+            denial.resource_type,
+            denial.name,
+            denial.would_be,
+        )
+        entry = self._entries.get(kind)
+        if entry is None:
+            kind = self._room_for(kind)
+            entry = self._entries.get(kind)
+        if entry is None:
+            entry = _Entry(denial, now - self._interval, others=kind[3] is None)
+            self._entries[kind] = entry
+            self._of_principal[kind[0]] += 1
+        entry.count += 1
+        entry.last = denial
+        if now - entry.told_at < self._interval:
+            return None
+        self._entries.move_to_end(kind)
+        return entry.notice(now)
+
+    def sweep(self, now: float) -> list[DenialNotice]:
+        """Return the notices that are due, and forget what did not occur for an interval.
+
+        Called about once a second; it costs what is due.
+        """
+        due: list[DenialNotice] = []
+        while self._entries:
+            kind, entry = next(iter(self._entries.items()))
+            if now - entry.told_at < self._interval:
+                break
+            if entry.count:
+                due.append(entry.notice(now))
+                self._entries.move_to_end(kind)
+            else:
+                self._forget(kind)
+        return due
+
+    def rest(self, now: float) -> list[DenialNotice]:
+        """Return what was not told yet, due or not: the last words before the end."""
+        return [entry.notice(now) for entry in self._entries.values() if entry.count]
+
+    def _room_for(self, kind: _Kind) -> _Kind:
+        """Return the kind that a new one is told as."""
+        principal, would_be = kind[0], kind[4]
+        if len(self._entries) < self._most:
+            if self._of_principal[principal] < self._max_of_principal:
+                return kind
+            return principal, None, None, None, would_be
+        own: _Kind = (principal, None, None, None, would_be)
+        return own if own in self._entries else (_EVERYBODY, None, None, None, would_be)
+
+    def _forget(self, kind: _Kind) -> None:
+        del self._entries[kind]
+        self._of_principal[kind[0]] -= 1
+        if not self._of_principal[kind[0]]:
+            del self._of_principal[kind[0]]

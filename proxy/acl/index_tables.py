@@ -1,0 +1,180 @@
+"""Tables of an index, and their update to the next version.
+
+Laws: tables that were published are never changed; what changes is copied first, and the rest is
+shared by both versions. A change costs what it touches, and the copy of a few long lists.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from proxy.acl.hosts import BlockShape, HostKey, acl_host_key, block_shape
+from proxy.acl.listing import changed, grouped_by_principal, with_pattern
+from proxy.acl.model import Acl, Operation, Permission, ResourceType
+from proxy.acl.patterns import Patterns
+
+Holder = tuple[str, HostKey]
+"""A principal and the key of a host, as ACLs name them."""
+Rule = tuple[Acl, int]
+"""An ACL, and how many there are that differ in the spelling of their host only, with itself."""
+Rules = dict[int, Patterns[Rule]]
+"""What one holder may and may not do: patterns by `rule_code`. None of them is empty."""
+
+_OPERATION_BITS: Final = 4
+_PERMISSION_BITS: Final = 2
+
+
+def rule_code(resource_type: ResourceType, permission: Permission, operation: Operation) -> int:
+    """Return one number for the three: what enumerations of Python cost in keys adds up."""
+    return (resource_type << _PERMISSION_BITS | permission) << _OPERATION_BITS | operation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """Everything an index knows."""
+
+    acls: Sequence[Acl] = ()
+    """All, in their order."""
+    of_principal: Mapping[str, Sequence[Acl]] = field(default_factory=dict)
+    """Each principal's, in the same order."""
+    rules: Mapping[Holder, Rules] = field(default_factory=dict)
+    """What is asked in a decision."""
+    named: Mapping[int, Patterns[int]] | None = None
+    """The number of ACLs of each pattern, whoever they are for, by resource type. None: nobody
+    asks, as without `allow.everyone.if.no.acl.found`."""
+    shapes: Counter[BlockShape] = field(default_factory=Counter)
+    """The number of ACLs whose host is a block of this shape."""
+
+
+def build(acls: list[Acl], *, with_named: bool) -> Tables:
+    """Return the tables of ACLs that are in order."""
+    draft = _Draft(Tables(named={} if with_named else None), acls)
+    for acl in acls:
+        draft.add(acl)
+    return draft.publish(grouped_by_principal(acls))
+
+
+def rebuild(base: Tables, *, created: Collection[Acl], deleted: Collection[Acl]) -> Tables:
+    """Return the tables after a few changes; `deleted` are there and `created` are not."""
+    draft = _Draft(base, changed(base.acls, created, deleted))
+    for acl in deleted:
+        draft.remove(acl)
+    for acl in created:
+        draft.add(acl)
+    return draft.publish(_regrouped(base.of_principal, created, deleted))
+
+
+def _regrouped(
+    base: Mapping[str, Sequence[Acl]], created: Collection[Acl], deleted: Collection[Acl]
+) -> dict[str, Sequence[Acl]]:
+    made = dict(base)
+    new, gone = grouped_by_principal(created), grouped_by_principal(deleted)
+    for principal in {*new, *gone}:
+        left = changed(made.get(principal, ()), new.get(principal, ()), gone.get(principal, ()))
+        if left:
+            made[principal] = left
+        else:
+            del made[principal]
+    return made
+
+
+_V = TypeVar("_V")
+
+
+class _Draft:
+    """Tables that are being changed."""
+
+    def __init__(self, base: Tables, acls: Sequence[Acl]) -> None:
+        self._acls = acls
+        self._rules = dict(base.rules)
+        self._named = None if base.named is None else dict(base.named)
+        self._shapes = base.shapes.copy()
+        self._own: set[int] = set()
+        """Identities of what was made here, and so may be changed."""
+
+    def publish(self, of_principal: Mapping[str, Sequence[Acl]]) -> Tables:
+        """Return the tables; the draft is not used again."""
+        return Tables(
+            acls=self._acls,
+            of_principal=of_principal,
+            rules=self._rules,
+            named=self._named,
+            shapes=+self._shapes,
+        )
+
+    def add(self, acl: Acl) -> None:
+        """Take in an ACL that is not there."""
+        if self._named is not None:
+            self._count_name(self._named, acl, 1)
+        key = acl_host_key(acl.host)
+        if key is None:
+            return
+        patterns = self._own_patterns(self._own_rules((acl.principal, key)), _code(acl))
+        rule, count = patterns.get(acl.pattern_type, acl.name) or (acl, 0)
+        patterns.put(acl.pattern_type, acl.name, (rule, count + 1))
+        if (shape := block_shape(key)) is not None:
+            self._shapes[shape] += 1
+
+    def remove(self, acl: Acl) -> None:
+        """Forget an ACL that is there; `acls` is without it already."""
+        if self._named is not None:
+            self._count_name(self._named, acl, -1)
+        if (key := acl_host_key(acl.host)) is not None:
+            self._remove_rule(acl, key)
+            if (shape := block_shape(key)) is not None:
+                self._shapes[shape] -= 1
+
+    def _count_name(self, named: dict[int, Patterns[int]], acl: Acl, by: int) -> None:
+        patterns = self._own_patterns(named, acl.resource_type.value)
+        count = (patterns.get(acl.pattern_type, acl.name) or 0) + by
+        if count:
+            patterns.put(acl.pattern_type, acl.name, count)
+            return
+        patterns.remove(acl.pattern_type, acl.name)
+        if not patterns:
+            del named[acl.resource_type.value]
+
+    def _remove_rule(self, acl: Acl, key: HostKey) -> None:
+        holder, code = (acl.principal, key), _code(acl)
+        rules = self._own_rules(holder)
+        patterns = self._own_patterns(rules, code)
+        rule, count = patterns.get(acl.pattern_type, acl.name) or (acl, 1)
+        if count > 1:
+            shown = self._twin(acl, key) if rule == acl else rule
+            patterns.put(acl.pattern_type, acl.name, (shown, count - 1))
+            return
+        patterns.remove(acl.pattern_type, acl.name)
+        if not patterns:
+            del rules[code]
+            if not rules:
+                del self._rules[holder]
+
+    def _twin(self, acl: Acl, key: HostKey) -> Acl:
+        """Return another ACL that says the same of another spelling of the host."""
+        code = _code(acl)
+        for one in with_pattern(self._acls, acl):
+            same = one.principal == acl.principal and _code(one) == code
+            if same and acl_host_key(one.host) == key:
+                return one
+        return acl  # several go at once, and this count is right only after the last
+
+    def _own_rules(self, holder: Holder) -> Rules:
+        rules = self._rules.get(holder)
+        if rules is not None and id(rules) in self._own:
+            return rules
+        rules = self._rules[holder] = {} if rules is None else rules.copy()
+        self._own.add(id(rules))
+        return rules
+
+    def _own_patterns(self, patterns_of: dict[int, Patterns[_V]], key: int) -> Patterns[_V]:
+        patterns = patterns_of.get(key)
+        if patterns is not None and id(patterns) in self._own:
+            return patterns
+        patterns = patterns_of[key] = Patterns() if patterns is None else patterns.copy()
+        self._own.add(id(patterns))
+        return patterns
+
+
+def _code(acl: Acl) -> int:
+    return rule_code(acl.resource_type, acl.permission, acl.operation)

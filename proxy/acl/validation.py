@@ -1,0 +1,85 @@
+"""Validation of ACLs and filters: Kafka 4.1's checks, order and messages."""
+
+from typing import Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from proxy.acl.model import (
+    CLUSTER_NAME,
+    Acl,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+
+MAX_QUOTE: Final = 200
+"""Characters of a client's text in a message, which must fit into a STRING."""
+
+
+class Refusal(NamedTuple):
+    """Why an item is not done."""
+
+    code: ErrorCode
+    message: str
+
+
+def invalid(message: str) -> Refusal:
+    """Return a refusal of what cannot be."""
+    return Refusal(ErrorCode.invalid_request, message)
+
+
+UNAUTHORIZED: Final = Refusal(
+    ErrorCode.cluster_authorization_failed, "Cluster authorization failed."
+)
+DISABLED: Final = Refusal(ErrorCode.security_disabled, "No Authorizer is configured.")
+DISABLED_TO_DESCRIBE: Final = Refusal(
+    ErrorCode.security_disabled, "No Authorizer is configured on the broker"
+)
+_NOT_THE_CLUSTER: Final = invalid(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
+_NO_NAME: Final = invalid("Invalid empty resource name")
+_UNKNOWN_PATTERN: Final = invalid("Unknown patternFilter.")
+_UNKNOWN_ENTRY: Final = invalid("Unknown entryFilter.")
+
+
+def acl_refusal(acl: Acl) -> Refusal | None:
+    """Return what is wrong with an ACL that is to be; None: nothing."""
+    if acl.resource_type is ResourceType.CLUSTER and acl.name != CLUSTER_NAME:
+        return _NOT_THE_CLUSTER
+    if not acl.name:
+        return _NO_NAME
+    if field := _field_of_filters(acl):
+        return invalid(f"Invalid {field}")
+    if ":" not in acl.principal:
+        return invalid(
+            f"Could not parse principal from `{_quoted(acl.principal)}` (no colon is present"
+            " separating the principal type from the principal name)"
+        )
+    return None
+
+
+def _field_of_filters(acl: Acl) -> str | None:
+    """Return the first field whose value is unknown, or has a meaning in filters alone."""
+    if acl.resource_type <= ResourceType.ANY:
+        return f"resourceType {acl.resource_type.name}"
+    if acl.pattern_type < PatternType.LITERAL:
+        return f"patternType {acl.pattern_type.name}"
+    if acl.operation <= Operation.ANY:
+        return f"operation {acl.operation.name}"
+    if acl.permission <= Permission.ANY:
+        return f"permissionType {acl.permission.name}"
+    return None
+
+
+def _quoted(text: str) -> str:
+    return text if len(text) <= MAX_QUOTE else text[:MAX_QUOTE] + "..."
+
+
+def filter_refusal(wanted: AclFilter) -> Refusal | None:
+    """Return what is wrong with a filter; None: nothing."""
+    if ResourceType.UNKNOWN is wanted.resource_type or PatternType.UNKNOWN is wanted.pattern_type:
+        return _UNKNOWN_PATTERN
+    if Operation.UNKNOWN is wanted.operation or Permission.UNKNOWN is wanted.permission:
+        return _UNKNOWN_ENTRY
+    return None

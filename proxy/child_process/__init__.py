@@ -1,0 +1,1 @@
+"""Duties of every child process: signals, its end with the parent, heartbeats."""

@@ -1,0 +1,33 @@
+"""Signals of a child process, and its end when the parent ends."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+from proxy.child_process.heartbeats import BEAT_EVERY, Heartbeat
+
+
+def heed_parent(
+    stopping: asyncio.Event,
+    lifeline: int,
+    heartbeat: Heartbeat,
+    *,
+    reload: Callable[[], None] = lambda: None,
+) -> None:
+    """Set `stopping` at SIGTERM, or when `lifeline` ends with the parent; `reload` at SIGHUP.
+
+    `heartbeat` beats for as long as the event loop goes round.
+
+    SIGINT, which a terminal sends to all of them, is for the parent to decide about.
+    """
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    loop.add_signal_handler(signal.SIGINT, lambda: None)
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    loop.add_reader(lifeline, stopping.set)
+
+    def beat() -> None:
+        heartbeat.beat()
+        loop.call_later(BEAT_EVERY, beat)
+
+    beat()

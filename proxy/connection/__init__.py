@@ -1,0 +1,1 @@
+"""Data path, pure: bytes and time in, bytes and commands out."""

@@ -1,0 +1,154 @@
+"""First look at Produce and Fetch requests: allowed if all their topics are known to be.
+
+No request is read whole for that, and none is refused: what a look does not allow is judged. Laws:
+what was found holds until rights change; where denials are only counted, nothing is remembered.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from proxy.acl.decision import AllowedTopics, FetchSessions
+from proxy.connection.fingerprints import CORRELATED, JUDGE_EACH, Basis, all_but
+from proxy.connection.frames import REQUEST_HEAD, SIZE, Bytes
+from proxy.wire.apis import FETCH, PRODUCE
+from proxy.wire.fetch_bounds import FINAL_EPOCH, INITIAL_EPOCH
+from proxy.wire.fetch_requests import plain as plain_fetch
+from proxy.wire.primitives import Malformed, string
+from proxy.wire.produce_requests import (
+    FIRST_FLEXIBLE,
+    FIRST_WITH_TOPIC_IDS,
+    only_topic,
+    plain_topics,
+    topics_start,
+)
+
+MAX_TOPICS: Final = 4_096
+"""Topics that a principal at an address is remembered to write to, and to read."""
+MAX_NAME_BYTES: Final = 256
+"""Length of a name that is remembered, in bytes."""
+_HEADER: Final = struct.Struct(">hhih")
+"""API key, version, correlation id, client id length."""
+
+May = Callable[[bool, str], bool]
+"""`may(writes, topic)`: whether a topic may be written to, or read."""
+
+
+class Allowed:
+    """What one connection was found to be allowed, as of one version of the ACLs."""
+
+    __slots__ = ("_auditing", "_may", "_names", "_sessions", "_topics")
+
+    def __init__(
+        self,
+        may: May,
+        names: dict[bytes, str],
+        sessions: FetchSessions,
+        topics: AllowedTopics,
+        *,
+        auditing: bool,
+    ) -> None:
+        """`names`: of topics, by id; `topics`: what others of the same principal found, too."""
+        self._may = may
+        self._names = names
+        self._sessions = sessions
+        self._auditing = auditing
+        self._topics = topics
+
+    def beginning(self, api_version: int, data: Bytes, pos: int, at: int, end: int) -> Basis | None:
+        """Look at the beginning of a Produce: is it allowed for its one topic?
+
+        The frame begins at `pos`, its client id ends at `at`. None: it is not allowed, or this
+        look does not suffice.
+        """
+        stop = only_topic(api_version, data, at, end)
+        if not stop or not self._may_write(api_version, bytes(data[topics_start(at) : stop])):
+            return None
+        return JUDGE_EACH if self._auditing else Basis(((CORRELATED, stop - pos),))
+
+    def whole(self, data: Bytes, pos: int, end: int) -> Basis | None:
+        """Look at the frame at `pos` that ends at `end`: is all of it allowed?
+
+        None: it is not, or this look does not suffice.
+        """
+        api_key, version, _, length = _HEADER.unpack_from(data, pos + SIZE.size)
+        if api_key not in (PRODUCE, FETCH):
+            return None
+        frame = data if isinstance(data, bytes) else bytes(data[pos:end])
+        if frame is not data:
+            pos, end = 0, end - pos
+        at = pos + REQUEST_HEAD.size + max(length, 0)
+        if api_key == FETCH:
+            return self._fetch(version, frame, pos, at, end)
+        topics = plain_topics(version, frame, at, end)
+        if topics is None:
+            return None
+        for said in topics:
+            if not self._may_write(version, said):
+                return None
+        return JUDGE_EACH
+
+    def _fetch(self, version: int, frame: bytes, pos: int, at: int, end: int) -> Basis | None:
+        found = plain_fetch(version, frame, at, end)
+        if found is None:
+            return None
+        epoch, in_session = found.epoch, found.epoch != FINAL_EPOCH
+        if in_session and (epoch == INITIAL_EPOCH or found.session_id not in self._sessions):
+            return None
+        for said in found.topics:
+            if not self._may_read(version, said):
+                return None
+        max_bytes = max(1, found.max_bytes)
+        if self._auditing:
+            return Basis((), max_bytes=max_bytes)
+        varying = [(start - pos, stop - pos) for start, stop in found.numbers]
+        epoch_at = found.epoch_at - pos if in_session else 0
+        if epoch_at:
+            varying.insert(0, (epoch_at, epoch_at + 4))
+        return Basis(all_but(varying, end - pos), True, epoch_at, max_bytes)
+
+    def _may_write(self, api_version: int, said: bytes) -> bool:
+        """Whether a topic may be written to; `said` as `only_topic` finds it."""
+        topic = api_version, said
+        if topic in self._topics.written:
+            return True
+        name = self._name(api_version, said)
+        if name is None or not self._may(True, name):
+            return False
+        self._note(topic, self._topics.written)
+        return True
+
+    def _may_read(self, api_version: int, said: bytes) -> bool:
+        """Whether a topic may be read; `said` is its name or its id."""
+        by_id = api_version >= FIRST_WITH_TOPIC_IDS
+        topic = by_id, said
+        if topic in self._topics.read:
+            return True
+        name = self._names.get(said) if by_id else _text(said)
+        if name is None or not self._may(False, name):
+            return False
+        self._note(topic, self._topics.read)
+        return True
+
+    def _note(self, topic: tuple[int, bytes], topics: set[tuple[int, bytes]]) -> None:
+        if self._auditing or len(topic[1]) > MAX_NAME_BYTES:
+            return
+        if len(topics) >= MAX_TOPICS:
+            topics.clear()
+        topics.add(topic)
+
+    def _name(self, api_version: int, said: bytes) -> str | None:
+        if api_version >= FIRST_WITH_TOPIC_IDS:
+            return self._names.get(said[1:])
+        flexible = api_version >= FIRST_FLEXIBLE
+        try:
+            return string(said, 1 if flexible else 4, flexible)[0]
+        except Malformed:
+            return None
+
+
+def _text(name: bytes) -> str | None:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return None

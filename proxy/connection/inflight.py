@@ -1,0 +1,168 @@
+"""In-flight queue of one connection: responses owed, in the order of the requests.
+
+Laws:
+
+- Nobody else appends to the queue, amends what is in it, or takes or drops anything.
+- Responses leave in the order of their requests, whoever answers: what is owed at the head of the
+  queue is the next that leaves.
+- An entry is a correlation id and one of four: a `Route`, whose response the broker owes; an
+  `Amendment` in its place, where this one response is changed; a `Question` of the proxy's own; an
+  `Answer` of the proxy's own that waits for those before it. There is no fifth.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from proxy.connection.frames import Amendment, Owed, Route
+from proxy.wire.apis import FETCHES
+
+MAX_IN_FLIGHT: Final = 1_024
+"""Requests a client may have unanswered before it is not read any further."""
+MAX_KEPT_BYTES: Final = 4_194_304
+"""Of what waits for other answers, the same: own answers, and what is to be told in responses."""
+
+ASKED_ID: Final = 0
+"""Correlation id of the proxy's own requests: answers come in order, so any would do."""
+_ANSWER_ID: Final = 1 << 32
+"""Stands for a correlation id, which has 32 bits, where the proxy answers itself."""
+
+Taken = Callable[[bytes, float], None]
+"""Is given the broker's answer to a `Question`, from behind its size, and the time. Raises
+BrokerFault if it does not parse."""
+
+
+def _not_passed_on(_content: bytes) -> bytes:
+    raise AssertionError("nothing of it is passed on")
+
+
+class Question(Route):
+    """Stands for a request of the proxy's own; the client is sent nothing of its answer."""
+
+    __slots__ = ("taken",)
+
+    def __init__(self, api_key: int, api_version: int, taken: Taken) -> None:
+        super().__init__(api_key, api_version, transform=_not_passed_on)
+        self.taken = taken
+        """Who takes the answer."""
+
+
+class Answer(Route):
+    """Stands for a request that the proxy answered, until the answer may leave."""
+
+    __slots__ = ("frame",)
+
+    def __init__(self, frame: bytes) -> None:
+        super().__init__(-1, -1, transform=_not_passed_on)
+        self.frame = frame
+
+
+class InFlight:
+    """What one client is owed."""
+
+    __slots__ = ("_answers", "_kept_bytes", "_queue", "append", "put_back", "take")
+
+    def __init__(self) -> None:
+        self._queue: deque[Owed] = deque()
+        self._answers = 0
+        self._kept_bytes = 0
+        """Of answers that wait, and for responses that are to be amended."""
+        self.append = self._queue.append
+        """The request with this correlation id was forwarded: for plain routes alone, see `owe`."""
+        self.take = self._queue.popleft
+        """Takes what is owed next, if it is a plain route's; IndexError: nothing is. See `pop`."""
+        self.put_back = self._queue.appendleft
+        """Undoes `take`."""
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    @property
+    def correlation_ids(self) -> list[int]:
+        """Of what the broker owes, in its order."""
+        return [number for number, _ in self._queue if number != _ANSWER_ID]
+
+    # What is owed
+
+    def owe(self, correlation_id: int, route: Route) -> None:
+        """A request was forwarded, of which the broker owes the response."""
+        if isinstance(route, Amendment):
+            self._kept_bytes += route.keeps
+        self._queue.append((correlation_id, route))
+
+    def ask(self, question: Question) -> None:
+        """A request of the proxy's own was written."""
+        self._queue.append((ASKED_ID, question))
+
+    def answer(self, frame: bytes) -> None:
+        """The proxy answers a request itself, and others before it are not answered yet."""
+        self._queue.append((_ANSWER_ID, Answer(frame)))
+        self._answers += 1
+        self._kept_bytes += len(frame)
+
+    def amend_last(
+        self, may: Callable[[Route], bool], amended: Callable[[Route], Amendment]
+    ) -> None:
+        """Amend the last response that the broker owes the client and that `may` be."""
+        for index in range(-1, -len(self._queue) - 1, -1):
+            correlation_id, owed = self._queue[index]
+            if not isinstance(owed, Answer | Question) and may(owed):
+                self._queue[index] = correlation_id, amended(owed)
+                return
+
+    def forget_last(self) -> None:
+        """The last request will not come to its end, and not be answered."""
+        self._queue.pop()
+
+    def clear(self) -> None:
+        """The connection is over."""
+        self._queue.clear()
+        self._answers = self._kept_bytes = 0
+
+    # What is paid
+
+    @property
+    def next(self) -> Owed | None:
+        """What is owed next; None: nothing is."""
+        return self._queue[0] if self._queue else None
+
+    def pop(self) -> Route:
+        """Take what is owed next: the broker's answer begins."""
+        _, route = self._queue.popleft()
+        if isinstance(route, Amendment):
+            self._kept_bytes -= route.keeps
+        return route
+
+    def pop_answer(self) -> bytes | None:
+        """Take an answer of the proxy's own whose turn has come; None: there is none."""
+        if not self._answers:
+            return None
+        route = self._queue[0][1]
+        if not isinstance(route, Answer):
+            return None
+        self._queue.popleft()
+        self._answers -= 1
+        self._kept_bytes -= len(route.frame)
+        return route.frame
+
+    # How much it is
+
+    @property
+    def waits(self) -> bool:
+        """Whether answers of the proxy's own wait for their turn."""
+        return self._answers > 0
+
+    @property
+    def owes_fetch(self) -> bool:
+        """Whether the broker has not begun to answer a Fetch or ShareFetch."""
+        return any(route.api_key in FETCHES for _, route in self._queue)
+
+    @property
+    def owes_much(self) -> bool:
+        """Whether the client is owed more than it may be before it is not read any further."""
+        return len(self._queue) > MAX_IN_FLIGHT or self._kept_bytes > MAX_KEPT_BYTES
+
+    @property
+    def owes_little(self) -> bool:
+        """Whether it is owed so little again that it is read on."""
+        return len(self._queue) <= MAX_IN_FLIGHT // 2 and self._kept_bytes <= MAX_KEPT_BYTES // 2

@@ -1,0 +1,169 @@
+"""Rules of a connection, and the interfaces it deals with."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from proxy.connection.commands import CloseReason
+from proxy.connection.frames import Route
+from proxy.scheduling.memory_budget import MemoryBudget
+from proxy.scheduling.steps import Steps, T
+from proxy.wire.api_versions import ApiVersionsAnswers
+from sasl.mechanism import Mechanism
+from sasl.states import Authenticated, Failed, Terms
+
+if TYPE_CHECKING:
+    from proxy.connection.authorization import RequestAuthorization
+    from proxy.connection.connection import Connection
+
+
+class ConnectionRights(Protocol):
+    """Who may do what; one for all connections of a worker."""
+
+    def admit(self, connection: "Connection", principal: str) -> "RequestAuthorization | None":
+        """Return who judges the requests of this connection from now on.
+
+        None: its principal may do everything.
+        """
+        ...
+
+    def is_super_user(self, principal: str) -> bool:
+        """Whether a principal may do everything, whatever ACLs say."""
+        ...
+
+
+class NoAuthorizer:
+    """No authorizer: everybody may do everything, but only super users administer the proxy."""
+
+    def __init__(self, super_users: Iterable[str] = ()) -> None:
+        self._super_users = frozenset(super_users)
+
+    def admit(self, _connection: "Connection", _principal: str) -> None:
+        """Judge nothing."""
+
+    def is_super_user(self, principal: str) -> bool:
+        """Whether a principal may administer the proxy."""
+        return principal in self._super_users
+
+    def replace_super_users(self, super_users: Iterable[str]) -> None:
+        """Take other super users."""
+        self._super_users = frozenset(super_users)
+
+
+class ConnectionQuotas(Protocol):
+    """How much each client may use; one for all connections of a worker."""
+
+    def meter(self, connection: "Connection", principal: str) -> None:
+        """Have what the connection uses counted for the quotas that apply now, if any do."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionRules:
+    """What holds for every connection of a listener.
+
+    A reload makes others for connections that come after. Those that are open hear of it by
+    `mechanisms` and `terms`, which are asked at each authentication and tell what holds by then.
+    """
+
+    listener: str
+    mechanisms: Mapping[str, Mechanism]
+    """By name."""
+    terms: Callable[[str, str], Terms]
+    """`terms(principal, mechanism)`: what a session is held to."""
+    rights: ConnectionRights
+    """Who may do what."""
+    sasl_max_receive_size: int
+    """Bytes of a frame before authentication, and of SASL's at any time."""
+    request_max_bytes: int
+    authentication_timeout: float
+    """Seconds from connect to the end of the first authentication."""
+    max_idle: float
+    """Seconds without a byte in either direction."""
+    failed_authentication_delay: float
+    """Seconds before the answer to a failed authentication, and the close."""
+    quotas: ConnectionQuotas | None = None
+    """How much clients may use; None: as much as they like."""
+    logs_in: bool = False
+    """Whether brokers want a login of the proxy's own."""
+    room: MemoryBudget = field(default_factory=MemoryBudget)
+    """For long requests; one for all connections of a worker."""
+    strangers: MemoryBudget = field(default_factory=MemoryBudget)
+    """For those of clients that are not known yet."""
+
+
+class RequestTimer(Protocol):
+    """Measures the time that a connection takes, and charges for it."""
+
+    def start(self) -> bool:
+        """Begin to measure; False: it is being measured already."""
+        ...
+
+    def stop(self, now: float) -> None:
+        """What began with `start` is done."""
+        ...
+
+    def timed(self, steps: Steps[T]) -> Steps[T]:
+        """Take long work's steps, and the time for them."""
+        ...
+
+    def add(self, nanoseconds: int, now: float) -> None:
+        """So much of a thread's time went into a request elsewhere."""
+        ...
+
+    def close(self, now: float) -> None:
+        """The connection is closed: charge for what it has had."""
+        ...
+
+    def lap(self) -> int:
+        """Return the time (ns) that was not charged yet, which the caller charges now."""
+        ...
+
+
+class UpstreamBroker(Protocol):
+    """The broker behind a connection, as far as decisions need it."""
+
+    @property
+    def routes(self) -> Mapping[int, Route]:
+        """What is forwarded, by `route_key`; empty until the broker's versions are known."""
+        ...
+
+    @property
+    def api_versions(self) -> ApiVersionsAnswers | None:
+        """What clients are told of it; None: the broker has never been reached."""
+        ...
+
+    @property
+    def sasl_version(self) -> int:
+        """Its highest version of SaslAuthenticate; negative: it has none."""
+        ...
+
+
+class Observer(Protocol):
+    """Who is told what happens on a connection. Called on the control path only."""
+
+    def authenticated(self, connection: "Connection", session: Authenticated, now: float) -> None:
+        """An authentication or re-authentication succeeded."""
+        ...
+
+    def authentication_failed(self, connection: "Connection", failed: Failed, now: float) -> None:
+        """An authentication or re-authentication failed, or was not finished in time."""
+        ...
+
+    def expired(
+        self, connection: "Connection", session: Authenticated, api_key: int, now: float
+    ) -> None:
+        """An expired session was used: killed if its terms enforce, else it would have been."""
+        ...
+
+    def logged_in(self, *, again: bool) -> None:
+        """The proxy logged in to a broker; `again`: it renewed its session (KIP-368)."""
+        ...
+
+    def login_failed(self, connection: "Connection", reason: str, *, again: bool) -> None:
+        """The proxy could not log in to a broker; `reason` may be logged."""
+        ...
+
+    def closed(self, connection: "Connection", reason: CloseReason, now: float) -> None:
+        """The connection is over; told exactly once."""
+        ...

@@ -1,0 +1,277 @@
+"""Mutation stage: limit on creating and deleting topics (KIP-599).
+
+Laws:
+
+- Only a client with a controller_mutation_rate is limited, and after it was authorized: what is
+  denied does not count, and nobody learns from a throttling what may not be described.
+- A broker is asked first which of the topics exist, and with how many partitions, on the
+  connection's own way to it: the client waits, and nobody else. What the broker cannot be asked
+  counts as one partition.
+- What is let through is charged before it is forwarded, so that many requests at once do not pass
+  for one; what then was not done is given back. Without a response, it is not.
+- Requests of strict versions are refused while there is a debt; older ones are told and held with
+  the response.
+- What is long is read, asked about and charged for in steps (`proxy.connection.long_requests`).
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from typing import Final, TypeVar
+from uuid import UUID
+
+from proxy.acl.decision import (
+    FORWARD,
+    Answer,
+    BodyTransform,
+    Change,
+    Close,
+    Forward,
+    Judgement,
+)
+from proxy.acl.guards.entities import uuid_or_none
+from proxy.acl.topic_ids import CLIENT_ID, NO_ID, KnownTopics
+from proxy.connection.authorization import MAX_LOOKED_UP, RequestAuthorization
+from proxy.connection.commands import CloseReason
+from proxy.connection.frames import SIZE, route_key
+from proxy.connection.inflight import ASKED_ID
+from proxy.connection.interfaces import UpstreamBroker
+from proxy.connection.long_requests import MAX_VALUES, takes_long
+from proxy.connection.stages import Ask, Pending, Stage, Verdict, Work
+from proxy.errors import BrokerFault
+from proxy.quota.mutation_counts import EVERYTHING, CountedTopic, Key, MutationRequest, Topics
+from proxy.quota.throttle import Throttle
+from proxy.quota.token_bucket import Bucket
+from proxy.scheduling.stepped_thread import TooManyValuesError, in_steps, pause
+from proxy.wire import metadata_topics
+from proxy.wire.apis import METADATA, is_flexible, response_body_at
+from proxy.wire.primitives import (
+    INT16,
+    INT32,
+    Malformed,
+    write_array_length,
+    write_null_string,
+    write_string,
+)
+from proxy.wire.request import Request
+
+BY_ID_SINCE: Final = 12
+"""First Metadata version that takes ids without names (KIP-516)."""
+BY_NAME_SINCE: Final = 4
+"""First one by which no topic is created for being asked about."""
+OPERATIONS_SINCE: Final = 8
+"""First one that may ask what the client is allowed (KIP-430)."""
+CLUSTER_OPERATIONS_UNTIL: Final = 10
+"""Last one that may ask it of the cluster."""
+
+T = TypeVar("T")
+
+
+class MutationLimiter:
+    """Limits what one connection does to topics."""
+
+    __slots__ = ("_hold", "_last_read", "_target", "_used", "admission")
+
+    def __init__(
+        self,
+        used: Throttle,
+        target: UpstreamBroker,
+        *,
+        hold: Callable[[float], None],
+        last_read: Callable[[], float],
+    ) -> None:
+        """`hold(now)` has the client held for as long as `used` says; `last_read()` is when the
+        broker was read last (monotonic seconds)."""
+        self._used = used
+        self._target = target
+        self._hold = hold
+        self._last_read = last_read
+        self.admission = RequestAuthorization(EVERYTHING, KnownTopics())
+        """Judges the requests of a client whose other requests are not judged."""
+
+    def limit(self, verdict: Verdict, pending: Pending) -> Stage[Verdict]:
+        """Limit what was judged."""
+        request = pending.request
+        match verdict:
+            case Answer() | Close() | CloseReason():
+                return verdict
+            case Change(request=bytes(cut)):
+                body = cut
+            case _:
+                body = request.body
+        asked = yield from self._tried(
+            request, partial(MutationRequest, request.api_key, request.api_version, body)
+        )
+        if isinstance(asked, CloseReason):
+            return self._unread(verdict, asked)
+        topics = yield from self._look_up(asked)
+        limited = yield from self._tried(request, partial(self._limited, asked, topics, pending))
+        if isinstance(limited, CloseReason):
+            return self._unread(verdict, limited)
+        judgement, told = limited
+        if told:
+            self._hold(pending.now)
+        return _in_turn(verdict, judgement)
+
+    def _unread(self, verdict: Verdict, reason: CloseReason) -> Verdict:
+        """Return what becomes of a request that cannot be counted."""
+        passes = reason is CloseReason.OVERSIZE_FRAME and not self._used.enforced
+        return verdict if passes else reason
+
+    def _tried(self, request: Request, work: Callable[[], T]) -> Stage[T | CloseReason]:
+        """Do a part of it, in steps if the request is long."""
+        if not takes_long(request):
+            return _tried(work)
+        steps = in_steps(partial(_tried, work), max_values=MAX_VALUES)
+        result: T | CloseReason = yield Work(steps, len(request.body))
+        return result
+
+    def _limited(
+        self, asked: MutationRequest, topics: Topics, pending: Pending
+    ) -> tuple[Judgement, int]:
+        """Charge for a request; what passes is settled by its response.
+
+        Returns the throttle time (ms) of what was refused too.
+        """
+        bucket, used, now = self._used.mutations, self._used, pending.now
+        if bucket is None:  # removed meanwhile
+            return FORWARD, 0
+        most_wait = 0
+
+        def charge(partitions: int) -> int | None:
+            nonlocal most_wait
+            pause()
+            if used.enforced and not asked.strict:
+                bucket.record(partitions, now)
+            elif wait := bucket.try_record(partitions, now):
+                most_wait = max(most_wait, wait)
+                return None if used.enforced else 0
+            return partitions
+
+        judgement = asked.judge(topics, charge)
+        told = used.mutated(most_wait, now) if most_wait else 0
+        if isinstance(judgement, Answer):
+            return Answer(asked.telling(judgement.body, told)), told
+        settling = Change(response=self._settling(asked, bucket, told, now))
+        return _both(judgement, settling), told
+
+    def _settling(
+        self, asked: MutationRequest, bucket: Bucket, told: int, began: float
+    ) -> BodyTransform:
+        """Return what is done to the response: what was not done is given back."""
+
+        def settle(body: bytes) -> bytes:
+            now = self._last_read()
+            done = asked.done(body)
+            if done != asked.charged_in_all:
+                bucket.correct(done - asked.charged_in_all, now)
+            bucket.count.used += done
+            throttle_time_ms = max(0, told - round((now - began) * 1_000))
+            if done and not asked.strict and (wait := bucket.throttle_time_ms(now)):
+                throttle_time_ms = self._used.mutated(wait, now)
+                if throttle_time_ms:
+                    self._hold(now)
+            return asked.telling(body, throttle_time_ms)
+
+        return settle
+
+    # Which topics exist
+
+    def _look_up(self, asked: MutationRequest) -> Stage[Topics]:
+        """Ask the broker for topics by their names, and for others by their ids."""
+        found: dict[Key, CountedTopic] = {}
+        questions = list(self._questions(asked))
+        if any(version is None for version, _ in questions):
+            return Topics(found={}, known=False)
+        for version, keys in questions:
+            assert version is not None
+            answer = yield Ask(version, _question(version, keys))
+            if answer is None:  # the broker is another one since
+                return Topics(found={}, known=False)
+            found.update(_topics(version, answer))
+        return Topics(found=found)
+
+    def _questions(self, asked: MutationRequest) -> Iterator[tuple[int | None, list[Key]]]:
+        """Yield what to ask, and in which version; None: the broker cannot be asked."""
+        for keys, since in ((asked.names, BY_NAME_SINCE), (asked.ids, BY_ID_SINCE)):
+            routes = self._target.routes
+            versions = range(BY_ID_SINCE, since - 1, -1)
+            version = next((one for one in versions if route_key(METADATA, one) in routes), None)
+            for first in range(0, len(keys), MAX_LOOKED_UP):
+                yield version, keys[first : first + MAX_LOOKED_UP]
+
+
+def _tried(work: Callable[[], T]) -> T | CloseReason:
+    """Do it; return why the request cannot be judged, if it cannot."""
+    try:
+        return work()
+    except Malformed:
+        return CloseReason.MALFORMED_FRAME
+    except TooManyValuesError:
+        return CloseReason.OVERSIZE_FRAME
+
+
+def _question(api_version: int, topics: Collection[Key]) -> bytes:
+    """Write a Metadata request, frame and all, that creates nothing."""
+    flexible = is_flexible(METADATA, api_version)
+    with_ids = api_version >= metadata_topics.FIRST_WITH_TOPIC_IDS
+    tags = b"\0" * flexible
+    content = b"".join(
+        (
+            INT16.pack(METADATA) + INT16.pack(api_version) + INT32.pack(ASKED_ID),
+            write_string(CLIENT_ID, flexible=False) + tags,
+            write_array_length(len(topics), flexible),
+            *(
+                key.bytes + write_null_string(flexible) + tags
+                if isinstance(key, UUID)
+                else NO_ID * with_ids + write_string(key, flexible) + tags
+                for key in topics
+            ),
+            b"\0",  # make no topics
+            b"\0" * (OPERATIONS_SINCE <= api_version <= CLUSTER_OPERATIONS_UNTIL),
+            b"\0" * (api_version >= OPERATIONS_SINCE) + tags,
+        )
+    )
+    return SIZE.pack(len(content)) + content
+
+
+def _topics(api_version: int, content: bytes) -> dict[Key, CountedTopic]:
+    """Return those that exist, by name and by id, from a Metadata response. Raises BrokerFault."""
+    try:
+        at = response_body_at(METADATA, api_version, content)
+        body = content[at:]
+        topics = metadata_topics.parse(api_version, body).topics
+        found: dict[Key, CountedTopic] = {}
+        for one in topics:
+            if not one.error_code and one.name is not None:
+                partitions = metadata_topics.partition_count(api_version, body, one)
+                topic_id = uuid_or_none(one.topic_id)
+                topic = CountedTopic(name=one.name, topic_id=topic_id, partitions=partitions)
+                found[topic.name] = topic
+                if topic_id is not None:
+                    found[topic_id] = topic
+    except Malformed as malformed:
+        raise BrokerFault(f"topics to be changed: {malformed}") from None
+    return found
+
+
+def _in_turn(outer: Verdict, inner: Judgement) -> Verdict:
+    """Return what becomes of a request of which `inner` judged what `outer` lets pass."""
+    return outer if isinstance(outer, CloseReason) else _both(outer, inner)
+
+
+def _both(outer: Judgement, inner: Judgement) -> Judgement:
+    if isinstance(outer, Forward):
+        return inner
+    if not isinstance(outer, Change) or isinstance(inner, Forward):
+        return outer
+    last = outer.response or _as_it_is
+    if isinstance(inner, Answer):
+        return Answer(last(inner.body))
+    assert isinstance(inner, Change)
+    first = inner.response or _as_it_is
+    request = outer.request if inner.request is None else inner.request
+    return Change(request=request, response=lambda body: last(first(body)))
+
+
+def _as_it_is(body: bytes) -> bytes:
+    return body

@@ -1,0 +1,499 @@
+"""Client direction of one connection: requests in order.
+
+Laws:
+
+- Nothing is forwarded unless the session is authenticated and alive.
+- A frame is forwarded at a first look, as it was read, in one piece with its neighbours; its
+  body is never gathered. Only frames that the proxy answers itself are, within a bound, and those
+  that must be authorized, of which too little is here.
+- What must be authorized (`admission` is there) is forwarded at a first look only if it is like a
+  frame that was found to be allowed, in all that mattered for this
+  (`proxy.connection.fingerprints`).
+- What is forwarded is written when all of a read was dealt with (`flush`), or before whatever
+  else is written to the broker.
+- A size is judged before a single byte of its frame is kept, and a long frame, other than a
+  Produce, is gathered only where there is room for it (`proxy.scheduling.memory_budget`).
+- What is produced counts towards a quota (`throttle` is there) once per read, before it is judged;
+  who is throttled is held behind a whole frame, so that the broker can answer it.
+"""
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from proxy.connection.commands import CloseReason
+from proxy.connection.fingerprints import (
+    CORRELATED,
+    UNLIMITED,
+    Basis,
+    Fingerprint,
+    Fingerprints,
+    pass_over,
+)
+from proxy.connection.frames import (
+    FORWARD,
+    MAX_BYTES_OF_A_HEAD,
+    MAX_BYTES_OF_A_LOOK,
+    MIN_REQUEST,
+    REQUEST_HEAD,
+    SIZE,
+    UNDECIDED,
+    Bytes,
+    Route,
+    cut,
+)
+from proxy.connection.inflight import MAX_IN_FLIGHT
+from proxy.connection.throttling import telling
+from proxy.scheduling.memory_budget import LONG_BYTES_UNAUTHENTICATED
+from proxy.wire.apis import PRODUCE, SASL_APIS, answered_here
+
+if TYPE_CHECKING:
+    from proxy.connection.authorization import RequestAuthorization
+    from proxy.connection.connection import Connection
+    from proxy.connection.throttling import Throttling
+
+NOT_SEEN: Final = -1
+"""Where to go on behind a frame that must be judged as a whole."""
+
+Taker = Callable[[bytes, float], None]
+Gathered = tuple[bytearray, int, Taker]
+
+
+class Requests:
+    """What comes from the client, cut into frames."""
+
+    __slots__ = (
+        "_connection",
+        "_fingerprints",
+        "_flows_until",
+        "_forwarded",
+        "_forwarded_from",
+        "_forwarded_to",
+        "_inflight",
+        "_is_owed",
+        "_left",
+        "_owed",
+        "_produced",
+        "_usual",
+        "active_at",
+        "admission",
+        "bytes",
+        "count",
+        "expires_at",
+        "gathered",
+        "held",
+        "held_behind",
+        "last_at",
+        "most_bytes",
+        "nameless",
+        "relaying",
+        "renew_at",
+        "rest",
+        "throttle",
+        "to_broker",
+    )
+
+    def __init__(self, connection: "Connection", now: float) -> None:
+        self._connection = connection
+        self._inflight = connection.inflight
+        self._owed = self._inflight.append
+        self.most_bytes = connection.rules.request_max_bytes
+        """`socket.request.max.bytes`."""
+        self.active_at = now
+        """When the client last sent anything."""
+        self._flows_until = -inf
+        """The last moment at which a read is forwarded at a first look; see `reconsider`."""
+        self.held = False
+        """Whether no further request is to be taken for now."""
+        self.rest = b""
+        """What could not be dealt with yet; it comes before the next read."""
+        self.admission: RequestAuthorization | None = None
+        """Judges what is asked; None: nothing needs to be authorized. See `guard`."""
+        self.relaying = False
+        """Whether a session is authenticated and no re-authentication is under way."""
+        self.nameless = False
+        """Whether the first request with a client id tells it: no login has. See
+        `Authentication`."""
+        self.expires_at = inf
+        """The last moment, in monotonic seconds, at which a request meets a living session."""
+        self.renew_at = inf
+        """The last moment at which the broker is sent anything before the proxy logs in again."""
+        self.to_broker: Callable[[Bytes], None] | None = None
+        """Writes to the broker; None: the upstream connection is not open."""
+        self.count = self.bytes = 0
+        """Of authenticated requests, those that the proxy answers included; without SASL's."""
+        self.last_at: float | None = None
+        """When the last of them arrived; None: none yet."""
+        self._fingerprints = Fingerprints()
+        """Of frames that need no closer look."""
+        self._usual: tuple[Fingerprint, ...] = ()
+        """The one that a frame had last."""
+        self._forwarded: Bytes = b""
+        """What was read, and of which a part is to be written to the broker."""
+        self._forwarded_from = self._forwarded_to = 0
+        """Where that part begins and ends."""
+        self._produced = 0
+        """Bytes of Produces that were forwarded and not counted yet."""
+        self.throttle: Throttling | None = None
+        """Counts what is used of quotas; None: the client has none."""
+        self.held_behind = False
+        """Whether the client is to be held as soon as the broker has the whole of a frame."""
+        self._left = 0
+        self._is_owed = False
+        """Whether the broker will answer the frame that it has received in part."""
+        self.gathered: Gathered | None = None
+        """The frame that is gathered, its size, and who takes it."""
+
+    def cut_off(self) -> None:
+        """No more will come: of a frame that the broker has in part, no answer either."""
+        if self._left and self._is_owed:
+            self._inflight.forget_last()
+        self._left = 0
+
+    @property
+    def mid_frame(self) -> bool:
+        """Whether the broker has received a frame in part."""
+        return self._left > 0
+
+    def client_bytes(self, data: Bytes, now: float) -> None:
+        """Take what was read from the client."""
+        self.active_at = now
+        stopwatch = self._connection.stopwatch
+        started = stopwatch is not None and stopwatch.start()
+        pos = self._relay(data, 0, now) if now <= self._flows_until else 0
+        if pos < len(data):
+            self._take(data, pos, now)
+        else:
+            self.flush()
+        if started and stopwatch is not None:
+            stopwatch.stop(now)
+
+    def resume(self, now: float) -> None:
+        """Take what could not be dealt with before."""
+        stopwatch = self._connection.stopwatch
+        started = stopwatch is not None and stopwatch.start()
+        if self.rest:
+            self._take(b"", 0, now)
+        self._connection.long_work.release_memory()
+        if started and stopwatch is not None:
+            stopwatch.stop(now)
+
+    def guard(self, admission: "RequestAuthorization | None") -> None:
+        """Look closer at all requests again, and have `admission`, if any, authorize them."""
+        self.admission = admission
+        self.forget()
+
+    def forget(self) -> None:
+        """Look closer at all requests again."""
+        self._fingerprints.clear()
+        self._usual = ()
+
+    def remember(self, frame: Bytes, at: int, size: int, basis: Basis, route: Route) -> None:
+        """Forward what is like the frame of `size` at `at` at a first look, if that is worth it."""
+        if basis.is_short:
+            found = Fingerprint(frame, at, size, basis, route, self.most_bytes)
+            self._fingerprints.add(found)
+            self._usual = (found,)
+
+    def _take(self, data: Bytes, pos: int, now: float) -> None:
+        if self.rest:
+            self.flush()
+            data, pos, self.rest = b"".join((self.rest, data[pos:])), 0, b""
+        end = len(data)
+        while pos < end:
+            at = pos
+            if self._left:
+                pos = self._cut_through(data, at, end, now)
+            elif self.gathered is not None:
+                pos = self._gather(self.gathered, data, at, end, now)
+            elif self.held:
+                break
+            elif now > self.renew_at:
+                self._connection.renew_login()
+            elif (pos := self._pass(data, at, end, now)) == at:
+                break
+        self.flush()
+        if pos < end and not self._connection.closed:
+            self.rest = bytes(data[pos:])
+        self.reconsider()
+        if self.held and not self._left:
+            self._connection.end_if_settled(now)
+
+    def _pass(self, data: Bytes, pos: int, end: int, now: float) -> int:
+        """Deal with the frames at `pos`, at a first look or a closer one; see `_look_closer`."""
+        if self.relaying and self.to_broker is not None and now <= self.expires_at:
+            after = self._relay(data, pos, now)
+            if after > pos:
+                return after
+        return self._look_closer(data, pos, end, now)
+
+    def hold(self) -> None:
+        """Take no further request until `held` is cleared again."""
+        self.held = True
+        self._flows_until = -inf
+
+    def reconsider(self) -> None:
+        """Find out whether the next read can be forwarded at a first look."""
+        flowing = (
+            self.relaying
+            and self.to_broker is not None
+            and self.gathered is None
+            and not (self.held or self.rest or self._left)
+        )
+        self._flows_until = min(self.expires_at, self.renew_at) if flowing else -inf
+
+    def _relay(self, data: Bytes, start: int, now: float) -> int:
+        """Forward the frames at `start` that are recognised; return where others begin."""
+        end, pos = len(data), self._pass_alike(self._usual, data, start, now)
+        while end - pos >= CORRELATED:
+            at = pos
+            pos = self._pass_alike(self._fingerprints.of(data, at), data, at, now)
+            if pos == at:
+                break
+        if pos > start:
+            pos = self._forward(data, start, pos, now)
+            if self._produced:
+                self._count_produced(now)
+        return pos
+
+    def _pass_alike(
+        self, fingerprints: Sequence[Fingerprint], data: Bytes, pos: int, now: float
+    ) -> int:
+        """Pass over the frames at `pos` that have one of these, all the same one."""
+        for found in fingerprints:
+            limit = UNLIMITED
+            if found.max_bytes and self.throttle is not None:
+                limit = self.throttle.fetches_at_once(found.max_bytes, now)
+            after, count = pass_over(data, pos, found, limit, self._owed)
+            if not count:
+                continue
+            if fingerprints is not self._usual:
+                self._usual = (found,)
+            route = found.route
+            route.requests += count
+            route.request_bytes += after - pos
+            self.count += count
+            if self.throttle is not None and route.api_key == PRODUCE:
+                self._produced += after - pos - SIZE.size * count
+            return after
+        return pos
+
+    def _count_produced(self, now: float) -> None:
+        size, self._produced = self._produced, 0
+        if self.throttle is not None:
+            self.throttle.produced(size, now)
+
+    def relay_one(
+        self, data: Bytes, pos: int, end: int, now: float, basis: Basis | None = None
+    ) -> int:
+        """Forward the frame at `pos`, and others from now on that are like it in what `basis` says.
+
+        None: in what decides whether it is answered. Returns `pos` if it cannot be forwarded.
+        """
+        size, key, correlation_id, length = REQUEST_HEAD.unpack_from(data, pos)
+        route = self._connection.target.routes[key]
+        self._connection.long_work.spend(0)
+        after = pos + SIZE.size + size
+        here = min(after, end)
+        verdict, seen = FORWARD, pos + REQUEST_HEAD.size + max(length, 0)
+        if route.check is not None:
+            verdict, seen = route.check(data, seen, here)
+        if verdict == UNDECIDED:
+            if after <= end or end - pos > MAX_BYTES_OF_A_LOOK:  # enough was here
+                self._connection.end(CloseReason.MALFORMED_FRAME, now)
+            return pos
+        if verdict == FORWARD:
+            self._owed((correlation_id, route))
+            basis = basis or Basis(((CORRELATED, seen - pos),))
+            if basis.spans and max(seen - pos, basis.spans[-1][1]) <= here - pos:
+                self.remember(data, pos, size, basis, route)
+        route.requests += 1
+        route.request_bytes += after - pos
+        self.count += 1
+        upto = self._forward(data, pos, after, now)
+        self._is_owed = verdict == FORWARD
+        if self.throttle is not None and route.api_key == PRODUCE:
+            self.throttle.produced(size, now)
+        return upto
+
+    def _forward(self, data: Bytes, start: int, after: int, now: float) -> int:
+        """Have frames written to the broker, of the last one as much as is here."""
+        if after > len(data):
+            self._left, self._is_owed = after - len(data), True
+            self._flows_until = -inf
+            after = len(data)
+        self.bytes += after - start
+        self.last_at = now
+        self._put(data, start, after)
+        if len(self._inflight) > MAX_IN_FLIGHT:
+            self._connection.too_many_in_flight()
+        return after
+
+    def _put(self, data: Bytes, start: int, end: int) -> None:
+        """Have bytes written to the broker, in one piece with those before them."""
+        if data is not self._forwarded or start != self._forwarded_to:
+            self.flush()
+            self._forwarded, self._forwarded_from = data, start
+        self._forwarded_to = end
+
+    def flush(self) -> None:
+        """Write what was forwarded."""
+        data, start, end = self._forwarded, self._forwarded_from, self._forwarded_to
+        if end == start:
+            return
+        self._forwarded, self._forwarded_from, self._forwarded_to = b"", 0, 0
+        assert self.to_broker is not None
+        self.to_broker(cut(data, start, end))
+
+    def write(self, frame: bytes) -> None:
+        """Write a frame that was not read here to the broker, behind those that were."""
+        self.flush()
+        assert self.to_broker is not None
+        self.to_broker(frame)
+
+    def _cut_through(self, data: Bytes, pos: int, end: int, now: float) -> int:
+        after = min(pos + self._left, end)
+        self._left -= after - pos
+        self.bytes += after - pos
+        self._put(data, pos, after)
+        if self.held_behind and not self._left:
+            self.held_behind = False
+            self._connection.throttled(now)
+        return after
+
+    def _look_closer(self, data: Bytes, pos: int, end: int, now: float) -> int:
+        """Deal with the frame at `pos`, which is not forwarded at a first look.
+
+        Returns where to go on; `pos` itself: not before more bytes come or a hold is released.
+        """
+        if end - pos < SIZE.size:
+            return pos
+        (size,) = SIZE.unpack_from(data, pos)
+        smallest, most = 0, self._connection.rules.sasl_max_receive_size
+        if self.relaying:
+            smallest, most = MIN_REQUEST, self.most_bytes
+        if size > most:
+            self._connection.end(CloseReason.OVERSIZE_FRAME, now)
+        elif size < smallest:
+            self._connection.end(CloseReason.MALFORMED_FRAME, now)
+        elif not self.relaying:
+            if size < LONG_BYTES_UNAUTHENTICATED or self._connection.long_work.admits_stranger(
+                size, now
+            ):
+                return self._take_whole(data, pos, end, now, self._connection.dialogue.answer_whole)
+        elif end - pos >= REQUEST_HEAD.size:
+            _, key, _, _ = REQUEST_HEAD.unpack_from(data, pos)
+            if self.nameless and not self._connection.dialogue.learn_client_id(data, pos, end):
+                return pos
+            if now <= self.expires_at or self._connection.outlives_expiry(key >> 16, now):
+                return self._admit(key, data, pos, end, now)
+        return pos
+
+    def _admit(self, key: int, data: Bytes, pos: int, end: int, now: float) -> int:
+        """Take a request of a live session that is to be answered here, or say what it lacks."""
+        connection = self._connection
+        api_key, api_version = key >> 16, key & 0xFFFF
+        if self.throttle is not None and self.throttle.defers(api_key, now):
+            return pos
+        if answered_here(api_key, api_version):
+            size: int = SIZE.unpack_from(data, pos)[0]
+            if api_key in SASL_APIS and size > connection.rules.sasl_max_receive_size:
+                connection.end(CloseReason.OVERSIZE_FRAME, now)
+            elif connection.long_work.has_room(size, now):
+                return self._take_whole(data, pos, end, now, connection.dialogue.answer_whole)
+        elif key not in connection.target.routes:
+            connection.end(CloseReason.UNSUPPORTED_API, now)
+        elif self.to_broker is None:
+            connection.connect()
+        else:
+            return self._authorize(api_key, data, pos, end, now)
+        return pos
+
+    def _authorize(self, api_key: int, data: Bytes, pos: int, end: int, now: float) -> int:
+        """Forward the frame at `pos`, or have it judged."""
+        admission, throttle = self.admission, self.throttle
+        if throttle is not None:
+            admission = admission or throttle.admission(api_key)
+        if admission is None:
+            if throttle is not None and throttle.bounds(api_key):
+                return throttle.relay_fetch(data, pos, end, now)
+            return self.relay_one(data, pos, end, now)
+        after = self._relay_allowed(admission, data, pos, end, now)
+        if after != NOT_SEEN:
+            return after
+        size: int = SIZE.unpack_from(data, pos)[0]
+        if api_key == PRODUCE or self._connection.long_work.has_room(size, now):
+            return self._take_whole(data, pos, end, now, self._connection.verdicts.judge)
+        return pos
+
+    def _relay_allowed(
+        self, admission: "RequestAuthorization", data: Bytes, pos: int, end: int, now: float
+    ) -> int:
+        """Forward the frame at `pos` if a look at it shows that it is allowed.
+
+        Returns where to go on; `pos` itself: when more of it is here; `NOT_SEEN`: it must be
+        judged as a whole.
+        """
+        size, key, _, length = REQUEST_HEAD.unpack_from(data, pos)
+        after = pos + SIZE.size + size
+        basis = None
+        if key >> 16 == PRODUCE:
+            at = pos + REQUEST_HEAD.size + max(length, 0)
+            basis = admission.look.beginning(key & 0xFFFF, data, pos, at, min(after, end))
+            if basis is None and end < after and end - pos < MAX_BYTES_OF_A_HEAD:
+                return pos  # its head may not be here yet
+        if basis is None and after <= end:
+            basis = admission.look.whole(data, pos, after)
+        throttle, asks = self.throttle, 0 if basis is None else basis.max_bytes
+        if basis is None or (asks and throttle is not None and throttle.lowers(asks, now)):
+            return NOT_SEEN
+        return self.relay_one(data, pos, end, now, basis)
+
+    def answered(self, size: int, now: float) -> None:
+        """A request of `size` bytes behind its size field is answered here."""
+        self.count += 1
+        self.bytes += SIZE.size + size
+        self.last_at = now
+
+    def forward_judged(
+        self, frame: bytes, route: Route, owed: Route | None, told_ms: int, now: float
+    ) -> None:
+        """Forward a whole frame that was judged; `owed` None: the broker will not answer it.
+
+        `told_ms`: the throttle time that the response is to tell.
+        """
+        if self.throttle is not None and self.throttle.bounds(route.api_key):
+            frame = self.throttle.bounded(frame, now) or frame
+        if owed is not None:
+            owed = telling(owed, told_ms) if told_ms else owed
+            self._inflight.owe(REQUEST_HEAD.unpack_from(frame)[2], owed)
+        route.requests += 1
+        route.request_bytes += len(frame)
+        self.count += 1
+        self._forward(frame, 0, len(frame), now)
+        self.flush()
+
+    def _take_whole(self, data: Bytes, pos: int, end: int, now: float, taker: Taker) -> int:
+        """Gather the frame at `pos` for `taker`, which is given what is behind its size."""
+        self.flush()  # what comes of it comes after what was forwarded
+        size: int = SIZE.unpack_from(data, pos)[0]
+        self._connection.long_work.spend(size)
+        begin = pos + SIZE.size
+        if begin + size <= end:
+            taker(bytes(data[begin : begin + size]), now)
+            self._connection.long_work.release_memory()
+            return begin + size
+        self.gathered = bytearray(), size, taker
+        return self._gather(self.gathered, data, begin, end, now)
+
+    def _gather(self, gathered: Gathered, data: Bytes, pos: int, end: int, now: float) -> int:
+        content, size, taker = gathered
+        after = min(pos + size - len(content), end)
+        content += data[pos:after]
+        if len(content) == size:
+            self.gathered = None
+            whole = bytes(content)
+            content.clear()  # the same bytes twice would be much
+            taker(whole, now)
+            self._connection.long_work.release_memory()
+        return after

@@ -1,0 +1,137 @@
+"""Reader of the proxy's event log and metrics, for the demo."""
+
+import json
+import urllib.request
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from metrics.event_files import OPEN_SUFFIX
+
+PREFIX: Final = "kafka_reauth_proxy_"
+REAUTHENTICATIONS: Final = f"{PREFIX}successful_reauthentication_total"
+KILLS: Final = f"{PREFIX}expired_connections_killed_total"
+REFUSALS: Final = f"{PREFIX}failed_authentication_total"
+LATENCY_SUM: Final = f"{PREFIX}reauthentication_latency_seconds_sum"
+LATENCY_COUNT: Final = f"{PREFIX}reauthentication_latency_seconds_count"
+SCRAPE_SECONDS: Final = 5.0
+_NEWEST: Final = 6
+
+_NEWS: Final[Mapping[str, str]] = {
+    "authenticated": "authenticated",
+    "reauthenticated": "re-authenticated",
+    "failed": "was refused",
+    "expired-killed": "was killed: used past the end of its session",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class ObservedSessions:
+    """What the event log tells of one client's connections."""
+
+    client_id: str
+    principal: str | None = None
+    """None: it never got in."""
+    mechanism: str | None = None
+    ends_ms: dict[str, int | None] = field(default_factory=dict)
+    """By open connection: the end of its session, epoch ms; None: it has no end."""
+    authentications: int = 0
+    reauthentications: int = 0
+    kills: int = 0
+    refusals: int = 0
+
+    def apply(self, event: Mapping[str, Any]) -> None:
+        """Take one event."""
+        self.principal = event.get("principal") or self.principal
+        self.mechanism = event.get("mechanism") or self.mechanism
+        match event["kind"]:
+            case "authenticated":
+                self.authentications += 1
+                self._renew(event)
+            case "reauthenticated":
+                self.reauthentications += 1
+                self._renew(event)
+            case "failed":
+                self.refusals += 1
+            case "expired-killed":
+                self.kills += 1
+            case "closed":
+                self.ends_ms.pop(event["connection_id"], None)
+
+    def _renew(self, event: Mapping[str, Any]) -> None:
+        lifetime_ms = event["session_lifetime_ms"]
+        end = event["authenticated_ms"] + lifetime_ms if lifetime_ms else None
+        self.ends_ms[event["connection_id"]] = end
+
+    def lifetime_left(self, now_ms: float) -> float | None:
+        """Seconds left of the session that ends next; negative: past its end, and unused."""
+        ends = [end for end in self.ends_ms.values() if end is not None]
+        return (min(ends) - now_ms) / 1000 if ends else None
+
+
+class ObservedEvents:
+    """Follows the files of an event log, and keeps the sessions of each client."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._read: dict[str, int] = {}
+        self.clients: dict[str, ObservedSessions] = {}
+        """By client id, in the order in which they appeared."""
+        self.newest: deque[str] = deque(maxlen=_NEWEST)
+        """The last events, in words."""
+
+    def follow(self) -> None:
+        """Read what was written since the last time."""
+        for event in self._events():
+            if event["kind"] == "summary":  # tells the same once more
+                continue
+            client_id = event.get("client_id") or "(no client id)"
+            client = self.clients.setdefault(client_id, ObservedSessions(client_id=client_id))
+            client.apply(event)
+            if what := _NEWS.get(event["kind"]):
+                reason = f" ({event['failure_reason']})" if "failure_reason" in event else ""
+                self._tell(f"{client_id} {what}{reason}")
+
+    def _tell(self, news: str) -> None:
+        if news in self.newest:  # one that keeps trying shall not crowd out the others
+            self.newest.remove(news)
+        self.newest.append(news)
+
+    def _events(self) -> Iterator[dict[str, Any]]:
+        for path in sorted(self._directory.glob("events-*")):
+            name = path.name.removesuffix(OPEN_SUFFIX)
+            with path.open("rb") as file:
+                file.seek(self._read.get(name, 0))
+                data = file.read()
+            whole = data[: data.rfind(b"\n") + 1]
+            self._read[name] = self._read.get(name, 0) + len(whole)
+            yield from map(json.loads, whole.splitlines())
+
+
+class Metrics:
+    """The proxy's `/metrics`, as last read."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.text = ""
+        self._values: dict[str, float] = {}
+
+    def scrape(self) -> None:
+        """Read them anew; if the proxy does not answer, the last ones stay."""
+        try:
+            with urllib.request.urlopen(self._url, timeout=SCRAPE_SECONDS) as answer:  # noqa: S310 - our own http:
+                self.text = answer.read().decode()
+        except OSError:
+            return
+        self._values = {}
+        for family in text_string_to_metric_families(self.text):
+            for sample in family.samples:
+                self._values[sample.name] = self._values.get(sample.name, 0.0) + sample.value
+
+    def value(self, name: str) -> float:
+        """Return the sum of a metric over its labels; 0: not there."""
+        return self._values.get(name, 0.0)

@@ -1,0 +1,1 @@
+"""Generators of pages and tables of docs/, from what the code declares."""

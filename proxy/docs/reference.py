@@ -1,0 +1,115 @@
+"""Generator of the tables of docs/support.md, architecture.md and operations.md.
+
+    python -m proxy.docs.reference            write them
+    python -m proxy.docs.reference --check    say whether they are as they should be; status 1
+
+A table stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->`; the words around it are
+written by hand.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from metrics.docs import filled, members, table
+from proxy.connection.commands import CloseReason
+from proxy.wire.apis import APIS, Api, Kind
+from sasl import session
+from sasl.mechanism import FailureReason
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PACKAGES = ("proxy", "sasl", "metrics")
+
+
+def apis() -> str:
+    """Return what happens to each API, and in which versions."""
+    rows = ["| Key | API | Versions | Who answers | Addresses rewritten |", "|---|---|---|---|---|"]
+    return "\n".join(rows + [_api_row(api) for api in APIS.values()])
+
+
+def _api_row(api: Api) -> str:
+    who = {
+        Kind.FORWARDED: "the broker",
+        Kind.ANSWERED: "the proxy",
+        Kind.NOT_OFFERED: "not offered",
+    }[api.kind]
+    versions = f"{api.min_version} to {api.max_version}"
+    if api.min_version == api.max_version:
+        versions = str(api.min_version)
+    rewritten = "" if api.addresses_since is None else f"from v{api.addresses_since}"
+    offered = "" if api.kind is Kind.NOT_OFFERED else versions
+    return f"| {api.key} | {api.name} | {offered} | {who} | {rewritten} |"
+
+
+def session_states() -> str:
+    """Return the security barrier of `sasl/session.py`, as its docstring draws it."""
+    assert session.__doc__ is not None
+    table = re.search(r"^    state .*?(?=^\S)", session.__doc__, re.MULTILINE | re.DOTALL)
+    assert table is not None
+    lines = [line.removeprefix("    ") for line in table[0].rstrip().splitlines()]
+    return "\n".join(["```text", *lines, "```"])
+
+
+def failure_reasons() -> str:
+    """Return why an authentication may fail."""
+    return table(("reason", "meaning"), members(FailureReason))
+
+
+def close_reasons() -> str:
+    """Return why a connection may end."""
+    return table(("reason", "meaning"), members(CloseReason))
+
+
+def modules() -> str:
+    """Return one row per module: its file, and the first sentence of its docstring."""
+    rows = ["| File | What it answers |", "|---|---|"]
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if path.stat().st_size:
+                rows.append(f"| `{path.relative_to(ROOT)}` | {_summary(path)} |")
+    return "\n".join(rows)
+
+
+def _summary(path: Path) -> str:
+    text = ast.get_docstring(ast.parse(path.read_text()))
+    assert text is not None, f"{path} has no docstring"
+    paragraph = " ".join(text.split("\n\n")[0].split())
+    return paragraph.replace("|", "\\|")
+
+
+BLOCKS: dict[str, tuple[Path, Callable[[], str]]] = {
+    "apis": (ROOT / "docs" / "support.md", apis),
+    "session states": (ROOT / "docs" / "architecture.md", session_states),
+    "failure reasons": (ROOT / "docs" / "operations.md", failure_reasons),
+    "close reasons": (ROOT / "docs" / "operations.md", close_reasons),
+    "modules": (ROOT / "docs" / "architecture.md", modules),
+}
+
+
+def _stale() -> Iterator[tuple[Path, str]]:
+    for name, (path, block) in BLOCKS.items():
+        page = path.read_text()
+        wanted = filled(page, name, block())
+        if page != wanted:
+            yield path, wanted
+
+
+def main(arguments: list[str]) -> int:
+    """Write the tables, or with `--check` compare them; return the exit status."""
+    if arguments not in ([], ["--check"]):
+        sys.stderr.write("usage: python -m proxy.docs.reference [--check]\n")
+        return 2
+    status = 0
+    for path, page in _stale():
+        if arguments:
+            sys.stderr.write(f"{path.name} is stale: run python -m proxy.docs.reference\n")
+            status = 1
+        else:
+            path.write_text(page)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,15 @@
+"""Change detection of a file by its metadata."""
+
+from pathlib import Path
+
+Signature = tuple[int, ...] | None
+"""What changes when a file is written or replaced; None: it is not there."""
+
+
+def signature_of(path: Path) -> Signature:
+    """Look at a file; symbolic links are followed."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

@@ -1,0 +1,1 @@
+"""Requests answered from the store: ACLs, quotas, SCRAM users."""

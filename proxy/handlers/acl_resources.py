@@ -1,0 +1,222 @@
+"""Encoder of `resources` in DescribeAcls responses, v0 to v4."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby, islice
+from operator import attrgetter, eq
+from sys import maxsize
+from typing import Final
+
+from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
+from proxy.scheduling.steps import Steps
+from proxy.wire.primitives import write_array_length, write_string
+
+FIRST_WITH_PATTERN_TYPE: Final = 1
+"""KIP-290; every pattern of older messages is literal."""
+FIRST_FLEXIBLE: Final = 2
+_AT_ONCE: Final = 128
+"""ACLs that are written at once: some tens of microseconds."""
+_FEW: Final = 128
+"""Lengths of arrays that are written in advance."""
+_LENGTHS: Final = {
+    flexible: [write_array_length(size, flexible) for size in range(_FEW)]
+    for flexible in (False, True)
+}
+_MAX_REMEMBERED: Final = 4 << 20
+"""Bytes of what is remembered while one response is written."""
+_COST_OF_REMEMBERING: Final = 150
+"""Bytes of an item of a dictionary, and of its key."""
+_Kind = tuple[ResourceType, PatternType]
+_RESOURCE: Final = attrgetter("resource_type", "pattern_type", "name")
+
+
+class TooLarge(Exception):
+    """More bytes than there may be."""
+
+
+class Resources:
+    """Writes the items of `resources`: ACLs that stand together and are of one resource.
+
+    Most resources have one of the ACLs. So what is remembered are the parts of such an item: the
+    resource and the number 1; the principal; and what it may do, with the end of the item. They lie
+    in plain dictionaries, each by one field: tuples for keys, or `__missing__`, take twice as long.
+    """
+
+    def __init__(self, api_version: int) -> None:
+        flexible = api_version >= FIRST_FLEXIBLE
+        self._end = b"\0" if flexible else b""
+        self._lengths = _LENGTHS[flexible]
+        self._one = self._lengths[1]
+        self._flexible = flexible
+        self._with_pattern_type = api_version >= FIRST_WITH_PATTERN_TYPE
+        self._heads: dict[_Kind, dict[str, bytes]] = {}
+        self._principals: dict[str, bytes] = {}
+        self._rules: dict[Operation, dict[Permission, dict[str, bytes]]] = {}
+        self._remembered = 0
+        self._principal: bytes | None = None
+        """Of all ACLs that are being written."""
+
+    def write(
+        self, acls: Iterable[Acl], principal: str | None, most: int = maxsize
+    ) -> Steps[tuple[bytearray, int]]:
+        """Return the items, and how many they are. Raises TooLarge: more than `most` bytes.
+
+        `principal`: all ACLs are its; None: they are of several, or it is not known.
+        """
+        written, count = bytearray(), 0
+        self._principal = None if principal is None else self._string(principal)
+        source = iter(acls)
+        some = list(islice(source, _AT_ONCE))
+        while some:
+            more = list(islice(source, _AT_ONCE))
+            last = _RESOURCE(some[-1])
+            if more and _RESOURCE(more[0]) == last:
+                cut = len(some) - 1
+                while cut and _RESOURCE(some[cut - 1]) == last:
+                    cut -= 1
+                if cut:
+                    count += self._items(some[:cut], written)
+                some = yield from self._long_item(some[cut:], more, source, written, most)
+                count += 1
+            else:
+                count += self._items(some, written)
+                some = more
+            if len(written) > most:
+                raise TooLarge
+            yield
+        return written, count
+
+    def _items(self, some: Sequence[Acl], written: bytearray) -> int:
+        """Write all items of these ACLs; return how many they are."""
+        heads, principals, rules = self._parts_of(some)
+        count = len(some)
+        if not any(map(eq, heads, islice(heads, 1, None))):
+            parts = [b""] * (3 * count)
+            parts[::3], parts[1::3], parts[2::3] = heads, principals, rules
+            written += b"".join(parts)
+            return count
+        count = at = 0
+        for head, group in groupby(heads):
+            end = at + len(list(group))
+            written += head[: -len(self._one)] + self.length(end - at)
+            self._add_members(principals[at:end], rules[at:end], written)
+            written += self._end
+            at = end
+            count += 1
+        return count
+
+    def _add_members(
+        self, principals: Sequence[bytes], rules: Sequence[bytes], written: bytearray
+    ) -> None:
+        """Write ACLs without the ends of items."""
+        for principal, rule in zip(principals, rules, strict=True):
+            written += principal
+            written += rule[: len(rule) - len(self._end)]
+
+    def _parts_of(self, some: Sequence[Acl]) -> tuple[list[bytes], list[bytes], list[bytes]]:
+        """Return the three parts of each, and remember them."""
+        return (
+            self._found(self._heads_of, self._remember_heads, some),
+            self._found(self._principals_of, self._remember_principals, some),
+            self._found(self._rules_of, self._remember_rules, some),
+        )
+
+    def _found(
+        self,
+        parts_of: Callable[[Sequence[Acl]], list[bytes]],
+        remember: Callable[[Sequence[Acl]], None],
+        some: Sequence[Acl],
+    ) -> list[bytes]:
+        try:
+            return parts_of(some)
+        except KeyError:
+            if self._remembered > _MAX_REMEMBERED:
+                self._heads, self._principals, self._rules = {}, {}, {}
+                self._remembered = 0
+            remember(some)
+            return parts_of(some)
+
+    def _heads_of(self, some: Sequence[Acl]) -> list[bytes]:
+        first, last = some[0], some[-1]
+        kind = first.resource_type, first.pattern_type
+        if (last.resource_type, last.pattern_type) == kind:  # of all: they are in order
+            names = self._heads[kind]
+            return [names[acl.name] for acl in some]
+        return [self._heads[acl.resource_type, acl.pattern_type][acl.name] for acl in some]
+
+    def _remember_heads(self, some: Sequence[Acl]) -> None:
+        for acl in some:
+            names = self._heads.setdefault((acl.resource_type, acl.pattern_type), {})
+            if acl.name not in names:
+                names[acl.name] = self._counted(self._head(acl))
+
+    def _principals_of(self, some: Sequence[Acl]) -> list[bytes]:
+        if self._principal is not None:
+            return [self._principal] * len(some)
+        principals = self._principals
+        return [principals[acl.principal] for acl in some]
+
+    def _remember_principals(self, some: Sequence[Acl]) -> None:
+        for principal in {acl.principal for acl in some}:
+            if principal not in self._principals:
+                self._principals[principal] = self._counted(self._string(principal))
+
+    def _rules_of(self, some: Sequence[Acl]) -> list[bytes]:
+        rules = self._rules
+        return [rules[acl.operation][acl.permission][acl.host] for acl in some]
+
+    def _remember_rules(self, some: Sequence[Acl]) -> None:
+        for acl in some:
+            hosts = self._rules.setdefault(acl.operation, {}).setdefault(acl.permission, {})
+            if acl.host not in hosts:
+                hosts[acl.host] = self._counted(self._rule(acl))
+
+    def _counted(self, written: bytes) -> bytes:
+        self._remembered += len(written) + _COST_OF_REMEMBERING
+        return written
+
+    def _long_item(
+        self,
+        members: list[Acl],
+        more: list[Acl],
+        source: Iterator[Acl],
+        written: bytearray,
+        most: int,
+    ) -> Steps[list[Acl]]:
+        """Write one item, of a resource that has many; return the first ACLs behind it."""
+        resource = _RESOURCE(members[0])
+        rest: list[Acl] = []
+        while more and not rest:
+            same = 0
+            while same < len(more) and _RESOURCE(more[same]) == resource:
+                same += 1
+            members += more[:same]
+            rest = more[same:]
+            more = list(islice(source, _AT_ONCE - len(rest)))
+            yield
+        written += self._head(members[0])[: -len(self._one)] + self.length(len(members))
+        for at in range(0, len(members), _AT_ONCE):
+            _, principals, rules = self._parts_of(members[at : at + _AT_ONCE])
+            self._add_members(principals, rules, written)
+            if len(written) > most:
+                raise TooLarge
+            yield
+        written += self._end
+        return rest + more
+
+    def length(self, size: int) -> bytes:
+        """Return the length of an array."""
+        return self._lengths[size] if size < _FEW else write_array_length(size, self._flexible)
+
+    def _head(self, acl: Acl) -> bytes:
+        pattern = bytes((acl.pattern_type,)) if self._with_pattern_type else b""
+        return bytes((acl.resource_type,)) + self._string(acl.name) + pattern + self._one
+
+    def _rule(self, acl: Acl) -> bytes:
+        codes = bytes((acl.operation, acl.permission))
+        return self._string(acl.host) + codes + self._end + self._end
+
+    def _string(self, text: str) -> bytes:
+        encoded = text.encode()
+        if self._flexible and len(encoded) < _FEW - 1:
+            return self._lengths[len(encoded)] + encoded  # as of an array
+        return write_string(text, self._flexible)

@@ -1,0 +1,214 @@
+"""Bodies of DescribeAcls, CreateAcls and DeleteAcls responses.
+
+Written by hand, and not with schema classes, because a response may hold 100,000 ACLs: an object
+for each would cost more than the bytes, and the collector of garbage would stop the relay for it.
+What describes ACLs is written in steps, which others may run between. Tests judge the bytes by kio.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from io import BytesIO
+from typing import Any, Final
+
+from proxy.acl.model import Acl
+from proxy.acl.validation import Refusal
+from proxy.handlers.acl_resources import (
+    FIRST_FLEXIBLE,
+    FIRST_WITH_PATTERN_TYPE,
+    Resources,
+    TooLarge,
+)
+from proxy.scheduling.steps import Steps
+from proxy.wire.batch_describe import ACLS_BATCHED
+from proxy.wire.primitives import (
+    INT16,
+    INT32,
+    write_array_length,
+    write_null_string,
+    write_string,
+)
+
+Place = tuple[int, int]
+"""Where a result begins and ends."""
+
+_THROTTLE_TIME_MS: Final = INT32.pack(0)
+_NO_ERROR: Final = INT16.pack(0)
+_MIN_RESULT: Final = 2 + 1 + 5 + 1
+"""Bytes: no error, no message, the longest length of an array, no tags."""
+_STEP: Final = 1 << 17
+"""Bytes that are copied at once: some tens of microseconds."""
+_FOUND: Final = _NO_ERROR + write_string("", flexible=True)
+"""How a result without an error begins."""
+_MAX_KEPT: Final = 10_000
+_MAX_BYTES_KEPT: Final = 256
+"""Bytes. What is written once is remembered only if it takes little."""
+
+
+def describe_body(
+    api_version: int, acls: Iterable[Acl], principal: str | None = None
+) -> Steps[bytes]:
+    """Answer with ACLs, v0 to v3. `principal`: whose they all are, if it is known."""
+    flexible = api_version >= FIRST_FLEXIBLE
+    resources, count = yield from Resources(api_version).write(acls, principal)
+    head = _THROTTLE_TIME_MS + _NO_ERROR + write_string("", flexible)
+    end = b"\0" if flexible else b""
+    return b"".join((head, write_array_length(count, flexible), resources, end))
+
+
+class DescribeBatch:
+    """The body of a DescribeAcls v4 response in the making: one result after the other.
+
+    All results take `most_bytes` at most, and the refusals that follow.
+    """
+
+    def __init__(self, count: int, *, most_bytes: int) -> None:
+        self._resources = Resources(ACLS_BATCHED)
+        self._out = BytesIO()
+        self._out.write(_THROTTLE_TIME_MS + write_array_length(count, flexible=True))
+        self._most = self._out.tell() + most_bytes
+
+    def add(self, acls: Iterable[Acl], principal: str | None) -> Steps[Place | None]:
+        """Add a result; return where it is, or None: it would be too much, and is not added.
+
+        `principal`: whose ACLs they all are, if it is known.
+        """
+        start = self._out.tell()
+        most = self._most - start - _MIN_RESULT
+        try:
+            resources, count = yield from self._resources.write(acls, principal, most)
+        except TooLarge:
+            return None
+        head = _FOUND + self._resources.length(count)
+        if start + len(head) + len(resources) + 1 > self._most:
+            return None
+        if len(resources) <= _STEP:
+            self._out.write(b"".join((head, resources, b"\0")))
+            return start, self._out.tell()
+        self._out.write(head)
+        with memoryview(resources) as view:
+            for at in range(0, len(view), _STEP):
+                self._out.write(view[at : at + _STEP])
+                yield
+        self._out.write(b"\0")
+        return start, self._out.tell()
+
+    def repeat(self, place: Place) -> Steps[bool]:
+        """Add a result that is there already once more; False: it would be too much."""
+        start, end = place
+        at = self._out.tell()
+        if at + end - start > self._most:
+            return False
+        while start < end:
+            self._out.seek(start)
+            piece = self._out.read(min(_STEP, end - start))
+            self._out.seek(at)
+            at += self._out.write(piece)
+            start += len(piece)
+            yield
+        return True
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Add an error in place of a result."""
+        self._out.write(_error(refusal, flexible=True) + write_array_length(0, True) + b"\0")
+
+    def body(self) -> bytes:
+        """Return the whole."""
+        self._out.write(b"\0")
+        return self._out.getvalue()
+
+
+def batch_refusal(count: int, refusal: Refusal) -> bytes:
+    """Answer all filters of DescribeAcls v4 alike."""
+    return _all_alike(ACLS_BATCHED, count, refusal, with_message=True, matches=True)
+
+
+def describe_refusal(api_version: int, refusal: Refusal) -> bytes:
+    """Answer with an error."""
+    flexible = api_version >= FIRST_FLEXIBLE
+    nothing = write_array_length(0, flexible) + (b"\0" if flexible else b"")
+    return _THROTTLE_TIME_MS + _error(refusal, flexible) + nothing
+
+
+def create_body(api_version: int, results: Sequence[Refusal | None]) -> bytes:
+    """Answer each creation; None: it is done."""
+    flexible = api_version >= FIRST_FLEXIBLE
+    end = b"\0" if flexible else b""
+    done = _NO_ERROR + write_string("", flexible) + end
+    items = [_error(one, flexible) + end if one else done for one in results]
+    return _items(items, len(items), flexible)
+
+
+def delete_body(api_version: int, results: Sequence[Refusal | Sequence[Acl]]) -> bytes:
+    """Answer each filter with the ACLs that it found, all of which are deleted, or an error."""
+    flexible = api_version >= FIRST_FLEXIBLE
+    string = _strings(flexible)
+    end = b"\0" if flexible else b""
+    no_error = _NO_ERROR + write_null_string(flexible)
+    items = bytearray()
+    for result in results:
+        if isinstance(result, Refusal):
+            items += _error(result, flexible) + write_array_length(0, flexible) + end
+            continue
+        items += no_error + write_array_length(len(result), flexible)
+        for acl in result:
+            items += no_error
+            items.append(acl.resource_type)
+            items += string[acl.name]
+            if api_version >= FIRST_WITH_PATTERN_TYPE:
+                items.append(acl.pattern_type)
+            items += string[acl.principal] + string[acl.host]
+            items += bytes((acl.operation, acl.permission)) + end
+        items += end
+    return _items((items,), len(results), flexible)
+
+
+def create_refusal(api_version: int, count: int, refusal: Refusal, *, with_message: bool) -> bytes:
+    """Answer all creations alike. `with_message`: it is repeated for each."""
+    return _all_alike(api_version, count, refusal, with_message, matches=False)
+
+
+def delete_refusal(api_version: int, count: int, refusal: Refusal, *, with_message: bool) -> bytes:
+    """Answer all filters alike. `with_message`: it is repeated for each."""
+    return _all_alike(api_version, count, refusal, with_message, matches=True)
+
+
+def _all_alike(
+    api_version: int, count: int, refusal: Refusal, with_message: bool, *, matches: bool
+) -> bytes:
+    flexible = api_version >= FIRST_FLEXIBLE
+    item = _error(refusal, flexible, with_message=with_message)
+    if matches:
+        item += write_array_length(0, flexible)
+    if flexible:
+        item += b"\0"
+    return _items((item * count,), count, flexible)
+
+
+def _items(items: Iterable[bytes | bytearray], count: int, flexible: bool) -> bytes:
+    head = _THROTTLE_TIME_MS + write_array_length(count, flexible)
+    return b"".join((head, *items, b"\0" if flexible else b""))
+
+
+def _error(refusal: Refusal, flexible: bool, *, with_message: bool = True) -> bytes:
+    text = write_string(refusal.message, flexible) if with_message else write_null_string(flexible)
+    return INT16.pack(refusal.code) + text
+
+
+class _Kept(dict[Any, bytes]):
+    """What was written: the same principals, hosts and names come again and again."""
+
+    def __init__(self, write: Callable[[Any], bytes]) -> None:
+        super().__init__()
+        self._write = write
+
+    def __missing__(self, key: Any) -> bytes:
+        written = self._write(key)
+        if len(self) >= _MAX_KEPT:
+            self.clear()
+        if len(written) <= _MAX_BYTES_KEPT:
+            self[key] = written
+        return written
+
+
+def _strings(flexible: bool) -> _Kept:
+    return _Kept(partial(write_string, flexible=flexible))

@@ -1,0 +1,222 @@
+"""DescribeAcls, CreateAcls and DeleteAcls v0 to v3 (KIP-140, KIP-290), from the store.
+
+What DescribeAcls v4 is asked goes to `proxy.handlers.acl_batch`.
+
+Answers are Kafka's, seen on a running Kafka 4.1, down to its sentences. Deliberate differences:
+
+- The code 0 (UNKNOWN) is INVALID_REQUEST for its item, as unknown codes are; Kafka closes.
+- ANY and MATCH in a creation are INVALID_REQUEST for their item; Kafka fails the whole request.
+- A denial is told in one sentence; Kafka's prints the server's own objects.
+- The filters of one DeleteAcls may cause so much work and no more: see the constants.
+
+Pure but for the store, whose writes wait for the disk; large requests take long: call `begin` in a
+thread. Nothing in it holds Python's lock for long: no large sort, few objects.
+"""
+
+from collections.abc import Sequence
+from sys import maxsize
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from proxy.acl.index import AclIndex
+from proxy.acl.model import Acl, AclFilter
+from proxy.acl.search import find_in_steps
+from proxy.acl.validation import (
+    DISABLED,
+    DISABLED_TO_DESCRIBE,
+    UNAUTHORIZED,
+    Refusal,
+    acl_refusal,
+    filter_refusal,
+    invalid,
+)
+from proxy.errors import ClientFault
+from proxy.handlers import acl_batch, acl_responses
+from proxy.handlers.acl_changes import Acls
+from proxy.handlers.acl_requests import acl_filter, acl_of, describe_refusal
+from proxy.handlers.acl_resources import FIRST_FLEXIBLE
+from proxy.scheduling.steps import Steps, finish
+from proxy.store.interface import StoreError, refusal_of
+from proxy.wire.acl_v0 import request_type
+from proxy.wire.batch_describe import ACLS_BATCHED
+from proxy.wire.codec import decode
+from proxy.wire.primitives import Malformed, array_length
+
+DESCRIBE_ACLS: Final = 29
+CREATE_ACLS: Final = 30
+DELETE_ACLS: Final = 31
+
+MAX_ITEMS: Final = 10_000
+"""Creations, filters, or ACLs deleted by one request: Kafka's limit of records per operation
+(`QuorumController.MAX_RECORDS_PER_USER_OP`)."""
+MAX_REPORTED: Final = 100_000
+"""Matches in one DeleteAcls response, where each of several filters reports what it finds."""
+MAX_SEARCHES: Final = 100
+"""Filters of one DeleteAcls that name no resource, so that very many ACLs must be looked at."""
+
+_TOO_LARGE: Final = Refusal(
+    ErrorCode.policy_violation, "Unable to perform excessively large batch operation."
+)
+_TOO_MANY_DELETED: Final = invalid(
+    f"Cannot remove more than {MAX_ITEMS} acls in a single delete operation."
+)
+
+
+def answer(
+    api_key: int,
+    api_version: int,
+    body: bytes,
+    acls: Acls | None,
+    *,
+    may_describe: bool,
+    may_alter: bool,
+) -> bytes:
+    """Answer a request of one of the three APIs, from body to body.
+
+    `acls`: None if the authorizer is off. `may_describe`, `may_alter`: whether the principal may
+    Describe, and Alter, the cluster. Raises ClientFault, and StoreError for what only reads; then
+    nothing was done. What was done is in force in this process when it returns.
+    """
+    begun = begin(api_key, api_version, body, acls, may_describe=may_describe, may_alter=may_alter)
+    return begun if isinstance(begun, bytes) else finish(begun)
+
+
+def begin(
+    api_key: int,
+    api_version: int,
+    body: bytes,
+    acls: Acls | None,
+    *,
+    may_describe: bool,
+    may_alter: bool,
+) -> bytes | Steps[bytes]:
+    """Do what `answer` does as far as it needs the store; the rest are steps.
+
+    They raise nothing, and may be run on another thread.
+    """
+    try:
+        if api_key == DESCRIBE_ACLS:
+            return _describe(api_version, body, acls, authorized=may_describe)
+        if api_key == CREATE_ACLS:
+            return _create(api_version, body, acls, authorized=may_alter)
+        assert api_key == DELETE_ACLS
+        return _delete(api_version, body, acls, authorized=may_alter)
+    except Malformed as error:
+        raise ClientFault("the request does not parse") from error
+
+
+def _describe(
+    api_version: int, body: bytes, acls: Acls | None, *, authorized: bool
+) -> bytes | Steps[bytes]:
+    if api_version >= ACLS_BATCHED:
+        return acl_batch.begin(body, acls, authorized=authorized)
+    asked = decode(request_type(DESCRIBE_ACLS, api_version), body)
+    if acls is None:
+        return acl_responses.describe_refusal(api_version, DISABLED_TO_DESCRIBE)
+    if not authorized:
+        return acl_responses.describe_refusal(api_version, UNAUTHORIZED)
+    if refusal := describe_refusal(asked, api_version):
+        return acl_responses.describe_refusal(api_version, refusal)
+    wanted = acl_filter(asked, api_version)
+    if filter_refusal(wanted):  # a code of a later Kafka, of which there can be no ACLs
+        return acl_responses.describe_body(api_version, ())
+    return _described(api_version, wanted, acls.current())
+
+
+def _described(api_version: int, wanted: AclFilter, index: AclIndex) -> Steps[bytes]:
+    [found] = yield from find_in_steps(index, [wanted], maxsize)
+    return (yield from acl_responses.describe_body(api_version, found, wanted.principal))
+
+
+def _create(api_version: int, body: bytes, acls: Acls | None, *, authorized: bool) -> bytes:
+    count = _item_count(api_version, body)
+    if refusal := _refusal_of_all(count, acls, authorized=authorized):
+        return acl_responses.create_refusal(
+            api_version, count, refusal, with_message=count <= MAX_ITEMS
+        )
+    assert acls is not None
+    request = decode(request_type(CREATE_ACLS, api_version), body)
+    wanted = [acl_of(creation, api_version) for creation in request.creations]
+    results = [acl_refusal(acl) for acl in wanted]
+    accepted = [acl for acl, wrong in zip(wanted, results, strict=True) if wrong is None]
+    if accepted and (refusal := acls.create(accepted)):
+        results = [wrong or refusal for wrong in results]
+    return acl_responses.create_body(api_version, results)
+
+
+def _delete(api_version: int, body: bytes, acls: Acls | None, *, authorized: bool) -> bytes:
+    count = _item_count(api_version, body)
+    if refusal := _refusal_of_all(count, acls, authorized=authorized):
+        return acl_responses.delete_refusal(
+            api_version, count, refusal, with_message=count <= MAX_ITEMS
+        )
+    assert acls is not None
+    request = decode(request_type(DELETE_ACLS, api_version), body)
+    try:
+        deletion = _Deletion(acls.current())
+    except StoreError as problem:
+        refusal = Refusal(*refusal_of(problem))
+        return acl_responses.delete_refusal(api_version, count, refusal, with_message=True)
+    results = [deletion.result(acl_filter(asked, api_version)) for asked in request.filters]
+    if deletion.found and (refusal := acls.delete(deletion.found)):
+        results = [
+            refusal if found and not isinstance(found, Refusal) else found for found in results
+        ]
+    return acl_responses.delete_body(api_version, results)
+
+
+def _item_count(api_version: int, body: bytes) -> int:
+    """Return how many items follow, before anything is made of them. Raises Malformed."""
+    count, position = array_length(body, 0, api_version >= FIRST_FLEXIBLE)
+    if count * _MIN_ITEM_SIZE > len(body) - position:
+        raise Malformed("more items than bytes for them")
+    return count
+
+
+_MIN_ITEM_SIZE: Final = 7
+"""Bytes: three codes, and three strings of at least a byte, and the end of a flexible item."""
+
+
+def _refusal_of_all(count: int, acls: Acls | None, *, authorized: bool) -> Refusal | None:
+    if acls is None:
+        return DISABLED
+    if not authorized:
+        return UNAUTHORIZED
+    return _TOO_LARGE if count > MAX_ITEMS else None
+
+
+class _Deletion:
+    """The filters of one request, each judged by the ACLs as they were before it."""
+
+    def __init__(self, index: AclIndex) -> None:
+        self._index = index
+        self._reported = 0
+        self._searches = 0
+        self._results: dict[AclFilter, Refusal | Sequence[Acl]] = {}
+        self.found: dict[Acl, None] = {}
+        """What is to be deleted."""
+
+    def result(self, wanted: AclFilter) -> Refusal | Sequence[Acl]:
+        """Return what the filter finds, or why it is not applied."""
+        if refusal := filter_refusal(wanted):
+            return refusal
+        result = self._results.get(wanted)
+        if result is None:
+            result = self._results[wanted] = self._search(wanted)
+        if isinstance(result, Refusal):
+            return result
+        if self._reported + len(result) > MAX_REPORTED:
+            return _TOO_LARGE
+        self._reported += len(result)
+        self.found |= dict.fromkeys(result)
+        return result
+
+    def _search(self, wanted: AclFilter) -> Refusal | Sequence[Acl]:
+        if wanted.name is None:
+            self._searches += 1
+            if self._searches > MAX_SEARCHES:
+                return _TOO_LARGE
+        matches = tuple(self._index.matching(wanted))
+        more = sum(acl not in self.found for acl in matches)
+        return matches if len(self.found) + more <= MAX_ITEMS else _TOO_MANY_DELETED

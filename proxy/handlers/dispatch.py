@@ -1,0 +1,56 @@
+"""Answers that need the store: ACLs, quotas, SCRAM credentials; called off the event loop."""
+
+from time import thread_time_ns
+from typing import Final
+
+from proxy.connection.commands import AnswerFromStore
+from proxy.handlers.acl_changes import Acls
+from proxy.scheduling.steps import Steps
+from proxy.store import Store, UserStore
+from proxy.wire.apis import (
+    ACL_APIS,
+    ALTER_CLIENT_QUOTAS,
+    ALTER_USER_SCRAM_CREDENTIALS,
+    CREATE_ACLS,
+    DELETE_ACLS,
+    QUOTA_APIS,
+)
+
+CHANGES: Final = frozenset(
+    {CREATE_ACLS, DELETE_ACLS, ALTER_CLIENT_QUOTAS, ALTER_USER_SCRAM_CREDENTIALS}
+)
+"""Those that change the store."""
+
+
+def ask(
+    question: AnswerFromStore, store: Store, users: UserStore, acls: Acls | None
+) -> bytes | Steps[bytes]:
+    """Return the body of the answer, or what is left to do for it, which needs no store.
+
+    `acls`: None if there is no authorizer. Raises ClientFault if the request does not parse, or
+    is larger than any that is served, and StoreError if what was asked cannot be read; a change
+    that cannot be made is answered with an error for each item.
+    """
+    # with 16 MiB of schemas, which most workers never need
+    from proxy.handlers import acls as acl_api
+    from proxy.handlers import quotas as quota_api
+    from proxy.handlers import scram_users
+
+    request, authorized = question.request, question.authorized
+    key, version, body = request.api_key, request.api_version, request.body
+    if key in ACL_APIS:
+        return acl_api.begin(
+            key, version, body, acls, may_describe=authorized, may_alter=authorized
+        )
+    if key in QUOTA_APIS:
+        return quota_api.answer(key, version, body, store, authorized=authorized)
+    return scram_users.answer(key, body, users, authorized=authorized)
+
+
+def timed_ask(
+    question: AnswerFromStore, store: Store, users: UserStore, acls: Acls | None
+) -> tuple[bytes | Steps[bytes], int]:
+    """Do what `ask` does; return the time (ns) of this thread, too, without what it waited for."""
+    began = thread_time_ns()
+    answer = ask(question, store, users, acls)
+    return answer, thread_time_ns() - began

@@ -1,0 +1,207 @@
+"""DescribeClientQuotas v2 (KIP-888): the answers to many filters at once, from the store.
+
+- Each filter has the result that it would have had alone, in v1, its own error included.
+- Without the right, each filter is refused: a response has no error of its own.
+- A request that does not parse, whose list of filters is null, or that has more than `MAX_FILTERS`
+  (or `MAX_ITEMS` in all) is answered with a single result, INVALID_REQUEST, and the connection
+  lives on.
+- Results come in the order of the filters until they would exceed `MAX_RESULT_BYTES`. The filter
+  with which they would, and all behind it, have POLICY_VIOLATION; a client asks for them again.
+
+The quotas are gone through once. Filters are sorted by the types that they name, and which of them
+by name, and lie in a table under these names: an entity asks each of the few tables once.
+
+Call it in a thread, as `proxy.handlers.quotas`: nothing in it holds Python's lock for long.
+"""
+
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from io import BytesIO
+from operator import itemgetter
+from sys import maxsize
+from typing import Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import f64
+
+from proxy.handlers.quota_requests import UNAUTHORIZED, Filter, QuotaRefusal, filter_of
+from proxy.quota.model import Default, EntityType, QuotaEntity, Quotas
+from proxy.quota.store import QuotaStore
+from proxy.wire.batch_describe import (
+    MAX_FILTERS,
+    MAX_RESULT_BYTES,
+    DescribeClientQuotasFilter,
+    DescribeClientQuotasRequest,
+    EntityData,
+    EntryData,
+    ValueData,
+    quota_filter_count,
+)
+from proxy.wire.codec import decode_bounded, encode
+from proxy.wire.primitives import (
+    INT16,
+    INT32,
+    MAX_SENTENCE,
+    Malformed,
+    write_array_length,
+    write_null_string,
+    write_string,
+)
+
+MAX_ITEMS: Final = 3 * MAX_FILTERS
+"""Filters, their components, tagged fields: as many filters of two components as there may be."""
+_RUN: Final = 1_000
+"""Entities that are sorted at once: less than a millisecond."""
+_NO_ERROR: Final = INT16.pack(0) + write_string("", flexible=True)
+_NULL_ENTRIES: Final = b"\0"
+_TAGS: Final = b"\0"
+_MIN_RESULT: Final = len(_NO_ERROR) + 5 + len(_TAGS)
+"""Bytes, with the longest length of an array."""
+_HEAD: Final = INT32.pack(0)
+"""No throttle time."""
+
+
+def answer(
+    body: bytes, store: QuotaStore, *, authorized: bool, most_bytes: int = MAX_RESULT_BYTES
+) -> bytes:
+    """Answer a request, from body to body. `authorized`: may the principal do DescribeConfigs on
+    the cluster? Raises StoreError.
+    """
+    try:
+        count = quota_filter_count(body)
+        if count > MAX_FILTERS:
+            return _all_alike(1, _refused(ErrorCode.invalid_request, _TOO_MANY))
+        if not authorized:
+            return _all_alike(count, _refused(UNAUTHORIZED[0], None))
+        request = decode_bounded(
+            DescribeClientQuotasRequest, body, most_bytes=maxsize, max_values=MAX_ITEMS
+        )
+    except Malformed:
+        return _all_alike(1, _refused(ErrorCode.invalid_request, "The request cannot be read."))
+    return _described(request, store.quota_snapshot().quotas, most_bytes)
+
+
+_TOO_MANY: Final = f"More than {MAX_FILTERS} filters."
+
+
+def _all_alike(count: int, result: bytes) -> bytes:
+    return _HEAD + write_array_length(count, flexible=True) + result * count + _TAGS
+
+
+def _refused(code: ErrorCode, message: str | None) -> bytes:
+    told = write_null_string(True) if message is None else write_string(message, True)
+    return INT16.pack(code) + told + _NULL_ENTRIES + _TAGS
+
+
+def sentence(refusal: QuotaRefusal) -> str:
+    """Return the sentence of a refusal, ended where it would be too long to be written."""
+    return refusal.message[:MAX_SENTENCE]
+
+
+def _described(request: DescribeClientQuotasRequest, quotas: Quotas, most_bytes: int) -> bytes:
+    wanted: dict[DescribeClientQuotasFilter, Filter | QuotaRefusal] = {}
+    for asked in request.filters:
+        if asked not in wanted:
+            try:
+                wanted[asked] = filter_of(asked.components, strict=request.strict)
+            except QuotaRefusal as refusal:
+                wanted[asked] = refusal
+    filters = {asked: one for asked, one in wanted.items() if isinstance(one, Filter)}
+    results = _find_each(quotas, list(filters.values()), most_bytes)
+    found = dict(zip(filters, results, strict=False))  # without those that cannot fit
+    too_large = _refused(
+        ErrorCode.policy_violation,
+        f"The results would take more than {most_bytes} bytes. Ask for fewer at once.",
+    )
+    made = BytesIO()
+    made.write(_HEAD + write_array_length(len(request.filters), flexible=True))
+    left = most_bytes
+    for asked in request.filters:
+        one = wanted[asked]
+        if isinstance(one, QuotaRefusal):
+            made.write(_refused(one.code, sentence(one)))
+            continue
+        entries = found.get(asked)
+        size = most_bytes if entries is None else sum(map(len, entries))
+        left -= _MIN_RESULT + size
+        if entries is None or left < 0:
+            left = -1  # for all behind it too
+            made.write(too_large)
+            continue
+        made.write(_NO_ERROR + write_array_length(len(entries), flexible=True))
+        made.writelines(entries)
+        made.write(_TAGS)
+    made.write(_TAGS)
+    return made.getvalue()
+
+
+class _Kind(NamedTuple):
+    """What filters have in common that lie in one table."""
+
+    named: frozenset[EntityType]
+    """The types that an entity must have."""
+    exact: tuple[EntityType, ...]
+    """Those of them of which the filters say which it must be."""
+
+
+_Tables = dict[_Kind, dict[tuple[str | Default, ...], list[int]]]
+
+
+def _find_each(quotas: Quotas, filters: Sequence[Filter], most: int) -> list[list[bytes]]:
+    """Return the entries that each filter finds, in the order of their entities.
+
+    The list ends before the first filter with which they would take more than `most` bytes.
+    """
+    tables = _tables(filters)
+    strict = any(one.strict for one in filters)
+    found: list[list[bytes]] = [[] for _ in filters]
+    for entity in _in_order(quotas):
+        entry = b""
+        for number in _finders(tables, dict(entity.parts()), strict):
+            if number >= len(found):
+                continue
+            entry = entry or _entry(entity, quotas)
+            found[number].append(entry)
+            most -= len(entry)
+            while most < 0:
+                most += sum(map(len, found.pop()))
+    return found
+
+
+def _tables(filters: Sequence[Filter]) -> _Tables:
+    tables: _Tables = {}
+    for number, one in enumerate(filters):
+        if one.strict and not one.names:
+            continue  # finds nothing, as in Kafka
+        exact = {kind: name for kind in EntityType if (name := one.names.get(kind)) is not None}
+        table = tables.setdefault(_Kind(frozenset(one.names), tuple(exact)), {})
+        table.setdefault(tuple(exact.values()), []).append(number)
+    return tables
+
+
+def _finders(
+    tables: _Tables, parts: dict[EntityType, str | Default], strict: bool
+) -> Iterator[int]:
+    """Yield which filters find an entity."""
+    for kind, table in tables.items():
+        if kind.named == parts.keys() if strict else kind.named <= parts.keys():
+            yield from table.get(tuple(parts[one] for one in kind.exact), ())
+
+
+def _in_order(quotas: Quotas) -> Iterator[QuotaEntity]:
+    """Yield the entities by their paths, sorted in steps: `sorted` would let nobody else run."""
+    paths = [(entity.path, entity) for entity in quotas]
+    runs = [sorted(paths[at : at + _RUN], key=itemgetter(0)) for at in range(0, len(paths), _RUN)]
+    for _, entity in merge(*runs, key=itemgetter(0)):
+        yield entity
+
+
+def _entry(entity: QuotaEntity, quotas: Quotas) -> bytes:
+    parts = (
+        EntityData(entity_type=kind.value, entity_name=None if isinstance(name, Default) else name)
+        for kind, name in entity.parts()
+    )
+    values = (
+        ValueData(key=key.value, value=f64(value)) for key, value in sorted(quotas[entity].items())
+    )
+    return encode(EntryData(entity=tuple(parts), values=tuple(values)))

@@ -1,0 +1,85 @@
+"""Filters of DescribeClientQuotas (KIP-546), v0 to v2, with Kafka 4.1's checks."""
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from proxy.quota.model import DEFAULT, Default, EntityType, QuotaEntity
+
+
+class QuotaRefusal(Exception):
+    """Why something is not done."""
+
+    def __init__(self, message: str, code: ErrorCode = ErrorCode.invalid_request) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+
+
+UNAUTHORIZED: Final = (ErrorCode.cluster_authorization_failed, "Cluster authorization failed.")
+
+
+class Filter(NamedTuple):
+    """What entities must be made of: a name, the default, or whatever (None)."""
+
+    names: dict[EntityType, str | Default | None]
+    strict: bool
+
+    def matches(self, entity: QuotaEntity) -> bool:
+        """Whether the entity is among what is asked for."""
+        parts = dict(entity.parts())
+        if self.strict and parts.keys() != self.names.keys():
+            return False
+        return all(
+            kind in parts and wanted in (None, parts[kind]) for kind, wanted in self.names.items()
+        )
+
+
+def filter_of(components: Iterable[Any], *, strict: bool) -> Filter:
+    """Return what a client asks for. Raises Refusal."""
+    names: dict[EntityType, str | Default | None] = {}
+    for component in components:
+        kind = _entity_type(component.entity_type)
+        if kind in names:
+            raise QuotaRefusal(f"Entity type {kind} cannot appear more than once in the filter.")
+        names[kind] = _match(component)
+    if EntityType.IP in names and len(names) > 1:
+        raise QuotaRefusal(
+            "Invalid entity filter component combination. IP filter component should not be used"
+            " with user or clientId filter component."
+        )
+    return Filter(names, strict)
+
+
+def _entity_type(name: str) -> EntityType:
+    if not name:
+        raise QuotaRefusal("Invalid empty entity type.")
+    try:
+        return EntityType(name)
+    except ValueError:
+        raise QuotaRefusal(
+            f"Unsupported entity type {name}", ErrorCode.unsupported_version
+        ) from None
+
+
+def _match(component: Any) -> str | Default | None:
+    match component.match_type, component.match:
+        case 0, str(name):
+            return name
+        case 0, _:
+            raise QuotaRefusal("Request specified MATCH_TYPE_EXACT, but set match string to null.")
+        case 1, None:
+            return DEFAULT
+        case 1, _:
+            raise QuotaRefusal(
+                "Request specified MATCH_TYPE_DEFAULT, but also specified a match string."
+            )
+        case 2, None:
+            return None
+        case 2, _:
+            raise QuotaRefusal(
+                "Request specified MATCH_TYPE_SPECIFIED, but also specified a match string."
+            )
+        case unknown, _:
+            raise QuotaRefusal(f"Unknown match type {unknown}")

@@ -1,0 +1,226 @@
+"""DescribeClientQuotas and AlterClientQuotas v0-v1 (KIP-546), from the store.
+
+What DescribeClientQuotas v2 is asked goes to `proxy.handlers.quota_batch`.
+
+Answers are Kafka's, seen on a running Kafka 4.1. Deliberate differences:
+
+- Entities and keys come in order; Kafka's hash order means nothing.
+- The same entity type twice in one entity is INVALID_REQUEST; Kafka takes the last one.
+- NaN and infinity are INVALID_REQUEST; Kafka stores them.
+- An ip entity is an address; Kafka resolves host names while the request waits.
+- Sentences do not print the server's own objects, and end where Kafka could not write them.
+- A request may be so large and no larger: see the constants.
+
+Pure but for the store, whose writes wait for the disk: call `answer` in a thread.
+"""
+
+import datetime
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i32Timedelta
+
+from proxy.errors import ClientFault
+from proxy.handlers import quota_batch
+from proxy.handlers.quota_batch import sentence
+from proxy.handlers.quota_requests import UNAUTHORIZED, Filter, QuotaRefusal, filter_of
+from proxy.quota.model import (
+    DEFAULT,
+    BadEntity,
+    Default,
+    EntityType,
+    QuotaEntity,
+    QuotaKey,
+    Quotas,
+    key_of,
+    value_problem,
+)
+from proxy.quota.store import QuotaStore
+from proxy.store.interface import StoreError, refusal_of
+from proxy.wire.apis import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
+from proxy.wire.batch_describe import QUOTAS_BATCHED
+from proxy.wire.codec import decode_bounded, encode, request_type, response_type
+from proxy.wire.primitives import Malformed
+
+# kio has a class per version, which are alike: `Any` is the honest type of what they make.
+Entity = Any
+
+MAX_ITEMS: Final = 40_000
+"""Entries, parts of their entities, their changes, components of a filter, tagged fields: 10,000
+quotas of users with their client ids, one by one. Kafka takes no more changes in one operation
+(`QuorumController.MAX_RECORDS_PER_USER_OP`). Each takes up to a KiB of memory, its answer included.
+"""
+MAX_BYTES: Final = 2_097_152
+"""Of a request: 10,000 such quotas, with names of thirty bytes, take half of it. In memory, a name
+can take four times what it takes in the request."""
+
+_NOT_THROTTLED: Final = i32Timedelta.parse(datetime.timedelta())
+
+
+def answer(
+    api_key: int, api_version: int, body: bytes, store: QuotaStore, *, authorized: bool
+) -> bytes:
+    """Answer a request of either API, from body to body. Raises ClientFault.
+
+    `authorized`: may the principal do DescribeConfigs, or AlterConfigs, on the cluster?
+    """
+    if api_key == DESCRIBE_CLIENT_QUOTAS and api_version >= QUOTAS_BATCHED:
+        return quota_batch.answer(body, store, authorized=authorized)
+    if api_key == DESCRIBE_CLIENT_QUOTAS and not authorized:  # whatever it asks for
+        return encode(_undescribed(api_version, UNAUTHORIZED[0], None))
+    try:
+        request = decode_bounded(
+            request_type(api_key, api_version),
+            body,
+            most_bytes=MAX_BYTES,
+            max_values=MAX_ITEMS,
+        )
+    except Malformed as error:
+        raise ClientFault("the request does not parse") from error
+    if api_key == ALTER_CLIENT_QUOTAS:
+        return encode(_alter(request, api_version, store, authorized))
+    return encode(_describe(request, api_version, store))
+
+
+# ---------------------------------------------------------------------- Describe
+
+
+def _describe(request: Entity, api_version: int, store: QuotaStore) -> Entity:
+    try:
+        wanted = filter_of(request.components, strict=request.strict)
+    except QuotaRefusal as refusal:
+        return _undescribed(api_version, refusal.code, sentence(refusal))
+    schema = _schema(DESCRIBE_CLIENT_QUOTAS, api_version)
+    return schema.DescribeClientQuotasResponse(
+        throttle_time=_NOT_THROTTLED,
+        error_code=ErrorCode.none,
+        error_message="",
+        entries=_entries(store.quota_snapshot().quotas, wanted, schema),
+    )
+
+
+def _undescribed(api_version: int, code: ErrorCode, message: str | None) -> Entity:
+    """Make the answer without entries; without a right Kafka leaves the generic sentence out."""
+    return _schema(DESCRIBE_CLIENT_QUOTAS, api_version).DescribeClientQuotasResponse(
+        throttle_time=_NOT_THROTTLED, error_code=code, error_message=message, entries=None
+    )
+
+
+def _entries(quotas: Quotas, wanted: Filter, schema: Any) -> tuple[Entity, ...]:
+    if wanted.strict and not wanted.names:
+        return ()
+    found = sorted((e for e in quotas if wanted.matches(e)), key=lambda entity: entity.path)
+    return tuple(
+        schema.EntryData(
+            entity=tuple(
+                schema.EntityData(
+                    entity_type=kind.value, entity_name=None if isinstance(name, Default) else name
+                )
+                for kind, name in entity.parts()
+            ),
+            values=tuple(
+                schema.ValueData(key=key.value, value=value)
+                for key, value in sorted(quotas[entity].items())
+            ),
+        )
+        for entity in found
+    )
+
+
+# ---------------------------------------------------------------------- Alter
+
+
+_Key = frozenset[tuple[str, str | None]]
+"""An entity as a request names it, right or wrong."""
+
+
+def _alter(request: Entity, api_version: int, store: QuotaStore, authorized: bool) -> Entity:
+    schema = _schema(ALTER_CLIENT_QUOTAS, api_version)
+    if not authorized:
+        denied = (_altered(schema, entry.entity, *UNAUTHORIZED) for entry in request.entries)
+        return _all_altered(schema, denied)
+    outcomes: dict[_Key, tuple[Sequence[Entity], QuotaRefusal | None]] = {}
+    changes: dict[QuotaEntity, dict[QuotaKey, float | None]] = {}
+    for entry in request.entries:
+        key = frozenset((part.entity_type, part.entity_name) for part in entry.entity)
+        if key in outcomes:
+            # the first of them is applied all the same, as in Kafka
+            outcomes[key] = entry.entity, QuotaRefusal("Ignoring duplicate entity")
+            continue
+        try:
+            changes[_entity(entry.entity)] = _operations(_entity(entry.entity), entry.ops)
+            outcomes[key] = entry.entity, None
+        except QuotaRefusal as refusal:
+            outcomes[key] = entry.entity, refusal
+    if changes and not request.validate_only:
+        try:
+            store.alter_quotas(changes)
+        except StoreError as problem:
+            code, why = refusal_of(problem)
+            undone = QuotaRefusal(why, code)
+            outcomes = {key: (parts, known or undone) for key, (parts, known) in outcomes.items()}
+    return _all_altered(
+        schema,
+        (
+            _altered(schema, parts, refusal.code, sentence(refusal))
+            if refusal
+            else _altered(schema, parts, ErrorCode.none, None)
+            for parts, refusal in outcomes.values()
+        ),
+    )
+
+
+def _entity(parts: Sequence[Entity]) -> QuotaEntity:
+    named: dict[EntityType, str | Default] = {}
+    for part in parts:
+        try:
+            kind = EntityType(part.entity_type)
+        except ValueError:
+            raise QuotaRefusal(f"Unhandled client quota entity type: {part.entity_type}") from None
+        if kind in named:
+            raise QuotaRefusal(f"Invalid client quota entity, duplicate entity entry {kind}")
+        named[kind] = DEFAULT if part.entity_name is None else part.entity_name
+    try:
+        return QuotaEntity.of(named)
+    except BadEntity as bad:
+        raise QuotaRefusal(str(bad)) from None
+
+
+def _operations(entity: QuotaEntity, ops: Iterable[Entity]) -> dict[QuotaKey, float | None]:
+    seen: set[str] = set()
+    changes: dict[QuotaKey, float | None] = {}
+    for op in ops:
+        if op.key in seen:
+            raise QuotaRefusal(f"Duplicate quota key {op.key}")
+        seen.add(op.key)
+        key = key_of(entity, op.key)
+        if key is None:
+            if op.remove:
+                continue  # nobody has it: as removed as can be, says Kafka
+            raise QuotaRefusal(f"Invalid configuration key {op.key}")
+        if not op.remove and (problem := value_problem(key, op.value)):
+            raise QuotaRefusal(problem)
+        changes[key] = None if op.remove else op.value
+    return changes
+
+
+def _altered(schema: Any, parts: Sequence[Entity], code: ErrorCode, message: str | None) -> Entity:
+    return schema.EntryData(
+        error_code=code,
+        error_message=message,
+        entity=tuple(
+            schema.EntityData(entity_type=part.entity_type, entity_name=part.entity_name)
+            for part in parts
+        ),
+    )
+
+
+def _all_altered(schema: Any, entries: Iterable[Entity]) -> Entity:
+    return schema.AlterClientQuotasResponse(throttle_time=_NOT_THROTTLED, entries=tuple(entries))
+
+
+def _schema(api_key: int, api_version: int) -> Any:
+    """Return kio's module of a response, which holds the classes of its parts too."""
+    return sys.modules[response_type(api_key, api_version).__module__]

@@ -1,0 +1,269 @@
+"""DescribeUserScramCredentials and AlterUserScramCredentials v0 (KIP-554), from the store.
+
+Answers are Kafka's, seen on a running Kafka 4.1, down to its sentences. Deliberate differences:
+
+- Users and mechanisms come in order; Kafka's hash order means nothing.
+- A null list of users without authorization is answered; Kafka 4.1 never answers it.
+- An empty salted password is UNACCEPTABLE_CREDENTIAL; Kafka says UNKNOWN_SERVER_ERROR.
+- An empty salt is UNACCEPTABLE_CREDENTIAL; Kafka keeps it, and nobody can log in with it.
+- A denial is told in one sentence; Kafka's prints the server's own objects.
+- A request may be so large and no larger: see the constants.
+
+Pure but for the store, whose writes wait for the disk: call `alter` in a thread.
+"""
+
+import datetime
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple, TypeVar
+
+from kio.schema.alter_user_scram_credentials.v0.request import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from kio.schema.alter_user_scram_credentials.v0.response import (
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+)
+from kio.schema.describe_user_scram_credentials.v0.request import (
+    DescribeUserScramCredentialsRequest,
+)
+from kio.schema.describe_user_scram_credentials.v0.response import (
+    CredentialInfo,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+)
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i8, i32, i32Timedelta
+
+from proxy.errors import ClientFault
+from proxy.store import CredentialKey, CredentialStore, StoreError, refusal_of
+from proxy.wire.apis import ALTER_USER_SCRAM_CREDENTIALS
+from proxy.wire.codec import decode_bounded, encode
+from proxy.wire.primitives import MAX_SENTENCE, Malformed
+from sasl.credentials import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism
+
+MAX_ITEMS: Final = 40_000
+"""Users asked for, or changes, and tagged fields. Kafka's tools send one, and nobody has so many
+users to change at once. Each takes up to a KiB of memory, its answer included."""
+MAX_BYTES: Final = 2_097_152
+"""Of a request: some 17,000 changes for SCRAM-SHA-512 with names of twenty characters. In memory, a
+name can take four times what it takes in the request."""
+
+_Request = TypeVar("_Request")
+_NOT_THROTTLED: Final = i32Timedelta.parse(datetime.timedelta())
+
+
+class _Refusal(NamedTuple):
+    code: ErrorCode
+    message: str | None
+
+
+_UNAUTHORIZED = _Refusal(ErrorCode.cluster_authorization_failed, "Cluster authorization failed.")
+_NO_USER = _Refusal(ErrorCode.unacceptable_credential, "Username must not be empty")
+_NO_SALT = _Refusal(ErrorCode.unacceptable_credential, "Salt must not be empty")
+_NO_PASSWORD = _Refusal(ErrorCode.unacceptable_credential, "Salted password must not be empty")
+_TOO_FEW = _Refusal(ErrorCode.unacceptable_credential, "Too few iterations")
+_TOO_MANY = _Refusal(ErrorCode.unacceptable_credential, "Too many iterations")
+_UNKNOWN_MECHANISM = _Refusal(ErrorCode.unsupported_sasl_mechanism, "Unknown SCRAM mechanism")
+_TWICE = _Refusal(
+    ErrorCode.duplicate_resource, "A user credential cannot be altered twice in the same request"
+)
+_NOTHING_TO_DELETE = _Refusal(
+    ErrorCode.resource_not_found, "Attempt to delete a user credential that does not exist"
+)
+
+
+def answer(api_key: int, body: bytes, store: CredentialStore, *, authorized: bool) -> bytes:
+    """Answer a request of either API, from body to body. Raises ClientFault.
+
+    Bytes behind the body are ignored, as by Kafka.
+    """
+    if api_key == ALTER_USER_SCRAM_CREDENTIALS:
+        changes = _read(AlterUserScramCredentialsRequest, body)
+        return encode(alter(changes, store, authorized=authorized))
+    asked = _read(DescribeUserScramCredentialsRequest, body)
+    return encode(describe(asked, store, authorized=authorized))
+
+
+def _read(request_type: type[_Request], body: bytes) -> _Request:
+    try:
+        return decode_bounded(request_type, body, most_bytes=MAX_BYTES, max_values=MAX_ITEMS)
+    except Malformed as error:
+        raise ClientFault("the request does not parse") from error
+
+
+def describe(
+    request: DescribeUserScramCredentialsRequest, store: CredentialStore, *, authorized: bool
+) -> DescribeUserScramCredentialsResponse:
+    """Answer who has which credentials. `authorized`: may the principal Describe the cluster?"""
+    users = request.users or ()
+    if not authorized:
+        # Kafka repeats the error for each user asked for, without the name
+        nameless = _described_user("", _Refusal(_UNAUTHORIZED.code, None))
+        return _described(_UNAUTHORIZED, (nameless,) * len(users))
+    asked = Counter(user.name for user in users)
+    known: dict[str, list[CredentialInfo]] = {}
+    for info in store.credential_infos():
+        known.setdefault(info.user, []).append(
+            CredentialInfo(mechanism=i8(info.mechanism.code), iterations=i32(info.iterations))
+        )
+    names = asked or known
+    return _described(None, tuple(_describe_one(name, asked[name], known) for name in names))
+
+
+def _describe_one(
+    name: str, asked: int, known: dict[str, list[CredentialInfo]]
+) -> DescribeUserScramCredentialsResult:
+    if asked > 1:
+        message = "Cannot describe SCRAM credentials for the same user twice in a single request"
+        return _described_user(name, _told(ErrorCode.duplicate_resource, message, name))
+    if name not in known:
+        message = "Attempt to describe a user credential that does not exist"
+        return _described_user(name, _told(ErrorCode.resource_not_found, message, name))
+    return _described_user(name, None, tuple(known[name]))
+
+
+def _told(code: ErrorCode, message: str, name: str) -> _Refusal:
+    """Say it of a name, as much of it as can be written."""
+    return _Refusal(code, f"{message}: {name}"[:MAX_SENTENCE])
+
+
+def _described(
+    refusal: _Refusal | None, results: tuple[DescribeUserScramCredentialsResult, ...]
+) -> DescribeUserScramCredentialsResponse:
+    return DescribeUserScramCredentialsResponse(
+        throttle_time=_NOT_THROTTLED,
+        error_code=refusal.code if refusal else ErrorCode.none,
+        error_message=None if refusal else "",
+        results=results,
+    )
+
+
+def _described_user(
+    user: str, refusal: _Refusal | None, infos: tuple[CredentialInfo, ...] = ()
+) -> DescribeUserScramCredentialsResult:
+    return DescribeUserScramCredentialsResult(
+        user=user,
+        error_code=refusal.code if refusal else ErrorCode.none,
+        error_message=refusal.message if refusal else "",
+        credential_infos=infos,
+    )
+
+
+def alter(
+    request: AlterUserScramCredentialsRequest, store: CredentialStore, *, authorized: bool
+) -> AlterUserScramCredentialsResponse:
+    """Delete and set credentials. `authorized`: may the principal Alter the cluster?
+
+    What is right is done in one transaction, what is wrong is told by user. Waits for the disk.
+    """
+    if not authorized:
+        return _altered((user, _UNAUTHORIZED) for user in _users(request))
+    try:
+        existing = _existing(store) if request.deletions else frozenset()
+    except StoreError as problem:
+        unknown = _Refusal(*refusal_of(problem))
+        return _altered((user, unknown) for user in _users(request))
+    accepted, refused = _sorted_out(request, existing)
+    deletions = [_key(c) for c in accepted.values() if isinstance(c, ScramCredentialDeletion)]
+    upserts = dict(
+        _verifier(c) for c in accepted.values() if isinstance(c, ScramCredentialUpsertion)
+    )
+    try:
+        missing = store.alter_credentials(delete=deletions, upsert=upserts) if accepted else ()
+    except StoreError as problem:
+        refused |= dict.fromkeys(accepted, _Refusal(*refusal_of(problem)))
+    else:
+        # only what another connection deleted in the meantime
+        refused |= {user: _NOTHING_TO_DELETE for user, _ in missing}
+    done = ((user, None) for user in accepted if user not in refused)
+    return _altered((*done, *refused.items()))
+
+
+_Change = ScramCredentialDeletion | ScramCredentialUpsertion
+
+
+def _changes(request: AlterUserScramCredentialsRequest) -> Iterator[_Change]:
+    yield from request.deletions
+    yield from request.upsertions
+
+
+def _users(request: AlterUserScramCredentialsRequest) -> Iterable[str]:
+    return dict.fromkeys(change.name for change in _changes(request))
+
+
+def _existing(store: CredentialStore) -> frozenset[CredentialKey]:
+    return frozenset((info.user, info.mechanism) for info in store.credential_infos())
+
+
+def _sorted_out(
+    request: AlterUserScramCredentialsRequest, existing: frozenset[CredentialKey]
+) -> tuple[dict[str, _Change], dict[str, _Refusal]]:
+    """Return the one change of each user that can be tried, and what is wrong with the others.
+
+    A user's first error stays; a second change makes both wrong, whatever it is.
+    """
+    accepted: dict[str, _Change] = {}
+    refused: dict[str, _Refusal] = {}
+    for change in _changes(request):
+        user = change.name
+        if user in refused:
+            continue
+        if accepted.pop(user, None):
+            refused[user] = _TWICE
+        elif refusal := _refusal(change, existing):
+            refused[user] = refusal
+        else:
+            accepted[user] = change
+    return accepted, refused
+
+
+def _refusal(change: _Change, existing: frozenset[CredentialKey]) -> _Refusal | None:
+    if not change.name:
+        return _NO_USER
+    if ScramMechanism.from_code(change.mechanism) is None:
+        return _UNKNOWN_MECHANISM
+    if isinstance(change, ScramCredentialDeletion):
+        return None if _key(change) in existing else _NOTHING_TO_DELETE
+    return _upsertion_refusal(change)
+
+
+def _upsertion_refusal(change: ScramCredentialUpsertion) -> _Refusal | None:
+    if change.iterations < MIN_ITERATIONS:
+        return _TOO_FEW
+    if change.iterations > MAX_ITERATIONS:
+        return _TOO_MANY
+    if not change.salt:
+        return _NO_SALT
+    return None if change.salted_password else _NO_PASSWORD
+
+
+def _key(change: _Change) -> CredentialKey:
+    mechanism = ScramMechanism.from_code(change.mechanism)
+    assert mechanism is not None, "refused before"
+    return change.name, mechanism
+
+
+def _verifier(change: ScramCredentialUpsertion) -> tuple[CredentialKey, ScramCredential]:
+    key = _key(change)
+    return key, ScramCredential.from_salted_password(
+        key[1], change.salted_password, change.salt, change.iterations
+    )
+
+
+def _altered(
+    results: Iterable[tuple[str, _Refusal | None]],
+) -> AlterUserScramCredentialsResponse:
+    return AlterUserScramCredentialsResponse(
+        throttle_time=_NOT_THROTTLED,
+        results=tuple(
+            AlterUserScramCredentialsResult(
+                user=user,
+                error_code=refusal.code if refusal else ErrorCode.none,
+                error_message=refusal.message if refusal else None,
+            )
+            for user, refusal in results
+        ),
+    )

@@ -1,0 +1,1 @@
+"""Sockets: the relay, read buffers, TLS bytes, listening ports."""

@@ -1,0 +1,1 @@
+"""Operator interfaces of a running proxy: HTTP, metrics, sessions, the status page."""

@@ -1,0 +1,149 @@
+"""Unix socket on which an operator of this machine lists and kills sessions.
+
+The command line asks here, too, which store the proxy reads, before it changes one.
+
+Laws: it is a Unix socket that its owner alone can open (mode 0600), and who connects must be the
+proxy's own user or root, as the kernel says (SO_PEERCRED). What is killed is logged with who did
+it. Sessions are never killed over a network address.
+
+    question   {"kind": "sessions", "arguments": {"principal": "User:alice"}}
+    answer     {"sessions": [row, …], "silent": ["worker 1 does not answer", …]}
+          or   {"error": "why not"}
+
+Kinds: `sessions`, `kill`, with the parts of a `Selector` for arguments; rows are `SessionFacts`;
+and `store`, without arguments, whose answer is {"store": a `StoreInUse`}.
+Each is one line of JSON, and the connection ends with the answer.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from proxy.errors import ProxyError
+from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts
+from proxy.store.in_use import StoreInUse
+from sasl.strict_json import read_object
+
+log = logging.getLogger(__name__)
+
+MAX_QUESTION_BYTES: Final = 2_097_152
+"""Room for a name of half a megabyte, escaped."""
+QUESTION_SECONDS: Final = 5.0
+"""In which the question must have come."""
+ANSWER_SECONDS: Final = 25.0
+"""In which the answer must have been given and taken; longer than workers may take to kill."""
+MAX_AT_ONCE: Final = 4
+"""Questions that are answered at once; others wait."""
+ROWS_AT_ONCE: Final = 200
+"""That are written before others get a turn."""
+
+_CREDENTIALS: Final = struct.Struct("3i")
+"""unix(7), SO_PEERCRED: process, user, group."""
+
+Answers = Mapping[int, list[SessionFacts] | ProxyError]
+
+
+class SessionOwners(Protocol):
+    """Whose sessions they are."""
+
+    async def sessions(self, selector: Selector) -> Answers:
+        """Sessions of each worker that are meant."""
+        ...
+
+    async def kill(self, selector: Selector) -> Answers:
+        """Close them, and return which they were."""
+        ...
+
+
+class AdminSocket:
+    """Answers operators."""
+
+    def __init__(self, workers: SessionOwners, store: Callable[[], StoreInUse]) -> None:
+        """`store` looks which store the proxy reads."""
+        self._workers = workers
+        self._store = store
+        self._room = asyncio.Semaphore(MAX_AT_ONCE)
+
+    async def serve(self, listening: socket.socket) -> asyncio.Server:
+        """Answer until the returned server is closed.
+
+        Not by `start_unix_server`: since Python 3.13 it looks for the path that the socket was
+        bound to, which may have been a short name for a long one, and removes it in the end.
+        """
+        return await asyncio.start_server(self._client, sock=listening, limit=MAX_QUESTION_BYTES)
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with self._room, asyncio.timeout(ANSWER_SECONDS):
+                await self._answer(reader, writer)
+        except (OSError, TimeoutError):
+            log.info("an operator did not wait for the answer")
+        finally:
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        pid, uid, _ = _CREDENTIALS.unpack(
+            writer.get_extra_info("socket").getsockopt(
+                socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+            )
+        )
+        who = f"uid {uid} (pid {pid})"
+        try:
+            async with asyncio.timeout(QUESTION_SECONDS):
+                line = await reader.readline()  # before any answer: unread bytes would destroy it
+            if uid not in (0, os.geteuid()):
+                log.warning("sessions: %s is refused", who)
+                raise ValueError("only root and the user that the proxy runs as may ask")
+            kind, selector = _question(line)
+        except ValueError as error:
+            await _reply(writer, {"error": str(error)})
+            return
+        if kind == "store":
+            await _reply(writer, {"store": self._store()})
+        else:
+            await _tell(writer, await self._act(kind, selector, who))
+
+    async def _act(self, kind: str, selector: Selector, who: str) -> Answers:
+        if kind == "sessions":
+            return await self._workers.sessions(selector)
+        log.info("sessions: %s kills those of %s", who, selector)
+        answers = await self._workers.kill(selector)
+        killed = sum(len(rows) for rows in answers.values() if not isinstance(rows, ProxyError))
+        log.warning("sessions: %s killed %d sessions of %s", who, killed, selector)
+        return answers
+
+
+def _question(line: bytes) -> tuple[str, Selector]:
+    """Read a question; raises ValueError."""
+    match read_object(line):
+        case {"kind": "sessions" | "kill" as kind, "arguments": dict(arguments)}:
+            selector = Selector.from_arguments(arguments)
+        case {"kind": "store" as kind}:
+            selector = EVERY_SESSION
+        case _:
+            raise ValueError("no such question")
+    if kind == "kill" and selector == EVERY_SESSION:
+        raise ValueError("say which sessions are to be killed")
+    return kind, selector
+
+
+async def _reply(writer: asyncio.StreamWriter, answer: Mapping[str, object]) -> None:
+    writer.write(json.dumps(answer).encode() + b"\n")
+    await writer.drain()
+
+
+async def _tell(writer: asyncio.StreamWriter, answers: Answers) -> None:
+    silent = [str(answer) for answer in answers.values() if isinstance(answer, ProxyError)]
+    rows = [row for found in answers.values() if not isinstance(found, ProxyError) for row in found]
+    writer.write(b'{"silent": %b, "sessions": [' % json.dumps(silent).encode())
+    for first in range(0, len(rows), ROWS_AT_ONCE):
+        some = json.dumps(rows[first : first + ROWS_AT_ONCE])[1:-1]
+        writer.write((", " if first else "").encode() + some.encode())
+        await writer.drain()
+    writer.write(b"]}\n")
+    await writer.drain()

@@ -1,0 +1,203 @@
+"""HTTP endpoints: `/metrics`, `/healthz`, `/readyz`, `/`.
+
+Served by a process of its own, so that a scrape takes no time of the data path but the worker's
+answer. It reads no request body, logs no request, however malformed, and tells nothing about its
+software. On a loopback address it tells of users only who asks by an IP address or `localhost`.
+"""
+
+import asyncio
+import ipaddress
+import logging
+import re
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from aiohttp import web
+from aiohttp.hdrs import HOST
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler
+
+from metrics.exposition import expose
+from metrics.merger import Merger
+from metrics.snapshot import Snapshot
+from proxy.ops.status.service import StatusPage
+
+Snapshots = Callable[[], Awaitable[Mapping[int, Snapshot | None]]]
+"""Gives each worker's values; None: it did not answer."""
+
+Readiness = Callable[[], Awaitable[Mapping[int, list[str]]]]
+"""Gives for each worker the reasons why it is not ready."""
+
+Hung = Callable[[], list[str]]
+"""Gives the names of processes that do not go on."""
+
+MAX_HEADER_BYTES = 4096
+"""For the request line and for each header."""
+MAX_HEADERS = 64
+KEEPALIVE_SECONDS = 75.0
+"""Longer than Prometheus' usual scrape interval of a minute."""
+CLOSE_SECONDS: Final = 1.0
+"""For those who have asked, to take their answers when the server closes; and once more for those
+who do not read."""
+MAX_CONNECTIONS: Final = 256
+"""Of more the oldest goes. Who asks is answered within moments; who holds a connection without
+asking, for which there is no time limit, shall not keep the kubelet out."""
+
+MIN_SCRAPE_SECONDS = 0.1
+"""Scrapes closer than this share an answer: nobody can keep the workers busy by scraping."""
+
+
+class _Scraper:
+    """Answers scrapes from the workers' snapshots, one round at a time."""
+
+    def __init__(self, snapshots: Snapshots) -> None:
+        self._snapshots = snapshots
+        self._merger = Merger()
+        self._round = asyncio.Lock()
+        self._merged = Snapshot()
+        self._merged_at: float | None = None
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Serve `/metrics`, as text or OpenMetrics."""
+        async with self._round:
+            now = asyncio.get_running_loop().time()
+            if self._merged_at is None or now - self._merged_at >= MIN_SCRAPE_SECONDS:
+                self._merged = self._merger.merge(await self._snapshots())
+                self._merged_at = asyncio.get_running_loop().time()
+            body, content_type = expose(self._merged, request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+
+def make_app(
+    snapshots: Snapshots, readiness: Readiness, hung: Hung, status: StatusPage
+) -> web.Application:
+    """Build the application; everything but its five paths is 404, and nothing can be changed."""
+
+    async def healthz(_request: web.Request) -> web.Response:
+        """Whether every process goes on; whether the workers serve is `/readyz`'s question."""
+        if names := hung():
+            return web.Response(status=503, text=f"does not go on: {', '.join(names)}\n")
+        return web.Response(text="ok\n")
+
+    async def readyz(_request: web.Request) -> web.Response:
+        workers = await readiness()
+        ready = bool(workers) and not any(workers.values())
+        body = {
+            "ready": ready,
+            "workers": [
+                {"worker": worker, "ready": not reasons, "reasons": reasons}
+                for worker, reasons in sorted(workers.items())
+            ],
+        }
+        return web.json_response(body, status=200 if ready else 503)
+
+    app = web.Application(client_max_size=1)
+    app.on_response_prepare.append(_hide_software)
+    app.router.add_get("/metrics", _Scraper(snapshots).metrics)
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
+    app.router.add_get("/", status.page)
+    app.router.add_get("/sessions.json", status.sessions)
+    return app
+
+
+_TELLS_NOBODY: Final = frozenset({"/healthz", "/readyz"})
+"""What names no user; `/metrics` names those who have a quota of their own."""
+
+_HOST: Final = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<name>[0-9A-Za-z.-]+))(?::[0-9]*)?")
+"""RFC 9110 section 7.2, as far as it can be an IP address or `localhost`."""
+
+
+def _is_loopback(host: str) -> bool:
+    address = ipaddress.ip_address(host)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+@web.middleware
+async def refuse_other_names(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer who asks by the name of another host with 403.
+
+    A browser on this machine reaches a loopback address for the pages of any site. One whose own
+    name resolves to that address could read the answers (DNS rebinding).
+    """
+    hosts = request.headers.getall(HOST, [])
+    if request.path in _TELLS_NOBODY or (len(hosts) == 1 and names_no_other_host(hosts[0])):
+        return await handler(request)
+    return web.Response(status=403, text="only an IP address or localhost is answered here\n")
+
+
+def names_no_other_host(host: str) -> bool:
+    """Whether the value of a Host header is an IP address or `localhost`, with any port or none."""
+    match = _HOST.fullmatch(host)
+    if match is None:
+        return False
+    name = match["ipv6"] or match["name"].removesuffix(".")
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return name.lower() == "localhost"
+    return (address.version == 6) is (match["ipv6"] is not None)
+
+
+async def _hide_software(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.pop("Server", None)
+
+
+_THEIRS: Final = (HttpProcessingError, web.RequestPayloadError)
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Whether a mistake is the proxy's: what is not HTTP is answered, and anybody can send it."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], _THEIRS)
+
+
+log = logging.getLogger(__name__)
+log.addFilter(_is_ours)
+
+
+class HttpServer:
+    """Answers on a listening socket."""
+
+    def __init__(self, runner: web.AppRunner, accepting: asyncio.Server) -> None:
+        self._runner = runner
+        self._accepting = accepting
+
+    async def close(self) -> None:
+        """Accept nobody, and let those who asked be answered."""
+        self._accepting.close()
+        await self._runner.cleanup()
+
+
+async def start_http(
+    app: web.Application, listening: socket.socket, *, max_connections: int = MAX_CONNECTIONS
+) -> HttpServer:
+    """Serve `app` on a listening socket; on a loopback address not by the names of other hosts."""
+    if _is_loopback(listening.getsockname()[0]):
+        app.middlewares.append(refuse_other_names)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        logger=log,
+        handle_signals=False,
+        max_line_size=MAX_HEADER_BYTES,
+        max_field_size=MAX_HEADER_BYTES,
+        max_headers=MAX_HEADERS,
+        keepalive_timeout=KEEPALIVE_SECONDS,
+        auto_decompress=False,
+        shutdown_timeout=CLOSE_SECONDS,
+    )
+    await runner.setup()
+    server = runner.server
+    assert server is not None
+
+    def admit() -> web.RequestHandler:
+        held = server.connections
+        for oldest in held[: max(0, len(held) - max_connections + 1)]:
+            if oldest.transport is not None:
+                oldest.transport.abort()
+        return server()
+
+    loop = asyncio.get_running_loop()
+    return HttpServer(runner, await loop.create_server(admit, sock=listening))

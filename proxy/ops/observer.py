@@ -1,0 +1,257 @@
+"""Observer of connections, feeding metrics and the event log.
+
+The only module that knows both `proxy` and `metrics` by heart: counters are named here, and the
+facts of a session become the fields of its events.
+"""
+
+from collections.abc import Callable
+from typing import cast
+
+from metrics import registry
+from metrics.connection import Client, Grant, Origin
+from metrics.event_lines import bounded_text
+from metrics.event_rate_limit import UnauthenticatedEventLimit
+from metrics.events import EventKind
+from metrics.history import Cadence, SessionHistory, Timeline
+from metrics.period import Usage
+from metrics.tally import Tally
+from proxy.acl.denial_log import DenialNotice
+from proxy.connection.commands import CloseReason
+from proxy.connection.connection import Connection
+from proxy.ops.status.incidents import CLOSES, Incident
+from proxy.routing.broker_view import BrokerView
+from proxy.routing.discovery import DiscoveredBroker
+from proxy.wire.apis import APIS
+from sasl.states import Authenticated, Authenticating, Enforcement, Failed
+
+NO_MECHANISM = "none"
+"""Label of a failure that came before a mechanism was chosen."""
+
+
+class SessionObserver:
+    """Counts and tells what happens on the connections of one listener of one worker."""
+
+    def __init__(
+        self,
+        *,
+        proxy_id: str,
+        worker: int,
+        listener: str,
+        enforcement: Callable[[], Enforcement],
+        timeline: Timeline,
+        cadence: Cadence,
+        tally: Tally,
+        event_limit: UnauthenticatedEventLimit,
+        emit: Callable[[str], None],
+        note: Callable[[Incident], None],
+        upstream_failed: Callable[[DiscoveredBroker, str, str], None],
+    ) -> None:
+        """`enforcement` says what the listener holds to before a principal is known.
+
+        `emit` takes the lines of the event log, `note` what is worth showing to people, and
+        `upstream_failed(broker, problem, its_words)` what is wrong with the way to a broker.
+        """
+        self._proxy_id = proxy_id
+        self._worker = worker
+        self._listener = listener
+        self._enforcement = enforcement
+        self._timeline = timeline
+        self._cadence = cadence
+        self._tally = tally
+        self._event_limit = event_limit
+        self._emit = emit
+        self._note = note
+        self._upstream_failed = upstream_failed
+
+    def opened(self, connection: Connection, now: float) -> None:
+        """A client connected."""
+        self._tally.count(registry.CONNECTIONS_OPENED, self._listener)
+        origin = Origin(
+            proxy_id=self._proxy_id,
+            worker=self._worker,
+            listener=self._listener,
+            connection_id=connection.connection_id,
+            client_host=connection.peer_host,
+            connected_at=now,
+        )
+        client = Client(enforcement=str(self._enforcement()))
+        connection.telemetry = SessionHistory(origin, client, self._timeline, self._cadence)
+
+    def refused(self, reason: CloseReason) -> None:
+        """A client was turned away before it became a connection."""
+        self._tally.count(registry.CONNECTIONS_OPENED, self._listener)
+        self._tally.count(registry.CONNECTIONS_CLOSED, self._listener, str(reason))
+
+    def authenticated(self, connection: Connection, session: Authenticated, now: float) -> None:
+        """An authentication or re-authentication succeeded, or none is needed.
+
+        Without SASL there is nothing that KIP-368 counts, and no session to tell of.
+        """
+        history = self._introduce(connection)
+        if session.mechanism is None:
+            history.client.principal = session.principal
+            return
+        labels = (self._listener, session.mechanism)
+        if session.reauthentications:
+            self._tally.count(registry.SUCCESSFUL_REAUTHENTICATION, *labels)
+            self._tally.observe(registry.REAUTHENTICATION_LATENCY, session.latency, *labels)
+        else:
+            self._tally.count(registry.SUCCESSFUL_AUTHENTICATION, *labels)
+            if not session.told_of_lifetime:
+                self._tally.count(registry.SUCCESSFUL_AUTHENTICATION_NO_REAUTH, *labels)
+        history.client.enforcement = str(session.enforcement)
+        history.client.mechanism = session.mechanism
+        history.client.handshake_version = session.handshake_version
+        history.client.authenticate_version = session.authenticate_version
+        grant = Grant(
+            principal=session.principal,
+            session_lifetime_ms=session.session_lifetime_ms,
+            announced_lifetime_ms=session.session_lifetime_ms if session.told_of_lifetime else 0,
+            credential_lifetime_ms=session.credential_lifetime_ms,
+            latency=session.latency,
+        )
+        for line in history.authenticated(grant, usage(connection), now):
+            self._emit(line)
+
+    def authentication_failed(self, connection: Connection, failed: Failed, now: float) -> None:
+        """An authentication or re-authentication failed, or was not finished in time."""
+        mechanism, reason = failed.mechanism or NO_MECHANISM, str(failed.reason)
+        metric = (
+            registry.FAILED_AUTHENTICATION
+            if failed.previous is None
+            else registry.FAILED_REAUTHENTICATION
+        )
+        self._tally.count(metric, self._listener, mechanism)
+        self._tally.count(registry.AUTHENTICATION_FAILURES, self._listener, mechanism, reason)
+        history = self._introduce(connection)
+        if failed.previous is None:
+            history.client.mechanism = failed.mechanism
+            history.client.handshake_version = failed.handshake_version
+        self._tell(history, [history.failed(reason, usage(connection), now)], now)
+        self._note(self._incident(history, EventKind.FAILED, reason, now))
+
+    def expired(
+        self, connection: Connection, session: Authenticated, api_key: int, now: float
+    ) -> None:
+        """An expired session was used: killed if its terms enforce, else it would have been."""
+        assert session.mechanism is not None  # without SASL a session has no end
+        labels = (self._listener, session.mechanism)
+        history = self._introduce(connection)
+        if session.enforcement is Enforcement.ENFORCE:
+            kind = EventKind.EXPIRED_KILLED
+            self._tally.count(registry.EXPIRED_CONNECTIONS_KILLED, *labels)
+            line: str | None = history.expired_killed(api_key, usage(connection), now)
+        else:
+            kind = EventKind.WOULD_BE_KILLED
+            self._tally.count(registry.EXPIRED_CONNECTIONS_WOULD_BE_KILLED, *labels)
+            line = history.would_be_killed(api_key, usage(connection), now)
+        if line is not None:
+            self._emit(line)
+            self._note(self._incident(history, kind, _api_name(api_key), now))
+
+    def denied(self, connection: Connection, notice: DenialNotice, now: float) -> None:
+        """ACLs denied a connection something, or would have."""
+        denial, history = notice.denial, self._introduce(connection)
+        operation, resource_type = denial.operation.name, denial.resource_type.name
+        self._emit(
+            history.denied(
+                would_be=denial.would_be,
+                operation=operation,
+                resource_type=resource_type,
+                resource_name=denial.name,
+                denials=notice.count,
+                usage=usage(connection),
+                now=now,
+            )
+        )
+        kind = EventKind.WOULD_BE_DENIED if denial.would_be else EventKind.DENIED
+        what = f"{operation} on {resource_type} {bounded_text(denial.name)}".rstrip()
+        self._note(self._incident(history, kind, what, now, times=notice.count))
+
+    def logged_in(self, *, again: bool) -> None:
+        """The proxy logged in to a broker; `again`: it renewed its session (KIP-368)."""
+        metric = (
+            registry.UPSTREAM_SUCCESSFUL_REAUTHENTICATION
+            if again
+            else registry.UPSTREAM_SUCCESSFUL_AUTHENTICATION
+        )
+        self._tally.count(metric, self._listener)
+
+    def login_failed(self, connection: Connection, reason: str, *, again: bool) -> None:
+        """The proxy could not log in to a broker."""
+        metric = (
+            registry.UPSTREAM_FAILED_REAUTHENTICATION
+            if again
+            else registry.UPSTREAM_FAILED_AUTHENTICATION
+        )
+        self._tally.count(metric, self._listener)
+        self._upstream_failed(cast(BrokerView, connection.target).broker, "login failed", reason)
+
+    def unreachable(self, broker: DiscoveredBroker, problem: str) -> None:
+        """A connection to a broker could not be opened."""
+        self._tally.count(registry.UPSTREAM_CONNECT_FAILURES, self._listener)
+        self._upstream_failed(broker, problem, "")
+
+    def closed(self, connection: Connection, reason: CloseReason, now: float) -> None:
+        """The connection is over."""
+        why, history = str(reason), self._introduce(connection)
+        self._tally.count(registry.CONNECTIONS_CLOSED, self._listener, why)
+        lines = history.closed(why, usage(connection), now)
+        if not lines:
+            return
+        self._tell(history, lines, now)
+        if why in CLOSES:
+            self._note(self._incident(history, EventKind.CLOSED, why, now))
+
+    def sweep(self, connection: Connection, now: float) -> None:
+        """Write the checkpoint or summary that is due; called once a minute."""
+        for line in self._introduce(connection).sweep(usage(connection), now):
+            self._emit(line)
+
+    def _tell(self, history: SessionHistory, lines: list[str], now: float) -> None:
+        """Write lines that strangers can cause, within what the log has for them."""
+        if history.principal is not None or self._event_limit.allows(history, lines, now):
+            for line in lines:
+                self._emit(line)
+
+    def _incident(
+        self, history: SessionHistory, kind: EventKind, what: str, now: float, *, times: int = 1
+    ) -> Incident:
+        principal, client = history.principal, history.client
+        when_ms = self._timeline.epoch_ms(now)
+        return Incident(
+            kind=str(kind),
+            what=what,
+            listener=self._listener,
+            principal=None if principal is None else bounded_text(principal),
+            client_id=None if client.client_id is None else bounded_text(client.client_id),
+            client_host=history.client_host,
+            mechanism=client.mechanism,
+            times=times,
+            first_ms=when_ms,
+            last_ms=when_ms,
+        )
+
+    def _introduce(self, connection: Connection) -> SessionHistory:
+        """The connection's history, which knows by now what the client said of itself."""
+        history = cast(SessionHistory, connection.telemetry)
+        client = history.client
+        client.client_id = connection.client_id
+        client.client_software_name = connection.client_software_name
+        client.client_software_version = connection.client_software_version
+        state = connection.session.state
+        if isinstance(state, Authenticating) and state.previous is None:
+            client.mechanism = state.mechanism
+            client.handshake_version = state.handshake_version
+        return history
+
+
+def usage(connection: Connection) -> Usage:
+    """What the connection has carried so far."""
+    requests = connection.requests
+    return Usage(requests.count, requests.bytes, connection.responses.bytes, requests.last_at)
+
+
+def _api_name(api_key: int) -> str:
+    api = APIS.get(api_key)
+    return f"API {api_key}" if api is None else api.name

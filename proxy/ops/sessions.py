@@ -1,0 +1,242 @@
+"""Sessions of a worker: listing and killing.
+
+Law: thousands of sessions are never gone through in one turn of the event loop. What is asked about
+all of them is an iterator, of which each step is a slice of `SLICE` sessions; who drives it lets
+the loop go on in between.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from time import monotonic
+from typing import Any, Final, Protocol
+
+from metrics import registry
+from metrics.event_lines import bounded_text
+from metrics.snapshot import Histogram, Snapshot
+from proxy import config
+from proxy.connection.connection import Connection
+from proxy.errors import ProxyError
+from proxy.ops.status.incidents import Incidents
+from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts, SessionState
+from sasl.states import Authenticated, Authenticating, Failed, State
+
+SLICE: Final = 50
+"""Sessions that are told of, about half a millisecond."""
+KILL_SLICE: Final = 10
+"""Sessions that are killed, each with its events and two sockets."""
+SURVEY_SLICE: Final = 50
+"""Sessions that are counted for a scrape, a tenth of a millisecond."""
+
+
+class SessionClient(Protocol):
+    """What is needed of a client: a `relay.ClientSide` is one."""
+
+    @property
+    def connection(self) -> Connection | None:
+        """None: it was refused."""
+        ...
+
+    def tell(self, what: Callable[[Connection, float], None]) -> None:
+        """Tell its connection something, and carry out what follows."""
+        ...
+
+
+class SessionListener(Protocol):
+    """What is needed of a listener: a `proxy.worker.listener.Listener` is one."""
+
+    settings: config.Listener
+    max_connections: int
+
+    @property
+    def clients(self) -> Collection[SessionClient]:
+        """Those that are connected."""
+        ...
+
+
+class Sessions:
+    """The sessions of one worker."""
+
+    def __init__(
+        self,
+        worker: int,
+        listeners: Callable[[], Sequence[SessionListener]],
+        not_ready: Callable[[], list[str]],
+    ) -> None:
+        """`not_ready` gives the reasons why the worker cannot serve clients now."""
+        self.incidents = Incidents()
+        self._worker = worker
+        self._listeners = listeners
+        self._not_ready = not_ready
+
+    def answer(
+        self, kind: str, arguments: Mapping[str, Any]
+    ) -> Mapping[str, Any] | Iterator[list[SessionFacts]]:
+        """Answer a question of `proxy.ops.worker_queries`; raises ProxyError if it is another
+        one."""
+        match kind:
+            case "status":
+                return self.status()
+            case "sessions":
+                return self.facts(Selector.from_arguments(arguments))
+            case "kill":
+                selector = Selector.from_arguments(arguments)
+                if selector == EVERY_SESSION:
+                    raise ProxyError("say which sessions are to be killed")
+                return self.kill(selector)
+        raise ProxyError(f"no such question: {kind}")
+
+    def status(self) -> dict[str, Any]:
+        """Everything but the sessions, for `proxy.ops.status.snapshot.WorkerFacts`."""
+        return {
+            "reasons": self._not_ready(),
+            "listeners": [self._listener(one) for one in self._listeners()],
+            "incidents": self.incidents.recent(),
+            "principals": self.incidents.of_principals(),
+        }
+
+    def _listener(self, listener: SessionListener) -> dict[str, Any]:
+        settings = listener.settings
+        return {
+            "name": settings.name,
+            "address": str(settings.address),
+            "routing": settings.routing.value,
+            "enforcement": settings.enforcement_in_effect().value,
+            "overrides": len(settings.reauth_overrides),
+            "max_reauth_ms": settings.connections_max_reauth_ms,
+            "mechanisms": list(settings.sasl_enabled_mechanisms),
+            "connections": len(listener.clients),
+            "max_connections": listener.max_connections,
+        }
+
+    def facts(self, selector: Selector) -> Iterator[list[SessionFacts]]:
+        """Tell of the sessions that are meant, slice by slice."""
+        for clients in self._slices(SLICE, self._listeners()):
+            now = monotonic()
+            yield [
+                facts_of(connection, self._worker, now)
+                for client in clients
+                if (connection := _meant(client, selector)) is not None
+            ]
+
+    def kill(self, selector: Selector) -> Iterator[list[SessionFacts]]:
+        """Close the sessions that are meant, slice by slice, and tell which they were."""
+        for clients in self._slices(KILL_SLICE, self._listeners()):
+            killed = []
+            for client in clients:
+                connection = _meant(client, selector)
+                if connection is not None:
+                    killed.append(facts_of(connection, self._worker, monotonic()))
+                    client.tell(Connection.killed)
+            yield killed
+
+    def survey(self, snapshot: Snapshot) -> Iterator[None]:
+        """Count, slice by slice, how the sessions stand, for a scrape."""
+        for listener in self._listeners():
+            throttled = 0
+            left: dict[str, Histogram] = {}
+            for clients in self._slices(SURVEY_SLICE, [listener]):
+                throttled += _survey(clients, left, monotonic())
+                yield
+            name = listener.settings.name
+            snapshot.gauge(registry.THROTTLED_CONNECTIONS, throttled, name)
+            for mechanism, histogram in left.items():
+                snapshot.take(registry.SESSION_LIFETIME_LEFT, histogram, name, mechanism)
+
+    @staticmethod
+    def _slices(size: int, listeners: Iterable[SessionListener]) -> Iterator[list[SessionClient]]:
+        clients = iter([client for listener in listeners for client in listener.clients])
+        while some := list(islice(clients, size)):
+            yield some
+
+
+def _survey(clients: Iterable[SessionClient], left: dict[str, Histogram], now: float) -> int:
+    """Add the lifetimes that are left, by mechanism; return how many clients are throttled."""
+    throttled = 0
+    for client in clients:
+        connection = client.connection
+        if connection is None or connection.closed:
+            continue
+        throttled += connection.is_throttled
+        session = connection.session.state
+        if isinstance(session, Authenticated) and session.deadline is not None:
+            assert session.mechanism is not None  # without SASL a session has no end
+            histogram = left.get(session.mechanism)
+            if histogram is None:
+                histogram = Histogram.empty(registry.SESSION_LIFETIME_LEFT)
+                left[session.mechanism] = histogram
+            histogram.observe(registry.SESSION_LIFETIME_LEFT, max(0.0, session.deadline - now))
+    return throttled
+
+
+def _meant(client: SessionClient, selector: Selector) -> Connection | None:
+    connection = client.connection
+    if connection is None or connection.closed:
+        return None
+    session = _session(connection.session.state)
+    principal = None if session is None else session.principal
+    chosen = selector.chooses(connection.connection_id, principal, connection.client_id)
+    return connection if chosen else None
+
+
+def _session(state: State) -> Authenticated | None:
+    """Return the session that is alive, or is being renewed."""
+    if isinstance(state, Authenticated):
+        return state
+    return state.previous if isinstance(state, Authenticating | Failed) else None
+
+
+def facts_of(connection: Connection, worker: int, now: float) -> SessionFacts:
+    """Tell what is known of a connection, at `now` (monotonic seconds)."""
+    state = connection.session.state
+    session = _session(state)
+    requests = connection.requests
+    mechanism = state.mechanism if isinstance(state, Authenticating | Failed) else None
+    return SessionFacts(
+        connection_id=connection.connection_id,
+        worker=worker,
+        listener=connection.rules.listener,
+        client_host=connection.peer_host,
+        state=_stage(state),
+        connected_s=_seconds(now - connection.connected_at),
+        principal=_text(session.principal) if session else None,
+        mechanism=session.mechanism if session else mechanism,
+        enforcement=session.enforcement if session else None,
+        client_id=_text(connection.client_id),
+        client_software_name=_text(connection.client_software_name),
+        client_software_version=_text(connection.client_software_version),
+        told_of_lifetime=session.told_of_lifetime if session and session.mechanism else None,
+        reauthentications=session.reauthentications if session else 0,
+        session_lifetime_ms=session.session_lifetime_ms if session else None,
+        lifetime_left_s=_seconds(session.deadline - now)
+        if session is not None and session.deadline is not None
+        else None,
+        requests=requests.count,
+        request_bytes=requests.bytes,
+        response_bytes=connection.responses.bytes,
+        idle_s=None if requests.last_at is None else _seconds(now - requests.last_at),
+        throttle_left_s=_seconds(requests.throttle.held_until - now)
+        if requests.throttle is not None and requests.throttle.held_until
+        else None,
+    )
+
+
+def _stage(state: State) -> SessionState:
+    match state:
+        case Authenticated():
+            return SessionState.AUTHENTICATED
+        case Authenticating(previous=None):
+            return SessionState.AUTHENTICATING
+        case Authenticating():
+            return SessionState.REAUTHENTICATING
+        case Failed():
+            return SessionState.CLOSING
+        case _:
+            return SessionState.CONNECTED
+
+
+def _text(text: str | None) -> str | None:
+    return None if text is None else bounded_text(text)
+
+
+def _seconds(seconds: float) -> float:
+    return round(seconds, 1)

@@ -1,0 +1,1 @@
+"""Status for operators: open sessions, their principals, and recent incidents."""

@@ -1,0 +1,101 @@
+"""Recent incidents in one worker, bounded in number.
+
+Laws: what repeats is one incident with a count; of each kind the latest are kept. A flood of one
+kind does not push out the others, and inventing names fills no memory.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from proxy.connection.commands import CloseReason
+
+MAX_OF_A_KIND: Final = 50
+MAX_PRINCIPALS: Final = 1_000
+"""Of those with incidents, the latest."""
+
+CLOSES: Final = frozenset(
+    str(reason)
+    for reason in (
+        CloseReason.BROKER_UNREACHABLE,
+        CloseReason.BROKER_LOGIN_FAILED,
+        CloseReason.BROKER_FAULT,
+        CloseReason.MALFORMED_FRAME,
+        CloseReason.OVERSIZE_FRAME,
+        CloseReason.UNSUPPORTED_API,
+        CloseReason.INTERNAL_ERROR,
+        CloseReason.KILLED,
+    )
+)
+"""Ends of a connection that no other incident tells."""
+
+
+class Incident(NamedTuple):
+    """Something that went wrong, once or often."""
+
+    kind: str
+    """As in events."""
+    what: str
+    """The reason of a failure or close, what was denied, or by what an expired session was used."""
+    listener: str
+    principal: str | None
+    client_id: str | None
+    client_host: str
+    mechanism: str | None
+    times: int
+    first_ms: int
+    """Epoch milliseconds, as `last_ms`."""
+    last_ms: int
+
+
+class IncidentCounts(NamedTuple):
+    """What a principal met with since the worker started."""
+
+    times: int
+    last_ms: int
+
+
+_Key = tuple[str, str | None, str | None, str]
+
+
+class Incidents:
+    """The incidents of one worker."""
+
+    def __init__(self) -> None:
+        self._by_kind: dict[str, OrderedDict[_Key, Incident]] = {}
+        self._by_principal: OrderedDict[str, dict[str, IncidentCounts]] = OrderedDict()
+
+    def note(self, incident: Incident) -> None:
+        """Take in what happened."""
+        self._keep(incident)
+        if incident.principal is not None:
+            self._count(incident.principal, incident)
+
+    def recent(self) -> list[Incident]:
+        """Return what is kept, the latest first."""
+        every = [one for kept in self._by_kind.values() for one in kept.values()]
+        return sorted(every, key=lambda one: one.last_ms, reverse=True)
+
+    def of_principals(self) -> Mapping[str, Mapping[str, IncidentCounts]]:
+        """Return by principal and kind what was counted."""
+        return self._by_principal
+
+    def _keep(self, new: Incident) -> None:
+        kept = self._by_kind.setdefault(new.kind, OrderedDict())
+        key: _Key = (new.what, new.principal, new.client_id, new.client_host)
+        before = kept.get(key)
+        if before is not None:
+            new = new._replace(times=before.times + new.times, first_ms=before.first_ms)
+        kept[key] = new
+        kept.move_to_end(key)
+        if len(kept) > MAX_OF_A_KIND:
+            kept.popitem(last=False)
+
+    def _count(self, principal: str, incident: Incident) -> None:
+        counted = self._by_principal.setdefault(principal, {})
+        before = counted.get(incident.kind)
+        times = incident.times + (before.times if before else 0)
+        counted[incident.kind] = IncidentCounts(times, incident.last_ms)
+        self._by_principal.move_to_end(principal)
+        if len(self._by_principal) > MAX_PRINCIPALS:
+            self._by_principal.popitem(last=False)

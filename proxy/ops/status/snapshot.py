@@ -1,0 +1,266 @@
+"""Combined state of all workers at one moment.
+
+Pure: time is an argument, and what is too much to be shown is cut, with the number of what is left
+out. The field names of the dataclasses are those of `/sessions.json`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any, Final, NamedTuple, Self
+
+from proxy.ops.status.incidents import Incident, IncidentCounts
+from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts, SessionState
+
+MAX_NAMES: Final = 3
+"""Client ids, programs or mechanisms of a principal that are named."""
+LATELY_MS: Final = 900_000
+"""An incident of the last quarter of an hour puts its principal on top."""
+THROTTLED_LATELY_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFacts:
+    """What a worker tells beside its sessions."""
+
+    reasons: list[str] = field(default_factory=list)
+    """Why it cannot serve clients now; empty: it can."""
+    listeners: list[dict[str, Any]] = field(default_factory=list)
+    incidents: list[Incident] = field(default_factory=list)
+    principals: dict[str, dict[str, IncidentCounts]] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, message: Mapping[str, Any]) -> Self:
+        """Read what `Sessions.status` gave."""
+        return cls(
+            reasons=message["reasons"],
+            listeners=message["listeners"],
+            incidents=[Incident._make(row) for row in message["incidents"]],
+            principals={
+                name: {kind: IncidentCounts._make(row) for kind, row in tallies.items()}
+                for name, tallies in message["principals"].items()
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """What all workers told at one moment."""
+
+    taken_ms: int
+    """Epoch milliseconds."""
+    workers: Mapping[int, WorkerFacts]
+    """One that does not answer has that for a reason, and nothing else."""
+    sessions: Sequence[SessionFacts]
+
+    def of(self, selector: Selector) -> "Picture":
+        """Return the same of chosen sessions alone."""
+        if selector == EVERY_SESSION:
+            return self
+        chosen = [
+            one
+            for one in self.sessions
+            if selector.chooses(one.connection_id, one.principal, one.client_id)
+        ]
+        return replace(self, sessions=chosen)
+
+    def ready(self) -> bool:
+        """Whether every worker can serve clients."""
+        return bool(self.workers) and not any(one.reasons for one in self.workers.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What is known without asking the workers."""
+
+    version: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Some:
+    """A few of many names, the most frequent first."""
+
+    names: dict[str, int]
+    """How many sessions have each."""
+    more: int
+    """Names that are left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """What sessions have carried since their clients connected, without SASL's."""
+
+    requests: int
+    request_bytes: int
+    response_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Sessions by what an operator decides on."""
+
+    sessions: int
+    expired: int
+    """Past their end, and not used since."""
+    endless: int
+    """Of those authenticated: without an end."""
+    cannot_reauthenticate: int
+    """No lifetime can be announced to them (SaslAuthenticate v0 or raw tokens)."""
+    reauthentications: int
+    """Successful ones, of the sessions that are open."""
+    throttled: int
+    """Held for a quota, now or within the last minute; in `audit`: would have been."""
+
+
+class Crowd(NamedTuple):
+    """The sessions of one principal, one by one."""
+
+    principal: str | None
+    """None: those that are not authenticated."""
+    sessions: list[SessionFacts]
+    troubles: dict[str, IncidentCounts]
+    """By kind of incident, since the workers started; those of closed sessions too."""
+
+    def last_trouble_ms(self) -> int:
+        """When the last incident was, epoch milliseconds; 0: there was none."""
+        return max((tally.last_ms for tally in self.troubles.values()), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The sessions of one principal, summed up."""
+
+    principal: str | None
+    counts: Counts
+    carried: Carried
+    lifetime_left_min_s: float | None
+    lifetime_left_median_s: float | None
+    """Of sessions that have an end; None: none has."""
+    mechanisms: Some
+    enforcement: Some
+    clients: Some
+    """Client software with its version (KIP-511)."""
+    client_ids: Some
+    troubles: dict[str, IncidentCounts]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerFacts:
+    """A listener of all workers."""
+
+    name: str
+    address: str
+    routing: str
+    enforcement: str
+    overrides: int
+    """Principals, or prefixes of them, for which something else holds."""
+    max_reauth_ms: int
+    mechanisms: list[str]
+    connections: int
+    max_connections: int
+
+
+def listeners(picture: Picture) -> list[ListenerFacts]:
+    """Return the listeners, their connections added up over workers."""
+    merged: dict[str, dict[str, Any]] = {}
+    for worker in picture.workers.values():
+        for one in worker.listeners:
+            known = merged.setdefault(one["name"], {**one, "connections": 0})
+            known["connections"] += one["connections"]
+    return [ListenerFacts(**one) for one in merged.values()]
+
+
+def incidents(picture: Picture, principal: str | None = None) -> list[Incident]:
+    """Return what went wrong, the latest first; with a principal, to it alone."""
+    every = (one for worker in picture.workers.values() for one in worker.incidents)
+    mine = (one for one in every if principal in (None, one.principal))
+    return sorted(mine, key=lambda one: one.last_ms, reverse=True)
+
+
+def by_principal(picture: Picture) -> list[Crowd]:
+    """Return sessions by principal: first those with recent incidents, then the largest."""
+    found: dict[str | None, list[SessionFacts]] = {}
+    for session in picture.sessions:
+        found.setdefault(session.principal, []).append(session)
+    troubles = _troubles(picture)
+    every = [Crowd(name, sessions, troubles.get(name, {})) for name, sessions in found.items()]
+    lately = picture.taken_ms - LATELY_MS
+    return sorted(
+        every,
+        key=lambda one: (one.last_trouble_ms() < lately, -len(one.sessions), one.principal or ""),
+    )
+
+
+def summed_up(crowd: Crowd) -> Group:
+    """Sum up the sessions of a principal."""
+    found = crowd.sessions
+    left = [one.lifetime_left_s for one in found if one.lifetime_left_s is not None]
+    return Group(
+        principal=crowd.principal,
+        counts=counts(found),
+        carried=carried(found),
+        lifetime_left_min_s=min(left, default=None),
+        lifetime_left_median_s=round(median(left), 1) if left else None,
+        mechanisms=_some(one.mechanism for one in found),
+        enforcement=_some(one.enforcement for one in found),
+        clients=_some(software(one) for one in found),
+        client_ids=_some(one.client_id for one in found),
+        troubles=crowd.troubles,
+    )
+
+
+def counts(sessions: Iterable[SessionFacts]) -> Counts:
+    """Count sessions."""
+    every = list(sessions)
+    return Counts(
+        sessions=len(every),
+        expired=sum(one.lifetime_left_s is not None and one.lifetime_left_s < 0 for one in every),
+        endless=sum(one.principal is not None and one.lifetime_left_s is None for one in every),
+        cannot_reauthenticate=sum(one.told_of_lifetime is False for one in every),
+        reauthentications=sum(one.reauthentications for one in every),
+        throttled=sum(
+            one.throttle_left_s is not None and one.throttle_left_s > -THROTTLED_LATELY_S
+            for one in every
+        ),
+    )
+
+
+def carried(sessions: Iterable[SessionFacts]) -> Carried:
+    """Add up what sessions have carried."""
+    every = list(sessions)
+    return Carried(
+        requests=sum(one.requests for one in every),
+        request_bytes=sum(one.request_bytes for one in every),
+        response_bytes=sum(one.response_bytes for one in every),
+    )
+
+
+def states(sessions: Iterable[SessionFacts]) -> dict[str, int]:
+    """Count sessions by state; every state is there."""
+    found = Counter(one.state for one in sessions)
+    return {state.value: found[state.value] for state in SessionState}
+
+
+def software(session: SessionFacts) -> str:
+    """Name a client's program as it named itself."""
+    name, version = session.client_software_name, session.client_software_version
+    return " ".join(part for part in (name, version) if part) or "unknown"
+
+
+def _some(names: Iterable[str | None]) -> Some:
+    found = Counter(name for name in names if name is not None)
+    return Some(names=dict(found.most_common(MAX_NAMES)), more=max(0, len(found) - MAX_NAMES))
+
+
+def _troubles(picture: Picture) -> dict[str | None, dict[str, IncidentCounts]]:
+    merged: dict[str | None, dict[str, IncidentCounts]] = {}
+    for worker in picture.workers.values():
+        for principal, tallies in worker.principals.items():
+            known = merged.setdefault(principal, {})
+            for kind, tally in tallies.items():
+                before = known.get(kind, IncidentCounts(0, 0))
+                last_ms = max(before.last_ms, tally.last_ms)
+                known[kind] = IncidentCounts(before.times + tally.times, last_ms)
+    return merged

@@ -1,0 +1,51 @@
+"""Formats of numbers and times for people."""
+
+from datetime import UTC, datetime
+from typing import Final
+
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def duration(seconds: float | None) -> str:
+    """Say a time span in its two largest units; None is a dash."""
+    if seconds is None:
+        return "-"
+    sign, left = ("-" if seconds < 0 else ""), round(abs(seconds))
+    days, left = divmod(left, 86_400)
+    hours, left = divmod(left, 3_600)
+    minutes, left = divmod(left, 60)
+    parts = ((days, "d"), (hours, "h"), (minutes, "min"), (left, "s"))
+    first = next((at for at, (number, _) in enumerate(parts) if number), len(parts) - 1)
+    said = [f"{number} {unit}" for number, unit in parts[first : first + 2] if number]
+    return sign + (" ".join(said) or "0 s")
+
+
+def ago(then_ms: int, now_ms: int) -> str:
+    """Say how long ago a moment was, both in epoch milliseconds."""
+    return f"{duration(max(0, now_ms - then_ms) / 1000)} ago"
+
+
+def moment(epoch_ms: int) -> str:
+    """Say a moment in UTC."""
+    return f"{datetime.fromtimestamp(epoch_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def size(count: int) -> str:
+    """Say a number of bytes in three digits."""
+    value, unit = float(count), 0
+    while value >= 1000 and unit < len(_UNITS) - 1:
+        value /= 1024
+        unit += 1
+    if unit == 0:
+        return f"{count} B"
+    return f"{value:.{1 if value < 9.95 else 0}f} {_UNITS[unit]}"
+
+
+def number(count: int) -> str:
+    """Say a number with its thousands apart."""
+    return f"{count:,}"
+
+
+def plural(count: int, what: str) -> str:
+    """Say how many of something there are, regular as it is."""
+    return f"{number(count)} {what}" if count == 1 else f"{number(count)} {what}s"

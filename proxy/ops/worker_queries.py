@@ -1,0 +1,299 @@
+"""Control protocol between the HTTP process and the workers.
+
+Between the HTTP process and each worker runs a Unix stream socket pair, made before the fork, which
+outlives both. A message is a line of JSON, so that half a line, left by a process that was killed
+while it wrote, spoils the line after it and no more:
+
+    question   {"id": 7, "kind": "snapshot", "arguments": {}}
+    part       {"id": 7, "part": […]}      any number of them, before the answer
+    answer     {"id": 7, "answer": {…}}    or    {"id": 7, "error": "why not"}
+
+    kind        arguments                 parts                      answer
+    snapshot                              one `Snapshot.to_json()`   {}
+    ready                                                            {"reasons": [why not, …]}
+    status                                                           `WorkerFacts.from_json()`
+    sessions    Selector.arguments()      rows of SessionFacts       {}
+    kill        Selector.arguments()      rows of those killed       {}
+
+An answer that comes after its question was given up is dropped by its id. What is long is told in
+parts, between which the worker's event loop goes on: it has clients to serve.
+"""
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from itertools import count
+from typing import Any, TypeVar, cast
+
+from metrics.snapshot import Snapshot
+from proxy.errors import ProxyError
+from proxy.ops.status.session_facts import Selector, SessionFacts
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Answer = Callable[[str, Mapping[str, Any]], Mapping[str, Any] | Iterator[Any]]
+"""Answers a question of a kind with arguments: at once, or part by part.
+
+A part that is None tells nothing yet: there is more to do, and the event loop goes on meanwhile.
+What it raises, or an iterator does, becomes an error answer.
+"""
+
+ANSWER_SECONDS = 1.0
+"""A worker that takes longer does not answer."""
+
+SCRAPE_SECONDS = 5.0
+"""The same for a scrape: half of what Prometheus waits for by default (`scrape_timeout`). A worker
+that has thousands of connections to close first is not down."""
+
+PARTS_SECONDS = 3.0
+"""The same for all parts of an answer."""
+
+KILL_SECONDS = 15.0
+"""The same for killing, which takes longer."""
+
+PART_PAUSE = 0.001
+"""Seconds between two parts: half of the worker's time, or more, stays for its clients."""
+
+MAX_MESSAGE_BYTES = 32 * 1024 * 1024
+"""Far above the sessions of 100,000 connections; what claims more is no message of ours."""
+
+
+class ControlError(ProxyError):
+    """A worker did not answer, or answered that it cannot."""
+
+
+class _Messages:
+    """Cuts a stream into messages."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
+        """Add what was read and give the messages that are whole; lines that are none are left."""
+        self._data += data
+        *lines, rest = self._data.split(b"\n")
+        self._data = rest if len(rest) <= MAX_MESSAGE_BYTES else bytearray()
+        for line in lines:
+            try:
+                message = json.loads(line)
+            except ValueError:
+                logger.warning("half a control message was passed over")
+                continue
+            if isinstance(message, dict):
+                yield message
+
+
+def _encode(message: Mapping[str, Any]) -> bytes:
+    return json.dumps(message, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+class _WorkerEnd(asyncio.Protocol):
+    """The worker's end: answers each question as it comes."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._messages = _Messages()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        for question in self._messages.feed(data):
+            number = question["id"]
+            try:
+                answer = self._answer(question["kind"], question["arguments"])
+            except Exception as error:
+                self._refuse(number, error)
+                continue
+            if isinstance(answer, Iterator):
+                self._go_on(number, answer)
+            else:
+                self._write({"id": number, "answer": answer})
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._transport = None
+
+    def _go_on(self, number: int, parts: Iterator[Any]) -> None:
+        """Write the next part, and the others later; nobody asks any more: end."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        try:
+            part = next(parts)
+        except StopIteration:
+            self._write({"id": number, "answer": {}})
+        except Exception as error:
+            self._refuse(number, error)
+        else:
+            loop = asyncio.get_running_loop()
+            if part is None:
+                loop.call_soon(self._go_on, number, parts)  # after what its clients sent meanwhile
+                return
+            self._write({"id": number, "part": part})
+            loop.call_later(PART_PAUSE, self._go_on, number, parts)
+
+    def _refuse(self, number: int, error: Exception) -> None:
+        if not isinstance(error, ProxyError):
+            logger.error("a question could not be answered", exc_info=error)
+        reason = str(error) if isinstance(error, ProxyError) else "internal error"
+        self._write({"id": number, "error": reason})
+
+    def _write(self, message: Mapping[str, Any]) -> None:
+        if self._transport is not None:
+            self._transport.write(_encode(message))
+
+
+async def serve_control(sock: socket.socket, answer: Answer) -> asyncio.BaseTransport:
+    """Answer questions on a worker's end of the pair until the returned transport is closed."""
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_unix_connection(lambda: _WorkerEnd(answer), sock=sock)
+    return transport
+
+
+class WorkerLink(asyncio.Protocol):
+    """The HTTP process's end of the pair with one worker."""
+
+    def __init__(self, worker: int) -> None:
+        self.worker = worker
+        self._messages = _Messages()
+        self._transport: asyncio.Transport | None = None
+        self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._parts: dict[int, list[Any]] = {}
+        self._ids = count(1)
+
+    @classmethod
+    async def open(cls, worker: int, sock: socket.socket) -> "WorkerLink":
+        """Take over this end of the pair."""
+        link = cls(worker)
+        await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=sock)
+        return link
+
+    def close(self) -> None:
+        """Close this end; questions under way fail."""
+        if self._transport is not None:
+            self._transport.close()
+
+    async def ask(
+        self, kind: str, *, within: float = ANSWER_SECONDS, **arguments: Any
+    ) -> dict[str, Any]:
+        """Ask the worker; raises ControlError if it does not answer `within` so many seconds."""
+        return await self._ask(next(self._ids), kind, arguments, within)
+
+    async def ask_for_parts(
+        self, kind: str, *, within: float = PARTS_SECONDS, **arguments: Any
+    ) -> list[Any]:
+        """Ask what is answered in parts; the same, but for the time of all of them."""
+        number = next(self._ids)
+        parts = self._parts[number] = []
+        try:
+            await self._ask(number, kind, arguments, within)
+        finally:
+            del self._parts[number]
+        return parts
+
+    async def _ask(
+        self, number: int, kind: str, arguments: Mapping[str, Any], within: float
+    ) -> dict[str, Any]:
+        if self._transport is None:
+            raise ControlError(f"worker {self.worker} is gone")
+        pending = asyncio.get_running_loop().create_future()
+        self._pending[number] = pending
+        try:
+            question = {"id": number, "kind": kind, "arguments": arguments}
+            self._transport.write(_encode(question))
+            async with asyncio.timeout(within):
+                message = await pending
+        except TimeoutError:
+            raise ControlError(f"worker {self.worker} does not answer") from None
+        finally:
+            del self._pending[number]
+        if "error" in message:
+            raise ControlError(message["error"])
+        answer: dict[str, Any] = message["answer"]
+        return answer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin (called by the event loop)."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand each answer to who waits for it (called by the event loop)."""
+        for message in self._messages.feed(data):
+            pending = self._pending.get(message["id"])
+            if "part" in message:
+                self._parts.get(message["id"], []).append(message["part"])
+            elif pending is not None and not pending.done():
+                pending.set_result(message)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        """Tell everybody who waits (called by the event loop)."""
+        self._transport = None
+        for pending in self._pending.values():
+            if not pending.done():
+                pending.set_exception(ControlError(f"worker {self.worker} is gone"))
+
+
+class WorkerPool:
+    """All workers, asked at once."""
+
+    def __init__(self, links: list[WorkerLink]) -> None:
+        self.links = links
+
+    async def snapshots(self) -> dict[int, Snapshot | None]:
+        """Ask each worker for its values; None: it did not answer."""
+        answers = await asyncio.gather(
+            *(_tried(link.ask_for_parts("snapshot", within=SCRAPE_SECONDS)) for link in self.links)
+        )
+        return {
+            link.worker: None if isinstance(answer, ControlError) else Snapshot.from_json(answer[0])
+            for link, answer in zip(self.links, answers, strict=True)
+        }
+
+    async def readiness(self) -> dict[int, list[str]]:
+        """Ask each worker why it is not ready; an empty list: it is."""
+        answers = await self._ask_all("ready")
+        return {
+            worker: [str(answer)] if isinstance(answer, ControlError) else answer["reasons"]
+            for worker, answer in answers.items()
+        }
+
+    async def status(self) -> dict[int, dict[str, Any] | ControlError]:
+        """Ask each worker for everything about it but its sessions."""
+        return await self._ask_all("status")
+
+    async def sessions(self, selector: Selector) -> dict[int, list[SessionFacts] | ControlError]:
+        """Ask each worker for the sessions that are meant."""
+        return await self._ask_all_for_sessions("sessions", selector, PARTS_SECONDS)
+
+    async def kill(self, selector: Selector) -> dict[int, list[SessionFacts] | ControlError]:
+        """Have each worker close the sessions that are meant, and say which they were."""
+        return await self._ask_all_for_sessions("kill", selector, KILL_SECONDS)
+
+    async def _ask_all_for_sessions(
+        self, kind: str, selector: Selector, within: float
+    ) -> dict[int, list[SessionFacts] | ControlError]:
+        arguments = selector.arguments()
+        answers = await asyncio.gather(
+            *(_tried(link.ask_for_parts(kind, within=within, **arguments)) for link in self.links)
+        )
+        return {
+            link.worker: answer
+            if isinstance(answer, ControlError)
+            else [SessionFacts._make(row) for part in answer for row in part]
+            for link, answer in zip(self.links, answers, strict=True)
+        }
+
+    async def _ask_all(self, kind: str) -> dict[int, dict[str, Any] | ControlError]:
+        answers = await asyncio.gather(*(_tried(link.ask(kind)) for link in self.links))
+        return {link.worker: answer for link, answer in zip(self.links, answers, strict=True)}
+
+
+async def _tried(asking: Awaitable[T]) -> T | ControlError:
+    try:
+        return await asking
+    except ControlError as error:
+        return error

@@ -1,0 +1,1 @@
+"""Principals of clients without SASL: certificates, and rules for their names."""

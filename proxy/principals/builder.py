@@ -1,0 +1,27 @@
+"""Identity of a client without SASL: anonymous, or its certificate's name.
+
+Laws:
+
+- A certificate names somebody only if it was asked for, and so verified in the handshake.
+- A client without one is `User:ANONYMOUS`, as to Kafka; one with a certificate that names nobody
+  is closed rather than let in as somebody else.
+"""
+
+import ssl
+from typing import Final
+
+from proxy.principals.mapping import PrincipalMapping
+from proxy.principals.subject import subject_of
+
+ANONYMOUS: Final = "User:ANONYMOUS"
+"""Kafka: KafkaPrincipal.ANONYMOUS."""
+
+
+def certified_principal(client: ssl.SSLObject, mapping: PrincipalMapping) -> str:
+    """Return who a client is whose handshake is done. Raises NamelessError."""
+    if client.context.verify_mode == ssl.CERT_NONE:
+        return ANONYMOUS
+    certificate = client.getpeercert(binary_form=True)
+    if certificate is None:
+        return ANONYMOUS
+    return f"User:{mapping.name_of(subject_of(certificate))}"

@@ -1,0 +1,168 @@
+"""Subject of a certificate as Java's `X500Principal.getName()` writes it; pure.
+
+That is RFC 2253 with three habits of Java's: a type without a keyword of RFC 2253 is a dotted
+number whose value is the hexadecimal DER; `=` and `#` are escaped wherever they stand; and what is
+no string of those that Java reads is hexadecimal too. ACLs compare these texts letter by letter.
+
+The bytes are a stranger's until an authority signed them, and the name in them its own choice even
+then: what is not understood, is too long, or would break out of a line of a log, names nobody.
+"""
+
+import unicodedata
+from collections.abc import Iterator
+from typing import Final
+
+from proxy.errors import ClientFault
+
+MAX_CHARACTERS: Final = 512
+"""Of a name. What RFC 5280 appendix A.1 allows for a common name, a unit, an organization, a place,
+a state and a country is less; and how long a pattern takes is a power of this."""
+
+_KEYWORDS: Final = {
+    "2.5.4.3": "CN",
+    "2.5.4.6": "C",
+    "2.5.4.7": "L",
+    "2.5.4.8": "ST",
+    "2.5.4.9": "STREET",
+    "2.5.4.10": "O",
+    "2.5.4.11": "OU",
+    "0.9.2342.19200300.100.1.1": "UID",
+    "0.9.2342.19200300.100.1.25": "DC",
+}
+"""RFC 2253 section 2.3."""
+_ENCODINGS: Final = {
+    0x0C: "utf-8",  # UTF8String
+    0x13: "utf-8",  # PrintableString
+    0x14: "utf-8",  # T61String
+    0x16: "utf-8",  # IA5String
+    0x1B: "utf-8",  # GeneralString
+    0x1E: "utf-16-be",  # BMPString
+}
+"""By the tag of a value: how Java reads it. Any other value is written in hexadecimal."""
+_ESCAPED: Final = frozenset(',=+<>#;"\\')
+_MAX_BYTES: Final = 8 * MAX_CHARACTERS
+"""Of a subject: what is longer cannot be a name of so few characters."""
+_UNPRINTABLE: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
+"""Unicode's categories of control characters, halves of characters, and ends of lines."""
+
+_TOO_LONG: Final = f"has more than {MAX_CHARACTERS} characters"
+
+_OID: Final = 0x06
+_SEQUENCE: Final = 0x30
+_SET: Final = 0x31
+_VERSION: Final = 0xA0
+"""Tags of DER (X.690); `_VERSION` is that of a certificate (RFC 5280 section 4.1)."""
+_LONG_LENGTH: Final = 0x80
+_MAX_LENGTH_BYTES: Final = 3
+
+
+class NamelessError(ClientFault):
+    """A certificate names nobody that could be let in; the text says why, and quotes nothing."""
+
+
+def subject_of(certificate: bytes) -> str:
+    """Return the name of whom a certificate (DER) is for. Raises NamelessError."""
+    try:
+        # The outermost name is the last one.
+        names = [_relative_name(one) for one in _subject(certificate)]
+        name = ",".join(reversed(names))
+    except (ValueError, IndexError):  # UnicodeError is one
+        raise NamelessError("its subject cannot be read") from None
+    return checked(name)
+
+
+def checked(name: str, what: str = "its subject") -> str:
+    """Return a name that may be a principal's. Raises NamelessError, which calls it `what`."""
+    if not name:
+        raise NamelessError(f"{what} is empty")
+    if len(name) > MAX_CHARACTERS:
+        raise NamelessError(f"{what} {_TOO_LONG}")
+    if not name.isprintable() and any(unicodedata.category(one) in _UNPRINTABLE for one in name):
+        raise NamelessError(f"{what} has control characters")
+    return name
+
+
+def _subject(certificate: bytes) -> Iterator[memoryview]:
+    """Yield the relative names (X.501 RelativeDistinguishedName) of a certificate's subject."""
+    ((_, whole),) = _items(memoryview(certificate), _SEQUENCE)
+    (_, signed), *_ = _items(whole)
+    fields = list(_items(signed))
+    # version, where there is one; serial number, signature, issuer, validity, subject
+    tag, subject = fields[5 if fields[0][0] == _VERSION else 4]
+    if tag != _SEQUENCE:
+        raise ValueError
+    if len(subject) > _MAX_BYTES:
+        raise NamelessError(f"its subject {_TOO_LONG}")
+    for _, relative in _items(subject, _SET):
+        yield relative
+
+
+def _items(data: memoryview, tag: int | None = None) -> Iterator[tuple[int, memoryview]]:
+    """Yield the tag and the content of each value in `data`, all of which must have this tag."""
+    pos = 0
+    while pos < len(data):
+        its_tag, size = data[pos], data[pos + 1]
+        pos += 2
+        if size & _LONG_LENGTH:
+            width = size & ~_LONG_LENGTH
+            if not 0 < width <= _MAX_LENGTH_BYTES:
+                raise ValueError
+            size = int.from_bytes(data[pos : pos + width], "big")
+            pos += width
+            if size < _LONG_LENGTH or size.bit_length() <= 8 * (width - 1):
+                raise ValueError  # DER has one way to say a length
+        if pos + size > len(data) or tag not in (None, its_tag):
+            raise ValueError
+        yield its_tag, data[pos : pos + size]
+        pos += size
+
+
+def _relative_name(attributes: memoryview) -> str:
+    """Write one relative name: mostly one attribute, else all of them as they stand."""
+    return "+".join(_attribute(one) for _, one in _items(attributes, _SEQUENCE))
+
+
+def _attribute(attribute: memoryview) -> str:
+    (oid_tag, oid), (tag, value) = _items(attribute)
+    if oid_tag != _OID:
+        raise ValueError
+    number = _dotted(bytes(oid))
+    keyword, encoding = _KEYWORDS.get(number), _ENCODINGS.get(tag)
+    if keyword is None or encoding is None:
+        whole = attribute[len(attribute) - _size_with_head(value) :]
+        return f"{keyword or number}=#{whole.hex()}"
+    return f"{keyword}={_escaped(str(value, encoding))}"
+
+
+def _size_with_head(value: memoryview) -> int:
+    size = len(value)
+    return size + 2 + (0 if size < _LONG_LENGTH else (size.bit_length() + 7) // 8)
+
+
+def _dotted(oid: bytes) -> str:
+    """Write an object identifier (X.690 section 8.19)."""
+    if not oid or oid[-1] & 0x80:
+        raise ValueError
+    numbers, number = [], 0
+    for byte in oid:
+        number = number << 7 | byte & 0x7F
+        if not byte & 0x80:
+            numbers.append(number)
+            number = 0
+    first = min(numbers[0] // 40, 2)
+    return ".".join(map(str, (first, numbers[0] - 40 * first, *numbers[1:])))
+
+
+def _escaped(value: str) -> str:
+    """Escape as RFC 2253 section 2.4 says, and as Java does."""
+    text = "".join(
+        f"\\{one}" if one in _ESCAPED else "\\00" if one == "\0" else one for one in value
+    )
+    inner = text.strip(" \r")
+    begin = len(text) - len(text.lstrip(" \r"))
+    spaces_before, spaces_behind = text[:begin], text[begin + len(inner) :]
+    return _each_escaped(spaces_before) + inner + _each_escaped(spaces_behind)
+
+
+def _each_escaped(spaces: str) -> str:
+    return "".join(f"\\{one}" for one in spaces)

@@ -1,0 +1,1 @@
+"""Parent process: checks before a start, workers and their sockets, drain."""

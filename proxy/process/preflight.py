@@ -1,0 +1,149 @@
+"""Trial of what a configuration names: files, secrets, directories, a callback class.
+
+For `reauth-proxy config check`. Nothing is changed, and nobody else is asked: no identity provider,
+no broker.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from proxy.config import Config, Events, Listener, QuotasMode, Store, Upstream
+from proxy.config.values import Secret
+from proxy.errors import ConfigError
+from proxy.net.ports import refuse_overlaps
+from proxy.quota.callback import try_callback
+from proxy.store.users_file import Users
+from proxy.tls.contexts import open_tls
+from proxy.tls.material import certificates
+from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache
+from sasl.token_cache import MAX_ANSWER_BYTES, read_token
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+_MAGIC: Final = b"SQLite format 3\0"
+
+
+def try_named(config: Config, wall_now: float) -> None:
+    """Raise ConfigError with the first thing that a start, or the first login, would fail by.
+
+    `wall_now`: seconds since 1970, for certificates.
+    """
+    refuse_overlaps(config)
+    open_tls(config, wall_now)
+    for number, listener in enumerate(config.listeners):
+        _try_keys(listener, f"listeners[{number}].sasl.oauthbearer.jwks.endpoint.url")
+    _try_login(config.upstream)
+    _try_store(config.store)
+    _try_events(config.events)
+    if config.quotas.mode is not QuotasMode.OFF:
+        try_callback(
+            config.quotas.client_quota_callback_class, config.quotas.client_quota_callback_configs
+        )
+
+
+def doubts(config: Config) -> Iterator[str]:
+    """Tell of certificates that clients will not take, of a configuration that has been tried.
+
+    Told, not refused: clients may have been told not to look.
+    """
+    for listener in config.listeners:
+        host, keystore = listener.advertised_host, listener.ssl_keystore_location
+        if host is None or keystore is None:
+            continue
+        own = certificates("ssl.keystore.location", keystore.read_bytes())[0]
+        if not _is_for(own, host):
+            yield (
+                f"listener {listener.name}: the certificate of ssl.keystore.location is not for"
+                f" advertised.host, {host}"
+            )
+
+
+def _is_for(certificate: "Certificate", host: str) -> bool:
+    """Whether clients that look for the host in it find it (RFC 9525 section 6)."""
+    name = host.lower().rstrip(".")
+    with suppress(ValueError):
+        name = str(ip_address(name))
+    names = _names(certificate)
+    return name in names or f"*.{name.partition('.')[2]}" in names
+
+
+def _names(certificate: "Certificate") -> set[str]:
+    from cryptography import x509
+
+    try:
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:  # clients of Kafka then look here
+        subject = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+        return {str(one.value).lower() for one in subject}
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+        return set()  # nor will a client make anything of it
+    hosts = {one.lower() for one in extension.value.get_values_for_type(x509.DNSName)}
+    return hosts | {str(one) for one in extension.value.get_values_for_type(x509.IPAddress)}
+
+
+def _try_keys(listener: Listener, key: str) -> None:
+    path = listener.jwks_file()
+    if path is None or "OAUTHBEARER" not in listener.sasl_enabled_mechanisms:
+        return
+    keys = KeyCache()
+    if not keys.loaded(_content(path, MAX_DOCUMENT_BYTES + 1, key), now=0.0):
+        raise ConfigError(key, f"{path}: {keys.last_error}")
+
+
+def _try_login(upstream: Upstream) -> None:
+    for key, secret in _secrets(upstream):
+        try:
+            said = secret.read()
+        except OSError as error:
+            raise ConfigError(key, f"{secret}: cannot be read: {error.strerror}") from None
+        except UnicodeError:  # which would show a byte of it
+            raise ConfigError(key, f"{secret} is not text") from None
+        except ValueError as error:
+            raise ConfigError(key, str(error)) from None
+        if not said:
+            raise ConfigError(key, f"{secret} is empty")
+    if (path := upstream.token_file()) is not None:
+        key = "upstream.sasl.oauthbearer.token.endpoint.url"
+        if read_token(_content(path, MAX_ANSWER_BYTES, key)) is None:
+            raise ConfigError(key, f"{path}: holds no bearer token")
+
+
+def _secrets(upstream: Upstream) -> Iterator[tuple[str, Secret]]:
+    if upstream.sasl_password is not None:
+        yield "upstream.sasl.password", upstream.sasl_password
+    secret = upstream.sasl_oauthbearer_client_credentials_client_secret
+    if secret is not None:
+        yield "upstream.sasl.oauthbearer.client.credentials.client.secret", secret
+
+
+def _try_store(settings: Store) -> None:
+    if settings.users_file is not None:
+        Users.checked(settings.users_file)
+    path = settings.path()
+    # not opened as a database: files that SQLite leaves beside it would belong to whoever checks
+    if path.exists() and _content(path, len(_MAGIC), "store.url") not in (b"", _MAGIC):
+        raise ConfigError("store.url", f"{path}: is not a SQLite database")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError("store.url", f"{path}: cannot be written to")
+
+
+def _try_events(settings: Events) -> None:
+    directory = settings.directory
+    if directory is None:
+        return
+    there = next(one for one in (directory, *directory.parents) if one.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        raise ConfigError("events.directory", f"{directory}: cannot be written to")
+
+
+def _content(path: Path, most_bytes: int, key: str) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(most_bytes)
+    except OSError as error:
+        raise ConfigError(key, f"{path}: cannot be read: {error.strerror}") from None

@@ -1,0 +1,361 @@
+"""Parent process: starts and restarts the workers and the HTTP process, forwards signals.
+
+It runs no event loop and no thread, so that forking is safe at any time. It binds the listeners'
+addresses itself: one that is taken is one clear line before anything runs, and whoever accepts, the
+only worker or the acceptor, finds its queue of clients waiting when it is started anew.
+"""
+
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from metrics.event_files import make_directory
+from proxy.acl.model import AuthorizerMode
+from proxy.child_process.heartbeats import LOOK_EVERY, Heartbeat
+from proxy.config import Config, Listener, QuotasMode, compare, judged, load, read
+from proxy.config.exposure import exposures
+from proxy.errors import ConfigError, ProxyError
+from proxy.net.ports import BrokerPorts, refuse_overlaps
+from proxy.net.sockets import Claim, listen, listen_privately, remove_left_over
+from proxy.process import acceptor
+from proxy.process.children import Child, Children
+from proxy.quota.callback import try_callback
+from proxy.quota.shared_memory import UsageTable
+from proxy.quota.window import WindowConfig
+from proxy.store import Begun, StoreError, open_store
+from proxy.store.in_use import StoreInUse
+from proxy.tls.contexts import open_tls
+from proxy.upstream.correlation_id import (
+    OWN_CORRELATION_ID as OWN_CORRELATION_ID,  # to be the same in all workers
+)
+from proxy.worker.acceptor_link import Link
+from proxy.worker.connection_limits import Shared as SharedConnections
+from proxy.worker.inputs import SharedConfiguration, WorkerInputs
+
+log = logging.getLogger(__name__)
+
+SIGNALS: Final = frozenset(
+    {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGALRM}
+)
+KILL_AFTER: Final = 5.0
+"""Seconds beyond `shutdown.drain.ms` after which a child that is still there is killed."""
+
+
+class Server:
+    """The parent's state."""
+
+    def __init__(self, path: Path, config: Config) -> None:
+        self._path = path
+        self._config = config
+        self._latest = config
+        """As of the last reload; only what needs no restart of it is in effect."""
+        self._stopping = False
+        tls = open_tls(config, time.time())
+        usage = _usage_table(config)
+        most = [listener.max_connections for listener in config.listeners]
+        connections = SharedConnections.of_processes(config.workers, most)
+        self._broker_ports: dict[str, BrokerPorts] = {}
+        self._acceptor = Heartbeat()
+        self._listening: dict[str, socket.socket] = {}
+        """By listener name: the sockets of their addresses."""
+        self._handover = SharedConfiguration()
+        self._workers = [
+            WorkerInputs(
+                number,
+                connections,
+                broker_ports=self._broker_ports,
+                tls=tls,
+                shared_configuration=self._handover,
+                usage=usage,
+                link=Link(len(config.listeners)) if config.workers > 1 else None,
+                acceptor=self._acceptor,
+            )
+            for number in range(config.workers)
+        ]
+        # Children read the one end; it ends when the parent does, however it does.
+        self._lifeline, self._alive = os.pipe()
+        self._http_socket: socket.socket | None = None
+        self._admin_socket: socket.socket | None = None
+        self._begun: Begun
+        self._heartbeat = Heartbeat()
+        self._children = Children((), self._alive, SIGNALS)
+
+    def run(self) -> int:
+        """Serve until told to stop; return the exit status."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        store = self._config.store.path()
+        new = () if store.exists() else (f"{store}: there was no store, an empty one was made",)
+        try:
+            self._bind()
+            try:
+                self._begin_store()
+            except StoreError as error:
+                raise ConfigError("store.url", str(error)) from error
+            self._begin_events()
+            self._try_callback()
+        except ProxyError as error:
+            print(f"reauth-proxy: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
+            return 2
+        for line in (
+            *exposures(self._config),
+            *_too_few_files(self._config),
+            *new,
+        ):
+            log.warning("%s", line)
+        self._load()
+        self._children = Children(self._make_children(), self._alive, SIGNALS)
+        self._heartbeat.begin()
+        self._children.start()
+        return self._watch()
+
+    def _bind(self) -> None:
+        config = self._config
+        refuse_overlaps(config)
+        with ExitStack() as claims:
+            for address in (*(one.address for one in config.listeners), config.http.address):
+                if address is not None:
+                    claims.enter_context(closing(Claim(address.host, address.port))).take()
+            self._bind_claimed()
+        for number, listener in enumerate(config.listeners):
+            if listener.broker_ports is not None:
+                self._broker_ports[listener.name] = _taken(number, listener)
+        try:
+            self._admin_socket = listen_privately(config.admin_socket())
+        except ConfigError as error:
+            if config.admin.socket is not None:
+                raise ConfigError("admin.socket", str(error)) from error
+            log.warning("`reauth-proxy sessions` will not work: %s", error)
+
+    def _bind_claimed(self) -> None:
+        config = self._config
+        for listener in config.listeners:
+            address = listener.address
+            self._listening[listener.name] = listen(address.host, address.port)
+        if config.http.address is not None:
+            self._http_socket = listen(config.http.address.host, config.http.address.port)
+
+    def _begin_store(self) -> None:
+        settings = self._config.store
+        store = open_store(settings.url)
+        try:
+            self._begun = store.begin()
+            for worker in self._workers:
+                worker.begun = self._begun
+            if settings.users_file is None:
+                store.version()  # raises if it cannot be read
+                return
+            from proxy.store.users_file import Users
+
+            Users.checked(settings.users_file)
+            if store.credential_infos():
+                log.warning("store.users.file is set: SCRAM users of %s do not count", settings.url)
+        finally:
+            store.close()
+
+    def _begin_events(self) -> None:
+        directory = self._config.events.directory
+        if directory is None:
+            return
+        try:
+            make_directory(directory)
+        except OSError as error:
+            problem = f"{directory}: cannot be written to: {error.strerror}"
+            raise ConfigError("events.directory", problem) from error
+
+    def _try_callback(self) -> None:
+        quotas = self._config.quotas
+        if quotas.mode is not QuotasMode.OFF:
+            try_callback(quotas.client_quota_callback_class, quotas.client_quota_callback_configs)
+
+    # Children
+
+    def _load(self) -> None:
+        """Load what all workers need, once: they share its memory, and need not wait for it."""
+        import proxy.worker.process
+
+        if self._config.authorizer.mode is not AuthorizerMode.OFF:
+            import proxy.worker.acl_service
+        if self._config.store.is_mirror:
+            import proxy.store.brokers  # noqa: F401
+
+    def _make_children(self) -> list[Child]:
+        children = [
+            Child(
+                name=f"worker {worker.number}",
+                main=self._worker_main(worker),
+                is_worker=True,
+                heartbeat=worker.heartbeat,
+            )
+            for worker in self._workers
+        ]
+        if len(self._workers) > 1:
+            main = self._acceptor_main
+            children.append(Child(name="acceptor", main=main, heartbeat=self._acceptor))
+        if self._http_socket is not None or self._admin_socket is not None:
+            heartbeat = Heartbeat()
+            main = partial(self._http_main, heartbeat)
+            children.append(Child(name="http", main=main, heartbeat=heartbeat))
+        if self._config.store.is_mirror:
+            heartbeat = Heartbeat()
+            main = partial(self._follower_main, heartbeat)
+            children.append(Child(name="follower of the brokers", main=main, heartbeat=heartbeat))
+        return children
+
+    def _worker_main(self, worker: WorkerInputs) -> Callable[[], int]:
+        def main() -> int:
+            from proxy.worker.process import run
+
+            for ports in self._broker_ports.values():
+                ports.leave_to_parent()
+            if worker.link is None:
+                worker.listening = self._listening
+            else:
+                self._close_listening()
+            return run(self._path, self._config, self._latest, worker, self._lifeline)
+
+        return main
+
+    def _acceptor_main(self) -> int:
+        links = [worker.link for worker in self._workers if worker.link is not None]
+        heartbeats = [worker.heartbeat for worker in self._workers]
+        listening = list(self._listening.values())
+        return acceptor.run(listening, links, heartbeats, self._acceptor, self._lifeline)
+
+    def _http_main(self, own: Heartbeat) -> int:
+        from proxy.ops.http_process import run
+
+        self._close_listening()
+        scrapes = [worker.scrape for worker in self._workers]
+        store = partial(StoreInUse.of, self._config.store.path(), self._begun)
+        watched = {"the parent": self._heartbeat}
+        watched |= {child.name: child.heartbeat for child in self._children}
+        return run(
+            self._http_socket, self._admin_socket, scrapes, store, self._lifeline, own, watched
+        )
+
+    def _follower_main(self, own: Heartbeat) -> int:
+        from proxy.store.brokers.follower import run
+
+        self._close_listening()
+        tls = self._workers[0].tls.upstream
+        return run(self._config, tls, self._begun, self._lifeline, own)
+
+    def _close_listening(self) -> None:
+        """Be no reason that anybody is accepted, when those who accept have ended."""
+        for listening in self._listening.values():
+            listening.close()
+
+    # Signals
+
+    def _watch(self) -> int:
+        # Not `sigtimedwait`: interrupted for longer than its timeout, CPython's returns garbage.
+        signal.setitimer(signal.ITIMER_REAL, LOOK_EVERY, LOOK_EVERY)
+        while True:
+            match signal.sigwait(SIGNALS):
+                case signal.SIGALRM:
+                    self._heartbeat.beat()
+                    self._children.look()
+                case signal.SIGCHLD:
+                    if not self._children.bury():
+                        return self._stop(1)
+                case signal.SIGHUP:
+                    self._reload()
+                case _:
+                    return self._stop(0)
+
+    def _reload(self) -> None:
+        try:
+            text = read(self._path)
+            config = judged(text, self._path)
+        except ConfigError as error:
+            log.error("not reloaded, the old configuration stays: %s", error)
+            self._handover.put(b"")
+            self._children.signal(signal.SIGHUP)  # workers count it
+            return
+        for key in compare(self._config, config).needs_restart:
+            log.warning("not reloaded, needs a restart: %s", key)
+        for key in compare(self._latest, config).reloadable:
+            log.info("reloaded: %s", key)
+        for line in sorted(set(exposures(config)) - set(exposures(self._latest))):
+            log.warning("%s", line)
+        self._latest = config
+        self._handover.put(text)
+        self._children.signal(signal.SIGHUP)
+
+    def _stop(self, status: int) -> int:
+        """Let the workers drain, then end what is left."""
+        self._close_listening()
+        for ports in self._broker_ports.values():
+            ports.close()
+        self._children.stop(self._config.shutdown_drain_ms / 1000 + KILL_AFTER)
+        if self._admin_socket is not None:
+            self._admin_socket.close()
+            remove_left_over(self._config.admin_socket())
+        return status
+
+
+def _usage_table(config: Config) -> UsageTable | None:
+    quotas = config.quotas
+    if quotas.mode is QuotasMode.OFF:
+        return None
+    window = WindowConfig(
+        num=quotas.quota_window_num, size_seconds=quotas.quota_window_size_seconds
+    )
+    return UsageTable(config.workers, window)
+
+
+def _take_all_files() -> None:
+    """Raise the soft limit of file descriptors to the hard one, as Java does (`MaxFDLimit`).
+
+    It is 1,024 in a shell and under systemd, which strangers alone can use up.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _too_few_files(config: Config) -> tuple[str, ...]:
+    """Return a sentence if a worker may lack file descriptors for as many clients as it lets in."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * sum(one.max_connections for one in config.listeners) // config.workers
+    if limit == resource.RLIM_INFINITY or needed <= limit:
+        return ()
+    return (
+        f"max.connections of all listeners take up to {needed} file descriptors in each worker,"
+        f" which may have {limit} (ulimit -Hn)",
+    )
+
+
+def _taken(number: int, listener: Listener) -> BrokerPorts:
+    """Have a listener's ports of brokers, and tell of those that another program has."""
+    assert listener.broker_ports is not None
+    key = f"listeners[{number}].broker.ports"
+    ports = BrokerPorts(key, listener.address.host, listener.broker_ports)
+    not_had = ports.take()
+    if not_had:
+        shown = ", ".join(map(str, not_had[:10])) + (", …" if len(not_had) > 10 else "")
+        log.warning(
+            "%s: another program has ports, %s; clients are not shown brokers that have them",
+            key,
+            shown,
+        )
+    return ports
+
+
+def serve(path: Path) -> int:
+    """Run the proxy that the file describes; return the exit status."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s",
+    )
+    _take_all_files()
+    return Server(path, load(path)).run()

@@ -1,0 +1,251 @@
+"""Count of a request's topic mutations in partitions (KIP-599), and what of it may be done.
+
+As in Kafka (`ReplicationControlManager`), which counts what it is about to do: a new topic by its
+partitions, a deleted one by those it had, one that grows by what is added to it; also where a
+request is only to be validated. What is bound to fail does not count: duplicates, topics that exist
+already or do not exist, numbers that cannot be. What Kafka refuses for another reason counts until
+it says so.
+
+Strict versions (`STRICT_SINCE`) are refused topic by topic with THROTTLING_QUOTA_EXCEEDED while
+there is a debt; older ones are done, and their client is throttled.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from proxy.acl.decision import AllowedTopics, ClientAuthority, Inquiry, Judgement
+from proxy.acl.guards.items import Values, judge_items
+from proxy.acl.model import Operation, ResourceType
+from proxy.scheduling.stepped_thread import pausing
+from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
+from proxy.wire.codec import decode, encode, request_type, response_type
+
+STRICT_SINCE: Final = {CREATE_TOPICS: 6, CREATE_PARTITIONS: 3, DELETE_TOPICS: 5}
+"""First version that knows THROTTLING_QUOTA_EXCEEDED, by API key (`ControllerApis`)."""
+MAX_OF_A_TOPIC: Final = 10_000
+"""Partitions that one topic counts as: Kafka makes no more in one request
+(`ReplicationControlManager.MAX_PARTITIONS_PER_BATCH`)."""
+_DELETED_BY_ID_SINCE: Final = 6
+"""First version of DeleteTopics with topic ids (KIP-516)."""
+_RESULTS: Final = {
+    CREATE_TOPICS: "topics",
+    CREATE_PARTITIONS: "results",
+    DELETE_TOPICS: "responses",
+}
+_BROKERS_DEFAULT: Final = -1
+"""`num.partitions`, or a replication factor: the response may tell what it is."""
+_EXCEEDED: Final = "The throttling quota has been exceeded."
+"""Kafka's words (`Errors`)."""
+
+Key = str | UUID
+"""What a request calls a topic: its name, or its id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedTopic:
+    """A topic that exists."""
+
+    name: str
+    topic_id: UUID | None
+    """None: the broker did not tell."""
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topics:
+    """Those that a request is about, as a broker knew them before it was carried out."""
+
+    found: Mapping[Key, CountedTopic]
+    """By name and by id."""
+    known: bool = True
+    """Whether the broker could be asked. If not, each topic counts as one partition."""
+
+
+class MutationRequest:
+    """A CreateTopics, CreatePartitions or DeleteTopics."""
+
+    def __init__(self, api_key: int, api_version: int, body: bytes) -> None:
+        """Read a request's body. Raises Malformed."""
+        self.api_key = api_key
+        self.api_version = api_version
+        self._body = body
+        self._content = decode(request_type(api_key, api_version), body)
+        by_name = api_key == DELETE_TOPICS and api_version < _DELETED_BY_ID_SINCE
+        self._items = "topic_names" if by_name else "topics"
+        keys = map(self._key, pausing(getattr(self._content, self._items)))
+        self._times = Counter(key for key in keys if key is not None)
+        self.names: list[Key] = [key for key in pausing(self._times) if isinstance(key, str)]
+        """The topics that it is about, but for those in `ids`."""
+        self.ids: list[Key] = [key for key in pausing(self._times) if isinstance(key, UUID)]
+        self._charged: dict[Key, int] = {}
+        """Partitions that were charged for, by topic."""
+
+    @property
+    def strict(self) -> bool:
+        """Whether topics are refused, rather than the client throttled afterwards."""
+        return self.api_version >= STRICT_SINCE[self.api_key]
+
+    @property
+    def charged_in_all(self) -> int:
+        """Partitions."""
+        return sum(self._charged.values())
+
+    def judge(self, topics: Topics, charge: Callable[[int], int | None]) -> Judgement:
+        """Charge for one topic after the other.
+
+        `charge` is given partitions, and returns what it charged; None refuses the topic. What is
+        let pass for nothing, in audit, does not count afterwards either.
+        """
+
+        def refuse(item: Any) -> Values | None:
+            partitions = self._partitions(item, topics)
+            if not partitions:
+                return None
+            key = self._key(item)
+            assert key is not None
+            charged = charge(partitions)
+            if charged is None:
+                return _refusal(key, topics.found.get(key))
+            self._charged[key] = charged
+            return None
+
+        return judge_items(
+            Inquiry(api_version=self.api_version, body=self._body, authority=EVERYTHING, topics={}),
+            self.api_key,
+            self._content,
+            items=self._items,
+            results=_RESULTS[self.api_key],
+            refuse=refuse,
+            order_by=("name",) if self.api_key == CREATE_TOPICS else (),
+        )
+
+    def done(self, body: bytes) -> int:
+        """Return how many partitions were created or deleted, by the body of the response to what
+        passed. Raises Malformed."""
+        response = decode(response_type(self.api_key, self.api_version), body)
+        return sum(map(self._done, pausing(getattr(response, _RESULTS[self.api_key]))))
+
+    def telling(self, body: bytes, throttle_time_ms: int) -> bytes:
+        """Return the body of a response, so that it tells at least this throttle time."""
+        if not throttle_time_ms:
+            return body
+        response = decode(response_type(self.api_key, self.api_version), body)
+        told = max(response.throttle_time, timedelta(milliseconds=throttle_time_ms))
+        return encode(replace(response, throttle_time=told))
+
+    def _key(self, item: Any) -> Key | None:
+        """Return what an item calls its topic; None: by both name and id, or by neither."""
+        if self._items == "topic_names":
+            return str(item)
+        if self.api_key != DELETE_TOPICS or item.topic_id is None:
+            return None if item.name is None else str(item.name)
+        return UUID(bytes=item.topic_id.bytes) if item.name is None else None
+
+    def _partitions(self, item: Any, topics: Topics) -> int:
+        """Return as how many partitions an item counts."""
+        key = self._key(item)
+        if key is None or self._times[key] > 1:
+            return 0
+        topic = topics.found.get(key)
+        if self.api_key == CREATE_TOPICS:
+            count = 0 if topic is not None else _created(item)
+        elif topic is None:
+            count = 0 if topics.known else 1
+        elif self.api_key == CREATE_PARTITIONS:
+            count = _added(item, topic)
+        else:
+            twice = topic.name in self._times and topic.topic_id in self._times
+            count = 0 if twice else topic.partitions
+        return min(count, MAX_OF_A_TOPIC)
+
+    def _done(self, result: Any) -> int:
+        if result.error_code is not ErrorCode.none:
+            return 0
+        by_id = self._charged.get(getattr(result, "topic_id", None) or "")
+        charged = self._charged.get(result.name or "", by_id)
+        told = getattr(result, "num_partitions", _BROKERS_DEFAULT)
+        if told > 0 and charged != 0:
+            return int(told)
+        # 1: it was done although the broker that was asked did not know of it
+        return 1 if charged is None else charged
+
+
+def _created(item: Any) -> int:
+    if item.assignments:
+        by_hand = item.num_partitions == item.replication_factor == _BROKERS_DEFAULT
+        return len(item.assignments) if by_hand else 0
+    if item.replication_factor == 0 or item.replication_factor < _BROKERS_DEFAULT:
+        return 0
+    return 1 if item.num_partitions == _BROKERS_DEFAULT else max(0, int(item.num_partitions))
+
+
+def _added(item: Any, topic: CountedTopic) -> int:
+    added = int(item.count) - topic.partitions
+    if item.assignments is not None and len(item.assignments) != added:
+        return 0
+    return max(0, added)
+
+
+def _refusal(key: Key, topic: CountedTopic | None) -> Values:
+    name = key if topic is None else topic.name
+    return {
+        "name": None if isinstance(name, UUID) else name,
+        "topic_id": None if topic is None else topic.topic_id,
+        "error_code": ErrorCode.throttling_quota_exceeded,
+        "error_message": _EXCEEDED,
+        "configs": [],
+    }
+
+
+class _Everything:
+    """The rights of whoever is not judged."""
+
+    auditing: Final = False
+
+    @property
+    def allowed_topics(self) -> AllowedTopics:
+        """None yet: each connection finds out for itself."""
+        return AllowedTopics()
+
+    def may(
+        self, operation: Operation, resource_type: ResourceType, name: str, *, report: bool = True
+    ) -> bool:
+        """Whatever it is."""
+        del operation, resource_type, name, report
+        return True
+
+    def may_any(self, operation: Operation, resource_type: ResourceType) -> bool:
+        """Whatever it is."""
+        del operation, resource_type
+        return True
+
+    def may_every(
+        self,
+        operation: Operation,
+        resource_type: ResourceType,
+        beginning: str,
+        *,
+        report: bool = True,
+    ) -> bool:
+        """Whatever they are."""
+        del operation, resource_type, beginning, report
+        return True
+
+    def may_administer(self, operation: Operation) -> bool:
+        """Nobody by this: only super users change ACLs, quotas and users of who is not judged."""
+        del operation
+        return False
+
+    def operations(self, resource_type: ResourceType, name: str) -> int:
+        """All that there are."""
+        del resource_type, name
+        return sum(1 << operation for operation in Operation if operation > Operation.ALL)
+
+
+EVERYTHING: Final[ClientAuthority] = _Everything()

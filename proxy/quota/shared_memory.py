@@ -1,0 +1,180 @@
+"""Shared memory of quota usage: one slot per worker, no locks.
+
+Laws:
+
+- One writer per cell: a worker writes to its own column alone, and everybody reads all of them.
+- A cell is one aligned 8-byte word, written by one store (an item of a memoryview in the native
+  format is copied as a whole) and read by one load. A 64-bit processor does neither in halves, so
+  no reader ever sees a number that was never written; a test hammers on it. What belongs together
+  stands in one word: the number of a sample (20 bits) and what was used in it (44 bits).
+- No order between two words is relied upon but this: a row is cleared before it gets a new owner,
+  and a reader looks again at whose it is after reading it.
+- The number of rows is fixed. A row is given to another quota when everything in it has been
+  forgotten anyway, so that nothing is lost and nobody gets a fresh quota by reconnecting; if no
+  such row is free, the newcomer is counted by its worker alone.
+
+A quota finds its row by a keyed digest of its name, in one of eight places of each column; the key
+is random, so that no client can choose names that crowd the same places. Digests of 64 bits make
+two of 10,000 quotas meet with a probability of 3e-12.
+
+The samples are the same for all workers: CLOCK_MONOTONIC is one clock for all processes.
+"""
+
+import mmap
+import secrets
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Final
+
+from proxy.quota.window import WindowConfig
+
+WORD: Final = 8
+"""Bytes."""
+WAYS: Final = 8
+"""Places in which a quota's row can be."""
+DEFAULT_ROWS: Final = 8_192
+"""Per worker; 128 bytes each, of which the kernel provides what is used."""
+_CACHE_LINE: Final = 64
+"""Bytes: rows of two workers never share one."""
+
+VALUE_BITS: Final = 44
+VALUE_MASK: Final = (1 << VALUE_BITS) - 1
+"""The most a sample holds: 17 TB, or five hours in nanoseconds."""
+NUMBER_MASK: Final = (1 << 64 - VALUE_BITS) - 1
+
+DEBT: Final = 0
+"""The word of a row that holds what is owed from before the window; see `meter`."""
+KEEP_UNTIL: Final = 1
+"""The word of a row that holds the sample until which it must be kept."""
+SAMPLES: Final = 2
+"""Where the samples of a row begin."""
+
+
+def pack(number: int, value: int) -> int:
+    """Make the word of a numbered value; what is too much for it is cut to the most it holds."""
+    return (number & NUMBER_MASK) << VALUE_BITS | max(0, min(value, VALUE_MASK))
+
+
+def unpack(word: int, near: int) -> tuple[int, int]:
+    """Return number and value of a word; the number is the one nearest to `near`."""
+    half = (NUMBER_MASK + 1) // 2
+    distance = ((word >> VALUE_BITS) - near + half & NUMBER_MASK) - half
+    return near + distance, word & VALUE_MASK
+
+
+class UsageTable:
+    """The memory that the workers share. Made by their parent, before it forks."""
+
+    def __init__(self, workers: int, config: WindowConfig, rows: int = DEFAULT_ROWS) -> None:
+        """Make room for `rows` quotas (rounded up to places of eight) in each worker's column."""
+        self.workers = workers
+        self.config = config
+        self.ring = config.num + 1
+        """Samples in a row: the window, and one more that is leaving it."""
+        line = _CACHE_LINE // WORD
+        self.stride = -(-(SAMPLES + self.ring) // line) * line
+        """Words of a row."""
+        self._sets = max(1, -(-rows // WAYS))
+        self.rows = self._sets * WAYS
+        column = self.rows * (1 + self.stride)
+        # Anonymous and shared: children inherit it, and it goes with the last of them
+        self.words = memoryview(mmap.mmap(-1, workers * column * WORD)).cast("Q")
+        self._directories = [worker * column for worker in range(workers)]
+        self._first_rows = [start + self.rows for start in self._directories]
+        self._key = secrets.token_bytes(32)
+
+    def digest(self, kind: str, tags: Mapping[str, str]) -> int:
+        """Return what a quota is found by; never 0, which is nobody's."""
+        hashed = blake2b(digest_size=WORD, key=self._key)
+        for text in (kind, *(part for item in sorted(tags.items()) for part in item)):
+            encoded = text.encode(errors="surrogatepass")
+            hashed.update(len(encoded).to_bytes(WORD, "big") + encoded)
+        return int.from_bytes(hashed.digest(), "big") or 1
+
+    def find(self, worker: int, digest: int) -> int | None:
+        """Return where a worker's row of a quota begins, if it has one."""
+        start = digest % self._sets * WAYS
+        at = self._directories[worker] + start
+        owners = self.words[at : at + WAYS].tolist()
+        if digest not in owners:
+            return None
+        return self._first_rows[worker] + (start + owners.index(digest)) * self.stride
+
+    def read(self, worker: int, digest: int, row: int) -> list[int] | None:
+        """Return the words of a row; None: it is another quota's by now."""
+        words = self.words[row : row + self.stride].tolist()
+        return words if self.is_owner(worker, digest, row) else None
+
+    def is_owner(self, worker: int, digest: int, row: int) -> bool:
+        """Whether a row still is this quota's."""
+        place = (row - self._first_rows[worker]) // self.stride
+        return self.words[self._directories[worker] + place] == digest
+
+    def claim(self, worker: int, digest: int, sample: int) -> int | None:
+        """Return where the worker's own row begins, given to this quota if it had none.
+
+        `sample` is the number of the present one. None: all eight places are in use.
+        """
+        row = self.find(worker, digest)
+        if row is not None:
+            return row
+        start = digest % self._sets * WAYS
+        for place in range(start, start + WAYS):
+            row = self._first_rows[worker] + place * self.stride
+            owner = self._directories[worker] + place
+            if not self.words[owner] or self.words[row + KEEP_UNTIL] < sample:
+                self.words[owner] = 0
+                for word in range(row, row + self.stride):
+                    self.words[word] = 0
+                self.words[row + KEEP_UNTIL] = sample + self.config.num
+                self.words[owner] = digest
+                return row
+        return None
+
+
+class SharedQuota:
+    """One worker's access to the rows of one quota: its own, and the others'."""
+
+    __slots__ = ("_digest", "_rows", "_table", "_worker", "alone")
+
+    def __init__(
+        self, table: UsageTable, worker: int, *, kind: str, tags: Mapping[str, str]
+    ) -> None:
+        """Count for `worker`, from 0."""
+        self.alone = False
+        """Whether other workers do not see what is used here: there was no room for it."""
+        self._table = table
+        self._worker = worker
+        self._digest = table.digest(kind, tags)
+        self._rows: list[int | None] = [None] * table.workers
+
+    def _own_row(self, sample: int) -> int:
+        row = self._rows[self._worker]
+        if row is None or not self._table.is_owner(self._worker, self._digest, row):
+            row = self._rows[self._worker] = self._claim(sample)
+        return row
+
+    def _claim(self, sample: int) -> int:
+        row = self._table.claim(self._worker, self._digest, sample)
+        if row is None:  # all places are in use: count here alone
+            self.alone = True
+            self._table, self._worker = UsageTable(1, self._table.config, rows=1), 0
+            self._rows = [None]
+            row = self._table.claim(0, self._digest, sample)
+        assert row is not None
+        return row
+
+    def _columns(self) -> list[list[int]]:
+        """Return the words of each worker that has a row for this quota."""
+        return [words for worker in range(self._table.workers) if (words := self._read(worker))]
+
+    def _read(self, worker: int) -> list[int] | None:
+        row = self._rows[worker]
+        if row is None:
+            row = self._rows[worker] = self._table.find(worker, self._digest)
+            if row is None:
+                return None
+        words = self._table.read(worker, self._digest, row)
+        if words is None:
+            self._rows[worker] = None
+        return words

@@ -1,0 +1,240 @@
+"""Quotas of one worker: who falls under which, usage, and changes.
+
+The seam between this package and the worker. The worker makes one `Quotas` for itself, on the
+`UsageTable` that its parent made for all workers before it forked, and calls
+
+- `apply` when the store's quotas changed, `update_cluster_metadata` when the cluster did, and
+  `tick` once a second;
+- `meters` and `bucket` when a client is first seen, and again when `generation` is not what it was
+  then: so a change takes effect on open connections at their next request;
+- `admit` when somebody connects.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+from weakref import WeakValueDictionary
+
+from proxy.quota.callback import (
+    ClientQuotaType,
+    Cluster,
+    DefaultQuotaCallback,
+    QuotaCallback,
+    user_name,
+)
+from proxy.quota.guarded_callback import Fault, GuardedCallback
+from proxy.quota.meter import Count, Meter
+from proxy.quota.model import QuotaEntity, QuotaKey, Quotas, canonical_ip
+from proxy.quota.precedence import Index, IpLimits, StaticDefaults, Tags
+from proxy.quota.shared_memory import UsageTable
+from proxy.quota.throttle import ClientMeters, Mode
+from proxy.quota.token_bucket import Bucket
+from proxy.quota.window import MAX_THROTTLE_TIME_MS, NANOSECONDS_PER_PERCENT
+
+METERED: Final = (ClientQuotaType.PRODUCE, ClientQuotaType.FETCH, ClientQuotaType.REQUEST)
+"""What is measured by rate. Mutations have a bucket instead."""
+_CONNECTIONS: Final = QuotaKey.CONNECTION_CREATION_RATE
+STATIC_ENTRY: Final = "quota.*.default"
+"""What stands for the static defaults, where entries are named."""
+MAX_COUNTS: Final = 2_000
+"""Entries that are counted by themselves."""
+OTHER_ENTRIES: Final = "other"
+"""What all further ones are counted as."""
+MAX_ENTRY: Final = 256
+"""Characters."""
+
+
+class WorkerQuotas:
+    """The quotas as one worker applies them. See the head of this module."""
+
+    def __init__(
+        self,
+        table: UsageTable,
+        worker: int,
+        *,
+        mode: Mode,
+        static: StaticDefaults,
+        custom: QuotaCallback | None = None,
+    ) -> None:
+        """Apply quotas for `worker`, from 0; `custom` is a configured callback, if there is one."""
+        self.mode = mode
+        self.counts: dict[tuple[QuotaKey, str], Count] = {}
+        """What was used, by key and entry; bounded by the entries that there were."""
+        self._table = table
+        self._worker = worker
+        self._static = static
+        self._quotas: Quotas = {}
+        self._index, self._ip_limits = Index({}, static), IpLimits({})
+        self._changes = 0
+        self._default = DefaultQuotaCallback(static)
+        self._custom = None if custom is None else GuardedCallback(custom, self._default)
+        self._meters: WeakValueDictionary[tuple[str, frozenset[tuple[str, str]]], Meter] = (
+            WeakValueDictionary()
+        )
+        self._buckets: WeakValueDictionary[frozenset[tuple[str, str]], Bucket] = (
+            WeakValueDictionary()
+        )
+
+    @property
+    def generation(self) -> int:
+        """Grows whenever `meters` may answer differently."""
+        return self._changes + (self._custom.generation if self._custom is not None else 0)
+
+    @property
+    def callback_faults(self) -> Mapping[Fault, int]:
+        """How often the configured callback did wrong, by kind."""
+        return self._custom.faults if self._custom is not None else {}
+
+    @property
+    def has_callback(self) -> bool:
+        """Whether a callback of somebody's own is asked."""
+        return self._custom is not None
+
+    @property
+    def open_meters(self) -> list[Meter]:
+        """The quotas that this worker's connections use at present, for metrics."""
+        return list(self._meters.values())
+
+    def limits(self) -> list[tuple[QuotaKey, str, float]]:
+        """Return key, entry and limit of what is in use at present, for metrics."""
+        used: list[Meter | Bucket] = [*self._meters.values(), *self._buckets.values()]
+        return [(QuotaKey(one.kind), one.entry, one.limit) for one in used]
+
+    def apply(self, quotas: Quotas) -> None:
+        """Take the quotas that are now in the store."""
+        told = self._custom or self._default
+        for entity in self._quotas.keys() | quotas.keys():
+            before, after = self._quotas.get(entity, {}), quotas.get(entity, {})
+            for quota_type in ClientQuotaType:
+                old, new = before.get(quota_type.value), after.get(quota_type.value)
+                if new is None and old is not None:
+                    told.remove_quota(quota_type, entity)
+                elif new is not None and new != old:
+                    told.update_quota(quota_type, entity, new)
+        self._quotas = quotas
+        self._index, self._ip_limits = Index(quotas, self._static), IpLimits(quotas)
+        self._changes += 1
+
+    def update_cluster_metadata(self, cluster: Cluster) -> None:
+        """Take the cluster as it is now."""
+        if self._custom is not None:
+            self._custom.update_cluster_metadata(cluster)
+
+    def tick(self) -> None:
+        """Ask the callback whether it changed its mind. Called about once a second."""
+        if self._custom is not None:
+            self._custom.check_reset()
+
+    def close(self) -> None:
+        """Let go of the callback."""
+        if self._custom is not None:
+            self._custom.close()
+
+    def meters(self, principal: str, client_id: str | None) -> ClientMeters:
+        """Return the quotas of a client; empty: it has none."""
+        found: dict[ClientQuotaType, Meter] = {}
+        for quota_type in METERED:
+            applied = self._applied(quota_type, principal, client_id or "")
+            if applied is not None:
+                found[quota_type] = self._meter(quota_type, *applied)
+        return found
+
+    def bucket(self, principal: str, client_id: str | None) -> Bucket | None:
+        """Return the controller_mutation_rate of a client; None: it has none."""
+        quota_type = ClientQuotaType.CONTROLLER_MUTATION
+        applied = self._applied(quota_type, principal, client_id or "")
+        if applied is None:
+            return None
+        tags, limit, entry = applied
+        key = frozenset(tags.items())
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = Bucket(
+                self._table, self._worker, kind=quota_type.value.value, tags=tags, limit=limit
+            )
+        bucket.limit = limit
+        bucket.entry, bucket.count = self._counted(quota_type.value, entry)
+        return bucket
+
+    def _applied(
+        self, quota_type: ClientQuotaType, principal: str, client_id: str
+    ) -> tuple[Tags, float, str] | None:
+        """Return tags, limit and entry of the quota that applies to a client."""
+        if self._custom is not None:
+            tags = self._custom.tags(quota_type, principal, client_id)
+            limit = self._custom.limit(quota_type, tags)
+            return None if limit is None else (tags, limit, entry_of_tags(tags))
+        applied = self._index.applied(quota_type.value, user_name(principal), client_id)
+        if applied is None:
+            return None
+        entry = STATIC_ENTRY
+        if applied.names is not None:
+            user, client = applied.names
+            entry = QuotaEntity(user=user, client_id=client).entity_path
+        return applied.tags, applied.limit, entry
+
+    def _meter(self, quota_type: ClientQuotaType, tags: Tags, limit: float, entry: str) -> Meter:
+        key = quota_type.value
+        if quota_type is ClientQuotaType.PRODUCE:
+            return self._shared_meter(key, tags, limit, entry)
+        if quota_type is ClientQuotaType.FETCH:
+            # a window, about the most that Kafka tells; what is owed beyond it, the next is told
+            longest = self._table.config.num * self._table.config.size_ms
+            return self._shared_meter(key, tags, limit, entry, longest)
+        # As in Kafka: who uses too much time waits for the length of a sample at most
+        longest = self._table.config.size_ms
+        return self._shared_meter(key, tags, limit * NANOSECONDS_PER_PERCENT, entry, longest)
+
+    def _shared_meter(
+        self,
+        quota: QuotaKey,
+        tags: Tags,
+        limit: float,
+        entry: str,
+        longest_ms: int = MAX_THROTTLE_TIME_MS,
+    ) -> Meter:
+        key = quota.value, frozenset(tags.items())
+        meter = self._meters.get(key)
+        if meter is None:
+            meter = self._meters[key] = Meter(
+                self._table,
+                self._worker,
+                kind=quota.value,
+                tags=tags,
+                limit=limit,
+                longest_ms=longest_ms,
+                keeps_debts=self.mode is Mode.ENFORCE,
+            )
+        if meter.limit != limit:
+            meter.limit = limit
+        meter.entry, meter.count = self._counted(quota, entry)
+        return meter
+
+    def _counted(self, quota: QuotaKey, entry: str) -> tuple[str, Count]:
+        """Return as what an entry is counted, and its count."""
+        if (quota, entry) not in self.counts and len(self.counts) >= MAX_COUNTS:
+            entry = OTHER_ENTRIES
+        return entry, self.counts.setdefault((quota, entry), Count())
+
+    def admit(self, address: str, now: float) -> int:
+        """Somebody connects from this address; return 0, or for how long (ms) to keep the
+        connection unserved before it is closed, as Kafka does (KIP-612).
+
+        A connection that is not admitted is not counted. In audit the caller tells of it, and
+        serves the connection.
+        """
+        found = self._ip_limits.limit(address)
+        if found is None:
+            return 0
+        limit, name = found
+        tags = {"ip": canonical_ip(address) or address}
+        longest = self._table.config.size_ms
+        meter = self._shared_meter(_CONNECTIONS, tags, limit, f"ips/{name}", longest)
+        ms = meter.try_record(1, now)
+        if ms:
+            meter.count.note(ms)
+        return ms
+
+
+def entry_of_tags(tags: Tags) -> str:
+    """Name the quota of a callback of somebody's own: by its tags."""
+    return ",".join(f"{name}={value}" for name, value in sorted(tags.items()))[:MAX_ENTRY]

@@ -1,0 +1,102 @@
+"""View of a broker for one listener's connections: what it offers, and the routes to it."""
+
+from collections.abc import Mapping
+
+from proxy.connection.frames import (
+    FIRST_FLEXIBLE_PRODUCE,
+    Check,
+    Route,
+    check_flexible_produce,
+    check_produce,
+    look_closer,
+    route_key,
+)
+from proxy.routing.discovery import DiscoveredBroker
+from proxy.wire.addresses import Resolve, rewrite
+from proxy.wire.api_versions import ApiVersionsAnswers, UpstreamVersions
+from proxy.wire.apis import (
+    APIS,
+    FETCHES,
+    FIND_COORDINATOR,
+    MUTATIONS,
+    PRODUCE,
+    SASL_AUTHENTICATE,
+    Kind,
+    carries_addresses,
+    understands,
+)
+from proxy.wire.long_frames import APIS_CUT_THROUGH, LongFrameEndpoints
+
+
+class BrokerView:
+    """Follows what its broker offers; its routes' counters live as long as it does."""
+
+    __slots__ = ("_metered", "_resolve", "api_versions", "broker", "made", "routes")
+
+    def __init__(
+        self, broker: DiscoveredBroker, resolve: Resolve | None, *, metered: bool = False
+    ) -> None:
+        """Pass requests to `broker`; `resolve` rewrites addresses, None leaves them.
+
+        `metered`: what is fetched or created may count towards a quota.
+        """
+        self.broker = broker
+        self.api_versions: ApiVersionsAnswers | None = None
+        """What clients are told of it; None: the broker has never been reached."""
+        self.routes: Mapping[int, Route] = {}
+        """What is forwarded, by `route_key`; open connections follow at their next request."""
+        self.made: dict[int, Route] = {}
+        """Every route there ever was, by `route_key`."""
+        self._resolve = resolve
+        self._metered = metered
+        if broker.versions is not None:
+            self.offer(broker.versions)
+
+    @property
+    def sasl_version(self) -> int:
+        """Its highest version of SaslAuthenticate; negative: it has none."""
+        versions = self.broker.versions
+        return -1 if versions is None else versions.apis.get(SASL_AUTHENTICATE, (0, -1))[1]
+
+    def offer(self, versions: UpstreamVersions) -> None:
+        """Take what the broker says it can."""
+        answers = ApiVersionsAnswers(versions)
+        self.routes = {
+            route_key(api_key, version): self._route(api_key, version)
+            for api_key, (low, high) in answers.offers.items()
+            for version in range(low, high + 1)
+            if APIS[api_key].kind is Kind.FORWARDED and understands(api_key, version)
+        }
+        self.api_versions = answers
+
+    def _route(self, api_key: int, version: int) -> Route:
+        key = route_key(api_key, version)
+        if key not in self.made:
+            self.made[key] = self._make(api_key, version)
+        return self.made[key]
+
+    def _make(self, api_key: int, version: int) -> Route:
+        check: Check | None = None
+        if api_key == PRODUCE:
+            flexible = version >= FIRST_FLEXIBLE_PRODUCE
+            check = check_flexible_produce if flexible else check_produce
+        elif api_key in MUTATIONS and self._metered:
+            check = look_closer
+        resolve = self._resolve
+        if resolve is None or not carries_addresses(api_key, version):
+            return Route(api_key, version, check, metered=self._metered and api_key in FETCHES)
+
+        def transform(content: bytes) -> bytes:
+            return rewrite(api_key, version, content, resolve)
+
+        def long_transform(size: int) -> LongFrameEndpoints:
+            return LongFrameEndpoints(api_key, version, size)
+
+        return Route(
+            api_key,
+            version,
+            check,
+            transform,
+            long_transform if api_key in APIS_CUT_THROUGH else None,
+            takes_long=api_key == FIND_COORDINATOR,  # an address for each key that is asked for
+        )

@@ -1,0 +1,1 @@
+"""Fair turns, bounded memory, long work in steps."""

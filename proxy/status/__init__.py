@@ -1,1 +1,0 @@
-"""What an operator asks at night: which sessions are open, whose, and what went wrong lately."""

@@ -1,0 +1,1 @@
+"""Access to brokers: identity, tokens, requests of the proxy's own."""

@@ -1,0 +1,45 @@
+"""First request to a broker: the proxy's login, and ApiVersions."""
+
+import re
+from collections.abc import Awaitable, Callable
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+from proxy.errors import BrokerFault
+from proxy.wire.api_versions import (
+    HIGHEST_VERSION,
+    UNSUPPORTED_VERSION,
+    UpstreamVersions,
+    parse_response,
+    write_request,
+)
+from proxy.wire.apis import API_VERSIONS
+
+
+async def ask_api_versions(
+    software_name: str, request: Callable[[int, int, bytes], Awaitable[bytes]]
+) -> UpstreamVersions:
+    """Ask what there is: in our highest version, then in the broker's, at last in v0 (KIP-511).
+
+    `request(api_key, api_version, body)` gives the body of the response. Raises BrokerFault.
+    """
+    api_version = HIGHEST_VERSION
+    while True:
+        body = write_request(api_version, software_name, _software_version())
+        answer = await request(API_VERSIONS, api_version, body)
+        error_code, offered = parse_response(api_version, answer)
+        if error_code == 0:
+            return offered
+        if error_code != UNSUPPORTED_VERSION or api_version == 0:
+            raise BrokerFault(f"ApiVersions v{api_version} is answered with error {error_code}")
+        _, highest = offered.apis.get(API_VERSIONS, (0, 0))
+        api_version = max(0, min(highest, api_version - 1))
+
+
+@cache
+def _software_version() -> str:
+    """Return the version to be told to brokers, in the letters they accept (KIP-511)."""
+    try:
+        return re.sub("[^a-zA-Z0-9.]", "-", version("kafka-reauth-proxy"))
+    except PackageNotFoundError:  # a tree that is not installed
+        return "unknown"

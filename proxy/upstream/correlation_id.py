@@ -1,0 +1,10 @@
+"""Shared secret by which workers recognize each other's requests.
+
+It is chosen when this module is first imported, which the parent process does before it forks.
+"""
+
+import secrets
+from typing import Final
+
+OWN_CORRELATION_ID: Final = secrets.randbelow(2**31)
+"""The correlation id of the questions that the proxy itself asks of brokers."""

@@ -1,0 +1,26 @@
+"""Login to a server over any transport of requests and responses."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from sasl.login import ClientExchange, LoggedIn, Login, Say, Step
+
+
+async def log_in(
+    exchange: ClientExchange,
+    highest_version: int,
+    request: Callable[[int, int, bytes], Awaitable[bytes]],
+) -> LoggedIn:
+    """Log in; `highest_version` of SaslAuthenticate that the server has, negative: none.
+
+    `request(api_key, api_version, body)` gives the body of the response. Raises LoginError.
+    """
+    login = Login(exchange, highest_version)
+    step: Step = login.begin()
+    while not isinstance(step, LoggedIn):
+        if isinstance(step, Say):
+            answer = await request(step.api_key, step.api_version, step.body)
+            step = login.answered(answer)
+        else:
+            step = login.derived(await asyncio.to_thread(step.work))
+    return step

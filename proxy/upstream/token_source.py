@@ -1,0 +1,231 @@
+"""Source of the proxy's own bearer token: a file, or a token endpoint.
+
+No text that leaves this module, raised or logged, repeats a token or a secret.
+"""
+
+import asyncio
+import base64
+import logging
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote_plus, urlsplit
+
+from proxy.errors import ProxyError
+from proxy.net.identity_provider import ask, describe_status, read_file
+from sasl.log_text import fit_for_log
+from sasl.token_cache import (
+    MAX_ANSWER_BYTES,
+    TokenCache,
+    TokenCacheSettings,
+    expiry_claim,
+    read_refusal,
+    read_token,
+)
+
+log = logging.getLogger(__name__)
+
+FETCH_TIMEOUT: Final = 10.0
+"""Seconds for one attempt; who waits for a token waits at most so long."""
+_TRANSIENT: Final = frozenset({408, 425, 429})
+"""HTTP statuses 4xx that may be others soon (RFC 9110, RFC 8470, RFC 6585); the rest is a no."""
+
+
+class TokenUnavailable(ProxyError):
+    """There is no token to log in with."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        """Why, in one line for a log; it repeats no secret."""
+
+
+class FileTokens:
+    """A token that somebody else keeps fresh in a file, such as a projected one of Kubernetes."""
+
+    def __init__(self, path: Path) -> None:
+        """Read `path` anew for each login."""
+        self._path = path
+        self.refresh_failures = 0
+        """Readings that brought no token, since the start: a counter for metrics."""
+        self.expires_at: float | None = None
+        """When the token last read expires by its own `exp`, Unix time; None: it does not say."""
+
+    async def current(self) -> str:
+        """Return what the file holds now. Raises TokenUnavailable."""
+        try:
+            token = await self._read()
+        except TokenUnavailable:
+            self.refresh_failures += 1
+            raise
+        self.expires_at = expiry_claim(token)
+        return token
+
+    async def _read(self) -> str:
+        """Return the token. An expired one is given, too: the broker judges."""
+        try:
+            async with asyncio.timeout(FETCH_TIMEOUT):
+                content = await asyncio.to_thread(read_file, self._path, MAX_ANSWER_BYTES)
+        except TimeoutError:
+            problem = f"was not read within {FETCH_TIMEOUT:g} seconds"
+            raise TokenUnavailable(f"{self._path} {problem}") from None
+        except OSError as error:
+            problem = f"cannot be read: {error.strerror}"
+            raise TokenUnavailable(f"{self._path} {problem}") from None
+        if len(content) > MAX_ANSWER_BYTES:
+            raise TokenUnavailable(f"{self._path} is larger than {MAX_ANSWER_BYTES} bytes")
+        token = read_token(content)
+        if token is None:
+            raise TokenUnavailable(f"{self._path} holds no bearer token")
+        return token
+
+
+class EndpointTokens:
+    """Tokens of a token endpoint, by the client credentials grant (RFC 6749 section 4.4)."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        client_id: str,
+        client_secret: Callable[[], str],
+        scope: str | None = None,
+        header_urlencode: bool = False,
+        settings: TokenCacheSettings | None = None,
+    ) -> None:
+        """Ask `url` as `client_id`.
+
+        `client_secret` is called in a thread for each fetch, so that a secret that was replaced is
+        used; it raises OSError or ValueError, neither of which repeats it. `header_urlencode` is
+        Kafka's `sasl.oauthbearer.header.urlencode`: encode id and secret before they are joined,
+        as RFC 6749 section 2.3.1 wants it and many endpoints do not.
+        """
+        self._url = url
+        parts = urlsplit(url)
+        self._name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        """For people: without what may be secret."""
+        self._client_id = client_id
+        self._client_secret = client_secret
+        self._form = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
+        self._header_urlencode = header_urlencode
+        self._cache = TokenCache(settings)
+        self._fetch: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Keep the token fresh for ever, on schedule."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._cache.wants_refresh(loop.time()):
+                await self._refresh()
+            await asyncio.sleep(max(0.01, self._cache.next_refresh(loop.time()) - loop.time()))
+
+    async def current(self) -> str:
+        """Return the token held, or wait for the one that is being fetched.
+
+        Raises TokenUnavailable; at once, if a fetch failed and the next one is not due, so that
+        however many clients connect, the endpoint is asked no more often than by `run`.
+        """
+        loop = asyncio.get_running_loop()
+        if (token := self._cache.token(loop.time())) is not None:
+            return token
+        if self._is_fetching() or self._cache.wants_refresh(loop.time()):
+            await self._refresh()
+        if (token := self._cache.token(loop.time())) is None:
+            raise TokenUnavailable(self._why_none())
+        return token
+
+    @property
+    def expires_at(self) -> float | None:
+        """When the last token expires or did, Unix time; None: there is none, or it is unknown."""
+        return self._cache.expires_at
+
+    @property
+    def refresh_failures(self) -> int:
+        """Fetches that failed or brought a bad answer, since the start: a counter for metrics."""
+        return self._cache.refresh_failures
+
+    def _why_none(self) -> str:
+        return f"no token from {self._name}: {self._cache.last_error or 'it was not asked yet'}"
+
+    def _is_fetching(self) -> bool:
+        return self._fetch is not None and not self._fetch.done()
+
+    async def _refresh(self) -> None:
+        """Fetch a token; those who ask meanwhile share the attempt under way."""
+        if self._fetch is None or self._fetch.done():
+            self._fetch = asyncio.get_running_loop().create_task(self._attempt())
+        await asyncio.shield(self._fetch)
+
+    async def _attempt(self) -> None:
+        known_error = self._cache.last_error
+        await self._ask()
+        error = self._cache.last_error
+        if error is not None and known_error is None:
+            log.warning(
+                "Token endpoint %s: %s; a token that is held is used until it expires",
+                self._name,
+                error,
+            )
+        elif error is None and known_error is not None:
+            log.info("Token endpoint %s: gives tokens again", self._name)
+
+    async def _ask(self) -> None:
+        loop = asyncio.get_running_loop()
+        cache, secrets = self._cache, list[str]()
+        try:
+            async with asyncio.timeout(FETCH_TIMEOUT):
+                credentials = await self._credentials(secrets)
+                # Before the answer, not after it: a token may be young, and expire early.
+                now, wall_now = loop.time(), time.time()
+                status, answer = await self._post(credentials)
+        except TimeoutError:
+            cache.failed(f"no answer within {FETCH_TIMEOUT:g} seconds", loop.time())
+        except TokenUnavailable as error:
+            cache.failed(error.reason, loop.time())
+        except Exception as error:  # whatever the network does, the old token stays
+            told = fit_for_log(str(error), secrets)
+            cache.failed(f"{type(error).__name__}: {told}", loop.time())
+        else:
+            if status in (200, 201):  # RFC 6749 section 5.1 knows 200 alone, Kafka takes both
+                jitter = random.random()  # noqa: S311 - spreads requests, keeps no secret
+                cache.loaded(answer, now=now, wall_now=wall_now, jitter=jitter)
+            else:
+                refused = 300 <= status < 500 and status not in _TRANSIENT
+                told = fit_for_log(_refusal(status, answer), secrets)
+                cache.failed(told, loop.time(), refused=refused)
+
+    async def _credentials(self, secrets: list[str]) -> str:
+        """Return what HTTP Basic carries; put in `secrets` what must not be repeated."""
+        try:
+            secret = await asyncio.to_thread(self._client_secret)
+            credentials = self._basic(secret)
+        except OSError as error:
+            raise TokenUnavailable(f"the client secret cannot be read: {error.strerror}") from None
+        except UnicodeError:
+            raise TokenUnavailable("the client secret is not text") from None
+        except ValueError as error:
+            raise TokenUnavailable(f"no client secret: {error}") from None
+        secrets += [secret, quote_plus(secret), credentials]
+        return credentials
+
+    def _basic(self, secret: str) -> str:
+        if not secret:
+            raise ValueError("it is empty")
+        pair = [self._client_id, secret]
+        if self._header_urlencode:
+            pair = [quote_plus(part) for part in pair]
+        # The alphabet with + and / (RFC 7617 section 2, RFC 4648 section 4).
+        return base64.b64encode(":".join(pair).encode()).decode()
+
+    async def _post(self, credentials: str) -> tuple[int, bytes]:
+        headers = {"Accept": "application/json", "Authorization": f"Basic {credentials}"}
+        return await ask(
+            "POST", self._url, most_bytes=MAX_ANSWER_BYTES, headers=headers, form=self._form
+        )
+
+
+def _refusal(status: int, answer: bytes) -> str:
+    said = None if 300 <= status < 400 else read_refusal(answer)
+    return f"{describe_status(status)}: {said}" if said else describe_status(status)

@@ -1,0 +1,68 @@
+"""Walk through an OffsetCommit request: the numbers that change from one to the next.
+
+Schema: Kafka's `OffsetCommitRequest.json`, v8 to v10, the flexible ones.
+"""
+
+from typing import Final
+
+FIRST_FLEXIBLE: Final = 8
+FIRST_WITH_TOPIC_IDS: Final = 10
+_TOPIC_ID: Final = 16
+_GENERATION: Final = 4
+_NUMBERS: Final = 4 + 8 + 4
+"""Bytes of partition_index, committed_offset and committed_leader_epoch."""
+
+
+def numbers(api_version: int, frame: bytes, at: int, end: int) -> list[tuple[int, int]] | None:
+    """Return where each partition's numbers begin and end, of a frame that ends at `end`.
+
+    `at`: where the header's tagged fields begin. None: the request is of an older version or has
+    anything unusual, such as tags or long names.
+    """
+    if api_version < FIRST_FLEXIBLE:
+        return None
+    found = []
+    try:
+        position = _behind_string(frame, at + 1) + _GENERATION  # group_id
+        position = _behind_string(frame, _behind_string(frame, position))  # member, instance
+        topics = _short(frame, position)
+        position += 1
+        for _ in range(topics - 1):
+            if api_version >= FIRST_WITH_TOPIC_IDS:
+                position += _TOPIC_ID
+            else:
+                position = _behind_string(frame, position)
+            partitions = _short(frame, position)
+            position += 1
+            for _ in range(partitions - 1):
+                found.append((position, position + _NUMBERS))
+                position = _behind_string(frame, position + _NUMBERS)  # committed_metadata
+                position = _behind_no_tags(frame, position)
+            position = _behind_no_tags(frame, position)
+        position = _behind_no_tags(frame, position)
+    except IndexError:
+        return None
+    return found if not frame[at] and position == end else None
+
+
+def _short(frame: bytes, position: int) -> int:
+    """Return a length plus one. Raises IndexError for null, and for what takes two bytes."""
+    length = frame[position]
+    if not 0 < length < 0x80:
+        raise IndexError
+    return length
+
+
+def _behind_string(frame: bytes, position: int) -> int:
+    """Pass over a string, null or not. Raises IndexError for a long one."""
+    length = frame[position]
+    if length >= 0x80:
+        raise IndexError
+    return position + max(length, 1)
+
+
+def _behind_no_tags(frame: bytes, position: int) -> int:
+    """Pass over a section without tagged fields. Raises IndexError if there are any."""
+    if frame[position]:
+        raise IndexError
+    return position + 1

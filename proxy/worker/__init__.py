@@ -1,0 +1,1 @@
+"""Worker process: listeners, endpoints, and the services that keep them current."""

@@ -1,0 +1,175 @@
+"""Authorizer service of a worker: loads ACLs from the store, applies them to connections.
+
+The index is brought up to date beside the event loop; the loop only takes it over, and then has
+every connection judged by it. What a connection was found to be allowed before is forgotten.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from time import monotonic
+from typing import Final, Protocol, cast
+
+from metrics import registry
+from metrics.snapshot import Snapshot
+from proxy import config
+from proxy.acl.authorizer import Authorizer, Denial
+from proxy.acl.denial_log import DenialNotice, Denials
+from proxy.acl.index import AclIndex
+from proxy.acl.model import Operation
+from proxy.acl.topic_ids import KnownTopics
+from proxy.connection.authorization import RequestAuthorization
+from proxy.connection.connection import Connection
+from proxy.handlers.acl_changes import Acls
+from proxy.store import Store
+from proxy.store.acl_cache import CachedAcls
+
+log = logging.getLogger("proxy.denials")
+
+MAX_NAME_LOGGED: Final = 128
+"""Characters: clients choose the names of what they are denied."""
+
+
+class DenialObserver(Protocol):
+    """Who writes session events of denials."""
+
+    def denied(self, connection: Connection, notice: DenialNotice, now: float) -> None:
+        """A connection was denied something, or would have been."""
+        ...
+
+
+class AclService:
+    """Who may do what, for all connections of one worker. Used by its event loop."""
+
+    def __init__(
+        self,
+        settings: config.Authorizer,
+        store: Store,
+        *,
+        observer: Callable[[Connection], DenialObserver],
+    ) -> None:
+        """`observer` gives the observer of a connection. Raises StoreError."""
+        self._observer = observer
+        self._store = store
+        self._super_users = frozenset(settings.super_users)
+        self._brokers_make_topics = settings.auto_create_topics_enable
+        self._acls = CachedAcls(
+            store,
+            allow_everyone_if_no_acl_found=settings.allow_everyone_if_no_acl_found,
+        )
+        self._authorizer = Authorizer(self._acls.index, mode=settings.mode, report=self._report)
+        self._denials = Denials()
+        self._topics: KnownTopics = {}
+
+    def admit(self, connection: Connection, principal: str) -> RequestAuthorization | None:
+        """Return who judges the requests of a connection from now on; None: a super user's."""
+        if principal in self._super_users:
+            return None
+        authority = self._authorizer.authority(principal, connection.peer_host)
+        admission = connection.requests.admission
+        if admission is None:
+            return RequestAuthorization(
+                authority,
+                self._topics,
+                asks=partial(self._asks, connection),
+                forget=connection.requests.forget,
+                brokers_make_topics=self._brokers_make_topics,
+            )
+        admission.rights_changed(authority)
+        return admission
+
+    def _asks(self, connection: Connection) -> None:
+        self._authorizer.asking = connection
+
+    def read(self) -> None:
+        """Read what changed in the store; to be called beside the event loop.
+
+        Raises StoreError: the last known ACLs stay in force.
+        """
+        self._acls.refresh_if_changed()
+
+    def take_over(self) -> bool:
+        """Judge by what was read; True: it is something else, and connections must be told."""
+        before, self._authorizer.index = self._authorizer.index, self._acls.index
+        return before is not self._authorizer.index
+
+    def acls(self) -> Acls:
+        """What the ACL APIs are about; to be used beside the event loop."""
+        return Acls(store=self._store, current=self._current)
+
+    def _current(self) -> AclIndex:
+        self.read()
+        return self._acls.index
+
+    def is_super_user(self, principal: str) -> bool:
+        """Whether a principal may do everything, whatever ACLs say."""
+        return principal in self._super_users
+
+    def replace_super_users(self, super_users: Iterable[str]) -> None:
+        """Take other super users; connections must be told."""
+        self._super_users = frozenset(super_users)
+
+    # What is told
+
+    def _report(self, denial: Denial) -> None:
+        now = monotonic()
+        if (notice := self._denials.note(denial, now)) is not None:
+            self._tell(notice, now)
+
+    def sweep(self) -> None:
+        """Tell what was denied since; called about once a second."""
+        now = monotonic()
+        for notice in self._denials.sweep(now):
+            self._tell(notice, now)
+
+    def close(self) -> None:
+        """Tell what was not told yet."""
+        now = monotonic()
+        for notice in self._denials.rest(now):
+            self._tell(notice, now)
+
+    def _tell(self, notice: DenialNotice, now: float) -> None:
+        log.info("%s", sentence(notice))
+        connection = cast(Connection, notice.denial.asking)
+        if not notice.others and not connection.closed:
+            self._observer(connection).denied(connection, notice, now)
+
+    def collect(self, snapshot: Snapshot) -> None:
+        """Add what was decided, and by what."""
+        counts = self._authorizer.counts
+        for result in ("allowed", "denied", "would_be_denied"):
+            for code, number in enumerate(getattr(counts, result)):
+                if number:
+                    name = Operation(code).name
+                    snapshot.count(registry.AUTHORIZER_DECISIONS, number, name, result)
+        snapshot.count(registry.AUTHORIZER_CACHE_HITS, counts.cache_hits)
+        snapshot.gauge(registry.ACLS, len(self._acls.index))
+        snapshot.gauge(registry.STORE_VERSION, self._acls.index.version)
+
+
+def sentence(notice: DenialNotice) -> str:
+    """Say what was denied, in one line; names that clients chose are escaped and cut."""
+    denial = notice.denial
+    verb = "would be denied" if denial.would_be else "is denied"
+    resource = f"{denial.resource_type.name} {_quoted(denial.name)}"
+    if notice.others:
+        resource = f"other resources, such as {resource}"
+    why = "no ACL allows it" if denial.rule is None else f"by {_rule(denial)}"
+    times = "" if notice.count == 1 else f", {notice.count} times"
+    who = f"{_quoted(denial.principal)} at {denial.host}"
+    return f"{who} {verb} {denial.operation.name} on {resource}: {why}{times}"
+
+
+def _rule(denial: Denial) -> str:
+    rule = denial.rule
+    assert rule is not None
+    return (
+        f"{rule.permission.name} {rule.operation.name} on {rule.pattern_type.name} "
+        f"{_quoted(rule.name)} for {_quoted(rule.principal)} at {_quoted(rule.host)}"
+    )
+
+
+def _quoted(text: str) -> str:
+    if len(text) > MAX_NAME_LOGGED:
+        text = text[:MAX_NAME_LOGGED] + "…"
+    return ascii(text)[1:-1]

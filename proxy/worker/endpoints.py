@@ -1,0 +1,281 @@
+"""Set of open addresses of a worker, following brokers as they come, move and go."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from metrics import registry
+from metrics.snapshot import Snapshot
+from proxy import config
+from proxy.config.values import Address
+from proxy.connection.commands import CloseReason
+from proxy.errors import ConfigError
+from proxy.net.ports import BrokerPorts
+from proxy.routing.brokers import Gateway
+from proxy.routing.discovery import ClusterDiscovery, DiscoveredBroker, Discovery, SidecarDiscovery
+from proxy.routing.transparent import (
+    DestinationRefused,
+    RedirectedClient,
+    TransparentDiscovery,
+    judge,
+)
+from proxy.upstream.access import Access
+from proxy.worker.accepted_connections import AcceptedConnections, Served
+from proxy.worker.endpoint import Endpoint
+from proxy.worker.listener import Listener
+from proxy.worker.supervision import supervised
+
+log = logging.getLogger(__name__)
+
+
+class Endpoints:
+    """The way from every listener's addresses to the brokers."""
+
+    def __init__(
+        self,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        settings: config.Config,
+        listeners: list[Listener],
+        access: Access,
+        broker_ports: Mapping[str, BrokerPorts],
+        accepted: AcceptedConnections | None = None,
+    ) -> None:
+        """Find brokers by `access`, and bring the connections of `listeners` to them.
+
+        `broker_ports`: by the name of each listener that is a gateway. `accepted`: where
+        connections come from; None: they are accepted here.
+        """
+        self._accepted = accepted
+        self._spawn = spawn
+        self._identity = access.identity
+        self._listeners = listeners
+        self._broker_ports = broker_ports
+        self._endpoints: dict[tuple[str, int | None], asyncio.Server | Served] = {}
+        self._closed = False
+        self._sidecar: SidecarDiscovery | None = None
+        self._cluster: ClusterDiscovery | None = None
+        self._transparent: TransparentDiscovery | None = None
+        self._allowed = settings.upstream.allowed
+        self._own_ports = settings.ports()
+        upstream = settings.upstream
+        servers = [(server.host, server.port) for server in upstream.bootstrap_servers]
+        if any(one.settings.routing is config.Routing.SIDECAR for one in listeners):
+            host, port = servers[0]
+            self._sidecar = SidecarDiscovery(host, port, access=access, on_versions=self._offer)
+        if any(one.settings.routing is config.Routing.GATEWAY for one in listeners):
+            self._cluster = ClusterDiscovery(
+                servers,
+                metadata_max_age=upstream.metadata_max_age_ms / 1000,
+                access=access,
+                on_versions=self._offer,
+                on_broker_joined=self._joined,
+                on_broker_left=self._left,
+                on_round=self._retry,
+            )
+        if any(one.settings.routing is config.Routing.TRANSPARENT for one in listeners):
+            self._transparent = TransparentDiscovery(access=access, on_versions=self._offer)
+
+    async def open(self, listening: Mapping[str, socket.socket]) -> None:
+        """Look once for brokers, open every listener's own address, and keep looking.
+
+        `listening` has the sockets of these addresses, if they are accepted here.
+        """
+        if self._identity is not None:
+            self._spawn(supervised(self._identity.run))
+        now = asyncio.get_running_loop().time()
+        for listener in self._listeners:
+            self._map(listener)
+        for discovery in self._discoveries():
+            await discovery.look(now)
+            self._spawn(supervised(discovery.run))
+        for listener in self._listeners:
+            sock = listening.get(listener.name)
+            await self._serve(listener, None, sock, self._entrance(listener))
+        if self._accepted is not None:
+            self._accepted.begin()
+
+    def _vestibule(self, listener: Listener) -> RedirectedClient:
+        """Meet a redirected client."""
+
+        def admit(destination: Address, local: Address) -> "asyncio.Task[asyncio.BaseProtocol]":
+            judge(destination, local, self._allowed, self._own_ports)
+            return asyncio.get_running_loop().create_task(self._guide(listener, destination))
+
+        def refuse(peer: str, refused: DestinationRefused) -> None:
+            listener.observer.refused(refused.reason)
+            if refused.reason is CloseReason.DESTINATION_REFUSED:
+                listener.warn(str(refused), f"{peer} refused: {refused}")
+
+        return RedirectedClient(admit, refuse, listener.admit, listener.open_connections.closed)
+
+    async def _guide(self, listener: Listener, destination: Address) -> asyncio.BaseProtocol:
+        assert self._transparent is not None
+        broker = await self._transparent.broker(destination)
+        return Endpoint(listener, lambda: broker).client()
+
+    def _map(self, listener: Listener) -> None:
+        settings = listener.settings
+        if settings.routing is config.Routing.GATEWAY:
+            assert self._cluster is not None
+            assert settings.advertised_host is not None
+            assert settings.broker_ports is not None
+            listener.gateway = self._cluster.gateway(
+                settings.advertised_host, settings.broker_ports
+            )
+
+    def _entrance(self, listener: Listener) -> Callable[[], asyncio.BaseProtocol]:
+        """What meets a client of the listener's own address."""
+        if listener.settings.routing is config.Routing.TRANSPARENT:
+            return lambda: self._vestibule(listener)
+        return Endpoint(listener, self._any_broker(listener)).client
+
+    def _any_broker(self, listener: Listener) -> Callable[[], DiscoveredBroker | None]:
+        if listener.gateway is not None:
+            assert self._cluster is not None
+            return self._cluster.bootstrap_target
+        assert self._sidecar is not None
+        broker = self._sidecar.target
+        return lambda: broker
+
+    def _offer(self, broker: DiscoveredBroker) -> None:
+        """A broker offers other versions than before."""
+        assert broker.versions is not None
+        for listener in self._listeners:
+            listener.view(broker).offer(broker.versions)
+
+    def _joined(self, broker: DiscoveredBroker) -> None:
+        """Open the broker's port before a client can be told of it."""
+        assert broker.broker_id is not None
+        for listener in self._listeners:
+            if listener.gateway is not None:
+                self._open(listener, listener.gateway, broker, broker.broker_id)
+
+    def _retry(self) -> None:
+        """Open the ports that could not be opened when their brokers joined."""
+        for listener in self._listeners:
+            if listener.gateway is not None:
+                assert self._cluster is not None
+                for broker_id in tuple(listener.gateway.unopened):
+                    broker = self._cluster.targets[broker_id]
+                    self._open(listener, listener.gateway, broker, broker_id)
+
+    def _open(
+        self, listener: Listener, gateway: Gateway, broker: DiscoveredBroker, broker_id: int
+    ) -> None:
+        port = gateway.port_of(broker_id)
+        if port is None or self._closed:
+            return
+        try:
+            sock = self._broker_ports[listener.name].listen(port)
+        except ConfigError as error:
+            if broker_id not in gateway.unopened:
+                log.error(
+                    "listener %s: broker %d is not shown: %s", listener.name, broker_id, error
+                )
+            gateway.unopened[broker_id] = error.problem
+            return
+        if gateway.unopened.pop(broker_id, None) is not None:
+            log.info("listener %s: broker %d is shown now", listener.name, broker_id)
+        door = Endpoint(listener, lambda: broker)
+        self._spawn(self._serve(listener, broker_id, sock, door.client))
+
+    async def _serve(
+        self,
+        listener: Listener,
+        broker_id: int | None,
+        sock: socket.socket | None,
+        accept: Callable[[], asyncio.BaseProtocol],
+    ) -> None:
+        server: asyncio.Server | Served
+        if self._accepted is None:
+            assert sock is not None
+            server = await asyncio.get_running_loop().create_server(accept, sock=sock)
+        else:
+            server = self._accepted.serve(listener, broker_id, sock, accept)
+        if self._closed:
+            server.close()
+        else:
+            self._endpoints[listener.name, broker_id] = server
+
+    def _left(self, broker: DiscoveredBroker) -> None:
+        assert broker.broker_id is not None
+        for listener in self._listeners:
+            if listener.gateway is not None:
+                listener.gateway.unopened.pop(broker.broker_id, None)
+            server = self._endpoints.pop((listener.name, broker.broker_id), None)
+            if server is not None:
+                server.close()
+
+    def any_target(self) -> tuple[DiscoveredBroker, bool] | None:
+        """A broker to ask about the cluster, and whether it is the only one behind the proxy.
+
+        None: none is ready.
+        """
+        if self._cluster is not None:
+            broker = self._cluster.bootstrap_target()
+            return None if broker is None else (broker, False)
+        if self._sidecar is not None and self._sidecar.target.ready:
+            return self._sidecar.target, True
+        known = [] if self._transparent is None else list(self._transparent.targets.values())
+        ready = next((one for one in known if one.ready), None)
+        return None if ready is None else (ready, False)
+
+    def suspect(self, broker: DiscoveredBroker) -> None:
+        """A broker could not be reached: look soon where it is and what it is."""
+        for discovery in self._discoveries():
+            if discovery.knows(broker):
+                discovery.wake(broker)
+
+    def not_ready(self) -> list[str]:
+        """Why there is no way to a broker; empty: there is one for every listener."""
+        reasons = self._refusals()
+        if reasons:
+            return reasons
+        if self._sidecar is not None and not self._sidecar.target.ready:
+            target = self._sidecar.target
+            reasons.append(f"broker {target.host}:{target.port} was never reached")
+        if self._cluster is not None and not any(
+            target.ready for target in self._cluster.targets.values()
+        ):
+            reasons.append("no broker of the cluster was ever reached")
+        return reasons + [
+            f"listener {one.name}: no broker is shown: {why}"
+            for one in self._listeners
+            if (why := self._why_none_is_shown(one)) is not None
+        ]
+
+    def _why_none_is_shown(self, listener: Listener) -> str | None:
+        """Return why a gateway's clients can be sent to no broker; None: they can, or are not."""
+        gateway = listener.gateway
+        if gateway is None or self._cluster is None or not gateway.unopened:
+            return None
+        with_port = {id_ for id_ in self._cluster.targets if gateway.port_of(id_) is not None}
+        if with_port - gateway.unopened.keys():
+            return None
+        return gateway.unopened[min(gateway.unopened)]
+
+    def collect(self, snapshot: Snapshot) -> None:
+        """Add whether brokers can be reached, and let the proxy in."""
+        unreachable = any(one.unreachable is not None for one in self._discoveries())
+        snapshot.gauge(registry.UPSTREAM_UNREACHABLE, unreachable)
+        if self._identity is not None:
+            snapshot.gauge(registry.UPSTREAM_LOGIN_REFUSED, bool(self._refusals()))
+
+    def _refusals(self) -> list[str]:
+        refusals = (one.refusal for one in self._discoveries())
+        return [refusal for refusal in refusals if refusal is not None]
+
+    def _discoveries(self) -> list[Discovery]:
+        """Return those that there are listeners for."""
+        everywhere = (self._sidecar, self._cluster, self._transparent)
+        return [one for one in everywhere if one is not None]
+
+    def close(self) -> None:
+        """Accept nobody any more."""
+        self._closed = True
+        for server in self._endpoints.values():
+            server.close()
+        for ports in self._broker_ports.values():
+            ports.close()

@@ -1,0 +1,101 @@
+"""Loader of a listener's signing keys: reads the JWKS when its `KeyCache` wants it."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from proxy.net.identity_provider import ask, describe_status, read_file
+from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache
+from sasl.log_text import fit_for_log
+
+log = logging.getLogger(__name__)
+
+FETCH_TIMEOUT: Final = 10.0
+"""Seconds for one attempt; clients that wait for an unknown key wait at most so long."""
+
+
+class KeyService:
+    """Keeps a `KeyCache` fresh: on schedule, and when a token names a key that is not known."""
+
+    def __init__(self, cache: KeyCache, source: Path | str) -> None:
+        """Read `source`, a file or an http(s) URL, into `cache`.
+
+        Kafka's client follows redirects (`java.net.HttpURLConnection`); `ask` says why we do not.
+        """
+        self.cache = cache
+        self._source = source
+        parts = urlsplit(source if isinstance(source, str) else "")
+        without_secrets = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        self._name = without_secrets if isinstance(source, str) else str(source)
+        """The source as the log names it."""
+        self._secrets = tuple(filter(None, (parts.password, parts.query)))
+        """What may be secret in the URL, and stand in an error, which `/readyz` tells, too."""
+        self._fetch: asyncio.Task[None] | None = None
+        self._are_too_old = False
+        """Whether the log says that the keys are too old."""
+
+    async def run(self) -> None:
+        """Refresh for ever, on schedule."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self.refresh()
+            await asyncio.sleep(max(0.01, self.cache.next_refresh(loop.time()) - loop.time()))
+
+    async def refresh(self) -> None:
+        """Read the keys anew; those who ask meanwhile share the attempt under way."""
+        if self._fetch is None or self._fetch.done():
+            self._fetch = asyncio.get_running_loop().create_task(self._read())
+        await asyncio.shield(self._fetch)
+
+    async def _read(self) -> None:
+        loop = asyncio.get_running_loop()
+        known_error = self.cache.last_error
+        try:
+            async with asyncio.timeout(FETCH_TIMEOUT):
+                document = await self._document()
+            self.cache.loaded(document, loop.time())
+        except TimeoutError:
+            self.cache.failed(f"no answer within {FETCH_TIMEOUT:g} seconds", loop.time())
+        except _Refused as error:
+            self.cache.failed(str(error), loop.time())
+        except Exception as error:  # whatever the network does, the old keys stay
+            told = fit_for_log(str(error), self._secrets)
+            self.cache.failed(f"{type(error).__name__}: {told}", loop.time())
+        self._log_changes(known_error, loop.time())
+
+    def _log_changes(self, known_error: str | None, now: float) -> None:
+        """Say how the fetch went, if the one before went otherwise."""
+        error = self.cache.last_error
+        if error is not None and error != known_error:
+            log.warning("JWKS %s: %s", self._name, error)
+        elif error is None and known_error is not None:
+            log.info("JWKS %s: read again", self._name)
+        were_too_old = self._are_too_old
+        self._are_too_old = self.cache.key_count > 0 and not self.cache.are_believed(now)
+        if self._are_too_old and not were_too_old:
+            log.error(
+                "JWKS %s: the keys are too old, every token is refused until they are read again",
+                self._name,
+            )
+
+    def not_ready(self, now: float) -> str | None:
+        """Why no token can be verified now; None: tokens can."""
+        if self.cache.are_believed(now):
+            return None
+        age = self.cache.age_seconds(now)
+        what = "were never read" if age is None else f"are too old, read {age:.0f} s ago"
+        return f"signing keys {what}: {self.cache.last_error or 'nobody answered yet'}"
+
+    async def _document(self) -> bytes:
+        if isinstance(self._source, Path):
+            return await asyncio.to_thread(read_file, self._source, MAX_DOCUMENT_BYTES)
+        status, body = await ask("GET", self._source, most_bytes=MAX_DOCUMENT_BYTES)
+        if status != 200:
+            raise _Refused(describe_status(status))
+        return body
+
+
+class _Refused(Exception):
+    """The identity provider gave no document; the text says what it answered."""

@@ -1,0 +1,266 @@
+"""Listener of one worker: its rules, limits and open addresses."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final, Protocol
+
+from metrics import registry
+from metrics.snapshot import Snapshot
+from proxy import config
+from proxy.connection.commands import AnswerFromStore, CloseReason
+from proxy.connection.interfaces import ConnectionRights, ConnectionRules
+from proxy.log_rate_limit import LogRateLimit
+from proxy.net.read_buffer import ReadBuffer
+from proxy.net.relay import ClientSide
+from proxy.ops.observer import SessionObserver
+from proxy.principals.mapping import PrincipalMapping
+from proxy.routing.broker_view import BrokerView
+from proxy.routing.brokers import Gateway
+from proxy.routing.discovery import DiscoveredBroker
+from proxy.scheduling.memory_budget import MAX_BYTES_UNAUTHENTICATED, MemoryBudget
+from proxy.tls.contexts import Tls
+from proxy.upstream.access import Access
+from proxy.wire.apis import APIS
+from proxy.worker.connection_limits import Evictable, OpenConnections
+from proxy.worker.key_service import KeyService
+from proxy.worker.quota_service import QuotaService
+from proxy.worker.work_queues import WorkQueues
+from sasl.credentials import CredentialSource, ScramMechanism
+from sasl.jwks import KeyCache, KeyCacheSettings
+from sasl.jwt_claims import OAuthBearerSettings
+from sasl.mechanism import Mechanism
+from sasl.oauthbearer import OAuthBearerServer
+from sasl.scram import ScramServer
+from sasl.states import Enforcement, Terms
+
+log = logging.getLogger(__name__)
+
+SHARE_OF_WAITING: Final = 10
+"""One connection in so many may be kept unserved for its address connecting too often; further ones
+are closed at once, or a storm from one address would leave no room for others."""
+
+
+class WorkerServices(Protocol):
+    """What a listener needs of its worker."""
+
+    loop: asyncio.AbstractEventLoop
+    buffer: ReadBuffer
+    access: Access
+    """How brokers are spoken to."""
+    room: MemoryBudget
+    lanes: WorkQueues
+
+    def next_connection_id(self) -> str:
+        """A name for a connection, unique in the world."""
+        ...
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the data path."""
+        ...
+
+    async def consult(self, question: AnswerFromStore) -> tuple[bytes, int]:
+        """Body of the answer to a request that needs the store, and the time (ns) for it."""
+        ...
+
+    def suspect(self, broker: DiscoveredBroker) -> None:
+        """A broker could not be reached, or does not let us in: look soon what it is."""
+        ...
+
+
+class Listener:
+    """The state that the connections of one listener share."""
+
+    def __init__(
+        self,
+        settings: config.Listener,
+        *,
+        office: WorkerServices,
+        credentials: CredentialSource,
+        fake_secret: bytes,
+        rights: ConnectionRights,
+        open_connections: OpenConnections[Evictable],
+        tls: Tls | None = None,
+        quotas: QuotaService | None = None,
+    ) -> None:
+        """`tls`: what clients are met with; None: they speak without. `quotas`: None: none."""
+        self.tls = tls
+        self.repeats = LogRateLimit()
+        self.protocol = settings.security_protocol
+        """As the proxy was started: no reload lets anybody in who was to log in."""
+        self.sasl = settings.sasl
+        self._offered = settings.sasl_enabled_mechanisms
+        """As the proxy was started: a reload brings no keys for OAUTHBEARER."""
+        self._mechanisms: dict[str, Mechanism] = {}
+        """As the settings of now have them: connections that are open authenticate by it, too."""
+        self.mapping = PrincipalMapping(settings.ssl_principal_mapping_rules)
+        """From certificates to principals, where there is no SASL."""
+        self.settings = settings
+        self.office = office
+        self.clients: set[ClientSide] = set()
+        self.draining = False
+        self.open_connections = open_connections
+        """Counts them, in all workers together."""
+        self.max_connections = open_connections.most
+        self.most_waiting = self.max_connections // open_connections.workers // SHARE_OF_WAITING
+        """How many connections may be kept unserved for their addresses connecting too often."""
+        self.keys = _key_service(settings)
+        self.views: dict[int | tuple[str, int], BrokerView] = {}
+        """What its connections see of each broker, by broker id, or by address without one."""
+        self.waiting: set[object] = set()
+        """Connections that are kept unserved."""
+        self.ended: Callable[[], None] = lambda: None
+        """Told when a connection has ended."""
+        self.gateway: Gateway | None = None
+        """The addresses that clients are told; None: addresses are left as they are."""
+        self.observer: SessionObserver
+        self.rules: ConnectionRules
+        self._credentials = credentials
+        self._fake_secret = fake_secret
+        self._rights = rights
+        self._strangers = MemoryBudget(MAX_BYTES_UNAUTHENTICATED)
+        self.quotas = quotas
+        self.apply(settings)
+
+    @property
+    def name(self) -> str:
+        """As the configuration names it."""
+        return self.settings.name
+
+    def enforcement(self) -> Enforcement:
+        """What holds for a principal that no override names."""
+        return self.settings.enforcement_in_effect()
+
+    def terms(self, principal: str, mechanism: str) -> Terms:
+        """What a session is held to that begins, or is renewed, now."""
+        return self._policy.terms_for(principal, mechanism)
+
+    def apply(self, settings: config.Listener) -> None:
+        """Take settings into effect for authentications and connections that come after.
+
+        A re-authentication is one that comes after, whenever its connection was opened.
+        """
+        self.settings = settings
+        self._policy = settings.enforcement_policy()
+        self._mechanisms.update((name, self._mechanism(name, settings)) for name in self._offered)
+        self.rules = ConnectionRules(
+            listener=settings.name,
+            mechanisms=self._mechanisms,
+            terms=self.terms,
+            rights=self._rights,
+            sasl_max_receive_size=settings.sasl_server_max_receive_size,
+            request_max_bytes=settings.socket_request_max_bytes,
+            authentication_timeout=settings.sasl_authentication_timeout_ms / 1000,
+            max_idle=settings.connections_max_idle_ms / 1000,
+            failed_authentication_delay=settings.connection_failed_authentication_delay_ms / 1000,
+            quotas=self.quotas,
+            logs_in=self.office.access.identity is not None,
+            room=self.office.room,
+            strangers=self._strangers,
+        )
+
+    def _mechanism(self, name: str, settings: config.Listener) -> Mechanism:
+        if name == "OAUTHBEARER":
+            assert self.keys is not None
+            return OAuthBearerServer(settings=_token_settings(settings), keys=self.keys.cache)
+        return ScramServer(
+            mechanism=ScramMechanism(name),
+            credentials=self._credentials,
+            fake_secret=self._fake_secret,
+        )
+
+    def view(self, broker: DiscoveredBroker) -> BrokerView:
+        """What this listener's connections see of a broker."""
+        key = (broker.host, broker.port) if broker.broker_id is None else broker.broker_id
+        view = self.views.get(key)
+        if view is None or view.broker is not broker:
+            resolve = None if self.gateway is None else self.gateway.resolve
+            view = self.views[key] = BrokerView(broker, resolve, metered=self.quotas is not None)
+        return view
+
+    def admit(self, connection: Evictable, address: str) -> CloseReason | None:
+        """Count a connection, and close another for it if need be; or return why it is refused."""
+        decision = self.open_connections.open(connection, address, monotonic())
+        if decision.evicts is not None:
+            decision.evicts.evict()
+        if (reason := decision.refused) is not None:
+            self.warn(reason, f"{address} is refused: {reason}")
+        return reason
+
+    def make_room(self) -> None:
+        """Close connections that others take the places of in other workers."""
+        for connection in self.open_connections.asked_for():
+            connection.evict()
+
+    @property
+    def connection_count(self) -> int:
+        """Connections that count, let in or not yet."""
+        return len(self.clients) + len(self.waiting)
+
+    def warn(self, cause: str, text: str) -> None:
+        """Log what strangers can cause: once a minute for each cause."""
+        line = self.repeats.line(cause, text, monotonic())
+        if line is not None:
+            log.warning("listener %s: %s", self.name, line)
+
+    def upstream_failed(self, broker: DiscoveredBroker, problem: str, its_words: str) -> None:
+        """A connection to a broker could not be opened, or the login on it failed.
+
+        `its_words`: what the broker says of that, something else each time perhaps; empty: nothing.
+        """
+        cause = f"broker {broker.host}:{broker.port}: {problem}"
+        self.warn(cause, f"{cause}: {its_words}" if its_words else cause)
+        if broker.refusal is None:  # else it is being asked already
+            self.office.suspect(broker)
+
+    def not_ready(self) -> list[str]:
+        """Why clients cannot be served by this listener now; empty: they can."""
+        why = None if self.keys is None else self.keys.not_ready(self.office.loop.time())
+        return [] if why is None else [f"listener {self.name}: {why}"]
+
+    def collect(self, snapshot: Snapshot, now: float) -> None:
+        """Add what is counted for all its connections; `Sessions.survey` goes through them."""
+        snapshot.gauge(registry.CONNECTIONS, len(self.clients), self.name)
+        if self.tls is not None and (expiry := self.tls.expires_at) is not None:
+            snapshot.gauge(registry.CERTIFICATE_EXPIRY, expiry, self.name)
+        if self.gateway is not None:
+            snapshot.gauge(registry.BROKERS_NOT_SHOWN, self.gateway.not_shown, self.name)
+        if self.keys is not None:
+            cache = self.keys.cache
+            snapshot.count(registry.JWKS_REFRESH_FAILURES, cache.refresh_failures, self.name)
+            if (age := cache.age_seconds(now)) is not None:
+                snapshot.gauge(registry.JWKS_AGE, age, self.name)
+        for view in self.views.values():
+            for route in view.made.values():
+                labels = (self.name, APIS[route.api_key].name)
+                snapshot.count(registry.REQUESTS, route.requests, *labels)
+                snapshot.count(registry.REQUEST_BYTES, route.request_bytes, *labels)
+                snapshot.count(registry.RESPONSE_BYTES, route.response_bytes, *labels)
+
+
+def _token_settings(settings: config.Listener) -> OAuthBearerSettings:
+    return OAuthBearerSettings(
+        expected_audience=frozenset(settings.sasl_oauthbearer_expected_audience),
+        expected_issuer=settings.sasl_oauthbearer_expected_issuer,
+        clock_skew_seconds=settings.sasl_oauthbearer_clock_skew_seconds,
+        scope_claim_name=settings.sasl_oauthbearer_scope_claim_name,
+        sub_claim_name=settings.sasl_oauthbearer_sub_claim_name,
+    )
+
+
+def _key_service(settings: config.Listener) -> KeyService | None:
+    url = settings.sasl_oauthbearer_jwks_endpoint_url
+    if url is None or "OAUTHBEARER" not in settings.sasl_enabled_mechanisms:
+        return None
+    cache = KeyCache(
+        KeyCacheSettings(
+            refresh_ms=settings.sasl_oauthbearer_jwks_endpoint_refresh_ms,
+            retry_backoff_ms=settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms,
+            retry_backoff_max_ms=settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms,
+            max_age_ms=settings.sasl_oauthbearer_jwks_max_stale_ms,
+        )
+    )
+    source: Path | str = settings.jwks_file() or url
+    return KeyService(cache, source)

@@ -1,0 +1,119 @@
+"""Cluster metadata for quota callbacks: partition leaders, and brokers behind this proxy.
+
+Only asked for when a callback of somebody's own is configured, on short connections of the
+proxy's own (`service_connection`); the answer of a large cluster is read beside the event loop.
+"""
+
+import asyncio
+import logging
+import sys
+from functools import partial
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from proxy import config
+from proxy.errors import BrokerFault
+from proxy.quota.callback import Cluster
+from proxy.upstream.access import Access
+from proxy.upstream.service_connection import ServiceConnection, ask
+from proxy.wire.apis import METADATA, response_body_at
+from proxy.wire.codec import decode, encode, request_type, response_type
+from proxy.wire.primitives import Malformed
+from proxy.worker.endpoints import Endpoints
+from proxy.worker.quota_service import QuotaService
+
+log = logging.getLogger(__name__)
+
+DESCRIBE_CONFIGS: Final = 32
+METADATA_VERSION: Final = 9
+"""The first flexible one; later ones add topic ids, of which nothing is needed here."""
+DESCRIBE_CONFIGS_VERSION: Final = 4
+BROKER: Final = 4
+"""`ConfigResource.Type.BROKER`."""
+
+
+async def look(host: str, port: int, access: Access, *, alone: bool) -> Cluster:
+    """Ask a broker for the cluster; `alone`: it is the only one behind us, else all are.
+
+    Raises BrokerFault.
+    """
+    return await ask(host, port, access, partial(_cluster, alone=alone))
+
+
+async def _cluster(connection: ServiceConnection, *, alone: bool) -> Cluster:
+    question = request_type(METADATA, METADATA_VERSION)(
+        topics=None,
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+    response = await _asked(connection, METADATA, METADATA_VERSION, question)
+    brokers = frozenset(int(one.node_id) for one in response.brokers)
+    leaders: dict[str, list[int | None]] = {}
+    for topic in response.topics:
+        if topic.error_code is ErrorCode.none:
+            partitions = sorted(topic.partitions, key=lambda one: one.partition_index)
+            leaders[topic.name] = [
+                None if one.leader_id < 0 else int(one.leader_id) for one in partitions
+            ]
+    own = await _own_id(connection, brokers) if alone else None
+    behind = brokers if not alone else frozenset() if own is None else frozenset({own})
+    return Cluster(leaders=leaders, behind=behind)
+
+
+async def _own_id(connection: ServiceConnection, brokers: frozenset[int]) -> int | None:
+    """Find out which broker this is: each describes nobody's configuration but its own."""
+    schema = request_type(DESCRIBE_CONFIGS, DESCRIBE_CONFIGS_VERSION)
+    resource = sys.modules[schema.__module__].DescribeConfigsResource
+    response = await _asked(
+        connection,
+        DESCRIBE_CONFIGS,
+        DESCRIBE_CONFIGS_VERSION,
+        schema(
+            resources=tuple(
+                resource(resource_type=BROKER, resource_name=str(one), configuration_keys=())
+                for one in sorted(brokers)
+            )
+        ),
+    )
+    own = [one for one in response.results if one.error_code is ErrorCode.none]
+    return int(own[0].resource_name) if len(own) == 1 else None
+
+
+async def _asked(
+    connection: ServiceConnection, api_key: int, api_version: int, request: Any
+) -> Any:
+    answer = await connection.request(api_key, api_version, encode(request))
+    return await asyncio.to_thread(_read, api_key, api_version, answer)
+
+
+def _read(api_key: int, api_version: int, answer: bytes) -> Any:
+    try:
+        at = response_body_at(api_key, api_version, answer, 0)
+        return decode(response_type(api_key, api_version), answer, at)
+    except Malformed as malformed:
+        raise BrokerFault(f"API {api_key}: {malformed}") from None
+
+
+async def follow(
+    quotas: QuotaService, routing: Endpoints, access: Access, upstream: config.Upstream
+) -> None:
+    """Tell of the cluster whenever it is another than before."""
+    before: Cluster | None = None
+    fault = ""
+    while True:
+        if (found := routing.any_target()) is not None:
+            target, alone = found
+            cluster = before
+            try:
+                cluster = await look(target.host, target.port, access, alone=alone)
+                fault = ""
+            except BrokerFault as error:
+                if error.reason != fault:
+                    log.warning("leaders of partitions unknown: %s", error.reason)
+                fault = error.reason
+            if cluster is not None and cluster != before:
+                before = cluster
+                quotas.update_cluster_metadata(cluster)
+        await asyncio.sleep(upstream.metadata_max_age_ms / 1000)

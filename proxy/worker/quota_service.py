@@ -1,0 +1,189 @@
+"""Quota service of a worker: loads quotas from the store, applies them to connections.
+
+What changed in the store is read beside the event loop; the loop takes it over, and then every
+connection is asked anew which quotas it falls under, so that a change takes effect on open
+connections within about a second.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from time import monotonic, perf_counter_ns
+from typing import TYPE_CHECKING, Final
+
+from metrics import registry
+from metrics.snapshot import Snapshot
+from proxy import config
+from proxy.connection.connection import Connection
+from proxy.connection.request_time import Stopwatch
+from proxy.connection.throttling import Throttling
+from proxy.log_rate_limit import LogRateLimit
+from proxy.quota.callback import Cluster, configured_callback
+from proxy.quota.meter import Count
+from proxy.quota.model import QuotaKey
+from proxy.quota.precedence import Tags
+from proxy.quota.shared_memory import UsageTable
+from proxy.quota.store import CachedQuotas, QuotaStore
+from proxy.quota.throttle import Mode, Throttle, Throttled
+from proxy.quota.window import NANOSECONDS_PER_PERCENT
+from proxy.quota.worker_quotas import WorkerQuotas, entry_of_tags
+
+if TYPE_CHECKING:
+    from proxy.connection.mutation_quota import MutationLimiter
+
+log = logging.getLogger("proxy.throttles")
+
+MAX_NAME_LOGGED: Final = 128
+"""Characters: clients choose their client ids."""
+
+
+class QuotaService:
+    """How much clients may use, for all connections of one worker. Used by its event loop."""
+
+    def __init__(
+        self,
+        settings: config.Quotas,
+        store: QuotaStore,
+        table: UsageTable,
+        worker: int,
+        *,
+        clock: Callable[[], int] = perf_counter_ns,
+    ) -> None:
+        """`clock`, in nanoseconds, is what requests are timed with. Raises StoreError,
+        ConfigError."""
+        self._mode = Mode(settings.mode.value)
+        self._stored = CachedQuotas(store)
+        self._quotas = WorkerQuotas(
+            table,
+            worker,
+            mode=self._mode,
+            static=settings.static_defaults(),
+            custom=configured_callback(
+                settings.client_quota_callback_class, settings.client_quota_callback_configs
+            ),
+        )
+        self._quotas.apply(self._stored.quotas)
+        self._applied = self._stored.quotas
+        self._generation = self._quotas.generation
+        self._clock = clock
+        self._repeats = LogRateLimit()
+
+    # Connections
+
+    def meter(self, connection: Connection, principal: str) -> None:
+        """Have what a connection uses counted for the quotas that apply now, if any do."""
+        meters = self._quotas.meters(principal, connection.client_id)
+        bucket = self._quotas.bucket(principal, connection.client_id)
+        connection.requests.guard(connection.requests.admission)  # a Fetch may be bounded now
+        throttling = connection.requests.throttle
+        if throttling is not None:
+            throttling.used.apply(meters, bucket)
+        elif meters or bucket is not None:
+            used = Throttle(meters, self._mode, self._report, bucket)
+            throttling = Throttling(connection, used)
+            connection.requests.throttle = throttling
+            connection.responses.meter(throttling.used, throttling.hold)
+        if throttling is not None:
+            Stopwatch.fit(connection, throttling, self._clock)
+            throttling.mutations = None if bucket is None else self._limiter(connection, throttling)
+
+    @staticmethod
+    def _limiter(connection: Connection, throttling: Throttling) -> "MutationLimiter":
+        from proxy.connection.mutation_quota import MutationLimiter  # with 16 MiB of schemas
+
+        limiter = throttling.mutations
+        return limiter or MutationLimiter(
+            throttling.used,
+            connection.target,
+            hold=throttling.hold,
+            last_read=lambda: connection.active_at,
+        )
+
+    def changed(self, connection: Connection, _now: float) -> None:
+        """Other quotas may apply to a connection's client now."""
+        if (principal := connection.principal) is not None:
+            self.meter(connection, principal)
+
+    def admit(self, address: str, now: float) -> float:
+        """Somebody connects; return 0, or for how long (seconds) to keep the connection unserved
+        before it is closed (KIP-612)."""
+        ms = self._quotas.admit(address, now)
+        if not ms:
+            return 0.0
+        self._log(QuotaKey.CONNECTION_CREATION_RATE, {"ip": address}, ms)
+        return ms / 1_000 if self._mode is Mode.ENFORCE else 0.0
+
+    # Changes
+
+    def read(self) -> None:
+        """Read what changed in the store; to be called beside the event loop.
+
+        Raises StoreError: the last known quotas stay in force.
+        """
+        self._stored.refresh_if_changed()
+
+    def take_over(self) -> bool:
+        """Apply what was read, about once a second; True: connections must be told."""
+        if self._applied is not self._stored.quotas:
+            self._applied = self._stored.quotas
+            self._quotas.apply(self._applied)
+        self._quotas.tick()
+        before, self._generation = self._generation, self._quotas.generation
+        return before != self._generation
+
+    @property
+    def wants_cluster(self) -> bool:
+        """Whether a callback is to be told of the cluster."""
+        return self._quotas.has_callback
+
+    def update_cluster_metadata(self, cluster: Cluster) -> None:
+        """Tell the callback of the cluster as it is now."""
+        self._quotas.update_cluster_metadata(cluster)
+
+    def close(self) -> None:
+        """Let go of the callback."""
+        self._quotas.close()
+
+    @property
+    def counts(self) -> Mapping[tuple[QuotaKey, str], Count]:
+        """What was used and what followed, by key and entry."""
+        return self._quotas.counts
+
+    # What is told
+
+    def _report(self, throttled: Throttled) -> None:
+        self._log(throttled.quota_type.value, throttled.tags, throttled.throttle_time_ms)
+
+    def _log(self, key: QuotaKey, tags: Tags, throttle_time_ms: int) -> None:
+        """Log it, once a minute for each quota, and no more than `LogRateLimit` lets pass."""
+        named = {name: value for name, value in tags.items() if value}
+        who = ascii(entry_of_tags(named)[:MAX_NAME_LOGGED])[1:-1]
+        verb = "is" if self._mode is Mode.ENFORCE else "would be"
+        text = f"{who} {verb} throttled for {throttle_time_ms} ms by {key.value}"
+        line = self._repeats.line(f"{key.value} {who}", text, monotonic())
+        if line is not None:
+            log.info("%s", line)
+
+    def collect(self, snapshot: Snapshot, now: float) -> None:
+        """Add what was used and what followed, by entry."""
+        for meter in self._quotas.open_meters:
+            meter.rate(now)  # what is not settled yet is then
+        for (key, entry), count in self.counts.items():
+            labels = key.value, entry
+            match key:
+                case QuotaKey.REQUEST_PERCENTAGE:
+                    snapshot.count(registry.QUOTA_REQUEST_TIME, count.used / 1e9, entry)
+                case QuotaKey.CONNECTION_CREATION_RATE:
+                    snapshot.count(registry.QUOTA_CONNECTIONS, count.used, entry)
+                case QuotaKey.CONTROLLER_MUTATION_RATE:
+                    snapshot.count(registry.QUOTA_MUTATIONS, count.used, entry)
+                case _:
+                    snapshot.count(registry.QUOTA_BYTES, count.used, *labels)
+            snapshot.count(registry.QUOTA_THROTTLES, count.throttles, *labels)
+            seconds = count.throttle_time_ms / 1_000
+            snapshot.count(registry.QUOTA_THROTTLE_TIME, seconds, *labels)
+        for key, entry, limit in self._quotas.limits():
+            if key is QuotaKey.REQUEST_PERCENTAGE:
+                limit /= NANOSECONDS_PER_PERCENT
+            snapshot.gauge(registry.QUOTA_LIMIT, limit, key.value, entry)
+        for fault, number in self._quotas.callback_faults.items():
+            snapshot.count(registry.QUOTA_CALLBACK_FAULTS, number, fault.value)

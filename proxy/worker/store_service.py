@@ -1,0 +1,207 @@
+"""Store service of a worker: refreshes what it knows each second, and makes changes.
+
+Nobody is let in before the store was read, and is known if its ACLs and quotas are copies: see
+`Mirror`.
+What was known goes on applying when the store cannot be read, and the proxy is not ready then.
+What clients ask has threads of its own: however much it is, it delays no look at the store.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from metrics import registry
+from metrics.snapshot import Snapshot
+from proxy import config
+from proxy.connection.commands import AnswerFromStore
+from proxy.errors import ProxyError
+from proxy.handlers.dispatch import CHANGES, timed_ask
+from proxy.scheduling.steps import Steps
+from proxy.store import (
+    Begun,
+    CachedCredentials,
+    Mirror,
+    Store,
+    StoreError,
+    UserStore,
+    open_store,
+)
+from proxy.upstream.access import TlsOfNow, open_access
+from proxy.worker.quota_service import QuotaService
+
+if TYPE_CHECKING:
+    from proxy.store.brokers.administration import Brokers
+    from proxy.worker.acl_service import AclService
+
+log = logging.getLogger(__name__)
+
+STALE: Final = 60.0
+"""Seconds after which nobody should come any more: brokers are asked every 30 s at least."""
+MAX_WAIT: Final = 60.0
+"""Seconds for which a request may wait for those before it, and for its answer. Whoever asks has
+given up long before: Kafka's `request.timeout.ms` is 30 s."""
+REFRESH_EVERY: Final = 0.8
+"""Seconds between two looks whether the store has changed: with the time that a look takes, a
+change applies within a second."""
+MISTAKE: Final = "what the store has could not be taken over, see the log"
+LOOK_EVERY: Final = 0.2
+"""Seconds between two looks whether anything is known yet."""
+
+
+def open_store_to_share(
+    settings: config.Config, tls: TlsOfNow | None, begun: Begun | None
+) -> Store:
+    """Open the store that the proxy began with, as all workers do. Raises StoreError.
+
+    `tls`: what brokers are met with.
+    """
+
+    def brokers() -> "Brokers":
+        from proxy.store.brokers.administration import Brokers  # with 16 MiB of schemas
+
+        return Brokers(settings.upstream, open_access(settings.upstream, tls))
+
+    return open_store(settings.store.url, brokers, begun=begun)
+
+
+class StoreService:
+    """Used by the event loop of a worker; what waits for a disk is done beside it."""
+
+    def __init__(
+        self,
+        store: Store,
+        users: UserStore,
+        credentials: CachedCredentials,
+        authorization: "AclService | None",
+        quotas: QuotaService | None,
+        *,
+        rights_changed: Callable[[], None],
+        quotas_changed: Callable[[QuotaService], Awaitable[None]],
+    ) -> None:
+        """The last two are called when open connections must be judged, or measured, anew."""
+        self._store = store
+        self._users = users
+        self._credentials = credentials
+        self._authorization = authorization
+        self._quotas = quotas
+        self._rights_changed = rights_changed
+        self._quotas_changed = quotas_changed
+        self._error: str | None = None
+        self._began = self._read_at = monotonic()
+        self._mirror: Mirror | None = Mirror()
+        self._changes = ThreadPoolExecutor(1, "changes")
+        """One change after the other, and none in the way of what is read: brokers may be slow."""
+        self._questions = ThreadPoolExecutor(2, "questions")
+        """One that takes long leaves a way for others."""
+        self._refusals = ThreadPoolExecutor(1, "refusals")
+        """Whoever has no right to an answer is in the way of none who has."""
+
+    async def known(self) -> None:
+        """Return when clients can be judged by what the store has."""
+        await self.refresh()
+        while not self._is_known:
+            await asyncio.sleep(LOOK_EVERY)
+            await self.refresh()
+
+    async def follow(self) -> None:
+        """Take over what changes in the store, without end."""
+        while True:
+            await asyncio.sleep(REFRESH_EVERY)
+            await self.refresh()
+
+    @property
+    def _is_known(self) -> bool:
+        return self._mirror is None or self._mirror.asked_at is not None
+
+    async def refresh(self) -> None:
+        """Take over what changed in the store."""
+        began = monotonic()
+        try:
+            mirror = await asyncio.to_thread(self._store.mirror)
+            await asyncio.to_thread(self._credentials.refresh_if_changed)
+            self._refuse_older(mirror)
+            if self._authorization is not None:
+                await asyncio.to_thread(self._authorization.read)
+                self._take_over_acls()
+            if self._quotas is not None:
+                await asyncio.to_thread(self._quotas.read)
+                if self._quotas.take_over():
+                    await self._quotas_changed(self._quotas)
+            # last: what the mirror showed before is what has been taken over now
+            self._mirror = mirror
+            if self._error is not None:
+                log.warning("the store is read again")
+            self._error = None
+            self._read_at = max(began, self._read_at)
+        except ProxyError as error:  # what was known goes on applying
+            if self._error is None:
+                log.error("%s", error)
+            self._error = str(error)
+        except Exception:
+            if self._error != MISTAKE:
+                log.exception("what the store has could not be taken over")
+            self._error = MISTAKE
+
+    def _refuse_older(self, mirror: Mirror | None) -> None:
+        """Raise StoreError if what brokers have is known better: the file is an older copy."""
+        if mirror is None or self._mirror is None or self._mirror.asked_at is None:
+            return
+        if mirror.asked_at is None or mirror.asked_at < self._mirror.asked_at:
+            raise StoreError("the store shows what the brokers had earlier, and is to be renewed")
+
+    def _take_over_acls(self) -> None:
+        if self._authorization is not None and self._authorization.take_over():
+            self._rights_changed()
+
+    async def consult(self, question: AnswerFromStore) -> tuple[bytes | Steps[bytes], int]:
+        """Answer a request, or say what is left to do for it. Raises what `ask` does.
+
+        Returns the time (ns) that it took a thread, too.
+
+        What it changed, or read of ACLs, is in force in this worker then. Given up before it has
+        begun, it never begins.
+        """
+        acls = None if self._authorization is None else self._authorization.acls()
+        threads = self._threads(question)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(MAX_WAIT):
+                answer = await loop.run_in_executor(
+                    threads, timed_ask, question, self._store, self._users, acls
+                )
+        except TimeoutError:  # not begun, most likely, and then it never will be
+            raise StoreError(f"no answer within {MAX_WAIT:g} s") from None
+        if threads is self._changes:
+            await self.refresh()
+        else:
+            self._take_over_acls()
+        return answer
+
+    def _threads(self, question: AnswerFromStore) -> ThreadPoolExecutor:
+        if not question.authorized:
+            return self._refusals
+        return self._changes if question.request.api_key in CHANGES else self._questions
+
+    def not_ready(self) -> list[str]:
+        """Say why no clients should come."""
+        if self._error is not None:
+            return [self._error]
+        if self._mirror is None:
+            return []
+        if self._mirror.problem is not None:
+            return [self._mirror.problem]
+        if self._mirror.asked_at is None:
+            return ["what the brokers keep is not known yet"]
+        age = monotonic() - self._mirror.asked_at
+        return [f"what the brokers keep is known as of {age:.0f} s ago"] if age > STALE else []
+
+    def collect(self, snapshot: Snapshot) -> None:
+        """Add how old it is what is known."""
+        known_at = self._read_at
+        if self._mirror is not None:
+            asked_at = self._mirror.asked_at
+            known_at = min(known_at, self._began if asked_at is None else asked_at)
+        snapshot.gauge(registry.STORE_AGE, monotonic() - known_at)

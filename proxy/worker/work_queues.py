@@ -1,0 +1,102 @@
+"""Limit of one long work of a kind at a time, to bound memory.
+
+What is not so long needs little memory, and should not wait for what takes seconds.
+"""
+
+import asyncio
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Final
+
+from proxy.connection.long_requests import MAX_AT_ONCE
+from proxy.scheduling.fair_queue import FairQueue
+from proxy.scheduling.memory_budget import LONG_BYTES
+from proxy.scheduling.steps import LongTask, Steps, T
+from proxy.scheduling.time_slices import TimeSlices
+
+NEVER: Final = 2**30
+"""Of younger collections before one of all objects."""
+MAX_SHORT: Final = 8
+"""Short works under way at a time, each in a thread."""
+
+
+@contextmanager
+def old_objects_left_alone() -> Iterator[None]:
+    """Have Python's collector look for cycles among young objects alone.
+
+    A long message is hundreds of thousands of objects without a cycle. To look through all of them
+    takes up to a tenth of a second, and as they grow in number it is done several times.
+    """
+    young, middle, old = gc.get_threshold()
+    gc.set_threshold(young, middle, NEVER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(young, middle, old)
+        if gc.get_count()[2] > old:  # as long works may follow one another without a break
+            gc.collect()
+
+
+class WorkQueue:
+    """Does the works of one event loop, each principal's in its turn."""
+
+    __slots__ = ("_during", "_turns", "_under_way", "_waiting", "_width")
+
+    def __init__(
+        self,
+        turns: TimeSlices,
+        during: Callable[[], AbstractContextManager[None]] = nullcontext,
+        *,
+        width: int = 1,
+    ) -> None:
+        """`during()` is entered for each work, when its turn has come.
+
+        `width`: how many are under way at a time, of one principal one.
+        """
+        self._turns = turns
+        self._during = during
+        self._width = width
+        self._waiting = FairQueue[asyncio.Future[None]]()
+        self._under_way: set[str] = set()
+
+    async def run(self, who: str, steps: Steps[T]) -> T:
+        """Have it done; None if it was closed meanwhile."""
+        if who in self._under_way or len(self._under_way) == self._width:
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.add(who, turn)
+            await turn
+        self._under_way.add(who)
+        try:
+            with self._during():
+                return await self._turns.run(steps)
+        finally:
+            self._next(who)
+
+    def _next(self, done: str) -> None:
+        self._under_way.discard(done)
+        waiting = self._waiting.take(lambda who, _: who not in self._under_way)
+        if waiting is not None:
+            who, turn = waiting
+            self._under_way.add(who)
+            turn.set_result(None)
+
+
+class WorkQueues:
+    """A worker's lanes: the longest works have one of their own, and delay no other."""
+
+    __slots__ = ("_long", "_longest", "_short", "turns")
+
+    def __init__(self, turns: TimeSlices) -> None:
+        self.turns = turns
+        self._short = WorkQueue(turns, width=MAX_SHORT)
+        self._long = WorkQueue(turns)
+        self._longest = WorkQueue(turns, old_objects_left_alone)
+
+    async def run(self, long_task: LongTask) -> object:
+        """Have it done; return its result."""
+        size = long_task.size
+        lane = self._short if size <= MAX_AT_ONCE else self._long
+        if size >= LONG_BYTES:
+            lane = self._longest
+        return await lane.run(long_task.who, long_task.steps)

@@ -1,0 +1,404 @@
+"""Worker: the data path of its share of the connections, and the services beside it."""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Coroutine, Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from metrics import registry
+from metrics.event_log import EventLogSettings
+from metrics.event_rate_limit import UnauthenticatedEventLimit
+from metrics.event_writer import EventWriter
+from metrics.events import connection_ids
+from metrics.history import Cadence, Timeline
+from metrics.process import report_process
+from metrics.snapshot import Snapshot
+from metrics.tally import Tally
+from proxy import config
+from proxy.acl.model import AuthorizerMode
+from proxy.child_process.lifeline import heed_parent
+from proxy.connection import connection
+from proxy.connection.commands import AnswerFromStore
+from proxy.connection.connection import Connection
+from proxy.connection.interfaces import NoAuthorizer
+from proxy.errors import ConfigError
+from proxy.net.read_buffer import ReadBuffer
+from proxy.ops.observer import SessionObserver
+from proxy.ops.sessions import Sessions
+from proxy.ops.worker_queries import serve_control
+from proxy.routing.discovery import DiscoveredBroker
+from proxy.scheduling.memory_budget import MemoryBudget
+from proxy.scheduling.steps import timed
+from proxy.scheduling.time_slices import TimeSlices
+from proxy.store import CachedCredentials, open_users
+from proxy.tls.reload import follow as follow_certificates
+from proxy.upstream.access import open_access
+from proxy.worker.accepted_connections import AcceptedConnections
+from proxy.worker.connection_limits import ConnectionLimits, OpenConnections
+from proxy.worker.endpoints import Endpoints
+from proxy.worker.listener import Listener
+from proxy.worker.quota_service import QuotaService
+from proxy.worker.store_service import StoreService, open_store_to_share
+from proxy.worker.supervision import supervised
+from proxy.worker.work_queues import WorkQueues
+
+if TYPE_CHECKING:
+    from proxy.worker.acl_service import AclService
+    from proxy.worker.inputs import WorkerInputs
+
+log = logging.getLogger(__name__)
+
+COMPILED: Final = not connection.__file__.endswith(".py")
+"""Whether the data path is an extension module, as mypyc makes them for the image."""
+TICK: Final = 1.0
+"""Seconds between two looks at deadlines."""
+DRAIN_LOOK: Final = 0.05
+"""Seconds between two looks whether all connections have ended."""
+CLIENTS_AT_ONCE: Final = 256
+"""Connections that are told of other quotas, or swept, before the event loop goes on."""
+
+
+class Worker:
+    """One worker's state."""
+
+    def __init__(self, path: Path, settings: config.Config, given: "WorkerInputs") -> None:
+        self.loop = asyncio.get_running_loop()
+        self.buffer = ReadBuffer()
+        self.room = MemoryBudget()
+        self.access = open_access(settings.upstream, given.tls.upstream)
+        self._path = path
+        self._settings = settings
+        self._given = given
+        self._started = time.time()
+        self._version = version("kafka-reauth-proxy")
+        self._names = connection_ids()
+        self._timeline = Timeline(wall=time.time(), now=self.loop.time())
+        self._store = open_store_to_share(settings, given.tls.upstream, given.begun)
+        self._users = open_users(settings.store.users_file, self._store)
+        self._credentials = CachedCredentials(self._users)
+        self._is_stale = given.shared_configuration.take() == b""
+        """Whether the last configuration file that it was to take was none."""
+        self._authorization = self._make_authorization()
+        self._quotas = self._make_quotas()
+        self._rights = self._authorization or NoAuthorizer(settings.authorizer.super_users)
+        self._storekeeper = StoreService(
+            self._store,
+            self._users,
+            self._credentials,
+            self._authorization,
+            self._quotas,
+            rights_changed=self._rights_changed,
+            quotas_changed=self._quotas_changed,
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._turns = TimeSlices(self.loop)
+        self.lanes = WorkQueues(self._turns)
+        self._stopping = asyncio.Event()
+        self._tally = Tally(
+            run=next(self._names),
+            sessions=[
+                (listener.name, mechanism)
+                for listener in settings.listeners
+                for mechanism in listener.sasl_enabled_mechanisms
+            ],
+            listeners=[listener.name for listener in settings.listeners],
+            collect=self._collect,
+        )
+        self._events = self._event_writer()
+        self._event_limit = UnauthenticatedEventLimit(workers=settings.workers)
+        self._limits = ConnectionLimits(given.connections, given.number)
+        self._limits.apply(settings.max_connections_per_ip, settings.address_limits())
+        self._sessions = Sessions(given.number, lambda: self._listeners, self._not_ready)
+        self._listeners = [self._listener(one) for one in settings.listeners]
+        accepted = None
+        if given.link is not None:
+            accepted = AcceptedConnections(given.link, self._listeners, given.acceptor)
+        self._routing = Endpoints(
+            self.spawn, settings, self._listeners, self.access, given.broker_ports, accepted
+        )
+
+    # What it is made of
+
+    def _event_writer(self) -> EventWriter | None:
+        events = self._settings.events
+        if events.directory is None:
+            return None
+        return EventWriter(
+            EventLogSettings(
+                directory=events.directory,
+                proxy_id=socket.gethostname(),
+                worker=self._given.number,
+                rotate_bytes=events.rotate_bytes,
+                rotate_seconds=events.rotate_ms / 1000,
+                retention_bytes=events.retention_bytes,
+            )
+        )
+
+    def _listener(self, settings: config.Listener) -> Listener:
+        listener = Listener(
+            settings,
+            office=self,
+            credentials=self._credentials,
+            fake_secret=self._users.scram_fake_secret(),
+            rights=self._rights,
+            open_connections=OpenConnections(
+                self._limits, self._settings.listeners.index(settings)
+            ),
+            tls=self._given.tls.listeners.get(settings.name),
+            quotas=self._quotas,
+        )
+        listener.observer = SessionObserver(
+            proxy_id=socket.gethostname(),
+            worker=self._given.number,
+            listener=settings.name,
+            enforcement=listener.enforcement,
+            timeline=self._timeline,
+            cadence=Cadence(checkpoint=self._settings.events.checkpoint_ms / 1000),
+            tally=self._tally,
+            event_limit=self._event_limit,
+            emit=self._emit,
+            note=self._sessions.incidents.note,
+            upstream_failed=listener.upstream_failed,
+        )
+        return listener
+
+    def _make_quotas(self) -> QuotaService | None:
+        if self._given.usage is None:
+            return None
+        return QuotaService(
+            self._settings.quotas, self._store, self._given.usage, self._given.number
+        )
+
+    def _make_authorization(self) -> "AclService | None":
+        settings = self._settings.authorizer
+        if settings.mode is AuthorizerMode.OFF:
+            return None
+        from proxy.worker.acl_service import AclService  # with 16 MiB of schemas
+
+        return AclService(settings, self._store, observer=self._observer_of)
+
+    def _observer_of(self, connection: Connection) -> SessionObserver:
+        name = connection.rules.listener
+        return next(one.observer for one in self._listeners if one.name == name)
+
+    def _emit(self, line: str) -> None:
+        if self._events is not None:
+            self._events.emit(line)
+
+    # Running
+
+    async def run(self, lifeline: int) -> int:
+        """Serve until told to stop, then drain; return the exit status."""
+        heed_parent(self._stopping, lifeline, self._given.heartbeat, reload=self._reload)
+        control = await serve_control(self._given.control, self._answer)
+        self.loop.add_reader(self._given.connections.wakes[self._given.number], self._make_room)
+        if self._events is not None:
+            self._events.start()
+        for listener in self._listeners:
+            if listener.keys is not None:
+                self.spawn(supervised(listener.keys.run))
+        await self._open_until_stopped()
+        await self._drain()
+        if self._authorization is not None:
+            self._authorization.close()
+        if self._quotas is not None:
+            self._quotas.close()
+        control.close()
+        if self._events is not None:
+            await asyncio.to_thread(self._events.close)
+        for task in self._tasks:
+            task.cancel()  # none is to meet a store that is closed
+        self._store.close()
+        return 0
+
+    async def _open_until_stopped(self) -> None:
+        opening = self.loop.create_task(self._open())
+        stopping = self.loop.create_task(self._stopping.wait())
+        await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if opening.done():
+            await opening
+        await stopping
+        opening.cancel()
+
+    async def _open(self) -> None:
+        """Let clients in, as soon as it is known what they may do."""
+        await self._storekeeper.known()
+        await self._routing.open(self._given.listening)
+        self.spawn(supervised(self._tick))
+        self.spawn(supervised(self._storekeeper.follow))
+        self.spawn(supervised(self._follow_cluster))
+        if self._given.tls.all:
+            self.spawn(follow_certificates(self._given.tls))
+        if self._given.number == 0:
+            for listener in self._listeners:
+                line = f"listener {listener.name}: accepting on {listener.settings.address}"
+                print(line, flush=True)  # noqa: T201 - scripts wait for it
+
+    async def _drain(self) -> None:
+        """Accept nobody, let requests in flight finish, within `shutdown.drain.ms`."""
+        self._routing.close()
+        deadline = self.loop.time() + self._settings.shutdown_drain_ms / 1000
+        for client in self._clients():
+            client.tell(Connection.drain)
+        while self._clients() and self.loop.time() < deadline:  # noqa: ASYNC110 - no such event
+            await asyncio.sleep(DRAIN_LOOK)
+        for client in self._clients():
+            client.tell(Connection.cut_short)
+
+    def _clients(self) -> list[Any]:
+        return [client for listener in self._listeners for client in listener.clients]
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the data path; what it raises is logged."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a background task failed", exc_info=task.exception())
+
+    def next_connection_id(self) -> str:
+        """A name for a connection, unique in the world."""
+        return next(self._names)
+
+    async def _tick(self) -> None:
+        minute = time.time() // 60
+        while True:
+            due = self.loop.time() + TICK
+            await asyncio.sleep(TICK)
+            self._tally.observe(registry.EVENT_LOOP_LAG, max(0.0, self.loop.time() - due))
+            if time.time() // 60 != minute:
+                minute = time.time() // 60
+                await self._sweep()
+            if self._authorization is not None:
+                self._authorization.sweep()
+
+    async def _sweep(self) -> None:
+        """Have checkpoints and summaries written that are due, at the end of a minute."""
+        self._timeline.adjust(wall=time.time(), now=self.loop.time())
+        for listener in self._listeners:
+            for number, client in enumerate(list(listener.clients)):
+                if client.connection is not None and not client.connection.closed:
+                    listener.observer.sweep(client.connection, monotonic())
+                if number % CLIENTS_AT_ONCE == CLIENTS_AT_ONCE - 1:
+                    await asyncio.sleep(0)
+
+    async def _follow_cluster(self) -> None:
+        if self._quotas is not None and self._quotas.wants_cluster:
+            from proxy.worker.quota_cluster import (
+                follow as follow_cluster,  # with 16 MiB of schemas
+            )
+
+            await follow_cluster(self._quotas, self._routing, self.access, self._settings.upstream)
+
+    def _make_room(self) -> None:
+        """Close connections for those that came to other workers."""
+        os.eventfd_read(self._given.connections.wakes[self._given.number])
+        for listener in self._listeners:
+            listener.make_room()
+
+    def _rights_changed(self) -> None:
+        """Have open connections judged by what applies now."""
+        for client in self._clients():
+            client.tell(Connection.rights_changed)
+
+    async def _quotas_changed(self, quotas: QuotaService) -> None:
+        """Have open connections measured by the quotas that apply now."""
+        for number, client in enumerate(self._clients()):
+            client.tell(quotas.changed)
+            if number % CLIENTS_AT_ONCE == CLIENTS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+
+    def _reload(self) -> None:
+        text = self._given.shared_configuration.take()
+        if text is None:
+            return
+        self._is_stale = True
+        if not text:  # the parent has said why
+            return
+        try:
+            self.apply(config.judged(text, self._path))
+        except ConfigError as error:  # a file that it names has gone meanwhile
+            log.error("not reloaded, the old configuration stays: %s", error)
+            return
+        self._is_stale = False
+
+    def apply(self, settings: config.Config) -> None:
+        """Put into effect what can be changed without a restart."""
+        by_name = {one.name: one for one in settings.listeners}
+        for listener in self._listeners:
+            if listener.name in by_name:
+                listener.apply(by_name[listener.name])
+        self._limits.apply(settings.max_connections_per_ip, settings.address_limits())
+        self._rights.replace_super_users(settings.authorizer.super_users)
+        self._rights_changed()
+
+    # Requests that need the store
+
+    async def consult(self, question: AnswerFromStore) -> tuple[bytes, int]:
+        """Answer a request about ACLs, quotas or SCRAM credentials; tell the time (ns) for it."""
+        answer, asking_ns = await self._storekeeper.consult(question)
+        if isinstance(answer, bytes):
+            return answer, asking_ns
+        steps_ns: list[int] = []
+        body = await self._turns.run(timed(answer, steps_ns.append))
+        return body, asking_ns + sum(steps_ns)
+
+    def suspect(self, broker: DiscoveredBroker) -> None:
+        """A broker could not be reached, or does not let us in: look soon what it is."""
+        self._routing.suspect(broker)
+
+    # Questions of the HTTP process
+
+    def _answer(self, kind: str, arguments: Mapping[str, Any]) -> Mapping[str, Any] | Iterator[Any]:
+        match kind:
+            case "snapshot":
+                return self._snapshot()
+            case "ready":
+                return {"reasons": self._not_ready()}
+        return self._sessions.answer(kind, arguments)
+
+    def _snapshot(self) -> Iterator[Mapping[str, Any] | None]:
+        surveyed = Snapshot()
+        yield from self._sessions.survey(surveyed)
+        snapshot = self._tally.snapshot()
+        snapshot.merge(surveyed)
+        yield snapshot.to_json()
+
+    def _not_ready(self) -> list[str]:
+        reasons = [reason for one in self._listeners for reason in one.not_ready()]
+        if self._stopping.is_set():
+            reasons.append("draining")
+        # while nobody is let in brokers are not looked for
+        return reasons + (self._storekeeper.not_ready() or self._routing.not_ready())
+
+    def _collect(self, snapshot: Snapshot) -> None:
+        """Add what is counted outside the tally."""
+        report_process(
+            snapshot,
+            worker=self._given.number,
+            version=self._version,
+            compiled=COMPILED,
+            started=self._started,
+        )
+        snapshot.gauge(registry.READY, not self._not_ready(), str(self._given.number))
+        self.access.collect(snapshot)
+        self._routing.collect(snapshot)
+        if self._events is not None:
+            self._events.report(snapshot, rate_limited=self._event_limit.dropped)
+        snapshot.gauge(registry.CONFIGURATION_STALE, self._is_stale)
+        self._storekeeper.collect(snapshot)
+        if self._authorization is not None:
+            self._authorization.collect(snapshot)
+        if self._quotas is not None:
+            self._quotas.collect(snapshot, monotonic())
+        for listener in self._listeners:
+            listener.collect(snapshot, self.loop.time())

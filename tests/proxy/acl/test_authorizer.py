@@ -1,0 +1,182 @@
+"""What one principal may do, in each mode, while ACLs change."""
+
+import gc
+
+from proxy.acl.authorizer import Authorizer, Denial, IndexAuthority
+from proxy.acl.decision import ClientAuthority
+from proxy.acl.index import AclIndex
+from proxy.acl.model import (
+    CLUSTER_NAME,
+    Acl,
+    AuthorizerMode,
+    Operation,
+    ResourceType,
+)
+from tests.proxy.acl.index_given import (
+    ADDRESS,
+    ALICE,
+    DENY,
+    DESCRIBE,
+    PREFIXED,
+    READ,
+    TOPIC,
+    WRITE,
+    acl,
+)
+
+
+class Desk:
+    """An authorizer, and what it told."""
+
+    def __init__(self, *acls: Acl, mode: AuthorizerMode = AuthorizerMode.ENFORCE) -> None:
+        self.told: list[Denial] = []
+        self.authorizer = Authorizer(AclIndex(acls, version=1), mode=mode, report=self.told.append)
+        self.alice: IndexAuthority = self.authorizer.authority(ALICE, ADDRESS)
+        typed: ClientAuthority = self.alice
+        assert typed is self.alice
+
+    def change(self, *acls: Acl) -> None:
+        self.authorizer.index = AclIndex(acls, version=self.authorizer.index.version + 1)
+
+
+def test_a_denial_is_told_with_what_denied_it() -> None:
+    rule = acl("secret", permission=DENY)
+    desk = Desk(rule)
+    assert not desk.alice.may(READ, TOPIC, "secret")
+    assert desk.told == [
+        Denial(
+            principal=ALICE,
+            host=ADDRESS,
+            operation=READ,
+            resource_type=TOPIC,
+            name="secret",
+            rule=rule,
+            would_be=False,
+        )
+    ]
+
+
+def test_what_is_merely_cut_from_a_list_is_neither_told_nor_counted() -> None:
+    desk = Desk()
+    assert not desk.alice.may(DESCRIBE, TOPIC, "orders", report=False)
+    assert desk.alice.operations(TOPIC, "orders") == 0
+    assert desk.told == []
+    assert sum(desk.authorizer.counts.denied) == 0
+
+
+def test_answers_are_counted_by_result_and_operation() -> None:
+    desk = Desk(acl())
+    for name in ("orders", "orders", "x"):
+        desk.alice.may(READ, TOPIC, name)
+    desk.alice.may_any(WRITE, TOPIC)
+    counts = desk.authorizer.counts
+    assert (counts.allowed[READ], counts.denied[READ], counts.denied[WRITE]) == (2, 1, 1)
+    assert counts.cache_hits == 1
+    assert sum(counts.would_be_denied) == 0
+
+
+def test_an_open_connection_feels_a_change_at_once() -> None:
+    """Both ways: decisions that were kept are dropped with the version."""
+    desk = Desk(acl())
+    assert desk.alice.may(READ, TOPIC, "orders")
+    desk.change()
+    assert not desk.alice.may(READ, TOPIC, "orders")
+    assert desk.alice.version == 2
+    desk.change(acl())
+    assert desk.alice.may(READ, TOPIC, "orders")
+    assert desk.alice.version == 3
+
+
+def test_audit_lets_everything_through_and_tells_what_it_would_deny() -> None:
+    desk = Desk(acl(), mode=AuthorizerMode.AUDIT)
+    assert desk.alice.may(READ, TOPIC, "orders")
+    assert desk.alice.may(WRITE, TOPIC, "orders")
+    assert desk.alice.may(WRITE, TOPIC, "hidden", report=False)
+    assert desk.alice.may_any(WRITE, TOPIC)
+    assert [(one.name, one.would_be) for one in desk.told] == [("orders", True), ("*", True)]
+    assert desk.authorizer.counts.would_be_denied[WRITE] == 2
+    assert sum(desk.authorizer.counts.denied) == 0
+
+
+def test_audit_lets_nobody_change_rights() -> None:
+    """Whoever could change ACLs or passwords would have every right when they are enforced."""
+    desk = Desk(acl("x", Operation.ALL), mode=AuthorizerMode.AUDIT)
+    assert not desk.alice.may_administer(Operation.ALTER)
+    assert [(one.name, one.would_be) for one in desk.told] == [(CLUSTER_NAME, False)]
+    counts = desk.authorizer.counts
+    assert (counts.denied[Operation.ALTER], sum(counts.would_be_denied)) == (1, 0)
+    desk.change(acl(CLUSTER_NAME, Operation.ALTER, resource_type=ResourceType.CLUSTER))
+    assert desk.alice.may_administer(Operation.ALTER)
+    assert not desk.alice.may_administer(Operation.ALTER_CONFIGS)
+
+
+def test_off_asks_nothing() -> None:
+    desk = Desk(acl("*", Operation.ALL, DENY), mode=AuthorizerMode.OFF)
+    assert desk.alice.may(READ, TOPIC, "orders")
+    assert desk.alice.may_any(READ, TOPIC)
+    assert desk.alice.may_every(READ, TOPIC, "")
+    assert desk.told == []
+
+
+def test_a_right_to_every_name_that_begins_so() -> None:
+    desk = Desk(acl("ord", pattern_type=PREFIXED))
+    assert desk.alice.may_every(READ, TOPIC, "orders-")
+    assert not desk.alice.may_every(READ, TOPIC, "o")
+    assert not desk.alice.may_every(READ, TOPIC, "", report=False)
+    assert [one.name for one in desk.told] == ["o*"]
+    desk.change(acl("*"))
+    assert desk.alice.may_every(READ, TOPIC, "")
+    desk.change(acl("*"), acl("orders-secret", permission=DENY))
+    assert not desk.alice.may_every(READ, TOPIC, "orders-")
+    counts = desk.authorizer.counts
+    assert (counts.allowed[READ], counts.denied[READ]) == (2, 2)
+
+
+def test_a_right_to_every_name_is_audited() -> None:
+    desk = Desk(mode=AuthorizerMode.AUDIT)
+    assert desk.alice.may_every(READ, TOPIC, "")
+    assert [(one.name, one.would_be) for one in desk.told] == [("*", True)]
+
+
+def test_authorized_operations_are_those_that_kafka_tells_of() -> None:
+    """Kafka 4.1's `AclEntry.supportedOperations`, as bits."""
+    everything = {
+        ResourceType.TOPIC: {3, 4, 5, 6, 7, 8, 10, 11},
+        ResourceType.GROUP: {3, 6, 8, 10, 11},
+        ResourceType.CLUSTER: {5, 7, 8, 9, 10, 11, 12},
+        ResourceType.TRANSACTIONAL_ID: {4, 8, 15},
+        ResourceType.DELEGATION_TOKEN: {8},
+        ResourceType.USER: {13, 14},
+    }
+    for resource_type, codes in everything.items():
+        desk = Desk(acl("x", Operation.ALL, resource_type=resource_type))
+        assert desk.alice.operations(resource_type, "x") == sum(1 << code for code in codes)
+        assert desk.alice.operations(resource_type, "y") == 0
+    only_read = Desk(acl())
+    assert only_read.alice.operations(TOPIC, "orders") == 1 << READ | 1 << DESCRIBE
+
+
+def test_connections_of_one_principal_and_address_share_what_was_decided() -> None:
+    desk = Desk(acl())
+    desk.alice.may(READ, TOPIC, "orders")
+    assert desk.authorizer.authority(ALICE, ADDRESS) is desk.alice
+    assert desk.authorizer.authority(ALICE, "10.0.0.2") is not desk.alice
+    desk.authorizer.authority(ALICE, ADDRESS).may(READ, TOPIC, "orders")
+    assert desk.authorizer.counts.cache_hits == 1
+
+
+def test_nothing_is_kept_of_principals_that_left() -> None:
+    desk = Desk()
+    for number in range(100):
+        desk.authorizer.authority(f"User:{number}", ADDRESS).may(READ, TOPIC, "x")
+    gc.collect()
+    assert len(desk.authorizer._authorities) == 1
+
+
+def test_invented_names_do_not_fill_the_memory() -> None:
+    desk = Desk()
+    for number in range(10_000):
+        desk.alice.may(READ, TOPIC, f"invented-{number}", report=False)
+    assert len(desk.alice._decisions) <= 4096
+    desk.alice.may(READ, ResourceType.GROUP, "x" * 32_000, report=False)
+    assert max(len(name) for _, name in desk.alice._decisions) <= 256

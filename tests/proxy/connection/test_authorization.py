@@ -1,0 +1,369 @@
+"""One connection whose requests are authorized: what the broker sees of them, and the client."""
+
+import uuid
+
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v13.response import FetchResponse
+from kio.schema.metadata.v12.response import MetadataResponse, MetadataResponseTopic
+from kio.schema.produce.v9.response import ProduceResponse
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i16, i32
+
+from proxy.acl.guards.entities import NOT_THROTTLED, item_type
+from proxy.acl.model import Operation, ResourceType
+from proxy.wire.codec import decode, encode, request_type
+from tests.proxy.acl.guards.given import Rights, topic
+from tests.proxy.frames_given import request, response
+from tests.proxy.guarded_given import Guarded
+
+READ_ID = uuid.UUID(int=7)
+HIDDEN_ID = uuid.UUID(int=8)
+
+
+def produce(correlation_id: int, *topics: str, version: int = 9, acks: int = -1) -> bytes:
+    schema = request_type(0, version)
+    entry = item_type(schema, "topic_data")
+    partition = item_type(entry, "partition_data")
+    body = schema(
+        transactional_id=None,
+        acks=i16(acks),
+        timeout=NOT_THROTTLED,
+        topic_data=tuple(
+            entry(name=name, partition_data=(partition(index=i32(0), records=bytes(80)),))
+            for name in topics
+        ),
+    )
+    return request(0, version, correlation_id, encode(body))
+
+
+def produced_topics(frame: bytes) -> list[str]:
+    body = decode(request_type(0, 9), frame[4 + 8 + 2 + 3 + 1 :])
+    return [one.name for one in body.topic_data]
+
+
+class TestProduce:
+    def test_to_an_allowed_topic_passes_as_it_came(self) -> None:
+        guarded = Guarded(topic(Operation.WRITE, "mine"))
+        frames = [produce(number, "mine") for number in range(1, 6)]
+        guarded.play.client(frames[0])
+        guarded.play.client(*frames[1:])
+        assert bytes(guarded.play.to_broker) == b"".join(frames)
+
+    def test_to_another_topic_is_answered_and_the_broker_hears_nothing(self) -> None:
+        guarded = Guarded(topic(Operation.WRITE, "mine"))
+        guarded.play.client(produce(1, "mine"))
+        before = bytes(guarded.play.to_broker)
+        guarded.play.client(produce(2, "other"))
+        assert bytes(guarded.play.to_broker) == before
+        guarded.play.broker(response(1, b"\0" + encode(_written("mine"))))
+        answer = decode(ProduceResponse, guarded.play.received[-1], 5)
+        (entry,) = answer.responses
+        assert (entry.name, entry.partition_responses[0].error_code) == (
+            "other",
+            ErrorCode.topic_authorization_failed,
+        )
+        assert guarded.rights.denials == [(Operation.WRITE, ResourceType.TOPIC, "other")]
+
+    @pytest.mark.parametrize("version", [3, 5, 8, 9])
+    def test_a_longer_or_shorter_name_is_another_topic(self, version: int) -> None:
+        """What was remembered of `mine` must not let `mine2` or `min` pass."""
+        guarded = Guarded(topic(Operation.WRITE, "mine"))
+        guarded.play.client(produce(1, "mine", version=version))
+        before = bytes(guarded.play.to_broker)
+        for number, name in enumerate(("mine2", "min", "mind"), 2):
+            guarded.play.client(produce(number, name, version=version))
+        assert bytes(guarded.play.to_broker) == before
+
+    def test_of_several_topics_the_allowed_part_is_written(self) -> None:
+        guarded = Guarded(topic(Operation.WRITE, "a", "c"))
+        guarded.play.client(produce(1, "a", "b", "c"))
+        assert produced_topics(bytes(guarded.play.to_broker)) == ["a", "c"]
+        guarded.play.broker(response(1, b"\0" + encode(_written("a", "c"))))
+        answer = decode(ProduceResponse, guarded.play.received[-1], 5)
+        assert [
+            (one.name, one.partition_responses[0].error_code.name) for one in answer.responses
+        ] == [("a", "none"), ("c", "none"), ("b", "topic_authorization_failed")]
+
+    def test_without_acks_the_allowed_part_is_written_then_the_connection_closed(self) -> None:
+        guarded = Guarded(topic(Operation.WRITE, "a"))
+        guarded.play.client(produce(1, "a", "b", acks=0))
+        assert produced_topics(bytes(guarded.play.to_broker)) == ["a"]
+        assert guarded.play.take()[-2:] == ["closed denied", "close"]
+
+    def test_without_acks_what_is_denied_closes(self) -> None:
+        guarded = Guarded()
+        guarded.play.client(produce(1, "b", acks=0))
+        assert not guarded.play.to_broker
+        assert guarded.play.take()[-2:] == ["closed denied", "close"]
+
+    def test_rights_that_are_gone_bite_on_the_next_request(self) -> None:
+        guarded = Guarded(topic(Operation.WRITE, "mine"))
+        guarded.play.client(produce(1, "mine"))
+        before = bytes(guarded.play.to_broker)
+        guarded.change()
+        guarded.play.client(produce(2, "mine"))
+        assert bytes(guarded.play.to_broker) == before
+
+    def test_an_auditing_authority_is_asked_each_time(self) -> None:
+        guarded = Guarded(topic(Operation.WRITE, "mine"))
+        guarded.rights = Auditing()
+        guarded.play.connection.requests.admission.rights_changed(guarded.rights)  # type: ignore[union-attr]
+        for number in range(1, 4):
+            guarded.play.client(produce(number, "other"))
+        assert len(guarded.rights.denials) == 3
+        assert guarded.play.take().count("to broker: Produce v9 #3") == 1
+
+    def test_a_name_in_one_version_is_no_id_in_another(self) -> None:
+        """16 bytes at the same place mean a name in v12 and an id in v13."""
+        name = "a" * 15
+        disguised = uuid.UUID(bytes=bytes([16]) + name.encode())
+        guarded = Guarded(topic(Operation.WRITE, name), known={disguised.bytes: "hidden"})
+        guarded.play.client(produce(1, name, version=12))
+        before = bytes(guarded.play.to_broker)
+        schema = request_type(0, 13)
+        entry = item_type(schema, "topic_data")
+        partition = item_type(entry, "partition_data")
+        body = schema(
+            transactional_id=None,
+            acks=i16(-1),
+            timeout=NOT_THROTTLED,
+            topic_data=(
+                entry(topic_id=disguised, partition_data=(partition(index=i32(0), records=b"r"),)),
+            ),
+        )
+        guarded.play.client(request(0, 13, 2, encode(body)))
+        assert bytes(guarded.play.to_broker) == before
+
+    @pytest.mark.parametrize("piece", [1, 7, 40])
+    def test_in_pieces_it_is_judged_the_same(self, piece: int) -> None:
+        guarded = Guarded(topic(Operation.WRITE, "a"))
+        frames = produce(1, "a") + produce(2, "a", "b") + produce(3, "a")
+        for at in range(0, len(frames), piece):
+            guarded.play.client(frames[at : at + piece])
+        whole = Guarded(topic(Operation.WRITE, "a"))
+        whole.play.client(frames)
+        assert guarded.play.to_broker == whole.play.to_broker
+        assert b"\x02b\x02" not in guarded.play.to_broker
+
+    def test_a_body_that_does_not_parse_closes(self) -> None:
+        guarded = Guarded(topic(Operation.WRITE, "a"))
+        guarded.play.client(request(0, 9, 2, b"\x00\xff\xff\0\0\0\0\x03\x02a"))
+        assert guarded.play.take()[-1] == "close"
+
+
+class Auditing(Rights):
+    """Lets everything through."""
+
+    def __init__(self) -> None:
+        super().__init__(frozenset(), auditing=True)
+
+    def may(
+        self, operation: Operation, resource_type: ResourceType, name: str, *, report: bool = True
+    ) -> bool:
+        super().may(operation, resource_type, name, report=report)
+        return True
+
+
+def _written(*topics: str) -> ProduceResponse:
+    entry = item_type(ProduceResponse, "responses")
+    partition = item_type(entry, "partition_responses")
+    return ProduceResponse(
+        responses=tuple(
+            entry(
+                name=TopicName(name),
+                partition_responses=(
+                    partition(
+                        index=i32(0), error_code=ErrorCode.none, base_offset=5, record_errors=()
+                    ),
+                ),
+            )
+            for name in topics
+        ),
+    )
+
+
+def fetch(correlation_id: int, *ids: uuid.UUID, session: int = 0, epoch: int = 0) -> bytes:
+    schema = request_type(1, 13)
+    entry = item_type(schema, "topics")
+    partition = item_type(entry, "partitions")
+    body = schema(
+        replica_id=BrokerId(-1),
+        max_wait=NOT_THROTTLED,
+        min_bytes=i32(1),
+        isolation_level=0,
+        session_id=i32(session),
+        session_epoch=i32(epoch),
+        topics=tuple(
+            entry(
+                topic_id=one,
+                partitions=(
+                    partition(partition=i32(0), fetch_offset=0, partition_max_bytes=i32(99)),
+                ),
+            )
+            for one in ids
+        ),
+        forgotten_topics_data=(),
+    )
+    return request(1, 13, correlation_id, encode(body))
+
+
+def fetched(correlation_id: int, session: int) -> bytes:
+    body = FetchResponse(
+        throttle_time=NOT_THROTTLED,
+        error_code=ErrorCode.none,
+        session_id=i32(session),
+        responses=(),
+    )
+    return response(correlation_id, b"\0" + encode(body))
+
+
+KNOWN = {READ_ID.bytes: "read", HIDDEN_ID.bytes: "hidden"}
+
+
+class TestFetch:
+    def test_a_session_of_allowed_topics_goes_on(self) -> None:
+        guarded = Guarded(topic(Operation.READ, "read"), known=dict(KNOWN))
+        frames = [fetch(1, READ_ID), fetch(2, session=77, epoch=1)]
+        guarded.play.client(frames[0])
+        guarded.play.broker(fetched(1, session=77))
+        guarded.play.client(frames[1])
+        assert bytes(guarded.play.to_broker) == b"".join(frames)
+
+    def test_a_session_that_this_connection_did_not_begin_is_not_found(self) -> None:
+        """Somebody else's session holds topics that nobody has judged here."""
+        guarded = Guarded(topic(Operation.READ, "read"), known=dict(KNOWN))
+        guarded.play.client(fetch(1, session=78, epoch=1))
+        assert not guarded.play.to_broker
+        assert _fetch_error(guarded) is ErrorCode.fetch_session_id_not_found
+
+    def test_a_session_ends_when_rights_change(self) -> None:
+        guarded = Guarded(topic(Operation.READ, "read"), known=dict(KNOWN))
+        guarded.play.client(fetch(1, READ_ID))
+        guarded.play.broker(fetched(1, session=77))
+        guarded.change()
+        guarded.play.client(fetch(2, session=77, epoch=1))
+        assert _fetch_error(guarded) is ErrorCode.fetch_session_id_not_found
+
+    def test_an_answer_under_way_while_rights_change_makes_no_session(self) -> None:
+        guarded = Guarded(topic(Operation.READ, "read"), known=dict(KNOWN))
+        guarded.play.client(fetch(1, READ_ID))
+        guarded.change()
+        guarded.play.broker(fetched(1, session=77))
+        guarded.play.client(fetch(2, session=77, epoch=1))
+        assert _fetch_error(guarded) is ErrorCode.fetch_session_id_not_found
+
+    def test_a_denied_topic_is_cut_out_and_no_session_made(self) -> None:
+        guarded = Guarded(topic(Operation.READ, "read"), known=dict(KNOWN))
+        guarded.play.client(fetch(1, READ_ID, HIDDEN_ID))
+        sent = decode(request_type(1, 13), bytes(guarded.play.to_broker)[4 + 8 + 2 + 3 + 1 :])
+        assert [one.topic_id for one in sent.topics] == [READ_ID]
+        assert sent.session_epoch == -1
+        guarded.play.broker(fetched(1, session=0))
+        answer = decode(FetchResponse, guarded.play.received[-1], 5)
+        (entry,) = answer.responses
+        assert entry.topic_id == HIDDEN_ID
+        assert entry.partitions[0].error_code is ErrorCode.topic_authorization_failed
+
+    def test_a_denied_topic_added_to_a_session_ends_it(self) -> None:
+        guarded = Guarded(topic(Operation.READ, "read"), known=dict(KNOWN))
+        guarded.play.client(fetch(1, READ_ID))
+        guarded.play.broker(fetched(1, session=77))
+        guarded.play.client(fetch(2, HIDDEN_ID, session=77, epoch=1))
+        assert _fetch_error(guarded) is ErrorCode.fetch_session_id_not_found
+
+    def test_names_are_looked_up_on_the_way(self) -> None:
+        guarded = Guarded(topic(Operation.READ, "read"))
+        guarded.play.client(fetch(1, READ_ID, HIDDEN_ID), fetch(2, READ_ID))
+        assert guarded.play.take() == ["connect", "to broker: Metadata v12 #0"]
+        guarded.play.broker(response(0, b"\0" + encode(_topics({READ_ID: "read"}))))
+        assert guarded.play.take() == ["to broker: Fetch v13 #1", "to broker: Fetch v13 #2"]
+        guarded.play.broker(fetched(1, session=0), fetched(2, session=5))
+        assert len(guarded.play.received) == 4, "two of the login, and none for the lookup"
+        answer = decode(FetchResponse, guarded.play.received[-2], 5)
+        assert answer.responses[0].partitions[0].error_code is ErrorCode.unknown_topic_id
+
+    def test_a_replica_needs_cluster_action_wherever_it_says_so(self) -> None:
+        """Tag 1 of v15 and later; a claimed size that hides it must not help."""
+        guarded = Guarded(topic(Operation.READ, "read"), known=dict(KNOWN))
+        schema = request_type(1, 15)
+        state = type(schema.__dataclass_fields__["replica_state"].default)
+        entry = item_type(schema, "topics")
+        partition = item_type(entry, "partitions")
+        body = encode(
+            schema(
+                max_wait=NOT_THROTTLED,
+                min_bytes=i32(1),
+                isolation_level=0,
+                session_id=i32(0),
+                session_epoch=i32(-1),
+                topics=(
+                    entry(
+                        topic_id=READ_ID,
+                        partitions=(
+                            partition(
+                                partition=i32(0), fetch_offset=0, partition_max_bytes=i32(99)
+                            ),
+                        ),
+                    ),
+                ),
+                forgotten_topics_data=(),
+                replica_state=state(replica_id=BrokerId(3), replica_epoch=1),
+            )
+        )
+        guarded.play.client(request(1, 15, 1, body))
+        assert not guarded.play.to_broker
+        hidden = body[:-1]  # the last tag's struct has a section of tags of its own
+        at = hidden.rindex(b"\x01\x0d")
+        hidden = hidden[:at] + b"\x01\x0c" + hidden[at + 2 :] + b"\0"
+        guarded.play.client(request(1, 15, 2, hidden))
+        assert not guarded.play.to_broker
+
+
+def _fetch_error(guarded: Guarded) -> ErrorCode:
+    return decode(FetchResponse, guarded.play.received[-1], 5).error_code
+
+
+def _topics(names: dict[uuid.UUID, str]) -> MetadataResponse:
+    return MetadataResponse(
+        throttle_time=NOT_THROTTLED,
+        brokers=(),
+        topics=tuple(
+            MetadataResponseTopic(
+                error_code=ErrorCode.none, name=TopicName(name), topic_id=one, partitions=()
+            )
+            for one, name in names.items()
+        ),
+    )
+
+
+class TestOthers:
+    def test_what_was_allowed_is_remembered_until_rights_change(self) -> None:
+        guarded = Guarded(topic(Operation.DESCRIBE, "*"), topic(Operation.CREATE, "*"))
+        frames = [_metadata(number, "a") for number in (1, 2, 3)]
+        guarded.play.client(*frames)
+        assert bytes(guarded.play.to_broker) == b"".join(frames)
+        guarded.change()
+        guarded.play.client(_metadata(4, "a"))
+        assert guarded.play.take()[-1] == "to broker: Metadata v12 #4"
+        assert b"\x02a" not in guarded.play.to_broker[len(b"".join(frames)) :]
+
+    def test_an_api_without_a_guard_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import proxy.connection.authorization as module
+
+        monkeypatch.setattr(module, "GUARDS", {})
+        guarded = Guarded(topic(Operation.DESCRIBE, "*"))
+        guarded.play.client(_metadata(1, "a"))
+        assert not guarded.play.to_broker
+        assert guarded.play.take()[-2:] == ["closed unsupported_api", "close"]
+
+
+def _metadata(correlation_id: int, *names: str) -> bytes:
+    schema = request_type(3, 12)
+    entry = item_type(schema, "topics")
+    body = schema(
+        topics=tuple(entry(topic_id=None, name=TopicName(name)) for name in names),
+        allow_auto_topic_creation=True,
+        include_topic_authorized_operations=False,
+    )
+    return request(3, 12, correlation_id, encode(body))

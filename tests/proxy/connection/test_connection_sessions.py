@@ -1,0 +1,352 @@
+"""KIP-368 on a connection, as transcripts: lifetimes, re-authentication, expiry."""
+
+import pytest
+
+from proxy.connection.enforcement import Override
+from sasl.states import Enforcement
+from tests.proxy.frames_given import (
+    api_versions,
+    authenticate,
+    bearer,
+    fetch,
+    handshake,
+    metadata,
+    request,
+    response,
+    sized,
+)
+from tests.proxy.playbook import (
+    HOUR_MS,
+    OAUTHBEARER,
+    SCRAM,
+    Play,
+    log_in,
+    log_in_by_scram,
+    logged_in,
+)
+from tests.support.sasl import NOW, WALL
+
+OBSERVE, PROBE, ENFORCE = Enforcement.OBSERVE, Enforcement.PROBE, Enforcement.ENFORCE
+ILLEGAL = "handshake error 34"
+
+
+def expired(play: Play) -> Play:
+    """Let the session expire, by the smallest step of the clock."""
+    assert play.session.deadline is not None
+    play.now = play.session.deadline + 0.125  # exact in binary: no rounding of lifetimes
+    return play
+
+
+@pytest.mark.parametrize(
+    ("enforcement", "max_reauth_ms", "token_seconds", "lifetime_ms"),
+    [
+        (ENFORCE, HOUR_MS, 300, 300_000),  # the token is the shorter: KAFKA-13848
+        (ENFORCE, 60_000, 300, 60_000),
+        (ENFORCE, 0, 300, 300_000),
+        (PROBE, 60_000, 300, 60_000),
+        (PROBE, 0, 300, 300_000),
+        (OBSERVE, 60_000, 300, 0),
+        (OBSERVE, 0, 300, 0),
+        (ENFORCE, 1, 300, 1),
+    ],
+)
+def test_the_lifetime_that_is_announced(
+    enforcement: Enforcement, max_reauth_ms: int, token_seconds: float, lifetime_ms: int
+) -> None:
+    play = Play(enforcement=enforcement, max_reauth_ms=max_reauth_ms)
+    log_in(play, exp=WALL + token_seconds)
+    assert play.take()[1] == f"to client: #2 token error 0 lifetime {lifetime_ms}"
+    deadline = NOW + lifetime_ms / 1000 if lifetime_ms else None
+    assert play.session.deadline == deadline
+
+
+def test_a_lifetime_is_never_rounded_to_0() -> None:
+    """0 would tell the client that its session has no end."""
+    play = Play()
+    play.now += 0.9996
+    log_in(play, exp=WALL + 1)
+    assert play.take()[1] == "to client: #2 token error 0 lifetime 1"
+    assert play.session.deadline == play.now + 0.001
+
+
+def test_a_password_without_max_reauth_never_expires() -> None:
+    play = Play(max_reauth_ms=0)
+    log_in_by_scram(play, version=1)
+    assert play.take()[2] == "to client: #3 token error 0 lifetime 0"
+    play.now += 10 * 365 * 86_400.0
+    play.client(fetch(4))
+    assert play.take()[-1] == "to broker: Fetch v12 #4"
+
+
+def test_each_principal_has_its_own_terms() -> None:
+    overrides = (
+        Override(principal="User:al", prefixed=True, enforcement=PROBE, max_reauth_ms=7_000),
+        Override(principal="User:alice", prefixed=False, max_reauth_ms=5_000),
+    )
+    play = logged_in(Play(enforcement=ENFORCE, overrides=overrides))
+    assert play.session.enforcement is PROBE
+    assert play.session.session_lifetime_ms == 5_000
+    play = logged_in(Play(enforcement=ENFORCE, overrides=overrides), sub="albert")
+    assert play.session.session_lifetime_ms == 7_000
+    play = logged_in(Play(enforcement=ENFORCE, overrides=overrides), sub="bob")
+    assert play.session.enforcement is ENFORCE
+
+
+class TestExpiry:
+    def test_the_last_moment_is_still_alive(self) -> None:
+        play = logged_in()
+        assert play.session.deadline == NOW + 300.0
+        play.now = NOW + 300.0
+        play.client(fetch(3))
+        assert play.take()[-1] == "to broker: Fetch v12 #3"
+
+    @pytest.mark.parametrize("version", [0, 1])
+    def test_a_request_after_it_kills(self, version: int) -> None:
+        """Clients that were never told are killed like others (KAFKA-9241)."""
+        play = expired(logged_in(version=version))
+        play.client(fetch(3))
+        assert play.take() == ["expired enforce by Fetch", "closed expired", "close"]
+        assert not play.to_broker
+
+    @pytest.mark.parametrize(
+        ("frame", "name"),
+        [
+            (api_versions(3), "ApiVersions"),
+            (authenticate(3, b"token"), "SaslAuthenticate"),
+            (request(50, 0, 3), "DescribeUserScramCredentials"),
+            (request(999, 0, 3), "API 999"),
+        ],
+    )
+    def test_any_request_but_a_handshake_kills(self, frame: bytes, name: str) -> None:
+        play = expired(logged_in())
+        play.client(frame)
+        assert play.take() == [f"expired enforce by {name}", "closed expired", "close"]
+
+    def test_an_idle_session_is_left_alone(self) -> None:
+        """An expired connection is closed when it is used, not before."""
+        play = expired(logged_in())
+        play.now += 200.0
+        play.tell(lambda connection, now: connection.timer(now))
+        assert play.take() == []
+
+    def test_the_answer_to_what_was_asked_in_time_is_delivered(self) -> None:
+        """A long Fetch that outlives the session is answered, and before the close."""
+        play = logged_in()
+        play.client(fetch(3))
+        play.take()
+        expired(play).client(fetch(4))
+        assert play.take() == ["expired enforce by Fetch"]
+        play.client(fetch(5))
+        play.broker(response(3, b"records")[:10])
+        assert play.take() == []
+        play.broker(response(3, b"records")[10:])
+        assert play.take() == ["to client: #3 records", "closed expired", "close"]
+
+    def test_neighbours_of_one_read_meet_the_same_clock(self) -> None:
+        play = expired(logged_in())
+        play.client(fetch(3), fetch(4), fetch(5))
+        assert play.take() == ["expired enforce by Fetch", "closed expired", "close"]
+
+    def test_probe_kills_nobody_and_tells_once_per_session(self) -> None:
+        play = expired(logged_in(Play(enforcement=PROBE)))
+        play.client(fetch(3), fetch(4), metadata(5))
+        assert play.take() == [
+            "expired probe by Fetch",
+            "connect",
+            "to broker: Fetch v12 #3",
+            "to broker: Fetch v12 #4",
+            "to broker: Metadata v12 #5",
+        ]
+        log_in(play, first_id=6, exp=play.now - NOW + WALL + 300)
+        play.broker(response(3), response(4), response(5))
+        assert "authenticated User:alice again (1)" in play.take()
+        expired(play).client(fetch(8))
+        assert play.take() == ["expired probe by Fetch", "to broker: Fetch v12 #8"]
+
+    def test_a_session_under_observation_has_no_end(self) -> None:
+        play = logged_in(Play(enforcement=OBSERVE))
+        play.now += 10_000_000.0
+        play.client(fetch(3), handshake(4, OAUTHBEARER))
+        play.broker(response(3))
+        assert play.take() == [
+            "connect",
+            "to broker: Fetch v12 #3",
+            "to client: #3",
+            f"to client: #4 {ILLEGAL}",
+        ]
+
+
+class TestReauthentication:
+    def test_begins_at_once_after_the_login_and_prolongs(self) -> None:
+        play = logged_in(exp=WALL + 100)
+        play.now += 0.25
+        play.client(handshake(3, OAUTHBEARER))
+        play.now += 0.5
+        play.client(authenticate(4, bearer(exp=WALL + 500)))
+        assert play.take() == [
+            "to client: #3 handshake error 0",
+            "to client: #4 token error 0 lifetime 499250",
+            "authenticated User:alice again (1)",
+        ]
+        assert play.session.latency == 0.5
+        assert play.session.deadline == NOW + 500.0
+
+    def test_a_shorter_token_shortens_the_session(self) -> None:
+        play = logged_in()
+        log_in(play, first_id=3, exp=WALL + 5)
+        assert play.session.deadline == NOW + 5.0
+
+    def test_the_second_within_a_second_is_refused_and_harmless(self) -> None:
+        play = logged_in()
+        play.now += 5.0
+        log_in(play, first_id=3)
+        play.take()
+        play.now += 0.999
+        play.client(handshake(5, OAUTHBEARER), fetch(6))
+        assert play.take() == [f"to client: #5 {ILLEGAL}", "connect", "to broker: Fetch v12 #6"]
+        play.now = NOW + 6.0
+        play.broker(response(6))
+        log_in(play, first_id=7)
+        assert play.take()[-1] == "authenticated User:alice again (2)"
+
+    def test_within_a_second_on_an_expired_session_closes(self) -> None:
+        play = logged_in()
+        play.now += 0.5
+        log_in(play, first_id=3, exp=WALL + 1)
+        assert play.session.reauthentications == 1
+        play.take()
+        expired(play).client(handshake(5, OAUTHBEARER))
+        assert play.take() == ["expired enforce by SaslHandshake", "closed expired", "close"]
+
+    def test_an_expired_session_may_be_renewed_however_late(self) -> None:
+        """The token may come late: the handshake alone is what an expired session may send."""
+        play = expired(logged_in())
+        play.client(handshake(3, OAUTHBEARER))
+        play.now += 499.875
+        play.client(authenticate(4, bearer(exp=WALL + play.now - NOW + 60)), fetch(5))
+        assert play.take() == [
+            "to client: #3 handshake error 0",
+            "to client: #4 token error 0 lifetime 60000",
+            "authenticated User:alice again (1)",
+            "connect",
+            "to broker: Fetch v12 #5",
+        ]
+
+    def test_raw_tokens_work_too(self) -> None:
+        play = logged_in()
+        play.client(handshake(3, OAUTHBEARER, 0))
+        play.raw = True
+        play.client(sized(bearer()))
+        assert play.take()[1:] == ["to client: raw nothing", "authenticated User:alice again (1)"]
+        assert play.session.authenticate_version is None
+
+    def test_another_principal_is_refused(self) -> None:
+        play = logged_in()
+        log_in(play, first_id=3, sub="mallory")
+        assert play.take()[1:] == [
+            "failed principal_changed",
+            "closed authentication_failed",
+            "close after 0.1 s",
+            "to client: #4 token error 58 lifetime 0",
+        ]
+        assert b"from User.alice: User.mallory" in play.received[-1]
+
+    @pytest.mark.parametrize("name", ["n" * 20_000, "\U0001f600" * 20_000])
+    def test_principals_of_any_length_are_refused_in_words(self, name: str) -> None:
+        """The sentence names both; its length must fit an int16."""
+        play = logged_in(sub=name)
+        log_in(play, first_id=3, sub=name + "2")
+        assert play.take()[-1] == "to client: #4 token error 58 lifetime 0"
+
+    def test_another_mechanism_is_closed_at_its_token(self) -> None:
+        play = logged_in()
+        play.client(handshake(3, SCRAM))
+        assert play.take() == ["to client: #3 handshake error 0"]
+        play.client(authenticate(4, b"n,,n=alice,r=x"))
+        assert play.take() == [
+            "failed mechanism_changed",
+            "closed authentication_failed",
+            "close after 0.1 s",
+        ]
+
+    def test_an_unknown_mechanism_is_closed_without_a_word(self) -> None:
+        play = logged_in()
+        play.client(handshake(3, "PLAIN"))
+        assert play.take() == [
+            "failed unsupported_mechanism",
+            "closed authentication_failed",
+            "close after 0.1 s",
+        ]
+
+    @pytest.mark.parametrize("enforcement", [PROBE, ENFORCE])
+    def test_a_failure_closes_whatever_the_enforcement(self, enforcement: Enforcement) -> None:
+        play = logged_in(Play(enforcement=enforcement))
+        play.client(handshake(3, OAUTHBEARER), authenticate(4, b"nonsense"), fetch(5))
+        assert play.take()[1:] == [
+            "failed bad_message",
+            "closed authentication_failed",
+            "close after 0.1 s",
+            "to client: #4 token error 58 lifetime 0",
+        ]
+        assert not play.to_broker
+
+    def test_a_request_in_the_middle_of_it_closes(self) -> None:
+        """Between handshake and token nobody is authenticated."""
+        play = logged_in()
+        play.client(handshake(3, OAUTHBEARER), fetch(4))
+        assert play.take()[1:] == [
+            "failed illegal_state",
+            "closed authentication_failed",
+            "close after 0.1 s",
+        ]
+        assert not play.to_broker
+
+    def test_two_handshakes_in_a_row(self) -> None:
+        play = logged_in()
+        play.client(handshake(3, OAUTHBEARER), handshake(4, OAUTHBEARER))
+        assert play.take()[1:] == [
+            "failed illegal_state",
+            "closed authentication_failed",
+            "close after 0.1 s",
+            f"to client: #4 {ILLEGAL}",
+        ]
+
+    def test_a_token_without_a_handshake_is_refused_and_harmless(self) -> None:
+        play = logged_in()
+        play.client(authenticate(3, bearer()), fetch(4))
+        assert play.take() == [
+            "to client: #3 token error 34 lifetime 0",
+            "connect",
+            "to broker: Fetch v12 #4",
+        ]
+
+    def test_in_the_middle_of_traffic_keeps_the_order(self) -> None:
+        """Responses to earlier requests arrive in between, and may be waited for."""
+        play = logged_in()
+        play.client(fetch(3), metadata(4))
+        play.take()
+        play.client(handshake(5, OAUTHBEARER))
+        play.broker(response(3, b"records"), response(4, b"top")[:9])
+        assert play.take() == ["to client: #3 records"]
+        play.client(authenticate(6, bearer()), fetch(7), metadata(8))
+        assert play.take() == [
+            "authenticated User:alice again (1)",
+            "to broker: Fetch v12 #7",
+            "to broker: Metadata v12 #8",
+        ]
+        play.broker(response(4, b"top")[9:], response(7, b"more"), response(8, b"ics"))
+        assert play.take() == [
+            "to client: #4 top<rewritten>",
+            "to client: #5 handshake error 0",
+            "to client: #6 token error 0 lifetime 300000",
+            "to client: #7 more",
+            "to client: #8 ics<rewritten>",
+        ]
+
+    def test_does_not_finish_when_the_client_goes(self) -> None:
+        play = logged_in()
+        play.client(handshake(3, OAUTHBEARER))
+        play.take()
+        assert play.connection.next_deadline() == NOW + 600.0
+        play.wait_for(play.connection.next_deadline())
+        assert play.take() == ["closed idle", "close"]

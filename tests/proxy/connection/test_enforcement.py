@@ -1,0 +1,100 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.connection.enforcement import EnforcementPolicy, Override
+from sasl.states import Enforcement, Terms
+
+OBSERVE, PROBE, ENFORCE = Enforcement.OBSERVE, Enforcement.PROBE, Enforcement.ENFORCE
+
+
+def exact(
+    principal: str, enforcement: Enforcement | None = None, ms: int | None = None
+) -> Override:
+    return Override(principal=principal, prefixed=False, enforcement=enforcement, max_reauth_ms=ms)
+
+
+def prefix(
+    principal: str, enforcement: Enforcement | None = None, ms: int | None = None
+) -> Override:
+    return Override(principal=principal, prefixed=True, enforcement=enforcement, max_reauth_ms=ms)
+
+
+def policy(*overrides: Override) -> EnforcementPolicy:
+    return EnforcementPolicy(
+        enforcement=ENFORCE,
+        max_reauth_ms=1000,
+        mechanism_max_reauth_ms={"OAUTHBEARER": 2000},
+        overrides=overrides,
+    )
+
+
+@pytest.mark.parametrize(
+    ("principal", "mechanism", "expected"),
+    [
+        ("User:nobody", "SCRAM-SHA-256", (ENFORCE, 1000)),
+        ("User:nobody", "OAUTHBEARER", (ENFORCE, 2000)),
+        # one setting from the exact rule, the other from the longest prefix that has it
+        ("User:batch-7", "OAUTHBEARER", (OBSERVE, 4000)),
+        ("User:batch-8", "OAUTHBEARER", (PROBE, 4000)),
+        ("User:bat", "OAUTHBEARER", (PROBE, 3000)),
+        # an exact rule is not a prefix, a prefix matches itself, case matters
+        ("User:batch-77", "OAUTHBEARER", (PROBE, 4000)),
+        ("User:b", "SCRAM-SHA-512", (PROBE, 3000)),
+        ("user:b", "SCRAM-SHA-512", (ENFORCE, 1000)),
+        # 0 is said, not unsaid
+        ("User:carol", "OAUTHBEARER", (ENFORCE, 0)),
+    ],
+)
+def test_the_most_specific_rule_decides_each_setting(
+    principal: str, mechanism: str, expected: tuple[Enforcement, int]
+) -> None:
+    rules = policy(
+        prefix("User:b", PROBE, 3000),
+        exact("User:batch-7", OBSERVE),
+        prefix("User:batch-", None, 4000),
+        exact("User:carol", None, 0),
+    )
+    terms = rules.terms_for(principal, mechanism)
+    assert (terms.enforcement, terms.max_reauth_ms) == expected
+
+
+short_names = st.text("ab", max_size=4)
+overrides = st.builds(
+    Override,
+    principal=short_names,
+    prefixed=st.booleans(),
+    enforcement=st.none() | st.sampled_from(Enforcement),
+    max_reauth_ms=st.none() | st.integers(0, 9),
+)
+
+
+@given(
+    rules=st.lists(overrides, unique_by=lambda o: (o.principal, o.prefixed)),
+    principal=short_names,
+    mechanism=st.sampled_from(["OAUTHBEARER", "SCRAM-SHA-256"]),
+)
+def test_it_agrees_with_the_law_read_word_by_word(
+    rules: list[Override], principal: str, mechanism: str
+) -> None:
+    """Exact before prefix, longer before shorter; the order in the file means nothing."""
+    matching = sorted(
+        (
+            rule
+            for rule in rules
+            if (
+                principal.startswith(rule.principal)
+                if rule.prefixed
+                else principal == rule.principal
+            )
+        ),
+        key=lambda rule: (rule.prefixed, -len(rule.principal)),
+    )
+    enforcement = next((r.enforcement for r in matching if r.enforcement is not None), ENFORCE)
+    lifetime = next(
+        (r.max_reauth_ms for r in matching if r.max_reauth_ms is not None),
+        2000 if mechanism == "OAUTHBEARER" else 1000,
+    )
+    expected = Terms(enforcement=enforcement, max_reauth_ms=lifetime)
+    assert policy(*rules).terms_for(principal, mechanism) == expected
+    assert policy(*reversed(rules)).terms_for(principal, mechanism) == expected

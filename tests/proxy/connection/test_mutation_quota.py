@@ -1,0 +1,378 @@
+"""Topics that one connection creates, grows and deletes under a controller_mutation_rate."""
+
+import uuid
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from proxy.acl.model import Operation
+from proxy.connection.long_requests import MAX_VALUES
+from proxy.connection.mutation_quota import BY_ID_SINCE, BY_NAME_SINCE, _question
+from proxy.quota.model import QuotaKey
+from proxy.quota.mutation_counts import STRICT_SINCE
+from proxy.wire.apis import (
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    METADATA,
+    MUTATIONS,
+    is_flexible,
+)
+from proxy.wire.codec import decode, encode, request_type
+from proxy.wire.primitives import write_uvarint
+from tests.proxy.acl.guards.given import topic
+from tests.proxy.connection.mutations_given import (
+    ALICE,
+    BURST,
+    EXCEEDED,
+    EXISTS,
+    NONE,
+    RATE,
+    T1,
+    Limited,
+    created,
+    deleted,
+    errors,
+    grown,
+    throttle_time_ms,
+)
+from tests.proxy.connection.throttled_given import Judged
+from tests.proxy.frames_given import request
+
+
+class TestStrict:
+    def test_the_first_may_overdraw_the_next_is_refused_and_held(self) -> None:
+        """Seen on Kafka: within one request too, and the refusal tells for how long."""
+        limited = Limited()
+        answer = limited.create(("a", 5), ("b", BURST), ("c", 1))
+        assert errors(answer) == {"a": NONE, "b": NONE, "c": EXCEEDED}
+        assert [one.name for one in answer.topics] == ["a", "b", "c"], "in Kafka's order"
+        assert answer.topics[2].error_message == "The throttling quota has been exceeded."
+        assert throttle_time_ms(answer) == 5_000
+        assert limited.play.paused == {"client"}
+        assert limited.play.wakes_at == limited.play.now + 5.0
+        _, forwarded = limited.broker.asked[-1]
+        assert [one.name for one in forwarded.topics] == ["a", "b"]
+
+    def test_an_overdraft_alone_holds_nobody(self) -> None:
+        limited = Limited()
+        answer = limited.create(("a", 100))
+        assert errors(answer) == {"a": NONE}
+        assert throttle_time_ms(answer) == 0
+        assert limited.play.paused == set()
+
+    def test_refused_as_a_whole_the_broker_does_not_hear_of_it(self) -> None:
+        limited = Limited()
+        limited.create(("a", BURST + 2))
+        answer = limited.create(("b", 1), ("c", 1))
+        assert errors(answer) == {"b": EXCEEDED, "c": EXCEEDED}
+        assert throttle_time_ms(answer) == 2_000
+        assert limited.forwarded == [CREATE_TOPICS]
+        limited.play.wait_for(limited.play.wakes_at)
+        assert limited.play.paused == set()
+        assert errors(limited.create(("b", 1))) == {"b": NONE}
+
+    @pytest.mark.parametrize("api_key", sorted(MUTATIONS))
+    def test_since_the_version_that_knows_the_error(self, api_key: int) -> None:
+        version = STRICT_SINCE[api_key]
+        for each in (version - 1, version):
+            limited = Limited()
+            limited.broker.topics = {"t": (T1, 1)}
+            limited.create(("a", BURST + 3))
+            answer = limited.ask(api_key, each, one_of(api_key, each))
+            (error,) = errors(answer).values()
+            assert error is (EXCEEDED if each == version else NONE)
+            assert throttle_time_ms(answer) == (3_000 if each == version else 4_000)
+            assert limited.play.paused == {"client"}
+
+    def test_what_a_client_of_the_same_quota_did_counts(self) -> None:
+        first, second = Limited(), Limited()
+        second.service.meter(first.play.connection, "User:alice")
+        first.create(("a", BURST + 1))
+        assert errors(second.create(("b", 1))) == {"b": EXCEEDED}
+
+
+def one_of(api_key: int, version: int) -> Any:
+    """A request for one partition."""
+    if api_key == CREATE_TOPICS:
+        return created(version, ("new", 1))
+    return grown(version, ("t", 2)) if api_key == CREATE_PARTITIONS else deleted(version, "t")
+
+
+class TestPermissive:
+    def test_is_done_and_then_throttled(self) -> None:
+        limited = Limited()
+        answer = limited.create(("a", BURST + 4), ("b", 1), version=5)
+        assert errors(answer) == {"a": NONE, "b": NONE}
+        assert throttle_time_ms(answer) == 5_000
+        assert limited.play.paused == {"client"}
+        assert limited.count.used == BURST + 5
+
+    def test_that_did_nothing_is_not_throttled(self) -> None:
+        limited = Limited()
+        limited.create(("a", BURST + 4), version=5)
+        limited.play.wait_for(limited.play.wakes_at)
+        limited.create(("b", BURST + 4))
+        limited.broker.topics = {"t": (T1, 1)}
+        limited.broker.fails = {"t": EXISTS}
+        assert throttle_time_ms(limited.create(("t", 1), version=5)) == 0
+
+
+class TestWhatCounts:
+    def test_topics_that_exist_do_not_and_are_not_refused(self) -> None:
+        limited = Limited()
+        limited.broker.topics = {"t": (T1, 3)}
+        limited.broker.fails = {"t": EXISTS}
+        limited.create(("a", BURST + 1))
+        assert errors(limited.create(("t", 3), ("b", 1))) == {"t": EXISTS, "b": EXCEEDED}
+
+    def test_a_failure_is_given_back(self) -> None:
+        limited = Limited()
+        limited.broker.fails = {"a": ErrorCode.invalid_config}
+        limited.create(("a", 10), ("b", 2))
+        assert limited.tokens == pytest.approx(BURST - 2)
+        assert limited.count.used == 2
+
+    def test_a_request_that_is_only_validated_does(self) -> None:
+        limited = Limited()
+        limited.create(("a", 4), validate=True)
+        assert limited.tokens == pytest.approx(BURST - 4)
+
+    def test_the_brokers_default_is_what_the_response_tells(self) -> None:
+        limited = Limited()
+        limited.broker.default = 7
+        limited.create(("a", -1))
+        assert limited.tokens == pytest.approx(BURST - 7)
+
+    @pytest.mark.parametrize("partitions", [0, -2, -(2**31)])
+    def test_numbers_that_cannot_be_do_not(self, partitions: int) -> None:
+        limited = Limited()
+        limited.broker.fails = {"a": ErrorCode.invalid_partitions}
+        limited.create(("a", partitions))
+        assert limited.tokens == BURST
+
+    def test_duplicates_do_not(self) -> None:
+        limited = Limited()
+        limited.broker.fails = {"a": ErrorCode.invalid_request}
+        limited.create(("a", 9), ("a", 9), ("b", 1))
+        assert limited.tokens == pytest.approx(BURST - 1)
+
+    def test_growing_counts_what_is_added(self) -> None:
+        limited = Limited()
+        limited.broker.topics = {"t": (T1, 3), "u": (uuid.UUID(int=2), 5)}
+        limited.broker.fails = {"u": ErrorCode.invalid_partitions, "v": ErrorCode.invalid_request}
+        limited.ask(CREATE_PARTITIONS, 3, grown(3, ("t", 7), ("u", 5), ("v", 50)))
+        assert limited.tokens == pytest.approx(BURST - 4)
+
+    @pytest.mark.parametrize("key", ["t", T1])
+    def test_deleting_counts_what_was_there(self, key: str | uuid.UUID) -> None:
+        limited = Limited()
+        limited.broker.topics = {"t": (T1, 6)}
+        answer = limited.ask(DELETE_TOPICS, 6, deleted(6, key))
+        assert errors(answer) == {key: NONE}
+        assert limited.tokens == pytest.approx(BURST - 6)
+
+    def test_names_and_ids_in_one_request(self) -> None:
+        limited = Limited()
+        limited.broker.topics = {"t": (T1, 6), "u": (uuid.UUID(int=2), 3)}
+        limited.ask(DELETE_TOPICS, 6, deleted(6, "u", T1))
+        assert [key for key, _ in limited.broker.asked] == [METADATA, METADATA, DELETE_TOPICS]
+        assert limited.tokens == pytest.approx(BURST - 9)
+
+    def test_a_refusal_says_what_kafka_says_of_the_topic(self) -> None:
+        limited = Limited()
+        limited.broker.topics = {"t": (T1, 6)}
+        limited.create(("a", BURST + 1))
+        (result,) = limited.ask(DELETE_TOPICS, 6, deleted(6, T1)).responses
+        assert (result.name, result.topic_id, result.error_code) == ("t", T1, EXCEEDED)
+
+    def test_one_that_is_named_twice_does_not(self) -> None:
+        limited = Limited()
+        limited.broker.topics = {"t": (T1, 6)}
+        limited.broker.fails = {"t": ErrorCode.invalid_request, "": ErrorCode.invalid_request}
+        limited.ask(DELETE_TOPICS, 6, deleted(6, T1, "t"))
+        assert limited.tokens == BURST
+
+    def test_what_the_broker_did_not_know_of_counts_as_one(self) -> None:
+        """It was just made, and the broker that was asked has not heard of it."""
+        limited = Limited()
+        limited.ask(DELETE_TOPICS, 6, deleted(6, "t"))
+        assert limited.tokens == pytest.approx(BURST - 1)
+
+    def test_nothing_is_made_by_asking(self) -> None:
+        limited = Limited()
+        limited.create(("a", 1))
+        (key, asked), _ = limited.broker.asked
+        assert key == METADATA
+        assert asked.allow_auto_topic_creation is False
+
+
+class TestAmongOtherRequests:
+    def test_others_wait_their_turn_and_are_not_touched(self) -> None:
+        limited = Limited()
+        limited.send(CREATE_TOPICS, 7, created(7, ("a", 1)))
+        assert limited.play.paused == {"client"}
+        limited.play.client(request(METADATA, 0, 5, b"\0\0\0\0"))
+        assert "to broker: Metadata v0 #5" not in limited.play.take()
+        limited.broker.answer()
+        order = [line for line in limited.play.take() if line.startswith("to broker")]
+        assert order == ["to broker: CreateTopics v7 #10", "to broker: Metadata v0 #5"]
+
+    def test_many_at_once_do_not_pass_for_one(self) -> None:
+        limited = Limited()
+        frames = [
+            request(CREATE_TOPICS, 7, n, encode(created(7, (f"t{n}", 6)))) for n in range(10, 14)
+        ]
+        limited.play.client(*frames)
+        limited.broker.answer()
+        assert limited.forwarded == [CREATE_TOPICS] * 2
+        assert limited.play.paused == {"client"}, "behind the third"
+
+    def test_a_client_that_ignores_it_stays_held(self) -> None:
+        limited = Limited()
+        limited.create(("a", BURST + 50))
+        limited.create(("b", 1))
+        asked = len(limited.broker.asked)
+        for n in range(50):
+            limited.send(CREATE_TOPICS, 7, created(7, (f"more-{n}", 1)))
+            limited.broker.answer()
+        assert len(limited.broker.asked) == asked
+        assert limited.play.kept_bytes < 100
+
+    @pytest.mark.parametrize("version", range(BY_NAME_SINCE, BY_ID_SINCE + 1))
+    def test_the_question_is_a_request_of_every_version(self, version: int) -> None:
+        keys = ["a", "ü" * 100] if version < BY_ID_SINCE else [T1, uuid.UUID(int=2)]
+        frame = _question(version, keys)
+        assert int.from_bytes(frame[:4]) == len(frame) - 4
+        at = 14 + int.from_bytes(frame[12:14]) + is_flexible(METADATA, version)
+        kind = request_type(METADATA, version)
+        body = decode(kind, frame, at)
+        assert encode(body) == frame[at:], "nothing behind it"
+        asked = [one.name if version < BY_ID_SINCE else one.topic_id for one in body.topics]
+        assert asked == keys
+        assert body.allow_auto_topic_creation is False
+
+    def test_what_does_not_parse_ends_the_connection(self) -> None:
+        limited = Limited()
+        limited.play.client(request(CREATE_TOPICS, 7, 10, b"\xff\xff\xff\xff"))
+        assert limited.play.connection.closed
+
+    def test_a_connection_that_ends_meanwhile(self) -> None:
+        limited = Limited()
+        limited.send(CREATE_TOPICS, 7, created(7, ("a", 1)))
+        limited.play.tell(lambda connection, now: connection.client_closed(now))
+        assert limited.play.connection.closed
+        assert limited.tokens == BURST
+
+
+class TestLong:
+    """What takes long is done in steps, and charged for like what is short."""
+
+    def test_more_topics_than_kafka_changes_at_once(self) -> None:
+        limited = Limited()
+        topics = {"first": 6, "second": BURST, "third": 1}
+        limited.broker.topics = {name: (None, count) for name, count in topics.items()}
+        others = [f"t{number}" for number in range(10_000)]
+        limited.broker.fails = dict.fromkeys(others, ErrorCode.unknown_topic_or_partition)
+        answer = limited.ask(DELETE_TOPICS, 5, deleted(5, *others, *topics))
+        assert errors(answer) == limited.broker.fails | {
+            "first": NONE,
+            "second": NONE,
+            "third": EXCEEDED,
+        }
+        assert throttle_time_ms(answer) == 6_000
+        assert limited.tokens == pytest.approx(BURST - 6 - BURST)
+        assert limited.play.paused == {"client"}
+        asked = [len(body.topics) for key, body in limited.broker.asked if key == METADATA]
+        assert asked == [1_000] * 10 + [3], "no answer keeps others waiting for long"
+        in_steps = limited.play.take().count("deliberate")
+        assert in_steps == 4, "judged, read, charged for, and settled by the response"
+
+    def test_ids_as_well(self) -> None:
+        limited = Limited()
+        ids = [uuid.UUID(int=number + 1) for number in range(2_000)]
+        limited.broker.topics = {f"t{one}": (one, 1) for one in ids[:3]}
+        limited.ask(DELETE_TOPICS, 6, deleted(6, *ids))
+        assert [key for key, _ in limited.broker.asked] == [METADATA, METADATA, DELETE_TOPICS]
+
+    @pytest.mark.parametrize("mode", ["enforce", "audit"])
+    def test_more_items_than_are_kept_in_memory(self, mode: str) -> None:
+        limited = Limited(mode=mode)
+        many = write_uvarint(MAX_VALUES + 2) + b"\x01" * (MAX_VALUES + 1) + b"\0\0\0\0\0"
+        limited.play.client(request(DELETE_TOPICS, 5, 10, many))
+        closed = mode == "enforce"
+        assert limited.play.connection.closed is closed
+        sent = "to broker: DeleteTopics v5 #10" in limited.play.take()
+        assert sent is not closed, "audit refuses nothing"
+
+    def test_a_connection_that_ends_meanwhile(self) -> None:
+        limited = Limited()
+        limited.play.thinks_at_once = False
+        limited.send(CREATE_TOPICS, 7, created(7, *((f"t{n}", 1) for n in range(2_000))))
+        limited.play.think()
+        limited.play.tell(lambda connection, now: connection.client_closed(now))
+        limited.broker.answer()
+        assert limited.play.connection.closed
+        assert limited.tokens == BURST
+
+
+class TestAuthorized:
+    def test_what_is_denied_does_not_count_nor_is_it_told_of_the_quota(self) -> None:
+        """Or a throttling would tell whether a topic exists that may not be described."""
+        rights = Judged(topic(Operation.CREATE, "a", "b"))
+        limited = Limited(rights=rights)
+        answer = limited.create(("a", BURST + 1), ("x", 100))
+        denied = ErrorCode.topic_authorization_failed
+        assert errors(answer) == {"a": NONE, "x": denied}
+        answer = limited.create(("b", 1), ("x", 1))
+        assert errors(answer) == {"b": EXCEEDED, "x": denied}
+        assert throttle_time_ms(answer) == 1_000
+
+    def test_the_same_request_again_is_judged_again(self) -> None:
+        """A request that was allowed is remembered by its bytes: not one that counts."""
+        limited = Limited(rights=Judged(topic(Operation.CREATE, "*")))
+        seen = [errors(limited.create(("a", BURST + 1))) for _ in range(2)]
+        assert seen == [{"a": NONE}, {"a": EXCEEDED}]
+
+
+class TestAudit:
+    def test_everything_passes_and_is_told_to_the_operator(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO", "proxy.throttles")
+        limited = Limited(mode="audit")
+        assert errors(limited.create(("a", BURST + 2))) == {"a": NONE}
+        for version in (7, 5):
+            answer = limited.create((f"b{version}", 4), version=version)
+            assert errors(answer) == {f"b{version}": NONE}
+            assert throttle_time_ms(answer) == 0
+        assert limited.play.paused == set()
+        assert limited.tokens == pytest.approx(-2), "what would have been refused was not done"
+        assert limited.count.throttles == 1, "it would have been silent by then"
+        assert limited.count.throttle_time_ms == 2_000
+        assert caplog.messages == [
+            "user=alice would be throttled for 2000 ms by controller_mutation_rate"
+        ]
+
+
+class TestChanges:
+    def test_a_quota_that_is_gone_limits_nothing(self) -> None:
+        limited = Limited()
+        limited.store.alter_quotas({ALICE: {RATE: None}})
+        limited.service.read()
+        assert limited.service.take_over()
+        limited.play.tell(limited.service.changed)
+        limited.create(("a", 1_000))
+        limited.create(("b", 1_000))
+        assert limited.forwarded == [CREATE_TOPICS] * 2
+        assert METADATA not in [key for key, _ in limited.broker.asked]
+
+    def test_without_such_a_quota_nothing_is_asked(self) -> None:
+        limited = Limited()
+        limited.store.alter_quotas({ALICE: {RATE: None, QuotaKey.PRODUCER_BYTE_RATE: 5.0}})
+        limited.service.read()
+        limited.service.take_over()
+        limited.play.tell(limited.service.changed)
+        limited.create(("a", 1))
+        assert [key for key, _ in limited.broker.asked] == [CREATE_TOPICS]

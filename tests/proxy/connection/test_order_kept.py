@@ -1,0 +1,136 @@
+"""What a connection waits for, and tells, is for one request, whatever happens meanwhile."""
+
+import pytest
+
+from proxy.acl.model import Operation
+from proxy.connection.connection import Connection
+from proxy.quota.model import QuotaEntity
+from proxy.scheduling.memory_budget import LONG_BYTES, WAIT_SECONDS, MemoryBudget
+from proxy.wire.apis import (
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    PRODUCE,
+    is_flexible,
+    response_header_version,
+)
+from proxy.wire.codec import decode, encode, request_type
+from tests.proxy.acl.guards.given import topic
+from tests.proxy.connection.mutations_given import (
+    ALICE,
+    NONE,
+    RATE,
+    T1,
+    Limited,
+    created,
+    deleted,
+    errors,
+)
+from tests.proxy.connection.throttled_given import PRODUCER, Judged, Quoted
+from tests.proxy.frames_given import api_versions, handshake, request, response
+from tests.proxy.long_given import LITTLE, MUCH, Describer, describe
+from tests.proxy.playbook import OAUTHBEARER, whole_frame
+from tests.proxy.wire.test_hot_requests import produce_body
+
+
+def answer_one(one: Limited) -> None:
+    frame = whole_frame(one.play.to_broker, one.broker._seen)
+    assert frame is not None
+    one.broker._seen += 4 + len(frame)
+    key, version = int.from_bytes(frame[:2]), int.from_bytes(frame[2:4])
+    at = 10 + int.from_bytes(frame[8:10]) + is_flexible(key, version)
+    body = decode(request_type(key, version), frame, at)
+    header = b"\0" * response_header_version(key, version)
+    one.play.broker(response(0, header + encode(one.broker._answer(key, version, body))))
+
+
+def deleter() -> Limited:
+    one = Limited(rights=Judged(topic(Operation.DELETE, "t"), topic(Operation.DESCRIBE, "t")))
+    one.broker.topics["t"] = (T1, 1)
+    one.play.received.clear()
+    return one
+
+
+def test_topics_named_by_ids_that_are_asked_for_twice_are_waited_for_twice() -> None:
+    """First for their names, to be authorized; then for their partitions, to be counted."""
+    one = deleter()
+    one.play.client(
+        request(DELETE_TOPICS, 6, 1, encode(deleted(6, T1))), api_versions(2), api_versions(3)
+    )
+    one.broker.answer()
+    assert [int.from_bytes(frame[:4]) for frame in one.play.received] == [1, 2, 3]
+
+
+def test_nothing_is_forwarded_while_the_client_authenticates_again() -> None:
+    one = deleter()
+    ask = encode(deleted(6, T1))
+    one.play.client(request(DELETE_TOPICS, 6, 1, ask), handshake(2, OAUTHBEARER))
+    one.broker.answer()
+    assert one.forwarded == [DELETE_TOPICS]
+
+
+@pytest.mark.parametrize("acks", [0, -1])
+def test_what_no_answer_can_tell_is_not_told_in_another(acks: int) -> None:
+    """Or SaslHandshake would name as many mechanisms as there are milliseconds to wait."""
+    one = Quoted({PRODUCER: 1_000.0}, rights=Judged(topic(Operation.WRITE, "a", "b")))
+    topics = [("a", [0]), ("b", [0])]
+    body = produce_body(9, topics, acks=acks, records=bytes(40_000))
+    one.play.client(request(PRODUCE, 9, 1, body))
+    if acks:
+        one.play.broker(response(1, b"\0\x01\0\0\0\0\0"))
+    one.play.wait_for(one.play.wakes_at)
+    assert not one.play.paused
+    one.play.client(handshake(2, OAUTHBEARER))
+    assert one.play.received[-1][4:10] == b"\0\0\0\0\0\x02"
+
+
+def test_who_becomes_a_super_user_in_the_middle_of_a_produce() -> None:
+    rights = Judged(topic(Operation.WRITE, "a"))
+    one = Quoted({PRODUCER: 1_000.0}, rights=rights)
+    body = produce_body(9, [("a", [0]), ("b", [0])], records=bytes(2_000))
+    frame = request(PRODUCE, 9, 1, body)
+    one.play.client(frame[:-1])
+    rights.admit = lambda *_: None  # type: ignore[assignment,method-assign]
+    one.play.tell(Connection.rights_changed)
+    one.play.client(frame[-1:])
+    assert one.play.to_broker == frame
+
+
+def test_who_is_no_super_user_any_more_in_the_middle_of_a_request() -> None:
+    """Whose requests were taken for the sake of a quota alone."""
+    rights = Judged()
+    admit = rights.admit
+    rights.admit = lambda *_: None  # type: ignore[assignment,method-assign]
+    one = Limited(rights=rights)
+    frame = request(CREATE_TOPICS, 7, 1, encode(created(7, ("t", 1))))
+    one.play.client(frame[:-1])
+    rights.admit = admit  # type: ignore[method-assign]
+    one.play.tell(Connection.rights_changed)
+    one.play.client(frame[-1:])
+    one.broker.answer()
+    assert one.forwarded == []
+
+
+def test_a_rate_that_is_removed_while_topics_are_made() -> None:
+    one = Limited()
+    one.send(CREATE_TOPICS, 5, created(5, ("t", 100)))
+    answer_one(one)  # what there is
+    one.store.alter_quotas({QuotaEntity(user=ALICE.user): {RATE: None}})
+    one.service.read()
+    assert one.service.take_over()
+    one.play.tell(one.service.changed)
+    one.broker.answer()
+    assert errors(one.told(CREATE_TOPICS, 5)) == {"t": NONE}
+
+
+def test_room_is_left_before_the_next_request_is_judged() -> None:
+    """Or a long request, and short ones that are judged in steps, would keep it for ever."""
+    room = MemoryBudget()
+    one = Describer(room)
+    short = [describe(number, more=LITTLE, hidden=True) for number in range(2, 6)]
+    one.play.client(describe(1, more=MUCH, hidden=True), *short)
+    found: list[int] = []
+    room.wait("User:alice", LONG_BYTES, lambda: found.append(len(one.play.received)))
+    one.play.think()
+    one.play.now += 2 * WAIT_SECONDS
+    one.play.tell(Connection.timer)
+    assert found == [1]

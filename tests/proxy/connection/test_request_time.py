@@ -1,0 +1,252 @@
+"""One connection under a request_percentage: when its time is charged, and where that is told."""
+
+from typing import Any
+
+import pytest
+
+from proxy.acl.model import Operation
+from proxy.connection.connection import Connection
+from proxy.quota.model import QuotaKey
+from proxy.wire.apis import DESCRIBE_USER_SCRAM_CREDENTIALS, METADATA
+from proxy.wire.codec import encode, request_type
+from proxy.wire.primitives import int32
+from proxy.wire.throttle_times import place
+from tests.proxy.acl.guards.given import group
+from tests.proxy.connection.throttled_given import (
+    ALICE,
+    PLAIN,
+    PRODUCER,
+    Judged,
+    Quoted,
+    answer,
+    fetched,
+)
+from tests.proxy.frames_given import api_versions, fetch, metadata, produce, request
+from tests.proxy.long_given import LITTLE, describe
+from tests.proxy.playbook import Play, everything, logged_in
+from tests.proxy.wire.instances import large, small
+
+HEARTBEAT, OFFSET_FETCH = 12, 9
+MUCH_NS = 1_100_000_000
+"""More than a tenth of a thread's time, in a window of ten seconds."""
+MAX_MS = 1_000
+"""The length of a sample, for which a client is held at most."""
+
+
+class Timed(Quoted):
+    """A connection with a tenth of a thread's time; each look at the clock is `step` later."""
+
+    def __init__(self, **more: Any) -> None:
+        self.step = self.clock = 0
+        super().__init__({QuotaKey.REQUEST_PERCENTAGE: 10.0}, clock=self._look, **more)
+
+    def _look(self) -> int:
+        self.clock += self.step
+        return self.clock
+
+
+def timed(step: int = MUCH_NS, **more: Any) -> tuple[Timed, Play]:
+    """It is logged in."""
+    quoted = Timed(**more)
+    quoted.step = step
+    return quoted, quoted.play
+
+
+def asking(api_key: int, version: int) -> bytes:
+    return request(api_key, version, 3, encode(large(request_type(api_key, version))))
+
+
+def heartbeat(correlation_id: int) -> bytes:
+    return request(HEARTBEAT, 4, correlation_id, encode(small(request_type(HEARTBEAT, 4))))
+
+
+def told_ms(play: Play) -> int | None:
+    """What the last response tells; None: it cannot."""
+    frame = play.received[-1]
+    at = place(*play.asked[int.from_bytes(frame[:4])], frame)
+    return None if at is None else int32(frame, at)[0]
+
+
+def held_ms(play: Play) -> int:
+    assert play.paused == {"client"}
+    return round((play.wakes_at - play.now) * 1_000)
+
+
+class TestWhatIsForwarded:
+    def test_is_told_in_whatever_response_is_owed(self) -> None:
+        quoted, play = timed()
+        play.client(metadata(3))
+        assert held_ms(play) == MAX_MS
+        play.broker(answer(METADATA, 12, 3))
+        assert quoted.throttle_time_ms == MAX_MS
+
+    def test_is_told_though_it_waited_for_its_broker(self) -> None:
+        """The first of a connection: held in front of it, its client would wait untold."""
+        quoted, play = timed(connects=False)
+        play.client(metadata(3))
+        assert play.wakes_at == 0.0
+        play.broker_connects()
+        assert play.take() == ["connect", "to broker: Metadata v12 #3"]
+        assert held_ms(play) == MAX_MS
+        play.broker(answer(METADATA, 12, 3))
+        assert quoted.throttle_time_ms == MAX_MS
+
+    def test_is_told_though_it_was_judged_in_steps(self) -> None:
+        """Or whoever asks for a hundred thousand things at once would use a worker for nothing."""
+        quoted, play = timed(0, rights=Judged(group(Operation.DESCRIBE, "*")))
+        play.thinks_at_once = False
+        play.client(describe(3, more=LITTLE))
+        assert play.deliberations
+        quoted.step = MUCH_NS
+        play.think()
+        assert held_ms(play) == MAX_MS
+
+    def test_is_held_without_being_told_if_nobody_answers(self) -> None:
+        _, play = timed()
+        play.client(produce(3, acks=0))
+        assert held_ms(play) == MAX_MS
+
+    def test_of_the_brokers_bytes_counts_with_the_next_request(self) -> None:
+        _, play = timed(400_000_000)
+        play.client(fetch(3))
+        play.broker(fetched(3, 10))
+        assert play.paused == set()
+        play.client(fetch(4))
+        assert play.paused == {"client"}
+        play.broker(fetched(4, 10))
+        assert told_ms(play) == held_ms(play) > 0
+
+    def test_is_charged_for_once(self) -> None:
+        """That a hold is over is no request, even while an answer is owed."""
+        _, play = timed()
+        play.client(fetch(3))
+        play.wait_for(play.wakes_at)
+        assert play.paused == set()
+
+
+class TestWhatIsAnsweredHere:
+    @pytest.mark.parametrize(
+        "asked",
+        [heartbeat(3), asking(OFFSET_FETCH, 8), api_versions(3, 1), api_versions(3, 3)],
+        ids=["Heartbeat", "OffsetFetch", "ApiVersions v1", "ApiVersions v3"],
+    )
+    def test_tells_it_before_it_leaves(self, asked: bytes) -> None:
+        _, play = timed(rights=Judged())
+        play.client(asked)
+        assert told_ms(play) == held_ms(play) == MAX_MS
+
+    @pytest.mark.parametrize("version", [0, 99], ids=["v0", "of no version"])
+    def test_is_held_if_it_cannot_tell(self, version: int) -> None:
+        plain, play = timed(0)
+        play.client(api_versions(3, version))
+        plain.step = MUCH_NS
+        play.client(api_versions(3, version))
+        assert play.received[-1] == play.received[-2]
+        assert held_ms(play) == MAX_MS
+
+    def test_tells_what_the_store_was_asked_for(self) -> None:
+        _, play = timed(0)
+        play.client(asking(DESCRIBE_USER_SCRAM_CREDENTIALS, 0))
+        assert play.paused == {"client"}
+        assert play.wakes_at == 0.0
+        body = bytes(4) + b"and so on"
+        assert play.connection.stopwatch is not None
+        play.connection.stopwatch.add(MUCH_NS, play.now)
+        play.tell(lambda connection, now: connection.dialogue.store_answered(body, now))
+        assert play.received[-1].endswith(b"and so on")
+        assert told_ms(play) == held_ms(play) == MAX_MS
+
+    def test_tells_the_time_for_a_judgement_in_steps(self) -> None:
+        quoted, play = timed(0, rights=Judged())
+        play.thinks_at_once = False
+        play.client(describe(3, more=LITTLE))
+        quoted.step = MUCH_NS
+        play.think()
+        assert told_ms(play) == held_ms(play) == MAX_MS
+
+    def test_is_answered_one_by_one_if_it_came_at_once(self) -> None:
+        """Or whoever sends a thousand requests in one read would be answered all of them."""
+        _, play = timed(rights=Judged())
+        play.client(*map(heartbeat, range(3, 6)))
+        assert play.take()[0] == "connect"
+        for number in range(3, 6):
+            assert play.received[-1][:4] == number.to_bytes(4)
+            assert told_ms(play) == held_ms(play) == MAX_MS
+            play.wait_for(play.wakes_at)
+        assert play.paused == set()
+
+    def test_tells_the_time_for_all_of_its_parts(self) -> None:
+        """A part by itself has no answer to tell it."""
+        quoted, play = timed(rights=Judged())
+        asked = asking(OFFSET_FETCH, 8)
+        play.client(asked[:-1])
+        assert play.paused == set()
+        quoted.step = 0
+        play.client(asked[-1:])
+        assert told_ms(play) == held_ms(play) == MAX_MS
+
+
+class TestWhoDoesNotWaitForTheAnswer:
+    """Who asks for much and goes leaves the time that it took to who comes after."""
+
+    def comes_after(self, quoted: Timed) -> None:
+        quoted.step = 0
+        play = Play(quotas=quoted.service, offer=everything(rewritten=PLAIN), rights=Judged())
+        play.now = quoted.play.now
+        logged_in(play).client(heartbeat(3))
+        assert (held_ms(play), play.take()) == (MAX_MS, [])
+        play.wait_for(play.wakes_at)
+        assert told_ms(play) == held_ms(play) == MAX_MS
+
+    def test_is_charged_for_what_it_had(self) -> None:
+        quoted, play = timed(rights=Judged())
+        play.client(asking(OFFSET_FETCH, 8)[:-1])
+        play.tell(Connection.client_closed)
+        self.comes_after(quoted)
+
+    def test_is_charged_for_a_judgement_that_is_given_up(self) -> None:
+        quoted, play = timed(0, rights=Judged())
+        play.thinks_at_once = False
+        play.client(describe(3, more=LITTLE))
+        quoted.step = MUCH_NS
+        next(play.deliberations[0].steps)
+        play.tell(Connection.client_closed)
+        self.comes_after(quoted)
+
+    def test_is_charged_for_what_the_store_was_asked_for(self) -> None:
+        quoted, play = timed(0)
+        play.client(asking(DESCRIBE_USER_SCRAM_CREDENTIALS, 0))
+        play.tell(Connection.client_closed)
+        assert play.connection.stopwatch is not None
+        play.connection.stopwatch.add(MUCH_NS, play.now)
+        self.comes_after(quoted)
+
+
+def test_audit_tells_nothing() -> None:
+    _, play = timed(mode="audit", rights=Judged())
+    play.client(heartbeat(3))
+    assert (told_ms(play), play.paused) == (0, set())
+
+
+def test_nothing_is_measured_without_such_a_quota() -> None:
+    quoted = Quoted({PRODUCER: 1e9})
+    connection = quoted.play.connection
+    assert connection.stopwatch is None
+    quoted.store.alter_quotas({ALICE: {QuotaKey.REQUEST_PERCENTAGE: 1.0}})
+    quoted.tick()
+    assert connection.stopwatch is not None
+    quoted.store.alter_quotas({ALICE: {QuotaKey.REQUEST_PERCENTAGE: None}})
+    quoted.tick()
+    assert connection.stopwatch is None
+
+
+def test_a_change_of_quotas_loses_no_time() -> None:
+    """Time that waits to be charged is not given away by a change, which comes when it likes."""
+    quoted, play = timed(rights=Judged())
+    asked = asking(OFFSET_FETCH, 8)
+    play.client(asked[:-1])
+    quoted.step = 0
+    quoted.store.alter_quotas({ALICE: {PRODUCER: 1e9}})
+    quoted.tick()
+    play.client(asked[-1:])
+    assert held_ms(play) == MAX_MS

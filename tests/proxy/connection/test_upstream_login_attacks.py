@@ -1,0 +1,279 @@
+"""Brokers that lie to the proxy when it logs in: what clients say never reaches them."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.kafka.cluster import wait_until
+from tests.kafka.wire_client import Outcome
+from tests.proxy.behind_false_broker import (
+    MARKER,
+    OAUTHBEARER,
+    PLAIN,
+    SCRAM,
+    Attacked,
+    assert_clean,
+    start,
+)
+from tests.proxy.false_broker import ECHO, Behaviour
+from tests.proxy.false_broker_lies import (
+    LAST,
+    AnswersNothing,
+    AnswersTheClientFirst,
+    ClaimsAHundredMegabytes,
+    ClaimsManyMechanisms,
+    EndlessChallenges,
+    GoesOn,
+    HalfABody,
+    HangsUp,
+    HundredMegabytes,
+    HundredMegabytesOfMechanisms,
+    ManyDigits,
+    NegativeSize,
+    NoChallenge,
+    NonceOfTheClientAlone,
+    NoSignature,
+    OneIteration,
+    OtherNonce,
+    OtherNumber,
+    Refuses,
+    RefusesInOtherWords,
+    RefusesTheMechanism,
+    RenewsNever,
+    RenewsOutOfTurn,
+    RenewsWrongly,
+    SaysHalf,
+    SaysNothing,
+    ShortSignature,
+    SignatureInsteadOfAChallenge,
+    SixtyMegabytes,
+    TellsAnError,
+    TenMillionIterations,
+    UnknownError,
+    WrongSignature,
+)
+from tests.proxy.frames_given import fetch, produce, response
+
+pytestmark = pytest.mark.slow
+
+MAX_GROWTH_KB = 40_000
+MANY = 60
+EXCUSES_SECONDS = 3.0
+MAX_LINES_OF_MANY = 10
+MAX_OF_A_PROXY_KB = 150_000
+MAX_OF_A_REASON = 400
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Attacked]]:
+    """One for each mechanism; whose log is judged when all is over."""
+    started: dict[str, Attacked] = {}
+    with ExitStack() as stack:
+
+        def of(mechanism: str) -> Attacked:
+            if mechanism not in started:
+                started[mechanism] = start(mechanism, tmp_path_factory.mktemp(mechanism), stack)
+            return started[mechanism]
+
+        yield of
+        logs = [one.proxy.log() for one in started.values()]
+    for log in logs:
+        assert_clean(log)
+
+
+# --- the first login
+
+
+FALSE: dict[str, tuple[type[Behaviour], ...]] = {
+    SCRAM: (
+        OneIteration,
+        TenMillionIterations,
+        ManyDigits,
+        OtherNonce,
+        NonceOfTheClientAlone,
+        WrongSignature,
+        ShortSignature,
+        NoSignature,
+        NoChallenge,
+        SignatureInsteadOfAChallenge,
+        TellsAnError,
+        EndlessChallenges,
+    ),
+    PLAIN: (
+        GoesOn,
+        Refuses,
+        UnknownError,
+        RefusesTheMechanism,
+        ClaimsManyMechanisms,
+        HangsUp,
+        HalfABody,
+        NegativeSize,
+        HundredMegabytes,
+        HundredMegabytesOfMechanisms,
+        ClaimsAHundredMegabytes,
+        OtherNumber,
+        AnswersNothing,
+        AnswersTheClientFirst,
+    ),
+    OAUTHBEARER: (GoesOn, Refuses, EndlessChallenges, HundredMegabytes),
+}
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "lie"), [(mechanism, lie) for mechanism, lies in FALSE.items() for lie in lies]
+)
+def test_nothing_of_a_client_reaches_a_false_broker(
+    attacked: Callable[[str], Attacked], mechanism: str, lie: type[Behaviour]
+) -> None:
+    """The client is told nothing at all, nobody else suffers, and it ends soon and in little
+    memory."""
+    one = attacked(mechanism)
+    assert one.works()
+    peak_kb = one.peak_kb()
+    heard, met = one.ask(lie)
+    assert heard is Outcome.CLOSED
+    assert MARKER not in met.received
+    assert len(met.keys) <= 4
+    assert one.works()
+    assert one.peak_kb() - peak_kb < MAX_GROWTH_KB
+
+
+@pytest.mark.parametrize("lie", [SaysNothing, SaysHalf])
+def test_a_broker_that_does_not_finish_is_left(
+    attacked: Callable[[str], Attacked], lie: type[Behaviour]
+) -> None:
+    """After ten seconds; meanwhile it is told nothing, and the client holds nobody up."""
+    one = attacked(PLAIN)
+    one.broker.relayed = lie
+    before = len(one.broker.met)
+    closed_before = one.closed("broker_login_failed")
+    with one.client() as client:
+        client.raw(produce(1, records=MARKER))
+        wait_until(lambda: len(one.broker.met) > before, what="no login")
+        assert one.works()
+        assert client.receive() is Outcome.CLOSED
+    assert MARKER not in one.broker.met[before].received
+    assert one.closed("broker_login_failed") == closed_before + 1
+
+
+def test_a_broker_with_a_new_excuse_each_time_does_not_fill_the_log(tmp_path: Path) -> None:
+    """Neither by what it says to its clients' connections, nor by what it says to our own."""
+    with ExitStack() as stack:
+        one = start(PLAIN, tmp_path, stack)
+        one.broker.asked = RefusesInOtherWords
+        began = time.monotonic()
+        attempts = 0
+        while attempts < MANY or time.monotonic() < began + EXCUSES_SECONDS:
+            assert one.ask(RefusesInOtherWords)[0] is Outcome.CLOSED
+            attempts += 1
+            time.sleep(0.02)
+        assert one.proxy.readiness() == 503
+    assert len(one.proxy.log().splitlines()) <= MAX_LINES_OF_MANY
+
+
+# --- lifetimes
+
+
+@pytest.mark.parametrize("lifetime_ms", [-1, -(2**63), 2**63 - 1, 2**62])
+@pytest.mark.parametrize("mechanism", [PLAIN, SCRAM])
+def test_impossible_lifetimes_are_no_lifetimes(
+    attacked: Callable[[str], Attacked], mechanism: str, lifetime_ms: int
+) -> None:
+    one = attacked(mechanism)
+    one.broker.relayed = type("Lives", (Behaviour,), {"lifetime_ms": lifetime_ms})
+    before = len(one.broker.met)
+    with one.client() as client:
+        for number in range(20):
+            client.raw(fetch(number))
+            assert client.receive() == response(number, ECHO)[4:]
+    assert one.broker.met[before].behaviour.logins == 1
+
+
+@pytest.mark.parametrize("lifetime_ms", [1, 5])
+def test_the_shortest_lifetimes_make_no_storm(
+    attacked: Callable[[str], Attacked], lifetime_ms: int
+) -> None:
+    """No more than a login a second, which is what Kafka's brokers allow."""
+    one = attacked(SCRAM)
+    one.broker.relayed = type("Lives", (Behaviour,), {"lifetime_ms": lifetime_ms})
+    before = len(one.broker.met)
+    began = time.monotonic()
+    with one.client() as client:
+        number = 0
+        while one.broker.met[before:] == [] or one.broker.met[before].behaviour.logins < 3:
+            client.raw(fetch(number))
+            assert client.receive() == response(number, ECHO)[4:]
+            number += 1
+    assert time.monotonic() - began >= 2
+    assert number > 2
+
+
+# --- the next logins
+
+
+@pytest.mark.parametrize("lie", [RenewsWrongly, RenewsNever, RenewsOutOfTurn])
+def test_a_broker_that_begins_to_lie_ends_the_connection(
+    attacked: Callable[[str], Attacked], lie: type[Behaviour]
+) -> None:
+    """Requests that wait for a login never leave."""
+    one = attacked(SCRAM)
+    one.broker.relayed = lie
+    before = len(one.broker.met)
+    with one.client() as client:
+        number = 0
+        client.raw(fetch(number))
+        heard = client.receive()
+        assert heard == response(number, ECHO)[4:]
+        met = one.broker.met[before]
+        handshakes = met.keys.count(17)
+        assert handshakes == 1
+        if lie is RenewsOutOfTurn:
+            client.raw(fetch(LAST))
+        time.sleep(1.5)  # past the least interval between two logins
+        client.raw(produce(2, records=MARKER))
+        assert client.receive() is Outcome.CLOSED
+    assert met.keys.count(17) == 2
+    assert MARKER not in met.received
+    assert one.works()
+
+
+# --- the proxy's own questions
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "lie"),
+    [
+        (PLAIN, Refuses),
+        (PLAIN, RefusesTheMechanism),
+        (PLAIN, HundredMegabytes),
+        (PLAIN, SixtyMegabytes),
+        (SCRAM, WrongSignature),
+        (SCRAM, TenMillionIterations),
+        (OAUTHBEARER, Refuses),
+    ],
+)
+def test_a_false_broker_is_told_of_in_one_line(
+    tmp_path: Path, mechanism: str, lie: type[Behaviour]
+) -> None:
+    """At the start: `/readyz` says why, without a secret; and the log does."""
+    with ExitStack() as stack:
+        one = start(mechanism, tmp_path, stack, asked=lie, relayed=lie)
+        assert one.proxy.readiness() == 503
+        (reason,) = one.proxy.reasons()
+        assert reason.isprintable()
+        assert len(reason) < MAX_OF_A_REASON
+        assert one.broker.address in reason
+        with one.client() as client:
+            client.raw(produce(1, records=MARKER))
+            assert client.receive() is Outcome.CLOSED
+        assert not any(MARKER in met.received for met in one.broker.met)
+        one.broker.asked = Behaviour
+        wait_until(lambda: one.proxy.readiness() == 200, what="not ready", details=one.proxy.log)
+        assert one.works()
+        assert one.peak_kb() < MAX_OF_A_PROXY_KB
+    log = one.proxy.log()
+    assert_clean(log)
+    assert_clean(reason)

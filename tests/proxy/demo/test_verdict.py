@@ -1,0 +1,88 @@
+"""What the demo accepts, and what it does not."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from proxy.demo.observed import ObservedSessions
+from proxy.demo.report import Report
+from proxy.demo.verdict import INTRUDER, LEDGER, ORDERS, PAYMENTS, Counted, judge
+
+REPORTS = {
+    PAYMENTS: Report(delivered=9, received=9),
+    ORDERS: Report(delivered=8, received=8),
+    LEDGER: Report(received=8, connections_lost=2),
+    INTRUDER: Report(refused=3),
+}
+CLIENTS = {
+    PAYMENTS: ObservedSessions(client_id=PAYMENTS, authentications=2, reauthentications=3),
+    ORDERS: ObservedSessions(client_id=ORDERS, authentications=2, reauthentications=4),
+    LEDGER: ObservedSessions(client_id=LEDGER, authentications=3, kills=2),
+    INTRUDER: ObservedSessions(client_id=INTRUDER, refusals=3),
+}
+COUNTED = Counted(reauthentications=7, kills=2, refusals=3)
+
+
+def complaints(
+    reports: dict[str, Report] = REPORTS,
+    clients: dict[str, ObservedSessions] = CLIENTS,
+    counted: Counted = COUNTED,
+) -> list[str]:
+    return [finding.text for finding in judge(reports, clients, counted) if not finding.good]
+
+
+def test_all_as_it_should_be() -> None:
+    assert complaints() == []
+    assert len(judge(REPORTS, CLIENTS, COUNTED)) == len(REPORTS) + 1
+
+
+@pytest.mark.parametrize(
+    ("client", "saw", "complaint"),
+    [
+        (PAYMENTS, {"received": 7}, "messages were lost"),
+        (ORDERS, {"out_of_order": 1}, "came twice or out of order"),
+        (ORDERS, {"connections_lost": 1}, "lost 1 connections"),
+        (PAYMENTS, {"refused": 1}, "was refused 1 times"),
+        (PAYMENTS, {"undelivered": 1}, "given up"),
+        (PAYMENTS, {"delivered": 0, "received": 0}, "nothing was written"),
+        (LEDGER, {"connections_lost": 0}, "noticed none of that"),
+        (LEDGER, {"received": 0}, "read nothing"),
+        (INTRUDER, {"delivered": 1}, "wrote or read messages"),
+        (INTRUDER, {"refused": 0}, "never heard that it was refused"),
+    ],
+)
+def test_a_client_that_saw_what_it_should_not(
+    client: str, saw: dict[str, Any], complaint: str
+) -> None:
+    (only,) = complaints({**REPORTS, client: replace(REPORTS[client], **saw)})
+    assert complaint in only
+
+
+@pytest.mark.parametrize(
+    ("client", "seen", "complaint"),
+    [
+        (PAYMENTS, {"reauthentications": 0}, "never re-authenticated"),
+        (ORDERS, {"kills": 1}, "killed 1 of its connections"),
+        (LEDGER, {"kills": 0}, "killed none of its connections"),
+        (LEDGER, {"reauthentications": 1}, "it re-authenticated"),
+        (INTRUDER, {"authentications": 1}, "the proxy let it in"),
+        (INTRUDER, {"refusals": 0}, "the proxy never refused it"),
+    ],
+)
+def test_a_proxy_that_did_what_it_should_not(
+    client: str, seen: dict[str, Any], complaint: str
+) -> None:
+    clients = {**CLIENTS, client: replace(CLIENTS[client], **seen)}
+    first, *_ = complaints(clients=clients)
+    assert complaint in first
+
+
+def test_a_client_that_said_nothing() -> None:
+    reports = {name: report for name, report in REPORTS.items() if name != ORDERS}
+    assert complaints(reports) == ["orders never said what it saw."]
+
+
+def test_metrics_and_events_must_agree() -> None:
+    (only,) = complaints(counted=replace(COUNTED, kills=1))
+    assert "the event log holds" in only

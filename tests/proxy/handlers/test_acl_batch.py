@@ -1,0 +1,342 @@
+"""DescribeAcls v4: each filter as if it had been sent alone, whatever the others are."""
+
+import tracemalloc
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.serial import entity_reader
+
+from proxy.acl.index import AclIndex
+from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from proxy.acl.search import find_each
+from proxy.handlers import acl_batch
+from proxy.handlers import acls as api
+from proxy.handlers.acl_changes import Acls
+from proxy.scheduling.steps import finish
+from proxy.wire.batch_describe import (
+    MAX_FILTERS,
+    MAX_RESULT_BYTES,
+    DescribeAclsFilter,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
+from proxy.wire.codec import decode, encode, request_type, response_type
+from tests.proxy.acl.api_cases import FILTERS_BETTER, FILTERS_SEEN, asking
+from tests.proxy.acl.shelf import Shelf, acl
+
+DESCRIBE: Final = 29
+TAGS: Final = b"\x00"
+
+
+def body_of(filters: Sequence[dict[str, Any]]) -> bytes:
+    return encode(DescribeAclsRequest(filters=tuple(DescribeAclsFilter(**one) for one in filters)))
+
+
+def answered(
+    body: bytes, store: Shelf | None, *, authorized: bool = True
+) -> tuple[DescribeAclsResponse, bytes]:
+    acls = None if store is None else store.administered()
+    found = api.answer(DESCRIBE, 4, body, acls, may_describe=authorized, may_alter=False)
+    response = decode(DescribeAclsResponse, found)
+    assert encode(response) == found, "and no bytes behind it"
+    assert entity_reader(DescribeAclsResponse)(found, 0) == (response, len(found))
+    return response, found
+
+
+def described(store: Shelf | None, *filters: dict[str, Any], authorized: bool = True) -> list[Any]:
+    response, _ = answered(body_of(filters), store, authorized=authorized)
+    assert response.throttle_time.total_seconds() == 0
+    return list(response.filter_results)
+
+
+def alone(store: Shelf | None, fields: dict[str, Any], *, authorized: bool = True) -> Any:
+    """What v3 says of one filter."""
+    acls = None if store is None else store.administered()
+    body = encode(request_type(DESCRIBE, 3)(**fields))
+    found = api.answer(DESCRIBE, 3, body, acls, may_describe=authorized, may_alter=False)
+    return decode(response_type(DESCRIBE, 3), found)
+
+
+def bounded_answer(body: bytes, acls: Acls, most_bytes: int) -> bytes:
+    steps = acl_batch.begin(body, acls, authorized=True, most_bytes=most_bytes)
+    assert not isinstance(steps, bytes)
+    return finish(steps)
+
+
+def bounded(
+    store: Shelf, filters: Sequence[dict[str, Any]], most_bytes: int = MAX_RESULT_BYTES
+) -> tuple[Any, int]:
+    found = bounded_answer(body_of(filters), store.administered(), most_bytes)
+    return decode(DescribeAclsResponse, found).filter_results, len(found)
+
+
+def plain(result: Any) -> tuple[object, ...]:
+    """A result of v4, or a response of v3, without the classes of its version."""
+    return (
+        result.error_code,
+        result.error_message,
+        [
+            (
+                one.resource_type,
+                one.resource_name,
+                one.pattern_type,
+                [(a.principal, a.host, a.operation, a.permission_type) for a in one.acls],
+            )
+            for one in result.resources
+        ],
+    )
+
+
+def errors(results: Sequence[Any]) -> list[str]:
+    return [one.error_code.name for one in results]
+
+
+# ---------------------------------------------------------------------- as if alone
+
+few_names = st.sampled_from(["", "*", "a", "ab", "abc", "b", "kafka-cluster"])
+few_principals = st.sampled_from(["User:a", "User:b", "User:*"])
+few_hosts = st.sampled_from(["*", "h", "10.0.0.0/8"])
+some_acls = st.builds(
+    Acl,
+    st.sampled_from([ResourceType.TOPIC, ResourceType.GROUP, ResourceType.USER]),
+    st.sampled_from([PatternType.LITERAL, PatternType.PREFIXED]),
+    few_names,
+    few_principals,
+    few_hosts,
+    st.sampled_from([Operation.READ, Operation.ALL]),
+    st.sampled_from([Permission.ALLOW, Permission.DENY]),
+)
+some_filters = st.fixed_dictionaries(
+    {
+        "resource_type_filter": st.sampled_from([1, 1, 1, 2, 2, 3, 7, 0, 99]),
+        "resource_name_filter": st.none() | few_names,
+        "pattern_type_filter": st.sampled_from([1, 2, 2, 3, 4, 1, 0, 9]),
+        "principal_filter": st.none() | few_principals,
+        "host_filter": st.none() | few_hosts,
+        "operation": st.sampled_from([1, 1, 1, 2, 3, 0, 99]),
+        "permission_type": st.sampled_from([1, 1, 1, 2, 3, 0, 9]),
+    }
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    acls=st.lists(some_acls, max_size=60, unique=True),
+    filters=st.lists(some_filters, max_size=25),
+    rights=st.sampled_from(["yes", "yes", "yes", "no", "off"]),
+)
+def test_results_are_as_if_each_filter_had_been_sent_alone(
+    acls: list[Acl], filters: list[dict[str, Any]], rights: str
+) -> None:
+    store = None if rights == "off" else Shelf(*acls)
+    results = described(store, *filters, authorized=rights == "yes")
+    expected = [alone(store, one, authorized=rights == "yes") for one in filters]
+    assert [plain(one) for one in results] == [plain(one) for one in expected]
+
+
+valid_filters = st.builds(
+    AclFilter,
+    resource_type=st.sampled_from([ResourceType.ANY, ResourceType.TOPIC, ResourceType.GROUP]),
+    pattern_type=st.sampled_from([one for one in PatternType if one is not PatternType.UNKNOWN]),
+    name=st.none() | few_names,
+    principal=st.none() | few_principals,
+    host=st.none() | few_hosts,
+    operation=st.sampled_from([Operation.ANY, Operation.READ]),
+    permission=st.sampled_from([Permission.ANY, Permission.DENY]),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    acls=st.lists(some_acls, min_size=1, max_size=120, unique=True),
+    filters=st.lists(valid_filters, max_size=60, unique=True),
+    most=st.integers(0, 200),
+)
+def test_the_first_filters_are_those_that_are_answered(
+    acls: list[Acl], filters: list[AclFilter], most: int
+) -> None:
+    """However the ACLs are gone through: few lists are looked up, many filters share a pass."""
+    index = AclIndex(acls, version=1)
+    found = find_each(index, filters, most)
+    expected = [[*index.matching(wanted)] for wanted in filters]
+    assert [[*one] for one in found] == expected[: len(found)]
+    assert sum(map(len, found)) <= most
+    if len(found) < len(filters):
+        assert sum(map(len, expected[: len(found) + 1])) > most
+
+
+def test_a_pass_looks_at_each_acl_once() -> None:
+    """What makes a batch cheap: not filters times ACLs."""
+    looks = 0
+
+    class Counting(tuple[Acl, ...]):
+        def __iter__(self) -> Any:
+            nonlocal looks
+            for one in tuple.__iter__(self):
+                looks += 1
+                yield one
+
+        def __getitem__(self, at: Any) -> Any:
+            nonlocal looks
+            found = tuple.__getitem__(self, at)
+            looks += len(found) if isinstance(at, slice) else 1
+            return found
+
+    acls = Counting(acl(f"t{number % 50}", host=f"h{number}") for number in range(2_000))
+
+    class Index(AclIndex):
+        def held_by(self, principal: str | None) -> Sequence[Acl]:  # noqa: ARG002 - all alice's
+            return acls
+
+    filters = [AclFilter(host=f"h{number}") for number in range(1_000)]
+    found = find_each(Index((), version=1), filters, 10_000)
+    assert [len(one) for one in found] == [1] * 1_000
+    assert looks < 2 * len(acls), "and those that are found"
+
+
+@pytest.mark.parametrize(("changes", "told"), [*FILTERS_SEEN, *FILTERS_BETTER])
+def test_one_mistake_spoils_nothing_else(changes: dict[str, Any], told: Any) -> None:
+    """A code 0 is an error of its filter; a code of a later Kafka finds nothing, as in v3."""
+    store = Shelf(acl())
+    one, middle, other = described(store, asking(), asking(**changes), asking())
+    assert plain(one) == plain(other) == plain(alone(store, asking()))
+    assert plain(middle) == plain(alone(store, asking(**changes)))
+    assert (middle.error_code.name == "invalid_request") == ((changes, told) in FILTERS_BETTER)
+
+
+# ---------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize("rights", [True, False])
+def test_no_filters_no_results(rights: bool) -> None:
+    assert described(Shelf(acl()), authorized=rights) == []
+    assert described(None) == []
+
+
+NULL_FILTERS = b"\x00" + TAGS
+
+
+@pytest.mark.parametrize("authorized", [True, False])
+@pytest.mark.parametrize("body", [NULL_FILTERS, b"", b"\x80", b"\xff\xff\xff\xff\x07", b"\x03\x01"])
+def test_what_cannot_be_read_is_one_invalid_request(body: bytes, authorized: bool) -> None:
+    """Null filters, no bytes, lying counts. No ClientFault: the connection lives on."""
+    response, _ = answered(body, Shelf(acl()), authorized=authorized)
+    assert errors(response.filter_results) == ["invalid_request"]
+    assert response.filter_results[0].error_message == "The request cannot be read."
+
+
+def test_every_truncation_is_an_invalid_request() -> None:
+    whole = body_of([asking(), asking(resource_name_filter="t", principal_filter="User:alice")])
+    for end in range(len(whole)):
+        response, _ = answered(whole[:end], Shelf(acl()))
+        assert errors(response.filter_results) == ["invalid_request"], end
+
+
+@given(body=st.binary(max_size=80), authorized=st.booleans())
+def test_garbage_is_answered(body: bytes, authorized: bool) -> None:
+    answered(body, Shelf(acl()), authorized=authorized)
+
+
+def test_bytes_behind_the_body_are_ignored() -> None:
+    body = body_of([asking()])
+    assert answered(body + b"more", Shelf(acl())) == answered(body, Shelf(acl()))
+
+
+def test_repeated_filters_each_have_the_result() -> None:
+    store = Shelf(acl(), acl("u", "User:bob"))
+    wanted = [asking(principal_filter="User:bob"), asking(), asking(principal_filter="User:bob")]
+    results = described(store, *wanted, *wanted)
+    assert [plain(one) for one in results] == [plain(alone(store, one)) for one in wanted] * 2
+
+
+@pytest.mark.parametrize("fields", [{"principal_filter": "User:{}"}, {"host_filter": "h{}"}])
+def test_100_000_filters(fields: dict[str, str]) -> None:
+    """By principal each is looked up, by host all of them share a pass."""
+    store = Shelf(acl(principal="User:7", host="h7"))
+    filters = [
+        asking(**{name: text.format(number) for name, text in fields.items()})
+        for number in range(MAX_FILTERS)
+    ]
+    results, _ = bounded(store, filters)
+    assert len(results) == MAX_FILTERS
+    assert [number for number, one in enumerate(results) if one.resources] == [7]
+
+
+def test_the_same_filter_100_000_times() -> None:
+    """Answered from what was found for the first."""
+    results, _ = bounded(Shelf(acl()), [asking()] * MAX_FILTERS)
+    assert [len(one.resources) for one in results] == [1] * MAX_FILTERS
+
+
+@pytest.mark.parametrize("authorized", [True, False])
+def test_too_many_filters_are_one_invalid_request(authorized: bool) -> None:
+    """Nothing is made of them, and a stranger gets no large answer for so many small filters."""
+    body = body_of([asking()] * (MAX_FILTERS + 1))
+    response, _ = answered(body, Shelf(acl()), authorized=authorized)
+    assert errors(response.filter_results) == ["invalid_request"]
+    assert response.filter_results[0].error_message == "More than 100000 filters."
+
+
+# ---------------------------------------------------------------------- large answers
+
+
+def test_results_up_to_the_bound_then_refusals() -> None:
+    """In the order of the filters, so that a client knows what to ask again."""
+    store = Shelf(*(acl(f"t{number}", f"User:{number}") for number in range(20)))
+    filters = [asking(principal_filter=f"User:{number}") for number in range(20)]
+    whole = [plain(one) for one in described(store, *filters)]
+    answered_before = 0
+    for most in range(0, 800, 7):
+        results, _ = bounded(store, filters, most)
+        fitting = errors(results).count("none")
+        assert errors(results) == ["none"] * fitting + ["policy_violation"] * (20 - fitting)
+        assert [plain(one) for one in results[:fitting]] == whole[:fitting]
+        assert answered_before <= fitting
+        answered_before = fitting
+    assert answered_before == 20
+
+
+@given(
+    most=st.integers(0, 3_000),
+    picks=st.lists(st.sampled_from(["User:a", "User:b", "User:*", None, "none"]), max_size=12),
+)
+def test_the_bound_is_kept(most: int, picks: list[str | None]) -> None:
+    """Repeated filters and passes over all ACLs included."""
+    store = Shelf(
+        *(acl(f"t{n}", principal) for n in range(20) for principal in ("User:a", "User:b"))
+    )
+    filters = [asking(principal_filter=one, operation=3) for one in picks]
+    results, size = bounded(store, filters, most)
+    refused = [one for one in results if one.error_code.name == "policy_violation"]
+    refusals = sum(len(one.error_message) + 5 for one in refused)
+    assert size <= 4 + 1 + most + refusals + 1
+    fitting = len(results) - len(refused)
+    assert errors(results) == ["none"] * fitting + ["policy_violation"] * len(refused)
+    for fields, result in zip(filters[:fitting], results, strict=False):
+        assert plain(result) == plain(alone(store, fields))
+
+
+def test_memory_stays_near_the_size_of_the_answer() -> None:
+    """A thousand filters that each find everything: fifty million ACLs, if all were gathered."""
+    acls = [acl(f"topic-{number:05}", host="h" * 40) for number in range(50_000)]
+    index = AclIndex(acls, version=1)
+    administered = Acls(store=Shelf(), current=lambda: index)
+    filters = [asking(resource_type_filter=2, permission_type=3)] + [
+        asking(resource_type_filter=2, operation=code) for code in (1, 3)
+    ]
+    names = [
+        asking(pattern_type_filter=2, resource_name_filter=f"topic-{n:05}") for n in range(1_000)
+    ]
+    body = body_of(filters + names)
+    bound = 4 << 20
+    tracemalloc.start()
+    try:
+        found = bounded_answer(body, administered, bound)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(found) < bound + 1_003 * 100
+    assert peak < 4 * bound

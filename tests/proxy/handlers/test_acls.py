@@ -1,0 +1,372 @@
+"""The expected answers were given by Apache Kafka 4.1.0, but where a difference is named."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.acl.index import AclIndex
+from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
+from proxy.handlers import acls as api
+from proxy.handlers.acl_changes import Acls
+from proxy.handlers.acls import MAX_ITEMS, MAX_SEARCHES
+from proxy.store import open_store
+from proxy.store.acl_cache import CachedAcls
+from proxy.wire.acl_v0 import response_type
+from proxy.wire.codec import decode
+from tests.proxy.acl.api_cases import (
+    APPLIED,
+    CREATIONS_BETTER,
+    CREATIONS_SEEN,
+    DONE,
+    FILTERS_BETTER,
+    FILTERS_SEEN,
+    NO_NAME,
+    Result,
+    asking,
+    creation,
+    unknown,
+)
+from tests.proxy.acl.api_given import (
+    CREATE,
+    DELETE,
+    DESCRIBE,
+    VERSIONS,
+    acls_of,
+    answer,
+    create_body,
+    created,
+    delete_body,
+    deleted,
+    describe_body,
+    described,
+    told,
+    versioned,
+)
+from tests.proxy.acl.shelf import Shelf, acl
+
+# ---------------------------------------------------------------------- CreateAcls
+
+
+@pytest.mark.parametrize(
+    ("version", "changes", "expected"),
+    versioned([*CREATIONS_SEEN, *CREATIONS_BETTER], "resource_pattern_type"),
+)
+def test_create_answers_as_kafka_does(
+    version: int, changes: dict[str, Any], expected: Result
+) -> None:
+    """One mistake spoils nothing else, and what is told is what was done."""
+    store = Shelf()
+    around = creation(principal="User:other", resource_name="first"), creation(principal="User:z")
+
+    results = created(store, around[0], creation(**changes), around[1], version=version)
+
+    assert results == [DONE, expected, DONE]
+    assert len(store.acls) == (3 if expected == DONE else 2)
+    assert store.transactions == 1
+
+
+def test_what_is_created_is_what_was_asked_for() -> None:
+    store = Shelf()
+    asked_for = creation(
+        resource_type=3,
+        resource_name="g",
+        resource_pattern_type=4,
+        principal="User:*",
+        host="10.0.0.0/8",
+        operation=8,
+        permission_type=2,
+    )
+    assert created(store, asked_for) == [DONE]
+    assert store.acls == {
+        acl(
+            "g",
+            "User:*",
+            host="10.0.0.0/8",
+            resource_type=ResourceType.GROUP,
+            pattern_type=PatternType.PREFIXED,
+            operation=Operation.DESCRIBE,
+            permission=Permission.DENY,
+        )
+    }
+
+
+def test_the_same_acl_twice_is_no_error() -> None:
+    store = Shelf()
+    assert created(store, creation(), creation()) == [DONE, DONE]
+    assert created(store, creation()) == [DONE]
+    assert store.acls == {acl()}
+
+
+def test_version_0_creates_literal_patterns() -> None:
+    store = Shelf()
+    assert created(store, creation(), version=0) == [DONE]
+    assert store.acls == {acl()}
+
+
+def test_nothing_to_create_is_a_success_for_those_who_may() -> None:
+    store = Shelf()
+    assert created(store) == []
+    assert created(store, may_alter=False) == []
+    assert store.transactions == 0
+
+
+def test_all_mistaken_is_no_transaction() -> None:
+    store = Shelf()
+    assert created(store, creation(resource_name=""), creation(operation=99)) == [
+        NO_NAME,
+        unknown("operation"),
+    ]
+    assert store.transactions == 0
+
+
+def test_a_long_principal_fits_into_the_message() -> None:
+    """Quoted whole, it would make a STRING that no version can hold."""
+    [(code, message)] = created(Shelf(), creation(principal="x" * 32_767), version=1)
+    assert code == "invalid_request"
+    assert message is not None
+    assert len(message) < 400
+
+
+# ---------------------------------------------------------------------- DeleteAcls
+
+
+@pytest.mark.parametrize(
+    ("version", "changes", "expected"),
+    versioned([*FILTERS_SEEN, *FILTERS_BETTER], "pattern_type_filter"),
+)
+def test_delete_answers_as_kafka_does(
+    version: int, changes: dict[str, Any], expected: Result
+) -> None:
+    store = Shelf(acl(), acl("kept", "User:bob"))
+
+    results = deleted(
+        store, asking(**changes), asking(principal_filter="User:alice"), version=version
+    )
+
+    assert [told(one) for one in results] == [expected, APPLIED]
+    assert [len(one.matching_acls) for one in results] == [0, 1]
+    assert store.acls == {acl("kept", "User:bob")}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_each_of_overlapping_filters_reports_the_acl(version: int) -> None:
+    """Each is judged by the ACLs as they were before the request."""
+    store = Shelf(acl(), acl(host="h"))
+    results = deleted(store, asking(), asking(host_filter="h"), asking(), version=version)
+    assert [len(one.matching_acls) for one in results] == [2, 1, 2]
+    match = results[1].matching_acls[0]
+    assert (match.error_code.name, match.error_message) == ("none", None)
+    assert (match.resource_type, match.resource_name) == (2, "t")
+    assert (match.principal, match.host) == ("User:alice", "h")
+    assert (match.operation, match.permission_type) == (3, 3)
+    assert store.acls == set()
+    assert store.transactions == 1
+
+
+def test_version_0_deletes_no_prefixed_acls() -> None:
+    """An old tool that deletes everything cannot mean what it cannot see."""
+    prefixed = acl(pattern_type=PatternType.PREFIXED)
+    store = Shelf(acl(), prefixed)
+    [result] = deleted(store, asking(), version=0)
+    assert len(result.matching_acls) == 1
+    assert store.acls == {prefixed}
+
+
+def test_nothing_found_is_no_error_and_no_transaction() -> None:
+    store = Shelf(acl())
+    assert [told(one) for one in deleted(store, asking(resource_name_filter="x"))] == [APPLIED]
+    assert deleted(store) == []
+    assert store.transactions == 0
+
+
+def test_too_many_to_delete() -> None:
+    """Seen: the filter is refused, and those beside it are not."""
+    many = {acl(str(number)) for number in range(MAX_ITEMS)}
+    group = acl("g", resource_type=ResourceType.GROUP)
+    store = Shelf(*many, group)
+
+    results = deleted(store, asking(resource_type_filter=3), asking())
+
+    assert [told(one) for one in results] == [
+        APPLIED,
+        ("invalid_request", "Cannot remove more than 10000 acls in a single delete operation."),
+    ]
+    assert store.acls == many
+    [result] = deleted(store, asking(resource_type_filter=2))
+    assert len(result.matching_acls) == MAX_ITEMS
+    assert store.acls == set()
+
+
+def test_searches_are_bounded() -> None:
+    """Filters that name no resource look at every ACL; ten thousand of them would take minutes."""
+    store = Shelf(acl())
+    searches = [asking(principal_filter=f"User:{number}") for number in range(MAX_SEARCHES + 1)]
+    results = deleted(store, *searches, asking(resource_name_filter="t"), searches[0])
+    assert [told(one)[0] for one in results] == [
+        *["none"] * MAX_SEARCHES,
+        "policy_violation",
+        "none",
+        "none",
+    ]
+    assert store.acls == set()
+
+
+# ---------------------------------------------------------------------- DescribeAcls
+
+
+@pytest.mark.parametrize(("changes", "_expected"), FILTERS_SEEN)
+def test_describe_finds_nothing_for_what_cannot_be(
+    changes: dict[str, Any], _expected: Result
+) -> None:
+    response = described(Shelf(acl()), asking(**changes))
+    assert told(response) == DONE
+    assert response.resources == ()
+
+
+@pytest.mark.parametrize(("changes", "expected"), FILTERS_BETTER)
+def test_describe_by_unknown_is_an_error(changes: dict[str, Any], expected: Result) -> None:
+    """KIP-140: it is an error to specify fields as UNKNOWN."""
+    response = described(Shelf(acl()), asking(**changes))
+    assert told(response) == expected
+    assert response.resources == ()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_describe_tells_all_by_resource(version: int) -> None:
+    acls = [
+        acl("a", "User:a", operation=Operation.ALL, permission=Permission.DENY),
+        acl("a", "User:é"),
+        acl("b"),
+        acl("kafka-cluster", resource_type=ResourceType.CLUSTER),
+        acl("u", resource_type=ResourceType.USER, operation=Operation.DESCRIBE_TOKENS),
+    ]
+    response = described(Shelf(*acls), asking(), version=version)
+    assert told(response) == DONE
+    assert acls_of(response) == acls
+    assert [len(one.acls) for one in response.resources] == [2, 1, 1, 1]
+
+
+def test_version_0_shows_no_prefixed_acls() -> None:
+    """Kafka up to 3.9: its clients could not tell them from literal ones."""
+    store = Shelf(acl(), acl(pattern_type=PatternType.PREFIXED))
+    assert acls_of(described(store, asking(), version=0)) == [acl()]
+    assert len(acls_of(described(store, asking(), version=1))) == 2
+
+
+def test_patterns_of_one_name_are_two_resources() -> None:
+    both = [acl(), acl(pattern_type=PatternType.PREFIXED)]
+    response = described(Shelf(*both), asking())
+    assert [one.pattern_type for one in response.resources] == [3, 4]
+    assert acls_of(response) == both
+
+
+def test_describe_in_bytes() -> None:
+    """v3, worked out by hand: compact lengths are one more, each structure ends in its tags."""
+    body = b"\x02\x02t\x03\x00\x00\x01\x01\x00"
+    found = answer(DESCRIBE, 3, body, Shelf(acl()), may_describe=True, may_alter=False)
+    assert found == b"".join(
+        (
+            b"\x00\x00\x00\x00\x00\x00\x01",  # not throttled, no error, an empty message
+            b"\x02\x02\x02t\x03",  # one resource: a topic, t, literal
+            b"\x02\x0bUser:alice\x02*\x03\x03\x00",  # one ACL
+            b"\x00\x00",
+        )
+    )
+
+
+# ---------------------------------------------------------------------- who may, and when
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_nobody_administers_without_authorization(version: int) -> None:
+    denied = ("cluster_authorization_failed", "Cluster authorization failed.")
+    store = Shelf(acl())
+    # nothing is told of what is wrong with an item
+    creations = creation(), creation(resource_name="")
+    assert created(store, *creations, version=version, may_alter=False) == [denied] * 2
+    results = deleted(store, asking(), asking(operation=99), version=version, may_alter=False)
+    assert [told(one) for one in results] == [denied] * 2
+    response = described(store, asking(), version=version, may_describe=False)
+    assert told(response) == denied
+    assert response.resources == ()
+    assert store.acls == {acl()}
+    assert store.transactions == 0
+
+
+def test_each_right_is_asked_for_what_it_is_for() -> None:
+    store = Shelf()
+    assert created(store, creation(), may_describe=False) == [DONE]
+    assert told(described(store, asking(), may_alter=False)) == DONE
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_security_disabled(version: int) -> None:
+    off = ("security_disabled", "No Authorizer is configured.")
+    creations = creation(), creation(resource_name="")
+    assert created(None, *creations, version=version) == [off] * 2
+    results = deleted(None, asking(), asking(operation=99), version=version)
+    assert [told(one) for one in results] == [off] * 2
+    response = described(None, asking(), version=version)
+    assert told(response) == ("security_disabled", "No Authorizer is configured on the broker")
+
+
+# ---------------------------------------------------------------------- all of them
+
+
+names = st.text(max_size=4)
+any_acl = st.builds(
+    Acl,
+    st.sampled_from([one for one in ResourceType if one > 1]),
+    st.sampled_from([PatternType.LITERAL, PatternType.PREFIXED]),
+    names,
+    names,
+    names,
+    st.sampled_from([one for one in Operation if one > 1]),
+    st.sampled_from([Permission.ALLOW, Permission.DENY]),
+)
+
+
+@given(acls=st.lists(any_acl, max_size=20, unique=True), version=st.integers(1, 3))
+def test_whatever_is_there_is_described_and_deleted(acls: list[Acl], version: int) -> None:
+    """What we write by hand, kio reads as it was."""
+    store = Shelf(*acls)
+    assert acls_of(described(store, asking(), version=version)) == sorted(acls)
+    [result] = deleted(store, asking(), version=version)
+    assert len(result.matching_acls) == len(acls)
+    assert store.acls == set()
+
+
+def test_what_is_done_is_in_force_at_once(tmp_path: Path) -> None:
+    """In the worker that did it; the others look once a second. And it is on the disk."""
+    store = open_store(f"sqlite:{tmp_path / 'state.db'}")
+    cached = CachedAcls(store)
+
+    def current() -> AclIndex:
+        cached.refresh_if_changed()
+        return cached.index
+
+    acls = Acls(store=store, current=current)
+    rights = {"may_describe": True, "may_alter": True}
+    allow, deny = creation(), creation(host="10.0.0.0/8", permission_type=2)
+
+    def alice_may(host: str) -> bool:
+        question = "User:alice", host, Operation.READ, ResourceType.TOPIC, "t"
+        return cached.index.decide(*question).allowed
+
+    api.answer(CREATE, 3, create_body(3, [allow, deny]), acls, **rights)
+    assert (alice_may("192.0.2.1"), alice_may("10.1.1.1")) == (True, False)
+    api.answer(DELETE, 3, delete_body(3, [asking(host_filter="*")]), acls, **rights)
+    assert not alice_may("192.0.2.1")
+    found = decode(
+        response_type(DESCRIBE, 3),
+        api.answer(DESCRIBE, 3, describe_body(3, asking()), acls, **rights),
+    )
+    assert acls_of(found) == [acl(host="10.0.0.0/8", permission=Permission.DENY)]
+    store.close()
+
+    again = open_store(f"sqlite:{tmp_path / 'state.db'}")
+    assert list(again.acl_snapshot().acls) == acls_of(found)
+    again.close()

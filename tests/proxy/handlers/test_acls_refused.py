@@ -1,0 +1,104 @@
+"""What the store's brokers do not do is answered per item; who asked for more stays connected."""
+
+from collections.abc import Collection, Sequence
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from proxy.acl.model import Acl, AclFilter
+from proxy.handlers.acls import MAX_ITEMS
+from proxy.store import StoreRefused
+from tests.proxy.acl.api_cases import NO_NAME, asking, creation, unknown
+from tests.proxy.acl.api_given import VERSIONS, created, deleted, described, told
+from tests.proxy.acl.shelf import Shelf, acl
+
+CODES = [
+    ErrorCode.broker_not_available,
+    ErrorCode.cluster_authorization_failed,
+    ErrorCode.unknown_server_error,
+]
+WHY = "The brokers do not do it: for a reason of theirs"
+
+
+class Refusing(Shelf):
+    """Its brokers do nothing."""
+
+    def __init__(self, *acls: Acl, code: ErrorCode = CODES[0]) -> None:
+        super().__init__(*acls)
+        self._code = code
+        self.asked: list[Collection[Acl] | Sequence[AclFilter]] = []
+
+    def create_acls(self, acls: Collection[Acl]) -> int:
+        self.asked.append(acls)
+        raise StoreRefused(self._code, WHY)
+
+    def delete_acls(self, filters: Sequence[AclFilter]) -> tuple[tuple[Acl, ...], ...]:
+        self.asked.append(filters)
+        raise StoreRefused(self._code, WHY)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("code", CODES)
+def test_creations_keep_their_own_mistakes(version: int, code: ErrorCode) -> None:
+    """What is wrong with an item is its own, whatever the brokers say of the others."""
+    store = Refusing(code=code)
+    refused = (code.name, WHY)
+    items = creation(), creation(resource_name=""), creation(operation=99), creation(host="h")
+    results = created(store, *items, version=version)
+    assert results == [refused, NO_NAME, unknown("operation"), refused]
+    assert store.asked == [[acl(), acl(host="h")]]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("code", CODES)
+def test_deletions_keep_their_own_mistakes(version: int, code: ErrorCode) -> None:
+    """A filter that found nothing has nothing that could be refused."""
+    store = Refusing(acl("a"), acl("b"), code=code)
+    results = deleted(
+        store,
+        asking(resource_name_filter="a", resource_type_filter=2),
+        asking(operation=99),
+        asking(resource_name_filter="none"),
+        asking(resource_name_filter="a"),
+        version=version,
+    )
+    refused = (code.name, WHY)
+    [first, wrong, nothing, last] = [told(one) for one in results]
+    assert (first, last) == (refused, refused)
+    assert wrong[0] == "invalid_request"
+    assert nothing[0] == "none"
+    assert [one.matching_acls for one in results] == [(), (), (), ()], "nothing is said to be gone"
+    assert store.acls == {acl("a"), acl("b")}
+
+
+def test_nothing_to_do_asks_no_broker() -> None:
+    store = Refusing(acl("a"))
+    assert created(store, creation(resource_name="")) == [NO_NAME]
+    [nothing] = deleted(store, asking(resource_name_filter="z"))
+    assert nothing.error_code is ErrorCode.none
+    assert store.asked == []
+
+
+def test_who_may_not_is_told_that_alone() -> None:
+    """The brokers would do it, or not: they are not asked for strangers."""
+    store = Refusing(acl("a"))
+    [(code, message)] = created(store, creation(), may_alter=False)
+    assert (code, message) == ("cluster_authorization_failed", "Cluster authorization failed.")
+    [result] = deleted(store, asking(), may_alter=False)
+    assert told(result) == ("cluster_authorization_failed", "Cluster authorization failed.")
+    assert store.asked == []
+
+
+def test_as_many_as_a_request_may_have_are_refused_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.handlers.acls.MAX_ITEMS", 50)
+    assert MAX_ITEMS > 50
+    store = Refusing()
+    results = created(store, *(creation(host=str(number)) for number in range(50)))
+    assert results == [(CODES[0].name, WHY)] * 50
+    assert len(store.asked) == 1
+
+
+def test_what_is_there_can_be_described_all_the_same() -> None:
+    store = Refusing(acl("a"))
+    created(store, creation())
+    assert len(described(store, asking()).resources) == 1

@@ -1,0 +1,213 @@
+"""DescribeClientQuotas v2: each filter as if it had been sent alone, whatever the others are."""
+
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.serial import entity_reader
+from kio.static.primitive import i8
+
+from proxy.handlers import quota_batch, quotas
+from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
+from proxy.wire.batch_describe import (
+    MAX_FILTERS,
+    MAX_RESULT_BYTES,
+    ComponentData,
+    DescribeClientQuotasFilter,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
+from proxy.wire.codec import decode, encode, request_type, response_type
+from tests.proxy.quota.given import MemoryStore
+
+DESCRIBE = 48
+Component = tuple[str, int, str | None]
+Components = tuple[Component, ...]
+PRODUCER = QuotaKey.PRODUCER_BYTE_RATE
+ALICE: Components = (("user", 0, "alice"),)
+BOB: Components = (("user", 0, "bob"),)
+
+
+def store_of(*entities: QuotaEntity) -> MemoryStore:
+    store = MemoryStore()
+    store.quotas = {
+        entity: {QuotaKey.CONNECTION_CREATION_RATE if entity.ip else PRODUCER: float(number)}
+        for number, entity in enumerate(entities, 1)
+    }
+    return store
+
+
+def body_of(*filters: Components, strict: bool = False) -> bytes:
+    return encode(
+        DescribeClientQuotasRequest(
+            strict=strict,
+            filters=tuple(
+                DescribeClientQuotasFilter(
+                    components=tuple(
+                        ComponentData(entity_type=kind, match_type=i8(match_type), match=match)
+                        for kind, match_type, match in components
+                    )
+                )
+                for components in filters
+            ),
+        )
+    )
+
+
+def results(
+    store: MemoryStore,
+    body: bytes,
+    *,
+    authorized: bool = True,
+    most_bytes: int = MAX_RESULT_BYTES,
+) -> list[Any]:
+    told = quota_batch.answer(body, store, authorized=authorized, most_bytes=most_bytes)
+    response = decode(DescribeClientQuotasResponse, told)
+    assert encode(response) == told, "and no bytes behind it"
+    assert response.throttle_time.total_seconds() == 0
+    return list(response.filter_results)
+
+
+def alone(store: MemoryStore, components: Components, *, strict: bool, authorized: bool) -> Any:
+    """What v1 says of one filter."""
+    request = request_type(DESCRIBE, 1)
+    schema: Any = sys.modules[request.__module__]
+    wanted = tuple(
+        schema.ComponentData(entity_type=kind, match_type=i8(match_type), match=match)
+        for kind, match_type, match in components
+    )
+    body = encode(request(components=wanted, strict=strict))
+    told = quotas.answer(DESCRIBE, 1, body, store, authorized=authorized)
+    return decode(response_type(DESCRIBE, 1), told)
+
+
+def plain(result: Any) -> tuple[object, ...]:
+    entries = result.entries and [
+        (
+            [(part.entity_type, part.entity_name) for part in entry.entity],
+            [(value.key, value.value) for value in entry.values],
+        )
+        for entry in result.entries
+    ]
+    return result.error_code, result.error_message, entries
+
+
+def names_of(result: Any) -> list[list[str | None]]:
+    return [[part.entity_name for part in entry.entity] for entry in result.entries or ()]
+
+
+def errors(told: list[Any]) -> list[str]:
+    return [one.error_code.name for one in told]
+
+
+names = st.sampled_from(["alice", "bob", "<default>", DEFAULT, None])
+entities = st.builds(
+    lambda user, client_id: (
+        QuotaEntity(user=user, client_id=client_id)
+        if user or client_id
+        else (QuotaEntity(ip=DEFAULT))
+    ),
+    names,
+    names,
+) | st.sampled_from([QuotaEntity(ip="192.0.2.1"), QuotaEntity(ip="192.0.2.2")])
+good_matches = st.tuples(st.just(0), st.sampled_from(["alice", "bob", "192.0.2.1"])) | st.tuples(
+    st.sampled_from([1, 2]), st.none()
+)
+bad_matches = st.sampled_from([(0, None), (1, "x"), (2, "x"), (3, None), (-1, "x")])
+kinds = st.sampled_from(["user", "user", "client-id", "client-id", "ip"])
+components = st.lists(
+    st.tuples(kinds, good_matches).map(lambda one: (one[0], *one[1]))
+    | st.tuples(st.sampled_from(["user", "", "group"]), bad_matches | good_matches).map(
+        lambda one: (one[0], *one[1])
+    ),
+    max_size=3,
+).map(tuple)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    present=st.lists(entities, max_size=12, unique=True),
+    filters=st.lists(components, max_size=12),
+    strict=st.booleans(),
+    authorized=st.sampled_from([True, True, True, False]),
+)
+def test_results_are_as_if_each_filter_had_been_sent_alone(
+    present: list[QuotaEntity], filters: list[Components], strict: bool, authorized: bool
+) -> None:
+    store = store_of(*present)
+    told = results(store, body_of(*filters, strict=strict), authorized=authorized)
+    expected = [alone(store, one, strict=strict, authorized=authorized) for one in filters]
+    assert [plain(one) for one in told] == [plain(one) for one in expected]
+
+
+def test_the_api_hands_it_on() -> None:
+    store = store_of(QuotaEntity(user="alice"))
+    told = quotas.answer(DESCRIBE, 2, body_of(ALICE), store, authorized=True)
+    assert told == quota_batch.answer(body_of(ALICE), store, authorized=True)
+    response, size = entity_reader(DescribeClientQuotasResponse)(told, 0)
+    assert (names_of(response.filter_results[0]), size) == ([["alice"]], len(told))
+
+
+def test_one_mistake_spoils_nothing_else() -> None:
+    store = store_of(QuotaEntity(user="alice"))
+    told = results(store, body_of(ALICE, (("group", 2, None),), ALICE))
+    assert errors(told) == ["none", "unsupported_version", "none"]
+    assert told[1].entries is None
+    assert names_of(told[0]) == names_of(told[2]) == [["alice"]]
+
+
+def test_no_filters_no_results() -> None:
+    for authorized in (True, False):
+        assert results(MemoryStore(), body_of(), authorized=authorized) == []
+
+
+@pytest.mark.parametrize("authorized", [True, False])
+@pytest.mark.parametrize("body", [b"\x00\x00\x00", b"", b"\x00", b"\x00\xff\xff\xff\xff\x07"])
+def test_what_cannot_be_read_is_one_invalid_request(body: bytes, authorized: bool) -> None:
+    """Null filters, no bytes, lying counts: the connection lives on."""
+    assert errors(results(MemoryStore(), body, authorized=authorized)) == ["invalid_request"]
+
+
+def test_every_truncation_is_an_invalid_request() -> None:
+    whole = body_of(ALICE, (("client-id", 1, None), ("user", 2, None)))
+    for end in range(len(whole)):
+        assert errors(results(MemoryStore(), whole[:end])) == ["invalid_request"], end
+
+
+@given(body=st.binary(max_size=60), authorized=st.booleans())
+def test_garbage_is_answered(body: bytes, authorized: bool) -> None:
+    results(store_of(QuotaEntity(user="alice")), body, authorized=authorized)
+
+
+def test_100_000_filters_and_one_more() -> None:
+    store = store_of(QuotaEntity(user="u7"))
+    filters: list[Components] = [(("user", 0, f"u{n}"),) for n in range(MAX_FILTERS)]
+    told = results(store, body_of(*filters))
+    assert len(told) == MAX_FILTERS
+    assert [n for n, one in enumerate(told) if one.entries] == [7]
+    for authorized in (True, False):
+        too_many = results(store, body_of(*filters, ALICE), authorized=authorized)
+        assert [plain(one)[1] for one in too_many] == ["More than 100000 filters."]
+
+
+@given(
+    most=st.integers(0, 1_500),
+    picks=st.lists(st.sampled_from([ALICE, BOB, (), (("user", 2, None),)]), max_size=10),
+)
+def test_the_bound_is_kept(most: int, picks: list[Components]) -> None:
+    """The first filters are those that are answered, repeated ones included."""
+    store = store_of(
+        *(QuotaEntity(user=user, client_id=str(n)) for user in ("alice", "bob") for n in range(9))
+    )
+    body = body_of(*picks)
+    told = results(store, body, most_bytes=most)
+    fitting = errors(told).count("none")
+    assert errors(told) == ["none"] * fitting + ["policy_violation"] * (len(picks) - fitting)
+    assert [plain(one) for one in told[:fitting]] == [
+        plain(one) for one in results(store, body)[:fitting]
+    ]
+    refusals = sum(len(one.error_message) + 5 for one in told[fitting:])
+    size = len(quota_batch.answer(body, store, authorized=True, most_bytes=most))
+    assert size <= 4 + 1 + most + refusals + 1

@@ -1,0 +1,143 @@
+"""What a request about quotas may cost, whoever sends it."""
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
+from proxy.errors import ClientFault
+from proxy.handlers import quota_batch
+from proxy.handlers.quotas import MAX_BYTES, MAX_ITEMS, answer
+from proxy.wire.apis import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
+from proxy.wire.batch_describe import MAX_FILTERS
+from proxy.wire.codec import decode, response_type
+from proxy.wire.primitives import MAX_STRING, MAX_TAGS, write_string, write_uvarint
+from tests.proxy.handlers.test_quotas import VERSIONS, Op, Parts, alter, alter_request, describe
+from tests.proxy.quota.given import MemoryStore
+
+ENTRY, PART, COMPONENT = b"\x01\x01\x00", b"\x01\x00\x00", b"\x01\x00\x00\x00"
+CHANGE: Final = b"\x01" + bytes(8) + b"\x01\x00"
+TAG: Final = b"\x01\x00"
+END: Final = b"\x00\x00"
+"""Not to validate only, or not strictly; no tags."""
+
+
+def array(item: bytes, count: int) -> bytes:
+    return write_uvarint(count + 1) + item * count
+
+
+def entries(count: int) -> bytes:
+    return array(ENTRY, count) + END
+
+
+def parts(count: int) -> bytes:
+    return b"\x02" + array(PART, count - 1) + b"\x01\x00" + END
+
+
+def changes(count: int) -> bytes:
+    return b"\x02\x01" + array(CHANGE, count - 1) + b"\x00" + END
+
+
+def tags(count: int) -> bytes:
+    """Entries with as many tagged fields as each may have, and one with the rest."""
+    entry = b"\x01\x01" + write_uvarint(MAX_TAGS) + TAG * MAX_TAGS
+    full, rest = divmod(count, MAX_TAGS + 1)
+    last = b"\x01\x01" + write_uvarint(rest - 1) + TAG * (rest - 1)
+    return write_uvarint(full + 2) + entry * full + last + END
+
+
+@pytest.mark.parametrize("authorized", [True, False])
+@pytest.mark.parametrize("items", [entries, parts, changes, tags])
+def test_more_items_than_anybody_sends_are_the_clients_fault(
+    items: Callable[[int], bytes], authorized: bool
+) -> None:
+    """Whatever they are; so many are served."""
+    store = MemoryStore()
+    assert answer(ALTER_CLIENT_QUOTAS, 1, items(MAX_ITEMS), store, authorized=authorized)
+    with pytest.raises(ClientFault):
+        answer(ALTER_CLIENT_QUOTAS, 1, items(MAX_ITEMS + 1), store, authorized=authorized)
+
+
+def test_components_are_items_too() -> None:
+    store = MemoryStore()
+    asked = array(COMPONENT, MAX_ITEMS) + END
+    assert answer(DESCRIBE_CLIENT_QUOTAS, 1, asked, store, authorized=True)
+    asked = array(COMPONENT, MAX_ITEMS + 1) + END
+    with pytest.raises(ClientFault):
+        answer(DESCRIBE_CLIENT_QUOTAS, 1, asked, store, authorized=True)
+
+
+@VERSIONS
+def test_as_many_quotas_as_kafka_takes_at_once_are_taken(version: int) -> None:
+    store = MemoryStore()
+    wanted: list[tuple[Parts, list[Op]]] = [
+        (
+            [("user", f"user-{number:015}"), ("client-id", f"client-{number:013}")],
+            [("request_percentage", 5.0)],
+        )
+        for number in range(10_000)
+    ]
+    body = alter_request(wanted, version=version)
+    assert len(body) < MAX_BYTES
+    assert answer(ALTER_CLIENT_QUOTAS, version, body, store, authorized=True)
+    assert len(store.quotas) == 10_000
+
+
+@pytest.mark.parametrize("api_key", [ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS])
+def test_more_bytes_than_anybody_sends_are_the_clients_fault(api_key: int) -> None:
+    """Few names may be long, and letters may take four times as much in memory."""
+    body = b"\x01" + END
+    store = MemoryStore()
+    assert answer(api_key, 1, body + bytes(MAX_BYTES - len(body)), store, authorized=True)
+    with pytest.raises(ClientFault):
+        answer(api_key, 1, body + bytes(MAX_BYTES + 1 - len(body)), store, authorized=True)
+
+
+def test_little_memory_is_needed_for_what_is_too_much() -> None:
+    body = entries(1_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ClientFault):
+            answer(ALTER_CLIENT_QUOTAS, 1, body, MemoryStore(), authorized=False)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1 << 20
+
+
+def test_nothing_is_read_for_who_may_not_describe() -> None:
+    """The answer is the same, whatever is asked for."""
+    told = answer(DESCRIBE_CLIENT_QUOTAS, 1, b"\xff" * 99, MemoryStore(), authorized=False)
+    response = decode(response_type(DESCRIBE_CLIENT_QUOTAS, 1), told)
+    assert (response.error_code.value, response.error_message, response.entries) == (31, None, None)
+
+
+@VERSIONS
+@pytest.mark.parametrize("letter", ["x", "\N{GRINNING FACE}"])
+def test_sentences_can_be_written_whatever_they_repeat(version: int, letter: str) -> None:
+    """A string of Kafka has at most 32,767 bytes; the name may have them all."""
+    name = letter * (MAX_STRING // len(letter.encode()))
+    store = MemoryStore()
+    [(code, told)] = alter(store, ([(name, "a")], [("producer_byte_rate", 5.0)]), version=version)
+    assert code == "invalid_request"
+    assert told is not None
+    assert told.startswith("Unhandled client quota entity type: " + letter)
+    assert len(told.encode()) <= MAX_STRING
+    _, told = describe(store, (name, 0, "a"), version=version)
+    assert len(told.encode()) <= MAX_STRING
+
+
+def test_sentences_of_many_filters_can_be_written_too() -> None:
+    component = write_string("x" * MAX_STRING, flexible=True) + b"\x00\x00\x00"
+    body = b"\x00\x02\x02" + component + END
+    told = quota_batch.answer(body, MemoryStore(), authorized=True)
+    assert MAX_STRING // 4 < len(told) < MAX_STRING
+
+
+@pytest.mark.parametrize("count", [quota_batch.MAX_ITEMS, quota_batch.MAX_ITEMS + 1])
+def test_many_filters_have_no_more_components_than_they_can_need(count: int) -> None:
+    body = b"\x00" + b"\x02" + array(COMPONENT, count - 1) + END
+    told = quota_batch.answer(body, MemoryStore(), authorized=True)
+    assert (b"cannot be read" in told) is (count > quota_batch.MAX_ITEMS)
+    assert quota_batch.MAX_ITEMS == 3 * MAX_FILTERS

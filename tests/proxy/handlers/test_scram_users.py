@@ -1,0 +1,310 @@
+"""The expected answers were given by Apache Kafka 4.1.0, but where a difference is named."""
+
+import contextlib
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.alter_user_scram_credentials.v0.request import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+)
+from kio.schema.describe_user_scram_credentials.v0.request import (
+    DescribeUserScramCredentialsRequest,
+    UserName,
+)
+from kio.serial import entity_writer
+
+from proxy.errors import ClientFault
+from proxy.handlers.scram_users import _read, alter, answer, describe
+from proxy.store import CachedCredentials, CredentialStore, Store, open_store
+from proxy.store.users_file import UsersFile
+from sasl.credentials import ScramCredential, ScramMechanism
+from tests.proxy.scram_api_cases import (
+    BETTER_THAN_KAFKA,
+    DONE,
+    NOT_FOUND,
+    SALT,
+    SEEN,
+    UNKNOWN_MECHANISM,
+    Answer,
+    Change,
+    delete,
+    request_of,
+    upsert,
+)
+from tests.proxy.store.users_given import content, of, put
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = open_store(f"sqlite:{tmp_path / 'state.db'}")
+    yield opened
+    opened.close()
+
+
+def altered(
+    store: CredentialStore,
+    *changes: Change,
+    authorized: bool = True,
+) -> Answer:
+    response = alter(request_of(changes), store, authorized=authorized)
+    told = {one.user: (one.error_code.name, one.error_message) for one in response.results}
+    assert len(told) == len(response.results), "one result for each user"
+    return told
+
+
+def described(store: Store, users: Sequence[str] | None) -> dict[str, object]:
+    response = describe(
+        DescribeUserScramCredentialsRequest(
+            users=None if users is None else tuple(UserName(name=name) for name in users)
+        ),
+        store,
+        authorized=True,
+    )
+    assert (response.error_code.name, response.error_message) == ("none", "")
+    return {
+        one.user: [(info.mechanism, info.iterations) for info in one.credential_infos]
+        if not one.error_code.value
+        else (one.error_code.name, one.error_message)
+        for one in response.results
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [*SEEN, *BETTER_THAN_KAFKA],
+)
+def test_alter_answers_as_kafka_does(
+    store: Store,
+    changes: tuple[Change, ...],
+    expected: Answer,
+) -> None:
+    assert altered(store, upsert("old")) == {"old": DONE}
+    before = set(store.credential_snapshot().credentials)
+
+    assert altered(store, *changes) == expected
+
+    # what is told is what was done
+    after = set(store.credential_snapshot().credentials)
+    changed = {user for user, outcome in expected.items() if outcome == DONE}
+    assert {user for user, _ in before ^ after} == changed
+
+
+def test_where_users_are_in_a_file_each_change_is_refused(tmp_path: Path) -> None:
+    """Those that are wrong anyway for what is wrong with them."""
+    file = tmp_path / "users.json"
+    put(file, content(old=of(ScramMechanism.SCRAM_SHA_256)))
+    refused = ("policy_violation", "SCRAM users are in a file: change them where it comes from")
+    assert altered(UsersFile(file), delete("old"), upsert("new"), upsert("q", 9), delete("r")) == {
+        "old": refused,
+        "new": refused,
+        "q": UNKNOWN_MECHANISM,
+        "r": NOT_FOUND,
+    }
+
+
+def test_what_is_stored_lets_the_user_in(store: Store) -> None:
+    """The client's admin tool salts the password; the login derives the verifier from it."""
+    salted = ScramMechanism.SCRAM_SHA_512.salted_password("secret", SALT, 4096)
+    altered(store, upsert("alice", 2, 4096, SALT, salted))
+
+    found = CachedCredentials(store).find("alice", ScramMechanism.SCRAM_SHA_512)
+    assert found == ScramCredential.from_password(
+        ScramMechanism.SCRAM_SHA_512, "secret", SALT, 4096
+    )
+
+
+def test_nobody_alters_without_authorization(store: Store) -> None:
+    """Each user once, and nothing is said of what else is wrong, or of who exists."""
+    altered(store, upsert("old"))
+    denied = ("cluster_authorization_failed", "Cluster authorization failed.")
+
+    told = altered(
+        store, delete("old"), delete("q"), delete("q"), upsert(""), upsert("r", 9), authorized=False
+    )
+
+    assert told == dict.fromkeys(("old", "q", "", "r"), denied)
+    assert described(store, None) == {"old": [(1, 4096)]}
+    assert altered(store, authorized=False) == {}
+
+
+@pytest.mark.parametrize(("users", "results"), [(None, 0), ((), 0), (("x", "x", "y"), 3)])
+def test_nobody_describes_without_authorization(
+    store: Store, users: tuple[str, ...] | None, results: int
+) -> None:
+    """Seen: a nameless result for each user asked for; a null list gets the same answer here."""
+    altered(store, upsert("x"))
+    response = describe(
+        DescribeUserScramCredentialsRequest(
+            users=None if users is None else tuple(UserName(name=name) for name in users)
+        ),
+        store,
+        authorized=False,
+    )
+    assert (response.error_code.name, response.error_message) == (
+        "cluster_authorization_failed",
+        None,
+    )
+    answers = [(r.user, r.error_code.name, r.error_message) for r in response.results]
+    assert answers == [("", "cluster_authorization_failed", None)] * results
+    assert all(r.credential_infos == () for r in response.results)
+
+
+def test_describe_answers_as_kafka_does(store: Store) -> None:
+    assert described(store, None) == {}
+    altered(store, upsert("b"))
+    altered(store, upsert("a", 2, 8192))
+    altered(store, upsert("a", 1, 4096))
+    everybody = {"a": [(1, 4096), (2, 8192)], "b": [(1, 4096)]}
+
+    assert described(store, None) == everybody
+    assert described(store, []) == everybody
+    assert described(store, ["a"]) == {"a": [(1, 4096), (2, 8192)]}
+    assert described(store, ["x", "a", "x", "", "b", "b"]) == {
+        "x": (
+            "duplicate_resource",
+            "Cannot describe SCRAM credentials for the same user twice in a single request: x",
+        ),
+        "a": [(1, 4096), (2, 8192)],
+        "": ("resource_not_found", "Attempt to describe a user credential that does not exist: "),
+        "b": (
+            "duplicate_resource",
+            "Cannot describe SCRAM credentials for the same user twice in a single request: b",
+        ),
+    }
+
+
+names = st.sampled_from(["", "a", "b", "c"])
+mechanisms = st.integers(-1, 3)
+changes = st.one_of(
+    st.builds(delete, names, mechanisms),
+    st.builds(upsert, names, mechanisms, st.sampled_from([4095, 4096, 16384, 16385])),
+)
+
+
+@given(requests=st.lists(st.lists(changes, max_size=5), max_size=3))
+def test_the_answer_is_the_truth(
+    requests: list[list[Change]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Whatever is asked: who is told `none` has changed as asked, nobody else has changed."""
+    store = open_store(f"sqlite:{tmp_path_factory.mktemp('store') / 'state.db'}")
+    model: dict[tuple[str, int], int] = {}
+    for request in requests:
+        told = altered(store, *request)
+        assert told.keys() == {change.name for change in request}
+        for change in request:
+            if told[change.name] != DONE:
+                continue
+            if isinstance(change, ScramCredentialDeletion):
+                del model[change.name, change.mechanism]
+            else:
+                model[change.name, change.mechanism] = change.iterations
+        assert {
+            (info.user, info.mechanism.code): info.iterations for info in store.credential_infos()
+        } == model
+    store.close()
+
+
+BILLIONS = [b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x07", b"\x80\x80\x80\x80\x04"]
+
+
+@pytest.mark.parametrize("claim", BILLIONS)
+@pytest.mark.parametrize(
+    ("api_key", "before", "behind"),
+    [
+        (50, b"", b"\x02a\x00\x00"),
+        (51, b"", b"\x02a\x01\x00"),
+        (51, b"\x01", b"\x02a\x01\x00"),
+        (51, b"\x02\x02a\x01\x00", b""),
+    ],
+)
+def test_an_array_that_claims_billions_is_the_clients_fault(
+    store: Store, api_key: int, before: bytes, claim: bytes, behind: bytes
+) -> None:
+    """A reader that made room for them would fail, and take the whole worker along."""
+    with pytest.raises(ClientFault):
+        answer(api_key, before + claim + behind, store, authorized=False)
+
+
+@given(
+    api_key=st.sampled_from([50, 51]),
+    start=st.sampled_from([b"", b"\x00", b"\x02\x02a", b"\x02\x02a\x01\x00", *BILLIONS]),
+    middle=st.sampled_from([b"", *BILLIONS]),
+    rest=st.binary(max_size=40),
+)
+def test_garbage_is_answered_or_the_clients_fault(
+    api_key: int, start: bytes, middle: bytes, rest: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Lengths of billions at any place, too."""
+    store = open_store(f"sqlite:{tmp_path_factory.mktemp('store') / 'state.db'}")
+    with contextlib.suppress(ClientFault):
+        assert answer(api_key, start + middle + rest, store, authorized=True)
+    store.close()
+
+
+@pytest.mark.parametrize("more", [b"", b"ignored"])
+def test_a_request_is_answered_in_bytes(store: Store, more: bytes) -> None:
+    """The compact array of one name, two empty tag sections; bytes behind it mean nothing."""
+    altered(store, upsert("a"))
+    body = answer(50, b"\x02\x02a\x00\x00" + more, store, authorized=True)
+    expected = [
+        b"\x00\x00\x00\x00\x00\x00\x01",  # not throttled, no error, empty message
+        b"\x02\x02a\x00\x00\x01",  # one user, no error, empty message
+        b"\x02\x01\x00\x00\x10\x00\x00",  # one credential: SCRAM-SHA-256, 4096
+        b"\x00\x00",
+    ]
+    assert body == b"".join(expected)
+
+
+def test_tagged_fields_of_newer_clients_are_passed_over(store: Store) -> None:
+    """KIP-482: what a version does not know is ignored."""
+    tags = b"\x01\x05\x03abc"
+    altered(store, upsert("a"))
+    plain = answer(50, b"\x02\x02a\x00\x00", store, authorized=True)
+    assert answer(50, b"\x02\x02a" + tags + tags, store, authorized=True) == plain
+
+
+any_name, any_bytes = st.text(max_size=5), st.binary(max_size=5)
+
+
+@given(
+    request=st.builds(
+        AlterUserScramCredentialsRequest,
+        deletions=st.lists(st.builds(delete, any_name, mechanisms), max_size=3).map(tuple),
+        upsertions=st.lists(
+            st.builds(
+                upsert,
+                any_name,
+                mechanisms,
+                st.integers(-(2**31), 2**31 - 1),
+                any_bytes,
+                any_bytes,
+            ),
+            max_size=3,
+        ).map(tuple),
+    )
+)
+def test_what_a_client_writes_is_what_is_read(request: AlterUserScramCredentialsRequest) -> None:
+    buffer = io.BytesIO()
+    entity_writer(AlterUserScramCredentialsRequest)(buffer, request)
+    assert _read(AlterUserScramCredentialsRequest, buffer.getvalue()) == request
+
+
+@pytest.mark.parametrize("api_key", [50, 51])
+def test_every_truncation_is_the_clients_fault(store: Store, api_key: int) -> None:
+    buffer = io.BytesIO()
+    request = (
+        request_of([delete("a"), upsert("b")])
+        if api_key == 51
+        else DescribeUserScramCredentialsRequest(users=(UserName(name="a"), UserName(name="b")))
+    )
+    entity_writer(type(request))(buffer, request)
+    whole = buffer.getvalue()
+    for end in range(len(whole)):
+        with pytest.raises(ClientFault):
+            answer(api_key, whole[:end], store, authorized=True)

@@ -1,0 +1,319 @@
+"""The relay with real sockets: every byte, in order, whatever the kernel takes at a time."""
+
+import asyncio
+import hashlib
+import os
+import struct
+from dataclasses import replace
+
+import pytest
+from kio.schema.describe_groups.v5.response import DescribeGroupsResponse
+from kio.schema.errors import ErrorCode
+
+from proxy.acl.model import Operation
+from proxy.connection.connection import Connection
+from proxy.net import read_buffer
+from proxy.net import relay as module
+from proxy.wire.codec import decode
+from tests.proxy.acl.guards.given import group
+from tests.proxy.frames_given import fetch, metadata, produce, response, sized
+from tests.proxy.guarded_given import Judge
+from tests.proxy.long_given import LITTLE, MUCH, PADDING, describe, described
+from tests.proxy.playbook import Offer, everything
+from tests.proxy.relayed import SMALL_BUFFER, Relay, read_frame, relayed
+from tests.proxy.waiting import PATIENCE_SECONDS, until
+
+PLAIN = everything(rewritten=frozenset())
+REWRITING = everything()
+MEGABYTE = 1_000_000
+
+
+@pytest.mark.parametrize("receive_buffer", [None, SMALL_BUFFER])
+@pytest.mark.parametrize("offer", [PLAIN, REWRITING])
+def test_20_megabytes_both_ways(receive_buffer: int | None, offer: Offer) -> None:
+    """Partial writes on both sides at once: no byte of a reused buffer may slip in."""
+    count = 20 if receive_buffer is None else 4
+    bodies = [os.urandom(MEGABYTE) for _ in range(count)]
+    requests = [produce(number, records=body) for number, body in enumerate(bodies)]
+    answers = [response(number, body[::-1]) for number, body in enumerate(bodies)]
+    arrived, received = hashlib.sha256(), hashlib.sha256()
+
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in answers:
+            content = await read_frame(reader)
+            arrived.update(sized(content))
+            writer.write(answer)
+            await writer.drain()
+        await reader.read()
+
+    async def test(relay: Relay) -> None:
+        async def send() -> None:
+            for request in requests:
+                relay.writer.write(request)
+                await relay.writer.drain()
+
+        sending = asyncio.create_task(send())
+        for _ in answers:
+            received.update(sized(await relay.frame()))
+        await sending
+
+    relayed(broker, test, offer=offer, receive_buffer=receive_buffer)
+    assert arrived.digest() == hashlib.sha256(b"".join(requests)).digest()
+    assert received.digest() == hashlib.sha256(b"".join(answers)).digest()
+
+
+def test_many_small_frames_between_large_ones() -> None:
+    """Frames cut at the end of the read buffer, with rewritten answers in between."""
+    requests, answers, expected = [], [], []
+    for number in range(600):
+        if number % 3 == 0:
+            requests.append(produce(number, records=os.urandom(number * 37)))
+            body = os.urandom(number * 29)
+        elif number % 3 == 1:
+            requests.append(metadata(number))
+            body = os.urandom(50)
+        else:
+            requests.append(fetch(number))
+            body = os.urandom(number * 11)
+        answers.append(response(number, body))
+        rewritten = b"<rewritten>" if number % 3 == 1 else b""
+        expected.append(response(number, body + rewritten)[4:])
+
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in answers:
+            await read_frame(reader)
+            writer.write(answer)
+        await reader.read()
+
+    async def test(relay: Relay) -> None:
+        relay.writer.write(b"".join(requests))
+        for content in expected:
+            assert await relay.frame() == content
+
+    relayed(broker, test, offer=REWRITING)
+
+
+def test_long_requests_and_responses_of_a_judged_connection() -> None:
+    """What is judged in steps, and cut in steps, keeps its place among the others."""
+    names = [f"v{number}".ljust(PADDING, ".") for number in range(MUCH)]
+    judge = Judge(group(Operation.DESCRIBE, "mine", *names))
+    requests = [
+        describe(1, more=MUCH),
+        describe(2, "mine"),
+        describe(3, "hidden", more=MUCH),
+        describe(4, "hidden", more=LITTLE, hidden=True),
+        describe(5, "mine"),
+    ]
+    long = described(0, *names)
+
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert sized(await read_frame(reader)) == requests[0]
+        assert sized(await read_frame(reader)) == requests[1]
+        assert b"hidden" not in await read_frame(reader)
+        for correlation_id in (1, 2, 3):
+            writer.write(long[:4] + struct.pack(">i", correlation_id) + long[8:])
+        # what is kept of a long one, for its response, is too much for others to be taken meanwhile
+        assert sized(await read_frame(reader)) == requests[4]
+        writer.write(long[:4] + struct.pack(">i", 5) + long[8:])
+        await reader.read()
+
+    async def test(relay: Relay) -> None:
+        relay.writer.write(b"".join(requests))
+        answers = [decode(DescribeGroupsResponse, await relay.frame(), 5) for _ in requests]
+        assert [len(one.groups) for one in answers] == [MUCH, MUCH, MUCH + 1, LITTLE + 1, MUCH]
+        assert answers[2].groups[0].error_code is ErrorCode.group_authorization_failed
+
+    relayed(broker, test, offer=PLAIN, rights=judge)
+
+
+async def answer_slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Each request is answered with its own correlation id, a little later."""
+    while True:
+        content = await read_frame(reader)
+        await asyncio.sleep(0.02)
+        writer.write(response(struct.unpack_from(">i", content, 4)[0], b"late"))
+
+
+def test_a_half_closed_client_gets_its_answers() -> None:
+    async def test(relay: Relay) -> None:
+        relay.writer.write(fetch(3) + fetch(4))
+        relay.writer.write_eof()
+        assert await relay.frame() == response(3, b"late")[4:]
+        assert await relay.frame() == response(4, b"late")[4:]
+        assert await relay.reader.read() == b""
+
+    play = relayed(answer_slowly, test, offer=PLAIN)
+    assert play.take()[-1] == "closed client_closed"
+
+
+def test_an_idle_half_closed_client_is_closed_at_once() -> None:
+    async def test(relay: Relay) -> None:
+        relay.writer.write_eof()
+        assert await asyncio.wait_for(relay.reader.read(), PATIENCE_SECONDS) == b""
+        await until(lambda: not relay.shell.clients)
+
+    assert relayed(answer_slowly, test, offer=PLAIN).take()[-1] == "closed client_closed"
+
+
+def test_a_half_closed_stranger_is_closed_at_once() -> None:
+    async def test(relay: Relay) -> None:
+        port = relay.writer.get_extra_info("peername")[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"\0\0\0\x40half a frame")
+        writer.write_eof()
+        assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
+        writer.close()
+
+    relayed(answer_slowly, test, offer=PLAIN)
+
+
+def test_an_acks_0_request_before_a_close_arrives() -> None:
+    """Fire and forget, then gone: Kafka would have written it."""
+    request = produce(3, acks=0, records=os.urandom(MEGABYTE))
+    arrived: list[bytes] = []
+
+    async def broker(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.05)
+        arrived.append(await read_frame(reader))
+
+    async def test(relay: Relay) -> None:
+        relay.writer.write(request)
+        relay.writer.write_eof()
+        await relay.reader.read()
+        await until(lambda: bool(arrived))
+
+    relayed(broker, test, offer=PLAIN, receive_buffer=SMALL_BUFFER)
+    assert arrived == [request[4:]]
+
+
+def test_a_small_acks_0_request_arrives_though_the_end_comes_with_it() -> None:
+    """Request and FIN in one turn of the loop: what was written is not dropped by the close."""
+    arrived: list[bytes] = []
+
+    async def broker(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await read_frame(reader)
+        _.write(response(3))
+        arrived.append(await read_frame(reader))
+
+    async def test(relay: Relay) -> None:
+        relay.writer.write(fetch(3))
+        await relay.frame()
+        relay.writer.write(produce(4, acks=0))
+        relay.writer.write_eof()
+        await relay.reader.read()
+        await until(lambda: bool(arrived))
+
+    relayed(broker, test, offer=PLAIN)
+    assert arrived == [produce(4, acks=0)[4:]]
+
+
+def test_a_broker_that_closes_in_the_middle_takes_the_client_along() -> None:
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_frame(reader)
+        writer.write(response(3, b"r" * 1000)[:500])
+
+    async def test(relay: Relay) -> None:
+        relay.writer.write(fetch(3))
+        assert len(await relay.reader.read()) == 500
+
+    assert relayed(broker, test, offer=PLAIN).take()[-1] == "closed broker_closed"
+
+
+def test_a_client_that_goes_takes_its_broker_along() -> None:
+    """After the answer: a close looks like the end of sending, until something is sent."""
+    asked, gone, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_frame(reader)
+        asked.set()
+        await gone.wait()
+        writer.write(response(3))
+        try:
+            await reader.read()
+        finally:
+            ended.set()
+
+    async def test(relay: Relay) -> None:
+        relay.writer.write(fetch(3))
+        await asked.wait()
+        relay.writer.transport.abort()
+        gone.set()
+        await ended.wait()
+
+    relayed(broker, test, offer=PLAIN)
+
+
+def test_a_client_that_does_not_read_its_last_bytes_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A close waits for what was written, but not for ever: `LINGER`."""
+    monkeypatch.setattr(module, "LINGER", 1.0)
+
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_frame(reader)
+        writer.write(response(3, b"r" * 20 * MEGABYTE))
+        await asyncio.Event().wait()
+
+    async def test(relay: Relay) -> None:
+        relay.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        relay.writer.write(fetch(3))
+        (client,) = relay.shell.clients
+        transport = client._transport
+        assert transport is not None
+        await until(lambda: transport.get_write_buffer_size() > 0)
+        began = asyncio.get_running_loop().time()
+        client.tell(Connection.cut_short)
+        assert relay.shell.clients
+        await until(lambda: not relay.shell.clients)
+        assert asyncio.get_running_loop().time() - began > 0.9
+
+    play = relayed(broker, test, offer=PLAIN, receive_buffer=SMALL_BUFFER)
+    assert play.take()[-1] == "closed drained"
+
+
+def test_memory_is_bounded_when_a_client_does_not_read() -> None:
+    """The broker is not read either: what it sends stays in its own kernel."""
+    sent = 0
+
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await read_frame(reader)
+        writer.write(struct.pack(">ii", 200 * MEGABYTE, 3))
+        while True:
+            writer.write(b"r" * 100_000)
+            await writer.drain()
+            sent += 100_000
+
+    async def test(relay: Relay) -> None:
+        relay.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        relay.writer.write(fetch(3))
+        seen: list[int] = []
+        while not seen or sent == 0 or sent != seen[-1]:  # it comes to rest
+            seen.append(sent)
+            await asyncio.sleep(0.2)
+        client = next(iter(relay.shell.clients))
+        assert client._transport is not None
+        most = read_buffer.BUFFER_BYTES * 17 // 16  # TLS adds to each record
+        assert client._transport.get_write_buffer_size() <= most
+
+    relayed(broker, test, offer=PLAIN)
+
+
+def test_a_silent_client_is_closed_by_a_timer_of_its_own() -> None:
+    """Armed when it connects, to the time for a login; what was put off is seen when it is due."""
+
+    async def broker(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async def test(relay: Relay) -> None:
+        (client,) = relay.shell.clients
+        connection = client.connection
+        assert connection is not None
+        assert client._wakes_at == connection.connected_at + 10.0
+        connection.rules = replace(connection.rules, max_idle=0.1)
+        client._wake()
+        assert client._wakes_at == connection.next_deadline()
+        assert await asyncio.wait_for(relay.reader.read(), PATIENCE_SECONDS) == b""
+        assert "closed idle" in relay.shell.play.log
+
+    relayed(broker, test, offer=PLAIN)

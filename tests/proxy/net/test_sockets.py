@@ -1,0 +1,95 @@
+import os
+import socket
+from contextlib import closing, suppress
+
+import pytest
+
+from proxy.errors import ConfigError
+from proxy.net.sockets import Claim, listen
+from tests.ports import free_ports
+
+
+def test_an_address_in_use_is_one_clear_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError) as refused:
+            listen("127.0.0.1", port)
+    assert str(refused.value) == f"cannot listen on 127.0.0.1:{port}: Address already in use"
+
+
+def test_processes_share_an_address() -> None:
+    """Every worker has a socket of its own on it (SO_REUSEPORT)."""
+    first = listen("127.0.0.1", 0)
+    second = listen("127.0.0.1", first.getsockname()[1])
+    assert first.getsockname() == second.getsockname()
+    first.close()
+    second.close()
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            other.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def test_a_claimed_port_is_ours_alone_and_meets_no_client_of_ours() -> None:
+    (port,) = free_ports(1)
+    with closing(Claim("127.0.0.1", port)) as ours:
+        ours.take()
+        assert not is_free(port)
+        with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+            pass
+        with closing(Claim("127.0.0.1", port)) as second, pytest.raises(ConfigError):
+            second.take()
+        with ours.listen() as one, ours.listen() as two:
+            clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(64)]
+            accepted = [accept_all(one), accept_all(two)]
+            assert min(map(len, accepted)) > 5, "the kernel spreads clients over both"
+            assert sum(map(len, accepted)) == 64
+            for each in (*clients, *accepted[0], *accepted[1]):
+                each.close()
+    assert is_free(port)
+
+
+def accept_all(listening: socket.socket) -> list[socket.socket]:
+    accepted = []
+    with suppress(BlockingIOError):
+        while True:
+            accepted.append(listening.accept()[0])
+    return accepted
+
+
+def test_of_two_who_claim_a_port_at_once_one_has_it() -> None:
+    """As two proxies do that a machine starts: each may have come as far as `bind`."""
+    (port,) = free_ports(1)
+    with socket.socket() as other, closing(Claim("127.0.0.1", port)) as ours:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", port))
+        ours.take()
+        with pytest.raises(OSError, match="in use"):
+            other.listen()
+
+
+def test_what_one_process_takes_its_siblings_have() -> None:
+    """A port that another program had at the start is claimed by the first worker that can."""
+    (port,) = free_ports(1)
+    with closing(Claim("127.0.0.1", port)) as ours:
+        with socket.create_server(("127.0.0.1", port)):
+            with pytest.raises(ConfigError):
+                ours.take()
+            assert not ours.would_be_shared()
+        child = os.fork()
+        if not child:
+            try:
+                ours.take()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert not is_free(port)
+        assert ours.would_be_shared()
+        ours.listen().close()
+        assert not ours.is_taken, "by this process: it must keep its part"

@@ -1,0 +1,186 @@
+"""Who makes much work of little, inside TLS, waits for turns like anybody else."""
+
+import ssl
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
+
+import pytest
+
+from proxy.net import tls_transport
+from proxy.net.read_buffer import ReadBuffer
+from proxy.net.tls_pace import (
+    MAX_BARREN,
+    MAX_OF_A_GREETING,
+    MAX_RECORD,
+    MAX_RECORDS,
+    MAX_UNREAD_ANSWERS,
+    MIN_PIECE,
+    PIECE,
+    RECORD,
+    Pace,
+)
+from proxy.net.tls_sides import ServerTls
+from proxy.net.tls_transport import MAX_KEPT
+from tests.proxy.net.tls_by_openssl import KeyUpdater
+from tests.proxy.net.tls_conversation import Conversation, Ear, Server, Turns, Wire
+from tests.proxy.tls_given import AUTHORITY, OURS, client_context, server_context
+
+
+class Updating(Server):
+    """A client that can update its key, and the transport under test, after their handshake."""
+
+    def __init__(self, client: KeyUpdater) -> None:
+        super().__init__()
+        self.client = client
+        client.shakes_hands(b"")
+        self.tls.data_received(client.sent())
+        assert client.shakes_hands(self.to_client.read())
+        self.tls.data_received(client.sent())
+        self.to_client.read()
+
+
+@pytest.fixture
+def updating() -> Iterator[Updating]:
+    client = KeyUpdater()
+    yield Updating(client)
+    client.close()
+
+
+@pytest.mark.parametrize("answer", [False, True])
+def test_key_updates_take_a_turn_for_each_thousand_bytes(updating: Updating, answer: bool) -> None:
+    """Read at once, 64 KiB of them would hold a worker for a tenth of a second."""
+    stream = updating.client.update_keys(2_000, answer=answer)
+    updating.tls.data_received(stream)
+    kept = [len(stream), len(updating.tls._rest)]
+    while updating.tls._rest:
+        assert not updating.wire.reads, "and no more is read"
+        assert updating.turns.take()
+        kept.append(len(updating.tls._rest))
+    assert max(before - after for before, after in pairwise(kept)) <= 5 * MIN_PIECE
+    assert len(kept) > 40
+
+
+def test_nothing_but_key_updates_is_an_end(updating: Updating) -> None:
+    for _ in range(MAX_BARREN // 20_000 + 2):
+        if updating.wire.aborted:
+            break
+        updating.tls.data_received(updating.client.update_keys(1_000, answer=False))
+        updating.turns.take_all()
+    assert updating.wire.aborted
+    updating.tls.connection_lost(None)
+    assert tls_transport._Kept.bytes_of_all == 0
+
+
+def test_a_key_update_among_data_goes_unnoticed(updating: Updating) -> None:
+    """As Java's client sends one after 128 GiB."""
+    stream = b""
+    for _ in range(20):
+        stream += updating.client.update_keys(answer=True) + updating.client.encrypted(b"d" * 5_000)
+    updating.tls.data_received(stream)
+    assert updating.ear.heard == b"d" * 100_000
+    assert not updating.turns.waiting
+    assert updating.to_client.pending, "it is answered"
+
+
+def test_answers_that_nobody_reads_are_an_end(updating: Updating) -> None:
+    """The client is read on while it does not read: nothing else would bound what is kept."""
+    updating.tls.pause_writing()
+    for count in range(MAX_UNREAD_ANSWERS + 2):  # the first answer leaves with the second
+        assert not updating.wire.aborted, count
+        updating.tls.data_received(
+            updating.client.update_keys(answer=True) + updating.client.encrypted(b"d" * 500)
+        )
+    assert updating.wire.aborted
+
+
+def test_answers_that_are_read_are_none(updating: Updating) -> None:
+    for _ in range(3 * MAX_UNREAD_ANSWERS):
+        updating.tls.pause_writing()
+        updating.tls.data_received(
+            updating.client.update_keys(answer=True) + updating.client.encrypted(b"d" * 500)
+        )
+        updating.tls.resume_writing()
+    assert not updating.wire.aborted
+
+
+@pytest.mark.parametrize("of_each", [1, 20, 100])
+def test_data_cut_finely_are_heard_in_many_turns(of_each: int) -> None:
+    talk = Conversation()
+    talk.tls.data_received(b"".join(talk.encrypted(b"x" * of_each) for _ in range(2_000)))
+    turns = 0
+    while talk.turns.take():
+        turns += 1
+    assert talk.ear.heard == b"x" * of_each * 2_000
+    assert turns >= 2_000 // MAX_RECORDS - 1
+    assert talk.wire.reads
+
+
+def test_who_waits_for_a_turn_and_is_left_is_not_read() -> None:
+    """The side pauses while there is a rest, and reads again while it still waits."""
+    talk = Conversation()
+    talk.tls.data_received(b"".join(talk.encrypted(b"x") for _ in range(200)))
+    talk.tls.pause_reading()
+    while talk.turns.take():
+        assert not talk.wire.reads
+    assert talk.ear.heard == b"x" * 200
+    talk.tls.data_received(b"".join(talk.encrypted(b"x") for _ in range(200)))
+    talk.tls.resume_reading()
+    assert not talk.wire.reads
+    talk.turns.take_all()
+    assert talk.wire.reads
+
+
+def test_all_that_wait_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls_transport._Kept, "bytes_of_all", MAX_KEPT - 10_000)
+    talks = [Conversation() for _ in range(3)]
+    for talk in talks:
+        talk.tls.data_received(b"".join(talk.encrypted(b"x") for _ in range(300)))
+    assert [talk.wire.aborted for talk in talks] == [False, True, True]
+    for talk in talks:
+        talk.tls.connection_lost(None)
+    assert tls_transport._Kept.bytes_of_all == MAX_KEPT - 10_000
+
+
+def test_a_long_greeting_is_refused_before_it_is_whole() -> None:
+    context = client_context(AUTHORITY)
+    context.set_alpn_protocols([f"{number:0200}" for number in range(250)])
+    from_client = ssl.MemoryBIO()
+    client = context.wrap_bio(ssl.MemoryBIO(), from_client, server_hostname="localhost")
+    with suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    hello = from_client.read()
+    assert len(hello) > MAX_OF_A_GREETING
+    met: list[object] = []
+    tls = ServerTls(Ear(), ReadBuffer(), Turns().wait, server_context(OURS), met.append)
+    tls.connection_made(Wire(ssl.MemoryBIO()))
+    for start in range(0, len(hello) - 1, 1_000):
+        tls.data_received(hello[start : min(start + 1_000, len(hello) - 1)])
+    (refused,) = met
+    assert isinstance(refused, ssl.SSLError)
+    assert refused.reason == "EXCESSIVE_MESSAGE_SIZE"
+
+
+class TestPace:
+    def test_it_grows_while_data_come(self) -> None:
+        pace = Pace()
+        pieces = []
+        for _ in range(8):
+            pieces.append(pace.piece)
+            assert pace.is_worth(pace.piece, pace.piece - 22)
+        assert pieces == [MIN_PIECE << n for n in range(5)] + 3 * [PIECE]
+
+    def test_a_record_may_come_in_parts(self) -> None:
+        pace = Pace()
+        pace.piece = PIECE
+        while pace.barren < RECORD:
+            assert pace.is_worth(1_000, 0)
+        assert pace.is_worth(1_000, RECORD)
+        assert pace.barren == 0
+
+    @pytest.mark.parametrize(("taken", "gained"), [(1_000, 499), (MAX_RECORD + 1, 0)])
+    def test_what_was_not_worth_it(self, taken: int, gained: int) -> None:
+        pace = Pace()
+        pace.piece = PIECE
+        assert not pace.is_worth(taken, gained)
+        assert pace.piece == MIN_PIECE

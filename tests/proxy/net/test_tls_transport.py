@@ -1,0 +1,345 @@
+"""What TLS adds to the relay: its own ends, its handshake, and those at the wrong door."""
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import uvloop
+
+from proxy.connection.connection import Connection
+from proxy.net import read_buffer
+from proxy.net import relay as module
+from proxy.net import tls_transport as tls_module
+from proxy.net.read_buffer import BulkReader, ReadBuffer
+from proxy.net.tls_pace import RECORD
+from proxy.net.tls_sides import ClientTls
+from tests.proxy import relayed as harness
+from tests.proxy.frames_given import authenticate, bearer, fetch, handshake, produce, response
+from tests.proxy.net.test_relay import MEGABYTE, PLAIN, answer_slowly
+from tests.proxy.net.tls_conversation import Turns
+from tests.proxy.playbook import OAUTHBEARER
+from tests.proxy.relayed import SMALL_BUFFER, Relay, Secured, read_frame, relayed
+from tests.proxy.tls_given import AUTHORITY, BACK, BOTH, FRONT, TlsClient, client_context
+from tests.proxy.waiting import PATIENCE_SECONDS, turns, until
+
+
+@pytest.fixture(params=[FRONT, BOTH], ids=["clients", "both"])
+def front(request: pytest.FixtureRequest) -> Iterator[Secured]:
+    harness.present[0] = request.param
+    yield request.param
+    harness.present[0] = Secured()
+
+
+async def logged_in(relay: Relay, context: ssl.SSLContext | None) -> TlsClient:
+    """Another client, which can end its sending: that of asyncio cannot."""
+    port = relay.writer.get_extra_info("peername")[1]
+    client = await TlsClient.connect(port, context or client_context(AUTHORITY))
+    client.write(handshake(1, OAUTHBEARER) + authenticate(2, bearer()))
+    await client.frame()
+    await client.frame()
+    return client
+
+
+@pytest.mark.parametrize("notify", [True, False])
+def test_a_half_closed_client_gets_its_answers(front: Secured, notify: bool) -> None:
+    """With a close_notify (RFC 8446 section 6.1), or with a bare FIN as Python's sockets do it."""
+
+    async def test(relay: Relay) -> None:
+        client = await logged_in(relay, front.client)
+        client.write(fetch(3) + fetch(4))
+        client.finish_sending(notify=notify)
+        assert await client.frame() == response(3, b"late")[4:]
+        assert await client.frame() == response(4, b"late")[4:]
+        assert await client.read() == b""
+        assert client.was_told_of_the_end
+        client.close()
+
+    play = relayed(answer_slowly, test, offer=PLAIN)
+    assert "closed client_closed" in play.take()
+
+
+def test_an_acks_0_request_before_a_close_arrives(front: Secured) -> None:
+    """Request, close_notify and FIN in one read, and no broker yet: nothing of it is lost."""
+    request = produce(3, acks=0, records=os.urandom(MEGABYTE))
+    arrived: list[bytes] = []
+    there = asyncio.Event()
+
+    async def broker(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.05)
+        arrived.append(await read_frame(reader))
+        there.set()
+
+    async def test(relay: Relay) -> None:
+        client = await logged_in(relay, front.client)
+        client.write(request)
+        client.finish_sending()
+        await client.read()
+        client.close()
+        await asyncio.wait_for(there.wait(), PATIENCE_SECONDS)
+
+    relayed(broker, test, offer=PLAIN, receive_buffer=SMALL_BUFFER)
+    assert arrived == [request[4:]]
+
+
+def test_bulk_is_read_another_way_and_ends_as_orderly(
+    front: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The socket's protocol is replaced at the first large read; FIN and answers as before."""
+    carried: list[object] = []
+
+    class Watched(BulkReader):
+        __slots__ = ()
+
+        def buffer_updated(self, nbytes: int) -> None:
+            carried.append(nbytes)
+            super().buffer_updated(nbytes)
+
+    monkeypatch.setattr(read_buffer, "BulkReader", Watched)
+    monkeypatch.setattr(tls_module, "BULK_READ", 2 * RECORD)
+    request = produce(3, records=os.urandom(3 * MEGABYTE))
+    arrived: list[bytes] = []
+
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        arrived.append(await read_frame(reader))
+        writer.write(response(3, b"late"))
+        await reader.read()
+
+    async def test(relay: Relay) -> None:
+        client = await logged_in(relay, front.client)
+        client.write(request)
+        client.finish_sending()
+        assert await client.frame() == response(3, b"late")[4:]
+        assert await client.read() == b""
+        assert client.was_told_of_the_end
+        client.close()
+
+    play = relayed(broker, test, offer=PLAIN)
+    assert "closed client_closed" in play.take()
+    assert arrived == [request[4:]]
+    assert carried
+
+
+def test_much_behind_the_last_bytes_of_a_handshake(
+    front: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the handshake and a long request in one read: the side meets it as bulk, for its
+    own way of carrying bulk is none for what is encrypted."""
+    monkeypatch.setattr(module, "BULK_READ", 2 * RECORD)
+    request = produce(3, records=os.urandom(8 * RECORD))
+    arrived: list[bytes] = []
+
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        arrived.append(await read_frame(reader))
+        writer.write(response(3, b"late"))
+        await reader.read()
+
+    async def test(relay: Relay) -> None:
+        port = relay.writer.get_extra_info("peername")[1]
+        assert front.client is not None
+        first = handshake(1, OAUTHBEARER) + authenticate(2, bearer()) + request
+        client = await TlsClient.connect(port, front.client, first=first)
+        await client.frame()
+        await client.frame()
+        assert await client.frame() == response(3, b"late")[4:]
+        client.close()
+
+    relayed(broker, test, offer=PLAIN)
+    assert arrived == [request[4:]]
+
+
+def test_a_request_written_byte_by_byte(front: Secured) -> None:
+    """A record for each byte, and records cut by packets."""
+
+    async def test(relay: Relay) -> None:
+        client = await logged_in(relay, front.client)
+        for byte in fetch(3):
+            client.write(bytes([byte]))
+            await asyncio.sleep(0)
+        assert await client.frame() == response(3, b"late")[4:]
+        client.close()
+
+    relayed(answer_slowly, test, offer=PLAIN)
+
+
+def test_handshake_split_at_every_byte(front: Secured) -> None:
+    async def test(relay: Relay) -> None:
+        port = relay.writer.get_extra_info("peername")[1]
+        assert front.client is not None
+        client = await TlsClient.connect(port, front.client, bytewise=True)
+        client.write(handshake(1, OAUTHBEARER))
+        await client.frame()
+        client.close()
+
+    relayed(answer_slowly, test, offer=PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [
+        (handshake(1, OAUTHBEARER), "KAFKA"),
+        (b"GET / HTTP/1.1\r\n\r\n", "HTTP"),
+        (b"\x80hello", "UNKNOWN"),
+        (b"\x16\x03\x01\x00\x05junk!", None),
+    ],
+)
+@pytest.mark.usefixtures("front")
+def test_what_is_no_tls_is_told_apart_and_closed(first: bytes, told: str | None) -> None:
+    async def test(relay: Relay) -> None:
+        port = relay.writer.get_extra_info("peername")[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(first)
+        assert len(await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)) < 10  # an alert at most
+        writer.close()
+        assert len(relay.shell.unwelcome) == 1
+        assert told is None or relay.shell.unwelcome == [told]
+
+    assert "closed tls_handshake_failed" in relayed(answer_slowly, test, offer=PLAIN).take()
+
+
+@pytest.mark.usefixtures("front")
+def test_a_stranger_is_a_connection_from_its_first_byte() -> None:
+    """So it is counted by max.connections, and timed, before its handshake."""
+
+    async def test(relay: Relay) -> None:
+        port = relay.writer.get_extra_info("peername")[1]
+        before = len(relay.shell.clients)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"\x16\x03\x01")
+        await until(lambda: len(relay.shell.clients) == before + 1)
+        await turns()  # what it sent is read
+        (stranger,) = (
+            one
+            for one in relay.shell.clients
+            if one.connection is not None
+            and one.connection.next_deadline() is not None
+            and one.connection.session.state.__class__.__name__ == "AwaitHandshake"
+        )
+        assert stranger.connection is not None
+        deadline = stranger.connection.next_deadline()
+        stranger.tell(lambda connection, _: connection.timer(deadline or 0.0))
+        assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
+        writer.close()
+
+    play = relayed(answer_slowly, test, offer=PLAIN)
+    assert "closed authentication_timeout" in play.take()
+
+
+def test_bytes_that_are_not_genuine_end_the_connection(front: Secured) -> None:
+    async def test(relay: Relay) -> None:
+        client = await logged_in(relay, front.client)
+        client.write_raw(b"\x17\x03\x03\x00\x20" + bytes(32))
+        client.write(fetch(3))
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError, ssl.SSLError)):
+            await client.frame()
+        client.close()
+
+    relayed(answer_slowly, test, offer=PLAIN)
+
+
+def test_tls_where_there_is_none_is_told() -> None:
+    """A client with the wrong security.protocol: the log says so, once it is closed."""
+
+    async def test(relay: Relay) -> None:
+        port = relay.writer.get_extra_info("peername")[1]
+        with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+            await TlsClient.connect(port, client_context(AUTHORITY))
+        assert relay.shell.met == ["127.0.0.1"]
+
+    relayed(answer_slowly, test, offer=PLAIN, secured=BACK)
+
+
+def test_a_broker_that_speaks_no_tls_is_a_broker_that_cannot_be_reached() -> None:
+    """It closes when it meets a handshake: whoever dials learns of it, and nobody is told more."""
+
+    async def run() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(4)
+            writer.close()
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            loop = asyncio.get_running_loop()
+            connected = loop.create_future()
+            # A side that would be told anything fails here: there is none.
+            nobody: Any = None
+            await loop.create_connection(
+                lambda: ClientTls(
+                    nobody, ReadBuffer(), Turns().wait, context, "localhost", connected
+                ),
+                *server.sockets[0].getsockname(),
+            )
+            with pytest.raises(ConnectionResetError, match="does it speak TLS"):
+                await asyncio.wait_for(connected, PATIENCE_SECONDS)
+
+    context = client_context(AUTHORITY)
+    uvloop.run(run())
+
+
+def test_no_context_of_a_worker_is_shared_by_two_sides() -> None:
+    """A frame of the client's is never decrypted into what the broker's side still has to send."""
+    body = os.urandom(3 * MEGABYTE)
+
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            content = await read_frame(reader)
+            writer.write(response(struct.unpack_from(">i", content, 4)[0], body))
+            await writer.drain()
+
+    async def test(relay: Relay) -> None:
+        for number in range(3, 6):
+            relay.writer.write(produce(number, records=body))
+            assert (await relay.frame())[4:] == body
+
+    relayed(broker, test, offer=PLAIN, receive_buffer=SMALL_BUFFER * 4)
+
+
+def test_linger_holds_for_what_is_encrypted(
+    front: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer that says close_notify and does not read may not keep its connection."""
+    monkeypatch.setattr(module, "LINGER", 0.1)
+
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_frame(reader)
+        writer.write(response(3, b"r" * 20 * MEGABYTE))
+        await asyncio.Event().wait()
+
+    async def test(relay: Relay) -> None:
+        known = set(relay.shell.clients)
+        client = await logged_in(relay, front.client)
+        client.pause()
+        client.write(fetch(3))
+        (side,) = relay.shell.clients - known
+        transport = side._transport
+        assert transport is not None
+        await until(lambda: transport.get_write_buffer_size() > 0)
+        client.finish_sending()
+        side.tell(Connection.cut_short)
+        assert side in relay.shell.clients
+        await until(lambda: side not in relay.shell.clients)
+        client.close()
+
+    relayed(broker, test, offer=PLAIN, receive_buffer=SMALL_BUFFER)
+
+
+@pytest.mark.usefixtures("front")
+def test_nothing_of_a_handshake_is_logged_by_asyncio(caplog: pytest.LogCaptureFixture) -> None:
+    """Strangers do not fill the log, whatever they send."""
+
+    async def test(relay: Relay) -> None:
+        port = relay.writer.get_extra_info("peername")[1]
+        for first in (b"\x16\x03\x01", b"", b"\x16\x03\x01\x00\x05junk!"):
+            sock = socket.create_connection(("127.0.0.1", port))
+            sock.sendall(first)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.close()
+        await turns()
+
+    with caplog.at_level(logging.DEBUG):
+        relayed(answer_slowly, test, offer=PLAIN)
+    assert [one for one in caplog.records if one.levelno > logging.DEBUG] == []

@@ -1,0 +1,149 @@
+import json
+
+import pytest
+
+from proxy.ops.status import snapshot as pictures
+from proxy.ops.status.incidents import IncidentCounts
+from proxy.ops.status.json_document import document
+from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts
+from proxy.ops.status.snapshot import Group, Picture, WorkerFacts
+from tests.proxy.status_given import ABOUT, NOW_MS, busy, incident, listener, picture, session
+
+
+def groups(taken: Picture) -> list[Group]:
+    return [pictures.summed_up(crowd) for crowd in pictures.by_principal(taken)]
+
+
+def test_sessions_of_a_principal_are_summed_up() -> None:
+    (alice,) = groups(
+        picture(
+            session(1, lifetime_left_s=10.0, client_software_version="1", reauthentications=3),
+            session(2, lifetime_left_s=-5.0, told_of_lifetime=False),
+            session(3, lifetime_left_s=None, mechanism="SCRAM-SHA-256"),
+            session(4, lifetime_left_s=100.0, client_id=None, client_software_name=None),
+        )
+    )
+    assert alice.principal == "User:alice"
+    assert (alice.counts.sessions, alice.counts.expired, alice.counts.endless) == (4, 1, 1)
+    assert alice.counts.cannot_reauthenticate == 1
+    assert alice.counts.reauthentications == 9
+    assert (alice.lifetime_left_min_s, alice.lifetime_left_median_s) == (-5.0, 10.0)
+    assert alice.mechanisms.names == {"OAUTHBEARER": 3, "SCRAM-SHA-256": 1}
+    assert alice.clients.names == {"librdkafka 2.6.1": 2, "librdkafka 1": 1, "2.6.1": 1}
+    assert alice.client_ids.names == {"app-1": 3}
+    assert alice.carried.requests == 4_000
+
+
+def test_sessions_without_an_end_have_no_least() -> None:
+    (alice,) = groups(picture(session(lifetime_left_s=None)))
+    assert alice.lifetime_left_min_s is alice.lifetime_left_median_s is None
+
+
+def test_of_many_names_the_most_frequent_are_named() -> None:
+    crowd = [session(number, client_id=f"c{number % 7}") for number in range(30)]
+    (alice,) = groups(picture(*crowd))
+    assert alice.client_ids.names == {"c0": 5, "c1": 5, "c2": 4}
+    assert alice.client_ids.more == 4
+
+
+def test_recent_trouble_comes_first_then_size() -> None:
+    def tallies(last_ms: int) -> dict[str, IncidentCounts]:
+        return {"denied": IncidentCounts(1, last_ms)}
+
+    taken = picture(
+        session(1, principal="User:small"),
+        *(session(number, principal="User:large") for number in range(9)),
+        session(2, principal="User:yesterday"),
+        session(3, principal="User:now"),
+        session(4, principal=None),
+        worker0=WorkerFacts(
+            principals={
+                "User:now": tallies(NOW_MS - 1_000),
+                "User:yesterday": tallies(NOW_MS - 86_400_000),
+                "User:gone": tallies(NOW_MS),
+            }
+        ),
+    )
+    names = [crowd.principal for crowd in pictures.by_principal(taken)]
+    assert names == ["User:now", "User:large", None, "User:small", "User:yesterday"]
+
+
+def test_what_workers_told_is_added_up() -> None:
+    failed = {"failed": IncidentCounts(2, 5), "denied": IncidentCounts(1, 9)}
+    taken = picture(
+        session(),
+        worker0=WorkerFacts(
+            listeners=[listener()],
+            principals={"User:alice": failed},
+            incidents=[incident(last_ms=1)],
+        ),
+        worker1=WorkerFacts(
+            listeners=[listener(connections=4)],
+            principals={"User:alice": {"failed": IncidentCounts(3, 7)}},
+            incidents=[incident(last_ms=2), incident(last_ms=3, principal="User:bob")],
+        ),
+        worker2=WorkerFacts(reasons=["worker 2 does not answer"]),
+    )
+    (clients,) = pictures.listeners(taken)
+    assert (clients.connections, clients.max_connections) == (7, 10_000)
+    (alice,) = groups(taken)
+    assert alice.troubles == {"failed": IncidentCounts(5, 7), "denied": IncidentCounts(1, 9)}
+    assert [one.last_ms for one in pictures.incidents(taken)] == [3, 2, 1]
+    assert [one.last_ms for one in pictures.incidents(taken, "User:alice")] == [2, 1]
+    assert not taken.ready()
+
+
+@pytest.mark.parametrize(
+    ("selector", "found"),
+    [
+        (EVERY_SESSION, [1, 2, 3]),
+        (Selector(principal="User:alice"), [1, 2]),
+        (Selector(client_id="b"), [2, 3]),
+        (Selector(principal="User:alice", client_id="b"), [2]),
+        (Selector(connection_id="00c0ffee00c0ffee-3"), [3]),
+        (Selector(principal="User:alic"), []),
+        (Selector(principal=""), []),
+    ],
+)
+def test_sessions_are_chosen_by_all_that_is_given(selector: Selector, found: list[int]) -> None:
+    sessions = (
+        session(1, client_id="a"),
+        session(2, client_id="b"),
+        session(3, principal=None, client_id="b"),
+    )
+    chosen = picture(*sessions).of(selector).sessions
+    assert [int(one.connection_id.rpartition("-")[2]) for one in chosen] == found
+    assert Selector.from_arguments(selector.arguments()) == selector
+
+
+@pytest.mark.parametrize("arguments", [{"host": "x"}, {"principal": 7}, {"client_id": ["x"]}])
+def test_what_is_no_selection_is_refused(arguments: dict[str, object]) -> None:
+    """A misspelt key must not kill everybody."""
+    with pytest.raises(ValueError, match="not a selection"):
+        Selector.from_arguments(arguments)
+
+
+def test_a_row_survives_the_journey() -> None:
+    one = session(lifetime_left_s=None)
+    assert SessionFacts._make(json.loads(json.dumps(one))) == one
+    worker = WorkerFacts(
+        listeners=[listener()],
+        incidents=[incident()],
+        principals={"User:a": {"failed": IncidentCounts(1, 2)}},
+    )
+    told = {
+        "reasons": [],
+        "listeners": [listener()],
+        "incidents": [incident()],
+        "principals": {"User:a": {"failed": IncidentCounts(1, 2)}},
+    }
+    assert WorkerFacts.from_json(json.loads(json.dumps(told))) == worker
+
+
+def test_the_document_is_cut_and_says_so() -> None:
+    answer = document(busy(500, 50), EVERY_SESSION, ABOUT, limit=10)
+    assert len(answer["principals"]) == len(answer["sessions"]) == 10
+    assert answer["sessions_more"] == 490
+    assert answer["counts"]["sessions"] == 500
+    assert answer["principals"][0]["troubles"]["denied"] == {"times": 42, "last_ms": NOW_MS - 5_000}
+    assert json.loads(json.dumps(answer)) == answer

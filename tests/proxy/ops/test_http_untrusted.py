@@ -1,0 +1,243 @@
+"""The HTTP port and whoever reaches it: other hosts, garbage, held connections."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+from aiohttp import ClientSession
+
+from proxy.net.sockets import listen
+from proxy.ops.http import (
+    CLOSE_SECONDS,
+    MAX_HEADER_BYTES,
+    make_app,
+    names_no_other_host,
+    start_http,
+)
+from proxy.ops.status.service import StatusPage
+from tests.proxy.ops.http_given import Workers
+from tests.proxy.status_given import ABOUT
+
+
+@asynccontextmanager
+async def served(address: str = "127.0.0.1", **settings: int) -> AsyncIterator[int]:
+    """The port of a server as the proxy starts it."""
+    workers = Workers()
+    app = make_app(workers.snapshots, workers.readiness, workers.hung, StatusPage(workers, ABOUT))
+    listening = listen(address, 0)
+    port: int = listening.getsockname()[1]
+    server = await start_http(app, listening, **settings)
+    try:
+        yield port
+    finally:
+        await server.close()
+
+
+async def close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+@pytest.mark.parametrize(
+    ("host", "answered"),
+    [
+        ("127.0.0.1", True),
+        ("127.0.0.1:9404", True),
+        ("127.0.0.1:", True),
+        ("192.0.2.7:9404", True),
+        ("[::1]:9404", True),
+        ("[::1]", True),
+        ("localhost", True),
+        ("LocalHost:9404", True),
+        ("localhost.:9404", True),
+        ("attacker.example", False),
+        ("attacker.example:9404", False),
+        ("localhost.attacker.example", False),
+        ("127.0.0.1.attacker.example:9404", False),
+        ("attacker.localhost", False),
+        ("127.0.0.1@attacker.example", False),
+        ("attacker.example@127.0.0.1", False),
+        ("localhost, attacker.example", False),
+        ("[attacker.example]", False),
+        ("[::1]attacker.example", False),
+        ("[::1%25attacker]", False),
+        ("[127.0.0.1]", False),
+        ("[::1", False),
+        ("::1", False),
+        ("127.1", False),
+        ("127.0.0.01", False),
+        ("localhost..", False),
+        ("localhost:94:04", False),
+        ("localhost:http", False),
+        ("localho\u017ft", False),  # a long s, which is an s in capitals
+        ("\u0661.0.0.1", False),
+        ("", False),
+    ],
+)
+def test_only_an_address_or_localhost_is_no_other_host(host: str, answered: bool) -> None:
+    assert names_no_other_host(host) is answered
+
+
+async def answer_to(port: int, sent: bytes) -> bytes:
+    """The whole answer to what is sent."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(sent)
+    answer = await reader.read()
+    await close(writer)
+    return answer
+
+
+TELL_OF_USERS = ("/", "/sessions.json", "/metrics", "/sessions%2Ejson", "/?principal=User:alice")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        *(f"GET {path} HTTP/1.1\r\nHost: attacker.example" for path in TELL_OF_USERS),
+        "HEAD / HTTP/1.1\r\nHost: attacker.example",
+        "GET / HTTP/1.1\r\nHost: attacker.example:9404\r\nX-Forwarded-Host: localhost",
+        "GET / HTTP/1.1\r\nhost: a@localhost",
+        "GET / HTTP/1.1\r\nHost:",
+        "GET / HTTP/1.0",
+    ],
+)
+def test_a_page_elsewhere_reads_nothing_of_users_on_a_loopback_address(
+    sent: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A browser on this machine would: a site may have its own name resolve to 127.0.0.1."""
+
+    async def run() -> None:
+        async with served() as port:
+            answer = await answer_to(port, f"{sent}\r\nConnection: close\r\n\r\n".encode())
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert b" 403 " in head.splitlines()[0]
+            assert body in (b"", b"only an IP address or localhost is answered here\n")
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(run())
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("hosts", ["", "Host: localhost\r\nHost: attacker.example\r\n"])
+def test_no_host_and_two_hosts_are_no_request(hosts: str) -> None:
+    async def run() -> None:
+        async with served() as port:
+            sent = f"GET / HTTP/1.1\r\n{hosts}Connection: close\r\n\r\n"
+            assert b" 400 " in (await answer_to(port, sent.encode())).splitlines()[0]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("address", "path", "host"),
+    [
+        ("127.0.0.1", "/healthz", "proxy.example"),
+        ("127.0.0.1", "/readyz", "proxy.example"),
+        *(("127.0.0.1", path, "localhost") for path in TELL_OF_USERS),
+        *(("0.0.0.0", path, "proxy.example") for path in TELL_OF_USERS),  # noqa: S104
+    ],
+)
+def test_others_are_answered_as_ever(address: str, path: str, host: str) -> None:
+    """A probe asks by any name; on other addresses the network decides who reaches the port."""
+
+    async def run() -> None:
+        async with served(address) as port:
+            sent = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+            assert b" 200 " in (await answer_to(port, sent.encode())).splitlines()[0]
+
+    asyncio.run(run())
+
+
+def test_oversize_headers_are_refused() -> None:
+    async def run() -> None:
+        async with served() as port, ClientSession(f"http://127.0.0.1:{port}") as session:
+            response = await session.get("/healthz", headers={"X": "y" * (2 * MAX_HEADER_BYTES)})
+            assert response.status == 400
+            response = await session.get("/healthz")
+            assert response.status == 200
+            assert "Server" not in response.headers
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\0y\r\n\r\n",
+        b"GET /" + b"a" * 2 * MAX_HEADER_BYTES + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n\xff\xff",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n\x16\x03\x01\x02\x00\r\n\r\n",
+        b"\xff" * 100 + b"\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nno size\r\n\r\n",
+    ],
+    ids=["NUL", "long", "upgraded", "pipelined", "garbage", "chunked"],
+)
+def test_what_is_not_http_is_not_logged(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """A traceback for each, with the bytes in it, would fill the disk for whoever asks for it."""
+
+    async def run() -> None:
+        async with served() as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            assert b" 400 " in await reader.read()
+            await close(writer)
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(run())
+    assert caplog.records == []
+
+
+def test_who_holds_connections_without_asking_keeps_nobody_out() -> None:
+    """The kubelet restarts what does not answer it: the data path, too."""
+
+    async def run() -> None:
+        async with served(max_connections=4) as port:
+            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+            for _, writer in held:
+                writer.write(b"GET /hea")
+            async with ClientSession(f"http://127.0.0.1:{port}") as session:
+                assert (await session.get("/healthz")).status == 200
+                lost = [reader.read() for reader, _ in held[:16]]
+                await asyncio.wait_for(asyncio.gather(*lost, return_exceptions=True), 60)
+            for _, writer in held:
+                await close(writer)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd"])
+def test_a_body_is_not_unpacked(encoding: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It is not read; that it is not what it says to be, would be a traceback for each."""
+
+    async def run() -> None:
+        async with served() as port:
+            sent = (
+                "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                f"Content-Encoding: {encoding}\r\nContent-Length: 4\r\n\r\nabcd"
+            )
+            assert b" 200 " in (await answer_to(port, sent.encode())).splitlines()[0]
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(run())
+    assert caplog.records == []
+
+
+def test_who_does_not_read_does_not_hold_up_the_end() -> None:
+    """The proxy would be killed for it, half a minute later."""
+    asked = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200_000
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            client.setblocking(False)
+            async with asyncio.timeout(10 * CLOSE_SECONDS), served() as port:
+                await loop.sock_connect(client, ("127.0.0.1", port))
+                with suppress(TimeoutError):  # until there are more answers than buffers take
+                    await asyncio.wait_for(loop.sock_sendall(client, asked), CLOSE_SECONDS)
+
+    asyncio.run(run())

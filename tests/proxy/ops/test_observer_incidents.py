@@ -1,0 +1,192 @@
+"""Which occurrences are worth showing to people, and in which words."""
+
+from dataclasses import replace
+
+import pytest
+
+from metrics import registry
+from metrics.event_rate_limit import UnauthenticatedEventLimit
+from metrics.history import Cadence, Timeline
+from metrics.tally import Tally
+from proxy.acl.authorizer import Denial
+from proxy.acl.denial_log import DenialNotice
+from proxy.acl.model import Operation, ResourceType
+from proxy.connection.commands import CloseReason
+from proxy.ops.observer import SessionObserver
+from proxy.ops.status.incidents import CLOSES, Incident
+from proxy.wire.apis import PRODUCE
+from sasl.mechanism import FailureReason
+from sasl.states import Authenticated, Enforcement, Failed
+from tests.proxy.playbook import Play
+from tests.support.events import read
+from tests.support.sasl import NOW, WALL
+
+WALL_MS = int(WALL * 1000)
+REFUSED = Failed(
+    reason=FailureReason.BAD_CREDENTIALS,
+    mechanism="SCRAM-SHA-256",
+    handshake_version=1,
+    previous=None,
+)
+DENIAL = Denial(
+    principal="User:alice",
+    host="192.0.2.1",
+    operation=Operation.WRITE,
+    resource_type=ResourceType.TOPIC,
+    name="orders",
+    would_be=False,
+    rule=None,
+)
+
+
+def session(enforcement: Enforcement, principal: str = "User:alice") -> Authenticated:
+    return Authenticated(
+        principal=principal,
+        mechanism="SCRAM-SHA-256",
+        handshake_version=1,
+        authenticate_version=2,
+        enforcement=enforcement,
+        authenticated_at=NOW,
+        latency=0.01,
+        session_lifetime_ms=60_000,
+        credential_lifetime_ms=None,
+        deadline=NOW + 60,
+        reauthentications=0,
+    )
+
+
+class Observed:
+    """A connection, and what its observer tells of it."""
+
+    def __init__(
+        self, event_limit: UnauthenticatedEventLimit | None = None, tally: Tally | None = None
+    ) -> None:
+        self.lines: list[str] = []
+        self.noted: list[Incident] = []
+        self.connection = Play().connection
+        self.observer = SessionObserver(
+            proxy_id="proxy",
+            worker=0,
+            listener="clients",
+            enforcement=lambda: Enforcement.ENFORCE,
+            timeline=Timeline(wall=WALL, now=NOW),
+            cadence=Cadence(),
+            tally=tally or Tally(run="r"),
+            event_limit=event_limit or UnauthenticatedEventLimit(workers=1),
+            emit=self.lines.append,
+            note=self.noted.append,
+            upstream_failed=lambda _broker, _problem, _words: None,
+        )
+        self.observer.opened(self.connection, NOW)
+
+    def log_in(self, as_whom: Authenticated) -> None:
+        self.observer.authenticated(self.connection, as_whom, NOW)
+
+    def only(self) -> Incident:
+        (one,) = self.noted
+        return one
+
+
+def test_a_failed_login() -> None:
+    seen = Observed()
+    seen.observer.authentication_failed(seen.connection, REFUSED, NOW + 1)
+    assert seen.only() == Incident(
+        kind="failed",
+        what="bad_credentials",
+        listener="clients",
+        principal=None,
+        client_id=None,
+        client_host=seen.connection.peer_host,
+        mechanism="SCRAM-SHA-256",
+        times=1,
+        first_ms=WALL_MS + 1_000,
+        last_ms=WALL_MS + 1_000,
+    )
+
+
+@pytest.mark.parametrize(
+    ("enforcement", "kind"),
+    [(Enforcement.ENFORCE, "expired-killed"), (Enforcement.PROBE, "would-be-killed")],
+)
+@pytest.mark.parametrize(("api_key", "what"), [(PRODUCE, "Produce"), (999, "API 999")])
+def test_an_expired_session_that_is_used(
+    enforcement: Enforcement, kind: str, api_key: int, what: str
+) -> None:
+    seen = Observed()
+    seen.log_in(session(enforcement))
+    for _ in range(2 if enforcement is Enforcement.PROBE else 1):
+        seen.observer.expired(seen.connection, session(enforcement), api_key, NOW + 61)
+    one = seen.only()  # in `probe` too: what is told once is shown once
+    assert (one.kind, one.what, one.principal) == (kind, what, "User:alice")
+
+
+@pytest.mark.parametrize(("would_be", "kind"), [(False, "denied"), (True, "would-be-denied")])
+def test_a_denial(would_be: bool, kind: str) -> None:
+    seen = Observed()
+    seen.log_in(session(Enforcement.ENFORCE))
+    notice = DenialNotice(denial=replace(DENIAL, would_be=would_be), count=3)
+    seen.observer.denied(seen.connection, notice, NOW + 1)
+    one = seen.only()
+    assert (one.kind, one.what, one.times) == (kind, "WRITE on TOPIC orders", 3)
+
+
+@pytest.mark.parametrize("reason", CloseReason)
+def test_an_end_unless_it_is_usual_or_told_otherwise(reason: CloseReason) -> None:
+    """Once: the summary row of the same end says nothing new."""
+    seen = Observed()
+    seen.log_in(session(Enforcement.ENFORCE))
+    seen.observer.closed(seen.connection, reason, NOW + 1)
+    assert [one.what for one in seen.noted] == [str(reason)] * (str(reason) in CLOSES)
+
+
+def test_what_goes_well_is_none() -> None:
+    seen = Observed()
+    seen.log_in(session(Enforcement.ENFORCE))
+    seen.observer.sweep(seen.connection, NOW + 10_000)
+    assert [read(line).kind for line in seen.lines] == ["authenticated", "checkpoint", "summary"]
+    assert seen.noted == []
+
+
+def test_long_names_are_cut() -> None:
+    """A token's subject may have half a megabyte."""
+    seen = Observed()
+    seen.connection.client_id = "y" * 30_000
+    seen.log_in(session(Enforcement.ENFORCE, principal="User:" + "x" * 500_000))
+    seen.observer.expired(seen.connection, session(Enforcement.ENFORCE), PRODUCE, NOW + 61)
+    one = seen.only()
+    assert one.principal is not None
+    assert one.client_id is not None
+    assert len(one.principal) == len(one.client_id) == 256
+
+
+def test_failed_logins_beyond_the_logs_room_for_strangers_are_counted_and_shown() -> None:
+    """Nobody can push others' events out of the log, nor hide a failure among many."""
+    event_limit, tally, written = UnauthenticatedEventLimit(workers=1), Tally(run="r"), 0
+    for _ in range(5_000):
+        seen = Observed(event_limit, tally)
+        seen.observer.authentication_failed(seen.connection, REFUSED, NOW + 1)
+        seen.observer.closed(seen.connection, CloseReason.AUTHENTICATION_FAILED, NOW + 1)
+        assert [read(line).sequence for line in seen.lines] in ([0, 1], [])
+        assert len(seen.noted) == 1, "on the status page"
+        written += len(seen.lines)
+    assert 0 < written < 5_000
+    assert event_limit.dropped == 2 * 5_000 - written
+    failures = tally.snapshot().values[registry.AUTHENTICATION_FAILURES.name]
+    assert failures == {("clients", "SCRAM-SHA-256", "bad_credentials"): 5_000}
+
+
+def test_a_client_that_was_known_is_told_of_however_many_strangers_there_are() -> None:
+    """Its failed re-authentication and its end, and the login of one that comes then."""
+    event_limit = UnauthenticatedEventLimit(workers=1)
+    for _ in range(5_000):
+        other = Observed(event_limit)
+        other.observer.authentication_failed(other.connection, REFUSED, NOW)
+    assert event_limit.dropped
+    seen = Observed(event_limit)
+    as_alice = session(Enforcement.ENFORCE)
+    seen.log_in(as_alice)
+    again = replace(REFUSED, previous=as_alice)
+    seen.observer.authentication_failed(seen.connection, again, NOW + 1)
+    seen.observer.closed(seen.connection, CloseReason.AUTHENTICATION_FAILED, NOW + 1)
+    kinds = [read(line).kind for line in seen.lines]
+    assert kinds == ["authenticated", "failed", "closed", "summary"]

@@ -1,0 +1,63 @@
+"""What is told of a client without SASL: that it is connected, and what it is denied."""
+
+from metrics import registry
+from metrics.event_rate_limit import UnauthenticatedEventLimit
+from metrics.history import Cadence, Timeline
+from metrics.tally import Tally
+from proxy.acl.authorizer import Denial
+from proxy.acl.denial_log import DenialNotice
+from proxy.acl.model import Operation, ResourceType
+from proxy.connection.commands import CloseReason
+from proxy.ops.observer import SessionObserver
+from proxy.ops.status.incidents import Incident
+from sasl.states import Enforcement
+from tests.proxy.playbook import Play
+from tests.support.events import read
+from tests.support.sasl import NOW
+
+ALICE = "User:CN=alice"
+
+
+def test_no_metric_of_kip_368_counts_it_and_no_event_but_a_denial_tells_of_it() -> None:
+    told: list[str] = []
+    noted: list[Incident] = []
+    tally = Tally(run="r")
+    observer = SessionObserver(
+        proxy_id="proxy",
+        worker=0,
+        listener="clients",
+        enforcement=lambda: Enforcement.OBSERVE,
+        timeline=Timeline(wall=NOW, now=NOW),
+        cadence=Cadence(),
+        tally=tally,
+        event_limit=UnauthenticatedEventLimit(workers=1),
+        emit=told.append,
+        note=noted.append,
+        upstream_failed=lambda _broker, _problem, _words: None,
+    )
+    play = Play()
+    observer.opened(play.connection, NOW)
+    play.tell(lambda connection, now: connection.dialogue.admit(ALICE, now))
+    observer.authenticated(play.connection, play.session, NOW)
+    denial = Denial(
+        principal=ALICE,
+        host="192.0.2.1",
+        operation=Operation.READ,
+        resource_type=ResourceType.TOPIC,
+        name="orders",
+        would_be=False,
+        rule=None,
+    )
+    observer.denied(play.connection, DenialNotice(denial=denial, count=1), NOW)
+    observer.sweep(play.connection, NOW + 100_000)
+    observer.closed(play.connection, CloseReason.CLIENT_CLOSED, NOW + 100_001)
+
+    (event,) = map(read, told)
+    assert (event.kind, event.principal) == ("denied", ALICE)
+    (incident,) = noted
+    assert (incident.kind, incident.principal) == ("denied", ALICE)
+    counters = tally.snapshot().values
+    assert {name for name, sets in counters.items() if any(sets.values())} == {
+        registry.CONNECTIONS_OPENED.name,
+        registry.CONNECTIONS_CLOSED.name,
+    }

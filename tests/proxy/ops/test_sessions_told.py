@@ -1,0 +1,266 @@
+"""What a worker tells of its sessions, and how it kills them, slice by slice."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from metrics.registry import SESSION_LIFETIME_LEFT, THROTTLED_CONNECTIONS
+from metrics.snapshot import Snapshot
+from proxy import config
+from proxy.errors import ProxyError
+from proxy.ops.sessions import KILL_SLICE, SLICE, SURVEY_SLICE, Sessions, facts_of
+from proxy.ops.status.session_facts import EVERY_SESSION, SessionFacts
+from proxy.ops.status.snapshot import WorkerFacts
+from sasl.states import Authenticated, Enforcement
+from tests.proxy.frames_given import (
+    api_versions,
+    authenticate,
+    bearer,
+    fetch,
+    handshake,
+    response,
+)
+from tests.proxy.playbook import OAUTHBEARER, Play
+from tests.support.sasl import NOW
+
+SETTINGS = config.Listener.model_validate(
+    {
+        "name": "clients",
+        "address": "127.0.0.1:9094",
+        "routing": "sidecar",
+        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
+    }
+)
+
+
+@dataclass
+class Door:
+    """A listener's state, as far as sessions go."""
+
+    clients: set[Play]
+    settings: config.Listener = SETTINGS
+    max_connections: int = 100
+    reasons: list[str] = field(default_factory=list)
+
+    def sessions(self) -> Sessions:
+        return Sessions(3, lambda: [self], lambda: self.reasons)
+
+
+def crowd(count: int) -> Door:
+    plays = {Play() for _ in range(count)}
+    for number, play in enumerate(plays):
+        play.connection.connection_id = f"c-{number}"
+    return Door(plays)
+
+
+def slices(door: Door, kind: str, **arguments: Any) -> list[list[SessionFacts]]:
+    return list(door.sessions().answer(kind, arguments))  # type: ignore[arg-type]
+
+
+def nothing(_: Play) -> None:
+    """Has just connected."""
+
+
+def began(play: Play) -> None:
+    play.client(handshake(1, OAUTHBEARER))
+
+
+def logged_in(play: Play) -> None:
+    play.client(api_versions(0, 3), handshake(1, OAUTHBEARER), authenticate(2, bearer()))
+
+
+def working(play: Play) -> None:
+    logged_in(play)
+    play.client(fetch(3))
+    play.broker(response(3, b"x" * 100))
+    play.now += 7
+
+
+def renewing(play: Play) -> None:
+    logged_in(play)
+    play.now += 60
+    play.client(handshake(4, OAUTHBEARER))
+
+
+def overdue(play: Play) -> None:
+    logged_in(play)
+    play.now += 400
+
+
+def refused(play: Play) -> None:
+    play.client(handshake(1, OAUTHBEARER), authenticate(2, b"n,,\1nonsense\1\1"))
+
+
+def unaware(play: Play) -> None:
+    play.client(handshake(1, OAUTHBEARER), authenticate(2, bearer(), version=0))
+
+
+def without_sasl(play: Play) -> None:
+    play.tell(lambda connection, now: connection.dialogue.admit("User:CN=alice", now))
+
+
+@pytest.mark.parametrize(
+    ("doing", "told"),
+    [
+        (nothing, {"state": "connected", "principal": None, "told_of_lifetime": None}),
+        (began, {"state": "authenticating", "mechanism": "OAUTHBEARER", "principal": None}),
+        (
+            logged_in,
+            {
+                "state": "authenticated",
+                "principal": "User:alice",
+                "enforcement": "enforce",
+                "client_software_name": "java",
+                "client_software_version": "4.1.0",
+                "client_id": "app",
+                "told_of_lifetime": True,
+                "session_lifetime_ms": 300_000,
+                "lifetime_left_s": 300.0,
+                "requests": 0,
+                "idle_s": None,
+                "throttle_left_s": None,
+            },
+        ),
+        (working, {"requests": 1, "idle_s": 7.0, "lifetime_left_s": 293.0, "connected_s": 7.0}),
+        (
+            renewing,
+            {"state": "re-authenticating", "principal": "User:alice", "lifetime_left_s": 240.0},
+        ),
+        (overdue, {"state": "authenticated", "lifetime_left_s": -100.0}),
+        (unaware, {"told_of_lifetime": False, "reauthentications": 0}),
+        (
+            without_sasl,
+            {
+                "state": "authenticated",
+                "principal": "User:CN=alice",
+                "mechanism": None,
+                "enforcement": "observe",
+                "told_of_lifetime": None,
+                "session_lifetime_ms": 0,
+                "lifetime_left_s": None,
+            },
+        ),
+    ],
+)
+def test_facts_of_a_connection(doing: Callable[[Play], None], told: dict[str, object]) -> None:
+    play = Play()
+    doing(play)
+    facts = facts_of(play.connection, 3, play.now)._asdict()
+    assert {key: facts[key] for key in told} == told
+    assert facts["worker"] == 3
+
+
+def test_a_session_in_observe_has_no_end() -> None:
+    play = Play(enforcement=Enforcement.OBSERVE)
+    logged_in(play)
+    facts = facts_of(play.connection, 0, NOW)
+    assert (facts.session_lifetime_ms, facts.lifetime_left_s) == (0, None)
+    assert facts.enforcement == "observe"
+
+
+def test_a_refused_connection_that_is_closed_is_not_told() -> None:
+    door = crowd(1)
+    (play,) = door.clients
+    refused(play)
+    play.tell(lambda connection, now: connection.client_closed(now))
+    assert slices(door, "sessions") == [[]]
+
+
+def test_names_are_cut() -> None:
+    """A worker does not tell half a megabyte for a session."""
+    play = Play()
+    play.connection.client_id = "x" * 30_000
+    client_id = facts_of(play.connection, 0, NOW).client_id
+    assert client_id is not None
+    assert len(client_id) == 256
+
+
+def test_no_turn_of_the_loop_tells_of_many() -> None:
+    told = slices(crowd(2 * SLICE + 7), "sessions")
+    assert [len(some) for some in told] == [SLICE, SLICE, 7]
+
+
+def test_clients_may_come_and_go_between_slices() -> None:
+    door = crowd(SLICE + 5)
+    telling = door.sessions().facts(EVERY_SESSION)
+    assert len(next(telling)) == SLICE
+    gone = next(iter(door.clients))
+    gone.tell(lambda connection, now: connection.client_closed(now))
+    door.clients.clear()
+    door.clients.add(Play())
+    assert len(next(telling)) in (4, 5)
+    assert next(telling, None) is None
+
+
+def test_those_that_are_meant_are_killed_and_told() -> None:
+    door = crowd(2 * KILL_SLICE + 1)
+    alices = list(door.clients)[:3]
+    for play in alices:
+        logged_in(play)
+        play.take()
+    killed = slices(door, "kill", principal="User:alice")
+    assert len(killed) == 3, "in slices"
+    ids = {one.connection_id for some in killed for one in some}
+    assert ids == {play.connection.connection_id for play in alices}
+    for play in door.clients:
+        assert play.connection.closed is (play in alices)
+    assert [play.take() for play in alices] == [["closed killed", "close"]] * 3
+    assert slices(door, "kill", principal="User:alice") == [[], [], []]
+
+
+def test_whoever_renews_is_killed_too() -> None:
+    door = crowd(1)
+    (play,) = door.clients
+    renewing(play)
+    assert len(slices(door, "kill", principal="User:alice")[0]) == 1
+    assert play.connection.closed
+
+
+def test_killing_everybody_needs_to_be_meant() -> None:
+    with pytest.raises(ProxyError, match="which sessions"):
+        slices(crowd(1), "kill")
+
+
+def test_the_rest_of_the_facts() -> None:
+    door = crowd(2)
+    door.reasons.append("draining")
+    status = WorkerFacts.from_json(door.sessions().status())
+    assert status.reasons == ["draining"]
+    (listener,) = status.listeners
+    assert (listener["name"], listener["enforcement"], listener["connections"]) == (
+        "clients",
+        "enforce",
+        2,
+    )
+
+
+def test_another_question_is_refused() -> None:
+    with pytest.raises(ProxyError, match="no such question: dance"):
+        slices(crowd(1), "dance")
+
+
+def test_a_scrape_counts_slice_by_slice() -> None:
+    """Whoever is gone, or has no lifetime, is not counted."""
+    door = crowd(SURVEY_SLICE + 3)
+    for play in list(door.clients)[:5]:
+        logged_in(play)
+    gone = next(
+        play for play in door.clients if isinstance(play.connection.session.state, Authenticated)
+    )
+    gone.tell(lambda connection, now: connection.client_closed(now))
+    snapshot = Snapshot()
+    assert len(list(door.sessions().survey(snapshot))) == 2
+    name = SETTINGS.name
+    assert snapshot.values[THROTTLED_CONNECTIONS.name] == {(name,): 0}
+    (((listener, _), lifetimes),) = snapshot.histograms[SESSION_LIFETIME_LEFT.name].items()
+    assert (listener, sum(lifetimes.counts)) == (name, 4)
+
+
+def test_a_scrape_of_nobody() -> None:
+    """The gauge is there, at 0: what is missing cannot be alerted on."""
+    snapshot = Snapshot()
+    assert list(Door(set()).sessions().survey(snapshot)) == []
+    assert snapshot.values == {THROTTLED_CONNECTIONS.name: {(SETTINGS.name,): 0}}
+    assert snapshot.histograms == {}

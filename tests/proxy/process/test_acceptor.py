@@ -1,0 +1,135 @@
+"""How connections come to workers: evenly, to none that hangs, and whoever of them dies."""
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.processes import is_stopped
+from tests.proxy.serving import PATIENCE_SECONDS, Serving, alive, eventually
+
+TRIALS = 20
+CONNECTIONS = 16
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    one = Serving(tmp_path, workers=2)
+    yield one
+    one.stop()
+
+
+def stop(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: is_stopped(pid), "it stands still")
+
+
+def connected(serving: Serving) -> list[socket.socket]:
+    address = ("127.0.0.1", serving.port)
+    return [socket.create_connection(address, PATIENCE_SECONDS) for _ in range(CONNECTIONS)]
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_connections_are_spread_evenly(tmp_path: Path, workers: int) -> None:
+    """A user with sixteen connections has what all workers can give him."""
+    serving = Serving(tmp_path, workers)
+    try:
+        serving.start()
+        eventually(lambda: serving.workers_up() == [True] * workers, "workers answer")
+        pids = serving.children()[:workers]
+        for _ in range(TRIALS):
+            clients = connected(serving)
+            eventually(lambda: sum(serving.connections(pids)) == CONNECTIONS, "all are there")
+            counts = serving.connections(pids)
+            assert max(counts) <= CONNECTIONS // workers + 1, counts
+            for client in clients:
+                client.close()
+            eventually(lambda: not any(serving.connections(pids)), "all are gone")
+    finally:
+        serving.stop()
+
+
+def test_nobody_waits_for_a_worker_that_hangs(serving: Serving) -> None:
+    """What it was sent before that was noticed, it has not taken: another one does."""
+    serving.start()
+    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
+    hung = serving.children()[0]
+    stop(hung)
+    with ThreadPoolExecutor(10) as threads:
+        answers = list(threads.map(lambda _: serving.handshake_error(), range(10)))
+    assert answers == [0] * 10
+    assert is_stopped(hung), "they were answered before it was replaced"
+    assert {serving.handshake_error() for _ in range(10)} == {0}
+    assert is_stopped(hung), "neither were these sent to it"
+
+
+def test_nobody_waits_for_a_worker_that_died(serving: Serving) -> None:
+    serving.start()
+    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
+    stop(serving.children()[0])
+    clients = connected(serving)
+    os.kill(serving.children()[0], signal.SIGKILL)
+    try:
+        assert {serving.handshake_error() for _ in range(10)} == {0}
+    finally:
+        for client in clients:
+            client.close()
+    eventually(lambda: serving.workers_up() == [True, True], "it was started anew")
+    workers = [serving.children()[0], serving.children()[-1]]
+    eventually(lambda: not any(serving.connections(workers)), "nobody is there")
+    clients = connected(serving)
+    share = CONNECTIONS // 2
+    eventually(lambda: serving.connections(workers) == [share, share], "the new one has its share")
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_an_acceptor_is_replaced(serving: Serving, how: signal.Signals) -> None:
+    """Connections that it had sent on live on, and those that came meanwhile are accepted."""
+    serving.look_often()
+    serving.start()
+    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
+    workers = serving.children()[:2]
+    clients = connected(serving)
+    share = CONNECTIONS // 2
+    eventually(lambda: serving.connections(workers) == [share, share], "all are there")
+    acceptor = serving.children()[2]
+    os.kill(acceptor, how)
+    assert serving.handshake_error() == 0
+    assert not alive(acceptor)
+    assert "acceptor was ended by SIGKILL, starting it anew" in serving.log()
+    for client in clients:
+        client.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            client.recv(1)
+    clients += connected(serving)
+    share = CONNECTIONS
+    eventually(lambda: serving.connections(workers) == [share, share], "it goes on as before")
+    for client in clients:
+        client.close()
+
+
+def test_a_proxy_that_drains_accepts_nobody(serving: Serving) -> None:
+    """Neither do other processes of it, which would leave clients waiting."""
+    serving.start()
+    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
+    stop(serving.children()[3])  # the HTTP process, so that it takes its time
+    try:
+        serving.process.terminate()
+        eventually(lambda: is_refused(serving.port), "nobody listens")
+        assert serving.process.poll() is None
+    finally:
+        os.kill(serving.children()[-1], signal.SIGCONT)
+
+
+def is_refused(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS).close()
+    except ConnectionRefusedError:
+        return True
+    return False

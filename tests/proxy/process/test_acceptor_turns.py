@@ -1,0 +1,166 @@
+"""The acceptor turn by turn, in this process: ports of brokers, and what there is no room for."""
+
+import logging
+import os
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from proxy.child_process.heartbeats import Heartbeat
+from proxy.process.acceptor import Acceptor, Peer
+from proxy.worker.acceptor_link import OFFER, OWN, WITHDRAW, Entrance, Link
+
+GATE = Entrance(0, OWN)
+BROKER = Entrance(0, 7)
+
+
+class Stage:
+    """An acceptor, and workers who take what they are sent when the test says so."""
+
+    def __init__(self, workers: int, stack: ExitStack) -> None:
+        self._stack = stack
+        self.listening = stack.enter_context(listener())
+        self.links = [Link(1) for _ in range(workers)]
+        for link in self.links:
+            stack.enter_context(link.acceptor_end)
+            stack.enter_context(link.worker_end)
+        self.heartbeats = [Heartbeat() for _ in range(workers)]
+        lifeline, alive = os.pipe()
+        stack.callback(os.close, lifeline)
+        stack.callback(os.close, alive)
+        peers = [Peer(*one) for one in zip(self.links, self.heartbeats, strict=True)]
+        self.acceptor = Acceptor([self.listening], peers, lifeline)
+        for heartbeat in self.heartbeats:
+            heartbeat.begin()
+            heartbeat.beat()
+
+    def offer(self, entrance: Entrance, listening: socket.socket | None = None) -> None:
+        for link in self.links:
+            assert link.tell(OFFER, entrance, listening)
+
+    def connect(self, listening: socket.socket, count: int) -> None:
+        for _ in range(count):
+            self._stack.enter_context(socket.create_connection(listening.getsockname()))
+
+    def turn(self, times: int = 5) -> None:
+        for _ in range(times):
+            for heartbeat in self.heartbeats:
+                heartbeat.beat()
+            assert self.acceptor.turn(Heartbeat())
+
+    def taken(self, worker: int) -> list[Entrance]:
+        entrances = []
+        while (taken := self.links[worker].take()) is not None:
+            entrance, _, connection = taken
+            assert connection is not None
+            self._stack.enter_context(connection)
+            entrances.append(entrance)
+        return entrances
+
+
+def listener() -> socket.socket:
+    listening = socket.create_server(("127.0.0.1", 0), backlog=1000)
+    listening.setblocking(False)
+    return listening
+
+
+@pytest.fixture(autouse=True)
+def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.process.acceptor.BEAT_EVERY", 0.01)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def test_a_broker_s_port_is_its_own_entrance_until_its_broker_leaves(stack: ExitStack) -> None:
+    stage = Stage(2, stack)
+    with listener() as port:
+        stage.offer(BROKER, port)
+        stage.turn()
+        stage.connect(port, 4)
+        stage.turn()
+        assert [stage.taken(worker) for worker in (0, 1)] == [[BROKER] * 2] * 2
+        address = port.getsockname()
+        for link in stage.links:
+            assert link.tell(WITHDRAW, BROKER)
+        stage.turn()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address)
+
+
+def test_an_address_is_left_alone_until_somebody_serves_it(stack: ExitStack) -> None:
+    stage = Stage(1, stack)
+    stage.connect(stage.listening, 1)
+    stage.turn()
+    assert stage.taken(0) == []
+    stage.offer(GATE)
+    stage.turn()
+    assert stage.taken(0) == [GATE]
+
+
+def test_what_workers_do_not_take_stays_in_the_backlog(stack: ExitStack) -> None:
+    """From where whoever has time first can have it."""
+    stage = Stage(2, stack)
+    stage.offer(GATE)
+    stage.turn()
+    stage.connect(stage.listening, 600)
+    stage.turn(50)
+    sent = sum(link.sent[0] for link in stage.links)
+    assert sent < 400
+    first = len(stage.taken(0))
+    stage.turn(50)
+    assert sum(link.sent[0] for link in stage.links) > sent, "one who takes is sent more"
+    taken = first
+    for _ in range(20):
+        taken += len(stage.taken(0)) + len(stage.taken(1))
+        stage.turn(50)
+        if taken == 600:
+            break
+    assert taken == 600
+
+
+def test_without_file_descriptors_it_waits(
+    stack: ExitStack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And does not ask the kernel again and again for a connection that it cannot have."""
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setattr("proxy.process.acceptor.PAUSE", 0.1)
+    stage = Stage(1, stack)
+    stage.offer(GATE)
+    stage.turn()
+    stage.connect(stage.listening, 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        stage.turn(2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert stage.taken(0) == []
+    (record,) = caplog.records
+    assert record.getMessage() == "no connection can be accepted: Too many open files"
+    stage.turn(50)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        assert stage.links[0].take() == (GATE, 1, None), "a worker has none, either"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_the_next_one_goes_to_who_has_fewest(stack: ExitStack) -> None:
+    """Also when connections have ended, and whatever a worker that died left unsaid."""
+    stage = Stage(2, stack)
+    stage.offer(GATE)
+    stage.turn()
+    stage.connect(stage.listening, 4)
+    stage.turn()
+    assert [link.sent[0] for link in stage.links] == [2, 2]
+    stage.links[1].ended[0] = 2
+    stage.connect(stage.listening, 2)
+    stage.turn()
+    assert [link.sent[0] for link in stage.links] == [2, 4]

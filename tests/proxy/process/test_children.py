@@ -1,0 +1,141 @@
+"""Processes of a proxy that die or hang, and what the others do meanwhile."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from proxy.process.children import how_it_ended
+from tests.processes import is_stopped
+from tests.proxy.serving import PATIENCE_SECONDS, Serving, alive, eventually
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    one = Serving(tmp_path, workers=2)
+    yield one
+    one.stop()
+
+
+KILLED = "worker 0 was ended by SIGKILL, "
+
+
+def kill_worker_0(serving: Serving) -> None:
+    """Kill it as often as makes the proxy lose patience, as soon as it is there again."""
+    children = serving.children()
+    dying = children[0]
+    for times in range(1, 6):
+        os.kill(dying, signal.SIGKILL)
+        eventually(partial(is_told, serving, times), "its death is told")
+        if times < 5:
+            eventually(lambda: len(serving.children()) == len(children), "it is there again")
+            dying = max(serving.children())
+
+
+def is_told(serving: Serving, times: int) -> bool:
+    return serving.log().count(KILLED) == times
+
+
+def test_a_worker_that_hangs_is_replaced(serving: Serving) -> None:
+    """And says where it hung, if it can: one that is stopped cannot."""
+    serving.look_often()
+    serving.start()
+    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
+    assert serving.get("/healthz") == (200, "ok\n")
+    hung = serving.children()[1]
+    os.kill(hung, signal.SIGSTOP)
+    eventually(lambda: is_stopped(hung), "it stands still")
+    eventually(lambda: serving.get("/healthz")[0] == 503, "that is no health")
+    eventually(lambda: not alive(hung), "it is ended")
+    eventually(lambda: serving.workers_up() == [True, True], "another takes its place")
+    eventually(lambda: serving.get("/healthz") == (200, "ok\n"), "all is well again")
+    assert "worker 1 hangs, and will be killed" in serving.log()
+    assert "worker 1 was ended by SIGKILL, starting it anew" in serving.log()
+    assert "worker 0" not in serving.log()
+    assert {serving.handshake_error() for _ in range(10)} == {0}
+
+
+HANGS = """
+import os, signal, time
+from proxy.process.children import Child, Children
+
+def lost():
+    child.heartbeat.beat()
+    time.sleep(3600)
+
+child = Child(name="it", main=lost)
+signals = frozenset({signal.SIGCHLD})
+signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+children = Children([child], os.open("/dev/null", os.O_RDONLY), signals)
+children.start()
+first = child.pid
+while not child.heartbeat.beats:
+    time.sleep(0.01)
+while child.pid == first:
+    children.look()
+    time.sleep(0.1)
+    children.bury()
+children.stop(0)
+"""
+
+
+def test_where_a_child_hung_is_told() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
+    assert done.returncode == 0, done.stderr
+    assert "in lost" in done.stderr
+
+
+def test_a_parent_that_hangs_is_no_health(serving: Serving) -> None:
+    """Nobody but Kubernetes, or whatever asks, can do anything about it."""
+    serving.look_often()
+    serving.start()
+    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
+    serving.process.send_signal(signal.SIGSTOP)
+    told = (503, "does not go on: the parent\n")
+    eventually(lambda: serving.get("/healthz") == told, "it is told")
+    serving.process.send_signal(signal.SIGCONT)
+    eventually(lambda: serving.get("/healthz") == (200, "ok\n"), "so is that it goes on")
+
+
+def test_a_worker_that_keeps_dying_does_not_end_the_others(serving: Serving) -> None:
+    serving.start()
+    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
+    other = serving.children()[1]
+    kill_worker_0(serving)
+    assert f"{KILLED}died 5 times in a row, starting it anew in 5 s" in serving.log()
+    assert alive(other)
+    assert 0 in {serving.handshake_error() for _ in range(5)}
+    eventually(lambda: serving.workers_up() == [True, True], "it is tried again")
+    assert serving.process.poll() is None
+
+
+def test_a_proxy_whose_only_worker_keeps_dying_ends(tmp_path: Path) -> None:
+    """Whoever runs it may know better what to do."""
+    serving = Serving(tmp_path, workers=1)
+    try:
+        serving.start()
+        kill_worker_0(serving)
+        assert serving.process.wait(PATIENCE_SECONDS) == 1
+        assert f"{KILLED}died 5 times in a row, giving up" in serving.log()
+    finally:
+        serving.stop()
+
+
+@pytest.mark.parametrize(
+    ("exitcode", "told"),
+    [
+        (0, "exited with status 0"),
+        (3, "exited with status 3"),
+        (-11, "was ended by SIGSEGV"),
+        (-40, "was ended by signal 40"),
+    ],
+)
+def test_a_death_is_told_with_its_cause(exitcode: int, told: str) -> None:
+    assert how_it_ended(exitcode) == told

@@ -1,0 +1,163 @@
+# ruff: noqa: E501 - a table: one row, one case
+"""What `config check` tries: each thing that a start, or the first login, would fail by."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from proxy.config import from_mapping, load
+from proxy.errors import ConfigError
+from proxy.process.preflight import doubts, try_named
+from proxy.store import open_store
+from tests.certificates import Authority
+from tests.proxy.config_mistakes import BASE
+from tests.support.sasl import all_keys, document
+
+JWKS = "listeners[0].sasl.oauthbearer.jwks.endpoint.url"
+PASSWORD = "upstream.sasl.password"
+TOKEN = "upstream.sasl.oauthbearer.token.endpoint.url"
+CALLBACK = "quotas:\n  mode: enforce\n  client.quota.callback.class: "
+
+
+def password(secret: str) -> str:
+    """Settings of a login to brokers."""
+    return (
+        "upstream:\n  sasl.mechanism: PLAIN\n  sasl.username: proxy\n"
+        f"  sasl.password: {secret}\n  security.protocol: SASL_SSL\n"
+    )
+
+
+BEARER = (
+    "upstream:\n  sasl.mechanism: OAUTHBEARER\n  security.protocol: SASL_SSL\n"
+    "  sasl.oauthbearer.token.endpoint.url: file:token\n"
+)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Where all that BASE names is right."""
+    (tmp_path / "jwks.json").write_bytes(document(*(key.jwk() for key in all_keys())))
+    return tmp_path
+
+
+def tried(directory: Path, text: str = BASE) -> str:
+    """Return what is wrong, with DIR for the directory; nothing: all is well."""
+    file = directory / "proxy.yaml"
+    file.write_text(text)
+    try:
+        try_named(load(file), time.time())
+    except ConfigError as error:
+        return str(error).replace(str(directory), "DIR")
+    return ""
+
+
+def test_what_can_be_used_is_not_changed(directory: Path) -> None:
+    assert tried(directory) == ""
+    assert sorted(one.name for one in directory.iterdir()) == ["jwks.json", "proxy.yaml"]
+
+
+def test_a_store_that_is_in_use_is_left_as_it_is(directory: Path) -> None:
+    store = open_store(f"sqlite:{directory}/state.db")
+    try:
+        store.begin()
+        before = {one: one.stat().st_mtime_ns for one in directory.iterdir()}
+        assert tried(directory) == ""
+        (directory / "proxy.yaml").unlink()
+        assert {one: one.stat().st_mtime_ns for one in directory.iterdir()} == before
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("jwks.json", "no JSON", f"{JWKS}: DIR/jwks.json: the JWKS is not a JSON object"),
+        (
+            "jwks.json",
+            '{"keys": []}',
+            f"{JWKS}: DIR/jwks.json: the JWKS has no usable key: `keys` is empty",
+        ),
+        ("state.db", "no database", "store.url: DIR/state.db: is not a SQLite database"),
+        ("events", "no directory", "events.directory: DIR/events: cannot be written to"),
+    ],
+)
+def test_files_of_another_kind(directory: Path, name: str, content: str, problem: str) -> None:
+    (directory / name).write_text(content)
+    assert tried(directory) == problem
+
+
+@pytest.mark.parametrize(
+    ("settings", "content", "problem"),
+    [
+        (password("file:secret"), None, f"{PASSWORD}: file:DIR/secret: cannot be read: No such file or directory"),
+        (password("file:secret"), "\n", f"{PASSWORD}: file:DIR/secret is empty"),
+        (password("file:secret"), "wonderful", ""),
+        (password("env:NOT_SET_ANYWHERE"), None, f"{PASSWORD}: the environment has no NOT_SET_ANYWHERE"),
+        (BEARER, None, f"{TOKEN}: DIR/token: cannot be read: No such file or directory"),
+        (BEARER, "two words", f"{TOKEN}: DIR/token: holds no bearer token"),
+        (BEARER, "abc.def.ghi\n", ""),
+    ],
+)  # fmt: skip
+def test_what_the_proxy_logs_in_with(
+    directory: Path, settings: str, content: str | None, problem: str
+) -> None:
+    if content is not None:
+        for name in ("secret", "token"):
+            (directory / name).write_text(content)
+    assert tried(directory, BASE.replace("upstream:\n", settings)) == problem
+
+
+def test_a_secret_that_is_not_text_is_not_shown(directory: Path) -> None:
+    (directory / "secret").write_bytes(b"\xffsecret")
+    settings = BASE.replace("upstream:\n", password("file:secret"))
+    assert tried(directory, settings) == f"{PASSWORD}: file:DIR/secret is not text"
+
+
+def test_a_callback_that_cannot_be_made(directory: Path) -> None:
+    said = tried(directory, BASE + CALLBACK + "nowhere:Callback\n")
+    assert said.startswith("quotas.client.quota.callback.class: ")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "advertised", "is_for_it"),
+    [
+        (("gate.example.com",), "Gate.example.com", True),
+        (("*.example.com",), "gate.example.com", True),
+        (("*.example.com",), "gate.eu.example.com", False),
+        (("example.com",), "gate.example.com", False),
+        (("127.0.0.1",), "127.0.0.1", True),
+        (("localhost",), "127.0.0.1", False),
+        ((), "gate", True),
+        ((), "other", False),
+    ],
+    ids=[
+        "its name",
+        "any of the domain",
+        "deeper",
+        "the domain",
+        "address",
+        "no address",
+        "its subject",
+        "none",
+    ],
+)
+def test_a_gateways_certificate_is_for_the_host_that_clients_are_told(
+    directory: Path, hosts: tuple[str, ...], advertised: str, is_for_it: bool
+) -> None:
+    (directory / "gate.pem").write_bytes(Authority().issue("gate", hosts).pem)
+    listener = {
+        "name": "gate",
+        "address": "127.0.0.1:9094",
+        "routing": "gateway",
+        "advertised.host": advertised,
+        "broker.ports": "9100-9199",
+        "security.protocol": "SSL",
+        "ssl.keystore.location": "gate.pem",
+    }
+    upstream = {"bootstrap.servers": "127.0.0.1:9"}
+    config = from_mapping({"upstream": upstream, "listeners": [listener]}, base_dir=directory)
+    try_named(config, time.time())
+    assert [text.partition(":")[0] for text in doubts(config)] == ["listener gate"] * (
+        not is_for_it
+    )

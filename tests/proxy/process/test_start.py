@@ -1,0 +1,139 @@
+"""What a start loads, and so waits for; how long it takes: `python -m benchmarks.operating`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.certificates import Authority
+from tests.ports import free_ports
+
+DEADLINE_SECONDS = 180
+
+NOT_WAITED_FOR = {
+    "aiohttp": "the HTTP process's",
+    "prometheus_client": "the HTTP process's",
+    "proxy.ops.http": "the HTTP process's",
+    "rich": "for tables and help",
+    "typer.rich_utils": "for tables and help",
+    "proxy.admin": "of other commands",
+    "proxy.cli.acls": "of other commands",
+    "proxy.cli.quotas": "of other commands",
+    "proxy.cli.report": "of other commands",
+    "proxy.cli.sessions": "of other commands",
+    "proxy.cli.users": "of other commands",
+    "proxy.config.documentation": "of other commands",
+    "proxy.demo": "of other commands",
+    "confluent_kafka": "the demo's",
+    "kafka": "the demo's",
+    "pyspark": "the report's",
+    "proxy.worker.quota_cluster": "of a quota callback that wants the cluster",
+}
+
+UNTIL_THE_FORK = """
+import os, sys
+
+def fork():
+    print(*sys.modules)
+    sys.stdout.flush()
+    os._exit(0)
+
+os.fork = fork
+from proxy.cli import main
+main()
+"""
+
+AFTER_THE_FORK = """
+import os, sys
+
+parent, forks = os.getpid(), 0
+
+def heard(event, arguments):
+    global forks
+    if event == "os.fork":
+        forks += 1
+    elif event == "import" and forks == 1 and os.getpid() != parent:
+        os.write(2, f"worker 0 imports {arguments[0]}\\n".encode())
+
+sys.addaudithook(heard)
+from proxy.cli import main
+main()
+"""
+
+
+def settings(directory: Path, everything: bool) -> Path:
+    port, http = free_ports(2)
+    listener: dict[str, Any] = {
+        "name": "clients",
+        "address": f"127.0.0.1:{port}",
+        "routing": "sidecar",
+        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
+    }
+    config: dict[str, Any] = {
+        "upstream": {"bootstrap.servers": "127.0.0.1:9"},
+        "listeners": [listener],
+    }
+    if everything:
+        (directory / "listener.pem").write_bytes(Authority().issue().pem)
+        (directory / "jwks.json").write_text('{"keys": []}')
+        listener |= {
+            "security.protocol": "SASL_SSL",
+            "ssl.keystore.location": "listener.pem",
+            "sasl.enabled.mechanisms": ["SCRAM-SHA-256", "OAUTHBEARER"],
+            "sasl.oauthbearer.jwks.endpoint.url": "file:jwks.json",
+            "sasl.oauthbearer.expected.audience": "kafka",
+        }
+        config |= {
+            "authorizer": {"mode": "enforce"},
+            "quotas": {"mode": "enforce"},
+            "events": {"directory": "events"},
+            "http": {"address": f"127.0.0.1:{http}"},
+        }
+    file = directory / "proxy.yaml"
+    file.write_text(json.dumps(config))
+    return file
+
+
+def started(program: str, config: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", program, "serve", "--config", config],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture(params=[False, True], ids=["the least", "everything on"])
+def config(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return settings(tmp_path, request.param)
+
+
+def test_no_start_waits_for_what_it_does_not_need(config: Path) -> None:
+    """What is imported before the first fork delays the first connection."""
+    with started(UNTIL_THE_FORK, config) as process:
+        told, errors = process.communicate(timeout=DEADLINE_SECONDS)
+    loaded = set(told.split())
+    assert "proxy.worker.worker" in loaded, errors
+    assert {name: why for name, why in NOT_WAITED_FOR.items() if name in loaded} == {}
+    # Each API has about twenty modules of kio, and is loaded when it is first asked for.
+    assert len([name for name in loaded if name.startswith("kio.schema")]) < 20
+
+
+def test_workers_share_what_is_loaded(config: Path) -> None:
+    """A worker that imports keeps its clients waiting, and pages of memory for itself."""
+    with started(AFTER_THE_FORK, config) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        os.kill(process.pid, signal.SIGTERM)
+        _, errors = process.communicate(timeout=DEADLINE_SECONDS)
+    assert "accepting" in line, errors
+    marker = "worker 0 imports "
+    imported = [one.removeprefix(marker) for one in errors.splitlines() if one.startswith(marker)]
+    names = {name for name in imported if name.partition(".")[0] not in sys.stdlib_module_names}
+    assert names == set()

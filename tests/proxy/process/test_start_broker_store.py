@@ -1,0 +1,163 @@
+"""A start with `broker:` as store: nobody is let in before the brokers have answered once."""
+
+import asyncio
+import json
+import os
+import select
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+from urllib.error import URLError
+
+import pytest
+
+from proxy.store import open_store
+from tests.ports import free_ports
+from tests.proxy.acl.shelf import Shelf, acl
+from tests.proxy.admin.peer import Peer, in_a_thread
+from tests.proxy.frames_given import handshake
+from tests.proxy.serving import PATIENCE_SECONDS, Serving, alive, eventually
+
+ACCEPTING = "listener clients: accepting on 127.0.0.1:"
+NOT_KNOWN = "what the brokers keep is not known"
+
+
+@dataclass(eq=False)
+class PeerAt(Peer):
+    """A broker that comes up where it was waited for."""
+
+    at: int = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.at)
+        self.port = self.at
+        return self
+
+
+class Waiting(Serving):
+    """A proxy whose broker, which keeps its ACLs and quotas, does not exist yet."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, workers=2)
+        (self.broker_port,) = free_ports(1)
+        self.store_path = directory / "state.db"
+        self.settings |= {
+            "upstream": {"bootstrap.servers": f"127.0.0.1:{self.broker_port}"},
+            "store": {"url": f"broker:{self.store_path}", "refresh.ms": 200},
+            "authorizer": {"mode": "enforce", "allow.everyone.if.no.acl.found": True},
+            "quotas": {"mode": "enforce"},
+            "shutdown.drain.ms": 2 * int(PATIENCE_SECONDS) * 1000,
+        }
+        self.write()
+
+    def has_printed(self) -> bool:
+        assert self.process.stdout is not None
+        return bool(select.select([self.process.stdout], [], [], 0)[0])
+
+    def reasons(self) -> list[str]:
+        """Why each worker is not ready; empty: nobody answers."""
+        with suppress(URLError, ConnectionError):
+            status, body = self.get("/readyz")
+            workers = json.loads(body)["workers"]
+            if status == 503:
+                return ["; ".join(one["reasons"]) for one in workers]
+        return []
+
+    def wait_unknown(self) -> None:
+        """Until both workers say that the broker has not answered."""
+        address = f"{NOT_KNOWN}: 127.0.0.1:{self.broker_port}: "
+        eventually(
+            lambda: len(self.reasons()) == 2 and all(address in one for one in self.reasons()),
+            "both workers say why",
+        )
+
+    def client(self) -> socket.socket:
+        """One that has asked for something; its connection waits in the kernel's queue."""
+        client = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS)
+        client.sendall(handshake(1, "SCRAM-SHA-256"))
+        return client
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Waiting]:
+    one = Waiting(tmp_path)
+    yield one
+    one.stop()
+
+
+def is_readable(client: socket.socket) -> bool:
+    return bool(select.select([client], [], [], 0)[0])
+
+
+def test_a_proxy_whose_brokers_are_away_accepts_nobody_and_can_be_stopped(
+    serving: Waiting,
+) -> None:
+    """With no ACLs everything would be allowed here; whoever came meanwhile is not served."""
+    serving.launch()
+    serving.wait_unknown()
+    with serving.client() as client:
+        for _ in range(5):  # each is a question to both workers
+            assert all(NOT_KNOWN in one for one in serving.reasons())
+        assert not is_readable(client)
+        assert not serving.has_printed()
+        children = serving.children()
+        assert len(children) == 5, "two workers, the acceptor, the HTTP process, and the follower"
+        serving.process.send_signal(signal.SIGTERM)
+        assert serving.process.wait(PATIENCE_SECONDS) == 0, "long before shutdown.drain.ms"
+        with suppress(ConnectionResetError):  # what it sent was never read
+            assert client.recv(100) == b""
+    assert not any(map(alive, children))
+    log = serving.log()
+    assert "Traceback" not in log
+    assert 1 <= log.count(NOT_KNOWN) <= 2, "once a minute, and by the follower alone"
+    assert ACCEPTING not in log
+
+
+def test_clients_are_let_in_when_the_brokers_have_answered(serving: Waiting) -> None:
+    """Those who wait, too; and whoever keeps the copy up to date is replaced if it dies."""
+    serving.launch()
+    serving.wait_unknown()
+    with serving.client() as client:
+        assert not is_readable(client)
+        peer = PeerAt(shelf=Shelf(acl("a")), at=serving.broker_port)
+        with in_a_thread(peer):
+            assert serving.process.stdout is not None
+            assert serving.process.stdout.readline().startswith(ACCEPTING)
+            answer = client.recv(1000)
+            assert int.from_bytes(answer[8:10]) == 0
+            eventually(lambda: serving.get("/readyz")[0] == 200, "ready")
+            eventually(lambda: "proxy_acls 1" in serving.get("/metrics")[1], "its ACLs are known")
+
+            os.kill(serving.children()[-1], signal.SIGKILL)
+            again = "follower of the brokers was ended by SIGKILL, starting it anew"
+            eventually(lambda: again in serving.log(), "noticed")
+            peer.shelf.acls = {acl("a"), acl("b")}
+            eventually(lambda: "proxy_acls 2" in serving.get("/metrics")[1], "it follows again")
+        eventually(lambda: any(NOT_KNOWN in one for one in serving.reasons()), "away again")
+        assert "proxy_acls 2" in serving.get("/metrics")[1]
+        assert serving.handshake_error() == 0, "what was known goes on applying"
+    children = serving.children()
+    serving.process.kill()
+    serving.process.wait()
+    eventually(lambda: not any(map(alive, children)), "nobody outlives the parent")
+    assert "Traceback" not in serving.log()
+
+
+@pytest.mark.parametrize("kind", ["ACLs", "another program's"])
+def test_a_file_that_cannot_be_a_copy_is_one_line(serving: Waiting, kind: str) -> None:
+    if kind == "ACLs":
+        own = open_store(f"sqlite:{serving.store_path}")
+        own.create_acls([acl()])
+        own.close()
+    else:
+        serving.store_path.write_text("no database" * 1_000)
+    serving.launch()
+    assert serving.process.wait(PATIENCE_SECONDS) == 2
+    (line,) = serving.log().splitlines()
+    assert line.startswith(f"reauth-proxy: store.url: {serving.store_path}: ")
+    assert serving.process.stdout is not None
+    assert serving.process.stdout.read() == ""

@@ -1,0 +1,328 @@
+"""A running proxy whose store is replaced, lost, locked, or on a disk that is full."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from proxy.store import Store, open_store
+from sasl.credentials import ScramCredential, ScramMechanism
+from sasl.login import Derive, LoggedIn, Login, LoginError, Say, ScramClient, Step
+from sasl.salts import new_salt
+from tests.proxy.frames_given import request
+from tests.proxy.serving import PATIENCE_SECONDS, Serving, alive, eventually
+
+SHA_256 = ScramMechanism.SCRAM_SHA_256
+PASSWORD = "secret"
+VERIFIER = ScramCredential.from_password(SHA_256, PASSWORD, new_salt(), 4096)
+PROMISED_S = 1.0
+"""Within which a change applies in all workers (docs/operations.md)."""
+SLACK_S = 1.0
+"""For a machine with other things to do."""
+ATTEMPTS = 8
+"""Connections: the kernel deals them to two workers, and one of them gets none once in 128."""
+
+
+class Kept(Serving):
+    """A proxy with users and ACLs in its store."""
+
+    def __init__(self, directory: Path, workers: int = 2) -> None:
+        super().__init__(directory, workers)
+        self.store_path = directory / "state.db"
+        self.settings["authorizer"] = {
+            "mode": "enforce",
+            "allow.everyone.if.no.acl.found": True,
+            "super.users": ["User:admin"],
+        }
+        self.write()
+
+    @contextmanager
+    def store(self) -> Iterator[Store]:
+        with closing(open_store(f"sqlite:{self.store_path}")) as opened:
+            yield opened
+
+    def add(self, *users: str) -> None:
+        with self.store() as store:
+            store.alter_credentials(upsert={(user, SHA_256): VERIFIER for user in users})
+
+    def remove(self, user: str) -> None:
+        with self.store() as store:
+            assert not store.alter_credentials(delete=[(user, SHA_256)], upsert={})
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "proxy", *arguments, "--config", str(self.path)],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+
+    def lets_in(self, user: str) -> bool:
+        """Whether a login as this user succeeds at a worker that the kernel chooses."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS) as client:
+            return log_in(client, user)
+
+    def outcomes(self, user: str) -> set[bool]:
+        return {self.lets_in(user) for _ in range(ATTEMPTS)}
+
+    def until_all(self, user: str, *, let_in: bool) -> None:
+        eventually(lambda: self.outcomes(user) == {let_in}, f"{user} is let in by all: {let_in}")
+
+    def reasons(self) -> list[str]:
+        """Why each worker is not ready; of brokers nothing is said, there are none."""
+        _, body = self.get("/readyz")
+        return ["; ".join(one["reasons"]) for one in json.loads(body)["workers"]]
+
+    def workers(self) -> list[int]:
+        return self.children()[: self.settings["workers"]]
+
+
+def log_in(client: socket.socket, user: str) -> bool:
+    login = Login(ScramClient(SHA_256, user, PASSWORD), 1)
+    step: Step = login.begin()
+    try:
+        while not isinstance(step, LoggedIn):
+            match step:
+                case Say():
+                    step = login.answered(ask(client, step.api_key, step.api_version, step.body))
+                case Derive():
+                    step = login.derived(step.work())
+    except LoginError:
+        return False
+    return True
+
+
+def ask(client: socket.socket, api_key: int, api_version: int, body: bytes) -> bytes:
+    """Return the body of the response; b"": the connection was closed."""
+    client.sendall(request(api_key, api_version, 1, body))
+    with client.makefile("rb") as stream:
+        return stream.read(int.from_bytes(stream.read(4)))[4:]
+
+
+@pytest.fixture
+def proxy(tmp_path: Path) -> Iterator[Kept]:
+    one = Kept(tmp_path)
+    one.add("alice", "bob")
+    assert "accepting" in one.start()
+    eventually(lambda: one.workers_up() == [True, True], "workers answer")
+    try:
+        yield one
+        assert "Traceback" not in one.log()
+    finally:
+        one.stop()
+
+
+def test_a_backup_that_is_put_in_place_is_what_applies(proxy: Kept, tmp_path: Path) -> None:
+    """As administrators do it: with `mv`, while the proxy runs."""
+    shutil.copy(proxy.store_path, tmp_path / "backup.db")
+    proxy.remove("bob")
+    proxy.add("carol")
+    proxy.until_all("bob", let_in=False)
+    proxy.until_all("carol", let_in=True)
+
+    (tmp_path / "backup.db").rename(proxy.store_path)
+    for leftover in ("state.db-wal", "state.db-shm"):
+        (tmp_path / leftover).unlink(missing_ok=True)
+
+    proxy.until_all("bob", let_in=True)
+    proxy.until_all("carol", let_in=False)
+    eventually(lambda: proxy.log().count("was replaced or restored") >= 2, "both workers say so")
+    assert proxy.command("users", "remove", "bob").returncode == 0
+    proxy.until_all("bob", let_in=False)
+    assert proxy.lets_in("alice")
+    # a worker that starts anew sees the same
+    os.kill(proxy.workers()[0], signal.SIGKILL)
+    eventually(
+        lambda: "was ended by SIGKILL" in proxy.log() and proxy.workers_up() == [True, True],
+        "it is back",
+    )
+    assert proxy.outcomes("bob") == {False}
+    assert proxy.outcomes("alice") == {True}
+
+
+def test_a_store_that_is_lost_is_told_and_nobody_makes_an_empty_one(
+    proxy: Kept, tmp_path: Path
+) -> None:
+    """With `allow.everyone.if.no.acl.found`, an empty store would allow everything."""
+    away = proxy.store_path.rename(tmp_path / "away.db")
+    eventually(
+        lambda: all(str(proxy.store_path) in reason for reason in proxy.reasons()), "both say so"
+    )
+    assert proxy.outcomes("alice") == {True}, "what was known goes on applying"
+    first, second = proxy.workers()
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: "waits for its store" in proxy.log(), "it says what it waits for")
+    assert alive(second)
+    refused = proxy.command("users", "list")
+    assert (refused.returncode, "is gone, and a proxy runs" in refused.stderr) == (1, True)
+    assert not proxy.store_path.exists()
+    away.rename(proxy.store_path)
+    eventually(lambda: proxy.workers_up() == [True, True], "it is there again")
+    eventually(
+        lambda: not any(str(proxy.store_path) in reason for reason in proxy.reasons()), "it is read"
+    )
+    assert proxy.outcomes("alice") == {True}
+
+
+def test_another_store_is_not_taken_up_before_a_restart(proxy: Kept, tmp_path: Path) -> None:
+    """Somebody else's users and ACLs, or none, would apply."""
+    with closing(open_store(f"sqlite:{tmp_path / 'other.db'}")) as other:
+        other.alter_credentials(upsert={("eve", SHA_256): VERIFIER})
+    (tmp_path / "other.db").rename(proxy.store_path)
+    eventually(
+        lambda: all("is another store" in reason for reason in proxy.reasons()), "both say so"
+    )
+    assert proxy.outcomes("eve") == {False}
+    assert proxy.outcomes("alice") == {True}
+    refused = proxy.command("users", "list")
+    assert (refused.returncode, "another store" in refused.stderr) == (1, True)
+    proxy.stop()
+    proxy.start()
+    proxy.until_all("eve", let_in=True)
+    proxy.until_all("alice", let_in=False)
+
+
+@pytest.mark.parametrize("how", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
+def test_a_store_that_is_locked_serves_on(proxy: Kept, how: str) -> None:
+    """A worker that starts anew, too, where SQLite lets anybody read."""
+    with closing(sqlite3.connect(proxy.store_path, isolation_level=None)) as other:
+        other.execute(how)
+        assert proxy.outcomes("alice") == {True}
+        assert proxy.outcomes("eve") == {False}
+        if how == "BEGIN IMMEDIATE":
+            os.kill(proxy.workers()[0], signal.SIGKILL)
+            eventually(
+                lambda: (
+                    "was ended by SIGKILL" in proxy.log() and proxy.workers_up() == [True, True]
+                ),
+                "it is back",
+            )
+            assert proxy.outcomes("alice") == {True}
+            assert "is locked" not in proxy.log()
+        else:
+            eventually(lambda: all("is locked" in one for one in proxy.reasons()), "both say so")
+        other.execute("ROLLBACK")
+    eventually(lambda: not any("is locked" in one for one in proxy.reasons()), "it is read again")
+    proxy.remove("alice")
+    proxy.until_all("alice", let_in=False)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    directory = tmp_path / "small"
+    directory.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(directory)],
+        check=False,
+        capture_output=True,
+    )
+    if mounted.returncode:
+        pytest.skip("needs the right to mount a file system")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+def fill(directory: Path) -> None:
+    with (directory / "filler").open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"\0" * 4096)
+        except OSError:
+            return
+
+
+def test_a_full_disk_takes_no_changes_and_serves_on(small_disk: Path) -> None:
+    """A worker that starts anew, and a whole proxy, too: reading needs no write."""
+    proxy = Kept(small_disk.parent)
+    proxy.store_path = small_disk / "state.db"
+    proxy.settings["store"]["url"] = f"sqlite:{proxy.store_path}"
+    proxy.settings["admin"] = {"socket": str(small_disk.parent / "admin.sock")}
+    proxy.write()
+    proxy.add("alice", "admin")
+    try:
+        assert "accepting" in proxy.start()
+        eventually(lambda: proxy.workers_up() == [True, True], "workers answer")
+        fill(small_disk)
+        for worker in proxy.workers():
+            os.kill(worker, signal.SIGKILL)
+        eventually(
+            lambda: (
+                proxy.log().count("was ended by SIGKILL") == 2
+                and proxy.workers_up() == [True, True]
+            ),
+            "both are back",
+        )
+        assert proxy.outcomes("alice") == {True}
+        assert proxy.outcomes("eve") == {False}
+        assert proxy.command("users", "list").returncode == 0
+        refused = proxy.command("users", "remove", "alice")
+        assert (refused.returncode, "the disk is full" in refused.stderr) == (1, True)
+        proxy.stop()
+        assert "accepting" in proxy.start()
+        assert proxy.outcomes("alice") == {True}
+        (small_disk / "filler").unlink()
+        assert proxy.command("users", "remove", "alice").returncode == 0
+        proxy.until_all("alice", let_in=False)
+        assert "Traceback" not in proxy.log()
+    finally:
+        proxy.stop()
+
+
+def denial(user: str) -> Acl:
+    return Acl(
+        ResourceType.CLUSTER,
+        PatternType.LITERAL,
+        "kafka-cluster",
+        f"User:{user}",
+        "*",
+        Operation.ALL,
+        Permission.DENY,
+    )
+
+
+@pytest.mark.slow
+def test_no_answer_is_stale_after_the_promised_second(proxy: Kept, tmp_path: Path) -> None:
+    """Logins, revocations and restores in loops."""
+    backup = tmp_path / "backup.db"
+    shutil.copy(proxy.store_path, backup)
+    stale = []
+    for run in range(15):
+        match run % 3:
+            case 0:
+                proxy.add("bob")
+                proxy.remove("bob")
+                expected = False
+            case 1:  # a restore, after which the file is changed at once
+                shutil.copy(backup, tmp_path / "new.db")
+                (tmp_path / "new.db").rename(proxy.store_path)
+                for number in range(run):
+                    with proxy.store() as store:
+                        store.create_acls([denial(f"u{run}-{number}")])
+                        store.delete_acls([AclFilter(principal=f"User:u{run}-{number}")])
+                expected = True
+            case _:
+                with (
+                    closing(sqlite3.connect(backup)) as source,
+                    closing(sqlite3.connect(proxy.store_path)) as target,
+                ):
+                    source.backup(target)
+                proxy.remove("bob")
+                expected = False
+        time.sleep(PROMISED_S + SLACK_S)
+        stale += [run for outcome in proxy.outcomes("bob") if outcome is not expected]
+        assert proxy.lets_in("alice")
+    assert stale == []

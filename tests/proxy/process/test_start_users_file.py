@@ -1,0 +1,97 @@
+"""A start with `store.users.file`: a bad one ends it, a good one is followed."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from proxy.store import open_store
+from tests.proxy.serving import PATIENCE_SECONDS, Serving, alive, eventually
+from tests.proxy.store.users_given import SHA_256, content, of, put, verifier
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "users.json"
+
+
+@pytest.mark.parametrize("found", [None, "alice: secret"])
+def test_a_start_with_a_bad_file_ends(tmp_path: Path, file: Path, found: str | None) -> None:
+    if found is not None:
+        put(file, found)
+    proxy = Serving(tmp_path, workers=1)
+    proxy.settings["store"]["users.file"] = "users.json"
+    proxy.write()
+    proxy.launch()
+    try:
+        assert proxy.process.wait(PATIENCE_SECONDS) == 2
+        (line,) = proxy.log().splitlines()
+        assert str(file) in line
+    finally:
+        proxy.stop()
+
+
+def test_all_workers_follow_the_file(tmp_path: Path, file: Path) -> None:
+    """And say why nobody should come while it is broken."""
+    put(file, content(alice=of(SHA_256)))
+    proxy = Serving(tmp_path, workers=2)
+    proxy.settings["store"]["users.file"] = str(file)
+    proxy.write()
+
+    def told() -> list[bool]:
+        _, body = proxy.get("/readyz")
+        workers = json.loads(body)["workers"]
+        return [any(str(file) in reason for reason in one["reasons"]) for one in workers]
+
+    try:
+        assert "accepting" in proxy.start()
+        eventually(lambda: told() == [False, False], "nothing is wrong with it")
+        put(file, "half a fi")
+        eventually(lambda: told() == [True, True], "both workers say so")
+        put(file, content(alice=of(SHA_256)))
+        eventually(lambda: told() == [False, False], "both workers have it again")
+        assert "do not count" not in proxy.log()
+    finally:
+        proxy.stop()
+
+
+def test_a_worker_that_dies_while_the_file_is_away_costs_no_other(
+    tmp_path: Path, file: Path
+) -> None:
+    """It waits for the file; the proxy does not give up."""
+    put(file, content(alice=of(SHA_256)))
+    proxy = Serving(tmp_path, workers=2)
+    proxy.settings["store"]["users.file"] = str(file)
+    proxy.write()
+    try:
+        assert "accepting" in proxy.start()
+        eventually(lambda: proxy.workers_up() == [True, True], "workers answer")
+        first, second, *_ = proxy.children()
+        away = file.rename(file.with_name("away"))
+        os.kill(first, signal.SIGKILL)
+        eventually(lambda: "waits for its store" in proxy.log(), "it says what it waits for")
+        assert alive(second)
+        away.rename(file)
+        eventually(lambda: proxy.workers_up() == [True, True], "it is there again")
+        assert second in proxy.children()
+        assert "Traceback" not in proxy.log()
+    finally:
+        proxy.stop()
+
+
+def test_users_of_the_store_that_do_not_count_are_told_of(tmp_path: Path, file: Path) -> None:
+    store = open_store(f"sqlite:{tmp_path / 'state.db'}")
+    store.alter_credentials(upsert={("alice", SHA_256): verifier()})
+    store.close()
+    put(file, content())
+    proxy = Serving(tmp_path, workers=1)
+    proxy.settings["store"]["users.file"] = str(file)
+    proxy.write()
+    try:
+        assert "accepting" in proxy.start()
+        url = proxy.settings["store"]["url"]
+        assert f"store.users.file is set: SCRAM users of {url} do not count" in proxy.log()
+    finally:
+        proxy.stop()

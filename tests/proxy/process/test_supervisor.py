@@ -1,0 +1,289 @@
+"""`python -m proxy serve` as an operator runs it: start, signals, accidents, end."""
+
+import math
+import os
+import re
+import resource
+import signal
+import socket
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.ports import free_port_range
+from tests.proxy.frames_given import api_versions
+from tests.proxy.serving import PATIENCE_SECONDS, Serving, alive, eventually
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    one = Serving(tmp_path, workers=2)
+    yield one
+    one.stop()
+
+
+def test_a_life_of_two_workers(serving: Serving) -> None:
+    assert serving.start() == f"listener clients: accepting on 127.0.0.1:{serving.port}\n"
+    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
+    assert serving.handshake_error() == 0
+    assert len(serving.children()) == 4
+
+    # A reload says what it cannot do, and does what it can.
+    serving.settings["workers"] = 3
+    serving.settings["listeners"][0]["reauth.enforcement"] = "enforce"
+    serving.path.with_name("keys.json").write_text('{"keys": []}')
+    serving.settings["listeners"][0]["sasl.server.max.receive.size"] = 8
+    serving.settings["listeners"][0] |= {
+        "sasl.enabled.mechanisms": ["OAUTHBEARER"],
+        "sasl.oauthbearer.jwks.endpoint.url": "file:keys.json",
+        "sasl.oauthbearer.expected.audience": ["kafka"],
+    }
+    serving.write()
+    serving.process.send_signal(signal.SIGHUP)
+    eventually(lambda: "needs a restart: workers" in serving.log(), "the reload is told")
+    mechanisms = "needs a restart: listeners[clients].sasl.enabled.mechanisms"
+    eventually(lambda: mechanisms in serving.log(), "so are the mechanisms")
+    reloaded = "reloaded: listeners[clients].reauth.enforcement"
+    eventually(lambda: reloaded in serving.log(), "what was done is told")
+
+    # A mistake in the file changes nothing, is told, and can be watched until it is mended.
+    stale = "kafka_reauth_proxy_configuration_stale"
+    right = serving.path.read_text()
+    serving.path.write_text("listeners: [")
+    serving.process.send_signal(signal.SIGHUP)
+    old = "not reloaded, the old configuration stays: line 1: is not YAML"
+    eventually(lambda: old in serving.log(), "the mistake is told")
+    eventually(lambda: f"{stale} 1.0" in serving.get("/metrics")[1], "the mistake is seen")
+    assert serving.workers_up() == [True, True]
+    serving.path.write_text(right)
+    serving.process.send_signal(signal.SIGHUP)
+    eventually(lambda: f"{stale} 0.0" in serving.get("/metrics")[1], "it is mended")
+
+    # A worker that dies is started anew; the line to the HTTP process holds.
+    before = serving.children()
+    os.kill(before[0], signal.SIGKILL)
+    eventually(
+        lambda: "worker 0 was ended by SIGKILL, starting it anew" in serving.log(), "noticed"
+    )
+    eventually(lambda: serving.workers_up() == [True, True], "the new worker answers")
+    assert len(serving.children()) == 4
+    eventually(lambda: 'worker_up{worker="0"} 1' in serving.get("/metrics")[1], "metrics")
+    refused = {serving.handshake_error() for _ in range(20)}
+    assert refused == {None}, "the new worker holds to what was reloaded, like the old one"
+
+    # So is the HTTP process.
+    os.kill(serving.children()[-2], signal.SIGKILL)
+    eventually(lambda: serving.workers_up() == [True, True], "metrics are served again")
+
+    children = serving.children()
+    serving.process.terminate()
+    assert serving.process.wait(PATIENCE_SECONDS) == 0
+    assert not any(map(alive, children))
+    assert "Traceback" not in serving.log()
+
+
+def test_a_port_that_is_open_to_strangers_is_told_once_at_the_start_and_by_a_reload(
+    serving: Serving,
+) -> None:
+    (listener,) = serving.settings["listeners"]
+    for key in ("sasl.enabled.mechanisms", "reauth.enforcement"):
+        del listener[key]
+    listener["security.protocol"] = "PLAINTEXT"
+    serving.write()
+    serving.start()
+    address = f"127.0.0.1:{serving.port}"
+    told = f"listener clients serves whoever reaches {address} (security.protocol: PLAINTEXT), and"
+    assert serving.log().count(told) == 1
+    serving.settings["authorizer"] = {"super.users": ["User:ANONYMOUS"], "mode": "enforce"}
+    serving.write()
+    serving.process.send_signal(signal.SIGHUP)
+    eventually(lambda: serving.log().count(told) == 2, "another reason is another line")
+    assert "User:ANONYMOUS is one of authorizer.super.users" in serving.log()
+
+
+def store_age(serving: Serving) -> float:
+    """Seconds, of the worker that has read it least lately; infinite if one does not say."""
+    _, body = serving.get("/metrics")
+    ups = re.findall(r"^kafka_reauth_proxy_worker_up\{.*\} (\S+)$", body, re.MULTILINE)
+    ages = re.findall(r"^kafka_reauth_proxy_store_age_seconds (\S+)$", body, re.MULTILINE)
+    return float(ages[0]) if ages and set(ups) == {"1.0"} else math.inf
+
+
+def test_how_old_what_is_known_of_the_store_is_told(serving: Serving) -> None:
+    """Without ACLs too: users come from it, and an alert is about it."""
+    serving.start()
+    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
+    began = time.monotonic()
+    eventually(lambda: store_age(serving) < time.monotonic() - began - 1, "it is read again")
+    with closing(sqlite3.connect(serving.path.parent / "state.db")) as store:
+        store.execute("DROP TABLE change_counter")
+        store.commit()
+    eventually(lambda: 3 < store_age(serving) < math.inf, "it cannot be read any more")
+
+
+def test_children_end_with_a_parent_that_was_killed(serving: Serving) -> None:
+    serving.start()
+    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
+    children = serving.children()
+    serving.process.kill()
+    serving.process.wait()
+    eventually(lambda: not any(map(alive, children)), "nobody is left behind")
+
+
+def test_sigterm_drains_connections(serving: Serving) -> None:
+    serving.start()
+    with socket.create_connection(("127.0.0.1", serving.port), timeout=PATIENCE_SECONDS) as client:
+        client.sendall(api_versions(1)[:5])
+        serving.process.terminate()
+        with suppress(ConnectionResetError):  # the five bytes were never read
+            assert client.recv(100) == b""
+    assert serving.process.wait(PATIENCE_SECONDS) == 0
+
+
+def test_an_address_in_use_is_one_line(serving: Serving) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", serving.port))
+        taken.listen()
+        assert serving.start() == ""
+        assert serving.process.wait(PATIENCE_SECONDS) == 2
+    assert serving.log().splitlines() == [
+        f"reauth-proxy: cannot listen on 127.0.0.1:{serving.port}: Address already in use"
+    ]
+
+
+@pytest.mark.parametrize("which", ["clients", "http"])
+def test_another_proxy_is_not_joined(serving: Serving, tmp_path: Path, which: str) -> None:
+    """With SO_REUSEPORT the kernel would give it a part of the other's clients."""
+    assert "accepting" in serving.start()
+    directory = tmp_path / "other"
+    directory.mkdir()
+    other = Serving(directory, workers=1)
+    if which == "http":
+        other.settings["http"]["address"] = f"127.0.0.1:{serving.port}"
+    else:
+        other.settings["listeners"][0]["address"] = f"127.0.0.1:{serving.http_port}"
+    other.write()
+    try:
+        assert other.start() == ""
+        assert other.process.wait(PATIENCE_SECONDS) == 2
+        (line,) = other.log().splitlines()
+        assert line.endswith("Address already in use")
+    finally:
+        other.stop()
+
+
+def test_what_is_kept_is_in_one_file_when_it_has_ended(serving: Serving) -> None:
+    """So that who copies the file copies all of it."""
+    assert "accepting" in serving.start()
+    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
+    serving.process.terminate()
+    assert serving.process.wait(PATIENCE_SECONDS) == 0
+    assert [file.name for file in serving.path.parent.glob("state.db*")] == ["state.db"]
+    assert "state.db: there was no store, an empty one was made" in serving.log()
+
+
+@pytest.mark.parametrize("place", ["a file", "a file/below"])
+def test_a_directory_for_events_that_cannot_be_is_one_line(serving: Serving, place: str) -> None:
+    """They are what a proxy in `probe` is run for."""
+    serving.path.with_name("a file").touch()
+    serving.settings["events"] = {"directory": str(serving.path.with_name("a file") / place[7:])}
+    serving.write()
+    assert serving.start() == ""
+    assert serving.process.wait(PATIENCE_SECONDS) == 2
+    (line,) = serving.log().splitlines()
+    assert line.startswith("reauth-proxy: events.directory: ")
+
+
+def test_a_store_that_cannot_be_opened_is_one_line_with_its_key(serving: Serving) -> None:
+    serving.path.with_name("state.db").write_text("no database, and longer than nothing")
+    assert serving.start() == ""
+    assert serving.process.wait(PATIENCE_SECONDS) == 2
+    (line,) = serving.log().splitlines()
+    assert line.startswith("reauth-proxy: store.url: ")
+
+
+@pytest.mark.parametrize("name", ["clients", "http"])
+def test_a_configuration_with_a_mistake_is_one_line(serving: Serving, name: str) -> None:
+    if name == "clients":
+        serving.settings["listeners"][0]["no.such.key"] = 1
+    else:
+        serving.settings["http"]["address"] = "nowhere"
+    serving.write()
+    assert serving.start() == ""
+    assert serving.process.wait(PATIENCE_SECONDS) == 2
+    assert len(serving.log().splitlines()) == 1
+
+
+def as_gateway(serving: Serving, first: int) -> None:
+    serving.settings["listeners"][0] |= {
+        "routing": "gateway",
+        "advertised.host": "127.0.0.1",
+        "broker.ports": f"{first}-{first + 1}",
+    }
+    serving.write()
+
+
+def test_ports_of_brokers_that_another_program_has_are_told(serving: Serving) -> None:
+    first = free_port_range(2)
+    with socket.create_server(("127.0.0.1", first)):
+        as_gateway(serving, first)
+        serving.start()
+    told = f"listeners[0].broker.ports: another program has ports, {first};"
+    assert told in serving.log()
+
+
+def test_ports_of_brokers_are_never_shared_with_another_proxy(
+    serving: Serving, tmp_path: Path
+) -> None:
+    """Not even before the first of them has found a broker, nor when its workers were killed."""
+    first = free_port_range(3)
+    as_gateway(serving, first)
+    assert "accepting" in serving.start()
+    directory = tmp_path / "other"
+    directory.mkdir()
+    other = Serving(directory, workers=1)
+    as_gateway(other, first + 1)
+    for pid in serving.children()[:2]:
+        os.kill(pid, signal.SIGKILL)
+    try:
+        assert other.start() == ""
+        assert other.process.wait(PATIENCE_SECONDS) == 2
+        (line,) = other.log().splitlines()
+        assert line == (
+            f"reauth-proxy: listeners[0].broker.ports: cannot listen on 127.0.0.1:{first + 1}:"
+            " Address already in use, by another proxy"
+        )
+    finally:
+        other.stop()
+
+
+def test_one_port_under_two_names_is_one_line(serving: Serving) -> None:
+    first = free_port_range(2)
+    as_gateway(serving, first)
+    serving.settings["http"]["address"] = f"localhost:{first + 1}"
+    serving.write()
+    assert serving.start() == ""
+    assert serving.process.wait(PATIENCE_SECONDS) == 2
+    assert serving.log().splitlines() == [
+        f"reauth-proxy: listeners[0].broker.ports: 127.0.0.1:{first + 1} is taken by http.address,"
+        f" localhost:{first + 1}"
+    ]
+
+
+def test_it_takes_all_the_files_that_it_may_have(serving: Serving) -> None:
+    """A shell's 1,024 are used up by strangers who connect, and then nobody can log in."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    serving.settings["listeners"][0]["max.connections"] = hard + 1
+    serving.write()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+    try:
+        serving.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    limits = {resource.prlimit(pid, resource.RLIMIT_NOFILE) for pid in serving.children()}
+    assert limits == {(hard, hard)}
+    assert "ulimit -Hn" in serving.log()

@@ -1,0 +1,119 @@
+"""Room for long requests: a bound for all, and a turn for everybody."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.scheduling.fair_queue import FairQueue
+from proxy.scheduling.memory_budget import MemoryBudget
+
+
+class Waiting:
+    """Who was let in, in order."""
+
+    def __init__(self, room: MemoryBudget) -> None:
+        self.room = room
+        self.let_in: list[str] = []
+
+    def wait(self, who: str, size: int) -> None:
+        self.room.wait(who, size, lambda: self.let_in.append(who))
+
+
+def test_as_many_as_fit() -> None:
+    room = MemoryBudget(100)
+    assert room.take("a", 60)
+    assert room.take("b", 40)
+    assert not room.take("c", 1)
+    room.give_back("b")
+    assert room.take("c", 40)
+
+
+def test_one_of_a_principal() -> None:
+    """Its connections may be thousands, and it may be an attacker."""
+    room = MemoryBudget(100)
+    assert room.take("a", 1)
+    assert not room.take("a", 1)
+    room.give_back("a")
+    assert room.take("a", 1)
+
+
+def test_one_that_is_longer_than_all_room_fits_alone() -> None:
+    """`socket.request.max.bytes` is the operator's to raise."""
+    room = MemoryBudget(100)
+    assert room.take("a", 500)
+    assert not room.take("b", 1)
+    room.give_back("a")
+    assert room.take("b", 1)
+    assert not room.take("a", 500)
+
+
+def test_who_waits_is_let_in_by_who_leaves() -> None:
+    room = MemoryBudget(100)
+    waiting = Waiting(room)
+    room.take("a", 100)
+    waiting.wait("b", 50)
+    waiting.wait("c", 50)
+    waiting.wait("d", 50)
+    assert room.is_wanted
+    assert waiting.let_in == []
+    room.give_back("a")
+    assert waiting.let_in == ["b", "c"]
+    room.give_back("c")
+    assert waiting.let_in == ["b", "c", "d"]
+    assert not room.is_wanted
+
+
+def test_who_asks_while_there_is_room_does_not_wait() -> None:
+    waiting = Waiting(MemoryBudget(100))
+    waiting.wait("a", 100)
+    assert waiting.let_in == ["a"]
+
+
+def test_small_ones_pass_by_one_that_does_not_fit() -> None:
+    """A hundred megabytes that wait must not make everybody else wait too."""
+    room = MemoryBudget(100)
+    waiting = Waiting(room)
+    room.take("a", 60)
+    waiting.wait("b", 100)
+    waiting.wait("c", 40)
+    assert waiting.let_in == ["c"]
+
+
+def test_who_waits_with_a_thousand_requests_waits_for_itself() -> None:
+    room = MemoryBudget(100)
+    waiting = Waiting(room)
+    room.take("flood", 100)
+    for _ in range(1_000):
+        waiting.wait("flood", 100)
+    waiting.wait("other", 100)
+    room.give_back("flood")
+    room.give_back("flood")
+    assert waiting.let_in == ["flood", "other"]
+
+
+def test_who_leaves_when_let_in_lets_the_next_in() -> None:
+    """Its connection was closed while it waited."""
+    room = MemoryBudget(100)
+    waiting = Waiting(room)
+    room.take("a", 100)
+    room.wait("gone", 100, lambda: room.give_back("gone"))
+    waiting.wait("b", 100)
+    room.give_back("a")
+    assert waiting.let_in == ["b"]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=30))
+def test_each_has_its_turn_and_its_order(things: list[tuple[str, int]]) -> None:
+    queue = FairQueue[int]()
+    for who, thing in things:
+        queue.add(who, thing)
+    taken = []
+    while (one := queue.take()) is not None:
+        taken.append(one)
+    for name in "abc":
+        assert [one for one in taken if one[0] == name] == [one for one in things if one[0] == name]
+    counts = [0, 0, 0]
+    left = [sum(who == name for who, _ in things) for name in "abc"]
+    for who, _ in taken:
+        at = "abc".index(who)
+        counts[at] += 1
+        assert all(counts[at] <= counts[i] + 1 for i in range(3) if counts[i] < left[i])

@@ -1,0 +1,154 @@
+"""The proxy's own questions, asked of a broker over real TCP."""
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+
+from metrics.snapshot import Snapshot
+from proxy.errors import BrokerFault, LoginRefused
+from proxy.upstream.access import Access
+from proxy.upstream.correlation_id import OWN_CORRELATION_ID
+from proxy.upstream.service_connection import (
+    LARGEST_ANSWER,
+    ServiceConnection,
+    fetch_api_versions,
+    fetch_metadata,
+)
+from proxy.wire.api_versions import UpstreamVersions
+from proxy.wire.metadata import BrokerAddress
+from sasl.login import ClientExchange, PlainClient
+from sasl.messages import handshake_response
+from tests.proxy.routing.fake_broker import FakeBroker
+from tests.proxy.waiting import PATIENCE_SECONDS
+
+Fetch = Callable[..., Awaitable[Any]]
+
+
+def ask(broker: FakeBroker, fetch: Fetch, timeout_s: float = PATIENCE_SECONDS) -> Any:
+    async def conversation() -> Any:
+        async with broker:
+            return await fetch("127.0.0.1", broker.port, Access(timeout_s=timeout_s))
+
+    return asyncio.run(conversation())
+
+
+@pytest.mark.parametrize("highest", range(5))
+def test_api_versions_of_brokers_old_and_new(highest: int) -> None:
+    """A broker that does not know v4 names its own highest version (KIP-511)."""
+    broker = FakeBroker(versions={18: (0, highest), 1: (4, 17)})
+    upstream = ask(broker, fetch_api_versions)
+    assert upstream.apis == broker.versions
+    assert broker.requests == ([(18, 4)] if highest == 4 else [(18, 4), (18, highest)])
+
+
+class WantsLogin(FakeBroker):
+    """As Kafka's SASL listeners do: anybody is told the versions, and nothing else."""
+
+    def _respond(self, key: int, version: int, correlation_id: int) -> bytes:
+        if key != 18:
+            raise ConnectionError
+        return super()._respond(key, version, correlation_id)
+
+
+@pytest.mark.parametrize("fetch", [fetch_api_versions, fetch_metadata])
+def test_a_listener_that_wants_a_login_is_known_by_its_hanging_up(fetch: Fetch) -> None:
+    """Clients would be let in by us, and closed at their first request."""
+    with pytest.raises(LoginRefused, match=r"set upstream\.security\.protocol: SASL_SSL"):
+        ask(WantsLogin(), fetch)
+
+
+@pytest.mark.parametrize("version", range(1, 15))
+def test_metadata_in_every_version(version: int) -> None:
+    broker = FakeBroker(
+        brokers={1: ("kafka-1", 9092), 2: ("kafka-2", 9093)},
+        versions={18: (0, 4), 3: (0, version)},
+    )
+    view = ask(broker, fetch_metadata)
+    assert view.brokers == {
+        1: BrokerAddress(host="kafka-1", port=9092, rack="r1"),
+        2: BrokerAddress(host="kafka-2", port=9093, rack="r1"),
+    }
+    assert view.controller_id == 1
+    assert view.cluster_id == ("c1" if version >= 2 else None)
+    assert broker.requests[-1] == (3, min(version, 13))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"\x00\x00",
+        struct.pack(">i", -1),
+        struct.pack(">i", 3),
+        struct.pack(">i", LARGEST_ANSWER + 1),
+        struct.pack(">ii", 4, 99),
+        struct.pack(">ii", 10, 1),
+        struct.pack(">iih", 6, 1, 0),
+        struct.pack(">iihi", 10, 1, 35, 0) + b"HTTP/1.1 400",
+        struct.pack(">iih", 6, 1, 58) + b"\x01",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("fetch", [fetch_api_versions, fetch_metadata])
+def test_whatever_else_comes_is_the_brokers_fault(fetch: Fetch, answer: bytes) -> None:
+    with pytest.raises(BrokerFault):
+        ask(FakeBroker(answer=answer), fetch)
+
+
+def test_silence_ends_with_the_timeout() -> None:
+    with pytest.raises(BrokerFault, match="no answer within"):
+        ask(FakeBroker(silent=True), fetch_api_versions, timeout_s=0.05)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "a" * 70 + ".invalid", "\udcff"])
+def test_a_broker_that_cannot_be_reached(host: str) -> None:
+    """Refused, or a name that no resolver would take."""
+
+    async def conversation() -> None:
+        async with FakeBroker() as broker:
+            port = broker.port
+        await fetch_api_versions(host, port, Access(timeout_s=PATIENCE_SECONDS))
+
+    with pytest.raises(BrokerFault):
+        asyncio.run(conversation())
+
+
+def test_a_view_with_an_impossible_broker_is_refused() -> None:
+    with pytest.raises(BrokerFault, match="broker 1 at"):
+        ask(FakeBroker(brokers={1: ("", 0)}), fetch_metadata)
+
+
+def test_a_login_whose_answer_has_a_broken_header() -> None:
+    """Its tagged fields say how many they are and are not there."""
+
+    class Sent:
+        def write(self, data: bytes) -> None:
+            """Nobody reads it."""
+
+    async def conversation() -> None:
+        reader = asyncio.StreamReader()
+        for answer in (handshake_response(0, ("PLAIN",)), b"\x05"):
+            content = struct.pack(">i", OWN_CORRELATION_ID) + answer
+            reader.feed_data(struct.pack(">i", len(content)) + content)
+        connection = ServiceConnection(reader, cast(asyncio.StreamWriter, Sent()))
+        connection.offered = UpstreamVersions(apis={36: (0, 2)})
+        await connection.log_in(Somebody())
+
+    with pytest.raises(BrokerFault, match="API 36"):
+        asyncio.run(conversation())
+
+
+class Somebody:
+    """Who logs in by PLAIN."""
+
+    async def exchange(self) -> ClientExchange:
+        return PlainClient("ann", "secret")
+
+    async def run(self) -> None:
+        """Nothing is to be kept fresh."""
+
+    def collect(self, snapshot: Snapshot) -> None:
+        """Nothing is counted."""

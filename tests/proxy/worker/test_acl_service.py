@@ -1,0 +1,202 @@
+"""A worker's authorizer: what it applies, what it tells, and what it does without its store."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from metrics import registry
+from metrics.snapshot import Snapshot
+from proxy.acl.denial_log import DenialNotice
+from proxy.acl.model import Acl, AuthorizerMode, Operation, PatternType, Permission, ResourceType
+from proxy.config import Authorizer
+from proxy.connection.connection import Connection
+from proxy.store import StoreError, open_store
+from proxy.wire.codec import decode, encode, response_type
+from proxy.worker.acl_service import MAX_NAME_LOGGED, AclService
+from tests.proxy.acl.guards.test_metadata import asking, telling
+from tests.proxy.frames_given import request, response
+from tests.proxy.playbook import Play, everything, logged_in
+
+
+@dataclass
+class Told:
+    """What the event log is told."""
+
+    notices: list[DenialNotice] = field(default_factory=list)
+
+    def denied(self, _connection: Connection, notice: DenialNotice, _now: float) -> None:
+        self.notices.append(notice)
+
+
+@dataclass
+class Failing:
+    """A store that can break."""
+
+    inner: Any
+    broken: bool = False
+
+    def __getattr__(self, name: str) -> Any:
+        if self.broken:
+            raise StoreError("state.db: is damaged")
+        return getattr(self.inner, name)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Failing]:
+    with closing(open_store(f"sqlite:{tmp_path / 'state.db'}")) as opened:
+        yield Failing(opened)
+
+
+class Office:
+    """An authorizer over a store, and a connection."""
+
+    def __init__(
+        self,
+        store: Failing,
+        mode: AuthorizerMode = AuthorizerMode.ENFORCE,
+        *super_users: str,
+        brokers_make_topics: bool = True,
+    ) -> None:
+        self.store = store
+        self.told = Told()
+        settings = Authorizer.model_validate(
+            {
+                "mode": mode,
+                "super.users": super_users,
+                "allow.everyone.if.no.acl.found": False,
+                "auto.create.topics.enable": brokers_make_topics,
+            }
+        )
+        self.authorization = AclService(
+            settings, cast(Any, self.store), observer=lambda _: self.told
+        )
+        offer = everything(rewritten=frozenset())
+        self.play = logged_in(Play(rights=self.authorization, offer=offer))
+        self.connection = self.play.connection
+
+    def may(self, operation: Operation, name: str) -> bool:
+        admission = self.connection.requests.admission
+        assert admission is not None
+        admission._asks()
+        return admission._authority.may(operation, ResourceType.TOPIC, name)
+
+
+def allow(name: str) -> Acl:
+    return Acl(
+        resource_type=ResourceType.TOPIC,
+        pattern_type=PatternType.LITERAL,
+        name=name,
+        principal="User:*",
+        host="*",
+        operation=Operation.READ,
+        permission=Permission.ALLOW,
+    )
+
+
+def test_a_change_in_the_store_is_taken_over(store: Failing) -> None:
+    office = Office(store)
+    assert not office.may(Operation.READ, "a")
+    office.store.create_acls([allow("a")])
+    office.authorization.read()
+    assert office.authorization.take_over()
+    assert office.may(Operation.READ, "a")
+    office.authorization.read()
+    assert not office.authorization.take_over(), "nothing is new"
+
+
+def test_without_its_store_the_last_acls_apply(store: Failing) -> None:
+    """Never open, never closed: as it was."""
+    office = Office(store)
+    office.store.create_acls([allow("a")])
+    office.authorization.read()
+    office.authorization.take_over()
+    office.store.broken = True
+    with pytest.raises(StoreError, match="is damaged"):
+        office.authorization.read()
+    assert not office.authorization.take_over()
+    assert office.may(Operation.READ, "a")
+    assert not office.may(Operation.READ, "b")
+
+
+def test_a_store_that_cannot_be_read_at_start_is_an_error() -> None:
+    store = Failing(None, broken=True)
+    settings = Authorizer.model_validate({"mode": "enforce"})
+    with pytest.raises(StoreError):
+        AclService(settings, cast(Any, store), observer=lambda _: Told())
+
+
+def test_a_super_user_is_judged_by_nobody_until_it_is_none(store: Failing) -> None:
+    office = Office(store)
+    principal = office.connection.session.state.principal  # type: ignore[union-attr]
+    office.authorization.replace_super_users([principal])
+    office.connection.rights_changed(0.0)
+    assert office.connection.requests.admission is None
+    office.authorization.replace_super_users([])
+    office.connection.rights_changed(0.0)
+    assert office.connection.requests.admission is not None
+    assert not office.may(Operation.READ, "a")
+
+
+def test_a_denial_is_told_once_and_counted(
+    store: Failing, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    office = Office(store)
+    for _ in range(1_000):
+        office.may(Operation.READ, "a")
+    (notice,) = office.told.notices
+    assert (notice.denial.name, notice.denial.would_be, notice.count) == ("a", False, 1)
+    assert len(caplog.records) == 1
+    office.authorization.close()
+    assert office.told.notices[-1].count == 999
+    snapshot = Snapshot(run="r", values={}, histograms={})
+    office.authorization.collect(snapshot)
+    decisions = snapshot.values[registry.AUTHORIZER_DECISIONS.name]
+    assert decisions == {("READ", "denied"): 1_000}
+
+
+def test_in_audit_everything_passes_and_is_told(store: Failing) -> None:
+    office = Office(store, AuthorizerMode.AUDIT)
+    assert office.may(Operation.READ, "a")
+    (notice,) = office.told.notices
+    assert notice.denial.would_be
+
+
+@pytest.mark.parametrize(("brokers_make_topics", "error"), [(True, 29), (False, 3)])
+def test_a_topic_that_may_not_be_made_is_missing_as_before_brokers_of_that_setting(
+    store: Failing, brokers_make_topics: bool, error: int
+) -> None:
+    """A client that may read it waits for it where nobody makes it by asking."""
+    office = Office(store, brokers_make_topics=brokers_make_topics)
+    office.store.create_acls([allow("a")])
+    office.authorization.read()
+    office.authorization.take_over()
+    office.play.client(request(3, 12, 7, encode(asking(12, "a"))))
+    office.play.broker(response(7, b"\0" + encode(telling(12, ("a", 3)))))
+    (topic,) = decode(response_type(3, 12), office.play.received[-1], 5).topics
+    assert topic.error_code == error
+
+
+def test_names_that_clients_chose_do_no_harm_to_a_log(
+    store: Failing, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    office = Office(store)
+    office.may(Operation.READ, "x\n2026 ERROR forged\x1b[2J\u202e" + "y" * 30_000)
+    (record,) = caplog.records
+    assert record.getMessage().isascii()
+    assert record.getMessage().isprintable()
+    assert len(record.getMessage()) < 3 * MAX_NAME_LOGGED
+
+
+def test_a_connection_that_is_gone_gets_no_event(store: Failing) -> None:
+    office = Office(store)
+    office.may(Operation.READ, "a")
+    office.may(Operation.READ, "a")
+    office.connection.client_closed(0.0)
+    office.authorization.close()
+    assert len(office.told.notices) == 1

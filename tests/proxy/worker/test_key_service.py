@@ -1,0 +1,359 @@
+"""Signing keys read from files and over HTTP, on a real event loop."""
+
+import asyncio
+import gzip
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from proxy.worker import key_service as keys_module
+from proxy.worker.key_service import KeyService
+from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache, KeyCacheSettings, KeyMissing
+from tests.certificates import Authority
+from tests.proxy.tls_given import server_context
+from tests.proxy.waiting import PATIENCE_SECONDS, until
+from tests.support.sasl import document, ec_key, rsa_key
+
+RSA, EC = document(rsa_key().jwk()), document(ec_key().jwk())
+
+
+class Provider:
+    """An identity provider whose answers can be changed."""
+
+    def __init__(self) -> None:
+        self.status, self.body = 200, RSA
+        self.headers: dict[str, str] = {}
+        self.asked = self.elsewhere = 0
+        self.port = 0
+        self.answering = asyncio.Event()
+        self.answering.set()
+
+    async def answer(self, _: web.Request) -> web.Response:
+        self.asked += 1
+        await self.answering.wait()
+        return web.Response(status=self.status, body=self.body, headers=self.headers)
+
+    async def other(self, _: web.Request) -> web.Response:
+        self.elsewhere += 1
+        return web.Response(body=EC)
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/jwks", self.answer)
+        app.router.add_get("/other", self.other)
+        return app
+
+
+def with_provider(test: Callable[[KeyService, Provider], Awaitable[None]], **ms: int) -> None:
+    async def run() -> None:
+        provider = Provider()
+        async with TestServer(provider.app()) as server, asyncio.timeout(PATIENCE_SECONDS):
+            provider.port = server.port or 0
+            await test(service(str(server.make_url("/jwks")), **ms), provider)
+
+    asyncio.run(run())
+
+
+def service(source: Path | str, **ms: int) -> KeyService:
+    return KeyService(KeyCache(KeyCacheSettings(**ms)), source)
+
+
+def knows(keys: KeyService, kid: str, *, later: float = 0.0) -> bool:
+    algorithm = {"rsa": "RS256", "ec": "ES256"}[kid]
+    found = keys.cache.find(algorithm, kid, asyncio.get_running_loop().time() + later)
+    return not isinstance(found, KeyMissing)
+
+
+def test_a_file_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "jwks.json"
+
+    async def run() -> None:
+        keys = service(path)
+        await keys.refresh()
+        assert keys.cache.last_error is not None
+        path.write_bytes(RSA)
+        await keys.refresh()
+        assert knows(keys, "rsa")
+        path.write_bytes(EC)
+        await keys.refresh()
+        assert knows(keys, "ec")
+        assert not knows(keys, "rsa")
+
+    asyncio.run(run())
+
+
+def test_a_file_without_end_is_not_read_to_its_end() -> None:
+    async def run() -> None:
+        keys = service(Path("/dev/zero"))
+        await keys.refresh()
+        assert keys.cache.last_error is not None
+        assert str(MAX_DOCUMENT_BYTES) in keys.cache.last_error
+
+    asyncio.run(run())
+
+
+def test_a_pipe_that_nobody_writes_to_holds_no_thread(tmp_path: Path) -> None:
+    """A thread that waited for ever would be one less for everything else that reads files."""
+    os.mkfifo(tmp_path / "jwks.json")
+
+    async def run() -> None:
+        keys = service(tmp_path / "jwks.json")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await keys.refresh()
+        assert keys.cache.last_error == "the JWKS is not a JSON object"
+
+    asyncio.run(run())
+
+
+def test_a_file_behind_symbolic_links_is_read_where_they_lead_now(tmp_path: Path) -> None:
+    """Kubernetes replaces the files of a volume by one link to another directory."""
+    for name, content in (("1", RSA), ("2", EC)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "jwks.json").write_bytes(content)
+    (tmp_path / "data").symlink_to("1")
+    (tmp_path / "jwks.json").symlink_to("data/jwks.json")
+
+    async def run() -> None:
+        keys = service(tmp_path / "jwks.json")
+        await keys.refresh()
+        assert knows(keys, "rsa")
+        (tmp_path / "new").symlink_to("2")
+        (tmp_path / "new").rename(tmp_path / "data")
+        await keys.refresh()
+        assert knows(keys, "ec")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_redirects_are_not_followed(status: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Or who can cause one says which keys are believed, and so who is let in as whom."""
+
+    async def test(keys: KeyService, provider: Provider) -> None:
+        await keys.refresh()
+        provider.status = status
+        for location in ("/other", "https://127.0.0.1:9/" + "x" * 5_000, "file:///dev/zero"):
+            provider.headers = {"Location": location}
+            await keys.refresh()
+        assert provider.elsewhere == 0
+        assert knows(keys, "rsa")
+        assert not knows(keys, "ec")
+        assert keys.cache.refresh_failures == 3
+        why = f"HTTP status {status}: redirects are not followed, configure where it is"
+        assert caplog.messages == [f"JWKS http://127.0.0.1:{provider.port}/jwks: {why}"]
+
+    with_provider(test)
+
+
+def test_no_redirect_leads_from_https_to_http(tmp_path: Path) -> None:
+    """In a process of its own, which trusts the provider's certificate."""
+    program = (
+        "import asyncio, sys; from proxy.worker.key_service import KeyService; from sasl.jwks "
+        "import KeyCache\n"
+        "keys = KeyService(KeyCache(), sys.argv[1]); asyncio.run(keys.refresh())\n"
+        "print(keys.cache.key_count, keys.cache.last_error)"
+    )
+    authority, provider, plain = Authority(), Provider(), Provider()
+    ca = authority.write(tmp_path)
+
+    async def answer(url: str) -> str:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-c", program, url),
+            env={**os.environ, "SSL_CERT_FILE": str(ca)},
+            stdout=asyncio.subprocess.PIPE,
+        )
+        return (await process.communicate())[0].decode().strip()
+
+    async def run() -> None:
+        server = TestServer(provider.app())
+        async with TestServer(plain.app()) as other, asyncio.timeout(PATIENCE_SECONDS):
+            await server.start_server(ssl=server_context(authority.issue()))
+            url = str(server.make_url("/jwks"))
+            assert await answer(url) == "1 None", "its certificate is trusted"
+            provider.status = 302
+            provider.headers = {"Location": str(other.make_url("/jwks"))}
+            assert (await answer(url)).startswith("0 HTTP status 302: redirects")
+            await server.close()
+        assert (provider.asked, plain.asked) == (2, 0)
+
+    asyncio.run(run())
+
+
+def test_no_proxy_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who runs it would hand out the keys, and the environment is not what was configured."""
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+
+    async def test(keys: KeyService, provider: Provider) -> None:
+        await keys.refresh()
+        assert (provider.asked, knows(keys, "rsa")) == (1, True)
+
+    with_provider(test)
+
+
+def test_what_is_packed_is_not_unpacked() -> None:
+    """A thousand bytes could become a million."""
+
+    async def test(keys: KeyService, provider: Provider) -> None:
+        provider.headers = {"Content-Encoding": "gzip"}
+        provider.body = gzip.compress(RSA)
+        await keys.refresh()
+        assert keys.cache.last_error == "the JWKS is not a JSON object"
+
+    with_provider(test)
+
+
+def test_a_provider_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys_module, "FETCH_TIMEOUT", 0.2)
+
+    async def test(keys: KeyService, provider: Provider) -> None:
+        provider.answering.clear()
+        await keys.refresh()
+        assert keys.cache.last_error == "no answer within 0.2 seconds"
+        provider.answering.set()
+
+    with_provider(test)
+
+
+def test_http() -> None:
+    async def test(keys: KeyService, provider: Provider) -> None:
+        await keys.refresh()
+        assert knows(keys, "rsa")
+        assert provider.asked == 1
+
+    with_provider(test)
+
+
+def test_those_who_ask_at_once_share_one_fetch() -> None:
+    """A thousand clients with a new key ask the identity provider once."""
+
+    async def test(keys: KeyService, provider: Provider) -> None:
+        provider.answering.clear()
+        asking = [asyncio.create_task(keys.refresh()) for _ in range(50)]
+        await until(lambda: provider.asked > 0)
+        provider.answering.set()
+        await asyncio.gather(*asking)
+        assert provider.asked == 1
+        assert knows(keys, "rsa")
+
+    with_provider(test)
+
+
+def test_one_who_gives_up_does_not_stop_the_fetch_of_the_others() -> None:
+    async def test(keys: KeyService, provider: Provider) -> None:
+        provider.answering.clear()
+        impatient = asyncio.create_task(keys.refresh())
+        patient = asyncio.create_task(keys.refresh())
+        await until(lambda: provider.asked > 0)
+        impatient.cancel()
+        await asyncio.sleep(0)
+        provider.answering.set()
+        await patient
+        assert knows(keys, "rsa")
+
+    with_provider(test)
+
+
+def test_a_failure_keeps_the_old_keys() -> None:
+    async def test(keys: KeyService, provider: Provider) -> None:
+        await keys.refresh()
+        for status, body in ((500, b""), (404, EC), (200, b"{"), (200, b"x" * 3_000_000)):
+            provider.status, provider.body = status, body
+            await keys.refresh()
+            assert knows(keys, "rsa")
+            assert keys.cache.last_error is not None
+        assert keys.cache.refresh_failures == 4
+        provider.status, provider.body = 200, EC
+        await keys.refresh()
+        assert knows(keys, "ec")
+        assert keys.cache.last_error is None
+
+    with_provider(test)
+
+
+def test_what_a_url_may_hold_is_not_in_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    """Which is told at `/readyz`, to whoever asks."""
+
+    async def test(_: KeyService, provider: Provider) -> None:
+        provider.status = 503
+        url = f"http://user:hidden-word@127.0.0.1:{provider.port}/jwks?key=hidden-key"
+        keys = service(url)
+        await keys.refresh()
+        assert keys.cache.last_error is not None
+        assert keys.cache.last_error == "HTTP status 503"
+        assert f"JWKS http://127.0.0.1:{provider.port}/jwks: HTTP status 503" in caplog.messages
+        assert "hidden" not in caplog.text
+
+    with_provider(test)
+
+
+def test_keys_that_are_too_old_are_believed_no_longer() -> None:
+    """An outage is survived for a time, then nobody is let in: fail closed."""
+
+    async def test(keys: KeyService, provider: Provider) -> None:
+        await keys.refresh()
+        provider.status = 503
+        await keys.refresh()
+        assert knows(keys, "rsa")
+        assert not knows(keys, "rsa", later=600)
+
+    with_provider(test, refresh_ms=600_000, max_age_ms=600_000)
+
+
+def test_keys_that_become_too_old_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, keys_module.__name__)
+
+    def lines() -> list[str]:
+        return [line.partition("/jwks: ")[2] for line in caplog.messages]
+
+    async def test(keys: KeyService, provider: Provider) -> None:
+        now = asyncio.get_running_loop().time()
+        keys.cache.loaded(RSA, now - 599)
+        provider.status = 503
+        await keys.refresh()
+        assert (keys.not_ready(now), lines()) == (None, ["HTTP status 503"])
+        keys.cache.loaded(RSA, now - 601)
+        keys.cache.failed("HTTP status 503", now)
+        for _ in range(2):
+            await keys.refresh()
+        assert lines()[1:] == [
+            "the keys are too old, every token is refused until they are read again"
+        ]
+        assert keys.not_ready(now) == "signing keys are too old, read 601 s ago: HTTP status 503"
+        provider.status = 200
+        await keys.refresh()
+        assert (keys.not_ready(now), lines()[2:]) == (None, ["read again"])
+
+    with_provider(test, refresh_ms=600_000, max_age_ms=600_000)
+
+
+def test_the_schedule_backs_off_and_recovers() -> None:
+    async def test(keys: KeyService, provider: Provider) -> None:
+        provider.status = 500
+        running = asyncio.create_task(keys.run())
+        await until(lambda: provider.asked >= 3)
+        provider.status = 200
+        await until(lambda: knows(keys, "rsa"))
+        asked = provider.asked
+        await asyncio.sleep(0.05)
+        assert provider.asked == asked, "the next one is an hour away"
+        running.cancel()
+
+    with_provider(test, retry_backoff_ms=10, retry_backoff_max_ms=20)
+
+
+def test_nobody_listens() -> None:
+    async def run() -> None:
+        keys = service("http://127.0.0.1:9/jwks")
+        await keys.refresh()
+        assert keys.cache.last_error is not None
+        assert keys.cache.refresh_failures == 1
+
+    asyncio.run(run())

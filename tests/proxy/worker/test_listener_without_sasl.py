@@ -1,0 +1,385 @@
+"""Listeners of PLAINTEXT and SSL over real sockets: who somebody is, and who is nobody."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from cryptography.x509 import Name, NameAttribute
+from cryptography.x509.oid import NameOID
+
+from proxy.config import from_mapping
+from proxy.config.listener import Listener as Settings
+from proxy.connection.commands import AnswerFromStore, CloseReason
+from proxy.connection.connection import Connection
+from proxy.connection.interfaces import NoAuthorizer
+from proxy.net.read_buffer import ReadBuffer
+from proxy.routing.discovery import DiscoveredBroker
+from proxy.scheduling.memory_budget import MemoryBudget
+from proxy.scheduling.time_slices import TimeSlices
+from proxy.tls.contexts import open_tls
+from proxy.upstream.access import Access
+from proxy.worker.endpoint import Endpoint
+from proxy.worker.listener import Listener
+from proxy.worker.work_queues import WorkQueues
+from tests.certificates import NOW, Authority, Issued
+from tests.proxy.frames_given import api_versions, handshake, metadata
+from tests.proxy.limits_given import room_for
+from tests.proxy.playbook import VERSIONS
+from tests.proxy.recorder import Recorder
+from tests.proxy.relayed import listening, read_frame
+from tests.proxy.routing.fake_broker import FakeBroker
+from tests.proxy.tls_given import client_context
+from tests.support.sasl import FAKE_SECRET, alice
+
+AUTHORITY = Authority()
+OTHERS = Authority("other")
+SERVER = AUTHORITY.issue()
+ALICE = AUTHORITY.issue(
+    subject=Name(
+        NameAttribute(oid, value)
+        for oid, value in (
+            (NameOID.COUNTRY_NAME, "DE"),
+            (NameOID.ORGANIZATION_NAME, "Acme"),
+            (NameOID.ORGANIZATIONAL_UNIT_NAME, "dev"),
+            (NameOID.COMMON_NAME, "alice"),
+        )
+    )
+)
+ALICE_DN = "User:CN=alice,OU=dev,O=Acme,C=DE"
+STRANGER = OTHERS.issue("alice")
+PATIENCE_SECONDS = 60.0
+
+
+def of_organization(name: str) -> Issued:
+    return AUTHORITY.issue(subject=Name([NameAttribute(NameOID.ORGANIZATION_NAME, name)]))
+
+
+def is_closed(log: list[str]) -> bool:
+    return any(line.startswith("closed") for line in log)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - the relay tells nobody
+        await asyncio.sleep(0.01)
+
+
+@dataclass
+class Witness(Recorder):
+    """What the observer is told, from a connection's beginning."""
+
+    def opened(self, connection: Connection, now: float) -> None:
+        del connection, now
+
+    def refused(self, reason: CloseReason) -> None:
+        self.log.append(f"refused {reason}")
+
+
+@dataclass
+class Office:
+    """What a worker is to a listener that asks nothing of a store."""
+
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    buffer: ReadBuffer = field(default_factory=ReadBuffer)
+    access: Access = field(default_factory=lambda: Access(timeout_s=PATIENCE_SECONDS))
+    room: MemoryBudget = field(default_factory=MemoryBudget)
+    lanes: WorkQueues = field(
+        default_factory=lambda: WorkQueues(TimeSlices(asyncio.get_running_loop()))
+    )
+    tasks: list["asyncio.Task[None]"] = field(default_factory=list)
+
+    def next_connection_id(self) -> str:
+        return "c1"
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self.tasks.append(self.loop.create_task(work))
+
+    async def consult(self, question: AnswerFromStore) -> tuple[bytes, int]:
+        raise AssertionError(f"no store is needed for {question}")
+
+    def suspect(self, broker: DiscoveredBroker) -> None:
+        raise AssertionError(f"{broker} cannot be reached")
+
+
+@dataclass
+class Front:
+    """A listener that accepts, a broker behind it, and what was observed."""
+
+    listener: Listener
+    port: int
+    broker: FakeBroker
+    log: list[str]
+
+    async def connect(
+        self, tls: ssl.SSLContext | None = None
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        name = "localhost" if tls else None
+        return await asyncio.open_connection("127.0.0.1", self.port, ssl=tls, server_hostname=name)
+
+    async def who(self, tls: ssl.SSLContext | None = None) -> str:
+        """The principal of a client whose Metadata reached the broker; or what came instead."""
+        self.log.clear()
+        writer = None
+        with suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
+            reader, writer = await self.connect(tls)
+            writer.write(api_versions(1) + metadata(2))
+            for _ in range(2):
+                await read_frame(reader)
+        if writer is not None:
+            writer.close()
+        await until(lambda: is_closed(self.log))
+        return self.log[0]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "server.pem").write_bytes(SERVER.pem)
+    AUTHORITY.write(tmp_path)
+    return tmp_path
+
+
+def settings_of(directory: Path, given: dict[str, Any]) -> tuple[Settings, Any]:
+    listener = {"name": "clients", "address": "127.0.0.1:9094", "routing": "sidecar"} | given
+    mapping = {"upstream": {"bootstrap.servers": "127.0.0.1:9092"}, "listeners": [listener]}
+    config = from_mapping(mapping, base_dir=directory)
+    return config.listeners[0], open_tls(config, NOW.timestamp()).listeners.get("clients")
+
+
+def listen(
+    directory: Path, given: dict[str, Any], test: Callable[[Front], Awaitable[None]]
+) -> None:
+    """Run `test` with a listener of these settings."""
+
+    async def run() -> None:
+        settings, tls = settings_of(directory, given)
+        office = Office()
+        listener = Listener(
+            settings,
+            office=office,
+            credentials=alice(),
+            fake_secret=FAKE_SECRET,
+            rights=NoAuthorizer(),
+            open_connections=room_for(100),
+            tls=tls,
+        )
+        log: list[str] = []
+        listener.observer = Witness(log)  # type: ignore[assignment]  # an observer, if not that one
+        async with FakeBroker() as broker:
+            target = DiscoveredBroker(None, "127.0.0.1", broker.port, versions=VERSIONS)
+            door = Endpoint(listener, lambda: target)
+            server = await office.loop.create_server(door.client, sock=listening())
+            port = server.sockets[0].getsockname()[1]
+            try:
+                await test(Front(listener, port, broker, log))
+            finally:
+                server.close()
+                for client in list(listener.clients):
+                    client.tell(Connection.killed)
+                await asyncio.gather(*office.tasks)
+                await until(lambda: not listener.clients)
+
+    async def bounded() -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await run()
+
+    uvloop.run(bounded())
+
+
+def ssl_listener(**more: str) -> dict[str, Any]:
+    given = {key.replace("_", "."): value for key, value in more.items()}
+    return {
+        "security.protocol": "SSL",
+        "ssl.keystore.location": "server.pem",
+        "ssl.truststore.location": "ca.pem",
+    } | given
+
+
+PLAINTEXT = {"security.protocol": "PLAINTEXT"}
+REQUIRED = ssl_listener(ssl_client_auth="required")
+REQUESTED = ssl_listener(ssl_client_auth="requested")
+ANONYMOUS = "authenticated User:ANONYMOUS"
+TLS_FAILED = "closed tls_handshake_failed"
+NOBODY = "closed authentication_failed"
+ONLY_ALICE = "RULE:^CN=(a[^,]*),OU=dev,.*$/$1/U"
+
+
+@pytest.mark.parametrize(
+    ("given", "shown", "expected"),
+    [
+        (ssl_listener(), None, ANONYMOUS),
+        (ssl_listener(), ALICE, ANONYMOUS),  # not asked for, so not verified, so not believed
+        (ssl_listener(), STRANGER, ANONYMOUS),
+        (REQUESTED, None, ANONYMOUS),
+        (REQUESTED, ALICE, f"authenticated {ALICE_DN}"),
+        (REQUESTED, STRANGER, TLS_FAILED),
+        (REQUIRED, ALICE, f"authenticated {ALICE_DN}"),
+        (REQUIRED, None, TLS_FAILED),
+        (REQUIRED, STRANGER, TLS_FAILED),
+        (REQUIRED | {"ssl.principal.mapping.rules": ONLY_ALICE}, ALICE, "authenticated User:ALICE"),
+        (REQUIRED | {"ssl.principal.mapping.rules": ONLY_ALICE}, SERVER, NOBODY),
+        (REQUESTED | {"ssl.principal.mapping.rules": ONLY_ALICE}, None, ANONYMOUS),
+    ],
+)
+def test_who_a_client_is(
+    directory: Path, given: dict[str, Any], shown: Issued | None, expected: str
+) -> None:
+    async def test(front: Front) -> None:
+        assert await front.who(client_context(AUTHORITY, shown=shown)) == expected
+        reached = (3, 12) in front.broker.requests
+        assert reached is expected.startswith("authenticated")
+
+    listen(directory, given, test)
+
+
+def test_everybody_is_anonymous_by_plaintext(directory: Path) -> None:
+    async def test(front: Front) -> None:
+        reader, writer = await front.connect()
+        writer.write(api_versions(1))
+        await read_frame(reader)
+        assert front.broker.requests == []
+        writer.close()
+        assert await front.who() == ANONYMOUS
+        assert (3, 12) in front.broker.requests
+
+    listen(directory, PLAINTEXT, test)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_who_resumes_a_tls_session_is_who_began_it(
+    directory: Path, version: ssl.TLSVersion
+) -> None:
+    """Where a certificate is requested, to forget it would make an ANONYMOUS of anybody."""
+
+    async def test(front: Front) -> None:
+        tls = client_context(AUTHORITY, shown=ALICE)
+        tls.minimum_version = tls.maximum_version = version
+        session = None
+        for resumed in (False, True):
+            front.log.clear()
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            client = tls.wrap_bio(incoming, outgoing, server_hostname="localhost", session=session)
+            reader, writer = await front.connect()
+            request, answer = metadata(1), b""
+            while not answer:
+                try:
+                    if request:
+                        client.write(request)
+                        request = b""
+                    answer = client.read(1_000)
+                except ssl.SSLWantReadError:
+                    writer.write(outgoing.read())
+                    incoming.write(await reader.read(65_536))
+            session = client.session
+            assert client.session_reused is resumed
+            assert front.log[0] == f"authenticated {ALICE_DN}"
+            writer.close()
+            await until(lambda: is_closed(front.log))
+
+    listen(directory, REQUESTED, test)
+
+
+@pytest.mark.parametrize(
+    ("organization", "reason"),
+    [
+        ("x\nWARNING all is lost", "its subject has control characters"),
+        ("\x1b[31mx", "its subject has control characters"),
+        ("x" * 60_000, "its subject has more than 512 characters"),
+    ],
+    ids=["a line of its own", "colours", "60 KB"],
+)
+def test_a_hostile_subject_is_nobody_and_is_not_logged(
+    directory: Path, caplog: pytest.LogCaptureFixture, organization: str, reason: str
+) -> None:
+    shown = client_context(AUTHORITY, shown=of_organization(organization))
+
+    async def test(front: Front) -> None:
+        assert await front.who(shown) == NOBODY
+        assert await front.who(shown) == NOBODY
+        assert (3, 12) not in front.broker.requests
+
+    with caplog.at_level(logging.WARNING):
+        listen(directory, REQUIRED, test)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [f"listener clients: the certificate of 127.0.0.1 is refused: {reason}"]
+
+
+def test_a_certificate_does_not_stand_for_sasl(directory: Path) -> None:
+    """SASL_SSL: the certificate is asked for in addition."""
+    given = REQUIRED | {
+        "security.protocol": "SASL_SSL",
+        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
+    }
+
+    async def test(front: Front) -> None:
+        found = await front.who(client_context(AUTHORITY, shown=ALICE))
+        assert found == "closed illegal_state"
+        assert front.broker.requests == []
+
+    listen(directory, given, test)
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_no_reload_lets_in_who_was_to_log_in(directory: Path, protocol: str) -> None:
+    """`security.protocol` waits for a restart, and so does whoever would be let in by it."""
+    given = {"security.protocol": "SASL_PLAINTEXT", "sasl.enabled.mechanisms": ["SCRAM-SHA-256"]}
+    after = PLAINTEXT if protocol == "PLAINTEXT" else REQUIRED
+
+    async def test(front: Front) -> None:
+        front.listener.apply(settings_of(directory, after)[0])
+        assert await front.who() == "closed illegal_state"
+        reader, writer = await front.connect()
+        writer.write(handshake(1, "SCRAM-SHA-256"))
+        assert (await read_frame(reader))[4:6] == b"\0\0"
+        writer.close()
+
+    listen(directory, given, test)
+
+
+def test_a_handshake_under_way_is_nobody(directory: Path) -> None:
+    """It is a connection that is counted and timed, but has no principal and no way to a broker."""
+
+    async def test(front: Front) -> None:
+        _, writer = await front.connect()
+        await until(lambda: bool(front.listener.clients))
+        (client,) = front.listener.clients
+        assert client.connection is not None
+        assert client.connection.principal is None
+        timeout = client.connection.rules.authentication_timeout
+        assert client.connection.next_deadline() == client.connection.connected_at + timeout
+        writer.close()
+
+    listen(directory, REQUIRED, test)
+
+
+@pytest.mark.parametrize(
+    ("given", "sent", "told"),
+    [
+        (PLAINTEXT, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "speaks TLS; here is PLAINTEXT"),
+        (REQUIRED, api_versions(1), "speaks Kafka's protocol without TLS; here is SSL"),
+    ],
+)
+def test_who_is_at_the_wrong_door_is_told_in_the_log(
+    directory: Path,
+    caplog: pytest.LogCaptureFixture,
+    given: dict[str, Any],
+    sent: bytes,
+    told: str,
+) -> None:
+    async def test(front: Front) -> None:
+        reader, writer = await front.connect()
+        writer.write(sent)
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+
+    with caplog.at_level(logging.WARNING):
+        listen(directory, given, test)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"listener clients: 127.0.0.1 {told}"
+    ]

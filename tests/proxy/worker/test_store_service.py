@@ -1,0 +1,362 @@
+"""What a worker knows of its store: nothing by default, and nobody is let in before it does."""
+
+import asyncio
+import re
+import shutil
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from proxy.store import Store, StoreError
+from proxy.store.sqlite.mirror import SqliteMirror
+from proxy.store.users_file import UsersFile
+from proxy.wire.apis import (
+    ALTER_USER_SCRAM_CREDENTIALS,
+    CREATE_ACLS,
+    DESCRIBE_USER_SCRAM_CREDENTIALS,
+)
+from proxy.worker import store_service
+from tests.proxy.acl.api_cases import creation
+from tests.proxy.acl.api_given import create_body
+from tests.proxy.acl.shelf import acl
+from tests.proxy.store.users_given import SHA_256, content, of, put, verifier
+from tests.proxy.storekeeper_given import (
+    NOT_YET,
+    Reading,
+    answered,
+    create_question,
+    denied,
+    describe_question,
+    question,
+)
+from tests.proxy.storekeeper_given import plain as plain
+from tests.proxy.waiting import PATIENCE_SECONDS, until
+
+
+def test_nothing_is_known_by_default(plain: Store, mirror: SqliteMirror) -> None:
+    """Of a store of its own neither, before it was read."""
+    for store in (plain, mirror):
+        assert Reading(store).keeper.not_ready() == NOT_YET
+
+
+def test_a_store_of_its_own_is_known_when_it_was_read(plain: Store) -> None:
+    plain.create_acls([acl()])
+    reading = Reading(plain)
+    asyncio.run(asyncio.wait_for(reading.keeper.known(), PATIENCE_SECONDS))
+    assert reading.keeper.not_ready() == []
+    assert (reading.acls(), reading.store.looks) == (1, 1)
+
+
+def test_a_mirror_is_waited_for(mirror: SqliteMirror) -> None:
+    """What it shows from before the start does not count."""
+    answered(mirror, acl("of before"))
+    mirror.begin()
+    reading = Reading(mirror)
+
+    async def run() -> None:
+        waiting = asyncio.create_task(reading.keeper.known())
+        await until(lambda: reading.store.looks >= 2)
+        assert not waiting.done()
+        assert reading.keeper.not_ready() == NOT_YET
+        mirror.note_problem("the brokers are away")
+        await until(lambda: reading.keeper.not_ready() == ["the brokers are away"])
+        assert not waiting.done()
+        answered(mirror, acl("a"), acl("b"))
+        await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+        assert (reading.keeper.not_ready(), reading.acls()) == ([], 2)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("failing", ["mirror", "version", "acl_version"])
+def test_a_store_that_cannot_be_read_is_not_known(mirror: SqliteMirror, failing: str) -> None:
+    """However much of it can: an answer of the brokers is of no use before it is applied."""
+    reading = Reading(mirror)
+    answered(mirror, acl("a"))
+    reading.store.broken = {failing}
+
+    async def run() -> None:
+        waiting = asyncio.create_task(reading.keeper.known())
+        await until(lambda: reading.store.looks >= 2)
+        assert not waiting.done()
+        assert reading.keeper.not_ready() == ["state.db: is damaged"]
+        reading.store.broken.clear()
+        await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+        assert (reading.keeper.not_ready(), reading.acls()) == ([], 1)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("after", ["mirror", "version", "acl_version"])
+def test_what_is_known_has_been_applied(mirror: SqliteMirror, after: str) -> None:
+    """An answer that comes while the store is read: no ACLs would be applied as all of them."""
+    reading = Reading(mirror)
+    reading.store.then[after] = lambda: answered(mirror, acl("a"))
+    reading.refresh()
+    assert reading.keeper.not_ready() == NOT_YET
+    reading.refresh()
+    assert (reading.keeper.not_ready(), reading.acls()) == ([], 1)
+
+
+def test_what_was_known_goes_on_applying(
+    mirror: SqliteMirror, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though no clients should come; it is told once."""
+    answered(mirror, acl("a"))
+    reading = Reading(mirror)
+    reading.refresh()
+    mirror.note_problem("the brokers are away")
+    reading.refresh()
+    assert (reading.keeper.not_ready(), reading.acls()) == (["the brokers are away"], 1)
+    answered(mirror, acl("a"), acl("b"))
+    reading.store.broken = {"acl_version"}
+    for _ in range(3):
+        reading.refresh()
+        assert (reading.keeper.not_ready(), reading.acls()) == (["state.db: is damaged"], 1)
+    assert [one.getMessage() for one in caplog.records] == ["state.db: is damaged"]
+    reading.store.broken.clear()
+    reading.refresh()
+    assert (reading.keeper.not_ready(), reading.acls()) == ([], 2)
+    assert caplog.messages[1:] == ["the store is read again"]
+    reading.store.broken = {"mirror"}
+    reading.refresh()
+    assert caplog.messages[2:] == ["state.db: is damaged"], "another time is told anew"
+
+
+def test_a_mistake_of_the_proxy_keeps_clients_away_until_it_has_passed(
+    mirror: SqliteMirror, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rights that were revoked would go on applying without a word."""
+    answered(mirror, acl("a"))
+    reading = Reading(mirror)
+    reading.refresh()
+    answered(mirror, acl("a"), acl("b"))
+    reading.store.each["acl_version"] = lambda: int("a mistake")
+    for _ in range(3):
+        reading.refresh()
+        assert (reading.keeper.not_ready(), reading.acls()) == ([store_service.MISTAKE], 1)
+    assert len(caplog.records) == 1, "it is told once"
+    reading.store.each.clear()
+    reading.refresh()
+    assert (reading.keeper.not_ready(), reading.acls()) == ([], 2)
+
+
+@pytest.mark.parametrize("known_then", [True, False])
+def test_an_older_copy_of_what_brokers_have_is_not_applied(
+    mirror: SqliteMirror, known_then: bool
+) -> None:
+    """What they have taken away since would be allowed again, as long as they are away."""
+    backup = mirror._path.with_name("backup.db")
+    if known_then:
+        answered(mirror, acl("taken away since"), at=monotonic() - 10)
+    shutil.copy(mirror._path, backup)
+    answered(mirror)
+    reading = Reading(mirror)
+    reading.refresh()
+    assert (reading.keeper.not_ready(), reading.acls()) == ([], 0)
+    backup.rename(mirror._path)
+    reading.refresh()
+    (reason,) = reading.keeper.not_ready()
+    assert "shows what the brokers had earlier" in reason
+    assert reading.acls() == 0
+    answered(mirror, acl("a"), acl("b"))
+    reading.refresh()
+    assert (reading.keeper.not_ready(), reading.acls()) == ([], 2)
+
+
+def test_connections_are_judged_anew_when_acls_change(mirror: SqliteMirror) -> None:
+    """And not each time that the brokers answer."""
+    answered(mirror, acl("a"), at=monotonic() - 10)
+    reading = Reading(mirror)
+    reading.refresh()
+    before = reading.judged_anew
+    answered(mirror, acl("a"))
+    reading.refresh()
+    assert reading.judged_anew == before
+    answered(mirror, acl("b"))
+    reading.refresh()
+    assert reading.judged_anew == before + 1
+
+
+def test_the_age_counts_from_the_question(mirror: SqliteMirror) -> None:
+    """That the file can be read says nothing of what the brokers have."""
+    answered(mirror, acl("a"), at=monotonic() - 1_000)
+    reading = Reading(mirror)
+    reading.refresh()
+    assert 1_000 <= reading.age() < 1_000 + PATIENCE_SECONDS
+    answered(mirror, acl("a"), at=monotonic() - 500)
+    assert reading.age() >= 1_000
+    reading.refresh()
+    assert 500 <= reading.age() < 500 + PATIENCE_SECONDS
+
+
+def test_what_is_known_of_long_ago_is_told(mirror: SqliteMirror) -> None:
+    """Whoever should keep it up to date may hang, or be unable to write."""
+    reading = Reading(mirror)
+    answered(mirror, at=monotonic() - 1_000)
+    reading.refresh()
+    (reason,) = reading.keeper.not_ready()
+    assert re.fullmatch(r"what the brokers keep is known as of 1\d{3} s ago", reason)
+
+
+def test_what_was_never_known_is_as_old_as_the_start(mirror: SqliteMirror) -> None:
+    """Nobody is let in then, and the alert on the age must say so."""
+    reading = Reading(mirror)
+    reading.keeper._began -= 1_000
+    reading.refresh()
+    assert reading.age() >= 1_000
+    answered(mirror)
+    reading.refresh()
+    assert reading.age() < 1_000
+
+
+def test_an_answer_that_was_not_read_makes_nothing_younger(mirror: SqliteMirror) -> None:
+    answered(mirror, acl("a"), at=monotonic() - 1_000)
+    reading = Reading(mirror)
+    reading.refresh()
+    answered(mirror, acl("b"))
+    reading.store.broken = {"acl_version"}
+    reading.refresh()
+    assert reading.age() >= 1_000
+
+
+def test_the_age_of_a_store_of_its_own_counts_from_its_reading(plain: Store) -> None:
+    reading = Reading(plain)
+    reading.refresh()
+    read_before = monotonic()
+    reading.store.broken = {"version"}
+    reading.refresh()
+    assert reading.keeper._read_at <= read_before, "an attempt is no reading"
+    reading.store.broken.clear()
+    reading.refresh()
+    assert reading.keeper._read_at > read_before
+
+
+def test_a_file_that_somebody_broke_is_told(mirror: SqliteMirror) -> None:
+    """In one sentence, and what was known goes on applying."""
+    answered(mirror, acl("a"))
+    reading = Reading(mirror)
+    reading.refresh()
+    with closing(sqlite3.connect(mirror._path)) as other:
+        other.execute("DROP TABLE mirror")
+        other.commit()
+    reading.refresh()
+    (reason,) = reading.keeper.not_ready()
+    assert "no such table" in reason
+    assert reading.acls() == 1
+
+
+def test_changes_that_wait_are_in_nobodys_way(plain: Store) -> None:
+    """Brokers that keep the ACLs may be silent, and many may ask for changes meanwhile."""
+    reading = Reading(plain)
+    under_way, answered = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        under_way.set()
+        assert answered.wait(PATIENCE_SECONDS)
+
+    reading.store.then["create_acls"] = wait
+    questions = [
+        create_question(),
+        denied(create_question()),
+        *(describe_question() for _ in range(3)),
+    ]
+
+    async def run() -> None:
+        change, *rest = [asyncio.create_task(reading.keeper.consult(one)) for one in questions]
+        others = [asyncio.create_task(reading.keeper.consult(create_question())) for _ in range(40)]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await asyncio.to_thread(under_way.wait, PATIENCE_SECONDS)
+            await asyncio.gather(reading.keeper.refresh(), *rest)
+            assert not any(one.done() for one in (change, *others))
+            answered.set()
+            await asyncio.gather(change, *others)
+
+    asyncio.run(run())
+    assert reading.acls() == 1
+
+
+def test_a_change_that_waited_too_long_is_not_made(
+    plain: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asked for it has given up, and may have asked for something else."""
+    monkeypatch.setattr(store_service, "MAX_WAIT", 0.2)
+    reading = Reading(plain)
+    under_way, answered = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        under_way.set()
+        assert answered.wait(PATIENCE_SECONDS)
+
+    reading.store.then["create_acls"] = wait
+    late = question(CREATE_ACLS, create_body(3, [creation(resource_name="late")]))
+
+    async def run() -> None:
+        first = asyncio.create_task(reading.keeper.consult(create_question()))
+        assert await asyncio.to_thread(under_way.wait, PATIENCE_SECONDS)
+        with pytest.raises(StoreError, match=r"no answer within 0\.2 s"):
+            await reading.keeper.consult(late)
+        answered.set()
+        with pytest.raises(StoreError):
+            await first
+        monkeypatch.undo()  # however long the disk takes
+        await asyncio.wait_for(reading.keeper.consult(create_question()), PATIENCE_SECONDS)
+
+    asyncio.run(run())
+    assert reading.acls() == 1, "the first was under way"
+
+
+def test_the_store_is_followed(plain: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_service, "REFRESH_EVERY", 0.001)
+    reading = Reading(plain)
+    plain.create_acls([acl("a")])
+
+    async def run() -> None:
+        following = asyncio.create_task(reading.keeper.follow())
+        await until(lambda: reading.acls() == 1)
+        plain.create_acls([acl("b")])
+        await until(lambda: reading.acls() == 2)
+        following.cancel()
+
+    asyncio.run(run())
+
+
+def test_users_of_a_file_are_kept_up_to_date(plain: Store, tmp_path: Path) -> None:
+    """And are known as they were while it is broken: but nobody should come then."""
+    file = tmp_path / "users.json"
+    put(file, content(alice=of(SHA_256)))
+    reading = Reading(plain, UsersFile(file))
+    reading.refresh()
+    assert reading.keeper.not_ready() == []
+    put(file, "half a fi")
+    reading.refresh()
+    assert reading.keeper.not_ready() == [f"{file}: is no JSON object, or names something twice"]
+    assert reading.credentials.find("alice", SHA_256) == verifier()
+    put(file, content(bob=of(SHA_256)))
+    reading.refresh()
+    assert reading.keeper.not_ready() == []
+    assert reading.credentials.find("alice", SHA_256) is None
+
+
+def test_users_of_a_file_are_described_and_not_altered(plain: Store, tmp_path: Path) -> None:
+    """Those of the store are not told of, and stay as they are."""
+    plain.alter_credentials(upsert={("hidden", SHA_256): verifier()})
+    file = tmp_path / "users.json"
+    put(file, content(alice=of(SHA_256)))
+    keeper = Reading(plain, UsersFile(file)).keeper
+
+    async def ask(api_key: int, body: bytes) -> bytes:
+        answer, _ = await keeper.consult(question(api_key, body, version=0))
+        assert isinstance(answer, bytes)
+        return answer
+
+    told = asyncio.run(ask(DESCRIBE_USER_SCRAM_CREDENTIALS, b"\0\0"))
+    assert b"alice" in told
+    assert b"hidden" not in told
+    removal = b"\2\6alice\1\0" + b"\1\0"
+    assert b"in a file" in asyncio.run(ask(ALTER_USER_SCRAM_CREDENTIALS, removal))
+    assert [info.user for info in plain.credential_infos()] == ["hidden"]

@@ -1,0 +1,181 @@
+"""What a worker does beside its connections. As a process: `test_server.py`."""
+
+import asyncio
+import os
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from metrics import registry
+from proxy import config
+from proxy.handlers import dispatch
+from proxy.worker import store_service, worker
+from proxy.worker.connection_limits import Shared
+from proxy.worker.inputs import SharedConfiguration, WorkerInputs
+from tests.proxy.routing.fake_broker import FakeBroker
+from tests.proxy.storekeeper_given import describe_question
+from tests.proxy.waiting import PATIENCE_SECONDS, until
+
+
+def configured(
+    directory: Path, address: str, broker: int = 1, **more: Any
+) -> tuple[Path, config.Config]:
+    path = directory / "proxy.yaml"
+    listener = {
+        "name": "clients",
+        "address": address,
+        "routing": "sidecar",
+        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
+        "reauth.enforcement": "observe",
+    }
+    settings = {
+        "upstream": {"bootstrap.servers": f"127.0.0.1:{broker}"},
+        "listeners": [listener],
+        "store": {"url": f"sqlite:{directory / 'state.db'}"},
+        "workers": 1,
+        **more,
+    }
+    path.write_text(yaml.safe_dump(settings))
+    return path, config.load(path)
+
+
+def test_an_answer_in_steps_tells_their_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most of it: finding what matches, and writing it."""
+    monkeypatch.setattr(dispatch, "thread_time_ns", lambda: 0)
+
+    async def run(listening: socket.socket) -> int:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        path, settings = configured(tmp_path, address, authorizer={"mode": "enforce"})
+        given = WorkerInputs(0, Shared.of_processes(1, [100]), listening={"clients": listening})
+        with given.control, given.scrape:
+            one = worker.Worker(path, settings, given)
+            _, spent_ns = await one.consult(describe_question())
+            await end(one)
+            return spent_ns
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        assert asyncio.run(run(listening)) > 0
+
+
+def ticks(one: worker.Worker) -> int:
+    """How often it has looked at deadlines."""
+    lags = one._tally.snapshot().histograms.get(registry.EVENT_LOOP_LAG.name, {})
+    return sum(sum(lag.counts) for lag in lags.values())
+
+
+def test_whether_it_is_ready_is_told(tmp_path: Path) -> None:
+    """As `/readyz` has it: nobody asks that for an alert."""
+
+    async def run(listening: socket.socket) -> None:
+        async with FakeBroker() as broker:
+            address = f"127.0.0.1:{listening.getsockname()[1]}"
+            path, settings = configured(tmp_path, address, broker.port)
+            given = WorkerInputs(0, Shared.of_processes(1, [100]), listening={"clients": listening})
+            with given.control, given.scrape:
+                one = worker.Worker(path, settings, given)
+                told = [ready(one)]
+                await one._open()
+                told.append(ready(one))
+                one._stopping.set()
+                told.append(ready(one))
+                assert told == [{("0",): 0}, {("0",): 1}, {("0",): 0}]
+                await end(one)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        asyncio.run(run(listening))
+
+
+def ready(one: worker.Worker) -> dict[tuple[str, ...], float]:
+    return one._tally.snapshot().values[registry.READY.name]
+
+
+async def end(one: worker.Worker) -> None:
+    one._routing.close()
+    for task in list(one._tasks):
+        task.cancel()
+    await until(lambda: not one._tasks)
+    one._store.close()
+
+
+def test_deadlines_do_not_wait_for_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever must be closed is closed, however long the store takes to say what is new."""
+    monkeypatch.setattr(worker, "TICK", 0.001)
+    monkeypatch.setattr(store_service, "REFRESH_EVERY", 0.001)
+    over = threading.Event()
+
+    async def run(listening: socket.socket) -> None:
+        path, settings = configured(tmp_path, f"127.0.0.1:{listening.getsockname()[1]}")
+        given = WorkerInputs(0, Shared.of_processes(1, [100]), listening={"clients": listening})
+        with given.control, given.scrape, ThreadPoolExecutor(1) as threads:
+            one = worker.Worker(path, settings, given)
+            await one._open()
+            asyncio.get_running_loop().set_default_executor(threads)
+            busy = asyncio.create_task(asyncio.to_thread(over.wait, PATIENCE_SECONDS))
+            try:
+                await until(lambda: threads._work_queue.qsize() > 0)  # a look at the store waits
+                before = ticks(one)
+                await until(lambda: ticks(one) > before + 2)
+            finally:
+                over.set()
+            await busy
+            await end(one)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        asyncio.run(run(listening))
+
+
+def test_a_reload_takes_what_the_parent_judged(tmp_path: Path) -> None:
+    """The file itself may hold something else by then, for some of the workers or for all."""
+
+    async def run() -> None:
+        path, settings = configured(tmp_path, "127.0.0.1:1")
+        given = WorkerInputs(0, Shared.of_processes(1, [100]))
+        with given.control, given.scrape:
+            one = worker.Worker(path, settings, given)
+
+            (listener,) = one._listeners
+
+            def reloaded(text: str) -> tuple[str, bool]:
+                given.shared_configuration.put(text.encode())
+                one._reload()
+                terms = listener.terms("User:alice", "SCRAM-SHA-256")
+                return terms.enforcement, one._is_stale
+
+            assert given.shared_configuration.take() is None
+            right = path.read_text().replace("observe", "probe")
+            path.write_text("listeners: [")
+            assert reloaded(right) == ("probe", False)
+            assert reloaded("") == ("probe", True)
+            path.write_text(right.replace("probe", "enforce"))
+            one._reload()
+            assert reloaded(right) == ("probe", False)
+            anew = WorkerInputs(
+                0, Shared.of_processes(1, [100]), shared_configuration=given.shared_configuration
+            )
+            with anew.control, anew.scrape:
+                given.shared_configuration.put(b"")
+                other = worker.Worker(path, settings, anew)
+                assert other._is_stale
+                await end(other)
+            await end(one)
+
+    asyncio.run(run())
+
+
+def test_what_is_just_being_put_is_not_taken() -> None:
+    shared_configuration = SharedConfiguration()
+    shared_configuration.put(b"whole")
+    os.truncate(f"/proc/self/fd/{shared_configuration._file}", 34)
+    assert shared_configuration.take() is None
+    shared_configuration.put(b"")
+    assert shared_configuration.take() == b""
+    os.close(shared_configuration._file)
