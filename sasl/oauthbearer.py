@@ -68,11 +68,11 @@ class OAuthBearerServer:
 class OAuthBearerServerExchange:
     """One OAUTHBEARER authentication; see the laws of `sasl.mechanism`."""
 
-    __slots__ = ("_ended", "_keys_sought", "_rejected", "_server")
+    __slots__ = ("_ended", "_keys_refreshed", "_rejected", "_server")
 
     def __init__(self, server: OAuthBearerServer) -> None:
         self._server = server
-        self._keys_sought = False
+        self._keys_refreshed = False
         self._rejected: FailureReason | None = None
         self._ended = False
 
@@ -115,10 +115,10 @@ class OAuthBearerServerExchange:
         return _success(verdict.claims, wall_now, now)
 
     def _may_seek_keys(self, missing: KeyMissing, now: float) -> bool:
-        if missing is KeyMissing.NO_FIT or self._keys_sought:
+        if missing is KeyMissing.NO_FIT or self._keys_refreshed:
             return False
-        self._keys_sought = self._server.keys.unknown_kid(now)
-        return self._keys_sought
+        self._keys_refreshed = self._server.keys.unknown_kid(now)
+        return self._keys_refreshed
 
     def _reject(self, reason: FailureReason) -> Step:
         if self._rejected is not None:

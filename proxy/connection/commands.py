@@ -95,7 +95,7 @@ class ResumeBroker:
 
 @dataclass(frozen=True, slots=True)
 class RefreshKeys:
-    """Look for newer signing keys, then call `keys_sought`."""
+    """Look for newer signing keys, then call `keys_refreshed`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ class RelayHost(Protocol):
         ...
 
     def seek_keys(self, client: "ClientSide") -> None:
-        """Look for newer keys of the connection's listener; call `keys_sought`."""
+        """Look for newer keys of the connection's listener; call `keys_refreshed`."""
         ...
 
     def log_in(self, client: "ClientSide", step: GetIdentity | DeriveKeys) -> None:

@@ -167,7 +167,7 @@ class TokenEndpoint:
             def do_POST(self) -> None:
                 length = int(self.headers["Content-Length"])
                 form = urllib.parse.parse_qs(self.rfile.read(length).decode())
-                status, answer = endpoint.answer(self.headers.get("AclService", ""), form)
+                status, answer = endpoint.answer(self.headers.get("Authorization", ""), form)
                 body = json.dumps(answer).encode()
                 self._send(status, body)
 

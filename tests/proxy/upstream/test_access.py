@@ -158,7 +158,7 @@ def test_id_and_secret_are_encoded_where_the_endpoint_wants_it(
     async def run() -> None:
         async with providing() as (provider, url):
             await begin(by_credentials(tmp_path, url, **setting))
-            basic = provider.asked[0].headers["AclService"].removeprefix("Basic ")
+            basic = provider.asked[0].headers["Authorization"].removeprefix("Basic ")
             assert base64.b64decode(basic).decode() == f"proxy:{sent}"
 
     asyncio.run(run())

@@ -33,7 +33,7 @@ def test_what_the_endpoint_is_asked() -> None:
             assert await asking(url).current() == "token-1"
             await asking(url, scope="kafka api://x/.default").current()
             plain, scoped = provider.asked
-            assert plain.headers["AclService"] == f"Basic {BASIC}"
+            assert plain.headers["Authorization"] == f"Basic {BASIC}"
             assert plain.headers["Content-Type"] == "application/x-www-form-urlencoded"
             assert plain.headers["Accept"] == "application/json"
             assert plain.body == "grant_type=client_credentials"
@@ -48,7 +48,7 @@ def test_id_and_secret_can_be_encoded_before_they_are_joined() -> None:
     async def run() -> None:
         async with providing() as (provider, url):
             await asking(url, encoded=True).current()
-            sent = provider.asked[0].headers["AclService"].removeprefix("Basic ")
+            sent = provider.asked[0].headers["Authorization"].removeprefix("Basic ")
             assert base64.b64decode(sent) == b"proxy:s3cret%2Fwith%2Bsigns%3Aand%3Dmore"
 
     asyncio.run(run())
@@ -174,7 +174,7 @@ def test_a_secret_that_was_replaced_is_used(tmp_path: Path) -> None:
             for secret in ("old", "new"):
                 path.write_text(secret + "\n")
                 await tokens._refresh()
-                sent = provider.asked[-1].headers["AclService"].removeprefix("Basic ")
+                sent = provider.asked[-1].headers["Authorization"].removeprefix("Basic ")
                 assert base64.b64decode(sent) == f"proxy:{secret}".encode()
 
     asyncio.run(run())
