@@ -3,11 +3,8 @@
 Whoever produces and consumes here is a real client; each test has topics and groups of its own.
 """
 
-import gc
 import json
 import uuid
-import warnings
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -276,16 +273,6 @@ def test_confluent_administers(carol: User, bootstrap: str) -> None:
     wait_until(lambda: name not in admin.list_topics(timeout=DEADLINE).topics, what="not gone")
 
 
-@pytest.fixture
-def unclosed_by_python() -> Iterator[None]:
-    """kafka-python leaves a socket open if it is still connecting when it is closed."""
-    yield
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "unclosed <socket", ResourceWarning)
-        gc.collect()
-
-
-@pytest.mark.usefixtures("unclosed_by_python")
 def test_python_administers(carol: User, bootstrap: str) -> None:
     admin = python.KafkaAdminClient(**carol.python(bootstrap))
     name = f"admin-{uuid.uuid4()}"
