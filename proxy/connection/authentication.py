@@ -131,7 +131,7 @@ class Authentication:
             if request.client_id is not None:
                 self._connection.client_id = request.client_id
             if self._connection.requests.relaying and request.api_key not in _OF_SASL:
-                self._connection.requests.answered(len(content), now)
+                self._connection.pipe.answered(len(content), now)
             self._answer(request, now)
         except (ClientFault, MalformedMessage):
             self._connection.end(CloseReason.MALFORMED_FRAME, now)

@@ -120,6 +120,7 @@ class RequestAuthorization:
     def judge(self, pending: Pending) -> Stage[Verdict]:
         """Judge a request."""
         while True:
+            pending.judged_by = self.look
             result = yield from self._found(pending.request)
             if not isinstance(result, TopicsUnknown):
                 self._topics.forget()

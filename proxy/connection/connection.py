@@ -29,10 +29,12 @@ from proxy.connection.commands import (
 )
 from proxy.connection.frames import Bytes
 from proxy.connection.inflight import InFlight, Question
-from proxy.connection.interfaces import ConnectionRules, Observer, RequestTimer, UpstreamBroker
+from proxy.connection.interfaces import ConnectionRules, Observer, UpstreamBroker
 from proxy.connection.life import Life, waits_for
 from proxy.connection.long_work import LongWork
 from proxy.connection.pause_reasons import PauseReason
+from proxy.connection.pipe import RequestPipe
+from proxy.connection.request_time import Stopwatch
 from proxy.connection.requests import Requests
 from proxy.connection.responses import Responses
 from proxy.connection.upstream_login import UpstreamLogin
@@ -64,6 +66,7 @@ class Connection:
         "long_work",
         "observer",
         "peer_host",
+        "pipe",
         "requests",
         "responses",
         "rules",
@@ -92,12 +95,13 @@ class Connection:
         self.session = Session(rules.mechanisms, rules.terms)
         self.inflight = InFlight()
         self.responses = Responses(self.inflight, to_client)
+        self.pipe = RequestPipe(self.inflight, rules.request_max_bytes)
         self.requests = Requests(self, now)
         self.verdicts = Verdicts(self)
         self.long_work = LongWork(self)
         self.upstream_login = UpstreamLogin(self) if rules.logs_in else None
         """The proxy's own, to the broker; None: the broker wants none."""
-        self.stopwatch: RequestTimer | None = None
+        self.stopwatch: Stopwatch | None = None
         """Measures the time that the connection takes; None: nobody pays for it."""
         self.dialogue = Authentication(self)
         self.commands: list[Command] = []
@@ -218,14 +222,14 @@ class Connection:
 
     def broker_connected(self, to_broker: Callable[[Bytes], None], now: float) -> None:
         """The upstream connection is there; log in if need be, then send it what waited."""
-        self.requests.to_broker = to_broker
+        self.pipe.to_broker = to_broker
         if self.upstream_login is not None:
             self.upstream_login.begin()
         self.release(PauseReason.NO_BROKER, now)
 
     def ask(self, question: Question, frame: bytes) -> None:
         """Ask the broker something on behalf of the proxy, behind what was forwarded."""
-        self.requests.write(frame)
+        self.pipe.write(frame)
         self.inflight.ask(question)
 
     def renew_login(self) -> None:
@@ -270,7 +274,7 @@ class Connection:
     def client_full(self, full: bool, now: float) -> None:
         """The client does not take more bytes for now, or takes them again."""
         self.client_is_full = full
-        if self.requests.to_broker is not None:
+        if self.pipe.to_broker is not None:
             self.read_broker()
         if not full:
             self.release(PauseReason.CLIENT_FULL, now)
@@ -357,7 +361,8 @@ class Connection:
     def client_finished(self, now: float) -> None:
         """The client will send no more: answer what it has asked, then close, as Kafka does."""
         self._move_on(Life.FINISHING)
-        self.requests.cut_off()
+        if self.pipe.cut_off():
+            self.hold(PauseReason.CLOSING)
         self.end_if_settled(now)
 
     def _move_on(self, life: int) -> None:
@@ -406,7 +411,7 @@ class Connection:
 
     def end_if_settled(self, now: float) -> None:
         """End if that is due and nothing is under way any more; see `proxy.connection.life`."""
-        if self.life == Life.SERVING or self.requests.mid_frame:
+        if self.life == Life.SERVING or self.pipe.left:
             return
         if self.life == Life.DRAINING:
             self.hold(PauseReason.CLOSING)  # or what the client sends on would pile up

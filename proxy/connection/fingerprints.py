@@ -87,13 +87,12 @@ class Fingerprint:
 
     __slots__ = (
         "epoch_at",
-        "expected",
         "first",
         "key",
         "largest",
         "max_bytes",
         "others",
-        "read",
+        "parts",
         "route",
         "smallest",
         "width",
@@ -113,9 +112,19 @@ class Fingerprint:
         """What the size field may say."""
         self.epoch_at = basis.epoch_at
         self.max_bytes = basis.max_bytes
-        self.read = _reader(spans)
         seen = [bytes(frame[at + start : at + end]) for start, end in spans]
-        self.expected = tuple(seen)
+        self.parts = (
+            _reader(spans),
+            self.width,
+            self.key,
+            seen[0],
+            tuple(seen[1:]),
+            self.smallest,
+            self.largest,
+            self.epoch_at,
+            route,
+        )
+        """What `pass_over` needs where it is not compiled, to be had at once."""
         self.first = seen[0]
         self.others = [
             (spans[index][0], spans[index][1], seen[index]) for index in range(1, len(seen))
@@ -130,19 +139,14 @@ def pass_over(
     each. Return where others begin, perhaps behind the end of `data`, and how many they were."""
     if COMPILED and type(data) is bytes:
         return _pass_over_bytes(data, start, found, limit, owed)
-    read, width, key, expected, route = (
-        found.read,
-        found.width,
-        found.key,
-        found.expected,
-        found.route,
-    )
-    smallest, largest, epoch_at = found.smallest, found.largest, found.epoch_at
+    read, width, key, first, others, smallest, largest, epoch_at, route = found.parts
     end, pos, count = len(data), start, 0
     while end - pos >= width and count < limit:
         seen = read(data, pos)
         size = seen[0]
-        if seen[3:] != expected or seen[1] != key or not smallest <= size <= largest:
+        if seen[3] != first or seen[1] != key or not smallest <= size <= largest:
+            break
+        if others and seen[4:] != others:
             break
         if epoch_at and _EPOCH.unpack_from(data, pos + epoch_at)[0] <= 0:
             break

@@ -164,42 +164,6 @@ Owed = tuple[int, Route]
 what stands in place of the route (`proxy.connection.inflight`)."""
 
 
-def pay_run(
-    data: bytes,
-    start: "i64",
-    looks_end: "i64",
-    take: Callable[[], Owed],
-    put_back: Callable[[Owed], None],
-    room: "i64",
-) -> "tuple[i64, i64]":
-    """Pass over the responses at `start` that are owed and pass as they came.
-
-    What `Responses._relay` does where it is compiled. `room`: bytes of metered ones that may be
-    among them. Returns where others begin, and what is left of the room.
-    """
-    pos = start
-    left = room
-    try:
-        while pos + 8 <= looks_end:
-            size = int32_at(data, pos)
-            owed = take()
-            expected, route = owed
-            if expected != int32_at(data, pos + 4) or size < 4 or route.transform is not None:
-                put_back(owed)
-                break
-            if route.metered:
-                if size > left:
-                    put_back(owed)
-                    break
-                left -= size
-            size += 4
-            route.response_bytes += size
-            pos += size
-    except IndexError:  # nothing is owed
-        pass
-    return pos, left
-
-
 def route_key(api_key: int, api_version: int) -> int:
     """The key under which a route is found, as `REQUEST_HEAD` reads it."""
     return api_key << 16 | api_version

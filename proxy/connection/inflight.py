@@ -60,7 +60,7 @@ class Answer(Route):
 class InFlight:
     """What one client is owed."""
 
-    __slots__ = ("_answers", "_kept_bytes", "_queue", "append", "put_back", "take")
+    __slots__ = ("_answers", "_kept_bytes", "_queue", "append", "put_back", "size", "take")
 
     def __init__(self) -> None:
         self._queue: deque[Owed] = deque()
@@ -73,14 +73,11 @@ class InFlight:
         """Takes what is owed next, if it is a plain route's; IndexError: nothing is. See `pop`."""
         self.put_back = self._queue.appendleft
         """Undoes `take`."""
+        self.size = self._queue.__len__
+        """How much is owed, as `len` says, but at once."""
 
     def __len__(self) -> int:
         return len(self._queue)
-
-    @property
-    def correlation_ids(self) -> list[int]:
-        """Of what the broker owes, in its order."""
-        return [number for number, _ in self._queue if number != _ANSWER_ID]
 
     # What is owed
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 from proxy.connection.commands import CloseReason
 from proxy.connection.frames import Route
 from proxy.scheduling.memory_budget import MemoryBudget
-from proxy.scheduling.steps import Steps, T
 from proxy.wire.api_versions import ApiVersionsAnswers
 from sasl.mechanism import Mechanism
 from sasl.states import Authenticated, Failed, Terms
@@ -90,34 +89,6 @@ class ConnectionRules:
     """For long requests; one for all connections of a worker."""
     strangers: MemoryBudget = field(default_factory=MemoryBudget)
     """For those of clients that are not known yet."""
-
-
-class RequestTimer(Protocol):
-    """Measures the time that a connection takes, and charges for it."""
-
-    def start(self) -> bool:
-        """Begin to measure; False: it is being measured already."""
-        ...
-
-    def stop(self, now: float) -> None:
-        """What began with `start` is done."""
-        ...
-
-    def timed(self, steps: Steps[T]) -> Steps[T]:
-        """Take long work's steps, and the time for them."""
-        ...
-
-    def add(self, nanoseconds: int, now: float) -> None:
-        """So much of a thread's time went into a request elsewhere."""
-        ...
-
-    def close(self, now: float) -> None:
-        """The connection is closed: charge for what it has had."""
-        ...
-
-    def lap(self) -> int:
-        """Return the time (ns) that was not charged yet, which the caller charges now."""
-        ...
 
 
 class UpstreamBroker(Protocol):

@@ -34,7 +34,7 @@ class Life:
 def waits_for(life: int, *, authenticated: bool) -> int:
     """Return the holds during which a connection does not end."""
     if life == Life.FINISHING and authenticated:
-        return ~0
+        return ~PauseReason.CLOSING
     if life == Life.DRAINING:
         return PauseReason.WAITING | PauseReason.AUTHORIZING | PauseReason.BROKER_FULL
     return PauseReason.BROKER_FULL

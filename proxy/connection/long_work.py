@@ -207,6 +207,7 @@ class LongWork:
         """
         requests = self._connection.requests
         requests.gathered = requests.admission = None
+        self._connection.pipe.forget()
         self._connection.inflight.clear()
         self._give_room_back()
         for long_task in self._under_way:

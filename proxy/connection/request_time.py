@@ -51,7 +51,7 @@ class Stopwatch:
         self._ticking = False
         self._began = 0
         """When the time began that is not in `_spent_ns` yet, while it is ticking."""
-        self._charged = connection.requests.count
+        self._charged = connection.pipe.requests
         """How many requests there were when time was charged last."""
 
     @classmethod
@@ -75,7 +75,7 @@ class Stopwatch:
         self._spent_ns += self._clock() - self._began
         connection = self._connection
         if (
-            connection.requests.count != self._charged
+            connection.pipe.requests != self._charged
             and connection.requests.relaying
             and not (connection.closed or connection.holds & _REQUEST_WAITS)
             and (ms := self._throttle.used.spent(self.lap(), now))
@@ -107,6 +107,6 @@ class Stopwatch:
         if self._ticking:
             began, self._began = self._began, self._clock()
             self._spent_ns += self._began - began
-        self._charged = self._connection.requests.count
+        self._charged = self._connection.pipe.requests
         spent, self._spent_ns = self._spent_ns, 0
         return spent

@@ -17,18 +17,14 @@ Laws:
   who is throttled is held behind a whole frame, so that the broker can answer it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Final
 
 from proxy.connection.commands import CloseReason
 from proxy.connection.fingerprints import (
     CORRELATED,
-    UNLIMITED,
     Basis,
-    Fingerprint,
-    Fingerprints,
-    pass_over,
 )
 from proxy.connection.frames import (
     FORWARD,
@@ -40,7 +36,6 @@ from proxy.connection.frames import (
     UNDECIDED,
     Bytes,
     Route,
-    cut,
 )
 from proxy.connection.inflight import MAX_IN_FLIGHT
 from proxy.connection.throttling import telling
@@ -64,41 +59,26 @@ class Requests:
 
     __slots__ = (
         "_connection",
-        "_fingerprints",
         "_flows_until",
-        "_forwarded",
-        "_forwarded_from",
-        "_forwarded_to",
         "_inflight",
-        "_is_owed",
-        "_left",
-        "_owed",
-        "_produced",
-        "_usual",
+        "_pipe",
         "active_at",
         "admission",
-        "bytes",
-        "count",
         "expires_at",
         "gathered",
         "held",
         "held_behind",
-        "last_at",
-        "most_bytes",
         "nameless",
         "relaying",
         "renew_at",
         "rest",
         "throttle",
-        "to_broker",
     )
 
     def __init__(self, connection: "Connection", now: float) -> None:
         self._connection = connection
         self._inflight = connection.inflight
-        self._owed = self._inflight.append
-        self.most_bytes = connection.rules.request_max_bytes
-        """`socket.request.max.bytes`."""
+        self._pipe = connection.pipe
         self.active_at = now
         """When the client last sent anything."""
         self._flows_until = -inf
@@ -118,42 +98,12 @@ class Requests:
         """The last moment, in monotonic seconds, at which a request meets a living session."""
         self.renew_at = inf
         """The last moment at which the broker is sent anything before the proxy logs in again."""
-        self.to_broker: Callable[[Bytes], None] | None = None
-        """Writes to the broker; None: the upstream connection is not open."""
-        self.count = self.bytes = 0
-        """Of authenticated requests, those that the proxy answers included; without SASL's."""
-        self.last_at: float | None = None
-        """When the last of them arrived; None: none yet."""
-        self._fingerprints = Fingerprints()
-        """Of frames that need no closer look."""
-        self._usual: tuple[Fingerprint, ...] = ()
-        """The one that a frame had last."""
-        self._forwarded: Bytes = b""
-        """What was read, and of which a part is to be written to the broker."""
-        self._forwarded_from = self._forwarded_to = 0
-        """Where that part begins and ends."""
-        self._produced = 0
-        """Bytes of Produces that were forwarded and not counted yet."""
         self.throttle: Throttling | None = None
         """Counts what is used of quotas; None: the client has none."""
         self.held_behind = False
         """Whether the client is to be held as soon as the broker has the whole of a frame."""
-        self._left = 0
-        self._is_owed = False
-        """Whether the broker will answer the frame that it has received in part."""
         self.gathered: Gathered | None = None
         """The frame that is gathered, its size, and who takes it."""
-
-    def cut_off(self) -> None:
-        """No more will come: of a frame that the broker has in part, no answer either."""
-        if self._left and self._is_owed:
-            self._inflight.forget_last()
-        self._left = 0
-
-    @property
-    def mid_frame(self) -> bool:
-        """Whether the broker has received a frame in part."""
-        return self._left > 0
 
     def client_bytes(self, data: Bytes, now: float) -> None:
         """Take what was read from the client."""
@@ -163,8 +113,6 @@ class Requests:
         pos = self._relay(data, 0, now) if now <= self._flows_until else 0
         if pos < len(data):
             self._take(data, pos, now)
-        else:
-            self.flush()
         if started and stopwatch is not None:
             stopwatch.stop(now)
 
@@ -181,29 +129,17 @@ class Requests:
     def guard(self, admission: "RequestAuthorization | None") -> None:
         """Look closer at all requests again, and have `admission`, if any, authorize them."""
         self.admission = admission
-        self.forget()
-
-    def forget(self) -> None:
-        """Look closer at all requests again."""
-        self._fingerprints.clear()
-        self._usual = ()
-
-    def remember(self, frame: Bytes, at: int, size: int, basis: Basis, route: Route) -> None:
-        """Forward what is like the frame of `size` at `at` at a first look, if that is worth it."""
-        if basis.is_short:
-            found = Fingerprint(frame, at, size, basis, route, self.most_bytes)
-            self._fingerprints.add(found)
-            self._usual = (found,)
+        self._pipe.forget()
 
     def _take(self, data: Bytes, pos: int, now: float) -> None:
         if self.rest:
-            self.flush()
+            self._pipe.flush()
             data, pos, self.rest = b"".join((self.rest, data[pos:])), 0, b""
         end = len(data)
         while pos < end:
             at = pos
-            if self._left:
-                pos = self._cut_through(data, at, end, now)
+            if self._pipe.left:
+                pos = self._cut_through(data, at, now)
             elif self.gathered is not None:
                 pos = self._gather(self.gathered, data, at, end, now)
             elif self.held:
@@ -212,16 +148,16 @@ class Requests:
                 self._connection.renew_login()
             elif (pos := self._pass(data, at, end, now)) == at:
                 break
-        self.flush()
+        self._pipe.flush()
         if pos < end and not self._connection.closed:
             self.rest = bytes(data[pos:])
         self.reconsider()
-        if self.held and not self._left:
+        if self.held and not self._pipe.left:
             self._connection.end_if_settled(now)
 
     def _pass(self, data: Bytes, pos: int, end: int, now: float) -> int:
         """Deal with the frames at `pos`, at a first look or a closer one; see `_look_closer`."""
-        if self.relaying and self.to_broker is not None and now <= self.expires_at:
+        if self.relaying and self._pipe.to_broker is not None and now <= self.expires_at:
             after = self._relay(data, pos, now)
             if after > pos:
                 return after
@@ -236,52 +172,31 @@ class Requests:
         """Find out whether the next read can be forwarded at a first look."""
         flowing = (
             self.relaying
-            and self.to_broker is not None
+            and self._pipe.to_broker is not None
             and self.gathered is None
-            and not (self.held or self.rest or self._left)
+            and not (self.held or self.rest or self._pipe.left)
         )
         self._flows_until = min(self.expires_at, self.renew_at) if flowing else -inf
 
     def _relay(self, data: Bytes, start: int, now: float) -> int:
         """Forward the frames at `start` that are recognised; return where others begin."""
-        end, pos = len(data), self._pass_alike(self._usual, data, start, now)
-        while end - pos >= CORRELATED:
-            at = pos
-            pos = self._pass_alike(self._fingerprints.of(data, at), data, at, now)
-            if pos == at:
-                break
-        if pos > start:
-            pos = self._forward(data, start, pos, now)
-            if self._produced:
-                self._count_produced(now)
+        pipe = self._pipe
+        pos = pipe.pass_known(data, start, now)
+        if pipe.left or pipe.produced or self._inflight.size() > MAX_IN_FLIGHT:
+            self._passed(now)
         return pos
 
-    def _pass_alike(
-        self, fingerprints: Sequence[Fingerprint], data: Bytes, pos: int, now: float
-    ) -> int:
-        """Pass over the frames at `pos` that have one of these, all the same one."""
-        for found in fingerprints:
-            limit = UNLIMITED
-            if found.max_bytes and self.throttle is not None:
-                limit = self.throttle.fetches_at_once(found.max_bytes, now)
-            after, count = pass_over(data, pos, found, limit, self._owed)
-            if not count:
-                continue
-            if fingerprints is not self._usual:
-                self._usual = (found,)
-            route = found.route
-            route.requests += count
-            route.request_bytes += after - pos
-            self.count += count
-            if self.throttle is not None and route.api_key == PRODUCE:
-                self._produced += after - pos - SIZE.size * count
-            return after
-        return pos
-
-    def _count_produced(self, now: float) -> None:
-        size, self._produced = self._produced, 0
-        if self.throttle is not None:
-            self.throttle.produced(size, now)
+    def _passed(self, now: float) -> None:
+        """What follows from frames that were forwarded."""
+        pipe = self._pipe
+        if pipe.left:
+            self._flows_until = -inf
+        if len(self._inflight) > MAX_IN_FLIGHT:
+            self._connection.too_many_in_flight()
+        if pipe.produced:
+            produced = pipe.take_produced()
+            if self.throttle is not None:
+                self.throttle.produced(produced, now)
 
     def relay_one(
         self, data: Bytes, pos: int, end: int, now: float, basis: Basis | None = None
@@ -303,60 +218,17 @@ class Requests:
                 self._connection.end(CloseReason.MALFORMED_FRAME, now)
             return pos
         if verdict == FORWARD:
-            self._owed((correlation_id, route))
+            self._inflight.append((correlation_id, route))
             basis = basis or Basis(((CORRELATED, seen - pos),))
             if basis.spans and max(seen - pos, basis.spans[-1][1]) <= here - pos:
-                self.remember(data, pos, size, basis, route)
-        route.requests += 1
-        route.request_bytes += after - pos
-        self.count += 1
-        upto = self._forward(data, pos, after, now)
-        self._is_owed = verdict == FORWARD
-        if self.throttle is not None and route.api_key == PRODUCE:
-            self.throttle.produced(size, now)
-        return upto
-
-    def _forward(self, data: Bytes, start: int, after: int, now: float) -> int:
-        """Have frames written to the broker, of the last one as much as is here."""
-        if after > len(data):
-            self._left, self._is_owed = after - len(data), True
-            self._flows_until = -inf
-            after = len(data)
-        self.bytes += after - start
-        self.last_at = now
-        self._put(data, start, after)
-        if len(self._inflight) > MAX_IN_FLIGHT:
-            self._connection.too_many_in_flight()
+                self._pipe.remember(data, pos, size, basis, route)
+        after = self._pipe.pass_one(data, pos, after, route, now, is_owed=verdict == FORWARD)
+        self._passed(now)
         return after
 
-    def _put(self, data: Bytes, start: int, end: int) -> None:
-        """Have bytes written to the broker, in one piece with those before them."""
-        if data is not self._forwarded or start != self._forwarded_to:
-            self.flush()
-            self._forwarded, self._forwarded_from = data, start
-        self._forwarded_to = end
-
-    def flush(self) -> None:
-        """Write what was forwarded."""
-        data, start, end = self._forwarded, self._forwarded_from, self._forwarded_to
-        if end == start:
-            return
-        self._forwarded, self._forwarded_from, self._forwarded_to = b"", 0, 0
-        assert self.to_broker is not None
-        self.to_broker(cut(data, start, end))
-
-    def write(self, frame: bytes) -> None:
-        """Write a frame that was not read here to the broker, behind those that were."""
-        self.flush()
-        assert self.to_broker is not None
-        self.to_broker(frame)
-
-    def _cut_through(self, data: Bytes, pos: int, end: int, now: float) -> int:
-        after = min(pos + self._left, end)
-        self._left -= after - pos
-        self.bytes += after - pos
-        self._put(data, pos, after)
-        if self.held_behind and not self._left:
+    def _cut_through(self, data: Bytes, pos: int, now: float) -> int:
+        after = self._pipe.cut_through(data, pos)
+        if self.held_behind and not self._pipe.left:
             self.held_behind = False
             self._connection.throttled(now)
         return after
@@ -371,7 +243,7 @@ class Requests:
         (size,) = SIZE.unpack_from(data, pos)
         smallest, most = 0, self._connection.rules.sasl_max_receive_size
         if self.relaying:
-            smallest, most = MIN_REQUEST, self.most_bytes
+            smallest, most = MIN_REQUEST, self._pipe.most_bytes
         if size > most:
             self._connection.end(CloseReason.OVERSIZE_FRAME, now)
         elif size < smallest:
@@ -403,7 +275,7 @@ class Requests:
                 return self._take_whole(data, pos, end, now, connection.dialogue.answer_whole)
         elif key not in connection.target.routes:
             connection.end(CloseReason.UNSUPPORTED_API, now)
-        elif self.to_broker is None:
+        elif self._pipe.to_broker is None:
             connection.connect()
         else:
             return self._authorize(api_key, data, pos, end, now)
@@ -449,12 +321,6 @@ class Requests:
             return NOT_SEEN
         return self.relay_one(data, pos, end, now, basis)
 
-    def answered(self, size: int, now: float) -> None:
-        """A request of `size` bytes behind its size field is answered here."""
-        self.count += 1
-        self.bytes += SIZE.size + size
-        self.last_at = now
-
     def forward_judged(
         self, frame: bytes, route: Route, owed: Route | None, told_ms: int, now: float
     ) -> None:
@@ -467,15 +333,14 @@ class Requests:
         if owed is not None:
             owed = telling(owed, told_ms) if told_ms else owed
             self._inflight.owe(REQUEST_HEAD.unpack_from(frame)[2], owed)
-        route.requests += 1
-        route.request_bytes += len(frame)
-        self.count += 1
-        self._forward(frame, 0, len(frame), now)
-        self.flush()
+        self._pipe.pass_one(frame, 0, len(frame), route, now, is_owed=owed is not None)
+        self._pipe.take_produced()  # which counted when it came
+        self._pipe.flush()
+        self._passed(now)
 
     def _take_whole(self, data: Bytes, pos: int, end: int, now: float, taker: Taker) -> int:
         """Gather the frame at `pos` for `taker`, which is given what is behind its size."""
-        self.flush()  # what comes of it comes after what was forwarded
+        self._pipe.flush()  # what comes of it comes after what was forwarded
         size: int = SIZE.unpack_from(data, pos)[0]
         self._connection.long_work.spend(size)
         begin = pos + SIZE.size

@@ -27,6 +27,8 @@ class Pending:
     request: Request
     now: float
     """Monotonic seconds; later than before after each wait."""
+    judged_by: object = None
+    """Stands for the rights by which it was judged last; None: it was not judged yet."""
 
 
 @dataclass(frozen=True, slots=True)

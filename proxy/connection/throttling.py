@@ -58,7 +58,7 @@ class Throttling:
 
     def hold(self, now: float) -> None:
         """Have the client held; behind the frame that the broker has in part, if there is one."""
-        if self._connection.requests.mid_frame:
+        if self._connection.pipe.left:
             self._connection.requests.held_behind = True
         else:
             self._connection.throttled(now)

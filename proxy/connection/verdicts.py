@@ -96,7 +96,7 @@ class Verdicts:
         try:
             waits = self._wait(stage.send(sent), stage, pending, told_ms)
         except StopIteration as done:
-            self._carry_out(done.value, pending.request, told_ms, now)
+            self._carry_out(done.value, pending, told_ms, now)
         except BrokerFault:
             connection.finish(CloseReason.BROKER_FAULT, now)
         connection.release((PauseReason.WAITING | PauseReason.AUTHORIZING) & ~waits, now)
@@ -121,22 +121,22 @@ class Verdicts:
 
     # What the verdict says
 
-    def _carry_out(self, verdict: Verdict, request: Request, told_ms: int, now: float) -> None:
-        connection, content = self._connection, request.content
+    def _carry_out(self, verdict: Verdict, pending: Pending, told_ms: int, now: float) -> None:
+        connection, request = self._connection, pending.request
         match verdict:
             case CloseReason():
                 connection.end(verdict, now)
             case Close():
                 connection.end(CloseReason.DENIED, now)
             case Answer(body):
-                connection.requests.answered(len(content), now)
+                connection.pipe.answered(len(request.content), now)
                 key = route_key(request.api_key, request.api_version)
                 connection.send(response_frame(request, body), now, key, told_ms)
             case Change():
                 self._change(verdict, request, told_ms, now)
             case _:
-                frame = SIZE.pack(len(content)) + content
-                self._remember(request, frame)
+                frame = SIZE.pack(len(request.content)) + request.content
+                self._remember(pending, frame)
                 self._forward(frame, told_ms, now)
 
     def _forward(self, frame: bytes, told_ms: int, now: float) -> None:
@@ -144,14 +144,15 @@ class Verdicts:
         owed = None if _unanswered(frame, route) else route
         self._connection.requests.forward_judged(frame, route, owed, told_ms, now)
 
-    def _remember(self, request: Request, frame: bytes) -> None:
+    def _remember(self, pending: Pending, frame: bytes) -> None:
         """Let requests pass from now on that are the same, but for numbers that do not matter."""
-        admission = self._connection.requests.admission
+        request, admission = pending.request, self._connection.requests.admission
         if (
             request.api_key in _JUDGED_ANEW
             or len(frame) > MAX_FINGERPRINTED_BYTES
             or admission is None
             or admission.auditing
+            or admission.look is not pending.judged_by  # rights changed while it was judged
         ):
             return
         varying: list[Span] = []
@@ -160,7 +161,7 @@ class Verdicts:
             varying = commit_numbers(request.api_version, frame, at, len(frame)) or []
         basis = Basis(all_but(varying, len(frame)), whole=True)
         route = self._connection.target.routes[route_key(request.api_key, request.api_version)]
-        self._connection.requests.remember(frame, 0, len(frame) - SIZE.size, basis, route)
+        self._connection.pipe.remember(frame, 0, len(frame) - SIZE.size, basis, route)
 
     def _change(self, change: Change, request: Request, told_ms: int, now: float) -> None:
         connection, content = self._connection, request.content

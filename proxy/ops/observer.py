@@ -248,8 +248,8 @@ class SessionObserver:
 
 def usage(connection: Connection) -> Usage:
     """What the connection has carried so far."""
-    requests = connection.requests
-    return Usage(requests.count, requests.bytes, connection.responses.bytes, requests.last_at)
+    pipe = connection.pipe
+    return Usage(pipe.requests, pipe.bytes, connection.responses.pipe.bytes, pipe.last_at)
 
 
 def _api_name(api_key: int) -> str:

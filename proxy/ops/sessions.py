@@ -189,7 +189,7 @@ def facts_of(connection: Connection, worker: int, now: float) -> SessionFacts:
     """Tell what is known of a connection, at `now` (monotonic seconds)."""
     state = connection.session.state
     session = _session(state)
-    requests = connection.requests
+    requests, pipe = connection.requests, connection.pipe
     mechanism = state.mechanism if isinstance(state, Authenticating | Failed) else None
     return SessionFacts(
         connection_id=connection.connection_id,
@@ -210,10 +210,10 @@ def facts_of(connection: Connection, worker: int, now: float) -> SessionFacts:
         lifetime_left_s=_seconds(session.deadline - now)
         if session is not None and session.deadline is not None
         else None,
-        requests=requests.count,
-        request_bytes=requests.bytes,
-        response_bytes=connection.responses.bytes,
-        idle_s=None if requests.last_at is None else _seconds(now - requests.last_at),
+        requests=pipe.requests,
+        request_bytes=pipe.bytes,
+        response_bytes=connection.responses.pipe.bytes,
+        idle_s=None if pipe.last_at is None else _seconds(now - pipe.last_at),
         throttle_left_s=_seconds(requests.throttle.held_until - now)
         if requests.throttle is not None and requests.throttle.held_until
         else None,

@@ -72,7 +72,7 @@ class AclService:
                 authority,
                 self._topics,
                 asks=partial(self._asks, connection),
-                forget=connection.requests.forget,
+                forget=connection.pipe.forget,
                 brokers_make_topics=self._brokers_make_topics,
             )
         admission.rights_changed(authority)

@@ -81,6 +81,8 @@ class QuotaService:
             used = Throttle(meters, self._mode, self._report, bucket)
             throttling = Throttling(connection, used)
             connection.requests.throttle = throttling
+            connection.pipe.fetches_at_once = throttling.fetches_at_once
+            connection.pipe.counts_produced = True
             connection.responses.meter(throttling.used, throttling.hold)
         if throttling is not None:
             Stopwatch.fit(connection, throttling, self._clock)

@@ -114,11 +114,11 @@ class Fuzzer:
 
     def answer(self, play: Play, good: bool) -> None:
         """Answer some of what the broker was asked, in order, well or badly."""
-        entries = play.connection.inflight.correlation_ids
+        entries = play.owed
         whole = entries[: self.rng.randint(0, 4)]
-        if play.connection.requests.mid_frame and len(whole) == len(entries):
+        if play.connection.pipe.left and len(whole) == len(entries):
             whole = whole[:-1]  # an honest broker answers no part of a request
-        partly = play.connection.responses._left or play.connection.responses._gathered
+        partly = play.connection.responses.pipe.left or play.connection.responses._gathered
         if good and (partly or play.connection.responses.rest):
             return
         data = b"".join(response(one, bytes(self.rng.choice((0, 9, 9_000)))) for one in whole)
@@ -147,7 +147,7 @@ class Fuzzer:
                 play.broker_connects()
             case 3:
                 play.tell(lambda connection, now: connection.client_full(full, now))
-            case 4 if play.connection.requests.to_broker is not None:
+            case 4 if play.connection.pipe.to_broker is not None:
                 play.tell(lambda connection, now: connection.broker_full(full, now))
             case 5 if (
                 play.connection.dialogue.waiting is not None and play.connection.requests.relaying

@@ -53,7 +53,7 @@ class Fuzzer:
             self.inputs += frames
             remembers.play.client(*frames)
             for frame in frames:
-                forgets.play.connection.requests.forget()
+                forgets.play.connection.pipe.forget()
                 forgets.play.client(frame)
             assert remembers.play.to_broker == forgets.play.to_broker
             assert remembers.play.to_client == forgets.play.to_client
@@ -142,9 +142,9 @@ class Fuzzer:
 
     def answer(self, remembers: Guarded, forgets: Guarded) -> None:
         """Answer all that the brokers were asked, a Fetch with a session at times."""
-        numbers = remembers.play.connection.inflight.correlation_ids
-        assert numbers == forgets.play.connection.inflight.correlation_ids
-        if remembers.play.connection.requests.mid_frame:
+        numbers = remembers.play.owed
+        assert numbers == forgets.play.owed
+        if remembers.play.connection.pipe.left:
             return
         session = self.rng.choice((SESSION, SESSION, SESSION + 1, 0))
         for number in numbers:

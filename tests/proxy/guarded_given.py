@@ -18,7 +18,7 @@ class Judge:
         self.topics: KnownTopics = {} if known is None else known
 
     def admit(self, connection: Connection, _principal: str) -> RequestAuthorization:
-        return RequestAuthorization(self.rights, self.topics, forget=connection.requests.forget)
+        return RequestAuthorization(self.rights, self.topics, forget=connection.pipe.forget)
 
     def is_super_user(self, _principal: str) -> bool:
         return False

@@ -256,6 +256,12 @@ class Play:
         return sum(map(len, kept))
 
     @property
+    def owed(self) -> list[int]:
+        """The correlation ids of what the broker has to answer, in their order."""
+        queue = self.connection.inflight._queue
+        return [number for number, route in queue if not isinstance(route, Answer)]
+
+    @property
     def session(self) -> Authenticated:
         state = self.connection.session.state
         assert isinstance(state, Authenticated)

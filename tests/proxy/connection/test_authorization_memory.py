@@ -29,7 +29,7 @@ class Crowd:
         return RequestAuthorization(
             self.authorizer.authority(ALICE, ADDRESS),
             self.topics,
-            forget=connection.requests.forget,
+            forget=connection.pipe.forget,
         )
 
     def is_super_user(self, _principal: str) -> bool:

@@ -84,12 +84,12 @@ def test_another_client_id_passes_too(name: str) -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     play = known(produce(10, client_id="x" * MAX_FINGERPRINTED_BYTES))
-    requests = play.connection.requests
-    assert len(requests._fingerprints) == 0
+    fingerprints = play.connection.pipe.fingerprints
+    assert len(fingerprints) == 0
     remembered = []
     for key in sorted(play.connection.target.routes):
         if key >> 16 in (FETCH, METADATA, LIST_OFFSETS):
             play.client(request(key >> 16, key & 0xFFFF, 11))
-            remembered.append(len(requests._fingerprints))
+            remembered.append(len(fingerprints))
     assert max(remembered) == MAX_FINGERPRINTS
     assert remembered[-1] < MAX_FINGERPRINTS

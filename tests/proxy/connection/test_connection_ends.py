@@ -156,3 +156,16 @@ class TestHalfClosedClients:
         play.take()
         play.broker(response(3))
         assert play.take()[-1] == "close"
+
+
+@pytest.mark.parametrize("acks", [0, -1])
+def test_nothing_follows_a_frame_that_will_not_be_whole(acks: int) -> None:
+    """The broker would take it for the rest."""
+    play = logged_in()
+    play.client(fetch(2), produce(3, acks=acks, records=b"r" * 100)[:60])
+    sent = bytes(play.to_broker)
+    play.tell(Connection.client_finished)
+    play.client(fetch(4))
+    assert play.to_broker == sent
+    play.broker(response(2))
+    assert play.take()[-2:] == ["closed client_closed", "close"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.connection import fingerprints, responses
+from proxy.connection import fingerprints, pipe
 from proxy.wire.apis import FETCH, METADATA
 from tests.proxy.frames_given import (
     api_versions,
@@ -38,7 +38,7 @@ def reads(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "bytes":
             patch.setattr(Play, "reads_bulk", False)
-            for module in (fingerprints, responses):
+            for module in (fingerprints, pipe):
                 patch.setattr(module, "COMPILED", True)
         yield
 

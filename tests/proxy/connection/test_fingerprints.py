@@ -36,8 +36,8 @@ class Judging:
         self.writes: list[bytes] = []
         # opens the way to the broker
         self.play.client(fetch(1_001, "mine", session_id=0, session_epoch=-1))
-        requests = self.play.connection.requests
-        write, judge = requests.to_broker, Verdicts.judge
+        pipe = self.play.connection.pipe
+        write, judge = pipe.to_broker, Verdicts.judge
         assert write is not None
 
         def noted(data: bytes | memoryview) -> None:
@@ -48,7 +48,7 @@ class Judging:
             self.judged += 1
             judge(verdicts, content, now)
 
-        requests.to_broker = noted
+        pipe.to_broker = noted
         monkeypatch.setattr(Verdicts, "judge", counted)
         self.play.broker(fetched(1_001, 0))
 
@@ -280,7 +280,7 @@ def test_what_is_auditing_is_asked_each_time(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_is_remembered_is_bounded(judging: Judging) -> None:
-    fingerprints = judging.play.connection.requests._fingerprints
+    fingerprints = judging.play.connection.pipe.fingerprints
     for number in range(3 * MAX_FINGERPRINTS):
         judging.play.client(heartbeat(number, member="m" * number))
         assert len(fingerprints) <= MAX_FINGERPRINTS

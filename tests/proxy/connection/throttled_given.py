@@ -91,7 +91,7 @@ class Judged:
         self.topics: KnownTopics = {}
 
     def admit(self, connection: Connection, _principal: str) -> RequestAuthorization:
-        return RequestAuthorization(self.rights, self.topics, forget=connection.requests.forget)
+        return RequestAuthorization(self.rights, self.topics, forget=connection.pipe.forget)
 
     def is_super_user(self, _principal: str) -> bool:
         return False

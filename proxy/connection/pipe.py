@@ -1,0 +1,350 @@
+"""Pipes: the first look at what is read from either side, and the one write of what passes.
+
+They know which requests pass (`proxy.connection.fingerprints`), what is owed for them
+(`proxy.connection.inflight`), how much may pass (`proxy.quota.throttle`) and how to write, and no
+more. Laws:
+
+- A pipe stops at the first frame that it may not pass, and leaves it to whoever looks closer.
+- What passes is never copied, and leaves in one piece with what passed before it: requests when a
+  read was dealt with (`flush`), or before anything else is written to the broker (`write`).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from proxy.connection.fingerprints import (
+    CORRELATED,
+    UNLIMITED,
+    Basis,
+    Fingerprint,
+    Fingerprints,
+    pass_over,
+)
+from proxy.connection.frames import (
+    COMPILED,
+    SIZE,
+    Bytes,
+    Owed,
+    Route,
+    cut,
+    int32_at,
+    read_response_head,
+)
+from proxy.connection.inflight import InFlight
+from proxy.quota.throttle import Throttle
+from proxy.wire.apis import PRODUCE
+from proxy.wire.throttle_times import HEAD
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+
+class RequestPipe:
+    """The way of one client's requests to its broker."""
+
+    __slots__ = (
+        "_end",
+        "_owe",
+        "_read",
+        "_start",
+        "_usual",
+        "bytes",
+        "counts_produced",
+        "fetches_at_once",
+        "fingerprints",
+        "inflight",
+        "is_owed",
+        "last_at",
+        "left",
+        "most_bytes",
+        "produced",
+        "requests",
+        "to_broker",
+    )
+
+    def __init__(self, inflight: InFlight, most_bytes: int) -> None:
+        self.inflight = inflight
+        self._owe = inflight.append
+        self.most_bytes = most_bytes
+        """`socket.request.max.bytes`."""
+        self.to_broker: Callable[[Bytes], None] | None = None
+        """Writes to the broker; None: the upstream connection is not open."""
+        self.requests = self.bytes = 0
+        """Of authenticated requests, those that the proxy answers included; without SASL's."""
+        self.last_at: float | None = None
+        """When the last of them arrived; None: none yet."""
+        self.counts_produced = False
+        """Whether what is produced counts towards a quota."""
+        self.produced = 0
+        """Bytes of Produces that passed and were not counted yet; see `take_produced`."""
+        self.fetches_at_once: Callable[[int, float], int] | None = None
+        """`fetches_at_once(max_bytes, now)`: how many Fetches that ask for so much may pass now;
+        None: any number."""
+        self.left = 0
+        """Bytes that are to come of a frame of which the broker has a part."""
+        self.is_owed = False
+        """Whether the broker will answer that frame."""
+        self.fingerprints = Fingerprints()
+        """Of frames that need no closer look."""
+        self._usual: tuple[Fingerprint, ...] = ()
+        """The one that a frame had last."""
+        self._read: Bytes = b""
+        """What was read, of which a part is to be written."""
+        self._start = self._end = 0
+        """Where that part begins and ends."""
+
+    # What passes
+
+    def remember(self, frame: Bytes, at: int, size: int, basis: Basis, route: Route) -> None:
+        """Pass what is like the frame of `size` at `at` from now on, if that is worth it."""
+        if basis.is_short:
+            found = Fingerprint(frame, at, size, basis, route, self.most_bytes)
+            self.fingerprints.add(found)
+            self._usual = (found,)
+
+    def forget(self) -> None:
+        """Pass nothing without a closer look."""
+        self.fingerprints.clear()
+        self._usual = ()
+
+    def pass_known(self, data: Bytes, start: int, now: float) -> int:
+        """Forward the frames at `start` that are recognised; return where others begin."""
+        pos, end, looked = start, len(data), False
+        fingerprints: Sequence[Fingerprint] = self._usual
+        while True:
+            at = pos
+            for found in fingerprints:
+                limit = UNLIMITED
+                if found.max_bytes and self.fetches_at_once is not None:
+                    limit = self.fetches_at_once(found.max_bytes, now)
+                pos, count = pass_over(data, at, found, limit, self._owe)
+                if count:
+                    self._count(found.route, count, pos - at)
+                    if looked:
+                        self._usual = (found,)
+                    break
+            if end - pos < CORRELATED or (looked and pos == at):
+                break
+            fingerprints, looked = self.fingerprints.of(data, pos), True
+        return self._forward(data, start, pos, now) if pos > start else start
+
+    def _count(self, route: Route, count: int, size: int) -> None:
+        route.requests += count
+        route.request_bytes += size
+        self.requests += count
+        if self.counts_produced and route.api_key == PRODUCE:
+            self.produced += size - SIZE.size * count
+
+    def pass_one(
+        self, data: Bytes, start: int, after: int, route: Route, now: float, *, is_owed: bool
+    ) -> int:
+        """Forward the frame at `start`, of which `after` is the end; what is owed is owed already.
+
+        Returns where what is here of it ends.
+        """
+        self._count(route, 1, after - start)
+        end = self._forward(data, start, after, now)
+        self.is_owed = is_owed
+        return end
+
+    def _forward(self, data: Bytes, start: int, after: int, now: float) -> int:
+        end = len(data)
+        self.last_at = now
+        if after > end:
+            self.left, self.is_owed = after - end, True
+            after = end
+        if after - start == end and self._start == self._end:
+            self.bytes += end  # all of a read, and nothing before it waits
+            assert self.to_broker is not None
+            self.to_broker(data if type(data) is bytes else cut(data, 0, end))
+        else:
+            self._put(data, start, after)
+        return after
+
+    def cut_through(self, data: Bytes, pos: int) -> int:
+        """Forward what comes of the frame of which the broker has a part; return where it ends."""
+        after = min(pos + self.left, len(data))
+        self.left -= after - pos
+        self._put(data, pos, after)
+        return after
+
+    def cut_off(self) -> bool:
+        """No more will come: of a frame that the broker has in part, no answer either.
+
+        Returns whether there is one, behind which nothing else may be written.
+        """
+        left, self.left = self.left, 0
+        if left and self.is_owed:
+            self.inflight.forget_last()
+        return left > 0
+
+    def take_produced(self) -> int:
+        """Take what is to count: the bytes of Produces, without their sizes."""
+        produced, self.produced = self.produced, 0
+        return produced
+
+    def answered(self, size: int, now: float) -> None:
+        """A request of `size` bytes behind its size field is answered by the proxy."""
+        self.requests += 1
+        self.bytes += SIZE.size + size
+        self.last_at = now
+
+    # What is written
+
+    def _put(self, data: Bytes, start: int, end: int) -> None:
+        self.bytes += end - start
+        if data is not self._read or start != self._end:
+            self.flush()
+            self._read, self._start = data, start
+        self._end = end
+
+    def flush(self) -> None:
+        """Write what was forwarded."""
+        data, start, end = self._read, self._start, self._end
+        if end == start:
+            return
+        self._read, self._start, self._end = b"", 0, 0
+        assert self.to_broker is not None
+        self.to_broker(cut(data, start, end))
+
+    def write(self, frame: bytes) -> None:
+        """Write a frame that was not read here, behind those that were."""
+        self.flush()
+        assert self.to_broker is not None
+        self.to_broker(frame)
+
+
+class ResponsePipe:
+    """The way of one broker's responses to its client."""
+
+    __slots__ = ("bytes", "inflight", "left", "throttle", "throttle_time_ms", "to_client")
+
+    def __init__(self, inflight: InFlight, to_client: Callable[[Bytes], None]) -> None:
+        self.inflight = inflight
+        self.to_client = to_client
+        """Writes to the client."""
+        self.bytes = 0
+        """Bytes sent to the client, the proxy's own answers included."""
+        self.left = 0
+        """Bytes that are to come of a response of which the client has a part."""
+        self.throttle: Throttle | None = None
+        """Counts what is fetched; None: nobody does."""
+        self.throttle_time_ms = 0
+        """What the response that comes next was found to be told, and counted for."""
+
+    def send(self, piece: Bytes) -> None:
+        """Write to the client."""
+        self.bytes += len(piece)
+        self.to_client(piece)
+
+    def pass_known(self, data: Bytes, start: int, looks_end: int, now: float) -> int:
+        """Forward whole responses and the beginning of one; return where a look is needed.
+
+        Nothing is looked at behind `looks_end`.
+        """
+        pos, take, put_back = start, self.inflight.take, self.inflight.put_back
+        room = left = UNLIMITED if self.throttle is None else self._room(now)
+        if COMPILED and type(data) is bytes:
+            pos, left = _pass_bytes(data, start, looks_end, take, put_back, left)
+        try:
+            while pos + 8 <= looks_end:
+                size, correlation_id = read_response_head(data, pos)
+                owed = take()
+                expected, route = owed
+                if expected != correlation_id or size < 4 or route.transform is not None:
+                    put_back(owed)
+                    break
+                if route.metered:
+                    if size <= left:
+                        left -= size
+                    elif self._stays(room - left, size, len(data) - pos, now):
+                        put_back(owed)
+                        return self._passed(data, start, pos) if pos > start else start
+                    else:
+                        room = left = self._room(now)
+                size += 4
+                route.response_bytes += size
+                pos += size
+        except IndexError:  # nothing is owed: who looks closer says so
+            pass
+        if left < room:
+            self._use_room(room - left)
+        return self._passed(data, start, pos) if pos > start else start
+
+    def _passed(self, data: Bytes, start: int, pos: int) -> int:
+        """Write the responses from `start` to `pos`, of the last one as much as is here."""
+        end = len(data)
+        if pos > end:
+            self.left = pos - end
+            pos = end
+        self.bytes += pos - start
+        whole = pos - start == end and type(data) is bytes
+        self.to_client(data if whole else cut(data, start, pos))
+        return pos
+
+    # What counts towards a quota
+
+    def _room(self, now: float) -> int:
+        """How many bytes of metered responses pass without a closer look."""
+        if self.throttle is None:
+            return UNLIMITED
+        return 0 if self.throttle_time_ms else self.throttle.fetch_room(now)
+
+    def _use_room(self, size: int) -> None:
+        if self.throttle is not None:
+            self.throttle.use_fetch_room(size)
+
+    def _stays(self, used: int, size: int, here: int, now: float) -> bool:
+        """Whether a metered response is more than passed on; if it is not, it was counted.
+
+        `used`: of the room, by those before it. `here`: how many bytes of it are.
+        """
+        self._use_room(used)
+        if here < SIZE.size + min(size, HEAD):
+            return True
+        assert self.throttle is not None
+        if not self.throttle_time_ms:
+            self.throttle_time_ms = self.throttle.fetched(size, now)
+        return self.throttle_time_ms > 0
+
+    def count(self, throttle: Throttle, size: int, now: float) -> int:
+        """Count the response that comes next, if it was not; return its throttle_time_ms."""
+        ms = self.throttle_time_ms or throttle.fetched(size, now)
+        self.throttle_time_ms = 0
+        return ms
+
+
+def _pass_bytes(
+    data: bytes,
+    start: "i64",
+    looks_end: "i64",
+    take: Callable[[], Owed],
+    put_back: Callable[[Owed], None],
+    room: "i64",
+) -> "tuple[i64, i64]":
+    """Pass over the responses at `start` that are owed and pass as they came.
+
+    What `ResponsePipe.pass_known` does where it is compiled. `room`: bytes of metered ones that may
+    be among them. Returns where others begin, and what is left of the room.
+    """
+    pos = start
+    left = room
+    try:
+        while pos + 8 <= looks_end:
+            size = int32_at(data, pos)
+            owed = take()
+            expected, route = owed
+            if expected != int32_at(data, pos + 4) or size < 4 or route.transform is not None:
+                put_back(owed)
+                break
+            if route.metered:
+                if size > left:
+                    put_back(owed)
+                    break
+                left -= size
+            size += 4
+            route.response_bytes += size
+            pos += size
+    except IndexError:  # nothing is owed
+        pass
+    return pos, left
