@@ -29,7 +29,7 @@ NO_MECHANISM = "none"
 
 
 class SessionObserver:
-    """Counts and tells what happens on the connections of one listener of one worker."""
+    """Observer that counts and records events of the connections of one listener of one worker."""
 
     def __init__(
         self,
@@ -83,9 +83,9 @@ class SessionObserver:
         self._tally.count(registry.CONNECTIONS_CLOSED, self._listener, str(reason))
 
     def authenticated(self, connection: Connection, session: Authenticated, now: float) -> None:
-        """An authentication or re-authentication succeeded, or none is needed.
+        """Record that an authentication or re-authentication succeeded, or that none is needed.
 
-        Without SASL there is nothing that KIP-368 counts, and no session to tell of.
+        Without SASL there is nothing that KIP-368 counts, and no session to record.
         """
         history = self._introduce(connection)
         if session.mechanism is None:
@@ -209,7 +209,7 @@ class SessionObserver:
             self._emit(line)
 
     def _tell(self, history: SessionHistory, lines: list[str], now: float) -> None:
-        """Write lines that strangers can cause, within what the log has for them."""
+        """Write lines that unauthenticated clients can cause, within the limit of the log."""
         if history.principal is not None or self._strangers.are_told(history, lines, now):
             for line in lines:
                 self._emit(line)
@@ -247,7 +247,7 @@ class SessionObserver:
 
 
 def usage(connection: Connection) -> Usage:
-    """What the connection has carried so far."""
+    """Return what the connection has carried so far."""
     requests = connection.requests
     return Usage(requests.count, requests.bytes, connection.responses.bytes, requests.last_at)
 

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class Endpoint:
-    """Meets clients, and does for their connections what needs a socket, a thread or the store."""
+    """Endpoint of a broker: accepts clients, and gives connections socket, thread and store."""
 
     def __init__(self, listener: Listener, broker: Callable[[], DiscoveredBroker | None]) -> None:
         """Bring clients to the broker that `broker()` names when they connect."""
@@ -65,7 +65,7 @@ class Endpoint:
         client.handshake_failed()
 
     def _identify(self, connection: Connection, client: ssl.SSLObject, now: float) -> None:
-        """Without SASL, a client's certificate says who it is."""
+        """Authenticate a client without SASL by its certificate."""
         try:
             principal = certified_principal(client, self._listener.mapping)
         except NamelessError as error:
@@ -113,7 +113,7 @@ class Endpoint:
         return connection
 
     def _keep_waiting(self, client: ClientSide, delay: float) -> NotServed | None:
-        """Close a connection too many after `delay`, or at once where it would take room."""
+        """Close a refused connection after `delay`, or at once where too many wait."""
         listener = self._listener
         listener.observer.refused(CloseReason.CONNECTION_RATE)
         no_room = (

@@ -11,7 +11,7 @@ from typing import Any, Final
 log = logging.getLogger(__name__)
 
 PAUSE: Final = 1.0
-"""Seconds after a mistake."""
+"""Seconds between a failure and the next attempt."""
 
 
 async def supervised(work: Callable[[], Coroutine[Any, Any, None]]) -> None:

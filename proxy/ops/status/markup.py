@@ -9,7 +9,7 @@ from html import escape
 from typing import Final
 
 MAX_CHARACTERS: Final = 64
-"""Of a name on the page."""
+"""Largest length of a name on the page, in characters."""
 _VOID: Final = frozenset({"input", "meta", "link"})
 
 
