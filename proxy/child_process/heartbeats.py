@@ -1,7 +1,7 @@
 """Heartbeats of the proxy's processes, in shared memory.
 
 Every process counts its heartbeats in a word of its own, from its event loop; one whose count
-stands still does nothing for anybody. Laws:
+stands still does nothing for anybody. Rules:
 
 - Whoever watches counts its own looks and compares no clocks: after the whole machine stood still,
   or was suspended, nobody seems to have been silent.

@@ -1,6 +1,6 @@
 """Shared read buffer: one large buffer for all connections of a worker.
 
-Law: between `get_buffer` and the return of `buffer_updated` nobody else runs, so all may share the
+Rule: between `get_buffer` and the return of `buffer_updated` nobody else runs, so all may share the
 buffer. What then still waits in it to be sent keeps it, and the worker goes on with a new one.
 """
 

@@ -1,6 +1,6 @@
 """Sessions of a worker: listing and killing.
 
-thousands of sessions are never gone through in one turn of the event loop. What is asked about
+Thousands of sessions are never processed in one callback of the event loop. What is asked about
 all of them is an iterator, of which each step is a slice of `SLICE` sessions; who drives it lets
 the loop go on in between.
 """

@@ -1,7 +1,7 @@
 """Acceptor process: accepts every connection, and passes each to the least loaded worker.
 
 A process of its own where there are several workers. The kernel would spread connections by hash
-(SO_REUSEPORT): unevenly, and to a worker that hangs as to any other. Laws:
+(SO_REUSEPORT): unevenly, and to a worker that hangs as to any other. Rules:
 
 - It reads nothing that a client sends, and keeps no connection: what it sent is the worker's.
 - The worker with the fewest connections of the same listener is next. One that dies, or has been

@@ -144,7 +144,7 @@ class RedirectedClient(asyncio.Protocol):
         self._admission: asyncio.Future[asyncio.BaseProtocol] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A redirected client connected."""
+        """Begin to look up the destination of a redirected client."""
         self._transport = cast(asyncio.Transport, transport)
         sock = transport.get_extra_info("socket")
         try:
@@ -159,7 +159,7 @@ class RedirectedClient(asyncio.Protocol):
         self._admission.add_done_callback(self._judged)
 
     def data_received(self, data: bytes) -> None:
-        """The client speaks first: keep what it says."""
+        """Keep the client's first bytes."""
         self._early += data
         if is_question_of_ours(self._early):
             self._turn_away(
@@ -169,12 +169,12 @@ class RedirectedClient(asyncio.Protocol):
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
-        """The client will send no more."""
+        """Handle the end of the client's bytes."""
         self._ended = True
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """The client is gone."""
+        """Handle the end of the client's connection."""
         if self._admission is not None:
             self._admission.cancel()
         self._leave(self)

@@ -1,6 +1,6 @@
 """Protocols of a store, one per concern.
 
-Laws of every store:
+Rules of every store:
 
 - A write that returned is durable; one that raised left nothing behind, unless it is a
   `StoreRefused`.

@@ -34,7 +34,7 @@ class DenialObserver(Protocol):
     """Recorder of denials as session events."""
 
     def denied(self, connection: Connection, notice: DenialNotice, now: float) -> None:
-        """A connection was denied something, or would have been."""
+        """Record that a connection was denied something, or would have been."""
         ...
 
 

@@ -1,7 +1,7 @@
 """Connection limits, over all workers together: in total, and by address.
 
 `max.connections` holds for a listener, `max.connections.per.ip` for all of them together, as in
-Kafka, and both for the proxy, not for a worker. Laws:
+Kafka, and both for the proxy, not for a worker. Rules:
 
 - Each word of the shared memory has one writer, a worker, and everybody reads all. No locks: a
   connection is counted first, and judged then; of two that come at once for the last place in two
@@ -203,7 +203,7 @@ class OpenConnections(Generic[C]):
         return self._exceeds(self.most - 1)
 
     def open(self, connection: C, address: str, now: float) -> Decision[C]:
-        """A client connected; the caller closes who is evicted."""
+        """Count a client that connected; the caller closes the connection that is evicted."""
         address = canonical(address)
         if not self._limits.add(address):
             return Decision(refused=CloseReason.TOO_MANY_FROM_ADDRESS)
@@ -213,12 +213,12 @@ class OpenConnections(Generic[C]):
         return self._make_room(connection) if self._exceeds(self.most) else Decision()
 
     def authenticated(self, connection: C) -> None:
-        """It is closed for no other any more."""
+        """Record an authentication: the connection is evicted for no other any more."""
         if self._unauthenticated.pop(connection, None) is not None:
             self._publish()
 
     def closed(self, connection: C) -> None:
-        """It is over; once is enough, and not too late after it was evicted."""
+        """Record the end of a connection; also after it was evicted, and more than once."""
         address = self._addresses.pop(connection, None)
         if address is not None:
             self._unauthenticated.pop(connection, None)

@@ -52,7 +52,7 @@ class Endpoint:
         )
 
     def _meet(self, client: ClientSide, what: Met) -> None:
-        """A client's TLS handshake is done; or it does not speak TLS, or not as it has to."""
+        """Handle the end of a client's TLS handshake, or what came instead of it."""
         if isinstance(what, ssl.SSLObject):
             if not self._listener.sasl:
                 client.tell(lambda connection, now: self._identify(connection, what, now))
@@ -76,13 +76,13 @@ class Endpoint:
             connection.dialogue.admit(principal, now)
 
     def met_tls(self, client: ClientSide) -> None:
-        """A client began with TLS where none is spoken."""
+        """Warn of a client that began with TLS where there is none."""
         self._listener.warn(
             "TLS", f"{client.peer_host} speaks TLS; here is {self._listener.protocol}"
         )
 
     def opened(self, client: ClientSide) -> Connection | NotServed | None:
-        """A client connected; None refuses it."""
+        """Accept a client; None refuses it."""
         listener = self._listener
         broker = self._broker()
         if broker is None:
@@ -132,11 +132,11 @@ class Endpoint:
         client.close()
 
     def authenticated(self, client: ClientSide) -> None:
-        """A client has logged in, or needs no login."""
+        """Count a client that has logged in, or needs no login."""
         self._listener.open_connections.authenticated(client)
 
     def closed(self, client: ClientSide) -> None:
-        """A client's connection is over."""
+        """Forget a client whose connection has ended."""
         self._listener.clients.discard(client)
         self._listener.open_connections.closed(client)
         self._listener.ended()

@@ -140,7 +140,7 @@ class Endpoints:
         return lambda: broker
 
     def _offer(self, broker: DiscoveredBroker) -> None:
-        """A broker offers other versions than before."""
+        """Apply the changed versions of a broker."""
         assert broker.versions is not None
         for listener in self._listeners:
             listener.view(broker).offer(broker.versions)
@@ -209,7 +209,7 @@ class Endpoints:
                 server.close()
 
     def any_target(self) -> tuple[DiscoveredBroker, bool] | None:
-        """A broker to ask about the cluster, and whether it is the only one behind the proxy.
+        """Return a broker to query about the cluster, and whether it is the only one.
 
         None: none is ready.
         """
@@ -223,7 +223,7 @@ class Endpoints:
         return None if ready is None else (ready, False)
 
     def suspect(self, broker: DiscoveredBroker) -> None:
-        """A broker could not be reached: look soon where it is and what it is."""
+        """Query a broker soon that could not be reached: it may have moved or changed."""
         for discovery in self._discoveries():
             if discovery.knows(broker):
                 discovery.wake(broker)

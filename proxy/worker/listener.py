@@ -55,7 +55,7 @@ class WorkerServices(Protocol):
     lanes: WorkQueues
 
     def next_connection_id(self) -> str:
-        """A name for a connection, unique in the world."""
+        """Return a globally unique id for a connection."""
         ...
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -67,7 +67,7 @@ class WorkerServices(Protocol):
         ...
 
     def suspect(self, broker: DiscoveredBroker) -> None:
-        """A broker could not be reached, or does not let us in: look soon what it is."""
+        """Query a broker soon that could not be reached, or refused our login."""
         ...
 
 
@@ -208,7 +208,7 @@ class Listener:
             log.warning("listener %s: %s", self.name, line)
 
     def upstream_failed(self, broker: DiscoveredBroker, problem: str, its_words: str) -> None:
-        """A connection to a broker could not be opened, or the login on it failed.
+        """Log that a connection to a broker could not be opened, or the login on it failed.
 
         `its_words`: what the broker says of that, something else each time perhaps; empty: nothing.
         """

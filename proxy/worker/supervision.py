@@ -1,6 +1,6 @@
 """Supervisor of background tasks that run as long as the worker.
 
-A mistake in it must not be its end: deadlines would pass unseen, and revoked rights go on applying.
+An error must not end it: deadlines would pass unseen, and revoked rights go on applying.
 """
 
 import asyncio

@@ -267,7 +267,7 @@ class Worker:
             log.error("a background task failed", exc_info=task.exception())
 
     def next_connection_id(self) -> str:
-        """A name for a connection, unique in the world."""
+        """Return a globally unique id for a connection."""
         return next(self._names)
 
     async def _tick(self) -> None:
@@ -354,7 +354,7 @@ class Worker:
         return body, asking_ns + sum(steps_ns)
 
     def suspect(self, broker: DiscoveredBroker) -> None:
-        """A broker could not be reached, or does not let us in: look soon what it is."""
+        """Query a broker soon that could not be reached, or refused our login."""
         self._routing.suspect(broker)
 
     # Questions of the HTTP process

@@ -1,6 +1,6 @@
 """HTML builder that escapes all text.
 
-Law: a `str` is text and is escaped, cut if it is long, and made what UTF-8 can carry; only this
+Rule: a `str` is text and is escaped, cut if it is long, and made what UTF-8 can carry; only this
 module makes `Markup`, which is neither.
 """
 

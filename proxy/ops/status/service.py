@@ -1,7 +1,7 @@
 """HTTP handlers of the status page and `/sessions.json`; read-only.
 
-Law: however often it is asked, the workers are asked once in `MIN_PICTURE_SECONDS`. What is chosen
-by a query is chosen here, from what they states of all.
+Rule: however many requests come, the workers are queried once in `MIN_PICTURE_SECONDS`. A query
+selects here, from the sessions of all workers.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Follower of the brokers' ACLs and quotas: a process of its own, beside the workers.
 
-A cluster may have 100,000 ACLs, which take a second to read: no client waits for it here. Laws:
+A cluster may have 100,000 ACLs, which take a second to read: no client waits for it here. Rules:
 
 - The brokers' silence changes nothing: what the mirror showed goes on applying.
 - At most a tenth of a core is spent on reading, where that allows a question every half a minute.
