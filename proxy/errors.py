@@ -25,7 +25,7 @@ class BrokerFault(ProxyError):
 
 
 class LoginRefused(BrokerFault):
-    """The broker does not let the proxy in."""
+    """The broker refused the proxy's login."""
 
 
 class ConfigError(ProxyError):
@@ -34,6 +34,7 @@ class ConfigError(ProxyError):
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}" if path else problem)
         self.path = path
-        """Where: a dotted key path below the file, such as `listeners[0].address`."""
+        """The setting concerned: a dotted key path below the file, such as
+        `listeners[0].address`."""
         self.problem = problem
-        """What is wrong, and what would be right, in one sentence."""
+        """The problem, and what would be right, in one sentence."""

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 Signature = tuple[int, ...] | None
-"""What changes when a file is written or replaced; None: it is not there."""
+"""Value that changes when a file is written or replaced; None: there is no file."""
 
 
 def signature_of(path: Path) -> Signature:

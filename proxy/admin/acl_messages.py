@@ -18,7 +18,7 @@ DESCRIBE_ACLS: Final = 29
 CREATE_ACLS: Final = 30
 DELETE_ACLS: Final = 31
 VERSIONS: Final = (0, 3)
-"""Lowest and highest version of CreateAcls and DeleteAcls that is understood here."""
+"""Lowest and highest version of CreateAcls and DeleteAcls that this module understands."""
 DESCRIBE_VERSIONS: Final = (0, ACLS_BATCHED)
 
 _FIRST_WITH_PATTERN_TYPE: Final = 1

@@ -48,12 +48,12 @@ from proxy.quota.model import QuotaEntity
 from proxy.wire.batch_describe import ACLS_BATCHED, MAX_FILTERS, QUOTAS_BATCHED
 
 REQUEST_TIMEOUT_S: Final = 30.0
-"""Kafka's `request.timeout.ms`."""
+"""Default limit of one exchange with a broker in seconds: Kafka's `request.timeout.ms`."""
 MAX_ITEMS_AT_ONCE: Final = 1_000
-"""ACLs or filters per request, or requests between two looks at the session. Kafka refuses more
-than 10,000 ACLs."""
+"""Number of ACLs or filters per request, or of requests between two checks of the session. Kafka
+refuses more than 10,000 ACLs."""
 REAUTHENTICATE_AT: Final = 0.85
-"""Share of a session's lifetime after which it is renewed: where Java's client begins to."""
+"""Share of a session's lifetime after which it is renewed, as in Kafka's Java client."""
 _ADDRESS: Final = re.compile(
     r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\[\]:\s]+)):(?P<port>\d{1,5})"
 )
@@ -62,7 +62,7 @@ T = TypeVar("T")
 
 
 class AdminClient:
-    """Talks to one of the bootstrap servers; use it as `async with`, in one event loop.
+    """Client of one of the bootstrap servers; use it as `async with`, in one event loop.
 
     One call at a time is served; several tasks may share a client. A connection that broke
     is replaced at the next request, by that to another server if need be. A session that ends is
@@ -272,13 +272,13 @@ class AdminClient:
 
 @dataclass(slots=True)
 class _Link:
-    """A connection, and what is known of its other end."""
+    """Open connection, and what is known of the server at its other end."""
 
     connection: AdminConnection
     offered: dict[int, tuple[int, int]]
-    """Lowest and highest version by API key."""
+    """The lowest and highest version that the server offers, by API key."""
     renew_at: float | None = None
-    """When the session must be renewed, in the loop's time; None: never."""
+    """Time of the event loop, in seconds, when the session must be renewed; None: never."""
 
     def version(self, api_key: int, ours: tuple[int, int]) -> int:
         """Return the highest version of an API that both sides know."""
@@ -301,14 +301,14 @@ class _Link:
             results = await self.one_for_each(filters, response.filter_results)
             return {wanted: acl_messages.described(version, one) for wanted, one in results}
         found: dict[AclFilter, DescribedAcls] = {}
-        asked: dict[AclFilter, Any] = {}
+        queries: dict[AclFilter, Any] = {}
         for wanted in filters:
             try:
-                asked[wanted] = acl_messages.describe_request(version, wanted)
+                queries[wanted] = acl_messages.describe_request(version, wanted)
             except UnsupportedVersion as error:
                 found[wanted] = DescribedAcls(error=error)
-        responses = await self.connection.request_each(list(asked.values()))
-        for wanted, one in zip(asked, responses, strict=True):
+        responses = await self.connection.request_each(list(queries.values()))
+        for wanted, one in zip(queries, responses, strict=True):
             found[wanted] = acl_messages.described(version, one)
         return found
 

@@ -20,13 +20,13 @@ from proxy.wire.primitives import INT32, Malformed
 from proxy.wire.request import request_frame
 
 LARGEST_ANSWER: Final = 104_857_600
-"""Bytes: Kafka's `socket.request.max.bytes`; 100,000 ACLs are a tenth of it."""
+"""Largest response in bytes: Kafka's `socket.request.max.bytes`; 100,000 ACLs are a tenth of it."""
 MAX_IN_FLIGHT: Final = 16
-"""Requests sent ahead of their answers."""
+"""Number of requests that are sent before the response to the first of them is read."""
 _SPEAKS_TLS: Final = "it speaks TLS, so security.protocol is SSL or SASL_SSL"
 _CLOSED: Final = "closed the connection instead of answering"
 _PERHAPS_TLS: Final = "does it speak TLS?"
-"""What a server of TLS may close it for: as a record of TLS, a request is none."""
+"""Hint for a connection that was closed: a TLS server takes a plain request for a broken record."""
 _PERHAPS_LOGIN: Final = "does it want a login?"
 _SOFTWARE_NAME: Final = "reauth-proxy-admin"
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class AdminConnection:
-    """An open connection. After an error it is closed: what comes next on it cannot be known."""
+    """Open connection. After an error it is closed, as its next bytes cannot be interpreted."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class AdminConnection:
         self._correlation_id = 0
         is_tls = writer.get_extra_info("ssl_object") is not None
         self._if_closed = "" if is_tls else _PERHAPS_TLS
-        """What it may mean that the next answer does not come; empty: nothing in particular."""
+        """Hint for the error message if the next response does not come; empty: there is none."""
 
     @classmethod
     async def open(
@@ -78,7 +78,7 @@ class AdminConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether it may still be used; a broker closes what was idle for long."""
+        """True while it may be used; a broker closes a connection that was idle for long."""
         return not self._writer.is_closing() and not self._reader.at_eof()
 
     def go_on_without_login(self) -> None:

@@ -9,13 +9,13 @@ from proxy.errors import ProxyError
 
 
 class AdminError(ProxyError):
-    """Root of what `proxy.admin` raises, but for mistakes in its arguments."""
+    """Root of what `proxy.admin` raises, except for mistakes in its arguments."""
 
 
 class BrokerUnavailable(AdminError):
-    """No broker could be reached, or one did not answer as Kafka does, or not in time.
+    """No broker could be reached, or one did not answer correctly or in time.
 
-    Whether what was asked for has been done is not known.
+    It is not known whether the request was carried out.
     """
 
 
@@ -29,9 +29,9 @@ class KafkaError(AdminError):
         name = code.name.upper() if isinstance(code, ErrorCode) else f"error {code}"
         super().__init__(f"{name}: {message}" if message else name)
         self.code: ErrorCode | int = code
-        """Kafka's error code; a number where this program is too old to know it."""
+        """Kafka's error code; a plain number where this program is too old to know it."""
         self.message = message
-        """What the broker said, if anything."""
+        """The broker's own message, possibly empty."""
 
 
 class AuthenticationFailed(KafkaError):
@@ -53,19 +53,19 @@ class SecurityDisabled(KafkaError):
 
 
 class InvalidRequest(KafkaError):
-    """What was asked for cannot be."""
+    """The request is invalid."""
 
     default_code = ErrorCode.invalid_request
 
 
 class PolicyViolation(KafkaError):
-    """What was asked for is more than the broker does at once."""
+    """The request exceeds what the broker does at once."""
 
     default_code = ErrorCode.policy_violation
 
 
 class UnsupportedVersion(KafkaError):
-    """The broker is too old, or too new, for this."""
+    """The broker is too old, or too new, for this request."""
 
     default_code = ErrorCode.unsupported_version
 

@@ -6,7 +6,8 @@ from typing import Final
 from proxy.errors import ConfigError
 
 LARGEST_FILE: Final = 1_048_576
-"""Bytes: far beyond any properties file, certificates in it included, and any token."""
+"""Largest file in bytes: far beyond any properties file, certificates in it included, and any
+token."""
 
 
 def read_file(key: str, file: Path, most: int) -> bytes:

@@ -23,7 +23,7 @@ _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MODULE: Final = re.compile(
     r"\s*(?P<name>[\w.]+)\s+(?:required|requisite|sufficient|optional)(?P<options>.*?);\s*", re.S
 )
-"""One login module (`javax.security.auth.login.Configuration`)."""
+"""Pattern of one login module (`javax.security.auth.login.Configuration`)."""
 _OPTION: Final = re.compile(
     r'\s+(?P<name>[\w.]+)\s*=\s*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[^\s";]+))'
 )
@@ -33,12 +33,12 @@ _SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """What such a file says."""
+    """Connection settings read from a properties file of Kafka's clients."""
 
     bootstrap_servers: str | None = None
     login: Login | None = None
     ssl_context: ssl.SSLContext | None = None
-    """What to speak TLS with; None: it is not spoken."""
+    """The context of TLS connections; None: connections are without TLS."""
     client_id: str | None = None
     request_timeout_s: float | None = None
 

@@ -13,12 +13,12 @@ ALTER_CLIENT_QUOTAS: Final = 49
 ALTER_VERSIONS: Final = (0, 1)
 
 QuotaChanges = Mapping[QuotaEntity, Mapping[str, float | None]]
-"""What is to be set, and with None removed, by entity and key."""
+"""Values to be set by entity and key; None as a value removes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlterClientQuotasResult:
-    """What came of each entity."""
+    """Result of AlterClientQuotas, by entity."""
 
     results: Mapping[QuotaEntity, KafkaError | None]
 
@@ -61,15 +61,15 @@ def alter_request(
 
 def altered(entities: Sequence[QuotaEntity], response: Any) -> dict[QuotaEntity, KafkaError | None]:
     """Return what came of each entity; brokers answer in whatever order."""
-    told = {
+    described = {
         frozenset((part.entity_type, part.entity_name) for part in entry.entity): kafka_error(
             entry.error_code, entry.error_message
         )
         for entry in response.entries
     }
-    if told.keys() != {_named(entity) for entity in entities}:
+    if described.keys() != {_named(entity) for entity in entities}:
         raise BrokerUnavailable("the answer is about other entities than were asked about")
-    return {entity: told[_named(entity)] for entity in entities}
+    return {entity: described[_named(entity)] for entity in entities}
 
 
 def _named(entity: QuotaEntity) -> frozenset[tuple[str, str | None]]:

@@ -35,7 +35,7 @@ _EXACT, _DEFAULT, _ANY = i8(0), i8(1), i8(2)
 
 
 class AnyName(Enum):
-    """In place of a name in a filter: whatever it is, the default included."""
+    """Part of a filter that matches any name of a type, the default included."""
 
     ANY = "any"
 
@@ -43,27 +43,28 @@ class AnyName(Enum):
 ANY_NAME: Final = AnyName.ANY
 
 Wanted = str | Default | AnyName | None
-"""A name, the default, or any; None: the filter is not about this type."""
+"""A name, the default, or any name; None: the filter does not mention this type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientQuotaFilter:
-    """Which entities to describe; by itself all (`ClientQuotaFilter` of Kafka)."""
+    """Filter of the entities to describe; by itself all (`ClientQuotaFilter` of Kafka)."""
 
     user: Wanted = None
-    """Without `User:`."""
+    """The user's name without `User:`."""
     client_id: Wanted = None
     ip: Wanted = None
     strict: bool = False
-    """Whether an entity may have nothing that is not named here."""
+    """True if an entity must not have any type that the filter does not mention."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientQuotaEntity:
-    """What quotas are set for, as the broker names it."""
+    """Entity of a quota, as the broker names it."""
 
     entries: tuple[tuple[str, str | None], ...]
-    """Types and names, such as `("user", "alice")`; without a name it is the default."""
+    """Pairs of type and name, such as `("user", "alice")`; None as a name stands for the
+    default."""
 
 
 DescribedQuotas = Mapping[ClientQuotaEntity, Mapping[str, float]]
@@ -72,11 +73,12 @@ DescribedQuotas = Mapping[ClientQuotaEntity, Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientQuotas:
-    """What came of one filter. To find nothing is no error."""
+    """Result of one filter. An empty result is no error."""
 
     entities: DescribedQuotas
     error: KafkaError | None = None
-    """Why the filter could not be applied; then there are no entities."""
+    """The reason why the filter could not be applied; then there are no entities. None: it was
+    applied."""
 
     def values(self) -> DescribedQuotas:
         """Return the quotas of each entity. Raises the filter's error."""
@@ -87,14 +89,14 @@ class ClientQuotas:
 
 @dataclass(frozen=True, slots=True)
 class DescribeClientQuotasResult:
-    """What came of each filter, as KIP-888 has it."""
+    """Results of all filters, as KIP-888 defines them."""
 
     results: Mapping[ClientQuotaFilter, ClientQuotas]
 
     def entities(self) -> DescribedQuotas:
-        """Return the quotas found by the one filter that was asked for. Raises its error.
+        """Return the quotas found by the only filter. Raises its error.
 
-        Of several filters, see `values` or `all`.
+        With several filters, see `values` or `all`.
         """
         if len(self.results) != 1:
             raise ValueError(f"entities() is about one filter, and there are {len(self.results)}")
@@ -164,11 +166,11 @@ def described(response: Any) -> ClientQuotas:
     )
 
 
-def known_quotas(told: DescribedQuotas) -> tuple[Quotas, list[str]]:
+def known_quotas(described: DescribedQuotas) -> tuple[Quotas, list[str]]:
     """Return the quotas that this version knows, and those that it does not, as text."""
     quotas: dict[QuotaEntity, dict[QuotaKey, float]] = {}
     unknown: list[str] = []
-    for described_entity, values in told.items():
+    for described_entity, values in described.items():
         entity = _known_entity(described_entity)
         for name, value in values.items():
             key = None if entity is None else key_of(entity, name)
@@ -179,9 +181,9 @@ def known_quotas(told: DescribedQuotas) -> tuple[Quotas, list[str]]:
     return quotas, unknown
 
 
-def _known_entity(told: ClientQuotaEntity) -> QuotaEntity | None:
+def _known_entity(described: ClientQuotaEntity) -> QuotaEntity | None:
     try:
-        parts = {EntityType(kind): name for kind, name in told.entries}
+        parts = {EntityType(kind): name for kind, name in described.entries}
         return QuotaEntity.of(
             {kind: DEFAULT if name is None else name for kind, name in parts.items()}
         )

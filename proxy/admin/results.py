@@ -9,11 +9,12 @@ from proxy.admin.errors import KafkaError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedAcls:
-    """What came of one filter. To find nothing is no error."""
+    """Result of one filter. An empty result is no error."""
 
     acls: tuple[Acl, ...] = ()
     error: KafkaError | None = None
-    """Why the filter could not be applied; then there are no ACLs."""
+    """The reason why the filter could not be applied; then there are no ACLs. None: it was
+    applied."""
 
     def values(self) -> tuple[Acl, ...]:
         """Return the ACLs. Raises the filter's error."""
@@ -24,14 +25,14 @@ class DescribedAcls:
 
 @dataclass(frozen=True, slots=True)
 class DescribeAclsResult:
-    """What came of each filter, as KIP-888 has it."""
+    """Results of all filters, as KIP-888 defines them."""
 
     results: Mapping[AclFilter, DescribedAcls]
 
     def values(self) -> tuple[Acl, ...]:
-        """Return the ACLs of the one filter that was asked for. Raises its error.
+        """Return the ACLs of the only filter. Raises its error.
 
-        Of several filters, see `all_values` or `all`.
+        With several filters, see `all_values` or `all`.
         """
         if len(self.results) != 1:
             raise ValueError(f"values() is about one filter, and there are {len(self.results)}")
@@ -49,10 +50,10 @@ class DescribeAclsResult:
 
 @dataclass(frozen=True, slots=True)
 class CreateAclsResult:
-    """Whether each ACL is there now."""
+    """Result of CreateAcls, by ACL."""
 
     errors: Mapping[Acl, KafkaError | None]
-    """By ACL; None: it is there, whether or not it was before."""
+    """The error of each ACL; None: the ACL exists, whether or not it did before."""
 
     def values(self) -> Mapping[Acl, KafkaError | None]:
         """Return each ACL's error; None: success."""
@@ -67,20 +68,21 @@ class CreateAclsResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedAcl:
-    """An ACL that a filter found."""
+    """ACL that a filter matched."""
 
     acl: Acl
     error: KafkaError | None = None
-    """Why it could not be deleted; None: it is gone."""
+    """The reason why it could not be deleted; None: it was deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterResult:
-    """What came of one filter. To find nothing is no error."""
+    """Result of one filter. An empty result is no error."""
 
     matches: tuple[DeletedAcl, ...] = ()
     error: KafkaError | None = None
-    """Why the filter could not be applied; then there are no matches."""
+    """The reason why the filter could not be applied; then there are no matches. None: it was
+    applied."""
 
     def values(self) -> tuple[Acl, ...]:
         """Return the ACLs that are gone. Raises the filter's error, or the first of a match."""
@@ -94,7 +96,7 @@ class FilterResult:
 
 @dataclass(frozen=True, slots=True)
 class DeleteAclsResult:
-    """What came of each filter."""
+    """Results of all filters of DeleteAcls."""
 
     results: Mapping[AclFilter, FilterResult]
 

@@ -13,7 +13,7 @@ from sasl.login import ClientExchange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plain:
-    """A user's name and password, told as they are (RFC 4616): wise only where TLS hides them."""
+    """User name and password, sent in the clear (RFC 4616): only safe under TLS."""
 
     username: str
     password: str = field(repr=False)
@@ -21,7 +21,7 @@ class Plain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scram:
-    """A user's name and password (RFC 5802)."""
+    """User name and password (RFC 5802)."""
 
     username: str
     password: str = field(repr=False)
@@ -30,11 +30,11 @@ class Scram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OAuthBearer:
-    """A bearer token (RFC 7628)."""
+    """Bearer token (RFC 7628)."""
 
     token: str | Path | Callable[[], str] = field(repr=False)
-    """The token itself, a file that holds it, or what returns a fresh one. File and callable are
-    asked at each authentication, so that a token that was renewed is used."""
+    """The token itself, a file that holds it, or a function that returns a fresh one. File and
+    function are read at each authentication, so that a renewed token is used."""
 
     def current(self) -> str:
         """Return the token to log in with now."""
@@ -48,7 +48,7 @@ class OAuthBearer:
 
 
 class Identity(Protocol):
-    """Whoever knows how to begin a login, each time with the credentials of now."""
+    """Identity that begins a login, each time with its current credentials."""
 
     async def exchange(self) -> ClientExchange:
         """Begin a login. Raises LoginError."""

@@ -20,11 +20,11 @@ from proxy.tls.pkcs12 import Pkcs12, read_pkcs12
 
 _VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 _JAVA_KEYSTORES: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
-"""How files of the types JKS and JCEKS begin; Java reads them whatever the type says."""
+"""First bytes of files of the types JKS and JCEKS; Java reads them whatever type is configured."""
 _DER: Final = b"\x30"
-"""How PKCS #12 begins, as every sequence in DER does."""
+"""First byte of PKCS #12, as of every sequence in DER."""
 _BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----([^-:]*)-----END \1-----")
-"""PEM without headers: text, not lines, as it comes out of a property."""
+"""Pattern of a PEM block without headers, also without line breaks, as a property contains it."""
 
 Store = Literal["keystore", "truststore"]
 
@@ -94,7 +94,7 @@ def _trusted(properties: Mapping[str, str]) -> tuple[bytes, str]:
         if found is None:
             return b"", location
         if isinstance(found, Pkcs12):
-            # which of the others Java would not trust, cannot be told
+            # which of the others Java would not trust, is not known
             if found.key:
                 raise ConfigError(location, "holds a private key, too")
             found = found.certificates
@@ -125,7 +125,7 @@ def _file(properties: Mapping[str, str], store: Store) -> bytes | Pkcs12 | None:
             " -srckeystore FILE -destkeystore NEW -deststoretype PKCS12",
         )
     declared, found = _type(properties, store), "PKCS12" if data.startswith(_DER) else "PEM"
-    # to Java JKS and PKCS12 are one type, whose files it tells apart
+    # to Java JKS and PKCS12 are one type, whose files it distinguishes
     if found != declared and (declared, found) != ("JKS", "PKCS12"):
         raise ConfigError(f"ssl.{store}.type", f"is {declared}, but the file is {found}")
     return data if found == "PEM" else _opened(properties, store, data)

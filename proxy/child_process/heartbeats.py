@@ -1,7 +1,7 @@
 """Heartbeats of the proxy's processes, in shared memory.
 
 Every process counts its heartbeats in a word of its own, from its event loop; one whose count
-stands still does nothing for anybody. Laws:
+stands still does nothing for anybody. Rules:
 
 - Whoever watches counts its own looks and compares no clocks: after the whole machine stood still,
   or was suspended, nobody seems to have been silent.
@@ -14,11 +14,13 @@ from typing import Final
 BEAT_EVERY: Final = 0.5
 """Seconds between two heartbeats of a process."""
 LOOK_EVERY: Final = 1.0
-"""Seconds between two looks of the parent, and of the HTTP process."""
+"""Seconds between two checks of the parent, and of the HTTP process."""
 HUNG_LOOKS: Final = 10
-"""Looks after which who is silent counts as hung: no turn of an event loop takes a tenth of it."""
+"""Number of checks after which a silent process counts as hung: no callback of an event loop takes
+a tenth of that time."""
 START_LOOKS: Final = 120
-"""The same before the first heartbeat: a worker that starts may have a million ACLs to read."""
+"""Number of checks that a process has before its first heartbeat: a worker may have a million ACLs
+to read at its start."""
 
 _LIFE: Final = 0
 _BEATS: Final = 1
@@ -41,7 +43,7 @@ class Heartbeat:
 
     @property
     def life(self) -> int:
-        """How often it has begun."""
+        """Number of times that the process has begun."""
         return self._words[_LIFE]
 
     @property
@@ -51,11 +53,11 @@ class Heartbeat:
 
 
 class Watch:
-    """One look after the other at a heartbeat: for how many it has been silent."""
+    """Watch of one heartbeat: it counts the checks since the last beat."""
 
     def __init__(self, heartbeat: Heartbeat) -> None:
         self.silent = 0
-        """Looks since something was new."""
+        """Number of checks since the last new heartbeat."""
         self._heartbeat = heartbeat
         self._seen = (heartbeat.life, heartbeat.beats)
 
@@ -72,5 +74,5 @@ class Watch:
 
     @property
     def is_hung(self) -> bool:
-        """Whether it has been silent for too long."""
+        """True if it has been silent for too long."""
         return self.silent >= self.patience

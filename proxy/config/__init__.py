@@ -1,6 +1,6 @@
 """Configuration file: its settings, validation, and what a reload may change.
 
-Laws: one YAML file; anything that Kafka has a name for keeps Kafka's name, unit and meaning; a
+Rules: one YAML file; anything that Kafka has a name for keeps Kafka's name, unit and meaning; a
 mistake is one line with the key's path. Attributes are the keys with underscores for dots.
 """
 

@@ -9,12 +9,12 @@ from pydantic import BeforeValidator, PlainSerializer, PlainValidator, WithJsonS
 from proxy.config.values import one_or_list, shown
 
 LARGEST: Final = 2**31 - 1
-"""Kafka's INT."""
+"""The largest value of Kafka's INT."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddressLimit:
-    """How many connections one address may have open."""
+    """Limit of the connections that one address may have open."""
 
     address: str
     most: int

@@ -10,16 +10,16 @@ from proxy.config.section import Section, described, keys
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """The paths of settings that differ, such as `listeners[clients].reauth.enforcement`."""
+    """Paths of settings that differ, such as `listeners[clients].reauth.enforcement`."""
 
     reloadable: tuple[str, ...]
-    """Put into effect by SIGHUP."""
+    """The settings that a reload by SIGHUP puts into effect."""
     needs_restart: tuple[str, ...]
-    """Without effect until the proxy is started anew."""
+    """The settings that need a restart of the proxy."""
 
 
 def compare(old: Config, new: Config) -> Changes:
-    """Tell the changes apart. Listeners are known by their names, their order means nothing."""
+    """Compare two configurations. Listeners are matched by name; their order does not matter."""
     changed = list(_changed("", old, new))
     return Changes(
         reloadable=tuple(path for path, reloadable in changed if reloadable),

@@ -16,7 +16,7 @@ from proxy.config.values import shown
 from proxy.errors import ConfigError
 
 MAX_BYTES = 1_048_576
-"""Room for ten thousand overrides; far more than a person reads, and soon parsed."""
+"""Largest configuration file in bytes: enough for ten thousand overrides, and quickly parsed."""
 _MAX_DEPTH = 16
 
 

@@ -34,14 +34,14 @@ def _strings_below(section: type[Section]) -> Iterator[tuple[str, str]]:
 
 
 class DocumentedSchema(GenerateJsonSchema):
-    """A JSON Schema in which each setting has its meaning."""
+    """JSON Schema in which each setting has its documentation."""
 
     def model_schema(self, schema: Any) -> JsonSchemaValue:
         """Return a section's schema."""
         made = super().model_schema(schema)
         section = schema["cls"]
-        told = meanings(section)
+        documented = meanings(section)
         for key, name, _ in keys(section):
-            if name in told:
-                made["properties"][key]["description"] = told[name]
+            if name in documented:
+                made["properties"][key]["description"] = documented[name]
         return made

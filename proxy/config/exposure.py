@@ -12,7 +12,7 @@ from proxy.principals.builder import ANONYMOUS
 
 
 def exposures(config: Config) -> tuple[str, ...]:
-    """Return a sentence for each door that stands open, and each secret sent in the clear."""
+    """Return a sentence for each open listener, and each secret sent in the clear."""
     return (
         *_open_listeners(config),
         *_lent_rights(config),
@@ -21,20 +21,20 @@ def exposures(config: Config) -> tuple[str, ...]:
 
 
 def _open_listeners(config: Config) -> Iterator[str]:
-    """Tell of each listener whose clients need not say who they are, and are let."""
-    granted = _granted_to_strangers(config.authorizer)
+    """Yield a sentence for each listener whose clients need not authenticate, and are let in."""
+    granted = _granted_to_anonymous(config.authorizer)
     if granted is None:
         return
     for one in config.listeners:
-        if (cause := _lets_strangers_in(one)) is not None:
+        if (cause := _unauthenticated_access(one)) is not None:
             yield (
                 f"listener {one.name} serves whoever reaches {one.address} ({cause}), and {granted}"
             )
 
 
 def _lent_rights(config: Config) -> Iterator[str]:
-    """Tell that brokers, who know the proxy alone, deny a client nothing that they allow it."""
-    cause = _who_we_are(config.upstream)
+    """Yield a warning that brokers, who see only the proxy, deny clients nothing it may do."""
+    cause = _identity_setting(config.upstream)
     mode = config.authorizer.mode
     if cause is not None and mode is not AuthorizerMode.ENFORCE:
         yield (
@@ -43,8 +43,8 @@ def _lent_rights(config: Config) -> Iterator[str]:
         )
 
 
-def _who_we_are(upstream: Upstream) -> str | None:
-    """Return by what brokers know the proxy; None: they do not."""
+def _identity_setting(upstream: Upstream) -> str | None:
+    """Return the setting that identifies the proxy to brokers; None: there is none."""
     if upstream.sasl_mechanism is not None:
         return f"upstream.sasl.mechanism: {upstream.sasl_mechanism}"
     if upstream.tls and upstream.ssl_keystore_location is not None:
@@ -52,8 +52,8 @@ def _who_we_are(upstream: Upstream) -> str | None:
     return None
 
 
-def _lets_strangers_in(listener: Listener) -> str | None:
-    """Return why a client need not say who it is; None: it has to."""
+def _unauthenticated_access(listener: Listener) -> str | None:
+    """Return why a client need not authenticate; None: it must."""
     if listener.sasl:
         return None
     if not listener.tls:
@@ -63,7 +63,7 @@ def _lets_strangers_in(listener: Listener) -> str | None:
     return f"security.protocol: SSL, ssl.client.auth: {listener.ssl_client_auth}"
 
 
-def _granted_to_strangers(authorizer: Authorizer) -> str | None:
+def _granted_to_anonymous(authorizer: Authorizer) -> str | None:
     """Return why `User:ANONYMOUS` may do more than ACLs say; None: it may not."""
     if authorizer.mode is not AuthorizerMode.ENFORCE:
         return f"nothing is denied (authorizer.mode: {authorizer.mode})"
@@ -75,7 +75,7 @@ def _granted_to_strangers(authorizer: Authorizer) -> str | None:
 
 
 def _readable_secrets(upstream: Upstream) -> Iterator[str]:
-    """Tell of what the proxy proves who it is with, where the network can read it."""
+    """Yield a sentence for each of the proxy's credentials that the network can read."""
     secret = {"PLAIN": "password", "OAUTHBEARER": "token"}.get(upstream.sasl_mechanism or "")
     broker = _broker_elsewhere(upstream)
     if secret is not None and not upstream.tls and broker is not None:
@@ -92,7 +92,7 @@ def _readable_secrets(upstream: Upstream) -> Iterator[str]:
 
 
 def _broker_elsewhere(upstream: Upstream) -> str | None:
-    """Name one that is not on this machine; None: none is configured."""
+    """Return a broker that is not on this machine; None: none is configured."""
     servers = [str(one) for one in upstream.bootstrap_servers if not _is_here(one.host)]
     networks = [str(one.network) for one in upstream.allowed if not one.network.is_loopback]
     return next(iter(servers + networks), None)

@@ -33,33 +33,35 @@ MechanismName = Literal["OAUTHBEARER", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
 
 class Routing(StrEnum):
-    """How a client finds the broker it wants behind this listener."""
+    """The way in which a client finds its broker behind this listener."""
 
     SIDECAR = "sidecar"
-    """One broker; the addresses it tells are left as they are."""
+    """One broker; the addresses in its responses are left as they are."""
     GATEWAY = "gateway"
     """Every broker of the cluster has a port here; addresses are rewritten."""
     TRANSPARENT = "transparent"
-    """Clients dial brokers and are redirected here; their original destination is the broker."""
+    """Clients connect to brokers and are redirected here; their original destination is the
+    broker."""
 
 
 class ReauthOverride(Section):
-    """An exception for one principal, or for all that begin alike.
+    """An exception for one principal, or for all whose names share a prefix.
 
     The most specific exception that says something about a setting decides it: an exact principal
     beats a prefix, a longer prefix beats a shorter one.
     """
 
     principal: Principal | None = setting(None, source=OWN, reloadable=True)
-    """The principal meant, such as `User:alice`. Either this or `principal.prefix`."""
+    """The principal that the exception is for, such as `User:alice`. Either this or
+    `principal.prefix`."""
     principal_prefix: PrincipalPrefix | None = setting(None, source=OWN, reloadable=True)
-    """How the principals meant begin, such as `User:batch-`."""
+    """The prefix of the principals that the exception is for, such as `User:batch-`."""
     reauth_enforcement: Enforcement | None = setting(None, source=OWN, reloadable=True)
-    """As the listener's `reauth.enforcement`; null: as the next less specific rule says."""
+    """Like the listener's `reauth.enforcement`; null: as the next less specific rule says."""
     connections_max_reauth_ms: Milliseconds | None = setting(
         None, source=KAFKA_BROKER, reloadable=True, unit="ms"
     )
-    """As the listener's, whatever the mechanism; null: as the next less specific rule says."""
+    """Like the listener's, for every mechanism; null: as the next less specific rule says."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -82,13 +84,13 @@ class ReauthOverride(Section):
 
 
 class SessionSettings(Section):
-    """How long a session lasts, and what happens when it is over (KIP-368)."""
+    """The lifetime of sessions, and what happens at their end (KIP-368)."""
 
     connections_max_reauth_ms: Milliseconds = setting(
         0, source=KAFKA_BROKER, reloadable=True, unit="ms"
     )
-    """Longest session without re-authentication. 0: only a token's own expiry bounds it.
-    A reload changes it for authentications that come after."""
+    """Longest session without re-authentication. 0: only a token's own expiry bounds it. A reload
+    changes it for authentications that come after."""
     oauthbearer_connections_max_reauth_ms: Milliseconds | None = setting(
         None, source=KAFKA_BROKER, reloadable=True, unit="ms"
     )
@@ -110,9 +112,10 @@ class SessionSettings(Section):
     )
     """The same for SCRAM-SHA-512 alone; null: as `connections.max.reauth.ms`."""
     reauth_enforcement: Enforcement = setting(Enforcement.ENFORCE, source=OWN, reloadable=True)
-    """What happens when a session is over. `observe`: lifetime 0 is announced, nobody is killed.
-    `probe`: the lifetime is announced, those who would be killed are counted and logged.
-    `enforce`: they are killed when they send anything but a SaslHandshake, as by Kafka."""
+    """Treatment of sessions that are over. `observe`: lifetime 0 is announced, no session is
+    killed. `probe`: the lifetime is announced, sessions that would be killed are counted and
+    logged. `enforce`: they are killed when they send anything but a SaslHandshake, as Kafka
+    does."""
     reauth_overrides: tuple[ReauthOverride, ...] = setting((), source=OWN, reloadable=True)
     """Exceptions for principals; see below."""
 
@@ -145,15 +148,15 @@ class SessionSettings(Section):
 
 
 class OauthbearerSettings(Section):
-    """Which tokens are believed (RFC 7628, KIP-768)."""
+    """The tokens that are accepted (RFC 7628, KIP-768)."""
 
     sasl_oauthbearer_jwks_endpoint_url: EndpointUrl | None = setting(None, source=KAFKA_BROKER)
-    """Where the signing keys are: a `file:`, `http:` or `https:` URL of a JWKS (RFC 7517).
-    Needed for OAUTHBEARER. A relative `file:` is relative to this file."""
+    """The signing keys: a `file:`, `http:` or `https:` URL of a JWKS (RFC 7517). Required for
+    OAUTHBEARER. A relative `file:` is relative to this file."""
     sasl_oauthbearer_jwks_endpoint_refresh_ms: PositiveMilliseconds = setting(
         3_600_000, source=KAFKA_BROKER, unit="ms"
     )
-    """How often the keys are read anew."""
+    """Interval at which the keys are read again."""
     sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: PositiveMilliseconds = setting(
         100, source=KAFKA_BROKER, unit="ms"
     )
@@ -165,21 +168,22 @@ class OauthbearerSettings(Section):
     sasl_oauthbearer_jwks_max_stale_ms: PositiveMilliseconds = setting(
         86_400_000, source=OWN, unit="ms"
     )
-    """How long keys are used after they were last read, so that logins survive an outage of the
-    identity provider. Past it every token is refused. Kafka keeps them without end."""
+    """Longest use of the keys after they were last read, so that logins survive an outage of the
+    identity provider. After it every token is refused. Kafka keeps them without end."""
     sasl_oauthbearer_expected_audience: Annotated[
         tuple[Text, ...], BeforeValidator(one_or_list)
     ] = setting((), source=KAFKA_BROKER, reloadable=True, repeated_or_one=True)
-    """A token must name one of these in `aud`. Empty: only tokens without an `aud` are let in, for
-    one that carries it is meant for somebody (RFC 7519 section 4.1.3; Kafka does the same)."""
+    """A token must name one of these in `aud`. Empty: only tokens without an `aud` are accepted,
+    since one that has it is intended for another service (RFC 7519 section 4.1.3; Kafka does the
+    same)."""
     sasl_oauthbearer_expected_issuer: Text | None = setting(
         None, source=KAFKA_BROKER, reloadable=True
     )
-    """A token's `iss` must be this. null: the issuer is not looked at."""
+    """A token's `iss` must be equal to this. null: the issuer is not checked."""
     sasl_oauthbearer_clock_skew_seconds: Seconds = setting(
         30, source=KAFKA_BROKER, reloadable=True, unit="s"
     )
-    """By how much the clocks of the identity provider and of this machine may differ."""
+    """Largest difference between the clocks of the identity provider and of this machine."""
     sasl_oauthbearer_scope_claim_name: Text = setting("scope", source=KAFKA_BROKER, reloadable=True)
     """The claim that holds the token's scope."""
     sasl_oauthbearer_sub_claim_name: Text = setting("sub", source=KAFKA_BROKER, reloadable=True)
@@ -208,7 +212,7 @@ class OauthbearerSettings(Section):
 
 
 class LimitSettings(Section):
-    """What a stranger or a broken client can cost."""
+    """Limits on what an unauthenticated or a broken client can cost."""
 
     sasl_server_max_receive_size: FrameBytes = setting(
         524_288, source=KAFKA_BROKER, reloadable=True, unit="bytes"
@@ -225,18 +229,18 @@ class LimitSettings(Section):
     sasl_authentication_timeout_ms: PositiveMilliseconds = setting(
         30_000, source=OWN, reloadable=True, unit="ms"
     )
-    """How long a connection may take to authenticate; with `SSL`, to finish its TLS handshake.
-    Kafka only has the idle time for it, which a stranger can stretch by sending a byte now and
-    then."""
+    """Longest time that a connection may take to authenticate; with `SSL`, to finish its TLS
+    handshake. Kafka only has the idle time for it, which a client can stretch by sending a byte now
+    and then."""
     connection_failed_authentication_delay_ms: Milliseconds = setting(
         100, source=KAFKA_BROKER, reloadable=True, unit="ms"
     )
-    """How long the answer to a failed authentication is held back, against guessing."""
+    """Delay of the response to a failed authentication, against guessing."""
     max_connections: Count = setting(10_000, source=KAFKA_BROKER)
-    """Most connections at a time, of all workers together. When they are open, the one that has
-    gone unauthenticated for longest is closed for the next; if there is none, the next is refused.
-    Kafka's default is no limit; here it is finite because a connection takes a file descriptor,
-    two once authenticated."""
+    """Largest number of open connections, of all workers together. When it is reached, the
+    connection that has gone unauthenticated for longest is closed for the next one; if there is
+    none, the next one is refused. Kafka's default is no limit; here it is finite because a
+    connection takes a file descriptor, two once authenticated."""
 
     @model_validator(mode="after")
     def _check_delay(self) -> Self:
@@ -250,24 +254,26 @@ class LimitSettings(Section):
 
 
 class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls):
-    """One address where clients connect."""
+    """One address that clients connect to."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = setting(source=OWN)
-    """Letters, digits, `_` and `-`; the `listener` label of metrics and events."""
+    """The name consists of letters, digits, `_` and `-`; it is the `listener` label of metrics and
+    events."""
     address: AddressValue = setting(source=OWN)
-    """Where to listen: `HOST:PORT`. In `gateway` it is the bootstrap address of clients."""
+    """Address to listen on: `HOST:PORT`. In `gateway` it is the bootstrap address of clients."""
     routing: Annotated[Routing, BeforeValidator(available(*Routing))] = setting(source=OWN)
-    """`sidecar`: one broker, addresses untouched. `gateway`: every broker has a port here, and
-    the addresses in responses are rewritten. `transparent`: connections are redirected here, and
-    go on to where they were meant for, if `upstream.allowed` has it."""
+    """`sidecar`: one broker, addresses are not rewritten. `gateway`: every broker has a port here,
+    and the addresses in responses are rewritten. `transparent`: connections are redirected here,
+    and forwarded to their original destination if `upstream.allowed` contains it."""
     advertised_host: HostName | None = setting(None, source=OWN)
-    """`gateway` only, and needed there: the host that clients are told to connect to."""
+    """`gateway` only, and required there: the host in the addresses that clients are given."""
     broker_ports: PortRangeValue | None = setting(None, source=OWN)
-    """`gateway` only, and needed there: the broker with id N is at the first port + N. All of these
-    ports are the proxy's alone from its start on; each takes a file descriptor of the parent's."""
+    """`gateway` only, and required there: the broker with id N is at the first port + N. All of
+    these ports are reserved for the proxy from its start; each takes a file descriptor of the
+    parent's."""
     sasl_enabled_mechanisms: tuple[MechanismName, ...] = setting((), source=KAFKA_BROKER)
-    """What clients may authenticate with, in the order in which it is told to them:
-    OAUTHBEARER, SCRAM-SHA-256, SCRAM-SHA-512. Needed where there is SASL."""
+    """Mechanisms that clients may authenticate with, in the order in which they are announced:
+    OAUTHBEARER, SCRAM-SHA-256, SCRAM-SHA-512. Required where there is SASL."""
 
     @model_validator(mode="after")
     def _check_sasl(self) -> Self:
@@ -284,7 +290,7 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
         return self
 
     def _is_of_sasl(self, name: str) -> bool:
-        """Whether a setting is without effect where nobody logs in."""
+        """Return whether a setting is without effect where there is no SASL."""
         if name == "sasl_authentication_timeout_ms":
             return not self.tls  # it bounds the handshake, too
         return (

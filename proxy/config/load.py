@@ -16,7 +16,7 @@ from proxy.config.values import shown
 from proxy.errors import ConfigError
 
 _MAX_KEY = 120
-"""Longer than any path of ours; a longer key is shown shortened."""
+"""Length in characters beyond which a key is shortened: no path of ours is longer."""
 
 
 def load(path: Path) -> Config:
@@ -115,7 +115,7 @@ _SENTENCES = {
     "string_type": "must be text, got {given}",
     "string_pattern_mismatch": "must match {pattern}, got {given}",
 }
-"""By pydantic's type of error: what an operator can act on."""
+"""Messages an operator can act on, by pydantic's type of error."""
 
 
 def _problem(error: ErrorDetails, cause: object) -> str:

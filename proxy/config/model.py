@@ -42,37 +42,38 @@ class Upstream(UpstreamSasl):
     bootstrap_servers: Annotated[tuple[BrokerAddress, ...], BeforeValidator(one_or_list)] = setting(
         (), source=KAFKA_CLIENT, repeated_or_one=True
     )
-    """Brokers to begin with: `HOST:PORT`, several with commas in between, or a list. `sidecar`:
+    """Brokers to connect to first: `HOST:PORT`, several separated by commas, or a list. `sidecar`:
     exactly one, the broker. `transparent` needs none."""
     allowed: Annotated[tuple[DestinationsValue, ...], BeforeValidator(one_or_list)] = setting(
         (), source=OWN, repeated_or_one=True
     )
-    """`transparent` only, and needed there: where redirected connections may go, such as
-    `10.0.0.0/8:9092`, `10.1.2.3`, `[2001:db8::/32]:9092-9094`."""
+    """`transparent` only, and required there: allowed destinations of redirected connections, such
+    as `10.0.0.0/8:9092`, `10.1.2.3`, `[2001:db8::/32]:9092-9094`."""
     socket_connection_setup_timeout_ms: PositiveMilliseconds = setting(
         10_000, source=KAFKA_CLIENT, unit="ms"
     )
-    """How long a connection to a broker may take to be set up."""
+    """Longest time that a connection to a broker may take to be set up."""
     metadata_max_age_ms: PositiveMilliseconds = setting(5_000, source=KAFKA_CLIENT, unit="ms")
-    """How often the proxy asks which brokers there are, `gateway` only. Kafka's clients ask every
-    five minutes; a gateway must have a broker's port open before clients are told of it."""
+    """Interval at which the proxy requests the list of brokers, `gateway` only. Kafka's clients do
+    so every five minutes; a gateway must have a broker's port open before clients learn of it."""
 
 
 class Authorizer(Section):
-    """Who may do what."""
+    """Authorization by ACLs."""
 
     mode: AuthorizerMode = setting(AuthorizerMode.OFF, source=OWN)
-    """`off`: every principal may do everything, and the ACL APIs say that security is disabled.
-    `audit`: everything passes but what changes, or tells of, ACLs, quotas and SCRAM users, and what
-    ACLs would deny is counted and logged. `enforce`: ACLs apply."""
+    """`off`: every principal may do everything, and the ACL APIs answer that security is disabled.
+    `audit`: everything is allowed except what changes or reveals ACLs, quotas and SCRAM users, and
+    what ACLs would deny is counted and logged. `enforce`: ACLs apply."""
     super_users: tuple[Principal, ...] = setting((), source=KAFKA_BROKER, reloadable=True)
     """Principals that may do everything, such as `User:admin`."""
     allow_everyone_if_no_acl_found: StrictBool = setting(False, source=KAFKA_BROKER)
-    """Whether a resource that no ACL names is open to everybody."""
+    """true: a resource that no ACL names is open to everybody."""
     auto_create_topics_enable: StrictBool = setting(True, source=KAFKA_BROKER)
-    """As the brokers have it: what Metadata says of a missing topic to who may describe but not
-    create it. true: TOPIC_AUTHORIZATION_FAILED; false: UNKNOWN_TOPIC_OR_PARTITION, so that clients
-    wait for the topic. It is made for nobody else either way."""
+    """The setting of the brokers, which decides what Metadata answers for a missing topic to a
+    principal that may describe but not create it. true: TOPIC_AUTHORIZATION_FAILED; false:
+    UNKNOWN_TOPIC_OR_PARTITION, so that clients wait for the topic. Either way only principals with
+    the right to create it cause its creation."""
 
     @model_validator(mode="after")
     def _check_super_users(self) -> Self:
@@ -87,24 +88,24 @@ class Authorizer(Section):
 
 
 class Store(Section):
-    """Where SCRAM verifiers, ACLs and quotas are kept."""
+    """The store of SCRAM verifiers, ACLs and quotas."""
 
     url: StoreUrl = setting("sqlite:state.db", source=OWN)
-    """`sqlite:PATH`: all in this file. `broker:PATH`: ACLs and quotas stay with the brokers, and
-    the file has a copy, and the verifiers. A relative path is relative to this file. Made if it
-    does not exist."""
+    """`sqlite:PATH`: everything is in this file. `broker:PATH`: ACLs and quotas stay with the
+    brokers, and the file has a copy of them and the verifiers. A relative path is relative to this
+    file. It is created if it does not exist."""
     refresh_ms: Annotated[Milliseconds, Field(ge=100, le=30_000)] = setting(
         5_000, source=OWN, unit="ms"
     )
-    """How often the brokers are asked for their ACLs and quotas, `broker:` only; 100 to 30000."""
+    """Interval at which ACLs and quotas are read from the brokers, `broker:` only; 100 to 30000."""
     users_file: PathValue | None = setting(None, source=OWN)
-    """A file with the users of SCRAM, as `users export` writes it: the same for several proxies,
-    which only read it, and take up another one within a second. null: they are in `store.url`. A
-    relative path is relative to this file."""
+    """A file with the SCRAM users, as `users export` writes it: the same for several proxies, which
+    only read it, and load a new one within a second. null: they are in `store.url`. A relative path
+    is relative to this file."""
 
     @property
     def is_mirror(self) -> bool:
-        """Whether ACLs and quotas are copies of the brokers'."""
+        """True if ACLs and quotas are copies of the brokers'."""
         return self.url.startswith("broker:")
 
     def path(self) -> Path:
@@ -116,24 +117,24 @@ class Events(Section):
     """The session event log."""
 
     directory: PathValue | None = setting(None, source=OWN)
-    """Where event files are written; null: no event log. A relative path is relative to this
+    """Directory of the event files; null: no event log. A relative path is relative to this
     file."""
     rotate_bytes: Bytes = setting(134_217_728, source=OWN, unit="bytes")
-    """A file that has grown to this size is closed and another begun."""
+    """Size at which an event file is closed and another begun."""
     rotate_ms: PositiveMilliseconds = setting(3_600_000, source=OWN, unit="ms")
-    """A file that has been written to for this long is closed and another begun."""
+    """Age at which an event file is closed and another begun."""
     checkpoint_ms: PositiveMilliseconds = setting(3_600_000, source=OWN, unit="ms")
-    """How often a summary of each open connection is written."""
+    """Interval between two summaries of an open connection."""
     retention_bytes: Bytes | None = setting(10_737_418_240, source=OWN, unit="bytes")
-    """The oldest closed files are deleted when all together are larger; null: never."""
+    """Total size above which the oldest closed files are deleted; null: never."""
 
 
 class Http(Section):
-    """The end point for Prometheus, for health checks, and of the status page."""
+    """The endpoint of Prometheus metrics, health checks and the status page."""
 
     address: AddressValue | None = setting(None, source=OWN)
-    """Where `/metrics`, `/healthz`, `/readyz`, the status page `/` and `/sessions.json` are served,
-    to whoever reaches it; null: nowhere."""
+    """Address of `/metrics`, `/healthz`, `/readyz`, the status page `/` and `/sessions.json`,
+    without authentication; null: they are not served."""
 
 
 class Admin(Section):
@@ -158,17 +159,18 @@ class Config(Section):
     max_connections_per_ip: Annotated[
         int, Field(ge=0, le=LARGEST), BeforeValidator(whole_number(""))
     ] = setting(LARGEST, source=KAFKA_BROKER, reloadable=True)
-    """Most connections at a time from one IP address, to all listeners together; further ones are
-    closed at once. 0: none, but from addresses in `max.connections.per.ip.overrides`."""
+    """Largest number of open connections from one IP address, to all listeners together; further
+    ones are closed at once. 0: none, except from addresses in
+    `max.connections.per.ip.overrides`."""
     max_connections_per_ip_overrides: AddressLimits = setting(
         (), source=KAFKA_BROKER, reloadable=True, repeated_or_one=True
     )
-    """Other limits for some addresses, such as `127.0.0.1:200`, several with commas in between, or
-    a list. Host names, which Kafka looks up at its start, are refused."""
+    """Other limits for some addresses, such as `127.0.0.1:200`, several separated by commas, or a
+    list. Host names, which Kafka resolves at its start, are refused."""
     workers: WorkerCount = setting(1, source=OWN)
-    """Processes that share the listeners, at most one per core."""
+    """Number of processes that share the listeners, at most one per core."""
     shutdown_drain_ms: Milliseconds = setting(30_000, source=OWN, unit="ms")
-    """How long requests in flight may take to finish after SIGTERM."""
+    """Longest time that requests in flight may take to finish after SIGTERM."""
 
     @model_validator(mode="after")
     def _check_sidecars(self) -> Self:

@@ -11,12 +11,12 @@ from proxy.quota.model import QuotaKey
 
 
 class QuotasMode(StrEnum):
-    """What is done about quotas."""
+    """Treatment of quotas."""
 
     OFF = "off"
-    """They are kept and told, but nothing is measured."""
+    """Quotas are stored and described, but nothing is measured."""
     AUDIT = "audit"
-    """What exceeds them is counted and logged; nobody is throttled."""
+    """Excess is counted and logged; no client is throttled."""
     ENFORCE = "enforce"
 
 
@@ -31,26 +31,27 @@ CallbackClass = Annotated[str, BeforeValidator(_callback)]
 
 
 class Quotas(Section):
-    """How much each client may use."""
+    """Quotas of clients."""
 
     mode: QuotasMode = setting(QuotasMode.OFF, source=OWN)
-    """`off`: nothing is measured; the client-quota APIs keep and tell quotas all the same.
-    `audit`: who exceeds one is counted and logged, nobody is throttled. `enforce`: they are."""
+    """`off`: nothing is measured; the client-quota APIs still store and describe quotas. `audit`:
+    excess is counted and logged, no client is throttled. `enforce`: clients are throttled."""
     quota_window_num: Annotated[Count, Field(ge=2, le=1_000)] = setting(11, source=KAFKA_BROKER)
-    """Samples of which a rate is made, the one under way included."""
+    """Number of samples that a rate is computed from, the current one included."""
     quota_window_size_seconds: Annotated[Count, Field(le=3_600)] = setting(
         1, source=KAFKA_BROKER, unit="s"
     )
-    """How long one sample is."""
+    """Length of one sample."""
     quota_producer_default: Bytes | None = setting(None, source=KAFKA_BROKER, unit="bytes/s")
-    """What a client id may produce that no entry limits; null: any amount. Gone from Kafka 4,
-    where an entry for the default client id takes its place."""
+    """Produce quota of a client id that no entry limits; null: no limit. Removed in Kafka 4, where
+    an entry for the default client id takes its place."""
     quota_consumer_default: Bytes | None = setting(None, source=KAFKA_BROKER, unit="bytes/s")
-    """What a client id may fetch that no entry limits; null: any amount. As above."""
+    """Fetch quota of a client id that no entry limits; null: no limit. Removed in Kafka 4 as
+    well."""
     client_quota_callback_class: CallbackClass | None = setting(None, source=KAFKA_BROKER)
-    """A quota callback of one's own (KIP-257): `package.module:Class`."""
+    """A custom quota callback (KIP-257): `package.module:Class`."""
     client_quota_callback_configs: dict[str, Any] = setting({}, source=OWN)
-    """What the callback's `configure` is given."""
+    """Configuration passed to the callback's `configure`."""
 
     def static_defaults(self) -> dict[QuotaKey, float]:
         """Return the last row of the precedence, by the key that each stands for."""

@@ -13,7 +13,7 @@ OWN = "reauth-proxy"
 
 
 class KeyProblemError(ValueError):
-    """A cross check failed: `key` of the section being checked is the one to mend."""
+    """Cross check that failed: `key` of the section being checked is the one to correct."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(problem)
@@ -21,7 +21,7 @@ class KeyProblemError(ValueError):
 
 
 class Section(BaseModel):
-    """A mapping of the file. Keys are the attributes' names with dots: Kafka's own names."""
+    """Mapping in the file. Keys are the attributes' names with dots: Kafka's own names."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -61,7 +61,7 @@ def setting(
 
 
 class Described:
-    """What is known of a setting beside its type, default and documentation."""
+    """Description of a setting beside its type, default and documentation."""
 
     def __init__(self, *, source: str, reloadable: bool, unit: str | None = None) -> None:
         self.source = source

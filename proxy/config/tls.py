@@ -21,16 +21,16 @@ _STORE_TYPES = ("JKS", "PKCS12")
 
 
 class ClientAuth(StrEnum):
-    """Whether clients show a certificate."""
+    """Demand for client certificates."""
 
     NONE = "none"
     REQUESTED = "requested"
-    """One that is shown must be good."""
+    """A certificate is optional; one that is sent must be valid."""
     REQUIRED = "required"
 
 
 class SecurityProtocol(StrEnum):
-    """What one side speaks, as Kafka names it."""
+    """Security protocol, as Kafka names it."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -42,38 +42,39 @@ SpokenProtocol = Annotated[SecurityProtocol, BeforeValidator(available(*Security
 
 
 class TlsSettings(Section):
-    """What both sides have in common: whose certificate is shown, who is trusted.
+    """Settings that both sides have in common: own certificate, and trusted certificates.
 
     The files are looked at every second: what replaces them is taken up without a restart.
     """
 
     security_protocol: SpokenProtocol = setting(SecurityProtocol.PLAINTEXT, source=KAFKA_BROKER)
-    """What is spoken."""
+    """Security protocol."""
     ssl_keystore_type: Annotated[
         Literal["PEM"], BeforeValidator(available("PEM", later=_STORE_TYPES))
     ] = setting("PEM", source=KAFKA_BROKER)
-    """Kafka's default is JKS; here there is PEM alone."""
+    """Only PEM is supported; Kafka's default is JKS."""
     ssl_keystore_location: PathValue | None = setting(None, source=KAFKA_BROKER)
-    """The certificate to be shown, with the chain behind it, and the private key unless
+    """The proxy's certificate, with its chain, and the private key unless
     `ssl.keystore.key.location` has it. PEM; relative to this file."""
     ssl_keystore_key_location: PathValue | None = setting(None, source=OWN)
-    """The private key, where it has a file of its own (cert-manager, Kubernetes' TLS secrets);
-    null: it is in `ssl.keystore.location`."""
+    """The private key, where it is a separate file (cert-manager, Kubernetes' TLS secrets); null:
+    it is in `ssl.keystore.location`."""
     ssl_key_password: SecretSource | None = setting(None, source=KAFKA_BROKER)
-    """What the private key is encrypted with: `file:PATH` or `env:NAME`; null: it is not."""
+    """The password of the private key: `file:PATH` or `env:NAME`; null: the key is not
+    encrypted."""
     ssl_truststore_type: Annotated[
         Literal["PEM"], BeforeValidator(available("PEM", later=_STORE_TYPES))
     ] = setting("PEM", source=KAFKA_BROKER)
-    """Kafka's default is JKS; here there is PEM alone."""
+    """Only PEM is supported; Kafka's default is JKS."""
     ssl_truststore_location: PathValue | None = setting(None, source=KAFKA_BROKER)
-    """Certificates of those whom the other side's certificate must come from. PEM. `upstream`
-    without one: those that the system trusts."""
+    """Certificates of the authorities that the other side's certificate must be issued by. PEM.
+    `upstream` without one: those that the system trusts."""
     ssl_enabled_protocols: Annotated[
         tuple[Literal["TLSv1.2", "TLSv1.3"], ...],
         Field(min_length=1),
         BeforeValidator(one_or_list),
     ] = setting(("TLSv1.2", "TLSv1.3"), source=KAFKA_BROKER, repeated_or_one=True)
-    """The versions of TLS that are spoken."""
+    """The enabled versions of TLS."""
     ssl_cipher_suites: Annotated[tuple[CipherSuite, ...], BeforeValidator(one_or_list)] = setting(
         (), source=KAFKA_BROKER, repeated_or_one=True
     )
@@ -82,12 +83,12 @@ class TlsSettings(Section):
 
     @property
     def tls(self) -> bool:
-        """Whether TLS is spoken."""
+        """True if the protocol includes TLS."""
         return self.security_protocol in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
 
     @property
     def sasl(self) -> bool:
-        """Whether one side logs in to the other."""
+        """True if the protocol includes SASL."""
         return self.security_protocol.startswith("SASL_")
 
     def _check_keystore(self) -> None:
@@ -111,21 +112,21 @@ class TlsSettings(Section):
 
 
 class ListenerTls(TlsSettings):
-    """What clients are shown, and what they must show."""
+    """TLS towards clients."""
 
     security_protocol: SpokenProtocol = setting(
         SecurityProtocol.SASL_PLAINTEXT, source=KAFKA_BROKER
     )
-    """What clients speak. `PLAINTEXT` and `SSL` are without SASL: nobody logs in, and no session
-    ends. By `PLAINTEXT` everybody is `User:ANONYMOUS`; by `SSL` whom the certificate names that
-    `ssl.client.auth` asks for, and `User:ANONYMOUS` without one."""
+    """Security protocol of clients. `PLAINTEXT` and `SSL` are without SASL: there is no login, and
+    no session ends. With `PLAINTEXT` every client is `User:ANONYMOUS`; with `SSL` the principal is
+    that of the certificate that `ssl.client.auth` demands, and `User:ANONYMOUS` without one."""
     ssl_client_auth: ClientAuth = setting(ClientAuth.NONE, source=KAFKA_BROKER)
-    """Whether a client must show a certificate that comes from `ssl.truststore.location`. With
-    `SASL_SSL` it is asked for in addition to SASL, and the principal is SASL's."""
+    """Demand for a client certificate issued by an authority in `ssl.truststore.location`. With
+    `SASL_SSL` it is required in addition to SASL, and the principal is SASL's."""
     ssl_principal_mapping_rules: MappingRules = setting(DEFAULT, source=KAFKA_BROKER)
-    """`SSL` only: what a certificate's subject makes of its principal (KIP-371).
-    `RULE:pattern/replacement/[LU]` or `DEFAULT`, the subject itself; several with commas in
-    between, of which the first that matches counts. No match: the connection is closed."""
+    """`SSL` only: rules that turn a certificate's subject into its principal (KIP-371).
+    `RULE:pattern/replacement/[LU]` or `DEFAULT`, the subject itself; several separated by commas,
+    of which the first that matches counts. No match: the connection is closed."""
 
     @model_validator(mode="after")
     def _check_tls(self) -> Self:
@@ -156,15 +157,16 @@ class ListenerTls(TlsSettings):
 
 
 class UpstreamTls(TlsSettings):
-    """What brokers are shown, and what they must show."""
+    """TLS towards brokers."""
 
     security_protocol: SpokenProtocol = setting(SecurityProtocol.PLAINTEXT, source=KAFKA_CLIENT)
-    """What the proxy speaks to brokers; with `SASL_PLAINTEXT` and `SASL_SSL` it logs in to them."""
+    """Security protocol towards brokers; with `SASL_PLAINTEXT` and `SASL_SSL` the proxy logs in to
+    them."""
     ssl_endpoint_identification_algorithm: Literal["https", ""] = setting(
         "https", source=KAFKA_CLIENT
     )
-    """`https`: a broker's certificate must be for the host name that was dialled. Empty: any
-    certificate that is trusted will do."""
+    """`https`: a broker's certificate must be for the host name connected to. Empty: any trusted
+    certificate is accepted."""
 
     @model_validator(mode="after")
     def _check_tls(self) -> Self:

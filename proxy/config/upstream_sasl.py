@@ -17,11 +17,11 @@ _WITH_CREDENTIALS: Final = (
 )
 _TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - where one is
 _OPTIONAL: Final = ("sasl.oauthbearer.scope", "sasl.oauthbearer.header.urlencode")
-"""Of what servers give for client credentials."""
+"""Optional settings of the client credentials grant."""
 
 
 class UpstreamSasl(UpstreamTls):
-    """Who the proxy is to brokers.
+    """The proxy's identity towards brokers.
 
     It has one identity for all of its clients: whatever they may do, it must be allowed to do.
     """
@@ -29,28 +29,28 @@ class UpstreamSasl(UpstreamTls):
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = (
         setting(None, source=KAFKA_CLIENT)
     )
-    """How the proxy logs in to brokers, with `SASL_PLAINTEXT` and `SASL_SSL`. Kafka's default,
-    GSSAPI, is not offered."""
+    """Mechanism of the proxy's login to brokers, with `SASL_PLAINTEXT` and `SASL_SSL`. Kafka's
+    default, GSSAPI, is not offered."""
     sasl_username: Text | None = setting(None, source=LIBRDKAFKA)
-    """PLAIN, SCRAM: the user."""
+    """PLAIN, SCRAM: the user name."""
     sasl_password: SecretSource | None = setting(None, source=LIBRDKAFKA)
-    """PLAIN, SCRAM: where the password is, `file:PATH` or `env:NAME`. The file is read anew at
-    each login, so a password is changed by replacing it."""
+    """PLAIN, SCRAM: the source of the password, `file:PATH` or `env:NAME`. The file is read again
+    at each login, so a password is changed by replacing it."""
     sasl_oauthbearer_token_endpoint_url: EndpointUrl | None = setting(None, source=KAFKA_CLIENT)
-    """OAUTHBEARER: where tokens come from. `file:`, a file that holds one and is read anew at each
-    login, such as a Kubernetes service account's; `https:` or `http:`, a server that gives one for
+    """OAUTHBEARER: the source of tokens. `file:`, a file that holds one and is read again at each
+    login, such as a Kubernetes service account's; `https:` or `http:`, a server that issues one for
     the client credentials below (RFC 6749 section 4.4)."""
     sasl_oauthbearer_client_credentials_client_id: Text | None = setting(None, source=KAFKA_CLIENT)
-    """Who asks such a server for tokens."""
+    """Client id for such a server."""
     sasl_oauthbearer_client_credentials_client_secret: SecretSource | None = setting(
         None, source=KAFKA_CLIENT
     )
-    """Where the secret is that it asks with: `file:PATH` or `env:NAME`."""
+    """Source of the client secret for such a server: `file:PATH` or `env:NAME`."""
     sasl_oauthbearer_scope: Text | None = setting(None, source=KAFKA_CLIENT)
-    """The scope that it asks for; null: the server's own choice."""
+    """The requested scope; null: the server's own choice."""
 
     sasl_oauthbearer_header_urlencode: StrictBool | None = setting(None, source=KAFKA_CLIENT)
-    """Whether id and secret are URL-encoded before they are joined, as RFC 6749 section 2.3.1 wants
+    """true: id and secret are URL-encoded before they are joined, as RFC 6749 section 2.3.1 wants
     it and many servers do not; null, Kafka's default: they are not."""
 
     def token_file(self) -> Path | None:

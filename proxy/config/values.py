@@ -25,7 +25,7 @@ from pydantic import (
 from proxy.principals.mapping import PrincipalMapping
 
 MAX_OF_A_SECRET = 65_536
-"""Characters: a wrong path shall not fill the memory."""
+"""Largest secret in characters, so that a wrong path cannot fill the memory."""
 _MAX_SHOWN = 60
 _MAX_PORT = 65_535
 _MAX_INT32 = 2**31 - 1
@@ -59,7 +59,7 @@ def shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A host and a port, as one writes them: `127.0.0.1:9092`, `[::1]:9092`."""
+    """Host and port in their usual form: `127.0.0.1:9092`, `[::1]:9092`."""
 
     host: str
     port: int
@@ -79,7 +79,7 @@ class Address:
         return cls(host, int(port))
 
     def overlaps(self, other: "Address") -> bool:
-        """Whether both cannot be listened on at once; port 0 is any free port."""
+        """Return whether both cannot be listened on at once; port 0 is any free port."""
         same_host = self.host.lower() == other.host.lower()
         wildcard = self.host in _WILDCARDS or other.host in _WILDCARDS
         return self.port == other.port != 0 and (same_host or wildcard)
@@ -132,7 +132,7 @@ class PortRange:
 
 @dataclass(frozen=True, slots=True)
 class Destinations:
-    """Addresses that may be connected to: a network, and its ports from `first` to `last`."""
+    """Allowed destinations: a network, and its ports from `first` to `last`."""
 
     network: ipaddress.IPv4Network | ipaddress.IPv6Network
     first: int = 1
@@ -160,7 +160,7 @@ class Destinations:
         return cls(network, first, last)
 
     def __contains__(self, address: object) -> bool:
-        """Whether an `Address` with an IP address for a host is meant."""
+        """Return whether the network contains an `Address`, whose host is an IP address."""
         if not isinstance(address, Address):
             return False
         return (
@@ -175,7 +175,7 @@ class Destinations:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """Where a secret is: never in the configuration itself."""
+    """Source of a secret, which is never in the configuration itself."""
 
     path: Path | None
     variable: str | None

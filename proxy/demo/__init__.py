@@ -10,7 +10,8 @@ import importlib.util
 import sys
 
 MIN_SECONDS = 20.0
-"""Twice the session lifetime: room for a re-authentication and for a kill."""
+"""Shortest run in seconds, twice the session lifetime: enough for a re-authentication and for a
+kill."""
 
 
 def main(seconds: float = 60.0) -> int:

@@ -15,7 +15,7 @@ from proxy.demo.observed import Metrics, ObservedEvents, ObservedSessions
 from proxy.demo.report import Report
 
 PLAIN_SECONDS: Final = 5.0
-"""Between two looks where there is no terminal."""
+"""Seconds between two reports where there is no terminal."""
 _COLUMNS: Final = (
     ("Client", ""),
     ("Principal", "principal"),
@@ -27,11 +27,11 @@ _COLUMNS: Final = (
     ("Refused", "refused"),
     ("Read", "messages read"),
 )
-"""Heading, which leaves the table within 80 columns, and the same in full."""
+"""Heading, which keeps the table within 80 columns, and its full text."""
 _TEXT_COLUMNS: Final = 3
 
 Show = Callable[[float, ObservedEvents, Metrics, Mapping[str, Report]], None]
-"""Shows how things stand so many seconds before the end."""
+"""Function that shows the state of the demo, so many seconds before its end."""
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def screen(console: Console) -> Iterator[Show]:
 
 
 class _Plain:
-    """Some lines every few seconds."""
+    """Display of plain lines every few seconds."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -1,6 +1,6 @@
 """Client that re-authenticates: produces and reads back, until stdin ends.
 
-confluent-kafka (librdkafka): it re-authenticates by itself at 90 % of the lifetime it is told.
+confluent-kafka (librdkafka): it re-authenticates by itself at 90 % of the announced lifetime.
 The messages are numbered, so that one that is lost, doubled or out of order is seen.
 """
 
@@ -16,19 +16,19 @@ from proxy.demo.identity import token
 from proxy.demo.report import Report, told_to_stop
 
 PRODUCE_SECONDS = 0.1
-"""Between two messages."""
+"""Seconds between two messages."""
 REPORT_SECONDS = 0.5
 DRAIN_SECONDS = 30.0
-"""How long the last messages may take to be acknowledged and read back."""
+"""Seconds in which the last messages must be acknowledged and read back."""
 TOKEN_SECONDS = 20.0
-"""Lifetime of a token. librdkafka fetches the next one at 80 %, so a session begins with at least
-4 s of it: sometimes the token bounds the session, sometimes `connections.max.reauth.ms`. With much
-less than that, a session would be shorter than the second that must lie between two
+"""Lifetime of a token in seconds. librdkafka fetches the next one at 80 %, so a session begins with
+at least 4 s of it: sometimes the token bounds the session, sometimes `connections.max.reauth.ms`.
+With much less than that, a session would be shorter than the second that must lie between two
 re-authentications."""
 
 
 class Client:
-    """A producer and a consumer of one topic, and what they saw."""
+    """Producer and consumer of one topic, with their counts."""
 
     def __init__(self, common: dict[str, Any], topic: str) -> None:
         self.report = Report()
@@ -96,7 +96,7 @@ class Client:
 
 
 def run(client: Client) -> None:
-    """Produce and read until told to stop, then drain."""
+    """Produce and consume until stopped, then drain."""
     stop = told_to_stop()
     produce_at = report_at = time.monotonic()
     while not stop.is_set():
@@ -105,12 +105,12 @@ def run(client: Client) -> None:
             client.produce()
             produce_at = now + PRODUCE_SECONDS
         if now >= report_at:
-            client.report.tell()
+            client.report.send()
             report_at = now + REPORT_SECONDS
         client.read(PRODUCE_SECONDS / 2)
     client.drain()
     client.close()
-    client.report.tell()
+    client.report.send()
 
 
 def login(arguments: argparse.Namespace) -> dict[str, Any]:

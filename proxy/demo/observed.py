@@ -31,14 +31,14 @@ _NEWS: Final[Mapping[str, str]] = {
 
 @dataclass(slots=True, kw_only=True)
 class ObservedSessions:
-    """What the event log tells of one client's connections."""
+    """Sessions of one client, as the event log records them."""
 
     client_id: str
     principal: str | None = None
-    """None: it never got in."""
+    """The principal, such as `User:alice`; None: it never authenticated."""
     mechanism: str | None = None
     ends_ms: dict[str, int | None] = field(default_factory=dict)
-    """By open connection: the end of its session, epoch ms; None: it has no end."""
+    """End of the session in epoch milliseconds, by open connection; None: it has no end."""
     authentications: int = 0
     reauthentications: int = 0
     kills: int = 0
@@ -74,20 +74,20 @@ class ObservedSessions:
 
 
 class ObservedEvents:
-    """Follows the files of an event log, and keeps the sessions of each client."""
+    """Reader of the files of an event log, which keeps the sessions of each client."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._read: dict[str, int] = {}
         self.clients: dict[str, ObservedSessions] = {}
-        """By client id, in the order in which they appeared."""
+        """The sessions by client id, in the order in which the clients appeared."""
         self.newest: deque[str] = deque(maxlen=_NEWEST)
-        """The last events, in words."""
+        """The last events as readable lines."""
 
     def follow(self) -> None:
         """Read what was written since the last time."""
         for event in self._events():
-            if event["kind"] == "summary":  # tells the same once more
+            if event["kind"] == "summary":  # repeats what is known
                 continue
             client_id = event.get("client_id") or "(no client id)"
             client = self.clients.setdefault(client_id, ObservedSessions(client_id=client_id))
@@ -113,7 +113,7 @@ class ObservedEvents:
 
 
 class Metrics:
-    """The proxy's `/metrics`, as last read."""
+    """Values of the proxy's `/metrics`, as last read."""
 
     def __init__(self, url: str) -> None:
         self._url = url

@@ -1,7 +1,7 @@
 """Client that cannot re-authenticate: a consumer, until stdin ends.
 
-kafka-python, told that the cluster is a Kafka 1.0: it then speaks SaslAuthenticate v0, whose answer
-has no room for a lifetime (KIP-368), so it cannot know when to re-authenticate.
+kafka-python, configured for a cluster of Kafka 1.0: it then speaks SaslAuthenticate v0, whose
+response has no field for a lifetime (KIP-368), so it cannot know when to re-authenticate.
 """
 
 import argparse
@@ -18,7 +18,7 @@ REPORT_SECONDS = 0.5
 
 
 class LostConnections(logging.Handler):
-    """Counts what kafka-python says of its connections; it has no other way to tell."""
+    """Counter of kafka-python's log lines on connections; the library reports them nowhere else."""
 
     def __init__(self, report: Report) -> None:
         super().__init__(logging.ERROR)
@@ -68,10 +68,10 @@ def main() -> int:
         for records in consumer.poll(timeout_ms=250).values():
             report.received += len(records)
         if time.monotonic() >= report_at:
-            report.tell()
+            report.send()
             report_at = time.monotonic() + REPORT_SECONDS
     consumer.close(autocommit=False)
-    report.tell()  # its last connections may be lost while it leaves
+    report.send()  # its last connections may be lost while it leaves
     return 0
 
 

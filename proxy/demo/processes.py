@@ -9,18 +9,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 READER_SECONDS = 5.0
-"""A grandchild that lives on for a moment keeps stdout open."""
+"""Seconds in which stdout must end: a grandchild that lives on keeps it open for a moment."""
 
 
 class DemoFailed(Exception):
-    """A part of the demo did not do what it must; the text says where to look."""
+    """A part of the demo failed; the text says where to look."""
 
 
 class Program:
-    """A Python module as a process.
+    """Python module as a process.
 
-    It gets no signals of the terminal (a session of its own). Its stdin is a pipe that ends when
-    the demo does, which tells brokers and clients to stop; the proxy is told by SIGTERM.
+    It gets no signals of the terminal (a session of its own). Its stdin is a pipe that ends with
+    the demo, which stops brokers and clients; the proxy is stopped by SIGTERM.
     """
 
     def __init__(self, name: str, module: str, arguments: Sequence[str], log: Path) -> None:
@@ -60,7 +60,7 @@ class Program:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """True if it has not ended."""
         return self._process.poll() is None
 
     def wait_for_line(self, within: float) -> str:

@@ -15,7 +15,7 @@ from metrics.spark import PYSPARK
 from proxy.demo.setup import SESSION_MS
 
 REPORT_SECONDS: Final = 600.0
-"""Some 15 s on an idle machine; beyond this it hangs."""
+"""Limit of the report in seconds: it takes some 15 on an idle machine, beyond this it hangs."""
 
 
 def missing() -> str | None:
@@ -57,7 +57,7 @@ def make_report(events: Path, out: Path, log: Path, console: Console) -> bool:
 
 
 def _program(name: str) -> str:
-    """As it can be typed here: a virtual environment is perhaps not the active one."""
+    """Return the command as it can be typed here: a virtual environment may not be active."""
     path = Path(sys.executable).with_name(name)
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

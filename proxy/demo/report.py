@@ -8,34 +8,34 @@ from dataclasses import asdict, dataclass, field
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """The client's own view; nobody else's."""
+    """Report of a client on its own traffic."""
 
     delivered: int = 0
-    """Messages that the broker has acknowledged."""
+    """Number of messages that the broker has acknowledged."""
     undelivered: int = 0
-    """Messages given up."""
+    """Number of messages that were given up."""
     received: int = 0
-    """Messages read back, each counted once."""
+    """Number of messages read back, each counted once."""
     out_of_order: int = 0
-    """Messages read twice, or behind a later one of their partition."""
+    """Number of messages read twice, or after a later one of their partition."""
     connections_lost: int = 0
-    """Connections that ended without the client wanting it."""
+    """Number of connections that ended without the client's doing."""
     refused: int = 0
-    """Authentications that the proxy refused."""
+    """Number of authentications that the proxy refused."""
     errors: list[str] = field(default_factory=list)
-    """The last few things that went wrong, in the client library's words."""
+    """The last few errors, in the client library's words."""
 
     def complain(self, words: str) -> None:
         """Keep what went wrong."""
         self.errors = [*self.errors[-4:], words]
 
-    def tell(self) -> None:
+    def send(self) -> None:
         """Write one line."""
         print(json.dumps(asdict(self)), flush=True)
 
 
 def read_report(line: str) -> Report:
-    """Read the line that `tell` wrote."""
+    """Parse the line that `send` wrote."""
     return Report(**json.loads(line))
 
 

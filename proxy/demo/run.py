@@ -26,9 +26,9 @@ from proxy.demo.verdict import INTRUDER, LEDGER, ORDERS, PAYMENTS, Counted, Find
 START_SECONDS: Final = 120.0
 LOOK_SECONDS: Final = 0.5
 STOP_SECONDS: Final = 60.0
-"""How long clients may take to drain and leave, and then the proxy and the brokers to end."""
+"""Seconds in which clients must drain and end, and after them the proxy and the brokers."""
 INTERRUPTED: Final = 130
-"""Exit status: 128 + SIGINT, as of any program."""
+"""Exit status 128 + SIGINT, as of any program."""
 
 
 def play(seconds: float) -> int:
@@ -49,13 +49,13 @@ def play(seconds: float) -> int:
     finally:
         demo.strike()
     try:
-        return demo.tell()
+        return demo.conclude()
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
 class _Interruption:
-    """Ctrl-C, being ended, or the terminal closing: what was started is ended."""
+    """Interruption by Ctrl-C, by a signal or by the closing terminal: all programs are ended."""
 
     came = False
 
@@ -82,7 +82,7 @@ def _interruptible() -> Iterator[_Interruption]:
 
 
 class _Demo:
-    """The programs, and what is known of them."""
+    """Programs of the demo, and their results so far."""
 
     def __init__(self, stage: Stage, console: Console) -> None:
         self._stage = stage
@@ -165,7 +165,7 @@ class _Demo:
         finally:
             signal.signal(signal.SIGINT, impatience)
 
-    def tell(self) -> int:
+    def conclude(self) -> int:
         """Say what happened and where to read on; return the exit status."""
         self._log.follow()
         counted = Counted(

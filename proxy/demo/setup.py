@@ -17,29 +17,30 @@ from proxy.demo.processes import DemoFailed
 from proxy.demo.verdict import LEDGER, ORDERS
 
 SESSION_MS: Final = 10_000
-"""`connections.max.reauth.ms` of the demo; an hour would be usual."""
+"""The demo's `connections.max.reauth.ms`; an hour would be usual."""
 _HOST: Final = "127.0.0.1"
 _PORTS: Final = range(20_000, 32_000)
-"""Below what Linux gives to outgoing connections (ip_local_port_range)."""
+"""Ports below those that Linux gives to outgoing connections (ip_local_port_range)."""
 _COMMAND_SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """The directory, and what was decided."""
+    """Directory and ports of one run."""
 
     directory: Path
     first_port: int
-    """Of a run: brokers' ports (id N at N), then the listener's and the metrics' one."""
+    """The first port of a run: brokers' ports (id N at N), then the listener's and the metrics'
+    one."""
 
     @property
     def bootstrap(self) -> str:
-        """Where clients connect."""
+        """Address that clients connect to."""
         return f"{_HOST}:{self.first_port + BROKERS + 1}"
 
     @property
     def http(self) -> str:
-        """Where the proxy's metrics are."""
+        """Address of the proxy's metrics."""
         return f"{_HOST}:{self.first_port + BROKERS + 2}"
 
     @property
@@ -67,7 +68,7 @@ class Stage:
         return self.directory / f"{user}.password"
 
     def log(self, name: str) -> Path:
-        """Where a program's stderr goes."""
+        """Return the file that receives a program's stderr."""
         return self.directory / f"{name}.log"
 
     def set_up(self, upstream: str) -> None:

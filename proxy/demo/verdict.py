@@ -8,18 +8,18 @@ from proxy.demo.observed import ObservedSessions
 from proxy.demo.report import Report
 
 PAYMENTS: Final = "payments"
-"""OAUTHBEARER, re-authenticates."""
+"""Client with OAUTHBEARER that re-authenticates."""
 ORDERS: Final = "orders"
-"""SCRAM, re-authenticates."""
+"""Client with SCRAM that re-authenticates."""
 LEDGER: Final = "ledger"
-"""SCRAM, too old to re-authenticate."""
+"""Client with SCRAM that is too old to re-authenticate."""
 INTRUDER: Final = "intruder"
-"""OAUTHBEARER, with tokens that somebody else signed."""
+"""Client with OAUTHBEARER whose tokens are signed by an unknown key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One client's outcome."""
+    """Outcome of one client."""
 
     good: bool
     text: str
@@ -27,7 +27,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """The proxy's metrics at the end."""
+    """The proxy's metrics at the end of the demo."""
 
     reauthentications: float
     kills: float
@@ -35,7 +35,7 @@ class Counted:
 
 
 Expectation = tuple[bool, str]
-"""Whether it holds, and what is wrong if it does not."""
+"""Pair of a result, and what is wrong if it is False."""
 
 
 def judge(
@@ -102,10 +102,10 @@ def _old(report: Report, sessions: ObservedSessions) -> Iterator[Expectation]:
 
 def _bad_said(report: Report, sessions: ObservedSessions) -> str:
     return (
-        f"{sessions.client_id} (OAUTHBEARER, tokens signed with a stranger's key) tried"
+        f"{sessions.client_id} (OAUTHBEARER, tokens signed with an unknown key) tried"
         f" {sessions.refusals} times and never got in."
         if not report.delivered and not sessions.authentications
-        else f"{sessions.client_id} (OAUTHBEARER, tokens signed with a stranger's key) got in."
+        else f"{sessions.client_id} (OAUTHBEARER, tokens signed with an unknown key) got in."
     )
 
 

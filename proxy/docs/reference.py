@@ -64,7 +64,7 @@ def close_reasons() -> str:
 
 def modules() -> str:
     """Return one row per module: its file, and the first sentence of its docstring."""
-    rows = ["| File | What it answers |", "|---|---|"]
+    rows = ["| File | Contents |", "|---|---|"]
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             if path.stat().st_size:

@@ -9,13 +9,13 @@ from proxy.tls.material import words
 
 _HANDSHAKE: Final = 22
 _ALERT: Final = 21
-"""Content types of a TLS record (RFC 8446 section 5.1)."""
+"""Content type of a TLS alert (RFC 8446 section 5.1)."""
 _VERSION_MAJOR: Final = 3
 _METHODS: Final = (b"GE", b"PO", b"HE", b"PU", b"OP", b"CO")
 
 
 class WrongProtocol(Enum):
-    """What speaks, by its first bytes."""
+    """Protocol that a client speaks instead of TLS, by its first bytes."""
 
     TLS = "TLS"
     KAFKA = "Kafka's protocol without TLS"
@@ -24,7 +24,7 @@ class WrongProtocol(Enum):
 
     @classmethod
     def by_first_bytes(cls, data: Bytes) -> Self:
-        """Tell them apart; one byte is enough to know TLS."""
+        """Return the protocol of the first bytes; one byte is enough to recognize TLS."""
         if data[0] == _HANDSHAKE:
             return cls.TLS
         if data[0] == 0:  # a frame of Kafka's below 16 MiB
@@ -33,21 +33,22 @@ class WrongProtocol(Enum):
 
 
 Met = WrongProtocol | ssl.SSLError | ssl.SSLObject
-"""What comes of a client's handshake: something else in its place, a failure, or the handshake."""
+"""Outcome of a client's handshake: another protocol, a failure, or the completed handshake."""
 
 
 def begins_tls(data: Bytes) -> bool:
-    """Whether a client without TLS would hardly begin so: as a frame it would have 369 MB."""
+    """Return whether bytes begin a TLS handshake: as a frame it would have 369 MB."""
     return len(data) >= 2 and data[0] == _HANDSHAKE and data[1] == _VERSION_MAJOR
 
 
 def answers_tls(size: bytes) -> bool:
-    """Whether a broker answers a request with a TLS alert."""
+    """Return whether a broker answers a request with a TLS alert."""
     return size[0] in (_ALERT, _HANDSHAKE) and size[1] == _VERSION_MAJOR
 
 
 HANGS_UP: Final = "it closes the connection in the TLS handshake; does it speak TLS?"
-"""What a broker without TLS does: as a frame, a handshake is too long for it."""
+"""Explanation of a closed connection: a broker without TLS takes a handshake for a frame that is
+too long."""
 
 _HINTS: Final = {
     "TLSV1_ALERT_UNKNOWN_CA": "the other side does not trust our certificate",

@@ -1,6 +1,6 @@
 """Answers of an identity provider, over HTTP or from a file, up to a length.
 
-Laws of a request over HTTP:
+Rules of a request over HTTP:
 
 - No redirect is followed. It would lead to an address that nobody configured (RFC 9700 section
   4.12), perhaps from https to http, and whoever answers there would hand out keys or get secrets.

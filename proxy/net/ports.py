@@ -13,13 +13,13 @@ IpAddress = IPv4Address | IPv6Address
 
 
 class BrokerPorts:
-    """A listener's `broker.ports`: none of them goes to another program while the proxy runs.
+    """Ports of a listener's `broker.ports`: no other program gets one while the proxy runs.
 
     One that another program has already can be listened on when that has ended.
     """
 
     def __init__(self, key: str, host: str, ports: PortRange) -> None:
-        """`key` is what a mistake is told with. Raises ConfigError: there are too many."""
+        """`key` is the setting that errors name. Raises ConfigError: there are too many ports."""
         self._key = key
         try:
             self._claims = {port: Claim(host, port) for port in ports}
@@ -73,8 +73,8 @@ def refuse_overlaps(config: Config) -> None:
         for other_key, other, other_ip, other_ports in taken:
             port = max(ports.first, other_ports.first)
             if _overlap(ip, other_ip) and port <= min(ports.last, other_ports.last):
-                told = Address(other.host, port)
-                problem = f"{Address(host, port)} is taken by {other_key}, {told}"
+                other_address = Address(other.host, port)
+                problem = f"{Address(host, port)} is taken by {other_key}, {other_address}"
                 raise ConfigError(key, problem)
         taken.append((key, first, ip, ports))
 
@@ -91,7 +91,7 @@ def _named(config: Config) -> Iterator[tuple[str, str, PortRange]]:
 
 
 def _overlap(one: IpAddress, other: IpAddress) -> bool:
-    """Whether a client can mean both: `::` is every address of IPv4, too (ipv6(7))."""
+    """Return whether a client can mean both: `::` is every address of IPv4, too (ipv6(7))."""
     one, other = _plain(one), _plain(other)
     if one.is_unspecified or other.is_unspecified:
         return one.version == other.version or IPv6Address("::") in (one, other)

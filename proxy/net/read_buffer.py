@@ -1,6 +1,6 @@
 """Shared read buffer: one large buffer for all connections of a worker.
 
-Law: between `get_buffer` and the return of `buffer_updated` nobody else runs, so all may share the
+Rule: between `get_buffer` and the return of `buffer_updated` nobody else runs, so all may share the
 buffer. What then still waits in it to be sent keeps it, and the worker goes on with a new one.
 """
 
@@ -10,13 +10,13 @@ from typing import Final, Protocol
 from proxy.connection.frames import Bytes
 
 BUFFER_BYTES: Final = 524_288
-"""Of the read buffer that all bulk connections of a worker share."""
+"""Size in bytes of the read buffer that all bulk connections of a worker share."""
 BULK_READ: Final = 131_072
-"""A read of so many bytes shows that a side carries bulk."""
+"""Size in bytes of a read that shows that a side carries bulk."""
 
 
 class ReadBuffer:
-    """The bytes that every bulk read of a worker goes to."""
+    """Buffer of every bulk read of a worker."""
 
     __slots__ = ("view",)
 
@@ -29,11 +29,11 @@ class ReadBuffer:
 
 
 class BufferedSide(Protocol):
-    """What is told to a half of a relayed connection."""
+    """Interface of one half of a relayed connection to its reader."""
 
     @property
     def peer_owes(self) -> bool:
-        """Whether what was handed on waits in the buffer to be sent."""
+        """True if bytes that were handed on wait in the buffer to be sent."""
         ...
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -67,7 +67,7 @@ def carry_bulk(transport: asyncio.Transport, side: BufferedSide, buffer: ReadBuf
 
 
 class BulkReader(asyncio.BufferedProtocol):
-    """Reads for a side into the worker's buffer."""
+    """Reader of one side into the worker's buffer."""
 
     __slots__ = ("_buffer", "_side")
 
@@ -76,7 +76,7 @@ class BulkReader(asyncio.BufferedProtocol):
         self._buffer = buffer
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        """Where the next read goes; never empty."""
+        """Return the memory for the next read; never empty."""
         return self._buffer.view
 
     def buffer_updated(self, nbytes: int) -> None:

@@ -47,18 +47,18 @@ from proxy.scheduling.steps import LongTask
 log = logging.getLogger(__name__)
 
 monotonic: Final = time.monotonic
-"""Constant to the compiler; what is imported is looked up each time."""
+"""Clock in seconds; a module constant, because the compiler looks up an imported name each time."""
 
 LINGER: Final = 5.0
 """Seconds in which a peer must take the last bytes written to it."""
 
 
 class NotServed:
-    """A client that is not served, but not closed yet: its shell closes it in a while."""
+    """Client that is not served and not closed yet: its shell closes it after a delay."""
 
 
 class RelayHost(Protocol):
-    """What the relay needs of its worker."""
+    """Interface of the relay to its worker."""
 
     loop: asyncio.AbstractEventLoop
     buffer: ReadBuffer
@@ -72,11 +72,11 @@ class RelayHost(Protocol):
         ...
 
     def log_in(self, client: "ClientSide", step: GetIdentity | DeriveKeys) -> None:
-        """Do what the login to a broker needs; tell `upstream_login`."""
+        """Obtain the credentials for the login to a broker; pass them to `upstream_login`."""
         ...
 
     def consult(self, client: "ClientSide", question: AnswerFromStore) -> None:
-        """Have `question` answered off the loop, the stopwatch told the time; call `consulted`."""
+        """Have `question` answered off the loop, timed by the stopwatch; call `consulted`."""
         ...
 
     def await_turn(self, client: "ClientSide") -> None:
@@ -105,7 +105,7 @@ class RelayHost(Protocol):
 
 
 class _Side(asyncio.Protocol):
-    """What both halves of a relayed connection have in common."""
+    """Common part of both halves of a relayed connection."""
 
     __slots__ = ("_buffer", "_encrypts", "_loop", "_transport")
 
@@ -129,14 +129,14 @@ class _Side(asyncio.Protocol):
 
     @property
     def owes(self) -> bool:
-        """Whether bytes wait to be sent, and may lie in a read buffer."""
+        """True if bytes wait to be sent, and may lie in a read buffer."""
         if self._transport is None or self._encrypts:
             return False  # what is encrypted is a copy
         return self._transport.get_write_buffer_size() > 0
 
     @property
     def peer_owes(self) -> bool:
-        """Whether what was read here waits to be sent on the other side."""
+        """True if bytes that were read here wait to be sent on the other side."""
         raise NotImplementedError
 
     def data_received(self, data: Bytes) -> None:
@@ -170,7 +170,7 @@ class ClientSide(_Side):
         self._shell = shell
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = 0.0
-        """When `_timer` is due, in monotonic seconds."""
+        """Time at which `_timer` is due, in monotonic seconds."""
         self._broker: BrokerSide | None = None
         self.connection: Connection | None = None
 
@@ -195,7 +195,7 @@ class ClientSide(_Side):
 
     @property
     def peer_owes(self) -> bool:
-        """Whether what was read here waits to be sent to the broker."""
+        """True if bytes that were read here wait to be sent to the broker."""
         return self._broker is not None and self._broker.owes
 
     def data_received(self, data: Bytes) -> None:
@@ -253,12 +253,12 @@ class ClientSide(_Side):
         self.tell(lambda connection, now: connection.end(CloseReason.TLS_HANDSHAKE_FAILED, now))
 
     def evict(self) -> None:
-        """Another client takes its place: close now, whatever it was to be told."""
+        """Close now, in favour of another client, without the bytes that wait to be sent."""
         self.tell(lambda connection, now: connection.finish(CloseReason.EVICTED, now))
         self.close()
 
     def tell(self, what: Callable[[Connection, float], None]) -> None:
-        """Tell the connection what happened, and carry out what it says."""
+        """Inform the connection of an event, and carry out its commands."""
         connection = self.connection
         if connection is None or connection.closed:
             return
@@ -282,7 +282,7 @@ class ClientSide(_Side):
     # Commands
 
     def carry_out(self) -> None:
-        """Do what the connection asked for, in its order."""
+        """Carry out the connection's commands, in their order."""
         assert self.connection is not None
         assert self._transport is not None
         commands, self.connection.commands = self.connection.commands, []
@@ -374,7 +374,7 @@ class BrokerSide(_Side):
 
     @property
     def peer_owes(self) -> bool:
-        """Whether what was read here waits to be sent to the client."""
+        """True if bytes that were read here wait to be sent to the client."""
         return self._client.owes
 
     def data_received(self, data: Bytes) -> None:

@@ -34,10 +34,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Claim:
-    """A port that is ours alone: our processes `listen` there, and programs that look first do not.
+    """Claim on a port for our processes: they `listen` there, and programs that look first do not.
 
-    It is made before the processes are forked that share it: what one of them takes, all have. No
-    client is ever met by it.
+    It is made before the processes are forked that share it: a port that one of them takes, all
+    have. It never accepts a client.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -46,7 +46,7 @@ class Claim:
         self._port = port
         self._sock = _socket_for(host)
         self.is_taken = False
-        """Whether this process, or its parent before the fork, has taken it."""
+        """True if this process, or its parent before the fork, listens there."""
 
     def take(self) -> None:
         """Have the port from now on. Raises ConfigError: another program has it, or a claim to it.
@@ -75,7 +75,7 @@ class Claim:
         return listen(self._host, self._port)
 
     def would_be_shared(self) -> bool:
-        """Whether the program that has the port shares its clients, as another proxy does."""
+        """Return whether the program with the port shares its clients, as another proxy does."""
         with _socket_for(self._host) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -162,7 +162,7 @@ def remove_left_over(path: Path) -> None:
 
 @contextmanager
 def _short_name(path: Path) -> Iterator[str]:
-    """Yield another name of a path: a socket's has room for 107 bytes (unix(7))."""
+    """Yield another name of a path: a socket's is limited to 107 bytes (unix(7))."""
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}"

@@ -10,39 +10,43 @@ turn of the event loop after one that was not worth it.
 from typing import Final
 
 RECORD: Final = 16_384
-"""Largest plaintext of one record (RFC 8446 section 5.1)."""
+"""Largest plaintext of one record in bytes (RFC 8446 section 5.1)."""
 MAX_RECORD: Final = RECORD + 2_053
-"""As it is sent (RFC 5246 section 6.2.3): so many bytes have a whole one among them."""
+"""Largest record in bytes as it is sent (RFC 5246 section 6.2.3): so many bytes contain a whole
+one."""
 
 PIECE: Final = 16_384
-"""Given to OpenSSL at once at most, which keeps as much memory for the connection."""
+"""Largest piece in bytes that OpenSSL is given at once; it keeps as much memory for the
+connection."""
 MIN_PIECE: Final = 1_024
-"""At first, and after one that was not worth it: forty key updates, a millisecond."""
+"""Size in bytes of the first piece, and of one after a piece without data: forty key updates, a
+millisecond."""
 MAX_RECORDS: Final = 256
-"""Of one go; data in more of them are cut so fine that each is work."""
+"""Largest number of records in one pass; data in more of them are cut so fine that each costs."""
 MAX_BARREN: Final = 65_536
-"""Bytes of which no data come at all: nobody has a use for so many key updates in a row."""
+"""Largest number of bytes without any data: nobody has a use for so many key updates in a row."""
 MAX_OF_A_GREETING: Final = 32_768
-"""Bytes of a handshake. Java's limit of one message of it; chains of certificates take a fifth."""
+"""Largest handshake in bytes: Java's limit of one of its messages; chains of certificates take a
+fifth."""
 MAX_UNREAD_ANSWERS: Final = 16
-"""To key updates, while the peer does not read what it is sent."""
+"""Largest number of answers to key updates while the peer does not read what it is sent."""
 
 
 class Pace:
-    """Of one connection."""
+    """Pace of the decryption of one connection."""
 
     __slots__ = ("barren", "piece")
 
     def __init__(self) -> None:
         self.piece = MIN_PIECE
-        """Bytes to be given to OpenSSL at once."""
+        """Number of bytes to be given to OpenSSL at once."""
         self.barren = 0
-        """Bytes of ciphertext since the last data."""
+        """Number of bytes of ciphertext since the last data."""
 
     def is_worth(self, taken: int, gained: int) -> bool:
-        """Weigh what came of a piece: `gained` bytes of data of `taken` bytes of ciphertext.
+        """Judge the result of a piece: `gained` bytes of data of `taken` bytes of ciphertext.
 
-        False: it is another's turn. Of a part of a record nothing can have come yet, so where data
+        False: another connection is next. A part of a record cannot bring data yet, so where data
         came before there is patience for a whole one.
         """
         self.barren += taken
@@ -57,5 +61,5 @@ class Pace:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether so much came to nothing that no more is to be tried."""
+        """Return whether so much brought no data that the connection must be closed."""
         return self.barren > MAX_BARREN

@@ -15,7 +15,7 @@ LINGER: Final = 5.0
 
 
 class ServerTls(TlsTransport):
-    """Of a client of ours."""
+    """TLS of a client's connection."""
 
     __slots__ = ("_first", "_meet")
 
@@ -27,7 +27,7 @@ class ServerTls(TlsTransport):
         context: ssl.SSLContext,
         meet: Callable[[Met], None],
     ) -> None:
-        """`meet` is told of a good handshake, or of what came instead, and ends that."""
+        """`meet` gets the completed handshake, or what came instead, and ends it then."""
         super().__init__(side, buffer, wait)
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._meet = meet
@@ -41,10 +41,10 @@ class ServerTls(TlsTransport):
     def _greet(self, data: Bytes) -> None:
         if self._first:
             self._first = False
-            stranger = WrongProtocol.by_first_bytes(data)
-            if stranger is not WrongProtocol.TLS:
+            protocol = WrongProtocol.by_first_bytes(data)
+            if protocol is not WrongProtocol.TLS:
                 self._ended = True
-                self._meet(stranger)
+                self._meet(protocol)
                 return
         super()._greet(data)
 
@@ -57,7 +57,7 @@ class ServerTls(TlsTransport):
 
 
 class ClientTls(TlsTransport):
-    """Of a broker's connection."""
+    """TLS of a broker's connection."""
 
     __slots__ = ("_connected", "_lingering")
 
@@ -89,7 +89,7 @@ class ClientTls(TlsTransport):
             self.abort()  # nobody waits any more
 
     def close(self) -> None:
-        """Say close_notify, and close the socket when the broker has closed its side.
+        """Send close_notify, and close the socket when the broker has closed its side.
 
         What it sends meanwhile, its session tickets for one, would meet a closed socket: then the
         kernel resets the connection, and drops what was written and has not left.

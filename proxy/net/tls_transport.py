@@ -1,18 +1,18 @@
 """TLS transport between a socket and one side of the relay.
 
-Why not the event loop's own: with it a connection exists only once its handshake is done, so that
-strangers are neither counted nor timed; it closes at once what has been half closed, unread
-requests included (RFC 8446 section 6.1 lets the other side finish); and it has nowhere to say what
-came instead of a handshake. Laws:
+The event loop's own TLS has a connection only once its handshake is done, so that clients that
+never finish one are neither counted nor timed; it closes at once what has been half closed, unread
+requests included (RFC 8446 section 6.1 lets the other side finish); and it cannot report what came
+instead of a handshake. Rules:
 
-- A server's side is told of its connection before the handshake, so that limits and deadlines hold
-  from the first byte; a client's after it, so that nothing is said to who may be somebody else.
+- A server's side learns of its connection before the handshake, so that limits and deadlines hold
+  from the first byte; a client's after it, so that nothing is sent to a peer that is not verified.
 - What one read brings is decrypted as a whole, much of it into the worker's buffer, and handed on
   in one call: a side that pauses then leaves nothing behind but a part of a record.
-- What is written is encrypted at once, so no buffer of the writer stays referenced; whether the
-  peer takes it, is the socket's transport's business and is passed on as it is.
-- Who makes much work of little waits for a turn after each bit of it (`proxy.net.tls_pace`); what
-  was read already is kept meanwhile, and no more is read.
+- What is written is encrypted at once, so no buffer of the writer stays referenced; backpressure
+  is that of the socket's transport, passed on as it is.
+- A peer that makes much work with few bytes waits for another iteration of the loop after each
+  piece (`proxy.net.tls_pace`); what was read already is kept meanwhile, and no more is read.
 - The end of a stream is the end, with a close_notify or without: Kafka's frames say their length.
   What comes behind it, or behind a handshake that failed, is dropped: OpenSSL would never read it.
 """
@@ -36,26 +36,29 @@ from proxy.net.tls_pace import (
 )
 
 CIPHER_BYTES: Final = 262_144
-"""Of one read of encrypted bytes; with a record from before it fits into the worker's buffer."""
+"""Size in bytes of one read of ciphertext; with a record from before it fits into the worker's
+buffer."""
 RECORDS_PER_WRITE: Final = 4
 MAX_KEPT: Final = 16_777_216
-"""Bytes of a worker that were read, and wait for their turn."""
+"""Largest number of bytes in a worker that were read, and wait to be decrypted."""
 
 Wait = Callable[[str, Callable[[], None]], None]
-"""`wait(who, go_on)` calls `go_on` in a turn of the event loop to come, the hosts in turn."""
+"""Function `wait(who, go_on)` that calls `go_on` in a later iteration of the event loop, hosts in
+rotation."""
 
 _cipher = ReadBuffer(CIPHER_BYTES)
-"""Of all bulk of a worker: nobody else runs until what was read is in OpenSSL's hands, or kept."""
+"""The buffer of all bulk of a worker: no other code runs until its bytes are given to OpenSSL, or
+copied."""
 
 
 class _Kept:
-    """What all connections of a worker keep until it is their turn."""
+    """Ciphertext that all connections of a worker keep until it can be decrypted."""
 
     bytes_of_all: ClassVar[int] = 0
 
 
 class TlsTransport(asyncio.Protocol):
-    """The protocol of a socket, and the transport of a side. See the head of this module."""
+    """Protocol of a socket, and transport of a side. See the module's docstring."""
 
     __slots__ = (
         "_buffer",
@@ -84,16 +87,16 @@ class TlsTransport(asyncio.Protocol):
         self._wait = wait
         self._pace = Pace()
         self._rest = b""
-        """What was read, and waits for a turn."""
+        """Ciphertext that was read, and waits to be decrypted."""
         self._waits = False
         self._is_left = False
-        """Whether the side does not want to read."""
+        """True if the side has paused reading."""
         self._is_full = False
-        """Whether the peer does not read fast enough."""
+        """True if the peer does not read fast enough."""
         self._unread = 0
-        """Answers to key updates since then."""
+        """Number of answers to key updates since then."""
         self._greeting = 0
-        """Bytes of the handshake."""
+        """Size of the handshake so far in bytes."""
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._ssl: ssl.SSLObject
@@ -102,7 +105,7 @@ class TlsTransport(asyncio.Protocol):
         self._ended = False
         self._closing = False
         self._torn = True
-        """Whether OpenSSL may hold a part of a record."""
+        """True if OpenSSL may hold a part of a record."""
 
     # From the socket
 
@@ -158,7 +161,7 @@ class TlsTransport(asyncio.Protocol):
     # Between the two
 
     def _greet(self, data: Bytes) -> None:
-        """Encrypted bytes of a handshake arrived, or what else a stranger sends."""
+        """Process bytes of a handshake, or others that a client sends in its place."""
         self._incoming.write(data)
         self._greeting += len(data)
         self._shake_hands()
@@ -269,7 +272,7 @@ class TlsTransport(asyncio.Protocol):
         self._wait(str(peer[0]) if peer else "", self._go_on)
 
     def _go_on(self) -> None:
-        """It is its turn."""
+        """Continue with the ciphertext that waits."""
         self._waits = False
         rest = self._forget()
         if self._closing or self._ended:
@@ -367,7 +370,7 @@ class TlsTransport(asyncio.Protocol):
         self._socket.abort()
 
     def is_closing(self) -> bool:
-        """Whether it is over, or about to be."""
+        """Return whether the connection is closed, or about to be."""
         return self._closing or self._socket.is_closing()
 
     def pause_reading(self) -> None:
@@ -390,7 +393,7 @@ class TlsTransport(asyncio.Protocol):
         return self._socket.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """As of the socket; `ssl_object` tells that there is TLS."""
+        """Return what the socket returns; `ssl_object` shows that there is TLS."""
         return self._ssl if name == "ssl_object" else self._socket.get_extra_info(name, default)
 
 

@@ -2,7 +2,7 @@
 
 The command line asks here, too, which store the proxy reads, before it changes one.
 
-Laws: it is a Unix socket that its owner alone can open (mode 0600), and who connects must be the
+Rules: it is a Unix socket that its owner alone can open (mode 0600), and who connects must be the
 proxy's own user or root, as the kernel says (SO_PEERCRED). What is killed is logged with who did
 it. Sessions are never killed over a network address.
 
@@ -32,24 +32,24 @@ from sasl.strict_json import read_object
 log = logging.getLogger(__name__)
 
 MAX_QUESTION_BYTES: Final = 2_097_152
-"""Room for a name of half a megabyte, escaped."""
+"""Largest request in bytes: enough for a name of half a megabyte, escaped."""
 QUESTION_SECONDS: Final = 5.0
-"""In which the question must have come."""
+"""Seconds in which the request must arrive."""
 ANSWER_SECONDS: Final = 25.0
-"""In which the answer must have been given and taken; longer than workers may take to kill."""
+"""Seconds in which the response must be made and taken; longer than workers may take to kill."""
 MAX_AT_ONCE: Final = 4
-"""Questions that are answered at once; others wait."""
+"""Largest number of requests that are answered at once; others wait."""
 ROWS_AT_ONCE: Final = 200
-"""That are written before others get a turn."""
+"""Number of rows that are written before the event loop goes on."""
 
 _CREDENTIALS: Final = struct.Struct("3i")
-"""unix(7), SO_PEERCRED: process, user, group."""
+"""The peer's process, user and group (unix(7), SO_PEERCRED)."""
 
 Answers = Mapping[int, list[SessionFacts] | ProxyError]
 
 
 class SessionOwners(Protocol):
-    """Whose sessions they are."""
+    """Source of the sessions."""
 
     async def sessions(self, selector: Selector) -> Answers:
         """Sessions of each worker that are meant."""
@@ -61,7 +61,7 @@ class SessionOwners(Protocol):
 
 
 class AdminSocket:
-    """Answers operators."""
+    """Server of operators' requests."""
 
     def __init__(self, workers: SessionOwners, store: Callable[[], StoreInUse]) -> None:
         """`store` looks which store the proxy reads."""

@@ -1,8 +1,8 @@
 """HTTP endpoints: `/metrics`, `/healthz`, `/readyz`, `/`.
 
 Served by a process of its own, so that a scrape takes no time of the data path but the worker's
-answer. It reads no request body, logs no request, however malformed, and tells nothing about its
-software. On a loopback address it tells of users only who asks by an IP address or `localhost`.
+answer. It reads no request body, logs no request, however malformed, and reveals nothing about its
+software. On a loopback address only requests for an IP address or `localhost` learn of users.
 """
 
 import asyncio
@@ -24,32 +24,34 @@ from metrics.snapshot import Snapshot
 from proxy.ops.status.service import StatusPage
 
 Snapshots = Callable[[], Awaitable[Mapping[int, Snapshot | None]]]
-"""Gives each worker's values; None: it did not answer."""
+"""Function that returns each worker's values; None: it did not answer."""
 
 Readiness = Callable[[], Awaitable[Mapping[int, list[str]]]]
-"""Gives for each worker the reasons why it is not ready."""
+"""Function that returns for each worker the reasons why it is not ready."""
 
 Hung = Callable[[], list[str]]
-"""Gives the names of processes that do not go on."""
+"""Function that returns the names of processes that hang."""
 
 MAX_HEADER_BYTES = 4096
-"""For the request line and for each header."""
+"""Largest request line, and largest header, in bytes."""
 MAX_HEADERS = 64
 KEEPALIVE_SECONDS = 75.0
-"""Longer than Prometheus' usual scrape interval of a minute."""
+"""Seconds for which an idle connection is kept: longer than Prometheus' usual scrape interval of a
+minute."""
 CLOSE_SECONDS: Final = 1.0
-"""For those who have asked, to take their answers when the server closes; and once more for those
-who do not read."""
+"""Seconds in which clients can take their responses when the server closes; and once more for those
+that do not read."""
 MAX_CONNECTIONS: Final = 256
-"""Of more the oldest goes. Who asks is answered within moments; who holds a connection without
-asking, for which there is no time limit, shall not keep the kubelet out."""
+"""Largest number of connections; when there are more, the oldest is closed. Requests are answered
+within moments; a client that holds an idle connection, for which there is no time limit, must not
+lock the kubelet out."""
 
 MIN_SCRAPE_SECONDS = 0.1
-"""Scrapes closer than this share an answer: nobody can keep the workers busy by scraping."""
+"""Seconds in which scrapes share one response: nobody can keep the workers busy by scraping."""
 
 
 class _Scraper:
-    """Answers scrapes from the workers' snapshots, one round at a time."""
+    """Scrapes, answered from the workers' snapshots one round at a time."""
 
     def __init__(self, snapshots: Snapshots) -> None:
         self._snapshots = snapshots
@@ -75,7 +77,7 @@ def make_app(
     """Build the application; everything but its five paths is 404, and nothing can be changed."""
 
     async def healthz(_request: web.Request) -> web.Response:
-        """Whether every process goes on; whether the workers serve is `/readyz`'s question."""
+        """Answer whether every process goes on; `/readyz` answers whether the workers serve."""
         if names := hung():
             return web.Response(status=503, text=f"does not go on: {', '.join(names)}\n")
         return web.Response(text="ok\n")
@@ -102,11 +104,11 @@ def make_app(
     return app
 
 
-_TELLS_NOBODY: Final = frozenset({"/healthz", "/readyz"})
-"""What names no user; `/metrics` names those who have a quota of their own."""
+_WITHOUT_USERS: Final = frozenset({"/healthz", "/readyz"})
+"""Paths whose responses name no user; `/metrics` names those that have a quota of their own."""
 
 _HOST: Final = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<name>[0-9A-Za-z.-]+))(?::[0-9]*)?")
-"""RFC 9110 section 7.2, as far as it can be an IP address or `localhost`."""
+"""Pattern of a Host header (RFC 9110 section 7.2) with an IP address or `localhost`."""
 
 
 def _is_loopback(host: str) -> bool:
@@ -117,19 +119,19 @@ def _is_loopback(host: str) -> bool:
 
 @web.middleware
 async def refuse_other_names(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer who asks by the name of another host with 403.
+    """Answer a request whose Host header names another host with 403.
 
     A browser on this machine reaches a loopback address for the pages of any site. One whose own
     name resolves to that address could read the answers (DNS rebinding).
     """
     hosts = request.headers.getall(HOST, [])
-    if request.path in _TELLS_NOBODY or (len(hosts) == 1 and names_no_other_host(hosts[0])):
+    if request.path in _WITHOUT_USERS or (len(hosts) == 1 and names_no_other_host(hosts[0])):
         return await handler(request)
     return web.Response(status=403, text="only an IP address or localhost is answered here\n")
 
 
 def names_no_other_host(host: str) -> bool:
-    """Whether the value of a Host header is an IP address or `localhost`, with any port or none."""
+    """Return whether a Host header is an IP address or `localhost`, with any port or none."""
     match = _HOST.fullmatch(host)
     if match is None:
         return False
@@ -149,7 +151,7 @@ _THEIRS: Final = (HttpProcessingError, web.RequestPayloadError)
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Whether a mistake is the proxy's: what is not HTTP is answered, and anybody can send it."""
+    """Return whether a failure is the proxy's own: invalid HTTP is answered, too."""
     return record.exc_info is None or not isinstance(record.exc_info[1], _THEIRS)
 
 
@@ -158,14 +160,14 @@ log.addFilter(_is_ours)
 
 
 class HttpServer:
-    """Answers on a listening socket."""
+    """HTTP server on a listening socket."""
 
     def __init__(self, runner: web.AppRunner, accepting: asyncio.Server) -> None:
         self._runner = runner
         self._accepting = accepting
 
     async def close(self) -> None:
-        """Accept nobody, and let those who asked be answered."""
+        """Stop accepting, and let requests that were received be answered."""
         self._accepting.close()
         await self._runner.cleanup()
 

@@ -26,14 +26,14 @@ def run(
 ) -> int:
     """Serve on listening sockets until SIGTERM, or until `lifeline` ends; return the status.
 
-    `heartbeat`: its own; `watched`: those that `/healthz` tells of, by the names of processes.
+    `heartbeat`: its own; `watched`: those that `/healthz` reports, by the names of processes.
     """
     asyncio.run(_serve(http, admin, workers, store, lifeline, heartbeat, watched))
     return 0
 
 
 class Health:
-    """Which processes hang."""
+    """Heartbeats of the processes, and which of them hang."""
 
     def __init__(self, watched: Mapping[str, Heartbeat]) -> None:
         self._watches = {name: Watch(heartbeat) for name, heartbeat in watched.items()}

@@ -29,7 +29,7 @@ NO_MECHANISM = "none"
 
 
 class SessionObserver:
-    """Counts and tells what happens on the connections of one listener of one worker."""
+    """Observer that counts and records events of the connections of one listener of one worker."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class SessionObserver:
         self._upstream_failed = upstream_failed
 
     def opened(self, connection: Connection, now: float) -> None:
-        """A client connected."""
+        """Record that a client connected."""
         self._tally.count(registry.CONNECTIONS_OPENED, self._listener)
         origin = Origin(
             proxy_id=self._proxy_id,
@@ -78,14 +78,14 @@ class SessionObserver:
         connection.telemetry = SessionHistory(origin, client, self._timeline, self._cadence)
 
     def refused(self, reason: CloseReason) -> None:
-        """A client was turned away before it became a connection."""
+        """Record that a client was refused before it became a connection."""
         self._tally.count(registry.CONNECTIONS_OPENED, self._listener)
         self._tally.count(registry.CONNECTIONS_CLOSED, self._listener, str(reason))
 
     def authenticated(self, connection: Connection, session: Authenticated, now: float) -> None:
-        """An authentication or re-authentication succeeded, or none is needed.
+        """Record that an authentication or re-authentication succeeded, or that none is needed.
 
-        Without SASL there is nothing that KIP-368 counts, and no session to tell of.
+        Without SASL there is nothing that KIP-368 counts, and no session to record.
         """
         history = self._introduce(connection)
         if session.mechanism is None:
@@ -114,7 +114,7 @@ class SessionObserver:
             self._emit(line)
 
     def authentication_failed(self, connection: Connection, failed: Failed, now: float) -> None:
-        """An authentication or re-authentication failed, or was not finished in time."""
+        """Record an authentication or re-authentication that failed, or took too long."""
         mechanism, reason = failed.mechanism or NO_MECHANISM, str(failed.reason)
         metric = (
             registry.FAILED_AUTHENTICATION
@@ -133,7 +133,7 @@ class SessionObserver:
     def expired(
         self, connection: Connection, session: Authenticated, api_key: int, now: float
     ) -> None:
-        """An expired session was used: killed if its terms enforce, else it would have been."""
+        """Record the use of an expired session: killed if its terms enforce, else counted."""
         assert session.mechanism is not None  # without SASL a session has no end
         labels = (self._listener, session.mechanism)
         history = self._introduce(connection)
@@ -169,7 +169,7 @@ class SessionObserver:
         self._note(self._incident(history, kind, what, now, times=notice.count))
 
     def logged_in(self, *, again: bool) -> None:
-        """The proxy logged in to a broker; `again`: it renewed its session (KIP-368)."""
+        """Record the proxy's login to a broker; `again`: it renewed its session (KIP-368)."""
         metric = (
             registry.UPSTREAM_SUCCESSFUL_REAUTHENTICATION
             if again
@@ -178,7 +178,7 @@ class SessionObserver:
         self._tally.count(metric, self._listener)
 
     def login_failed(self, connection: Connection, reason: str, *, again: bool) -> None:
-        """The proxy could not log in to a broker."""
+        """Record that the proxy could not log in to a broker."""
         metric = (
             registry.UPSTREAM_FAILED_REAUTHENTICATION
             if again
@@ -188,12 +188,12 @@ class SessionObserver:
         self._upstream_failed(cast(BrokerView, connection.target).broker, "login failed", reason)
 
     def unreachable(self, broker: DiscoveredBroker, problem: str) -> None:
-        """A connection to a broker could not be opened."""
+        """Record that a connection to a broker could not be opened."""
         self._tally.count(registry.UPSTREAM_CONNECT_FAILURES, self._listener)
         self._upstream_failed(broker, problem, "")
 
     def closed(self, connection: Connection, reason: CloseReason, now: float) -> None:
-        """The connection is over."""
+        """Record the end of a connection."""
         why, history = str(reason), self._introduce(connection)
         self._tally.count(registry.CONNECTIONS_CLOSED, self._listener, why)
         lines = history.closed(why, usage(connection), now)
@@ -209,7 +209,7 @@ class SessionObserver:
             self._emit(line)
 
     def _tell(self, history: SessionHistory, lines: list[str], now: float) -> None:
-        """Write lines that strangers can cause, within what the log has for them."""
+        """Write lines that unauthenticated clients can cause, within the limit of the log."""
         if history.principal is not None or self._event_limit.allows(history, lines, now):
             for line in lines:
                 self._emit(line)
@@ -233,7 +233,7 @@ class SessionObserver:
         )
 
     def _introduce(self, connection: Connection) -> SessionHistory:
-        """The connection's history, which knows by now what the client said of itself."""
+        """Return the connection's history, with what the client has said of itself."""
         history = cast(SessionHistory, connection.telemetry)
         client = history.client
         client.client_id = connection.client_id
@@ -247,7 +247,7 @@ class SessionObserver:
 
 
 def usage(connection: Connection) -> Usage:
-    """What the connection has carried so far."""
+    """Return what the connection has carried so far."""
     pipe = connection.pipe
     return Usage(pipe.requests, pipe.bytes, connection.responses.pipe.bytes, pipe.last_at)
 

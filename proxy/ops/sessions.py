@@ -1,6 +1,6 @@
 """Sessions of a worker: listing and killing.
 
-Law: thousands of sessions are never gone through in one turn of the event loop. What is asked about
+Thousands of sessions are never processed in one callback of the event loop. What is asked about
 all of them is an iterator, of which each step is a slice of `SLICE` sessions; who drives it lets
 the loop go on in between.
 """
@@ -21,28 +21,28 @@ from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts
 from sasl.states import Authenticated, Authenticating, Failed, State
 
 SLICE: Final = 50
-"""Sessions that are told of, about half a millisecond."""
+"""Number of sessions that are described at a time, in about half a millisecond."""
 KILL_SLICE: Final = 10
-"""Sessions that are killed, each with its events and two sockets."""
+"""Number of sessions that are killed at a time, each with its events and two sockets."""
 SURVEY_SLICE: Final = 50
-"""Sessions that are counted for a scrape, a tenth of a millisecond."""
+"""Number of sessions that are counted at a time for a scrape, in a tenth of a millisecond."""
 
 
 class SessionClient(Protocol):
-    """What is needed of a client: a `relay.ClientSide` is one."""
+    """Interface to a client: a `relay.ClientSide` is one."""
 
     @property
     def connection(self) -> Connection | None:
-        """None: it was refused."""
+        """The client's connection; None: it was refused."""
         ...
 
     def tell(self, what: Callable[[Connection, float], None]) -> None:
-        """Tell its connection something, and carry out what follows."""
+        """Inform its connection of an event, and carry out its commands."""
         ...
 
 
 class SessionListener(Protocol):
-    """What is needed of a listener: a `proxy.worker.listener.Listener` is one."""
+    """Interface to a listener: a `proxy.worker.listener.Listener` is one."""
 
     settings: config.Listener
     max_connections: int
@@ -54,7 +54,7 @@ class SessionListener(Protocol):
 
 
 class Sessions:
-    """The sessions of one worker."""
+    """Sessions of one worker."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Sessions:
         }
 
     def facts(self, selector: Selector) -> Iterator[list[SessionFacts]]:
-        """Tell of the sessions that are meant, slice by slice."""
+        """Yield the facts of the selected sessions, slice by slice."""
         for clients in self._slices(SLICE, self._listeners()):
             now = monotonic()
             yield [
@@ -119,7 +119,7 @@ class Sessions:
             ]
 
     def kill(self, selector: Selector) -> Iterator[list[SessionFacts]]:
-        """Close the sessions that are meant, slice by slice, and tell which they were."""
+        """Close the selected sessions, slice by slice, and yield which they were."""
         for clients in self._slices(KILL_SLICE, self._listeners()):
             killed = []
             for client in clients:
@@ -186,7 +186,7 @@ def _session(state: State) -> Authenticated | None:
 
 
 def facts_of(connection: Connection, worker: int, now: float) -> SessionFacts:
-    """Tell what is known of a connection, at `now` (monotonic seconds)."""
+    """Return what is known of a connection, at `now` (monotonic seconds)."""
     state = connection.session.state
     session = _session(state)
     requests, pipe = connection.requests, connection.pipe

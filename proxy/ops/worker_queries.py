@@ -36,38 +36,39 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Answer = Callable[[str, Mapping[str, Any]], Mapping[str, Any] | Iterator[Any]]
-"""Answers a question of a kind with arguments: at once, or part by part.
+"""Function that answers a request of a kind with arguments: at once, or part by part.
 
-A part that is None tells nothing yet: there is more to do, and the event loop goes on meanwhile.
-What it raises, or an iterator does, becomes an error answer.
+A part that is None is empty: there is more to do, and the event loop goes on meanwhile.
+An exception, of the iterator too, becomes an error response.
 """
 
 ANSWER_SECONDS = 1.0
-"""A worker that takes longer does not answer."""
+"""Seconds in which a worker must answer a request."""
 
 SCRAPE_SECONDS = 5.0
-"""The same for a scrape: half of what Prometheus waits for by default (`scrape_timeout`). A worker
-that has thousands of connections to close first is not down."""
+"""Seconds in which a worker must answer a scrape: half of what Prometheus waits for by default
+(`scrape_timeout`). A worker that has thousands of connections to close first is not down."""
 
 PARTS_SECONDS = 3.0
-"""The same for all parts of an answer."""
+"""Seconds in which a worker must have answered in full, in all parts."""
 
 KILL_SECONDS = 15.0
-"""The same for killing, which takes longer."""
+"""Seconds in which a worker must have killed sessions."""
 
 PART_PAUSE = 0.001
 """Seconds between two parts: half of the worker's time, or more, stays for its clients."""
 
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
-"""Far above the sessions of 100,000 connections; what claims more is no message of ours."""
+"""Largest message in bytes: far above the sessions of 100,000 connections; a longer one is
+invalid."""
 
 
 class ControlError(ProxyError):
-    """A worker did not answer, or answered that it cannot."""
+    """A worker did not answer, or answered with an error."""
 
 
 class _Messages:
-    """Cuts a stream into messages."""
+    """Splitter of a stream into messages."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -92,7 +93,7 @@ def _encode(message: Mapping[str, Any]) -> bytes:
 
 
 class _WorkerEnd(asyncio.Protocol):
-    """The worker's end: answers each question as it comes."""
+    """The worker's end of the pair: answers each request as it comes."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -119,7 +120,7 @@ class _WorkerEnd(asyncio.Protocol):
         self._transport = None
 
     def _go_on(self, number: int, parts: Iterator[Any]) -> None:
-        """Write the next part, and the others later; nobody asks any more: end."""
+        """Write the next part, and schedule the others; stop if nobody waits for them any more."""
         if self._transport is None or self._transport.is_closing():
             return
         try:
@@ -230,7 +231,7 @@ class WorkerLink(asyncio.Protocol):
                 pending.set_result(message)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """Tell everybody who waits (called by the event loop)."""
+        """Fail every request that waits (called by the event loop)."""
         self._transport = None
         for pending in self._pending.values():
             if not pending.done():
@@ -238,7 +239,7 @@ class WorkerLink(asyncio.Protocol):
 
 
 class WorkerPool:
-    """All workers, asked at once."""
+    """Links to all workers, which are queried at once."""
 
     def __init__(self, links: list[WorkerLink]) -> None:
         self.links = links

@@ -1,7 +1,7 @@
 """Acceptor process: accepts every connection, and passes each to the least loaded worker.
 
 A process of its own where there are several workers. The kernel would spread connections by hash
-(SO_REUSEPORT): unevenly, and to a worker that hangs as to any other. Laws:
+(SO_REUSEPORT): unevenly, and to a worker that hangs as to any other. Rules:
 
 - It reads nothing that a client sends, and keeps no connection: what it sent is the worker's.
 - The worker with the fewest connections of the same listener is next. One that dies, or has been
@@ -30,15 +30,15 @@ from proxy.worker.acceptor_link import OFFER, OWN, RESET, Entrance, Link
 log = logging.getLogger(__name__)
 
 STALE_LOOKS: Final = 3
-"""Looks, one in `BEAT_EVERY`, after which a silent worker is sent nothing more."""
+"""Number of checks, one in `BEAT_EVERY`, after which a silent worker is sent nothing more."""
 AT_ONCE: Final = 16
-"""Connections of one entrance that are accepted before it looks at the others."""
+"""Number of connections of one entrance that are accepted before the others are served."""
 RETRY: Final = 0.01
 """Seconds between two attempts to send a connection that no worker can take."""
 GATHER: Final = 2 * BEAT_EVERY
-"""Seconds in which workers that run offer what they have to an acceptor that is started anew."""
+"""Seconds in which running workers send their offers to an acceptor that is started again."""
 PAUSE: Final = 1.0
-"""Seconds for which nothing is accepted when the machine has no room for another socket."""
+"""Seconds for which nothing is accepted when the machine has no memory for another socket."""
 _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -72,20 +72,21 @@ class Peer:
         self.heartbeat = heartbeat
         self.watch = Watch(heartbeat)
         self.life = 0
-        """The life in which it offered what it offers."""
+        """The worker's life (number of starts) that its offers belong to."""
         self.offered: dict[Entrance, socket.socket | None] = {}
-        """With the listening sockets of those entrances that are not the listeners' own."""
+        """The entrances that it offers, with the listening socket of those that are not a
+        listener's own; None: it is."""
         self.is_fresh = False
-        """Whether its event loop goes round, as far as is known."""
+        """True if its event loop is known to go on."""
 
     def burden(self, listener: int) -> tuple[int, int]:
-        """By which it is compared with others: connections of the listener, and of all."""
+        """Key of the comparison with others: connections of the listener, and of all listeners."""
         link = self.link
         return link.load(listener), sum(link.load(one) for one in range(len(link.sent)))
 
 
 class Acceptor:
-    """The acceptor's state."""
+    """State of the acceptor."""
 
     def __init__(
         self, listening: Sequence[socket.socket], peers: Sequence[Peer], lifeline: int
@@ -95,7 +96,7 @@ class Acceptor:
         self._peer_at = {peer.link.acceptor_end.fileno(): peer for peer in peers}
         self._lifeline = lifeline
         self._entrances: dict[int, tuple[Entrance, socket.socket]] = {}
-        """What is accepted from, by file descriptor."""
+        """The entrances that are accepted from, by file descriptor."""
         self._waiting: deque[tuple[Entrance, socket.socket]] = deque()
         """Connections that no worker can take now."""
         self._repeats = LogRateLimit()
@@ -146,8 +147,8 @@ class Acceptor:
 
     def _heed(self, peer: Peer) -> None:
         peer.is_fresh = True
-        while (told := peer.link.offers()) is not None:
-            kind, entrance, listening = told
+        while (message := peer.link.offers()) is not None:
+            kind, entrance, listening = message
             if kind == RESET:
                 self._forget(peer)
                 continue

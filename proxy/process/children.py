@@ -1,6 +1,6 @@
 """Child processes of the parent: forked, watched, restarted when they die or hang.
 
-Laws:
+Rules:
 
 - No death of one child ends the others. One that keeps dying is started anew after pauses; the
   proxy ends only when no worker can be kept alive.
@@ -23,38 +23,39 @@ from proxy.child_process.heartbeats import Heartbeat, Watch
 log = logging.getLogger(__name__)
 
 MIN_LIFE: Final = 5.0
-"""Seconds; a child that lives shorter has died early."""
+"""Seconds of life below which a child has died early."""
 MAX_EARLY_DEATHS: Final = 5
-"""In a row: as many of every worker end the proxy; as many of one child make it pause."""
+"""Number of early deaths in a row that end the proxy if every worker has as many, and make another
+child pause."""
 PAUSE: Final = 5.0
-"""Seconds before a child that has died early so often is started anew."""
+"""Seconds before a child that has died early so often is started again."""
 WHERE: Final = signal.SIGUSR2
-"""Has a child write the stacks of its threads."""
+"""Signal that makes a child write the stacks of its threads."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Child:
-    """A process of ours, and how to start it anew."""
+    """Child process, and how to start it again."""
 
     name: str
     main: Callable[[], int]
-    """What it does from the fork to its exit status."""
+    """The function that runs from the fork to the exit status, which it returns."""
     is_worker: bool = False
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     watch: Watch = field(init=False)
     pid: int = 0
-    """0: it does not run."""
+    """The process id; 0: it does not run."""
     started_at: float = 0.0
-    """In monotonic seconds; while it pauses, when it is to be started."""
+    """The time of its start in monotonic seconds; while it pauses, when it is to be started."""
     early_deaths: int = 0
-    """In a row."""
+    """The number of early deaths in a row."""
 
     def __post_init__(self) -> None:
         self.watch = Watch(self.heartbeat)
 
 
 class Children:
-    """All of them."""
+    """Child processes of the proxy."""
 
     def __init__(self, children: Sequence[Child], alive: int, signals: frozenset[signal.Signals]):
         """`alive`: what the parent alone keeps open; `signals`: those that it blocks."""
@@ -107,8 +108,8 @@ class Children:
                 log.error("%s %s, died %d times in a row, giving up", child.name, how, times)
                 return False
             child.started_at = now + PAUSE
-            told = "%s %s, died %d times in a row, starting it anew in %.0f s"
-            log.error(told, child.name, how, times, PAUSE)
+            message = "%s %s, died %d times in a row, starting it anew in %.0f s"
+            log.error(message, child.name, how, times, PAUSE)
         return True
 
     def _dead(self) -> Iterator[tuple[Child, str]]:

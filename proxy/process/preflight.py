@@ -1,7 +1,7 @@
 """Trial of what a configuration names: files, secrets, directories, a callback class.
 
-For `reauth-proxy config check`. Nothing is changed, and nobody else is asked: no identity provider,
-no broker.
+For `reauth-proxy config check`. Nothing is changed, and no other server is contacted: no
+identity provider, no broker.
 """
 
 import os
@@ -47,9 +47,9 @@ def try_named(config: Config, wall_now: float) -> None:
 
 
 def doubts(config: Config) -> Iterator[str]:
-    """Tell of certificates that clients will not take, of a configuration that has been tried.
+    """Yield warnings of certificates that clients will not accept; the configuration was tried.
 
-    Told, not refused: clients may have been told not to look.
+    They are no errors: clients may be configured not to verify them.
     """
     for listener in config.listeners:
         host, keystore = listener.advertised_host, listener.ssl_keystore_location
@@ -64,7 +64,7 @@ def doubts(config: Config) -> Iterator[str]:
 
 
 def _is_for(certificate: "Certificate", host: str) -> bool:
-    """Whether clients that look for the host in it find it (RFC 9525 section 6)."""
+    """Return whether clients that verify the host name accept it (RFC 9525 section 6)."""
     name = host.lower().rstrip(".")
     with suppress(ValueError):
         name = str(ip_address(name))

@@ -47,17 +47,18 @@ SIGNALS: Final = frozenset(
     {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGALRM}
 )
 KILL_AFTER: Final = 5.0
-"""Seconds beyond `shutdown.drain.ms` after which a child that is still there is killed."""
+"""Seconds beyond `shutdown.drain.ms` after which a child that still runs is killed."""
 
 
 class Server:
-    """The parent's state."""
+    """State of the parent."""
 
     def __init__(self, path: Path, config: Config) -> None:
         self._path = path
         self._config = config
         self._latest = config
-        """As of the last reload; only what needs no restart of it is in effect."""
+        """The configuration as of the last reload; only settings that need no restart are in
+        effect."""
         self._stopping = False
         tls = open_tls(config, time.time())
         usage = _usage_table(config)
@@ -66,7 +67,7 @@ class Server:
         self._broker_ports: dict[str, BrokerPorts] = {}
         self._acceptor = Heartbeat()
         self._listening: dict[str, socket.socket] = {}
-        """By listener name: the sockets of their addresses."""
+        """The sockets of the listeners' addresses, by listener name."""
         self._handover = SharedConfiguration()
         self._workers = [
             WorkerInputs(
@@ -90,7 +91,7 @@ class Server:
         self._children = Children((), self._alive, SIGNALS)
 
     def run(self) -> int:
-        """Serve until told to stop; return the exit status."""
+        """Serve until a signal stops it; return the exit status."""
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         store = self._config.store.path()
         new = () if store.exists() else (f"{store}: there was no store, an empty one was made",)
@@ -316,7 +317,7 @@ def _usage_table(config: Config) -> UsageTable | None:
 def _take_all_files() -> None:
     """Raise the soft limit of file descriptors to the hard one, as Java does (`MaxFDLimit`).
 
-    It is 1,024 in a shell and under systemd, which strangers alone can use up.
+    It is 1,024 in a shell and under systemd, which unauthenticated clients alone can use up.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -335,7 +336,7 @@ def _too_few_files(config: Config) -> tuple[str, ...]:
 
 
 def _taken(number: int, listener: Listener) -> BrokerPorts:
-    """Have a listener's ports of brokers, and tell of those that another program has."""
+    """Claim a listener's ports of brokers, and warn of those that another program has."""
     assert listener.broker_ports is not None
     key = f"listeners[{number}].broker.ports"
     ports = BrokerPorts(key, listener.address.host, listener.broker_ports)

@@ -29,7 +29,7 @@ from proxy.wire.long_frames import APIS_CUT_THROUGH, LongFrameEndpoints
 
 
 class BrokerView:
-    """Follows what its broker offers; its routes' counters live as long as it does."""
+    """View that follows what its broker offers; its routes' counters live as long as it does."""
 
     __slots__ = ("_metered", "_resolve", "api_versions", "broker", "made", "routes")
 
@@ -42,9 +42,10 @@ class BrokerView:
         """
         self.broker = broker
         self.api_versions: ApiVersionsAnswers | None = None
-        """What clients are told of it; None: the broker has never been reached."""
+        """Responses to ApiVersions for this broker; None: it has never been reached."""
         self.routes: Mapping[int, Route] = {}
-        """What is forwarded, by `route_key`; open connections follow at their next request."""
+        """The routes of requests that are forwarded, by `route_key`; open connections follow at
+        their next request."""
         self.made: dict[int, Route] = {}
         """Every route there ever was, by `route_key`."""
         self._resolve = resolve
@@ -98,5 +99,5 @@ class BrokerView:
             check,
             transform,
             long_transform if api_key in APIS_CUT_THROUGH else None,
-            takes_long=api_key == FIND_COORDINATOR,  # an address for each key that is asked for
+            takes_long=api_key == FIND_COORDINATOR,  # an address for each key of the request
         )

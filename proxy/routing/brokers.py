@@ -1,6 +1,6 @@
 """Brokers of a cluster, and the addresses under which a gateway shows them; pure.
 
-Laws:
+Rules:
 
 - A broker id keeps its port for ever: id N is at the first port + N, in every worker alike.
 - A broker that is missing from the cluster's view is kept for a grace time: a restart takes a
@@ -19,11 +19,12 @@ from typing import Final, Protocol
 from proxy.wire.metadata import BrokerAddress, ClusterView, is_address
 
 GRACE: Final = 300.0
-"""Seconds; as long as Kafka's clients keep metadata (`metadata.max.age.ms`)."""
+"""Seconds for which a vanished broker is kept: as long as Kafka's clients keep metadata
+(`metadata.max.age.ms`)."""
 
 
 class Ports(Protocol):
-    """A listener's `broker.ports`."""
+    """Ports of a listener's `broker.ports`."""
 
     def port_of(self, broker_id: int) -> int | None:
         """Return the port of a broker; None: it has none in this range."""
@@ -31,16 +32,16 @@ class Ports(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerChanges:
-    """Broker ids, by what became of them."""
+    """Ids of brokers that were added, removed or moved."""
 
     joined: tuple[int, ...] = ()
     moved: tuple[int, ...] = ()
-    """At another host or port than before."""
+    """The ids of brokers whose host or port changed."""
     left: tuple[int, ...] = ()
 
 
 class BrokerTable:
-    """The brokers known to be, or to have been until lately."""
+    """Brokers of the cluster, and those that left it lately."""
 
     __slots__ = ("_brokers", "_grace", "_missing_since")
 
@@ -51,7 +52,7 @@ class BrokerTable:
 
     @property
     def brokers(self) -> Mapping[int, BrokerAddress]:
-        """Where each broker is, by id."""
+        """The host and port of each broker, by id."""
         return self._brokers
 
     @property
@@ -92,7 +93,7 @@ def _place(broker: BrokerAddress) -> tuple[str, int]:
 
 
 class Gateway:
-    """The addresses under which one listener shows the brokers."""
+    """Addresses under which one listener presents the brokers."""
 
     __slots__ = ("_advertised_host", "_brokers", "_on_news", "_ports", "unopened", "without_port")
 
@@ -103,15 +104,15 @@ class Gateway:
         ports: Ports,
         on_news: Callable[[int, str, int], None],
     ) -> None:
-        """`on_news` is told of a broker's id, host and port that differ from the table's."""
+        """`on_news` is called with a broker's id, host and port if they differ from the table's."""
         self._brokers = table.brokers
         self._advertised_host = advertised_host
         self._ports = ports
         self._on_news = on_news
         self.without_port = 0
-        """Brokers of the cluster that have no port in the listener's range."""
+        """Number of brokers of the cluster that have no port in the listener's range."""
         self.unopened: dict[int, str] = {}
-        """By broker id: why its port cannot be listened on."""
+        """Reasons why a broker's port cannot be listened on, by broker id."""
 
     @property
     def not_shown(self) -> int:
@@ -123,7 +124,7 @@ class Gateway:
         return self._ports.port_of(broker_id)
 
     def resolve(self, node_id: int, host: str, port: int) -> tuple[str, int] | None:
-        """Return what clients are told instead of a broker's address: `addresses.Resolve`."""
+        """Return the address that clients are given for a broker's own: `addresses.Resolve`."""
         shown_port = self.port_of(node_id)
         if shown_port is None:
             return None

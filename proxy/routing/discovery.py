@@ -1,6 +1,6 @@
 """Discovery of brokers: which there are, where, and what they offer.
 
-Laws:
+Rules:
 
 - `on_broker_joined` comes before the target is ready: its port can be open before clients know it.
 - A target object lives as long as its broker; host, port and versions change in place, so a
@@ -30,36 +30,38 @@ from proxy.wire.metadata import ClusterView
 log = logging.getLogger(__name__)
 
 FIRST_BACKOFF: Final = 0.1
-"""Seconds; Kafka's `retry.backoff.ms`. Also the least time between two rounds."""
+"""First wait after a failure in seconds, Kafka's `retry.backoff.ms`; also the least between two
+rounds."""
 MAX_BACKOFF: Final = 1.0
-"""Seconds; Kafka's `retry.backoff.max.ms`."""
+"""Longest wait after failures in seconds, Kafka's `retry.backoff.max.ms`."""
 MAX_AFTER_REFUSAL: Final = 10.0
-"""Seconds: where many wrong logins lock an account, as few as can be."""
+"""Longest wait after refused logins in seconds: where many of them lock an account, there must be
+few."""
 VERSIONS_MAX_AGE: Final = 60.0
-"""Seconds after which a broker is asked again what it offers: it may have been upgraded without
-a client's connection failing in between."""
+"""Seconds after which a broker's versions are requested again: it may have been upgraded without a
+client's connection failing in between."""
 MAX_NAMED: Final = 10
-"""Ids in one line of the log."""
+"""Largest number of ids in one line of the log."""
 
 
 @dataclass(slots=True, eq=False)
 class DiscoveredBroker:
-    """A broker that clients are connected to."""
+    """Broker that clients are connected to."""
 
     broker_id: int | None
-    """None: `sidecar`, where nobody needs to know it."""
+    """The broker's id; None: `sidecar`, where it is not needed."""
     host: str
     port: int
     versions: UpstreamVersions | None = field(default=None, repr=False)
-    """What it offers; None until it was asked."""
+    """The versions that it offers; None: not known yet."""
     _asked_at: float | None = field(default=None, repr=False)
-    """Monotonic seconds of the last answer; None: to be asked in the next round."""
+    """The time of the last response in monotonic seconds; None: it is queried in the next round."""
     fault: BrokerFault | None = field(default=None, repr=False)
-    """Why its last question was not answered; None: it was, or none was asked."""
+    """The failure of the last query; None: it was answered, or there was none."""
 
     @property
     def ready(self) -> bool:
-        """Whether ApiVersions can be answered for it."""
+        """True if ApiVersions can be answered for it."""
         return self.versions is not None
 
     @property
@@ -69,15 +71,15 @@ class DiscoveredBroker:
 
     @property
     def unreachable(self) -> str | None:
-        """Why it did not answer when it was last asked; None: it did, or was not asked."""
+        """Reason why the last query failed; None: it was answered, or there was none."""
         return None if self.fault is None or self.refusal is not None else self.fault.reason
 
     def suspect(self) -> None:
-        """Have it asked anew in the next round: it may come back as another version."""
+        """Query it again in the next round: it may come back as another version."""
         self._asked_at = None
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time to ask what it offers."""
+        """Return whether it is time to query its versions."""
         return self._asked_at is None or now - self._asked_at >= VERSIONS_MAX_AGE
 
     async def refresh(
@@ -100,7 +102,7 @@ class DiscoveredBroker:
 
 
 class Discovery(ABC):
-    """Rounds of questions: at an interval, sooner when woken or after a failure."""
+    """Rounds of queries: at an interval, sooner when woken or after a failure."""
 
     def __init__(
         self,
@@ -113,9 +115,10 @@ class Discovery(ABC):
         self._on_versions = on_versions
         self._woken = asyncio.Event()
         self._repeats = LogRateLimit()
-        """Not each target's own: of those that clients dial in vain there is always a new one."""
+        """The log's rate limit, shared by all targets: those that clients dial in vain are always
+        new ones."""
         self._logged_unreachable = False
-        """Whether the log's last word is that no broker can be reached."""
+        """True if the log's last line says that no broker can be reached."""
 
     async def run(self) -> None:
         """Ask until cancelled."""
@@ -144,9 +147,9 @@ class Discovery(ABC):
     @property
     @abstractmethod
     def unreachable(self) -> str | None:
-        """Why no broker answered when they were last asked.
+        """Reason why the last query of every broker failed.
 
-        None: one did, if only to refuse the proxy's login, or there was none to ask.
+        None: one answered, if only to refuse the proxy's login, or there was none to query.
         """
 
     async def look(self, now: float) -> bool:
@@ -169,7 +172,7 @@ class Discovery(ABC):
 
     @abstractmethod
     def knows(self, target: DiscoveredBroker) -> bool:
-        """Whether this is where a broker comes from."""
+        """Return whether a host is where a broker's connections come from."""
 
     def wake(self, target: DiscoveredBroker | None = None) -> None:
         """Ask soon, because something is not as known: `target` could not be reached, say."""
@@ -179,13 +182,13 @@ class Discovery(ABC):
 
     async def _refresh(self, targets: Iterable[DiscoveredBroker], now: float) -> bool:
         due = [target for target in targets if target.is_due(now)]
-        asked: list[asyncio.Task[UpstreamVersions | None]] = []
+        queries: list[asyncio.Task[UpstreamVersions | None]] = []
         async with asyncio.TaskGroup() as group:
             for target in due:
                 question = target.refresh(now, self._access, self._repeats)
-                asked.append(group.create_task(question))
-                await asyncio.sleep(0)  # each begins in a turn of its own: there may be thousands
-        answers = [one.result() for one in asked]
+                queries.append(group.create_task(question))
+                await asyncio.sleep(0)  # each begins in its own iteration of the loop
+        answers = [one.result() for one in queries]
         for target, versions in zip(due, answers, strict=True):
             if versions is not None and versions != target.versions:
                 target.versions = versions
@@ -194,7 +197,7 @@ class Discovery(ABC):
 
 
 class SidecarDiscovery(Discovery):
-    """One broker, whose address is configured."""
+    """Discovery of one broker, whose address is configured."""
 
     def __init__(
         self,
@@ -204,12 +207,12 @@ class SidecarDiscovery(Discovery):
         access: Access,
         on_versions: Callable[[DiscoveredBroker], None],
     ) -> None:
-        """`on_versions` is told what the broker offers."""
+        """`on_versions` is called with what the broker offers."""
         super().__init__(VERSIONS_MAX_AGE, access, on_versions)
         self.target = DiscoveredBroker(None, host, port)
 
     def knows(self, target: DiscoveredBroker) -> bool:
-        """Whether it is the one."""
+        """Return whether a host is the broker's."""
         return target is self.target
 
     @property
@@ -219,7 +222,7 @@ class SidecarDiscovery(Discovery):
 
     @property
     def unreachable(self) -> str | None:
-        """Why the broker did not answer when it was last asked."""
+        """Reason why the last query of the broker failed; None: it did not."""
         return self.target.unreachable
 
     async def round(self, now: float) -> bool:
@@ -228,7 +231,7 @@ class SidecarDiscovery(Discovery):
 
 
 class ClusterDiscovery(Discovery):
-    """All brokers of a cluster, found from a few."""
+    """Discovery of all brokers of a cluster, from a few addresses."""
 
     def __init__(
         self,
@@ -242,7 +245,7 @@ class ClusterDiscovery(Discovery):
         on_round: Callable[[], None] = lambda: None,
         table: BrokerTable | None = None,
     ) -> None:
-        """`metadata_max_age`: seconds between two looks; `on_round` is told before each."""
+        """`metadata_max_age`: seconds between two queries; `on_round` is called before each."""
         super().__init__(metadata_max_age, access, on_versions)
         self._bootstrap_servers = tuple(bootstrap_servers)
         self._on_broker_joined = on_broker_joined
@@ -251,25 +254,25 @@ class ClusterDiscovery(Discovery):
         self._table = table or BrokerTable()
         self._gateways: list[Gateway] = []
         self._not_shown: list[int] = []
-        """Ids, as the log has them."""
+        """The ids of brokers without a port, as they were last logged."""
         self._turns = count()
         self._refusal: str | None = None
         self._unreachable: str | None = None
         self.targets: dict[int, DiscoveredBroker] = {}
-        """By broker id."""
+        """The brokers by id."""
 
     def knows(self, target: DiscoveredBroker) -> bool:
-        """Whether it is one of the cluster's."""
+        """Return whether a host is a broker's of the cluster."""
         return target.broker_id is not None
 
     @property
     def refusal(self) -> str | None:
-        """Why no broker that was asked for the others lets the proxy in."""
+        """Reason why every broker refuses the proxy's login; None: one does not."""
         return self._refusal
 
     @property
     def unreachable(self) -> str | None:
-        """Why no broker told of the cluster when they were last asked."""
+        """Reason why the last query of the cluster failed; None: it did not."""
         return self._unreachable
 
     def gateway(self, advertised_host: str, ports: Ports) -> Gateway:
@@ -279,7 +282,7 @@ class ClusterDiscovery(Discovery):
         return gateway
 
     def bootstrap_target(self) -> DiscoveredBroker | None:
-        """Return a broker for a client that asks for any, each in turn; None: none is ready."""
+        """Return a broker for a bootstrap connection, in rotation; None: none is ready."""
         ready = [target for target in self.targets.values() if target.ready]
         return ready[next(self._turns) % len(ready)] if ready else None
 
@@ -298,8 +301,8 @@ class ClusterDiscovery(Discovery):
         """Ask the brokers one after the other, each round beginning with the next one."""
         known = [(target.host, target.port) for target in self.targets.values()]
         if known:
-            turn = next(self._turns) % len(known)
-            known = known[turn:] + known[:turn]
+            index = next(self._turns) % len(known)
+            known = known[index:] + known[:index]
         unreachable: str | None = None
         answered = False
         for host, port in dict.fromkeys((*known, *self._bootstrap_servers)):
@@ -330,11 +333,11 @@ class ClusterDiscovery(Discovery):
             gateway.without_port = len(without)
             not_shown |= without
             nowhere &= without
-        self._tell_not_shown(sorted(not_shown), now)
+        self._log_not_shown(sorted(not_shown), now)
         shown = {id_: broker for id_, broker in view.brokers.items() if id_ not in nowhere}
         return replace(view, brokers=shown)
 
-    def _tell_not_shown(self, ids: list[int], now: float) -> None:
+    def _log_not_shown(self, ids: list[int], now: float) -> None:
         """Say once which brokers a listener's range of ports is too short for."""
         if ids == self._not_shown:
             return

@@ -1,13 +1,13 @@
 """Original destinations of redirected connections, and whether they are allowed.
 
-Laws:
+Rules:
 
 - Only a destination that `upstream.allowed` has is connected to, and none of our own addresses.
-- A broker is asked what it offers when the first client wants it; clients wait for that, each in
+- A broker's versions are requested when the first client needs them; clients wait for that, each in
   its `RedirectedClient`, counted as the connections that they are. A broker that never answered is
   not remembered, so nobody fills the memory by dialling addresses.
 - What the proxy itself dials must not come back to it. If the rules of the machine redirect it
-  nevertheless, the proxy meets its own question, knows it by its watchword, and refuses: a
+  nevertheless, the proxy receives its own request, knows it by its correlation id, and refuses: a
   loop costs one connection, not all of them.
 """
 
@@ -28,7 +28,8 @@ from proxy.upstream.service_connection import is_question_of_ours
 log = logging.getLogger(__name__)
 
 SO_ORIGINAL_DST: Final = 80
-"""linux/netfilter_ipv4.h; IP6T_SO_ORIGINAL_DST has the same number at its own level."""
+"""Socket option of linux/netfilter_ipv4.h; IP6T_SO_ORIGINAL_DST has the same number at its own
+level."""
 _SOCKADDR_IN: Final = struct.Struct("!2xH4s8x")
 _SOCKADDR_IN6: Final = struct.Struct("!2xH4x16s4x")
 
@@ -37,7 +38,7 @@ MAX_EARLY_BYTES: Final = 65_536
 
 
 class DestinationRefused(Exception):
-    """A connection may not go on; the text says why."""
+    """A connection may not be forwarded; the text says why."""
 
     def __init__(self, text: str, reason: CloseReason = CloseReason.DESTINATION_REFUSED) -> None:
         super().__init__(text)
@@ -71,17 +72,17 @@ def judge(
 
 
 class TransparentDiscovery(Discovery):
-    """Brokers that clients dialled, asked when the first client wants them."""
+    """Discovery of brokers that clients dialled, each queried when the first client needs it."""
 
     def __init__(self, *, access: Access, on_versions: Callable[[DiscoveredBroker], None]) -> None:
-        """`on_versions` is told what a broker offers."""
+        """`on_versions` is called with what a broker offers."""
         super().__init__(VERSIONS_MAX_AGE, access, on_versions)
         self.targets: dict[Address, DiscoveredBroker] = {}
         self._asked: dict[Address, asyncio.Task[DiscoveredBroker]] = {}
 
     @property
     def unreachable(self) -> str | None:
-        """Why no broker that clients were brought to answered when it was last asked."""
+        """Reason why the last query failed of every broker that clients were redirected from."""
         reasons = [target.unreachable for target in self.targets.values()]
         return reasons[0] if reasons and None not in reasons else None
 
@@ -90,7 +91,7 @@ class TransparentDiscovery(Discovery):
         return await self._refresh(list(self.targets.values()), now)
 
     def knows(self, target: DiscoveredBroker) -> bool:
-        """Whether clients were redirected from it."""
+        """Return whether clients were redirected from a host."""
         return self.targets.get(Address(target.host, target.port)) is target
 
     async def broker(self, address: Address) -> DiscoveredBroker:
@@ -118,7 +119,7 @@ class TransparentDiscovery(Discovery):
 
 
 class RedirectedClient(asyncio.Protocol):
-    """Where a redirected connection waits until it is known where it goes, and may go there."""
+    """Redirected client that waits until its destination is known and checked."""
 
     def __init__(
         self,
@@ -127,9 +128,11 @@ class RedirectedClient(asyncio.Protocol):
         enter: Callable[["RedirectedClient", str], CloseReason | None],
         leave: Callable[["RedirectedClient"], None],
     ) -> None:
-        """`admit(destination, local)` gives the protocol that goes on; `refuse` is told of the
-        client's host and of the reason. `enter`, with its host, counts it, or says why it must not
-        be there; `leave` is told when it is over.
+        """Begin to wait for the connection.
+
+        `admit(destination, local)` returns the protocol that takes over; `refuse` is called with
+        the client's host and the reason. `enter`, with its host, counts it, or returns why it is
+        refused; `leave` is called when it is over.
         """
         self._admit = admit
         self._refuse = refuse
@@ -141,7 +144,7 @@ class RedirectedClient(asyncio.Protocol):
         self._admission: asyncio.Future[asyncio.BaseProtocol] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A redirected client connected."""
+        """Begin to look up the destination of a redirected client."""
         self._transport = cast(asyncio.Transport, transport)
         sock = transport.get_extra_info("socket")
         try:
@@ -156,7 +159,7 @@ class RedirectedClient(asyncio.Protocol):
         self._admission.add_done_callback(self._judged)
 
     def data_received(self, data: bytes) -> None:
-        """The client speaks first: keep what it says."""
+        """Keep the client's first bytes."""
         self._early += data
         if is_question_of_ours(self._early):
             self._turn_away(
@@ -166,12 +169,12 @@ class RedirectedClient(asyncio.Protocol):
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
-        """The client will send no more."""
+        """Handle the end of the client's bytes."""
         self._ended = True
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """The client is gone."""
+        """Handle the end of the client's connection."""
         if self._admission is not None:
             self._admission.cancel()
         self._leave(self)

@@ -7,7 +7,7 @@ from proxy.store.interface import AclStore, StoreError
 
 
 class CachedAcls:
-    """The store's ACLs as of the last refresh."""
+    """ACLs of the store as of the last refresh."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class CachedAcls:
         self.index = self._read()
         """The ACLs in force; replaced as a whole."""
         self.error: str | None = None
-        """Why the store could not be read, the last time; None if it could."""
+        """The reason why the last read of the store failed; None: it succeeded."""
 
     def refresh_if_changed(self) -> bool:
         """Take over what changed in the store, and say whether anything did.

@@ -7,7 +7,7 @@ from sasl.credentials import NO_USERS, ScramCredential, ScramMechanism, ShapeSha
 
 
 class CachedCredentials:
-    """The store's credentials as of the last refresh; a `sasl.credentials.CredentialSource`."""
+    """Credentials of the store as of the last refresh; a `sasl.credentials.CredentialSource`."""
 
     def __init__(self, store: CredentialStore) -> None:
         self._store = store

@@ -7,16 +7,16 @@ from proxy.store.interface import Begun, StoreError
 
 
 class StoreInUse(NamedTuple):
-    """What one proxy began with, and what it finds there now."""
+    """Store that one proxy began with, and the file that it finds there now."""
 
     path: str
-    """As the proxy sees it, which may be in a container."""
+    """The path as the proxy sees it, which may be in a container."""
     identity: str
-    """Of the store that it began with."""
+    """The identity of the store that it began with."""
     device: int | None
-    """Of the file that is there now; None: there is none."""
+    """The device of the file that is there now; None: there is none."""
     inode: int | None
-    """Of the file that is there now; None: there is none."""
+    """The inode of the file that is there now; None: there is none."""
 
     @classmethod
     def of(cls, path: Path, begun: Begun) -> Self:
@@ -24,12 +24,12 @@ class StoreInUse(NamedTuple):
         return cls(str(path.absolute()), begun.identity, *_device_and_inode(path))
 
     @classmethod
-    def read(cls, told: Any) -> Self:
-        """Return what a proxy told. Raises ValueError if it is something else."""
+    def read(cls, sent: Any) -> Self:
+        """Parse what a proxy sent. Raises ValueError if it is something else."""
         try:
-            return cls(*told)
+            return cls(*sent)
         except TypeError:
-            raise ValueError("no store was told of") from None
+            raise ValueError("no store was sent") from None
 
     def refuse_others(self, path: Path) -> None:
         """Raise StoreError if the proxy does not read the store in this file."""

@@ -1,6 +1,6 @@
 """Protocols of a store, one per concern.
 
-Laws of every store:
+Rules of every store:
 
 - A write that returned is durable; one that raised left nothing behind, unless it is a
   `StoreRefused`.
@@ -40,14 +40,14 @@ class StoreRefused(StoreError):
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
         self.code = code
-        """What to answer whoever asked for it."""
+        """The error code of the response to the client."""
         self.message = message
 
 
 def refusal_of(problem: StoreError) -> tuple[ErrorCode, str]:
-    """Return what to answer whoever asked for a change that could not be made.
+    """Return the error response to a change that could not be made.
 
-    The operator finds in the log why: clients are told no paths.
+    The reason is in the log, for the operator: clients learn no paths.
     """
     if isinstance(problem, StoreRefused):
         return problem.code, problem.message
@@ -57,7 +57,7 @@ def refusal_of(problem: StoreError) -> tuple[ErrorCode, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialInfo:
-    """What may be told of a credential."""
+    """Public part of a credential."""
 
     user: str
     mechanism: ScramMechanism
@@ -73,14 +73,14 @@ class CredentialSnapshot:
 
 
 class CredentialStore(Protocol):
-    """SCRAM verifiers."""
+    """Store of SCRAM verifiers."""
 
     def version(self) -> int:
         """Return the number of the last change of credentials."""
         ...
 
     def credential_infos(self) -> tuple[CredentialInfo, ...]:
-        """Return what may be told of every credential, by user, then mechanism."""
+        """Return the public part of every credential, by user, then mechanism."""
         ...
 
     def credential_snapshot(self) -> CredentialSnapshot:
@@ -106,21 +106,24 @@ class AclSnapshot:
 
     version: int
     acls: Sequence[Acl]
-    """In their order, each once."""
+    """The ACLs in their order, each once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclChanges:
-    """What came and went between two versions; what did both is in at most one of the two."""
+    """ACLs added and removed between two versions.
+
+    One that was both is in at most one of the two.
+    """
 
     version: int
-    """The later of the two."""
+    """The later of the two versions."""
     created: Collection[Acl]
     deleted: Collection[Acl]
 
 
 class AclStore(Protocol):
-    """ACLs. They are a set: each is there once."""
+    """Store of ACLs. They are a set: each is there once."""
 
     def acl_version(self) -> int:
         """Return the number of the last change of ACLs."""
@@ -142,16 +145,15 @@ class AclStore(Protocol):
         ...
 
     def delete_acls(self, filters: Sequence[AclFilter]) -> tuple[tuple[Acl, ...], ...]:
-        """Delete what any of the filters asks for, all in one transaction.
+        """Delete what any of the filters matches, all in one transaction.
 
-        Return, for each filter, all that it asked for, in order: what two of them ask for is in
-        both.
+        Return, for each filter, all that it matches, in order: what two of them match is in both.
         """
         ...
 
 
 class SecretStore(Protocol):
-    """Secrets of this deployment, the same for all workers and after a restart."""
+    """Store of the deployment's secrets, the same for all workers and after a restart."""
 
     def scram_fake_secret(self) -> bytes:
         """Return the 32 random bytes that the salts of users who do not exist are made from."""
@@ -159,31 +161,32 @@ class SecretStore(Protocol):
 
 
 class UserStore(CredentialStore, SecretStore, Protocol):
-    """Everything that is kept of the users of SCRAM."""
+    """Store of everything that is kept of SCRAM users."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirror:
-    """How well a store knows what somebody else keeps."""
+    """State of a store that mirrors another."""
 
     asked_at: float | None = None
-    """Monotonic seconds of the moment that it shows; None: nothing is known since the start."""
+    """The moment in monotonic seconds that the mirror shows; None: nothing is known since the
+    start."""
     problem: str | None = None
-    """Why nothing newer is known, in one sentence; None: it could be asked for, the last time."""
+    """The reason why nothing newer is known, in one sentence; None: the last query succeeded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """The store that a start of the proxy found: what its workers open, and nothing else."""
+    """Store that a start of the proxy found: its workers open this one, and no other."""
 
     identity: str
-    """What tells the store from others; copies of it have the same."""
+    """The identity of the store; copies of it have the same."""
     at: float
-    """Monotonic seconds of the start."""
+    """The time of the start in monotonic seconds."""
 
 
 class Store(UserStore, AclStore, QuotaStore, Protocol):
-    """Everything that is kept."""
+    """Store of users, ACLs, quotas and secrets."""
 
     def begin(self) -> Begun:
         """Get ready for a start of the proxy; called once, before any worker opens the store."""

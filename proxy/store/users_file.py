@@ -8,7 +8,7 @@
     }
 
 The secret, 32 bytes in base64, makes the salts of users who do not exist. It is in the file because
-proxies that tell different salts for one name, and the same for another, tell who exists.
+proxies that send different salts for one name, and the same for another, reveal who exists.
 
 A running proxy reads the file, and takes up another one that is put in its place; it changes
 nothing in it, which would be undone when the file is distributed the next time.
@@ -43,7 +43,7 @@ from sasl.verifier_text import NoVerifier, read, written
 log = logging.getLogger(__name__)
 
 MAX_BYTES: Final = 67_108_864
-"""Of a file: 200,000 users and more. A Secret of Kubernetes has a mebibyte at most."""
+"""Largest file in bytes: 200,000 users and more. A Secret of Kubernetes has a mebibyte at most."""
 
 _SECRET_BYTES: Final = 32
 _MECHANISMS: Final = {mechanism.value: mechanism for mechanism in ScramMechanism}
@@ -51,7 +51,7 @@ _MECHANISMS: Final = {mechanism.value: mechanism for mechanism in ScramMechanism
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Users:
-    """What a file of users holds."""
+    """Users of a file."""
 
     secret: bytes = field(repr=False)
     credentials: Mapping[CredentialKey, ScramCredential]
@@ -105,7 +105,7 @@ class Users:
 
 
 class UsersFile:
-    """A `proxy.store.UserStore` that only reads."""
+    """Read-only `proxy.store.UserStore` in a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -120,7 +120,7 @@ class UsersFile:
         return self._current()[0]
 
     def credential_infos(self) -> tuple[CredentialInfo, ...]:
-        """Return what may be told of every credential, by user, then mechanism."""
+        """Return the public part of every credential, by user, then mechanism."""
         infos = (
             CredentialInfo(user=user, mechanism=mechanism, iterations=verifier.iterations)
             for (user, mechanism), verifier in self._current()[1].credentials.items()

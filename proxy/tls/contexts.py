@@ -1,6 +1,6 @@
 """TLS contexts of one side, kept up to date with their files.
 
-Laws:
+Rules:
 
 - A replacement is judged before it is used; a bad one is refused, told once, and the old one kept.
 - Open connections keep what they were opened with.
@@ -24,7 +24,8 @@ from proxy.tls.material import Material, Signatures, read, signatures
 log = logging.getLogger(__name__)
 
 RETRY_AFTER: Final = 60.0
-"""Seconds after which what was refused is judged again: a certificate may have begun by now."""
+"""Seconds after which refused files are checked again: a certificate may have become valid by
+then."""
 
 _VERSIONS: Final = {
     "TLSv1.2": ssl.TLSVersion.TLSv1_2,
@@ -93,15 +94,15 @@ def openssl_name(suite: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """What was found in place of the old files, judged; not in effect yet."""
+    """New certificate files, checked and not in effect yet."""
 
     material: Material
     context: ssl.SSLContext | None
-    """None: the living context takes the certificate."""
+    """The new context; None: the present context takes the certificate."""
 
 
 class Tls:
-    """One side's context, and what it was made from."""
+    """TLS context of one side, and the material that it was made from."""
 
     def __init__(self, settings: ListenerTls | UpstreamTls, name: str, wall: float) -> None:
         """Read the files; `name` is for the log. Raises ConfigError."""
@@ -112,11 +113,11 @@ class Tls:
         self._refused_at = 0.0
         self._material = read(settings, wall)
         self.context = self._make(self._material)
-        """Of connections to come."""
+        """The context of future connections."""
 
     @property
     def expires_at(self) -> float | None:
-        """When the certificate that is shown ends, Unix time; None: none is shown."""
+        """End of our own certificate in Unix time; None: there is none."""
         return self._material.expires_at
 
     def look(self, wall: float) -> Replacement | None:
@@ -171,10 +172,10 @@ class Tls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOfAll:
-    """The contexts of a proxy: made before its workers, who share the keys of session tickets."""
+    """TLS contexts of a proxy: made before its workers, which share the keys of session tickets."""
 
     listeners: dict[str, Tls]
-    """By name; those without TLS are not in it."""
+    """The contexts by listener name, without listeners that have no TLS."""
     upstream: Tls | None = None
 
     @property

@@ -20,30 +20,30 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
 MAX_BYTES: Final = 4_194_304
-"""Of one file. The authorities that systems trust take about 250 KB."""
+"""Largest file in bytes. The authorities that systems trust take about 250 KB."""
 _CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
 _CERTIFICATE_END: Final = b"-----END CERTIFICATE-----"
 
 T = TypeVar("T")
 
 Signatures = tuple[Signature, ...]
-"""Of each file."""
+"""Signatures of all the files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Material:
-    """What the files held, judged."""
+    """Checked contents of the files."""
 
     chain: bytes
-    """Certificates as PEM, our own first; empty: none is shown."""
+    """Certificates as PEM, our own first; empty: none is sent."""
     key: bytes = field(repr=False)
     password: str | None = field(repr=False)
     trusted: bytes
-    """Certificates as PEM; empty: those that the system trusts, or nobody's."""
+    """Trusted certificates as PEM; empty: those that the system trusts, or none at all."""
     algorithm: str
-    """Of the key: a context holds one certificate for each."""
+    """The algorithm of the key: a context holds one certificate for each."""
     expires_at: float | None
-    """When our own certificate ends, Unix time."""
+    """The end of our own certificate in Unix time; None: there is none."""
 
     def load_into(self, context: ssl.SSLContext) -> None:
         """Show the certificate from now on. Raises ssl.SSLError."""

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pkcs12:
-    """What such a file holds, as PEM."""
+    """Contents of a PKCS #12 file, as PEM."""
 
     key: bytes = field(repr=False)
     """The first private key, not encrypted; empty: there is none."""
     chain: bytes
-    """The key's certificate, with those that it comes from behind it; empty: there is none."""
+    """The key's certificate, followed by its chain; empty: there is none."""
     certificates: bytes
-    """All the others."""
+    """All other certificates."""
 
 
 def read_pkcs12(data: bytes, password: str) -> Pkcs12:

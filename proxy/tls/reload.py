@@ -10,7 +10,7 @@ from proxy.tls.contexts import TlsOfAll
 log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 1.0
-"""Seconds between two looks at the files."""
+"""Seconds between two checks of the files."""
 
 
 async def follow(certificates: TlsOfAll) -> None:

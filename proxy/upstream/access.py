@@ -12,33 +12,33 @@ from proxy.upstream.token_source import EndpointTokens, FileTokens
 
 
 class TlsOfNow(Protocol):
-    """What TLS is spoken with, which may be replaced."""
+    """Source of the current TLS context, which may be replaced."""
 
     @property
     def context(self) -> ssl.SSLContext:
-        """Of connections to come."""
+        """The context of future connections."""
         ...
 
     @property
     def expires_at(self) -> float | None:
-        """When the certificate that is shown ends, Unix time; None: none is shown."""
+        """End of our own certificate in Unix time; None: there is none."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """The way to every broker."""
+    """Settings of the connections to every broker."""
 
     timeout_s: float
-    """For the setup of a connection, and for a question of our own up to its answer."""
+    """Seconds for the setup of a connection, and for a request of our own up to its response."""
     tls: TlsOfNow | None = None
-    """None: without."""
+    """The source of the TLS context; None: connections are without TLS."""
     identity: UpstreamIdentity | None = None
-    """Who we log in as; None: we do not."""
+    """The identity of the login to brokers; None: there is no login."""
 
     @property
     def context(self) -> ssl.SSLContext | None:
-        """What TLS is spoken with now."""
+        """The current TLS context; None: connections are without TLS."""
         return None if self.tls is None else self.tls.context
 
     def collect(self, snapshot: Snapshot) -> None:

@@ -38,7 +38,7 @@ async def ask_api_versions(
 
 @cache
 def _software_version() -> str:
-    """Return the version to be told to brokers, in the letters they accept (KIP-511)."""
+    """Return the version that brokers are sent, in the characters they accept (KIP-511)."""
     try:
         return re.sub("[^a-zA-Z0-9.]", "-", version("kafka-reauth-proxy"))
     except PackageNotFoundError:  # a tree that is not installed

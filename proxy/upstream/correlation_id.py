@@ -7,4 +7,4 @@ import secrets
 from typing import Final
 
 OWN_CORRELATION_ID: Final = secrets.randbelow(2**31)
-"""The correlation id of the questions that the proxy itself asks of brokers."""
+"""The correlation id of the proxy's own requests to brokers."""

@@ -15,11 +15,11 @@ from sasl.scram_client import SaltedPasswords
 LOOK_EVERY: Final = 1.0
 """Seconds for which a password that was read is used: thousands of clients may come at once."""
 READ_TIMEOUT: Final = 10.0
-"""Seconds: a file may be on a disk that hangs."""
+"""Limit of a read in seconds: a file may be on a disk that hangs."""
 
 
 class UpstreamIdentity(Protocol):
-    """What the proxy logs in with."""
+    """Identity that the proxy logs in with."""
 
     async def exchange(self) -> ClientExchange:
         """Begin a login, with the credentials of now. Raises LoginError."""
@@ -35,7 +35,7 @@ class UpstreamIdentity(Protocol):
 
 
 class PasswordIdentity:
-    """A user with a password, by PLAIN or SCRAM."""
+    """User with a password, by PLAIN or SCRAM."""
 
     def __init__(self, mechanism: str, username: str, password: Secret) -> None:
         self._mechanism = mechanism
@@ -84,7 +84,7 @@ class PasswordIdentity:
 
 
 class TokenIdentity:
-    """Whom a token names, by OAUTHBEARER."""
+    """Subject of a token, by OAUTHBEARER."""
 
     def __init__(self, tokens: FileTokens | EndpointTokens) -> None:
         self._tokens = tokens

@@ -33,7 +33,7 @@ from sasl.login import LoginError
 from sasl.messages import MAX_RESPONSE_BYTES
 
 LARGEST_ANSWER: Final = 67_108_864
-"""Bytes; brokers alone, without topics, are far below it."""
+"""Largest response in bytes; brokers alone, without topics, are far below it."""
 
 _WANTS_LOGIN: Final = (
     "closed the connection after it had told its API versions: if its listener wants a login, set"
@@ -110,7 +110,7 @@ async def _open(
 
 
 def is_question_of_ours(frame: bytes) -> bool:
-    """Whether a request is one of those above, of whichever of our workers."""
+    """Return whether a request is one of those above, of any of our workers."""
     return frame[4:12] in {
         INT16.pack(API_VERSIONS) + INT16.pack(version) + INT32.pack(OWN_CORRELATION_ID)
         for version in range(api_versions.HIGHEST_VERSION + 1)
@@ -118,13 +118,13 @@ def is_question_of_ours(frame: bytes) -> bool:
 
 
 class ServiceConnection:
-    """One request at a time."""
+    """Connection to a broker for the proxy's own requests, one at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self.offered: UpstreamVersions
-        """What the broker says that it can, since `ask_api_versions`."""
+        """The versions that the broker offers, as of `ask_api_versions`."""
 
     async def introduce(self) -> None:
         """Ask what it offers."""
@@ -173,7 +173,7 @@ async def _offered(connection: ServiceConnection) -> UpstreamVersions:
 
 
 async def _offered_without_login(connection: ServiceConnection) -> UpstreamVersions:
-    """Ask for more: a listener with SASL tells everybody its versions, and hangs up then."""
+    """Request ApiVersions only: a listener with SASL answers that, and then disconnects."""
     if (api_version := _metadata_version(connection.offered)) is not None:
         await connection.request(METADATA, api_version, metadata.write_request(api_version))
     return connection.offered

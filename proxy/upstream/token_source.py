@@ -28,9 +28,9 @@ from sasl.token_cache import (
 log = logging.getLogger(__name__)
 
 FETCH_TIMEOUT: Final = 10.0
-"""Seconds for one attempt; who waits for a token waits at most so long."""
+"""Limit of one attempt in seconds, and so of the wait for a token."""
 _TRANSIENT: Final = frozenset({408, 425, 429})
-"""HTTP statuses 4xx that may be others soon (RFC 9110, RFC 8470, RFC 6585); the rest is a no."""
+"""HTTP statuses 4xx that may change soon (RFC 9110, RFC 8470, RFC 6585); all others are final."""
 
 
 class TokenUnavailable(ProxyError):
@@ -39,19 +39,19 @@ class TokenUnavailable(ProxyError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-        """Why, in one line for a log; it repeats no secret."""
+        """The reason in one line for a log; it repeats no secret."""
 
 
 class FileTokens:
-    """A token that somebody else keeps fresh in a file, such as a projected one of Kubernetes."""
+    """Token that another program keeps fresh in a file, such as a projected one of Kubernetes."""
 
     def __init__(self, path: Path) -> None:
         """Read `path` anew for each login."""
         self._path = path
         self.refresh_failures = 0
-        """Readings that brought no token, since the start: a counter for metrics."""
+        """Number of reads without a token since the start: a counter for metrics."""
         self.expires_at: float | None = None
-        """When the token last read expires by its own `exp`, Unix time; None: it does not say."""
+        """The time when the last token expires by its own `exp`, Unix time; None: it is unknown."""
 
     async def current(self) -> str:
         """Return what the file holds now. Raises TokenUnavailable."""
@@ -105,7 +105,7 @@ class EndpointTokens:
         self._url = url
         parts = urlsplit(url)
         self._name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-        """For people: without what may be secret."""
+        """The endpoint's name in messages, without what may be secret."""
         self._client_id = client_id
         self._client_secret = client_secret
         self._form = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
@@ -125,7 +125,7 @@ class EndpointTokens:
         """Return the token held, or wait for the one that is being fetched.
 
         Raises TokenUnavailable; at once, if a fetch failed and the next one is not due, so that
-        however many clients connect, the endpoint is asked no more often than by `run`.
+        however many clients connect, the endpoint gets no more requests than by `run`.
         """
         loop = asyncio.get_running_loop()
         if (token := self._cache.token(loop.time())) is not None:
@@ -138,7 +138,7 @@ class EndpointTokens:
 
     @property
     def expires_at(self) -> float | None:
-        """When the last token expires or did, Unix time; None: there is none, or it is unknown."""
+        """Expiry of the last token in Unix time; None: there is none, or it is unknown."""
         return self._cache.expires_at
 
     @property

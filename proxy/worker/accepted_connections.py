@@ -14,13 +14,13 @@ from proxy.worker.acceptor_link import OFFER, OWN, RESET, WITHDRAW, Entrance, Li
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 16
-"""Connections that are taken in one turn of the event loop."""
+"""Number of connections that are received in one callback of the event loop."""
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 
 class Listener(Protocol):
-    """What is needed of a listener: a `proxy.worker.listener.Listener` is one."""
+    """Interface to a listener: a `proxy.worker.listener.Listener` is one."""
 
     ended: Callable[[], None]
 
@@ -30,12 +30,12 @@ class Listener(Protocol):
         ...
 
     def warn(self, cause: str, text: str) -> None:
-        """Log what strangers can cause."""
+        """Log an event that unauthenticated clients can cause."""
         ...
 
 
 class AcceptedConnections:
-    """What one worker is sent by the acceptor."""
+    """Receiver of the connections that the acceptor sends to one worker."""
 
     def __init__(self, link: Link, listeners: Sequence[Listener], acceptor: Heartbeat) -> None:
         """`listeners` in the order of the configuration; `acceptor`: the acceptor's heartbeat."""
@@ -46,18 +46,19 @@ class AcceptedConnections:
         self._acceptor_life = acceptor.life
         self._factories: dict[Entrance, ProtocolFactory] = {}
         self._sockets: dict[Entrance, socket.socket] = {}
-        """Of the entrances to brokers: the acceptor has copies, and may die."""
-        self._untold: deque[tuple[bytes, Entrance, socket.socket | None]] = deque()
+        """The listening sockets of entrances to brokers, kept because the acceptor, which has
+        copies, may die."""
+        self._outbox: deque[tuple[bytes, Entrance, socket.socket | None]] = deque()
         self._last = link.sent.tolist()
-        """By listener, the number of the connection that was taken last."""
+        """The number of the last connection that was received, by listener."""
         self._opening = [0] * len(listeners)
-        """By listener, connections whose protocol has not been told of them yet."""
+        """The number of connections whose protocol is not connected yet, by listener."""
         self._tasks: set[asyncio.Task[Any]] = set()
         for number, listener in enumerate(listeners):
             listener.ended = partial(self._count, number)
             self._count(number)
-        self._tell(RESET, Entrance(0, OWN))
-        self._look()
+        self._send(RESET, Entrance(0, OWN))
+        self._check()
 
     def begin(self) -> None:
         """Take what was sent, to a predecessor that died perhaps, now that all is served."""
@@ -70,7 +71,7 @@ class AcceptedConnections:
         listening: socket.socket | None,
         factory: ProtocolFactory,
     ) -> "Served":
-        """Meet the connections of an entrance with what `factory` makes, until that is closed.
+        """Serve the connections of an entrance with what `factory` makes, until that is closed.
 
         `listening` is its socket, unless the acceptor has it: that of a listener's own address.
         """
@@ -78,43 +79,43 @@ class AcceptedConnections:
         self._factories[entrance] = factory
         if listening is not None:
             self._sockets[entrance] = listening
-        self._tell(OFFER, entrance, listening)
+        self._send(OFFER, entrance, listening)
         return Served(partial(self._close, entrance))
 
     def _close(self, entrance: Entrance) -> None:
         self._factories.pop(entrance, None)
         if (listening := self._sockets.pop(entrance, None)) is not None:
             listening.close()
-        self._tell(WITHDRAW, entrance)
+        self._send(WITHDRAW, entrance)
 
     # To the acceptor
 
-    def _tell(
+    def _send(
         self, kind: bytes, entrance: Entrance, listening: socket.socket | None = None
     ) -> None:
-        self._untold.append((kind, entrance, listening))
-        self._tell_on()
+        self._outbox.append((kind, entrance, listening))
+        self._send_outbox()
 
-    def _tell_on(self) -> None:
-        while self._untold:
-            kind, entrance, listening = self._untold[0]
+    def _send_outbox(self) -> None:
+        while self._outbox:
+            kind, entrance, listening = self._outbox[0]
             is_closed = listening is not None and listening.fileno() < 0
             if not is_closed and not self._link.tell(kind, entrance, listening):
-                return  # `_look` goes on
-            self._untold.popleft()
+                return  # `_check` goes on
+            self._outbox.popleft()
 
-    def _look(self) -> None:
-        """Offer everything to an acceptor that was started anew, and tell what was not told yet."""
+    def _check(self) -> None:
+        """Offer everything to an acceptor that was started again, and send messages that wait."""
         if self._acceptor.life != self._acceptor_life:
             self._acceptor_life = self._acceptor.life
-            self._untold.clear()
-            self._untold.append((RESET, Entrance(0, OWN), None))
+            self._outbox.clear()
+            self._outbox.append((RESET, Entrance(0, OWN), None))
             for entrance in self._factories:
-                self._untold.append((OFFER, entrance, self._sockets.get(entrance)))
-        self._tell_on()
+                self._outbox.append((OFFER, entrance, self._sockets.get(entrance)))
+        self._send_outbox()
         for number in range(len(self._listeners)):
             self._count(number)
-        self._loop.call_later(BEAT_EVERY, self._look)
+        self._loop.call_later(BEAT_EVERY, self._check)
 
     # From the acceptor
 

@@ -9,7 +9,7 @@ the fork, which outlives both:
                          WITHDRAW    they cannot any more
     acceptor → worker    a connection of an entrance, by SCM_RIGHTS, with its number
 
-Laws:
+Rules:
 
 - Connections are numbered by worker and listener, and each cell is written by one process. A worker
   has as many as were sent less as many as have ended; as it derives the latter from the last number
@@ -25,7 +25,7 @@ import sys
 from typing import Final, NamedTuple
 
 OWN: Final = -1
-"""In place of a broker's id: the listener's own address."""
+"""Value of `Entrance.broker` for the listener's own address."""
 
 RESET: Final = b"R"
 OFFER: Final = b"O"
@@ -36,23 +36,23 @@ _SENT: Final = struct.Struct("=Hiq")
 _FD: Final = struct.Struct("=i")
 _FD_SPACE: Final = socket.CMSG_LEN(_FD.size)
 _QUEUE_BYTES: Final = 32_768
-"""What the kernel keeps of sockets that are sent and not taken: some dozens. The others wait in its
-backlogs, from where any worker can have them."""
+"""Size in bytes of the kernel's queue of sockets that are sent and not received: some dozens. The
+others wait in its backlogs, where any worker can accept them."""
 _NOT_NOW: Final = frozenset({errno.EAGAIN, errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM})
-"""The pair is full, or the kernel has no room: unix(7), send(2)."""
+"""Errors of a full pair, or of a kernel without memory: unix(7), send(2)."""
 
 
 class Entrance(NamedTuple):
-    """An address that clients connect to."""
+    """Address that clients connect to."""
 
     listener: int
-    """Its place in the configuration."""
+    """The listener's index in the configuration."""
     broker: int
     """The id of the broker behind it, or `OWN`."""
 
 
 class Link:
-    """One worker's pair, and its counts; made by the parent, before it forks."""
+    """Pair of one worker, and its counts; made by the parent, before it forks."""
 
     def __init__(self, listeners: int) -> None:
         self.acceptor_end, self.worker_end = socket.socketpair(
@@ -63,9 +63,9 @@ class Link:
         self.acceptor_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _QUEUE_BYTES)
         words = memoryview(mmap.mmap(-1, 16 * listeners)).cast("q")
         self.sent = words[:listeners]
-        """By listener, the number of the last connection that was sent; the acceptor writes it."""
+        """The number of the last connection that was sent, by listener; the acceptor writes it."""
         self.ended = words[listeners:]
-        """By listener, how many of them have ended; the worker writes it."""
+        """The number of connections that have ended, by listener; the worker writes it."""
 
     # The acceptor's end
 
@@ -92,7 +92,7 @@ class Link:
         return self.take_back() if connection is None else (entrance, connection)
 
     def offers(self) -> tuple[bytes, Entrance, socket.socket | None] | None:
-        """Return what the worker tells next; None: nothing more."""
+        """Return the worker's next message; None: there is none."""
         received = _receive(self.acceptor_end)
         if received is None:
             return None
@@ -102,7 +102,7 @@ class Link:
     # The worker's end
 
     def tell(self, kind: bytes, entrance: Entrance, listening: socket.socket | None = None) -> bool:
-        """Tell the acceptor something; False: it has not read enough of what it was told."""
+        """Send the acceptor a message; False: the pair is full."""
         return _send(self.worker_end, _OFFERED.pack(kind, *entrance), listening)
 
     def take(self) -> tuple[Entrance, int, socket.socket | None] | None:

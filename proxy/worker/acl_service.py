@@ -27,19 +27,19 @@ from proxy.store.acl_cache import CachedAcls
 log = logging.getLogger("proxy.denials")
 
 MAX_NAME_LOGGED: Final = 128
-"""Characters: clients choose the names of what they are denied."""
+"""Length in characters to which names in the log are cut: clients choose them."""
 
 
 class DenialObserver(Protocol):
-    """Who writes session events of denials."""
+    """Recorder of denials as session events."""
 
     def denied(self, connection: Connection, notice: DenialNotice, now: float) -> None:
-        """A connection was denied something, or would have been."""
+        """Record that a connection was denied something, or would have been."""
         ...
 
 
 class AclService:
-    """Who may do what, for all connections of one worker. Used by its event loop."""
+    """Authorization service for all connections of one worker. Used by its event loop."""
 
     def __init__(
         self,
@@ -89,12 +89,12 @@ class AclService:
         self._acls.refresh_if_changed()
 
     def take_over(self) -> bool:
-        """Judge by what was read; True: it is something else, and connections must be told."""
+        """Put the ACLs that were read into effect; True: connections must be informed."""
         before, self._authorizer.index = self._authorizer.index, self._acls.index
         return before is not self._authorizer.index
 
     def acls(self) -> Acls:
-        """What the ACL APIs are about; to be used beside the event loop."""
+        """ACLs as the ACL APIs need them; to be used beside the event loop."""
         return Acls(store=self._store, current=self._current)
 
     def _current(self) -> AclIndex:
@@ -102,33 +102,33 @@ class AclService:
         return self._acls.index
 
     def is_super_user(self, principal: str) -> bool:
-        """Whether a principal may do everything, whatever ACLs say."""
+        """Return whether a principal may do everything, whatever ACLs say."""
         return principal in self._super_users
 
     def replace_super_users(self, super_users: Iterable[str]) -> None:
-        """Take other super users; connections must be told."""
+        """Replace the super users; connections must be informed."""
         self._super_users = frozenset(super_users)
 
-    # What is told
+    # Reports
 
     def _report(self, denial: Denial) -> None:
         now = monotonic()
         if (notice := self._denials.note(denial, now)) is not None:
-            self._tell(notice, now)
+            self._log(notice, now)
 
     def sweep(self) -> None:
-        """Tell what was denied since; called about once a second."""
+        """Report what was denied since; called about once a second."""
         now = monotonic()
         for notice in self._denials.sweep(now):
-            self._tell(notice, now)
+            self._log(notice, now)
 
     def close(self) -> None:
-        """Tell what was not told yet."""
+        """Report the remaining denials."""
         now = monotonic()
         for notice in self._denials.rest(now):
-            self._tell(notice, now)
+            self._log(notice, now)
 
-    def _tell(self, notice: DenialNotice, now: float) -> None:
+    def _log(self, notice: DenialNotice, now: float) -> None:
         log.info("%s", sentence(notice))
         connection = cast(Connection, notice.denial.asking)
         if not notice.others and not connection.closed:

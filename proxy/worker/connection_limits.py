@@ -1,14 +1,14 @@
 """Connection limits, over all workers together: in total, and by address.
 
 `max.connections` holds for a listener, `max.connections.per.ip` for all of them together, as in
-Kafka, and both for the proxy, not for a worker. Laws:
+Kafka, and both for the proxy, not for a worker. Rules:
 
 - Each word of the shared memory has one writer, a worker, and everybody reads all. No locks: a
   connection is counted first, and judged then; of two that come at once for the last place in two
   workers, both may be turned away, but never are both let in.
 - When a listener is full, the connection that has gone unauthenticated for longest, in whichever
-  worker, makes room for the one that comes; who is authenticated never does. A worker that is asked
-  to make room does so within a turn of its loop; the place counts as free already.
+  worker, makes room for the one that comes; an authenticated one never does. A worker that is
+  requested to close one does so within an iteration of its loop; the place counts as free already.
 - Addresses are counted in a count-min sketch (Cormode and Muthukrishnan, 2005): `_HASHES` counters
   each, found by a keyed hash, of which the smallest is believed. So the memory is the same whatever
   the number of addresses, none is ever counted too low, and nobody can choose addresses that share
@@ -35,17 +35,18 @@ _HASHES: Final = 4
 _HASH_BYTES: Final = 4
 _CELLS_PER_CONNECTION: Final = 4
 _MAX_CELLS: Final = 1 << 20
-"""For each hash: 16 MiB in each worker, of which the kernel provides what is used."""
+"""Largest number of cells of each hash: 16 MiB in each worker, of which the kernel provides what is
+used."""
 
 _OPEN, _UNAUTHENTICATED, _SINCE, _EVICTED, _BEGUN, _ASKED = range(6)
-"""The words of a worker for each listener: connections that are open; of these the unauthenticated,
-and since when the first of them (ms, 0: there is none); how many it was asked to close for other
-workers, and has; whether it has begun before; and from `_ASKED` on, how many it has asked each
-worker to close."""
+"""Indexes of a worker's words for each listener: connections that are open; of these the
+unauthenticated, and since when the first of them (ms, 0: there is none); how many it was requested
+to close for other workers, and has; whether it has begun before; and from `_ASKED` on, how many it
+has requested each worker to close."""
 
 
 class Shared:
-    """The memory in which workers count. Made by their parent, before it forks."""
+    """Memory in which workers count. Made by their parent, before it forks."""
 
     def __init__(self, workers: int, max_connections: list[int]) -> None:
         """`max_connections`: of each listener."""
@@ -57,14 +58,14 @@ class Shared:
         ).cast("Q")
         wanted = min(sum(max_connections) * _CELLS_PER_CONNECTION, _MAX_CELLS)
         self.cells = 1 << (wanted - 1).bit_length()
-        """For each hash; a power of two."""
+        """The number of cells of each hash, a power of two."""
         self.addresses = memoryview(
             mmap.mmap(-1, workers * _HASHES * self.cells * _HASH_BYTES)
         ).cast("I")
         self.key = secrets.token_bytes(16)
         self.wakes: list[int] = []
         """An eventfd for each worker, which is readable when `OpenConnections.asked_for` is to be
-        called; none where nobody waits for that."""
+        called; empty where nobody waits for that."""
 
     @classmethod
     def of_processes(cls, workers: int, max_connections: list[int]) -> Self:
@@ -95,7 +96,7 @@ class Shared:
         self._words[self._at(worker, listener) + word] = value
 
     def asked(self, worker: int, listener: int) -> int:
-        """Return how many connections a worker was ever asked to close."""
+        """Return how many connections a worker was ever requested to close."""
         return sum(self.read(other, listener, _ASKED + worker) for other in range(self.workers))
 
     def outstanding(self, worker: int, listener: int) -> int:
@@ -107,7 +108,7 @@ class Shared:
 
 
 class ConnectionLimits:
-    """What one worker counts, for all of its listeners."""
+    """Counts of one worker, for all of its listeners."""
 
     def __init__(self, shared: Shared, worker: int) -> None:
         self.shared = shared
@@ -157,7 +158,7 @@ class ConnectionLimits:
 
 
 class Evictable(Protocol):
-    """A connection that is open; equal to itself alone."""
+    """Open connection; equal to itself alone."""
 
     def evict(self) -> None:
         """Close it now: another takes its place."""
@@ -169,39 +170,40 @@ C = TypeVar("C", bound=Evictable)
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[C]):
-    """What becomes of a connection that comes."""
+    """Decision on a new connection."""
 
     refused: CloseReason | None = None
-    """None: it is let in."""
+    """The reason of a refusal; None: it is accepted."""
     evicts: C | None = None
-    """Is to be closed for it; None: nobody, or another worker's."""
+    """The connection to be closed in its favour; None: there is none, or it is another worker's."""
 
 
 class OpenConnections(Generic[C]):
-    """Those of one listener of one worker."""
+    """Open connections of one listener of one worker."""
 
     def __init__(self, limits: ConnectionLimits, listener: int) -> None:
         self._limits = limits
         self._shared = limits.shared
         self._listener = listener
         self.most = limits.shared.max_connections[listener]
-        """`max.connections`, of all workers together."""
+        """The listener's `max.connections`, of all workers together."""
         self._addresses: dict[C, str] = {}
         self._unauthenticated: OrderedDict[C, int] = OrderedDict()
-        """Since when (ms), the longest first."""
+        """The time in milliseconds since when each connection is unauthenticated, the longest
+        first."""
 
     @property
     def workers(self) -> int:
-        """How many share the limit."""
+        """Number of workers that share the limit."""
         return self._shared.workers
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no place left, in any worker."""
+        """Return whether the limit is reached, in all workers together."""
         return self._exceeds(self.most - 1)
 
     def open(self, connection: C, address: str, now: float) -> Decision[C]:
-        """A client connected; the caller closes who is evicted."""
+        """Count a client that connected; the caller closes the connection that is evicted."""
         address = canonical(address)
         if not self._limits.add(address):
             return Decision(refused=CloseReason.TOO_MANY_FROM_ADDRESS)
@@ -211,12 +213,12 @@ class OpenConnections(Generic[C]):
         return self._make_room(connection) if self._exceeds(self.most) else Decision()
 
     def authenticated(self, connection: C) -> None:
-        """It is closed for no other any more."""
+        """Record an authentication: the connection is evicted for no other any more."""
         if self._unauthenticated.pop(connection, None) is not None:
             self._publish()
 
     def closed(self, connection: C) -> None:
-        """It is over; once is enough, and not too late after it was evicted."""
+        """Record the end of a connection; also after it was evicted, and more than once."""
         address = self._addresses.pop(connection, None)
         if address is not None:
             self._unauthenticated.pop(connection, None)
@@ -262,7 +264,7 @@ class OpenConnections(Generic[C]):
         return min(found)[2] if found else None
 
     def _exceeds(self, most: int) -> bool:
-        """Whether more are open; those that workers were asked to close are not."""
+        """Return whether more are open than allowed, without those that are requested to close."""
         shared, listener = self._shared, self._listener
         opened = [shared.read(worker, listener, _OPEN) for worker in range(shared.workers)]
         if sum(opened) <= most:

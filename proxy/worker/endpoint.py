@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class Endpoint:
-    """Meets clients, and does for their connections what needs a socket, a thread or the store."""
+    """Endpoint of a broker: accepts clients, and gives connections socket, thread and store."""
 
     def __init__(self, listener: Listener, broker: Callable[[], DiscoveredBroker | None]) -> None:
         """Bring clients to the broker that `broker()` names when they connect."""
@@ -52,7 +52,7 @@ class Endpoint:
         )
 
     def _meet(self, client: ClientSide, what: Met) -> None:
-        """A client's TLS handshake is done; or it does not speak TLS, or not as it has to."""
+        """Handle the end of a client's TLS handshake, or what came instead of it."""
         if isinstance(what, ssl.SSLObject):
             if not self._listener.sasl:
                 client.tell(lambda connection, now: self._identify(connection, what, now))
@@ -65,7 +65,7 @@ class Endpoint:
         client.handshake_failed()
 
     def _identify(self, connection: Connection, client: ssl.SSLObject, now: float) -> None:
-        """Without SASL, a client's certificate says who it is."""
+        """Authenticate a client without SASL by its certificate."""
         try:
             principal = certified_principal(client, self._listener.mapping)
         except NamelessError as error:
@@ -76,13 +76,13 @@ class Endpoint:
             connection.dialogue.admit(principal, now)
 
     def met_tls(self, client: ClientSide) -> None:
-        """A client began with TLS where none is spoken."""
+        """Warn of a client that began with TLS where there is none."""
         self._listener.warn(
             "TLS", f"{client.peer_host} speaks TLS; here is {self._listener.protocol}"
         )
 
     def opened(self, client: ClientSide) -> Connection | NotServed | None:
-        """A client connected; None refuses it."""
+        """Accept a client; None refuses it."""
         listener = self._listener
         broker = self._broker()
         if broker is None:
@@ -113,7 +113,7 @@ class Endpoint:
         return connection
 
     def _keep_waiting(self, client: ClientSide, delay: float) -> NotServed | None:
-        """Close a connection too many after `delay`, or at once where it would take room."""
+        """Close a refused connection after `delay`, or at once where too many wait."""
         listener = self._listener
         listener.observer.refused(CloseReason.CONNECTION_RATE)
         no_room = (
@@ -132,11 +132,11 @@ class Endpoint:
         client.close()
 
     def authenticated(self, client: ClientSide) -> None:
-        """A client has logged in, or needs no login."""
+        """Count a client that has logged in, or needs no login."""
         self._listener.open_connections.authenticated(client)
 
     def closed(self, client: ClientSide) -> None:
-        """A client's connection is over."""
+        """Forget a client whose connection has ended."""
         self._listener.clients.discard(client)
         self._listener.open_connections.closed(client)
         self._listener.ended()

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class Endpoints:
-    """The way from every listener's addresses to the brokers."""
+    """Endpoints of all listeners' addresses."""
 
     def __init__(
         self,
@@ -96,8 +96,8 @@ class Endpoints:
         if self._accepted is not None:
             self._accepted.begin()
 
-    def _vestibule(self, listener: Listener) -> RedirectedClient:
-        """Meet a redirected client."""
+    def _redirected_client(self, listener: Listener) -> RedirectedClient:
+        """Return the protocol of a redirected client."""
 
         def admit(destination: Address, local: Address) -> "asyncio.Task[asyncio.BaseProtocol]":
             judge(destination, local, self._allowed, self._own_ports)
@@ -126,9 +126,9 @@ class Endpoints:
             )
 
     def _entrance(self, listener: Listener) -> Callable[[], asyncio.BaseProtocol]:
-        """What meets a client of the listener's own address."""
+        """Return the protocol of a client of the listener's own address."""
         if listener.settings.routing is config.Routing.TRANSPARENT:
-            return lambda: self._vestibule(listener)
+            return lambda: self._redirected_client(listener)
         return Endpoint(listener, self._any_broker(listener)).client
 
     def _any_broker(self, listener: Listener) -> Callable[[], DiscoveredBroker | None]:
@@ -140,13 +140,13 @@ class Endpoints:
         return lambda: broker
 
     def _offer(self, broker: DiscoveredBroker) -> None:
-        """A broker offers other versions than before."""
+        """Apply the changed versions of a broker."""
         assert broker.versions is not None
         for listener in self._listeners:
             listener.view(broker).offer(broker.versions)
 
     def _joined(self, broker: DiscoveredBroker) -> None:
-        """Open the broker's port before a client can be told of it."""
+        """Open the broker's port before a client can learn of it."""
         assert broker.broker_id is not None
         for listener in self._listeners:
             if listener.gateway is not None:
@@ -178,8 +178,8 @@ class Endpoints:
             return
         if gateway.unopened.pop(broker_id, None) is not None:
             log.info("listener %s: broker %d is shown now", listener.name, broker_id)
-        door = Endpoint(listener, lambda: broker)
-        self._spawn(self._serve(listener, broker_id, sock, door.client))
+        endpoint = Endpoint(listener, lambda: broker)
+        self._spawn(self._serve(listener, broker_id, sock, endpoint.client))
 
     async def _serve(
         self,
@@ -209,7 +209,7 @@ class Endpoints:
                 server.close()
 
     def any_target(self) -> tuple[DiscoveredBroker, bool] | None:
-        """A broker to ask about the cluster, and whether it is the only one behind the proxy.
+        """Return a broker to query about the cluster, and whether it is the only one.
 
         None: none is ready.
         """
@@ -223,7 +223,7 @@ class Endpoints:
         return None if ready is None else (ready, False)
 
     def suspect(self, broker: DiscoveredBroker) -> None:
-        """A broker could not be reached: look soon where it is and what it is."""
+        """Query a broker soon that could not be reached: it may have moved or changed."""
         for discovery in self._discoveries():
             if discovery.knows(broker):
                 discovery.wake(broker)

@@ -26,7 +26,7 @@ _LONGEST: Final = 2**31
 class SharedConfiguration:
     """Memory that the parent shares with its workers; to be made before they are started.
 
-    Whoever takes what is being put gets nothing of it, and is told by another signal.
+    Whoever reads during a write gets nothing, and another signal follows.
     """
 
     def __init__(self) -> None:
@@ -47,30 +47,30 @@ class SharedConfiguration:
 
 @dataclass(slots=True)
 class WorkerInputs:
-    """What one worker process is given by its parent."""
+    """Inputs of one worker process, from its parent."""
 
     number: int
     connections: SharedConnections
-    """Where all workers count connections."""
+    """The counts of connections that all workers share."""
     listening: dict[str, socket.socket] = field(default_factory=dict)
-    """By listener name: the socket of its address; empty: the acceptor has them."""
+    """The socket of each listener's address, by listener name; empty: the acceptor has them."""
     link: Link | None = None
-    """What it shares with the acceptor; None: it is the only worker, and accepts by itself."""
+    """The link to the acceptor; None: it is the only worker, and accepts by itself."""
     acceptor: Heartbeat = field(default_factory=Heartbeat)
-    """The acceptor's, the same for all workers."""
+    """The acceptor's heartbeat, the same for all workers."""
     broker_ports: Mapping[str, BrokerPorts] = field(default_factory=dict)
-    """By listener name; the same for all workers."""
+    """The ports of brokers by listener name; the same for all workers."""
     tls: TlsOfAll = field(default_factory=lambda: TlsOfAll(listeners={}))
     shared_configuration: SharedConfiguration = field(default_factory=SharedConfiguration)
-    """Where it finds the configuration at SIGHUP."""
+    """The configuration as of the last SIGHUP."""
     begun: Begun | None = None
     """The store that the proxy began with; None: it has not begun yet."""
     usage: UsageTable | None = None
-    """Where all workers count what is used of quotas; None: quotas are off."""
+    """The usage of quotas that all workers share; None: quotas are off."""
     control: socket.socket = field(init=False)
-    """The worker's end of the line to the HTTP process."""
+    """The worker's end of the pair with the HTTP process."""
     scrape: socket.socket = field(init=False)
-    """The HTTP process's end of that line."""
+    """The HTTP process's end of that pair."""
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
     def __post_init__(self) -> None:

@@ -13,11 +13,11 @@ from sasl.log_text import fit_for_log
 log = logging.getLogger(__name__)
 
 FETCH_TIMEOUT: Final = 10.0
-"""Seconds for one attempt; clients that wait for an unknown key wait at most so long."""
+"""Limit of one attempt in seconds, and so of a client's wait for an unknown key."""
 
 
 class KeyService:
-    """Keeps a `KeyCache` fresh: on schedule, and when a token names a key that is not known."""
+    """Service that keeps a `KeyCache` fresh: on schedule, and when a token names an unknown key."""
 
     def __init__(self, cache: KeyCache, source: Path | str) -> None:
         """Read `source`, a file or an http(s) URL, into `cache`.
@@ -31,10 +31,11 @@ class KeyService:
         self._name = without_secrets if isinstance(source, str) else str(source)
         """The source as the log names it."""
         self._secrets = tuple(filter(None, (parts.password, parts.query)))
-        """What may be secret in the URL, and stand in an error, which `/readyz` tells, too."""
+        """Parts of the URL that may be secret, and may occur in an error, which `/readyz` shows,
+        too."""
         self._fetch: asyncio.Task[None] | None = None
         self._are_too_old = False
-        """Whether the log says that the keys are too old."""
+        """True if the log says that the keys are too old."""
 
     async def run(self) -> None:
         """Refresh for ever, on schedule."""
@@ -61,8 +62,8 @@ class KeyService:
         except _Refused as error:
             self.cache.failed(str(error), loop.time())
         except Exception as error:  # whatever the network does, the old keys stay
-            told = fit_for_log(str(error), self._secrets)
-            self.cache.failed(f"{type(error).__name__}: {told}", loop.time())
+            text = fit_for_log(str(error), self._secrets)
+            self.cache.failed(f"{type(error).__name__}: {text}", loop.time())
         self._log_changes(known_error, loop.time())
 
     def _log_changes(self, known_error: str | None, now: float) -> None:
@@ -98,4 +99,4 @@ class KeyService:
 
 
 class _Refused(Exception):
-    """The identity provider gave no document; the text says what it answered."""
+    """The identity provider returned no document; the text gives its response."""

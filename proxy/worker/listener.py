@@ -39,22 +39,23 @@ from sasl.states import Enforcement, Terms
 log = logging.getLogger(__name__)
 
 SHARE_OF_WAITING: Final = 10
-"""One connection in so many may be kept unserved for its address connecting too often; further ones
-are closed at once, or a storm from one address would leave no room for others."""
+"""Divisor of `max.connections` for delayed refusals: one connection in so many may be kept unserved
+because its address connects too often; further ones are closed at once, or one address would use up
+the limit."""
 
 
 class WorkerServices(Protocol):
-    """What a listener needs of its worker."""
+    """Interface of a listener to its worker."""
 
     loop: asyncio.AbstractEventLoop
     buffer: ReadBuffer
     access: Access
-    """How brokers are spoken to."""
+    """The settings of connections to brokers."""
     room: MemoryBudget
     lanes: WorkQueues
 
     def next_connection_id(self) -> str:
-        """A name for a connection, unique in the world."""
+        """Return a globally unique id for a connection."""
         ...
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -66,12 +67,12 @@ class WorkerServices(Protocol):
         ...
 
     def suspect(self, broker: DiscoveredBroker) -> None:
-        """A broker could not be reached, or does not let us in: look soon what it is."""
+        """Query a broker soon that could not be reached, or refused our login."""
         ...
 
 
 class Listener:
-    """The state that the connections of one listener share."""
+    """State that the connections of one listener share."""
 
     def __init__(
         self,
@@ -89,32 +90,33 @@ class Listener:
         self.tls = tls
         self.repeats = LogRateLimit()
         self.protocol = settings.security_protocol
-        """As the proxy was started: no reload lets anybody in who was to log in."""
+        """The security protocol as of the start: no reload may remove the login."""
         self.sasl = settings.sasl
         self._offered = settings.sasl_enabled_mechanisms
-        """As the proxy was started: a reload brings no keys for OAUTHBEARER."""
+        """The mechanisms as of the start: a reload brings no keys for OAUTHBEARER."""
         self._mechanisms: dict[str, Mechanism] = {}
-        """As the settings of now have them: connections that are open authenticate by it, too."""
+        """The mechanisms by name with the current settings: open connections use them, too."""
         self.mapping = PrincipalMapping(settings.ssl_principal_mapping_rules)
-        """From certificates to principals, where there is no SASL."""
+        """The mapping from certificates to principals, where there is no SASL."""
         self.settings = settings
         self.office = office
         self.clients: set[ClientSide] = set()
         self.draining = False
         self.open_connections = open_connections
-        """Counts them, in all workers together."""
+        """The counts of open connections, in all workers together."""
         self.max_connections = open_connections.most
         self.most_waiting = self.max_connections // open_connections.workers // SHARE_OF_WAITING
-        """How many connections may be kept unserved for their addresses connecting too often."""
+        """The number of connections that may be kept unserved because their addresses connect too
+        often."""
         self.keys = _key_service(settings)
         self.views: dict[int | tuple[str, int], BrokerView] = {}
-        """What its connections see of each broker, by broker id, or by address without one."""
+        """The view of each broker, by broker id, or by address where there is none."""
         self.waiting: set[object] = set()
-        """Connections that are kept unserved."""
+        """The connections that are kept unserved."""
         self.ended: Callable[[], None] = lambda: None
-        """Told when a connection has ended."""
+        """Callback for the end of a connection."""
         self.gateway: Gateway | None = None
-        """The addresses that clients are told; None: addresses are left as they are."""
+        """The addresses that clients are given; None: addresses are left as they are."""
         self.observer: SessionObserver
         self.rules: ConnectionRules
         self._credentials = credentials
@@ -126,15 +128,15 @@ class Listener:
 
     @property
     def name(self) -> str:
-        """As the configuration names it."""
+        """Name of the listener in the configuration."""
         return self.settings.name
 
     def enforcement(self) -> Enforcement:
-        """What holds for a principal that no override names."""
+        """Enforcement for principals without an override."""
         return self.settings.enforcement_in_effect()
 
     def terms(self, principal: str, mechanism: str) -> Terms:
-        """What a session is held to that begins, or is renewed, now."""
+        """Terms of a session that begins, or is renewed, now."""
         return self._policy.terms_for(principal, mechanism)
 
     def apply(self, settings: config.Listener) -> None:
@@ -172,7 +174,7 @@ class Listener:
         )
 
     def view(self, broker: DiscoveredBroker) -> BrokerView:
-        """What this listener's connections see of a broker."""
+        """Return the view of a broker for this listener's connections."""
         key = (broker.host, broker.port) if broker.broker_id is None else broker.broker_id
         view = self.views.get(key)
         if view is None or view.broker is not broker:
@@ -200,19 +202,19 @@ class Listener:
         return len(self.clients) + len(self.waiting)
 
     def warn(self, cause: str, text: str) -> None:
-        """Log what strangers can cause: once a minute for each cause."""
+        """Log an event that unauthenticated clients can cause: once a minute for each cause."""
         line = self.repeats.line(cause, text, monotonic())
         if line is not None:
             log.warning("listener %s: %s", self.name, line)
 
     def upstream_failed(self, broker: DiscoveredBroker, problem: str, its_words: str) -> None:
-        """A connection to a broker could not be opened, or the login on it failed.
+        """Log that a connection to a broker could not be opened, or the login on it failed.
 
         `its_words`: what the broker says of that, something else each time perhaps; empty: nothing.
         """
         cause = f"broker {broker.host}:{broker.port}: {problem}"
         self.warn(cause, f"{cause}: {its_words}" if its_words else cause)
-        if broker.refusal is None:  # else it is being asked already
+        if broker.refusal is None:  # else it is queried already
             self.office.suspect(broker)
 
     def not_ready(self) -> list[str]:

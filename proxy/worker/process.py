@@ -23,8 +23,9 @@ COLLECTOR_THRESHOLD: Final = 1_500
 """Allocations between two runs of the cycle collector. A closed connection is a cycle: with more
 between two runs, one that finds thousands of them holds up all others for tens of milliseconds."""
 SWITCH_INTERVAL: Final = 0.0002
-"""Seconds after which a thread beside the event loop, which answers about 100,000 ACLs say, lets
-the loop go on. Python's own five milliseconds would be added to every turn of the loop."""
+"""Seconds after which a thread beside the event loop, which computes a response of about 100,000
+ACLs say, lets the loop go on. Python's own five milliseconds would be added to every iteration of
+the loop."""
 LOOK_EVERY: Final = 1.0
 """Seconds between two attempts to read the store."""
 
@@ -32,10 +33,10 @@ LOOK_EVERY: Final = 1.0
 def run(
     path: Path, settings: config.Config, latest: config.Config, given: "WorkerInputs", lifeline: int
 ) -> int:
-    """Be a worker process until told to stop; return its exit status.
+    """Run a worker process until it is stopped; return its exit status.
 
-    `latest` are the settings as of the last reload, which a worker that is started anew must not
-    forget; `settings` those that the proxy was started with.
+    `latest` are the settings as of the last reload, which a restarted worker must not lose;
+    `settings` those that the proxy was started with.
     """
 
     async def main() -> int:

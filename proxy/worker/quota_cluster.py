@@ -1,6 +1,6 @@
 """Cluster metadata for quota callbacks: partition leaders, and brokers behind this proxy.
 
-Only asked for when a callback of somebody's own is configured, on short connections of the
+Requested only when a custom callback is configured, on short connections of the
 proxy's own (`service_connection`); the answer of a large cluster is read beside the event loop.
 """
 
@@ -27,10 +27,11 @@ log = logging.getLogger(__name__)
 
 DESCRIBE_CONFIGS: Final = 32
 METADATA_VERSION: Final = 9
-"""The first flexible one; later ones add topic ids, of which nothing is needed here."""
+"""Version of Metadata: the first flexible one; later ones add topic ids, which are not needed
+here."""
 DESCRIBE_CONFIGS_VERSION: Final = 4
 BROKER: Final = 4
-"""`ConfigResource.Type.BROKER`."""
+"""The value of `ConfigResource.Type.BROKER`."""
 
 
 async def look(host: str, port: int, access: Access, *, alone: bool) -> Cluster:
@@ -99,7 +100,7 @@ def _read(api_key: int, api_version: int, answer: bytes) -> Any:
 async def follow(
     quotas: QuotaService, routing: Endpoints, access: Access, upstream: config.Upstream
 ) -> None:
-    """Tell of the cluster whenever it is another than before."""
+    """Pass the cluster to the callback whenever it differs from before."""
     before: Cluster | None = None
     fault = ""
     while True:

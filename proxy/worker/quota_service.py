@@ -1,7 +1,7 @@
 """Quota service of a worker: loads quotas from the store, applies them to connections.
 
 What changed in the store is read beside the event loop; the loop takes it over, and then every
-connection is asked anew which quotas it falls under, so that a change takes effect on open
+connection looks up again which quotas apply to it, so that a change takes effect on open
 connections within about a second.
 """
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("proxy.throttles")
 
 MAX_NAME_LOGGED: Final = 128
-"""Characters: clients choose their client ids."""
+"""Length in characters to which names in the log are cut: clients choose their client ids."""
 
 
 class QuotaService:
-    """How much clients may use, for all connections of one worker. Used by its event loop."""
+    """Quota service for all connections of one worker. Used by its event loop."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class QuotaService:
         self._stored.refresh_if_changed()
 
     def take_over(self) -> bool:
-        """Apply what was read, about once a second; True: connections must be told."""
+        """Put the quotas that were read into effect; True: connections must be informed."""
         if self._applied is not self._stored.quotas:
             self._applied = self._stored.quotas
             self._quotas.apply(self._applied)
@@ -134,11 +134,11 @@ class QuotaService:
 
     @property
     def wants_cluster(self) -> bool:
-        """Whether a callback is to be told of the cluster."""
+        """True if a callback needs the cluster."""
         return self._quotas.has_callback
 
     def update_cluster_metadata(self, cluster: Cluster) -> None:
-        """Tell the callback of the cluster as it is now."""
+        """Pass the current cluster to the callback."""
         self._quotas.update_cluster_metadata(cluster)
 
     def close(self) -> None:
@@ -147,10 +147,10 @@ class QuotaService:
 
     @property
     def counts(self) -> Mapping[tuple[QuotaKey, str], Count]:
-        """What was used and what followed, by key and entry."""
+        """Return usage and throttling, by key and entry."""
         return self._quotas.counts
 
-    # What is told
+    # Reports
 
     def _report(self, throttled: Throttled) -> None:
         self._log(throttled.quota_type.value, throttled.tags, throttled.throttle_time_ms)

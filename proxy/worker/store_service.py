@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STALE: Final = 60.0
-"""Seconds after which nobody should come any more: brokers are asked every 30 s at least."""
+"""Seconds after which the mirror counts as stale: brokers are queried every 30 s at least."""
 MAX_WAIT: Final = 60.0
-"""Seconds for which a request may wait for those before it, and for its answer. Whoever asks has
+"""Seconds for which a request may wait for those before it, and for its response. Its client has
 given up long before: Kafka's `request.timeout.ms` is 30 s."""
 REFRESH_EVERY: Final = 0.8
-"""Seconds between two looks whether the store has changed: with the time that a look takes, a
+"""Seconds between two checks whether the store has changed: with the time that a check takes, a
 change applies within a second."""
 MISTAKE: Final = "what the store has could not be taken over, see the log"
 LOOK_EVERY: Final = 0.2
-"""Seconds between two looks whether anything is known yet."""
+"""Seconds between two checks whether anything is known yet."""
 
 
 def open_store_to_share(
@@ -68,7 +68,7 @@ def open_store_to_share(
 
 
 class StoreService:
-    """Used by the event loop of a worker; what waits for a disk is done beside it."""
+    """Service of the store for a worker's event loop; what waits for a disk is done beside it."""
 
     def __init__(
         self,
@@ -93,11 +93,11 @@ class StoreService:
         self._began = self._read_at = monotonic()
         self._mirror: Mirror | None = Mirror()
         self._changes = ThreadPoolExecutor(1, "changes")
-        """One change after the other, and none in the way of what is read: brokers may be slow."""
+        """The thread of changes, one after the other; it delays no read, as brokers may be slow."""
         self._questions = ThreadPoolExecutor(2, "questions")
-        """One that takes long leaves a way for others."""
+        """The threads of queries; two, so that one that takes long does not block others."""
         self._refusals = ThreadPoolExecutor(1, "refusals")
-        """Whoever has no right to an answer is in the way of none who has."""
+        """The thread of refusals, so that a principal without rights delays none that has them."""
 
     async def known(self) -> None:
         """Return when clients can be judged by what the store has."""

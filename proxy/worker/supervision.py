@@ -1,6 +1,6 @@
 """Supervisor of background tasks that run as long as the worker.
 
-A mistake in it must not be its end: deadlines would pass unseen, and revoked rights go on applying.
+An error must not end it: deadlines would pass unseen, and revoked rights go on applying.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Any, Final
 log = logging.getLogger(__name__)
 
 PAUSE: Final = 1.0
-"""Seconds after a mistake."""
+"""Seconds between a failure and the next attempt."""
 
 
 async def supervised(work: Callable[[], Coroutine[Any, Any, None]]) -> None:

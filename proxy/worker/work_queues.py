@@ -16,9 +16,9 @@ from proxy.scheduling.steps import LongTask, Steps, T
 from proxy.scheduling.time_slices import TimeSlices
 
 NEVER: Final = 2**30
-"""Of younger collections before one of all objects."""
+"""Number of younger collections before one of all objects: practically never."""
 MAX_SHORT: Final = 8
-"""Short works under way at a time, each in a thread."""
+"""Largest number of short jobs under way at a time, each in a thread."""
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def old_objects_left_alone() -> Iterator[None]:
 
 
 class WorkQueue:
-    """Does the works of one event loop, each principal's in its turn."""
+    """Queue of the long jobs of one event loop, in rotation by principal."""
 
     __slots__ = ("_during", "_turns", "_under_way", "_waiting", "_width")
 
@@ -50,9 +50,9 @@ class WorkQueue:
         *,
         width: int = 1,
     ) -> None:
-        """`during()` is entered for each work, when its turn has come.
+        """`during()` is entered for each job when it begins.
 
-        `width`: how many are under way at a time, of one principal one.
+        `width`: number of jobs under way at a time, one of a principal.
         """
         self._turns = turns
         self._during = during
@@ -83,7 +83,7 @@ class WorkQueue:
 
 
 class WorkQueues:
-    """A worker's lanes: the longest works have one of their own, and delay no other."""
+    """Queues of a worker: the longest jobs have one of their own, and delay no other."""
 
     __slots__ = ("_long", "_longest", "_short", "turns")
 
@@ -96,7 +96,7 @@ class WorkQueues:
     async def run(self, long_task: LongTask) -> object:
         """Have it done; return its result."""
         size = long_task.size
-        lane = self._short if size <= MAX_AT_ONCE else self._long
+        queue = self._short if size <= MAX_AT_ONCE else self._long
         if size >= LONG_BYTES:
-            lane = self._longest
-        return await lane.run(long_task.who, long_task.steps)
+            queue = self._longest
+        return await queue.run(long_task.who, long_task.steps)

@@ -55,17 +55,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 COMPILED: Final = not connection.__file__.endswith(".py")
-"""Whether the data path is an extension module, as mypyc makes them for the image."""
+"""True if the data path is an extension module, as mypyc makes them for the image."""
 TICK: Final = 1.0
-"""Seconds between two looks at deadlines."""
+"""Seconds between two runs of the periodic work."""
 DRAIN_LOOK: Final = 0.05
-"""Seconds between two looks whether all connections have ended."""
+"""Seconds between two checks whether all connections have ended."""
 CLIENTS_AT_ONCE: Final = 256
-"""Connections that are told of other quotas, or swept, before the event loop goes on."""
+"""Number of connections that are informed of new quotas, or swept, before the event loop goes
+on."""
 
 
 class Worker:
-    """One worker's state."""
+    """State of one worker."""
 
     def __init__(self, path: Path, settings: config.Config, given: "WorkerInputs") -> None:
         self.loop = asyncio.get_running_loop()
@@ -83,11 +84,11 @@ class Worker:
         self._users = open_users(settings.store.users_file, self._store)
         self._credentials = CachedCredentials(self._users)
         self._is_stale = given.shared_configuration.take() == b""
-        """Whether the last configuration file that it was to take was none."""
+        """True if the last configuration file that it was to load was invalid."""
         self._authorization = self._make_authorization()
         self._quotas = self._make_quotas()
         self._rights = self._authorization or NoAuthorizer(settings.authorizer.super_users)
-        self._storekeeper = StoreService(
+        self._store_service = StoreService(
             self._store,
             self._users,
             self._credentials,
@@ -194,7 +195,7 @@ class Worker:
     # Running
 
     async def run(self, lifeline: int) -> int:
-        """Serve until told to stop, then drain; return the exit status."""
+        """Serve until it is stopped, then drain; return the exit status."""
         heed_parent(self._stopping, lifeline, self._given.heartbeat, reload=self._reload)
         control = await serve_control(self._given.control, self._answer)
         self.loop.add_reader(self._given.connections.wakes[self._given.number], self._make_room)
@@ -228,10 +229,10 @@ class Worker:
 
     async def _open(self) -> None:
         """Let clients in, as soon as it is known what they may do."""
-        await self._storekeeper.known()
+        await self._store_service.known()
         await self._routing.open(self._given.listening)
         self.spawn(supervised(self._tick))
-        self.spawn(supervised(self._storekeeper.follow))
+        self.spawn(supervised(self._store_service.follow))
         self.spawn(supervised(self._follow_cluster))
         if self._given.tls.all:
             self.spawn(follow_certificates(self._given.tls))
@@ -266,7 +267,7 @@ class Worker:
             log.error("a background task failed", exc_info=task.exception())
 
     def next_connection_id(self) -> str:
-        """A name for a connection, unique in the world."""
+        """Return a globally unique id for a connection."""
         return next(self._names)
 
     async def _tick(self) -> None:
@@ -344,8 +345,8 @@ class Worker:
     # Requests that need the store
 
     async def consult(self, question: AnswerFromStore) -> tuple[bytes, int]:
-        """Answer a request about ACLs, quotas or SCRAM credentials; tell the time (ns) for it."""
-        answer, asking_ns = await self._storekeeper.consult(question)
+        """Answer a request about ACLs, quotas or SCRAM credentials; return the time (ns) for it."""
+        answer, asking_ns = await self._store_service.consult(question)
         if isinstance(answer, bytes):
             return answer, asking_ns
         steps_ns: list[int] = []
@@ -353,7 +354,7 @@ class Worker:
         return body, asking_ns + sum(steps_ns)
 
     def suspect(self, broker: DiscoveredBroker) -> None:
-        """A broker could not be reached, or does not let us in: look soon what it is."""
+        """Query a broker soon that could not be reached, or refused our login."""
         self._routing.suspect(broker)
 
     # Questions of the HTTP process
@@ -378,7 +379,7 @@ class Worker:
         if self._stopping.is_set():
             reasons.append("draining")
         # while nobody is let in brokers are not looked for
-        return reasons + (self._storekeeper.not_ready() or self._routing.not_ready())
+        return reasons + (self._store_service.not_ready() or self._routing.not_ready())
 
     def _collect(self, snapshot: Snapshot) -> None:
         """Add what is counted outside the tally."""
@@ -395,7 +396,7 @@ class Worker:
         if self._events is not None:
             self._events.report(snapshot, rate_limited=self._event_limit.dropped)
         snapshot.gauge(registry.CONFIGURATION_STALE, self._is_stale)
-        self._storekeeper.collect(snapshot)
+        self._store_service.collect(snapshot)
         if self._authorization is not None:
             self._authorization.collect(snapshot)
         if self._quotas is not None:

@@ -19,10 +19,10 @@ def test_who_makes_up_causes_fills_neither_log_nor_memory() -> None:
     repeats = LogRateLimit()
     lines = [repeats.line(f"client-{n}", "it happened", n / 1_000) for n in range(10_000)]
     assert sum(line is not None for line in lines) == MAX_CAUSES
-    assert len(repeats._told) == MAX_CAUSES
+    assert len(repeats._logged_at) == MAX_CAUSES
     told = repeats.line("another", "it happened", INTERVAL + 1.0)
     assert told == f"it happened (and {10_000 - MAX_CAUSES} of others, left out)"
-    assert len(repeats._told) <= MAX_CAUSES
+    assert len(repeats._logged_at) <= MAX_CAUSES
     assert not repeats._passed_over
 
 

@@ -1,6 +1,6 @@
 """Recent incidents in one worker, bounded in number.
 
-Laws: what repeats is one incident with a count; of each kind the latest are kept. A flood of one
+Rules: what repeats is one incident with a count; of each kind the latest are kept. A flood of one
 kind does not push out the others, and inventing names fills no memory.
 """
 
@@ -12,7 +12,7 @@ from proxy.connection.commands import CloseReason
 
 MAX_OF_A_KIND: Final = 50
 MAX_PRINCIPALS: Final = 1_000
-"""Of those with incidents, the latest."""
+"""Largest number of principals with incidents that are kept, the latest ones."""
 
 CLOSES: Final = frozenset(
     str(reason)
@@ -27,16 +27,17 @@ CLOSES: Final = frozenset(
         CloseReason.KILLED,
     )
 )
-"""Ends of a connection that no other incident tells."""
+"""Reasons for the end of a connection that no other incident covers."""
 
 
 class Incident(NamedTuple):
-    """Something that went wrong, once or often."""
+    """Incident, with the number of its occurrences."""
 
     kind: str
-    """As in events."""
+    """The kind of the event, as in the event log."""
     what: str
-    """The reason of a failure or close, what was denied, or by what an expired session was used."""
+    """The reason of a failure or close, the denied resource, or the request that used an expired
+    session."""
     listener: str
     principal: str | None
     client_id: str | None
@@ -44,12 +45,12 @@ class Incident(NamedTuple):
     mechanism: str | None
     times: int
     first_ms: int
-    """Epoch milliseconds, as `last_ms`."""
+    """The time of the first occurrence in epoch milliseconds, as `last_ms` is of the last."""
     last_ms: int
 
 
 class IncidentCounts(NamedTuple):
-    """What a principal met with since the worker started."""
+    """Counts of a principal's incidents since the worker started."""
 
     times: int
     last_ms: int
@@ -59,7 +60,7 @@ _Key = tuple[str, str | None, str | None, str]
 
 
 class Incidents:
-    """The incidents of one worker."""
+    """Incidents of one worker."""
 
     def __init__(self) -> None:
         self._by_kind: dict[str, OrderedDict[_Key, Incident]] = {}

@@ -9,7 +9,7 @@ from proxy.ops.status.snapshot import About, Group, Picture
 
 DEFAULT_LIMIT: Final = 100
 MOST: Final = 1_000
-"""Of the sessions and the principals in one document."""
+"""Largest number of sessions, and of principals, in one document."""
 
 
 def document(picture: Picture, selector: Selector, about: About, limit: int) -> dict[str, Any]:

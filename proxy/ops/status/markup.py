@@ -1,6 +1,6 @@
 """HTML builder that escapes all text.
 
-Law: a `str` is text and is escaped, cut if it is long, and made what UTF-8 can carry; only this
+Rule: a `str` is text and is escaped, cut if it is long, and made what UTF-8 can carry; only this
 module makes `Markup`, which is neither.
 """
 
@@ -9,7 +9,7 @@ from html import escape
 from typing import Final
 
 MAX_CHARACTERS: Final = 64
-"""Of a name on the page."""
+"""Largest length of a name on the page, in characters."""
 _VOID: Final = frozenset({"input", "meta", "link"})
 
 

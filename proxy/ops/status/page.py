@@ -24,16 +24,16 @@ from proxy.ops.status.text import moment, number, plural, size
 
 MAX_INCIDENTS: Final = 15
 MAX_SESSIONS: Final = 100
-"""Listed one by one, when some are chosen."""
+"""Largest number of sessions that are listed one by one, when some are selected."""
 MAX_BYTES: Final = {
     "listeners": 15_000,
     "incidents": 25_000,
     "principals": 90_000,
     "sessions": 50_000,
 }
-"""Of the rows of each table: the page stays below 200,000."""
+"""Largest size of each table's rows in bytes: the page stays below 200,000."""
 REFRESH_SECONDS: Final = 10
-"""Without scripts; with them, see page.js."""
+"""Seconds between two loads of the page without scripts; with them, see page.js."""
 
 _STYLE: Final = Path(__file__).with_name("page.css").read_text()
 _SCRIPT: Final = Path(__file__).with_name("page.js").read_text()
@@ -55,7 +55,8 @@ POLICY: Final = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-"""Content-Security-Policy: nothing but what stands above runs, whatever a client is called."""
+"""Content-Security-Policy: only the page's own style and script apply, whatever a client's name
+contains."""
 
 
 def render(picture: Picture, selector: Selector, about: About) -> str:
@@ -112,8 +113,8 @@ def _header(picture: Picture, about: About) -> Markup:
         tag("span", moment(picture.taken_ms), class_="dim"),
         tag("span", "no answer: this is old", id="stale", class_=_badge("bad")),
     )
-    told = (tag("li", reason) for reason in reasons)
-    return joined((header, tag("ul", *told, class_="reasons"))) if reasons else header
+    items = (tag("li", reason) for reason in reasons)
+    return joined((header, tag("ul", *items, class_="reasons"))) if reasons else header
 
 
 def _tiles(picture: Picture, crowds: Sequence[Crowd]) -> Markup:
@@ -196,7 +197,7 @@ def _section(*content: Markup) -> Markup:
 def _table(
     what: str, headings: Sequence[str], rows: Iterable[Sequence[Markup]], total: int
 ) -> Markup:
-    """Return a table of as many rows as have room, and say how many there are beside them."""
+    """Return a table with as many rows as fit, and the number of those left out."""
     shown = list(_within(MAX_BYTES[what], (_row(headings, cells) for cells in rows)))
     head = tag("thead", tag("tr", *(tag("th", heading) for heading in headings)))
     table = tag("table", head, tag("tbody", *shown))

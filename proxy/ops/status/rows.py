@@ -168,17 +168,17 @@ def _capability(group: Group) -> Markup:
     return _badge(f"{number(cannot)} of {number(counts.sessions)} cannot", "warn")
 
 
-def _able(told: bool | None, times: int) -> Markup:
-    if told is None:
+def _able(can_reauthenticate: bool | None, times: int) -> Markup:
+    if can_reauthenticate is None:
         return name(None)
-    if not told:
+    if not can_reauthenticate:
         return _badge("cannot", "warn")
     return _one(f"yes, {plural(times, 'time')}") if times else _one("not yet")
 
 
 def _troubles(group: Group, now_ms: int) -> Markup:
     latest = sorted(group.troubles.items(), key=lambda one: -one[1].last_ms)[:MAX_TROUBLES]
-    told = [
+    parts = [
         tag(
             "div",
             _kind(EventKind(kind), known=True),
@@ -187,8 +187,8 @@ def _troubles(group: Group, now_ms: int) -> Markup:
         for kind, tally in latest
     ]
     if group.counts.throttled:
-        told.append(_badge(f"{number(group.counts.throttled)} throttled", "warn"))
-    return joined(told) if told else name(None)
+        parts.append(_badge(f"{number(group.counts.throttled)} throttled", "warn"))
+    return joined(parts) if parts else name(None)
 
 
 def _throttled(one: SessionFacts) -> Markup:
@@ -207,13 +207,13 @@ def _kind(kind: EventKind, *, known: bool) -> Markup:
 
 def _some(some: Some) -> Markup:
     several = len(some.names) + some.more > 1
-    told = [
+    parts = [
         joined((name(one), f" \N{MULTIPLICATION SIGN}{number(times)}")) if several else name(one)
         for one, times in some.names.items()
     ]
     if some.more:
-        told.append(tag("span", f"and {number(some.more)} more", class_="dim"))
-    return joined(told, ", ") if told else name(None)
+        parts.append(tag("span", f"and {number(some.more)} more", class_="dim"))
+    return joined(parts, ", ") if parts else name(None)
 
 
 def _badge(what: str, kind: str) -> Markup:

@@ -1,7 +1,7 @@
 """HTTP handlers of the status page and `/sessions.json`; read-only.
 
-Law: however often it is asked, the workers are asked once in `MIN_PICTURE_SECONDS`. What is chosen
-by a query is chosen here, from what they told of all.
+Rule: however many requests come, the workers are queried once in `MIN_PICTURE_SECONDS`. A query
+selects here, from the sessions of all workers.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ _KEYS: Final = {
     "client-id": "client_id",
     "connection": "connection_id",
 }
-"""Of a query, and which part of a selector each is."""
+"""Names of query parameters, and the part of a selector that each sets."""
 
 
 class StatusSources(Protocol):
-    """Who can be asked."""
+    """Sources of the page's data."""
 
     async def status(self) -> Mapping[int, Mapping[str, Any] | ProxyError]:
         """Everything about each worker but its sessions; an error: why it does not answer."""
@@ -49,22 +49,22 @@ class StatusSources(Protocol):
 async def take_picture(workers: StatusSources) -> Picture:
     """Ask all workers; who does not answer is in the picture as not ready."""
     status, sessions = await asyncio.gather(workers.status(), workers.sessions(EVERY_SESSION))
-    told: dict[int, WorkerFacts] = {}
+    states: dict[int, WorkerFacts] = {}
     found: list[SessionFacts] = []
     for worker, answer in status.items():
         theirs = sessions[worker]
         if isinstance(answer, ProxyError):
-            told[worker] = WorkerFacts(reasons=[str(answer)])
+            states[worker] = WorkerFacts(reasons=[str(answer)])
         elif isinstance(theirs, ProxyError):
-            told[worker] = WorkerFacts(reasons=[str(theirs)])
+            states[worker] = WorkerFacts(reasons=[str(theirs)])
         else:
-            told[worker] = WorkerFacts.from_json(answer)
+            states[worker] = WorkerFacts.from_json(answer)
             found += theirs
-    return Picture(taken_ms=round(time.time() * 1000), workers=told, sessions=found)
+    return Picture(taken_ms=round(time.time() * 1000), workers=states, sessions=found)
 
 
 class StatusPage:
-    """Answers browsers and programs from one picture at a time."""
+    """Status page for browsers and programs, from one picture at a time."""
 
     def __init__(self, workers: StatusSources, about: About) -> None:
         self._workers = workers
@@ -73,7 +73,8 @@ class StatusPage:
         self._picture: Picture | None = None
         self._taken_at = 0.0
         self._whole: str | None = None
-        """The page of all sessions, as of the picture: many may look at it at once."""
+        """The page of all sessions, rendered once for all readers of a picture; None: not rendered
+        yet."""
 
     async def page(self, request: web.Request) -> web.Response:
         """Serve `/`."""

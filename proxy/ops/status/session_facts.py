@@ -11,59 +11,61 @@ from typing import Any, Final, NamedTuple, Self
 
 
 class SessionState(StrEnum):
-    """How far a connection has come (KIP-368)."""
+    """Progress of a connection (KIP-368)."""
 
     CONNECTED = "connected"
-    """Not a word of SASL yet."""
+    """No SASL request has arrived yet."""
     AUTHENTICATING = "authenticating"
     AUTHENTICATED = "authenticated"
     REAUTHENTICATING = "re-authenticating"
     CLOSING = "closing"
-    """Refused, the answer to which waits."""
+    """The authentication was refused, and its response waits to be sent."""
 
 
 class SessionFacts(NamedTuple):
-    """One connection, at the moment of the question."""
+    """Facts of one connection at one moment."""
 
     connection_id: str
-    """As in events and logs."""
+    """The id of the connection, as in events and logs."""
     worker: int
     listener: str
     client_host: str
     state: str
-    """A `SessionState`."""
+    """The connection's `SessionState`."""
     connected_s: float
     """Seconds since the client connected."""
     principal: str | None
-    """`User:alice`; None: nobody is known yet."""
+    """The principal, such as `User:alice`; None: not known yet."""
     mechanism: str | None
-    """None: none was chosen yet, or the listener is without SASL."""
+    """The SASL mechanism; None: none was chosen yet, or the listener is without SASL."""
     enforcement: str | None
     client_id: str | None
     client_software_name: str | None
     client_software_version: str | None
     told_of_lifetime: bool | None
-    """Whether a lifetime can be announced to it (SaslAuthenticate v1+): it can re-authenticate.
-    None: not known yet, or the listener is without SASL."""
+    """True if a lifetime can be announced to the client (SaslAuthenticate v1+): it can
+    re-authenticate. None: not known yet, or the listener is without SASL."""
     reauthentications: int
     session_lifetime_ms: int | None
-    """0: the session has no end."""
+    """Lifetime of the session in milliseconds; 0: the session has no end, None: there is no
+    session."""
     lifetime_left_s: float | None
-    """Below 0: past its end, and not used since. None: it has no end."""
+    """Seconds until the session ends; below 0: it is over, and not used since. None: it has no
+    end."""
     requests: int
-    """Since the client connected, without SASL's."""
+    """Number of requests since the client connected, without SASL's."""
     request_bytes: int
     response_bytes: int
     idle_s: float | None
-    """Seconds since the last request; None: none came."""
+    """Seconds since the last request; None: there was none."""
     throttle_left_s: float | None
-    """Seconds until a quota lets it be read again, or below 0 since; in `audit`: would have. None:
-    it never exceeded one."""
+    """Seconds until the client is read again after a quota was exceeded; below 0: since then. In
+    `audit` it would have been throttled. None: it never exceeded one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """Which sessions are meant: those that all given parts fit; None: any."""
+    """Selector of sessions: those that match all given parts; a part that is None matches any."""
 
     principal: str | None = None
     client_id: str | None = None
@@ -83,7 +85,7 @@ class Selector:
         return {name: value for name, value in given.items() if value is not None}
 
     def chooses(self, connection_id: str, principal: str | None, client_id: str | None) -> bool:
-        """Whether a session is meant."""
+        """Return whether a session is selected."""
         return (
             self.connection_id in (None, connection_id)
             and self.principal in (None, principal)

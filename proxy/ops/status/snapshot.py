@@ -14,18 +14,18 @@ from proxy.ops.status.incidents import Incident, IncidentCounts
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts, SessionState
 
 MAX_NAMES: Final = 3
-"""Client ids, programs or mechanisms of a principal that are named."""
+"""Largest number of client ids, programs or mechanisms of a principal that are named."""
 LATELY_MS: Final = 900_000
-"""An incident of the last quarter of an hour puts its principal on top."""
+"""Age in milliseconds up to which an incident puts its principal on top: a quarter of an hour."""
 THROTTLED_LATELY_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFacts:
-    """What a worker tells beside its sessions."""
+    """State of a worker beside its sessions."""
 
     reasons: list[str] = field(default_factory=list)
-    """Why it cannot serve clients now; empty: it can."""
+    """Reasons why it cannot serve clients now; empty: it can."""
     listeners: list[dict[str, Any]] = field(default_factory=list)
     incidents: list[Incident] = field(default_factory=list)
     principals: dict[str, dict[str, IncidentCounts]] = field(default_factory=dict)
@@ -46,12 +46,12 @@ class WorkerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """What all workers told at one moment."""
+    """State of all workers at one moment."""
 
     taken_ms: int
-    """Epoch milliseconds."""
+    """The time of the picture in epoch milliseconds."""
     workers: Mapping[int, WorkerFacts]
-    """One that does not answer has that for a reason, and nothing else."""
+    """The state of each worker; one that does not answer has that for its only reason."""
     sessions: Sequence[SessionFacts]
 
     def of(self, selector: Selector) -> "Picture":
@@ -66,13 +66,13 @@ class Picture:
         return replace(self, sessions=chosen)
 
     def ready(self) -> bool:
-        """Whether every worker can serve clients."""
+        """True if every worker can serve clients."""
         return bool(self.workers) and not any(one.reasons for one in self.workers.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What is known without asking the workers."""
+    """Facts of the proxy that no worker is needed for."""
 
     version: str
     host: str
@@ -80,17 +80,17 @@ class About:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Some:
-    """A few of many names, the most frequent first."""
+    """Names of a kind, the most frequent first, cut to a few."""
 
     names: dict[str, int]
-    """How many sessions have each."""
+    """Number of sessions by name."""
     more: int
-    """Names that are left out."""
+    """Number of names that are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """What sessions have carried since their clients connected, without SASL's."""
+    """Traffic of sessions since their clients connected, without SASL's."""
 
     requests: int
     request_bytes: int
@@ -99,45 +99,47 @@ class Carried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Sessions by what an operator decides on."""
+    """Counts of sessions by state."""
 
     sessions: int
     expired: int
-    """Past their end, and not used since."""
+    """Number of sessions that are over, and not used since."""
     endless: int
-    """Of those authenticated: without an end."""
+    """Number of authenticated sessions without an end."""
     cannot_reauthenticate: int
-    """No lifetime can be announced to them (SaslAuthenticate v0 or raw tokens)."""
+    """Number of sessions to which no lifetime can be announced (SaslAuthenticate v0 or raw
+    tokens)."""
     reauthentications: int
-    """Successful ones, of the sessions that are open."""
+    """Number of successful re-authentications of the sessions that are open."""
     throttled: int
-    """Held for a quota, now or within the last minute; in `audit`: would have been."""
+    """Number of sessions that a quota throttles now or did within the last minute; in `audit`:
+    would have."""
 
 
 class Crowd(NamedTuple):
-    """The sessions of one principal, one by one."""
+    """Sessions of one principal, one by one."""
 
     principal: str | None
-    """None: those that are not authenticated."""
+    """The principal; None: the sessions are not authenticated."""
     sessions: list[SessionFacts]
     troubles: dict[str, IncidentCounts]
-    """By kind of incident, since the workers started; those of closed sessions too."""
+    """Incidents by kind since the workers started; those of closed sessions too."""
 
     def last_trouble_ms(self) -> int:
-        """When the last incident was, epoch milliseconds; 0: there was none."""
+        """Time of the last incident in epoch milliseconds; 0: there was none."""
         return max((tally.last_ms for tally in self.troubles.values()), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The sessions of one principal, summed up."""
+    """Sessions of one principal, summed up."""
 
     principal: str | None
     counts: Counts
     carried: Carried
     lifetime_left_min_s: float | None
     lifetime_left_median_s: float | None
-    """Of sessions that have an end; None: none has."""
+    """Median of the seconds left to sessions that have an end; None: none has."""
     mechanisms: Some
     enforcement: Some
     clients: Some
@@ -148,14 +150,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerFacts:
-    """A listener of all workers."""
+    """Listener of all workers."""
 
     name: str
     address: str
     routing: str
     enforcement: str
     overrides: int
-    """Principals, or prefixes of them, for which something else holds."""
+    """Number of principals, or prefixes of them, with overrides."""
     max_reauth_ms: int
     mechanisms: list[str]
     connections: int

@@ -29,7 +29,7 @@ from sasl.login import LoginError
 log = logging.getLogger(__name__)
 
 CHANGE_TIMEOUT: Final = 30.0
-"""Seconds for a whole change; Kafka's `request.timeout.ms`."""
+"""Limit of a whole change in seconds; Kafka's `request.timeout.ms`."""
 _NOT_DONE: Final = "The brokers do not do it"
 _NOT_ALL: Final = "The brokers do not do all of it"
 _NOT_KNOWN: Final = "The brokers may have done it, or a part of it, or not"
@@ -38,8 +38,7 @@ T = TypeVar("T")
 
 
 class Administration:
-    """The proxy as its brokers' administrator: one client, which begins with the server that
-    answered last."""
+    """Administration of brokers by one client, which begins with the server that answered last."""
 
     def __init__(self, upstream: config.Upstream, access: Access) -> None:
         self._upstream = upstream
@@ -73,13 +72,13 @@ def administrator(upstream: config.Upstream, access: Access) -> AdminClient:
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[T]):
-    """What brokers did of a change."""
+    """Result of a change by the brokers."""
 
     items: Sequence[T]
     refusal: KafkaError | None = None
-    """Why they did not do the first of the rest; None: there is no rest."""
+    """The error of the first change that was not carried out; None: all were."""
     at: float = field(default_factory=monotonic)
-    """When they had answered, monotonic seconds."""
+    """The time of the brokers' response in monotonic seconds."""
 
     def raise_refusal(self) -> None:
         """Raise StoreRefused if there is a rest."""
@@ -97,7 +96,7 @@ class Done(Generic[T]):
 
 
 class Brokers:
-    """Changes what brokers keep; one change at a time. Raises StoreRefused."""
+    """Changes of what brokers keep, one at a time. Raises StoreRefused."""
 
     def __init__(self, upstream: config.Upstream, access: Access) -> None:
         """`access` is used in the event loops of the changes, and must not be in any other."""
@@ -106,11 +105,11 @@ class Brokers:
 
     def create_acls(self, acls: Collection[Acl]) -> Done[Acl]:
         """Add ACLs, or find that they are there."""
-        return Done.of(self._tell(lambda admin: admin.create_acls(acls)).values())
+        return Done.of(self._change(lambda admin: admin.create_acls(acls)).values())
 
     def delete_acls(self, filters: Sequence[AclFilter]) -> Done[tuple[Acl, ...]]:
-        """Delete what any of the filters asks for; return, for each, what it found."""
-        results = self._tell(lambda admin: admin.delete_acls(filters)).values()
+        """Delete what any of the filters matches; return, for each, what it found."""
+        results = self._change(lambda admin: admin.delete_acls(filters)).values()
         found = [results[wanted] for wanted in filters]
         refusals = [
             error
@@ -135,10 +134,10 @@ class Brokers:
             entity: {key.value: value for key, value in ops.items()}
             for entity, ops in changes.items()
         }
-        return Done.of(self._tell(lambda admin: admin.alter_client_quotas(by_name)).values())
+        return Done.of(self._change(lambda admin: admin.alter_client_quotas(by_name)).values())
 
-    def _tell(self, change: Callable[[AdminClient], Awaitable[T]]) -> T:
-        async def tell() -> T:
+    def _change(self, change: Callable[[AdminClient], Awaitable[T]]) -> T:
+        async def run() -> T:
             async with (
                 asyncio.timeout(CHANGE_TIMEOUT),
                 await self._administration.client() as admin,
@@ -147,7 +146,7 @@ class Brokers:
 
         try:
             with self._lock:
-                return asyncio.run(tell())
+                return asyncio.run(run())
         except KafkaError as error:
             if isinstance(error.__cause__, LoginError):
                 raise _unanswered(error) from None
@@ -159,7 +158,7 @@ class Brokers:
 
 
 def why(error: ProxyError) -> str:
-    """Say what went wrong in our words: a broker's own might repeat what it was told to log in."""
+    """Describe an error in our words: a broker's own might repeat the credentials of the login."""
     if isinstance(error.__cause__, LoginError):
         return f"the proxy's login failed: {error.__cause__.reason}"
     if not isinstance(error, KafkaError):
@@ -184,6 +183,6 @@ def _refused(error: KafkaError, outcome: str) -> StoreRefused:
 
 
 def _unanswered(error: AdminError) -> StoreRefused:
-    """Log why, which is for the operator: clients are told no addresses, files and logins."""
-    log.warning("the brokers were told of a change, and did not answer: %s", why(error))
+    """Log the reason, which is for the operator: clients learn no addresses, files and logins."""
+    log.warning("the brokers did not answer a change: %s", why(error))
     return StoreRefused(ErrorCode.broker_not_available, f"{_NOT_KNOWN}.")

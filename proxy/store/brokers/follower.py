@@ -1,10 +1,10 @@
 """Follower of the brokers' ACLs and quotas: a process of its own, beside the workers.
 
-A cluster may have 100,000 ACLs, which take a second to read: no client waits for it here. Laws:
+A cluster may have 100,000 ACLs, which take a second to read: no client waits for it here. Rules:
 
 - The brokers' silence changes nothing: what the mirror showed goes on applying.
 - At most a tenth of a core is spent on reading, where that allows a question every half a minute.
-- What the brokers have and this version does not know is left out, and told.
+- What the brokers have and this version does not know is left out, and logged.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ from sasl.log_text import fit_for_log
 log = logging.getLogger(__name__)
 
 MAX_OF_A_CORE: Final = 0.1
-"""Share that is spent on reading what brokers answer."""
+"""Largest share of a core that is spent on reading brokers' responses."""
 MAX_PAUSE: Final = 30.0
-"""Seconds; rights that were taken away must not apply for longer."""
+"""Longest pause in seconds; rights that were taken away must not apply for longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What the mirror was last brought to show: it need not be brought to the same again."""
+    """State that the mirror was last given, so that the same is not written again."""
 
     acls: tuple[Acl, ...] | None = None
     quotas: Quotas | None = None
@@ -53,7 +53,7 @@ class _Shown:
 
 
 class Follower:
-    """Asks again and again."""
+    """Follower of the brokers' ACLs and quotas."""
 
     def __init__(self, mirror: SqliteMirror, settings: config.Config, access: Access) -> None:
         self._mirror = mirror
@@ -86,7 +86,7 @@ class Follower:
             await self.look(now)
         except ProxyError as error:
             problem = f"what the brokers keep is not known: {why(error)}"
-            self._tell(problem, now)
+            self._warn(problem, now)
             with suppress(ProxyError):
                 self._mirror.note_problem(problem)
             refused = isinstance(error, AuthenticationFailed)
@@ -113,31 +113,31 @@ class Follower:
         self._shown = _Shown() if versions is None else _Shown(acls, quotas, *versions)
 
     async def _acls(self, admin: AdminClient) -> tuple[Acl, ...]:
-        told = (await admin.describe_acls()).values()
-        unknown = [acl for acl in told if acl_refusal(acl) is not None]
+        found = (await admin.describe_acls()).values()
+        unknown = [acl for acl in found if acl_refusal(acl) is not None]
         if not unknown:
-            return told
-        self._tell_left_out(f"{len(unknown)} ACLs", str(unknown[0]))
+            return found
+        self._warn_left_out(f"{len(unknown)} ACLs", str(unknown[0]))
         left_out = {*unknown}
-        return tuple(acl for acl in told if acl not in left_out)
+        return tuple(acl for acl in found if acl not in left_out)
 
     async def _quotas(self, admin: AdminClient) -> Quotas:
         try:
-            told = (await admin.describe_client_quotas()).entities()
+            found = (await admin.describe_client_quotas()).entities()
         except UnsupportedVersion:  # before KIP-546
             if self._wants_quotas:
                 raise
             return {}
-        known, unknown = known_quotas(told)
+        known, unknown = known_quotas(found)
         if unknown:
-            self._tell_left_out(f"{len(unknown)} quotas", unknown[0])
+            self._warn_left_out(f"{len(unknown)} quotas", unknown[0])
         return known
 
-    def _tell_left_out(self, what: str, such_as: str) -> None:
+    def _warn_left_out(self, what: str, such_as: str) -> None:
         text = f"{what} of the brokers are unknown here, and left out, such as"
-        self._tell(f"{text} {fit_for_log(such_as, ())}", monotonic())
+        self._warn(f"{text} {fit_for_log(such_as, ())}", monotonic())
 
-    def _tell(self, problem: str, now: float) -> None:
+    def _warn(self, problem: str, now: float) -> None:
         if (line := self._repeats.line(problem, problem, now)) is not None:
             log.warning("%s", line)
 

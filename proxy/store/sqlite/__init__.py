@@ -18,7 +18,7 @@ _NEVER_KNOWN: Final = (
 
 
 class SqliteStore(SqliteCredentials, SqliteAcls, SqliteQuotas):
-    """A `proxy.store.Store`: one class per concern, all on the same file."""
+    """Store in a SQLite file, a `proxy.store.Store`: one class per concern, all on one file."""
 
     def begin(self) -> Begun:
         """The proxy starts: whatever is in the file is its own from now on. Raises StoreError."""

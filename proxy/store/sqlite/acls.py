@@ -20,7 +20,7 @@ from proxy.store.interface import AclChanges, AclSnapshot
 from proxy.store.sqlite.database import Database, version_step
 
 _MAX_CHANGES: Final = 20_000
-"""Changes that the log holds, at least until the next request: some megabytes."""
+"""Number of changes that the log keeps, at least until the next request: some megabytes."""
 _COLUMNS: Final = tuple(Acl.__dataclass_fields__)
 _LIST: Final = ", ".join(_COLUMNS)
 _MARKS: Final = ", ".join("?" * len(_COLUMNS))
@@ -34,7 +34,7 @@ _Row = tuple[Any, ...]
 
 
 class SqliteAcls(Database):
-    """A `proxy.store.AclStore`."""
+    """ACLs in a SQLite file, a `proxy.store.AclStore`."""
 
     def acl_version(self) -> int:
         """Return the number of the last change of ACLs."""
@@ -83,16 +83,16 @@ class SqliteAcls(Database):
             return _log(connection, new, created=True)
 
     def delete_acls(self, filters: Sequence[AclFilter]) -> tuple[tuple[Acl, ...], ...]:
-        """Delete what any filter asks for; return, for each, all that it asked for."""
+        """Delete what any filter matches; return, for each, all that it matches."""
         with self.writing() as connection:
             found: dict[AclFilter, tuple[Acl, ...]] = {}
-            for asked in filters:
-                if asked not in found:
-                    found[asked] = tuple(_matching(connection, asked))
+            for query in filters:
+                if query not in found:
+                    found[query] = tuple(_matching(connection, query))
             gone = list(dict.fromkeys(acl for acls in found.values() for acl in acls))
             connection.executemany(f"DELETE FROM acls WHERE {_EXACT}", map(_row, gone))  # noqa: S608
             _log(connection, gone, created=False)
-        return tuple(found[asked] for asked in filters)
+        return tuple(found[query] for query in filters)
 
 
 def replace(connection: sqlite3.Connection, acls: Collection[Acl]) -> None:
@@ -169,7 +169,7 @@ def _log(connection: sqlite3.Connection, acls: Sequence[Acl], *, created: bool) 
 
 
 def _is_logged(connection: sqlite3.Connection, version: int) -> bool:
-    """Whether the log has this version: one of before a restore, it has not."""
+    """Return whether the log has this version, which it has not after a restore of a backup."""
     return (
         connection.execute(
             "SELECT 1 FROM acl_changes WHERE version = ? LIMIT 1", (version,)
@@ -184,25 +184,25 @@ def _forget_changes(connection: sqlite3.Connection, version: int) -> None:
     connection.execute("UPDATE acl_versions SET changes_after = ?", (version,))
 
 
-def _matching(connection: sqlite3.Connection, asked: AclFilter) -> Iterator[Acl]:
-    """Yield what a filter asks for. The database narrows it down; the filter itself decides."""
+def _matching(connection: sqlite3.Connection, query: AclFilter) -> Iterator[Acl]:
+    """Yield what a filter matches. The database narrows it down; the filter itself decides."""
     wanted: dict[str, object] = {}
-    if asked.resource_type is not ResourceType.ANY:
-        wanted["resource_type"] = asked.resource_type.value
-    if asked.pattern_type not in (PatternType.ANY, PatternType.MATCH):
-        wanted["pattern_type"] = asked.pattern_type.value
-    if asked.name is not None and asked.pattern_type is not PatternType.MATCH:
-        wanted["name"] = asked.name
-    if asked.principal is not None:
-        wanted["principal"] = asked.principal
-    if asked.host is not None:
-        wanted["host"] = asked.host
+    if query.resource_type is not ResourceType.ANY:
+        wanted["resource_type"] = query.resource_type.value
+    if query.pattern_type not in (PatternType.ANY, PatternType.MATCH):
+        wanted["pattern_type"] = query.pattern_type.value
+    if query.name is not None and query.pattern_type is not PatternType.MATCH:
+        wanted["name"] = query.name
+    if query.principal is not None:
+        wanted["principal"] = query.principal
+    if query.host is not None:
+        wanted["host"] = query.host
     where = " AND ".join(f"{column} = ?" for column in wanted) or "TRUE"
     rows = connection.execute(
         f"SELECT {_LIST} FROM acls WHERE {where} ORDER BY {_LIST}",  # noqa: S608
         tuple(wanted.values()),
     )
-    return (acl for acl in _acls(rows) if asked.matches(acl))
+    return (acl for acl in _acls(rows) if query.matches(acl))
 
 
 def _row(acl: Acl) -> _Row:

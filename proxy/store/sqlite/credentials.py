@@ -10,7 +10,7 @@ from sasl.credentials import ScramCredential, ScramMechanism
 
 
 class SqliteCredentials(Database):
-    """A `proxy.store.CredentialStore` and `proxy.store.SecretStore`."""
+    """Credentials in a SQLite file: `proxy.store.CredentialStore` and `proxy.store.SecretStore`."""
 
     def version(self) -> int:
         """Return the number of the last change."""
@@ -18,7 +18,7 @@ class SqliteCredentials(Database):
             return _version(connection)
 
     def credential_infos(self) -> tuple[CredentialInfo, ...]:
-        """Return what may be told of every credential, by user, then mechanism."""
+        """Return the public part of every credential, by user, then mechanism."""
         with self.reading() as connection:
             rows = connection.execute(
                 "SELECT user, mechanism, iterations FROM scram_credentials ORDER BY user, mechanism"

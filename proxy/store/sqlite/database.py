@@ -1,6 +1,6 @@
 """SQLite file: connections, transactions, and errors.
 
-Laws:
+Rules:
 
 - Reading writes nothing: a full disk, a read-only one, or somebody who is about to write does not
   keep anybody from reading. That is why there is a rollback journal, and no WAL: a WAL's readers
@@ -29,32 +29,33 @@ from proxy.store.sqlite.migrations import STEPS, is_current, migrate, schema_ver
 log = logging.getLogger(__name__)
 
 _WRITE_WAIT_S: Final = 5.0
-"""How long a writer waits for another one, and for readers."""
+"""Seconds for which a writer waits for another one, and for readers."""
 _READ_WAIT_S: Final = 5.0
-"""How long a reader waits for a writer that copies its changes to the file, or waits to do it."""
+"""Seconds for which a reader waits for a writer that copies its changes to the file, or waits to do
+it."""
 _FILE_MODE: Final = 0o600
-"""Verifiers can be guessed at offline: nobody else may read them. SQLite gives its journal the
-same mode."""
+"""Mode of the file: verifiers can be guessed at offline, so nobody else may read them. SQLite gives
+its journal the same mode."""
 _VERSION_STEP_BITS: Final = 32
-"""Of the 63 that a version has: room for four billion changes."""
+"""Number of low bits, of the 63 of a version, for changes: enough for four billion."""
 _OTHER_STORE: Final = (
     "is another store than the one that was opened: put that one back, or restart the proxy to"
     " take this one"
 )
 
 _File = tuple[int, int]
-"""Device and inode."""
+"""Pair of device and inode."""
 
 
 class _Seen(NamedTuple):
-    """What the last read found."""
+    """State of the file at the last read."""
 
     file: _File
     change: int
 
 
 class Database:
-    """What the tables of one file are reached through."""
+    """Connections to the tables of one file."""
 
     def __init__(self, path: Path, begun: Begun | None = None) -> None:
         """Open the file; `begun`: the start whose store it must be.
@@ -68,7 +69,8 @@ class Database:
         self._seen: _Seen | None = None
         self._is_closed = False
         self._journal: Signature = None
-        """A journal that a writer left behind, as of the last read that met it."""
+        """Signature of a journal that a writer left behind, as of the last read; None: there was
+        none."""
         self._begun = begun
         if begun is not None:
             self._identity = begun.identity

@@ -1,6 +1,6 @@
 """Schema of the database, as the steps that lead to it.
 
-Laws: a step that was released is never edited; a change is another step at the end. All missing
+Rules: a step that was released is never edited; a change is another step at the end. All missing
 steps are done in one transaction, so a database is at one version or at another. A database of a
 newer program is refused, never guessed at.
 """
@@ -13,7 +13,7 @@ from typing import Final
 from proxy.store.interface import StoreError
 
 APPLICATION_ID: Final = 0x6B72_6170
-"""`krap`, in `PRAGMA application_id`: tells this program's databases from others'."""
+"""The value `krap` of `PRAGMA application_id`, which distinguishes this program's databases."""
 SCRAM_FAKE_SECRET: Final = "scram-fake"  # noqa: S105 - its name, not the secret
 _SECRET_BYTES: Final = 32
 _IDENTITY_BYTES: Final = 16
@@ -106,7 +106,7 @@ STEPS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _mirror,
     _identity,
 )
-"""Step N leads from version N to N + 1; the version is `PRAGMA user_version`."""
+"""Migrations; step N leads from version N to N + 1. The version is `PRAGMA user_version`."""
 
 
 def migrate(connection: sqlite3.Connection) -> None:
@@ -122,7 +122,7 @@ def migrate(connection: sqlite3.Connection) -> None:
 
 
 def is_current(connection: sqlite3.Connection) -> bool:
-    """Whether nothing is to be migrated. Raises StoreError for a newer program's."""
+    """Return whether nothing is to be migrated. Raises StoreError for a newer program's."""
     return schema_version(connection) == len(STEPS) and _is_ours(connection)
 
 

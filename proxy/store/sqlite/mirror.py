@@ -17,20 +17,20 @@ from proxy.store.interface import Begun, Mirror, StoreError
 from proxy.store.sqlite import SqliteStore, acls, quotas
 
 SETTLES_WITHIN: Final = 1.0
-"""Seconds in which every broker has learnt of a change, as a rule: it is a record that they all
-fetch (KIP-631)."""
+"""Seconds in which every broker learns of a change, as a rule: it is a record that they all fetch
+(KIP-631)."""
 _NO_MIRROR: Final = "is no copy of what brokers have: a proxy with sqlite: has taken it over"
 
 
 class Versions(NamedTuple):
-    """What a mirror that shows an answer, and nothing else, has come to."""
+    """Versions of a mirror that shows one response, and nothing else."""
 
     acls: int
     quotas: int
 
 
 class SqliteMirror(SqliteStore):
-    """A `proxy.store.Store` whose ACLs and quotas are copies."""
+    """Mirror, a `proxy.store.Store` whose ACLs and quotas are copies."""
 
     def begin(self) -> Begun:
         """The proxy starts: what the mirror shows is known no more. Raises StoreError."""
@@ -59,9 +59,9 @@ class SqliteMirror(SqliteStore):
     def take_over(
         self, *, asked_at: float, new_acls: Collection[Acl] | None, new_quotas: Quotas | None
     ) -> Versions | None:
-        """Show what brokers answered when they were asked at `asked_at`, monotonic seconds.
+        """Show what brokers answered to a query of `asked_at`, monotonic seconds.
 
-        None in place of an answer: it is as before. Return None if something that was written
+        None in place of a response: it is unchanged. Return None if something that was written
         lately is shown as well.
         """
         settled = asked_at - SETTLES_WITHIN
@@ -78,7 +78,7 @@ class SqliteMirror(SqliteStore):
             return Versions(acls.version(connection), quotas.version(connection))
 
     def note_problem(self, problem: str) -> None:
-        """Brokers could not be asked, or did not answer."""
+        """Record that brokers could not be queried, or did not answer."""
         with self.writing() as connection:
             connection.execute("UPDATE mirror SET problem = ?", (problem,))
 

@@ -8,7 +8,7 @@ from proxy.store.sqlite.database import Database, version_step
 
 
 class SqliteQuotas(Database):
-    """A `proxy.quota.store.QuotaStore`."""
+    """Quotas in a SQLite file, a `proxy.quota.store.QuotaStore`."""
 
     def quota_version(self) -> int:
         """Return the number of the last change of quotas."""

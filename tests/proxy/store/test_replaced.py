@@ -291,7 +291,7 @@ def test_commands_are_refused_what_a_running_proxy_does_not_read(
     with pytest.raises(StoreError, match="is gone, and a proxy runs"):
         StoreInUse.of(path, begun).refuse_others(path)
     for answer in (None, [], ["path"], 5):
-        with pytest.raises(ValueError, match="no store was told of"):
+        with pytest.raises(ValueError, match="no store was sent"):
             StoreInUse.read(answer)
 
 
