@@ -1,8 +1,8 @@
 """Authorizer of one worker: what each principal may do by the current ACLs.
 
-Laws: a decision is kept until the ACLs change, and no longer. Questions that only cut a list
-(`report=False`) are neither counted nor told, as in Kafka's own log. Everything but `index` is
-used by one thread; another may replace the index, and the next question is answered by it.
+Laws: a decision is cached until the ACLs change, and no longer. Checks that only filter a list
+(`report=False`) are neither counted nor reported, as in Kafka's own log. Everything but `index` is
+used by one thread; another thread may replace the index, and the next check uses the new one.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,9 +15,10 @@ from proxy.acl.index import AclIndex, Decision
 from proxy.acl.model import CLUSTER_NAME, WILDCARD, Acl, AuthorizerMode, Operation, ResourceType
 
 _MAX_DECISIONS: Final = 4096
-"""Decisions that are kept per principal and address; then they are all dropped."""
+"""Maximum number of cached decisions per principal and address; beyond it, all are dropped."""
 _MAX_KEPT: Final = 256
-"""Letters of the longest name that is kept: topics have at most 249, other names up to 32,767."""
+"""Maximum length in characters of a name whose decision is cached: topics have at most 249, other
+names up to 32,767."""
 
 SUPPORTED_OPERATIONS: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
     ResourceType.TOPIC: (
@@ -54,30 +55,31 @@ SUPPORTED_OPERATIONS: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
     ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
     ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
 }
-"""What an authorized-operations bit field may tell of (Kafka 4.1, `AclEntry`)."""
+"""Operations that an authorized-operations bit field may contain, by resource type (Kafka 4.1,
+`AclEntry`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Denial:
-    """Somebody was, or would have been, denied something."""
+    """Report that an operation was, or would have been, denied."""
 
     principal: str
     host: str
     operation: Operation
     resource_type: ResourceType
     name: str
-    """`*` if any one resource of the type would have done; `orders-*` if every one had to be
-    allowed whose name begins so."""
+    """Name of the resource; `*` if access to any resource of the type would have sufficed,
+    `orders-*` if access to all resources with this prefix was required."""
     rule: Acl | None
-    """The ACL that denied it; None: no ACL allowed it."""
+    """ACL that denied the operation; None if no ACL allowed it."""
     would_be: bool
-    """It was let through, in audit mode."""
+    """True if the operation was let through, in audit mode."""
     asking: object = None
-    """What `Authorizer.asking` was: the connection."""
+    """Value of `Authorizer.asking` at the time: the connection, or None."""
 
 
 class DecisionCounts:
-    """How many questions were answered, and how; one number per operation's code."""
+    """Counts of checks by result; one number per operation code."""
 
     __slots__ = ("allowed", "cache_hits", "denied", "would_be_denied")
 
@@ -86,32 +88,35 @@ class DecisionCounts:
         self.denied = [0] * len(Operation)
         self.would_be_denied = [0] * len(Operation)
         self.cache_hits = 0
-        """Answers, of whatever kind, that took no look at the ACLs."""
+        """Number of checks of any kind that were answered without a look-up in the ACLs."""
 
 
 Report = Callable[[Denial], None]
-"""Told of every denial that counts: at most one call per question, so bound what you do."""
+"""Callback for every denial that counts. It is called at most once per check, so its cost must be
+bounded."""
 
 
 class Authorizer:
-    """Gives every principal its `Authority`."""
+    """Authorizer that gives every principal its `Authority`."""
 
     def __init__(self, index: AclIndex, *, mode: AuthorizerMode, report: Report) -> None:
         self.index = index
-        """The ACLs in force. Replaced by assignment, on any thread."""
+        """ACLs in force. Replaced by assignment, on any thread."""
         self.mode = mode
         self.report = report
         self.asking: object = None
-        """On whose behalf the next questions are; set by who asks, handed on with denials."""
+        """Connection on whose behalf the next checks are made, or None; set by the caller, passed
+        on with denials."""
         self.counts = DecisionCounts()
         self._authorities: WeakValueDictionary[tuple[str, str], IndexAuthority] = (
             WeakValueDictionary()
         )
 
     def authority(self, principal: str, host: str) -> "IndexAuthority":
-        """Return what this principal may do at this address: one object for all its connections.
+        """Return the authority of this principal at this address: one object for all its
+        connections.
 
-        `principal` as `User:alice`, `host` as the peer's address is written.
+        `principal` is, for example, `User:alice`, `host` the peer's address as text.
         """
         key = principal, host
         found = self._authorities.get(key)
@@ -121,7 +126,7 @@ class Authorizer:
 
 
 class IndexAuthority:
-    """One principal at one address: a `proxy.acl.decision.ClientAuthority`."""
+    """Authority of one principal at one address: a `proxy.acl.decision.ClientAuthority`."""
 
     __slots__ = (
         "__weakref__",
@@ -143,24 +148,25 @@ class IndexAuthority:
 
     @property
     def allowed_topics(self) -> AllowedTopics:
-        """What connections found to be allowed by the ACLs in force."""
+        """Topics that connections found to be allowed by the ACLs in force."""
         self._current_index()
         return self._allowed_topics
 
     @property
     def version(self) -> int:
-        """The version of the ACLs in force. Whoever keeps answers drops them when it changes."""
+        """Version of the ACLs in force. Cached results are invalid once it changes."""
         return self._authorizer.index.version
 
     @property
     def auditing(self) -> bool:
-        """Whether denials are only counted: answers must then not be remembered."""
+        """True if denials are only counted: results must then not be cached."""
         return self._authorizer.mode is AuthorizerMode.AUDIT
 
     def may(
         self, operation: Operation, resource_type: ResourceType, name: str, *, report: bool = True
     ) -> bool:
-        """Whether it may do this. `report`: the answer counts, and a denial is told."""
+        """Return whether the operation is allowed. `report` counts the result, and reports a
+        denial."""
         mode = self._authorizer.mode
         if mode is AuthorizerMode.OFF:
             return True
@@ -170,7 +176,8 @@ class IndexAuthority:
         return decision.allowed or mode is AuthorizerMode.AUDIT
 
     def may_any(self, operation: Operation, resource_type: ResourceType) -> bool:
-        """Whether it may do this to any one resource of the type (`authorizeByResourceType`)."""
+        """Return whether the operation is allowed on any resource of the type
+        (`authorizeByResourceType`)."""
         authorizer = self._authorizer
         if authorizer.mode is AuthorizerMode.OFF:
             return True
@@ -186,7 +193,8 @@ class IndexAuthority:
         *,
         report: bool = True,
     ) -> bool:
-        """Whether it may, for certain, do this to every resource whose name begins so."""
+        """Return whether the operation is certainly allowed on every resource whose name has this
+        prefix."""
         authorizer = self._authorizer
         if authorizer.mode is AuthorizerMode.OFF:
             return True
@@ -199,13 +207,14 @@ class IndexAuthority:
         return decision.allowed or self.auditing
 
     def may_administer(self, operation: Operation) -> bool:
-        """Whether it may do this to ACLs, quotas and users, in audit as well."""
+        """Return whether the operation on ACLs, quotas and users is allowed; enforced in audit,
+        too."""
         decision = self._decide(operation, ResourceType.CLUSTER, CLUSTER_NAME)
         self._count(decision, operation, ResourceType.CLUSTER, CLUSTER_NAME, would_be=False)
         return decision.allowed
 
     def operations(self, resource_type: ResourceType, name: str) -> int:
-        """Return the authorized-operations bit field: bit N is the operation of code N."""
+        """Return the authorized-operations bit field: bit N is the operation with code N."""
         return sum(
             1 << operation
             for operation in SUPPORTED_OPERATIONS[resource_type]
@@ -214,7 +223,7 @@ class IndexAuthority:
 
     def _decide(self, operation: Operation, resource_type: ResourceType, name: str) -> Decision:
         authorizer, index = self._authorizer, self._current_index()
-        # Numbers: enumerations are slow as keys
+        # Integers, because enumeration members are slow as keys
         key = resource_type << 4 | operation, name
         decision = self._decisions.get(key)
         if decision is not None:
@@ -228,7 +237,7 @@ class IndexAuthority:
         return decision
 
     def _current_index(self) -> AclIndex:
-        """Return the ACLs in force; what was found by others is forgotten."""
+        """Return the ACLs in force; if they are new, drop the cached results."""
         index = self._authorizer.index
         if index is not self._index:
             self._index = index

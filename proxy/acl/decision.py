@@ -1,7 +1,7 @@
 """Contract between guards and the connection: the possible judgements of a request.
 
-A guard is given one whole request and says one of these. It never sees sockets, sessions or
-queues; the connection never knows what an API means.
+A guard gets one whole request and returns one of these. It never sees sockets, sessions or queues;
+the connection never knows the meaning of an API.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,13 +13,13 @@ from proxy.errors import ProxyError
 from proxy.scheduling.stepped_thread import pausing
 
 BodyTransform = Callable[[bytes], bytes]
-"""From the body of the broker's response (behind its header) to the one that the client gets.
+"""Function from the body of the broker's response (after its header) to the body for the client.
 Raises BrokerFault or `wire.primitives.Malformed` if it does not parse."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Everything is allowed: the request passes as it came, and so does its response."""
+    """Judgement that allows everything: the request and its response pass unchanged."""
 
 
 FORWARD: Final = Forward()
@@ -27,56 +27,59 @@ FORWARD: Final = Forward()
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The proxy answers with this response body; the broker hears nothing of it."""
+    """Judgement that the proxy answers with this response body; the broker does not see the
+    request."""
 
     body: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A part passes, or what comes back must be cut."""
+    """Judgement that changes the request, the response, or both."""
 
     request: bytes | None = None
-    """The body to send in place of the client's; None: the client's own."""
+    """Body to send in place of the client's; None to send the client's own."""
     api_version: int | None = None
-    """The version of that body; None: the client's own. Both must have the same header."""
+    """Version of that body; None for the client's own. Both must have the same header."""
     response: BodyTransform | None = None
-    """What is done to the response's body; None: it passes as it came."""
+    """Transformation of the response's body; None to pass it unchanged."""
     watch: Callable[[bytes], None] | None = None
-    """Told the beginning of the response, from behind the frame's size; None: nobody is."""
+    """Callback for the beginning of the response, after the frame's size; None if not needed."""
     close: bool = False
-    """Close the connection afterwards: Kafka's answer to a denied Produce with acks=0."""
+    """True to close the connection afterwards: Kafka's answer to a denied Produce with acks=0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Nothing passes and there is no answer: Produce with acks=0, denied as a whole."""
+    """Judgement without a response, for a Produce with acks=0 that is denied as a whole: the
+    connection closes."""
 
 
 Judgement = Forward | Answer | Change | Close
 
 
 class Authority(Protocol):
-    """One principal at one address: what it may do, as of one version of the ACLs.
+    """Permissions of one principal at one address, by one version of the ACLs.
 
-    With `authorizer.mode: audit` every question is answered with yes, and what would have been
-    denied is told to the observer.
+    With `authorizer.mode: audit` every check is allowed, and denials that would have happened are
+    reported to the observer.
     """
 
     @property
     def auditing(self) -> bool:
-        """Whether denials are only counted: the answers must then not be remembered."""
+        """True if denials are only counted: results must then not be cached."""
         ...
 
     def may(
         self, operation: Operation, resource_type: ResourceType, name: str, *, report: bool = True
     ) -> bool:
-        """Whether it may do this. `report`: a denial is counted and logged; False where a list
-        is merely cut to what may be seen, as in Kafka."""
+        """Return whether the operation is allowed. `report` counts and logs a denial; False where a
+        list is merely filtered, as in Kafka."""
         ...
 
     def may_any(self, operation: Operation, resource_type: ResourceType) -> bool:
-        """Whether it may do this to any one resource of the type (`authorizeByResourceType`)."""
+        """Return whether the operation is allowed on any resource of the type
+        (`authorizeByResourceType`)."""
         ...
 
     def may_every(
@@ -87,53 +90,54 @@ class Authority(Protocol):
         *,
         report: bool = True,
     ) -> bool:
-        """Whether it may, for certain, do this to every resource whose name begins so, be there
-        any or not; `""` is all of the type."""
+        """Return whether the operation is certainly allowed on every resource whose name has this
+        prefix, existing or not; `""` stands for all of the type."""
         ...
 
     def operations(self, resource_type: ResourceType, name: str) -> int:
-        """Return the authorized-operations bit field: bit N is the operation of code N."""
+        """Return the authorized-operations bit field: bit N is the operation with code N."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AllowedTopics:
-    """Topics that a principal at an address may write and read, in the bytes that name them.
+    """Topics that a principal at an address may write and read, as the bytes that name them.
 
-    One for all its connections: they may be thousands, and each may use hundreds of topics.
+    One object for all its connections: they may be thousands, and each may use hundreds of topics.
     """
 
     written: set[tuple[int, bytes]] = field(default_factory=set)
-    """API version of a Produce, and what `only_topic` finds in it."""
+    """Pairs of a Produce's API version and the bytes that `only_topic` finds in it."""
     read: set[tuple[int, bytes]] = field(default_factory=set)
-    """Whether the topic is named by its id, and name or id."""
+    """Pairs of a flag, True if the topic is named by its id, and the name or id."""
 
 
 class ClientAuthority(Authority, Protocol):
-    """One principal at one address, whose requests to the proxy itself are judged as well."""
+    """Permissions of one principal at one address, including those for requests to the proxy
+    itself."""
 
     @property
     def allowed_topics(self) -> AllowedTopics:
-        """What connections found to be allowed by the ACLs that apply now; another one when they
+        """Topics that connections found to be allowed by the ACLs in force; replaced when these
         change, and never filled while auditing."""
         ...
 
     def may_administer(self, operation: Operation) -> bool:
-        """Whether it may do this to ACLs, quotas and users, which is to do it to the cluster.
+        """Return whether the operation on ACLs, quotas and users is allowed, as one on the cluster.
 
-        Judged with `authorizer.mode: audit`, too: who may change rights while nobody is held to
-        any has every right from then on.
+        Enforced with `authorizer.mode: audit`, too: a client that could change permissions while
+        they are not enforced would later have all of them.
         """
         ...
 
 
 TopicNames = Mapping[bytes, str | None]
-"""Names by topic id (16 bytes). None: no topic has this id. Raises `TopicsUnknown` for ids that
-have not been asked for yet."""
+"""Topic names by topic id (16 bytes); None if no topic has the id. Raises `TopicsUnknown` for ids
+that have not been looked up yet."""
 
 
 class TopicsUnknown(ProxyError):
-    """Topics must be looked up before the request can be judged; it is then judged anew."""
+    """The request names topic ids that must be looked up; it is then judged again."""
 
     def __init__(self, ids: frozenset[bytes]) -> None:
         super().__init__(f"{len(ids)} topic ids are not known")
@@ -141,14 +145,14 @@ class TopicsUnknown(ProxyError):
 
 
 class TopicsUnlisted(TopicsUnknown):
-    """The names of all topics are needed before the request can be judged, anew."""
+    """The request needs the names of all topics; it is then judged again."""
 
     def __init__(self) -> None:
         super().__init__(frozenset())
 
 
 def names_of(topics: TopicNames, ids: Iterable[bytes]) -> dict[bytes, str | None]:
-    """Return the names of several topics. Raises `TopicsUnknown` for all that are not known."""
+    """Return the names of several topics. Raises `TopicsUnknown` with all that are not known."""
     names, unknown = {}, set[bytes]()
     for topic_id in pausing(ids):
         try:
@@ -161,33 +165,33 @@ def names_of(topics: TopicNames, ids: Iterable[bytes]) -> dict[bytes, str | None
 
 
 class FetchSessions:
-    """The fetch sessions in which everything is allowed on one connection."""
+    """Fetch sessions of one connection in which every topic is allowed."""
 
     __slots__ = ("_ended", "_known")
 
     def __init__(self, ended: Callable[[], None] = lambda: None) -> None:
-        """`ended` is called when one of them is no more."""
+        """Call `ended` whenever one of the sessions is dropped."""
         self._ended = ended
         self._known: set[int] | None = None
-        """None: there was none yet, which is the case on most connections."""
+        """Ids of the sessions; None before the first one, as on most connections."""
 
     def __contains__(self, session: object) -> bool:
         return self._known is not None and session in self._known
 
     def add(self, session: int) -> None:
-        """Know one more session."""
+        """Add a session."""
         if self._known is None:
             self._known = set()
         self._known.add(session)
 
     def discard(self, session: int) -> None:
-        """Know a session no more, if it was known."""
+        """Remove a session, if it is known."""
         if self._known is not None and session in self._known:
             self._known.discard(session)
             self._ended()
 
     def clear(self) -> None:
-        """Know none any more."""
+        """Remove all sessions."""
         if self._known:
             self._known.clear()
             self._ended()
@@ -195,22 +199,22 @@ class FetchSessions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inquiry:
-    """One request to be judged."""
+    """Request to be judged, with its context."""
 
     api_version: int
     body: bytes
-    """What stands behind the request's header."""
+    """Body of the request, after its header."""
     authority: Authority
     topics: TopicNames
     listed: Sequence[str] | None = None
-    """The names of all topics, in order, as of now; None: whoever needs them raises
+    """Current names of all topics, sorted; None if they are not loaded: guards that need them raise
     `TopicsUnlisted`."""
     fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
-    """The fetch sessions of this connection (KIP-227) in which everything is allowed as of now."""
+    """Fetch sessions of this connection (KIP-227) in which every topic is allowed now."""
     brokers_make_topics: bool = True
-    """Whether Metadata makes topics that are missing: the brokers' `auto.create.topics.enable`."""
+    """True if Metadata creates missing topics: the brokers' `auto.create.topics.enable`."""
 
 
 Guard = Callable[[Inquiry], Judgement]
-"""Judges the requests of one API, in all versions the proxy offers. Raises `Malformed` or
-ClientFault where the body does not parse."""
+"""Function that judges the requests of one API, in all versions the proxy offers. Raises
+`Malformed` or ClientFault if the body does not parse."""

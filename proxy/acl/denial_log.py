@@ -1,9 +1,9 @@
 """Rate limit on reports of denials, per connection and in total.
 
-Laws: of one kind (principal, operation, resource, would-be or not) at most one notice is given per
-interval, with the number of denials since the last; none is lost from the numbers. A principal may
-have a bounded number of kinds at once, and so may all: what goes beyond is told as of other
-resources, without a name. Whoever invents names fills neither memory nor log.
+Laws: for each kind of denial (principal, operation, resource, would-be or not) at most one notice
+is given per interval, with the number of denials since the last; all denials are counted. The
+number of kinds is bounded per principal and in total: denials beyond it are reported as of other
+resources, without a name. Invented names can thus fill neither memory nor log.
 """
 
 from collections import Counter, OrderedDict
@@ -14,11 +14,11 @@ from proxy.acl.authorizer import Denial
 from proxy.acl.model import Operation, ResourceType
 
 INTERVAL: Final = 60.0
-"""Seconds between two notices of one kind."""
+"""Minimum time in seconds between two notices of one kind."""
 MAX_OF_PRINCIPAL: Final = 50
-"""Kinds of one principal that are told apart within an interval."""
+"""Maximum number of kinds per principal that are reported separately within an interval."""
 MOST: Final = 5_000
-"""Kinds that are told apart within an interval."""
+"""Maximum number of kinds that are reported separately within an interval."""
 
 _Kind = tuple[str, Operation | None, ResourceType | None, str | None, bool]
 _EVERYBODY: Final = ""
@@ -26,14 +26,14 @@ _EVERYBODY: Final = ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenialNotice:
-    """Something to be told."""
+    """Notice of denials, for the log."""
 
     denial: Denial
-    """The last of them."""
+    """Last of the denials."""
     count: int
-    """Denials since the last notice of this kind, this one included."""
+    """Number of denials since the last notice of this kind, including this one."""
     others: bool = False
-    """`denial` is an example: these are of any resource, beyond those that are told apart."""
+    """True if `denial` is an example of denials beyond the bounds, of any resources."""
 
 
 class _Entry:
@@ -51,7 +51,7 @@ class _Entry:
 
 
 class Denials:
-    """What was denied lately. `now` is monotonic seconds."""
+    """Recent denials. `now` is monotonic seconds."""
 
     def __init__(
         self,
@@ -64,14 +64,14 @@ class Denials:
         self._max_of_principal = max_of_principal
         self._most = most
         self._entries: OrderedDict[_Kind, _Entry] = OrderedDict()
-        """By the time of the last notice."""
+        """Entries by kind, in the order of their last notice."""
         self._of_principal: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def note(self, denial: Denial, now: float) -> DenialNotice | None:
-        """Take in a denial; return a notice if it is time for one."""
+        """Count a denial; return a notice if one is due."""
         kind: _Kind = (
             denial.principal,
             denial.operation,
@@ -95,9 +95,9 @@ class Denials:
         return entry.notice(now)
 
     def sweep(self, now: float) -> list[DenialNotice]:
-        """Return the notices that are due, and forget what did not occur for an interval.
+        """Return the notices that are due, and remove kinds without denials for an interval.
 
-        Called about once a second; it costs what is due.
+        Called about once a second; the cost is proportional to what is due.
         """
         due: list[DenialNotice] = []
         while self._entries:
@@ -112,11 +112,11 @@ class Denials:
         return due
 
     def rest(self, now: float) -> list[DenialNotice]:
-        """Return what was not told yet, due or not: the last words before the end."""
+        """Return all pending notices, due or not, before the end."""
         return [entry.notice(now) for entry in self._entries.values() if entry.count]
 
     def _room_for(self, kind: _Kind) -> _Kind:
-        """Return the kind that a new one is told as."""
+        """Return the kind under which a new one is reported."""
         principal, would_be = kind[0], kind[4]
         if len(self._entries) < self._most:
             if self._of_principal[principal] < self._max_of_principal:

@@ -1,8 +1,8 @@
 """Host addresses as ACLs name and compare them.
 
-Kafka compares texts. Here spellings of one address are one (RFC 5952, and an IPv4-mapped IPv6
-address is the IPv4 one, as Java has it), and an ACL may name a CIDR block (RFC 4632, RFC 4291).
-What is neither is kept like any text, as in Kafka, and never applies to anybody.
+Kafka compares texts. Here all spellings of an address are equal (RFC 5952; like Java, an
+IPv4-mapped IPv6 address is the IPv4 address), and an ACL may name a CIDR block (RFC 4632, RFC
+4291). Other texts are stored unchanged, as in Kafka, and never apply.
 """
 
 import socket
@@ -13,19 +13,20 @@ from typing import Final
 from proxy.acl.model import WILDCARD
 
 BlockShape = tuple[int, int]
-"""Bytes of an address (4 or 16) and bits of a prefix: what all blocks of one size share."""
+"""Shape of a block: bytes of the address (4 or 16) and bits of the prefix."""
 HostKey = str | bytes | tuple[int, int, int]
-"""What is equal for all that apply alike: `*`, an address, or a block as its shape and number."""
+"""Key of an ACL's host: `*`, an address, or a block as its shape and number. Equivalent spellings
+have equal keys."""
 
 _MAPPED: Final = b"\0" * 10 + b"\xff\xff"
-"""What an IPv4-mapped IPv6 address begins with (RFC 4291, 2.5.5.2)."""
+"""First bytes of an IPv4-mapped IPv6 address (RFC 4291, 2.5.5.2)."""
 _BITS_BEFORE_MAPPED: Final = 96
 _MAX_BITS: Final = {4: 32, 16: 128}
 _CACHED_CLIENTS: Final = 4096
 
 
 def acl_host_key(host: str) -> HostKey | None:
-    """Return what an ACL's host is found by, or None if it can never apply."""
+    """Return the key of an ACL's host, or None if it can never apply."""
     if host == WILDCARD:
         return WILDCARD
     address, slash, length = host.partition("/")
@@ -33,7 +34,7 @@ def acl_host_key(host: str) -> HostKey | None:
 
 
 def block_shape(key: HostKey) -> BlockShape | None:
-    """Return the shape of a block; None for what is not one."""
+    """Return the shape of a block; None for other keys."""
     return key[:2] if isinstance(key, tuple) else None
 
 
@@ -41,7 +42,7 @@ def block_shape(key: HostKey) -> BlockShape | None:
 def client_host_keys(host: str, shapes: frozenset[BlockShape]) -> tuple[HostKey, ...]:
     """Return the keys of all ACLs that apply to a client at this address.
 
-    `shapes` are those of the blocks that exist: others need not be looked for.
+    `shapes` are those of the existing blocks; others are not tried.
     """
     address = _address(host)
     if address is None:
@@ -58,11 +59,12 @@ def _blocks_around(address: bytes, shapes: Iterable[BlockShape]) -> Iterable[Hos
 
 
 def _address(text: str) -> bytes | None:
-    """Return the bytes of an address; the zone of a link-local one (RFC 4007) stays behind it."""
+    """Return the bytes of an address; None if it is not one. The zone of a link-local address (RFC
+    4007) is kept after them."""
     bare, percent, zone = text.partition("%")
     try:
         packed = socket.inet_pton(socket.AF_INET6 if ":" in bare else socket.AF_INET, bare)
-    except (OSError, ValueError):  # ValueError: a NUL or what is no text on the wire
+    except (OSError, ValueError):  # ValueError: a NUL, or text that cannot be encoded
         return None
     if packed.startswith(_MAPPED):
         packed = packed[len(_MAPPED) :]
@@ -70,8 +72,8 @@ def _address(text: str) -> bytes | None:
 
 
 def _block(text: str, length: str) -> HostKey | None:
-    """Return the key of a block; bits behind its prefix do not count."""
-    # Without the check of the length, digits of a megabyte would be turned into a number
+    """Return the key of a block; bits after its prefix are ignored."""
+    # Without this check, a megabyte of digits would be parsed as a number
     if not (length.isascii() and length.isdigit() and len(length) <= len("128")):
         return None
     address, bits = _address(text), int(length)

@@ -6,10 +6,10 @@ includes DESCRIBE_CONFIGS, where they are allowed but not where they are denied;
 ACL names at all is open only with `allow.everyone.if.no.acl.found`. Hosts are compared as
 `proxy.acl.hosts` says.
 
-How it is found: rules lie under (principal, host), and a client has a handful of such pairs. Under
-each lie, by resource type, permission and operation, the patterns that have this rule.
+Structure: rules are stored by (principal, host), and a client has a handful of such pairs; for
+each, the patterns by resource type, permission and operation.
 
-An index is never changed. The next one shares with it what did not change. Any thread may ask.
+An index is immutable. The next version shares with it what did not change. Any thread may use it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,19 +31,20 @@ from proxy.acl.model import (
 from proxy.acl.patterns import Patterns
 
 _Codes = Mapping[int, tuple[int, ...]]
-"""By `_question`: the codes of the rules that bear on it."""
+"""Codes of the rules that apply to a check, by `_question`."""
 
 _REBUILT_FROM: Final = 8
-"""With more changes than one in so many ACLs, building anew is quicker."""
+"""Number of ACLs per change below which building the index anew is faster than updating it."""
 _ANY_NAME: Final = "hardcode"
-"""The name that Kafka's `Authorizer.authorizeByResourceType` tries first."""
+"""Name that Kafka's `Authorizer.authorizeByResourceType` tries first."""
 _MAX_ANSWERS: Final = 4096
-"""Answers of `decide_any` that are kept: they may need a look at all that one principal has."""
+"""Maximum number of cached results of `decide_any`, each of which may require all rules of a
+principal."""
 _IMPLYING: Final[Mapping[Operation, tuple[Operation, ...]]] = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
     Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
 }
-"""What includes an operation, where it is allowed."""
+"""Operations that include an operation where they are allowed."""
 
 
 def _question(operation: Operation, resource_type: ResourceType) -> int:
@@ -68,11 +69,11 @@ _ALLOWING_EXACTLY: Final = _codes(Permission.ALLOW, {})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Whether something is allowed, and why."""
+    """Result of a check, with the reason."""
 
     allowed: bool
     rule: Acl | None = None
-    """An ACL that decided it. None: super users' right, or the default where no ACL decides."""
+    """ACL that decided; None for super users, and if the default applied."""
     super_user: bool = False
 
 
@@ -82,7 +83,7 @@ _DENIED_BY_DEFAULT: Final = Decision(allowed=False)
 
 
 class AclIndex:
-    """A snapshot of all ACLs that answers questions."""
+    """Immutable snapshot of all ACLs, with decisions and queries."""
 
     __slots__ = (
         "_allow_everyone",
@@ -101,7 +102,7 @@ class AclIndex:
         super_users: frozenset[str] = frozenset(),
         version: int,
     ) -> None:
-        """Arrange ACLs; quickest if they come in their order."""
+        """Build the index; fastest if the ACLs are sorted."""
         self._allow_everyone = allow_everyone_if_no_acl_found
         self._super_users = super_users
         self._publish(self._built(acls), version)
@@ -120,7 +121,7 @@ class AclIndex:
     ) -> "AclIndex":
         """Return the index after these changes: first the deletions, then the creations.
 
-        To delete what is not there, or to create what is, changes nothing.
+        Deleting a missing ACL, or creating an existing one, changes nothing.
         """
         new = frozenset(created)
         added = [acl for acl in new if acl not in self]
@@ -137,7 +138,7 @@ class AclIndex:
         return made
 
     def with_super_users(self, super_users: frozenset[str]) -> "AclIndex":
-        """Return the same ACLs with other super users: the configuration was read again."""
+        """Return the same ACLs with other super users, after a reload of the configuration."""
         made: AclIndex = AclIndex.__new__(AclIndex)
         made._allow_everyone = self._allow_everyone
         made._super_users = super_users
@@ -158,11 +159,11 @@ class AclIndex:
         resource_type: ResourceType,
         name: str,
     ) -> Decision:
-        """Decide whether a principal at an address may do this to the resource of this name."""
+        """Decide whether a principal at an address may do this operation on the named resource."""
         if principal in self._super_users:
             return _SUPER_USER
         rules = self._rules(principal, host)
-        question = resource_type << 4 | operation  # `_question`, spared a call
+        question = resource_type << 4 | operation  # `_question`, inlined
         for code in _DENYING[question]:
             for one in rules:
                 if (patterns := one.get(code)) is not None and (hit := patterns.find(name)):
@@ -180,11 +181,11 @@ class AclIndex:
     def decide_any(
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType
     ) -> Decision:
-        """Decide whether it may do this to any one resource of the type.
+        """Decide whether the operation is allowed on any resource of the type.
 
-        As Kafka's `Authorizer.authorizeByResourceType`: patterns are judged against patterns. A
-        DENY counts only if it covers all that an allowed pattern covers, and operations that
-        include others are not looked at, but for a name that nothing is likely to have.
+        As in Kafka's `Authorizer.authorizeByResourceType`, patterns are compared with patterns. A
+        DENY counts only if it covers all that an allowed pattern covers, and implied operations are
+        ignored, except for one unlikely name.
         """
         key = (principal, host, _question(operation, resource_type))
         answer = self._any_answers.get(key)
@@ -205,10 +206,11 @@ class AclIndex:
         resource_type: ResourceType,
         beginning: str,
     ) -> Decision:
-        """Decide whether it may do this to every resource whose name begins so, which there may be.
+        """Decide whether the operation is allowed on every resource whose name has this prefix,
+        existing or not.
 
-        What is allowed is so for certain. What is denied might be allowed name by name: by several
-        patterns together, or in part by one and in part for want of any.
+        An allowed result is certain. A denied result may still be allowed name by name: by several
+        patterns together, or in part by a pattern and in part because no ACL was found.
         """
         if principal in self._super_users:
             return _SUPER_USER
@@ -226,24 +228,24 @@ class AclIndex:
         return _DENIED_BY_DEFAULT
 
     def matching(self, asked: AclFilter) -> Iterator[Acl]:
-        """Yield the ACLs that a filter asks for, in their order, from this very snapshot."""
+        """Yield the ACLs that a filter matches, sorted, from this snapshot."""
         return chain.from_iterable(self.matching_chunks(asked))
 
     def matching_chunks(self, asked: AclFilter) -> Iterator[list[Acl]]:
         """Yield the same in lists, which may be empty: each step takes about a millisecond.
 
-        For those who must not hold up others: between steps they can let others run.
+        Other work can run between the steps.
         """
         return listing.chunks(self.held_by(asked.principal), asked)
 
     def held_by(self, principal: str | None) -> Sequence[Acl]:
-        """Return the ACLs of a principal, or all, in their order: a list that never changes."""
+        """Return the ACLs of a principal, or all, sorted: a list that never changes."""
         if principal is None:
             return self._tables.acls
         return self._tables.of_principal.get(principal, ())
 
     def _rules(self, principal: str, host: str) -> list[index_tables.Rules]:
-        """Return what there is for this principal or for everybody, at this address."""
+        """Return the rules for this principal or for every principal, at this address."""
         rules = self._tables.rules
         return [
             found
@@ -275,8 +277,8 @@ def _held(rules: Iterable[index_tables.Rules], codes: Iterable[int]) -> list[_Pa
 def _undenied(allowed: _PatternsOfRules, denied: list[_PatternsOfRules]) -> Acl | None:
     """Return an allowed pattern that no denied one covers.
 
-    Of prefixes that begin alike the shortest is looked at: what covers it covers the others. Only a
-    denied wildcard covers the wildcard, and that was seen to.
+    Of nested prefixes only the shortest is checked: what covers it covers the others. Only a denied
+    wildcard covers the wildcard, and the caller has checked that.
     """
     for name, (rule, _) in allowed.literals.items():
         if name == WILDCARD or not any(one.covers_literal(name) for one in denied):

@@ -1,7 +1,8 @@
 """Tables of an index, and their update to the next version.
 
-Laws: tables that were published are never changed; what changes is copied first, and the rest is
-shared by both versions. A change costs what it touches, and the copy of a few long lists.
+Laws: published tables are never changed; changed parts are copied first, and the rest is shared by
+both versions. The cost of a change is that of the parts that it touches, and of copying a few long
+lists.
 """
 
 from collections import Counter
@@ -15,40 +16,41 @@ from proxy.acl.model import Acl, Operation, Permission, ResourceType
 from proxy.acl.patterns import Patterns
 
 Holder = tuple[str, HostKey]
-"""A principal and the key of a host, as ACLs name them."""
+"""Principal and the key of a host, as ACLs name them."""
 Rule = tuple[Acl, int]
-"""An ACL, and how many there are that differ in the spelling of their host only, with itself."""
+"""ACL, and the number of ACLs that differ from it only in the spelling of the host, itself
+included."""
 Rules = dict[int, Patterns[Rule]]
-"""What one holder may and may not do: patterns by `rule_code`. None of them is empty."""
+"""Rules of one holder: patterns by `rule_code`, none of them empty."""
 
 _OPERATION_BITS: Final = 4
 _PERMISSION_BITS: Final = 2
 
 
 def rule_code(resource_type: ResourceType, permission: Permission, operation: Operation) -> int:
-    """Return one number for the three: what enumerations of Python cost in keys adds up."""
+    """Return one number for the three: as keys, Python's enumeration members are slow."""
     return (resource_type << _PERMISSION_BITS | permission) << _OPERATION_BITS | operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """Everything an index knows."""
+    """All tables of an index."""
 
     acls: Sequence[Acl] = ()
-    """All, in their order."""
+    """All ACLs, sorted."""
     of_principal: Mapping[str, Sequence[Acl]] = field(default_factory=dict)
-    """Each principal's, in the same order."""
+    """ACLs by principal, each list sorted."""
     rules: Mapping[Holder, Rules] = field(default_factory=dict)
-    """What is asked in a decision."""
+    """Rules by holder, for decisions."""
     named: Mapping[int, Patterns[int]] | None = None
-    """The number of ACLs of each pattern, whoever they are for, by resource type. None: nobody
-    asks, as without `allow.everyone.if.no.acl.found`."""
+    """Number of ACLs per pattern, for all principals, by resource type; None without
+    `allow.everyone.if.no.acl.found`, which alone needs it."""
     shapes: Counter[BlockShape] = field(default_factory=Counter)
-    """The number of ACLs whose host is a block of this shape."""
+    """Number of ACLs whose host is a block, by its shape."""
 
 
 def build(acls: list[Acl], *, with_named: bool) -> Tables:
-    """Return the tables of ACLs that are in order."""
+    """Return the tables of sorted ACLs."""
     draft = _Draft(Tables(named={} if with_named else None), acls)
     for acl in acls:
         draft.add(acl)
@@ -56,7 +58,7 @@ def build(acls: list[Acl], *, with_named: bool) -> Tables:
 
 
 def rebuild(base: Tables, *, created: Collection[Acl], deleted: Collection[Acl]) -> Tables:
-    """Return the tables after a few changes; `deleted` are there and `created` are not."""
+    """Return the tables after a few changes; all of `deleted` exist, and none of `created`."""
     draft = _Draft(base, changed(base.acls, created, deleted))
     for acl in deleted:
         draft.remove(acl)
@@ -83,7 +85,7 @@ _V = TypeVar("_V")
 
 
 class _Draft:
-    """Tables that are being changed."""
+    """Mutable copy of tables."""
 
     def __init__(self, base: Tables, acls: Sequence[Acl]) -> None:
         self._acls = acls
@@ -91,10 +93,10 @@ class _Draft:
         self._named = None if base.named is None else dict(base.named)
         self._shapes = base.shapes.copy()
         self._own: set[int] = set()
-        """Identities of what was made here, and so may be changed."""
+        """Identities of the objects that were created here, and so may be changed."""
 
     def publish(self, of_principal: Mapping[str, Sequence[Acl]]) -> Tables:
-        """Return the tables; the draft is not used again."""
+        """Return the tables; the draft must not be used again."""
         return Tables(
             acls=self._acls,
             of_principal=of_principal,
@@ -104,7 +106,7 @@ class _Draft:
         )
 
     def add(self, acl: Acl) -> None:
-        """Take in an ACL that is not there."""
+        """Add an ACL that does not exist yet."""
         if self._named is not None:
             self._count_name(self._named, acl, 1)
         key = acl_host_key(acl.host)
@@ -117,7 +119,7 @@ class _Draft:
             self._shapes[shape] += 1
 
     def remove(self, acl: Acl) -> None:
-        """Forget an ACL that is there; `acls` is without it already."""
+        """Remove an existing ACL, which is no longer in `acls`."""
         if self._named is not None:
             self._count_name(self._named, acl, -1)
         if (key := acl_host_key(acl.host)) is not None:
@@ -151,13 +153,13 @@ class _Draft:
                 del self._rules[holder]
 
     def _twin(self, acl: Acl, key: HostKey) -> Acl:
-        """Return another ACL that says the same of another spelling of the host."""
+        """Return another ACL that differs only in the spelling of the host."""
         code = _code(acl)
         for one in with_pattern(self._acls, acl):
             same = one.principal == acl.principal and _code(one) == code
             if same and acl_host_key(one.host) == key:
                 return one
-        return acl  # several go at once, and this count is right only after the last
+        return acl  # with several deletions, the count is right only after the last
 
     def _own_rules(self, holder: Holder) -> Rules:
         rules = self._rules.get(holder)

@@ -1,6 +1,6 @@
 """ACLs in order, and the filters that select among them.
 
-Lists here are never changed: a generator goes on with the one that it began with.
+Lists here are never changed: a generator continues on the list with which it began.
 """
 
 from bisect import bisect_left, bisect_right
@@ -19,14 +19,14 @@ _KEYS: Final[dict[int, Callable[[Acl], AclKey]]] = {
     2: attrgetter("resource_type", "pattern_type"),
     3: _pattern_key,
 }
-"""By how many fields."""
+"""Functions that return the first fields of an ACL, by their number."""
 _CHUNK: Final = 100
-"""ACLs looked at in one step: about a tenth of a millisecond."""
+"""Number of ACLs per step, which takes about a tenth of a millisecond."""
 _RESOURCE_TYPES: Final = [one for one in ResourceType if one > ResourceType.ANY]
 
 
 def in_order(acls: Iterable[Acl]) -> list[Acl]:
-    """Return the ACLs in their order, each once; quick if they come so."""
+    """Return the ACLs sorted, without duplicates; fast if they are sorted already."""
     given = list(acls)
     keys: list[AclKey] = list(map(_sort_key, given))
     if all(map(lt, keys, islice(keys, 1, None))):
@@ -36,13 +36,13 @@ def in_order(acls: Iterable[Acl]) -> list[Acl]:
 
 
 def position(acls: Sequence[Acl], acl: Acl) -> tuple[int, bool]:
-    """Return where an ACL is, or where it would be, and whether it is there."""
+    """Return the position of an ACL, or where it would be inserted, and whether it exists."""
     at = bisect_left(acls, _sort_key(acl), key=_sort_key)
     return at, at < len(acls) and acls[at] == acl
 
 
 def changed(acls: Sequence[Acl], created: Iterable[Acl], deleted: Iterable[Acl]) -> list[Acl]:
-    """Return the list with a few changes; `deleted` are there and `created` are not."""
+    """Return the list after a few changes; all of `deleted` exist, and none of `created`."""
     new = {_sort_key(acl): acl for acl in created}
     gone = {_sort_key(acl) for acl in deleted}
     made: list[Acl] = []
@@ -60,20 +60,20 @@ def changed(acls: Sequence[Acl], created: Iterable[Acl], deleted: Iterable[Acl])
 
 
 def with_pattern(acls: Sequence[Acl], acl: Acl) -> Iterator[Acl]:
-    """Yield those with the same resource pattern as this one."""
+    """Yield the ACLs with the same resource pattern as this one."""
     start, end = _range(acls, (acl.resource_type, acl.pattern_type, acl.name))
     return islice(acls, start, end)
 
 
 def chunks(acls: Sequence[Acl], asked: AclFilter) -> Iterator[list[Acl]]:
-    """Yield what the filter asks for, in order; none takes long, and so some may be empty."""
+    """Yield the ACLs that the filter matches, sorted, in short steps; some lists may be empty."""
     for start, end in ranges(acls, asked):
         for at in range(start, end, _CHUNK):
             yield [acl for acl in acls[at : min(at + _CHUNK, end)] if asked.matches(acl)]
 
 
 def ranges(acls: Sequence[Acl], asked: AclFilter) -> Iterator[tuple[int, int]]:
-    """Yield where to look for what the filter asks for, in order and without overlap."""
+    """Yield the ranges that can hold matches of the filter, in order and without overlap."""
     if asked.resource_type is ResourceType.ANY:
         if asked.name is None:
             yield 0, len(acls)
@@ -102,10 +102,10 @@ def _matching_ranges(
 def _prefix_ranges(
     acls: Sequence[Acl], resource_type: ResourceType, name: str
 ) -> Iterator[tuple[int, int]]:
-    """Yield where the prefixes of a name are, the longest first.
+    """Yield the ranges of the prefixes of a name, the longest first.
 
-    Each step looks at the greatest that is not greater than what is left of the name: either it
-    is a prefix, or no prefix is longer than what both begin with.
+    Each step looks at the greatest prefix that is not greater than the rest of the name: either it
+    is a prefix of the name, or no longer one exists than their common beginning.
     """
     first, end = _range(acls, (resource_type, PatternType.PREFIXED))
     while first < end:
@@ -123,7 +123,7 @@ def _prefix_ranges(
 
 
 def _common(one: str, other: str) -> str:
-    """Return what both begin with."""
+    """Return the common prefix."""
     least, most = 0, min(len(one), len(other))
     while least < most:
         middle = (least + most + 1) // 2
@@ -135,14 +135,14 @@ def _common(one: str, other: str) -> str:
 
 
 def _range(acls: Sequence[Acl], beginning: AclKey) -> tuple[int, int]:
-    """Return where those are whose fields begin so."""
+    """Return the range of the ACLs whose first fields are these."""
     key = _KEYS[len(beginning)]
     start = bisect_left(acls, beginning, key=key)
     return start, bisect_right(acls, beginning, start, key=key)
 
 
 def grouped_by_principal(acls: Iterable[Acl]) -> dict[str, list[Acl]]:
-    """Return the ACLs of each principal, in the same order."""
+    """Return the ACLs by principal, in the same order."""
     groups: dict[str, list[Acl]] = {}
     for acl in acls:
         groups.setdefault(acl.principal, []).append(acl)

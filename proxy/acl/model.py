@@ -11,21 +11,21 @@ from typing import Final
 
 
 class AuthorizerMode(StrEnum):
-    """What becomes of a denial (`authorizer.mode`)."""
+    """Modes of the authorizer (`authorizer.mode`)."""
 
     OFF = "off"
-    """Nothing is asked: everybody may do everything."""
+    """Checks nothing: every client may do everything."""
     AUDIT = "audit"
-    """It is counted and logged, and everything passes."""
+    """Counts and logs denials, but lets every request pass."""
     ENFORCE = "enforce"
 
 
 class ResourceType(IntEnum):
-    """What an ACL is about (`ResourceType`)."""
+    """Types of resources (`ResourceType`)."""
 
     UNKNOWN = 0
     ANY = 1
-    """Of filters only."""
+    """Code that only filters may have."""
     TOPIC = 2
     GROUP = 3
     CLUSTER = 4
@@ -35,25 +35,25 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How an ACL's name is compared with a resource's (KIP-290)."""
+    """Ways to match an ACL's name with a resource's (KIP-290)."""
 
     UNKNOWN = 0
     ANY = 1
-    """Of filters only: patterns of any type."""
+    """Code that only filters may have: patterns of any type."""
     MATCH = 2
-    """Of filters only: all patterns that apply to a resource of this name."""
+    """Code that only filters may have: all patterns that apply to a resource of this name."""
     LITERAL = 3
-    """The name itself; `*` stands for every name."""
+    """Pattern of exactly this name; `*` stands for every name."""
     PREFIXED = 4
-    """Every name that begins so; here `*` is a letter like others."""
+    """Pattern of every name with this prefix; `*` is an ordinary character here."""
 
 
 class Operation(IntEnum):
-    """What somebody wants to do (`AclOperation`)."""
+    """Operations on resources (`AclOperation`)."""
 
     UNKNOWN = 0
     ANY = 1
-    """Of filters only."""
+    """Code that only filters may have."""
     ALL = 2
     READ = 3
     WRITE = 4
@@ -71,44 +71,45 @@ class Operation(IntEnum):
 
 
 class Permission(IntEnum):
-    """What an ACL says of it (`AclPermissionType`)."""
+    """Permissions of ACLs (`AclPermissionType`)."""
 
     UNKNOWN = 0
     ANY = 1
-    """Of filters only."""
+    """Code that only filters may have."""
     DENY = 2
     ALLOW = 3
 
 
 WILDCARD: Final = "*"
-"""The literal name of every resource, and the host of everybody."""
+"""Literal name of every resource, and host of every client."""
 WILDCARD_PRINCIPAL: Final = "User:*"
-"""Every principal of the type User."""
+"""Principal that stands for every principal of the type User."""
 CLUSTER_NAME: Final = "kafka-cluster"
-"""The one resource of the type CLUSTER."""
+"""Name of the only resource of the type CLUSTER."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Acl:
-    """One entry: `principal` from `host` may, or may not, do `operation` to what matches.
+    """Access control list entry: `principal` from `host` may, or may not, do `operation` on what
+    matches.
 
-    The order of the fields is the order in which lists are shown.
+    ACLs are sorted by their fields in this order.
     """
 
     resource_type: ResourceType
     pattern_type: PatternType
     name: str
     principal: str
-    """As `User:alice`; `User:*` is everybody."""
+    """Name with its type, such as `User:alice`; `User:*` is every principal."""
     host: str
-    """An address, a CIDR block (which Kafka lacks), or `*`."""
+    """Address, CIDR block (which Kafka lacks), or `*`."""
     operation: Operation
     permission: Permission
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
-    """What DescribeAcls and DeleteAcls ask for. None and ANY mean: whatever it is."""
+    """Filter of DescribeAcls and DeleteAcls. None and ANY match every value."""
 
     resource_type: ResourceType = ResourceType.ANY
     pattern_type: PatternType = PatternType.ANY
@@ -119,7 +120,7 @@ class AclFilter:
     permission: Permission = Permission.ANY
 
     def matches(self, acl: Acl) -> bool:
-        """Whether `acl` is among what is asked for (KIP-140, KIP-290)."""
+        """Return whether the filter matches `acl` (KIP-140, KIP-290)."""
         return (
             self.resource_type in (ResourceType.ANY, acl.resource_type)
             and self.principal in (None, acl.principal)
@@ -142,7 +143,7 @@ class AclFilter:
 
 
 def exactly(acl: Acl) -> AclFilter:
-    """Return what finds this ACL alone."""
+    """Return the filter that matches only this ACL."""
     return AclFilter(
         resource_type=acl.resource_type,
         pattern_type=acl.pattern_type,

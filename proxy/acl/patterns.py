@@ -1,11 +1,11 @@
 """Resource patterns (KIP-290), by the names that they match.
 
-Laws: what matches a name is found in a time that does not depend on how many patterns there are,
-or how they are nested. An object that was published is never changed: it is copied first.
+Laws: the time to find a pattern that matches a name does not depend on the number of patterns, or
+on their nesting. A published object is never changed: it is copied first.
 
-Of prefixes that begin alike only the shortest is needed to know that a name is matched. No two of
-these begin alike, so that the greatest that is not greater than a name is the only one that the
-name can begin with.
+Of nested prefixes only the shortest is needed to know that a name is matched. None of the shortest
+prefixes begins with another, so that only the greatest one that is not greater than a name can be
+its prefix.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -18,19 +18,19 @@ _V = TypeVar("_V")
 
 
 class Prefixes(Generic[_V]):
-    """Prefixes, with a value each."""
+    """Prefixes with a value each."""
 
     __slots__ = ("_nested", "_shortest", "_values")
 
     def __init__(self) -> None:
         self._values: dict[str, _V] = {}
         self._shortest: list[str] = []
-        """Sorted: those that begin with no other."""
+        """Prefixes that begin with no other, sorted."""
         self._nested: list[str] = []
-        """Sorted: all others."""
+        """All other prefixes, sorted."""
 
     def copy(self) -> "Prefixes[_V]":
-        """Return one that may be changed."""
+        """Return a copy that may be changed."""
         made: Prefixes[_V] = Prefixes()
         made._values = self._values.copy()
         made._shortest = self._shortest.copy()
@@ -41,7 +41,7 @@ class Prefixes(Generic[_V]):
         return bool(self._values)
 
     def get(self, prefix: str) -> _V | None:
-        """Return the value of this very prefix."""
+        """Return the value of exactly this prefix; None if it does not exist."""
         return self._values.get(prefix)
 
     def put(self, prefix: str, value: _V) -> None:
@@ -51,7 +51,7 @@ class Prefixes(Generic[_V]):
         self._values[prefix] = value
 
     def remove(self, prefix: str) -> None:
-        """Forget a prefix, which must be there."""
+        """Remove an existing prefix."""
         del self._values[prefix]
         position = bisect_left(self._shortest, prefix)
         if position == len(self._shortest) or self._shortest[position] != prefix:
@@ -61,7 +61,7 @@ class Prefixes(Generic[_V]):
         self._promote(prefix)
 
     def find(self, name: str) -> _V | None:
-        """Return the value of the shortest prefix that `name` begins with."""
+        """Return the value of the shortest prefix of `name`; None if there is none."""
         position = bisect_right(self._shortest, name)
         if position and name.startswith(prefix := self._shortest[position - 1]):
             return self._values[prefix]
@@ -76,7 +76,7 @@ class Prefixes(Generic[_V]):
         return self._values[prefix] if prefix.startswith(beginning) else None
 
     def shortest(self) -> Iterator[str]:
-        """Return those that begin with no other, in order."""
+        """Return the prefixes that begin with no other, sorted."""
         return iter(self._shortest)
 
     def _insert(self, prefix: str) -> None:
@@ -90,11 +90,11 @@ class Prefixes(Generic[_V]):
         if end > position:
             at = bisect_left(self._nested, prefix)
             self._nested[at:at] = self._shortest[position:end]
-            self._nested.sort()  # two runs that are in order already: cheap
+            self._nested.sort()  # fast: two sorted runs
         self._shortest[position:end] = [prefix]
 
     def _promote(self, removed: str) -> None:
-        """Raise those that only the removed one stood before."""
+        """Move the prefixes that were nested only in the removed one to the shortest."""
         start = end = bisect_left(self._nested, removed)
         raised: list[str] = []
         left: list[str] = []
@@ -108,7 +108,7 @@ class Prefixes(Generic[_V]):
 
 
 class Patterns(Generic[_V]):
-    """Literal and prefixed patterns, with a value each."""
+    """Literal and prefixed patterns with a value each."""
 
     __slots__ = ("_sorted", "literals", "prefixes")
 
@@ -116,10 +116,11 @@ class Patterns(Generic[_V]):
         self.literals: dict[str, _V] = {}
         self.prefixes: Prefixes[_V] | None = None
         self._sorted: list[str] | None = None
-        """The literals' names, in order; None: nobody asked yet. Any thread makes the same."""
+        """Names of the literal patterns, sorted; None until they are needed. Any thread computes
+        the same list."""
 
     def copy(self) -> "Patterns[_V]":
-        """Return one that may be changed."""
+        """Return a copy that may be changed."""
         made: Patterns[_V] = Patterns()
         made.literals = self.literals.copy()
         made.prefixes = self.prefixes and self.prefixes.copy()
@@ -129,7 +130,7 @@ class Patterns(Generic[_V]):
         return bool(self.literals or self.prefixes)
 
     def get(self, pattern_type: PatternType, name: str) -> _V | None:
-        """Return the value of this very pattern."""
+        """Return the value of exactly this pattern; None if it does not exist."""
         if pattern_type is PatternType.LITERAL:
             return self.literals.get(name)
         return self.prefixes.get(name) if self.prefixes is not None else None
@@ -145,7 +146,7 @@ class Patterns(Generic[_V]):
         self.prefixes.put(name, value)
 
     def remove(self, pattern_type: PatternType, name: str) -> None:
-        """Forget a pattern, which must be there."""
+        """Remove an existing pattern."""
         if pattern_type is PatternType.LITERAL:
             self._sorted = None
             del self.literals[name]
@@ -165,14 +166,16 @@ class Patterns(Generic[_V]):
         return found
 
     def find_for_all(self, beginning: str) -> _V | None:
-        """Return the value of a pattern that matches every name that begins so; None: none does."""
+        """Return the value of a pattern that matches every name with this prefix; None if there is
+        none."""
         found = self.literals.get(WILDCARD)
         if found is None and self.prefixes is not None:
             found = self.prefixes.find(beginning)
         return found
 
     def find_for_any(self, beginning: str) -> _V | None:
-        """Return the value of a pattern that matches a name that begins so; None: none does."""
+        """Return the value of a pattern that matches a name with this prefix; None if there is
+        none."""
         found = self.find_for_all(beginning)
         if found is None and self.prefixes is not None:
             found = self.prefixes.find_within(beginning)
@@ -184,9 +187,9 @@ class Patterns(Generic[_V]):
         return found
 
     def covers_literal(self, name: str) -> bool:
-        """Whether it matches all that this literal pattern does (`*` not looked at)."""
+        """Return whether a pattern covers this literal one, `*` not considered."""
         return name in self.literals or self.covers_prefix(name)
 
     def covers_prefix(self, prefix: str) -> bool:
-        """Whether one of its prefixes matches all that this prefix does."""
+        """Return whether a prefix covers this prefix."""
         return self.prefixes is not None and self.prefixes.find(prefix) is not None

@@ -1,17 +1,17 @@
 """Search of many filters at once in one pass over the ACLs.
 
-The filters of one principal are about its ACLs, and the filters that name none are about all. For
-each of these lists:
+Filters of one principal search its ACLs, filters without a principal search all. For each of these
+lists:
 
-- a single filter, or a few narrow ones, are looked up where the order of the list has what they
-  ask for, as long as that is less to look at than the list;
-- otherwise the list is gone through once. Filters are sorted by which parts they give, and lie in a
-  table under what they give; so an ACL asks each table once, however many filters are in it.
+A single filter, or a few narrow ones, are looked up by the order of the list, as long as that
+visits fewer ACLs than the list has. Otherwise the list is read once: filters with the same fields
+share a table keyed by the values of these fields, so each ACL is looked up once per table, however
+many filters are in it.
 
-So each ACL is looked at twice at most, and the time depends on the ACLs, on the kinds of filters
-(of which there are 80), and on what is found, but not on filters times ACLs.
+So each ACL is visited twice at most, and the time depends on the number of ACLs, on the kinds of
+filters (there are 80), and on the matches, but not on filters times ACLs.
 
-All in small steps, which others may run between: no large sort, no large copy.
+Everything runs in small steps, between which other work can run: no large sort, no large copy.
 """
 
 from array import array
@@ -36,17 +36,17 @@ from proxy.acl.model import (
 from proxy.scheduling.steps import MASK, Steps, finish
 
 Found = Sequence[Acl]
-"""What a filter finds, in order."""
+"""ACLs that a filter matches, sorted."""
 
 _LOOKUP: Final = 32
-"""To look a filter up costs about as much as to go past so many ACLs."""
+"""Cost of looking up a filter, in number of ACLs visited in the same time."""
 _RUN: Final = 200
-"""Names that are sorted at once."""
+"""Number of names that are sorted at once."""
 _PATTERN_TYPES_OF_ACLS: Final = (PatternType.LITERAL, PatternType.PREFIXED)
 
 
 def find_each(index: AclIndex, filters: Sequence[AclFilter], most: int) -> list[Found]:
-    """Return what each filter finds; `filters` are valid, and each is there once.
+    """Return the matches of each filter; `filters` are valid and distinct.
 
     The list ends before the first filter with which it would hold more than `most` ACLs.
     """
@@ -54,7 +54,7 @@ def find_each(index: AclIndex, filters: Sequence[AclFilter], most: int) -> list[
 
 
 def find_in_steps(index: AclIndex, filters: Sequence[AclFilter], most: int) -> Steps[list[Found]]:
-    """Return what `find_each` does, in steps."""
+    """Return the result of `find_each`, in steps."""
     groups: dict[str | None, list[int]] = {}
     for number, wanted in enumerate(filters):
         groups.setdefault(wanted.principal, []).append(number)
@@ -74,22 +74,22 @@ def find_in_steps(index: AclIndex, filters: Sequence[AclFilter], most: int) -> S
 
 
 class _Results:
-    """What is found so far, and how much. The last filters are given up when it is too much."""
+    """Matches so far, and their number. The last filters are dropped when there are too many."""
 
     def __init__(self, count: int, most: int) -> None:
         self._found: list[Found] = [()] * count
         self._left = most
         self.end = count
-        """Filters from here on are given up."""
+        """Number of the first filter that is dropped."""
 
     def put(self, number: int, found: Found) -> None:
-        """Take what a filter finds."""
+        """Store the matches of a filter."""
         if number < self.end:
             self._found[number] = found
             self._grown(len(found))
 
     def pick(self, number: int, acls: Sequence[Acl], place: int) -> None:
-        """Take one more of these that a filter finds."""
+        """Add one more ACL of the list to the matches of a filter."""
         if number < self.end:
             found = self._found[number]
             if not isinstance(found, _Picked):
@@ -105,13 +105,13 @@ class _Results:
             self._found[self.end] = ()
 
     def in_order(self) -> list[Found]:
-        """Return what each filter finds."""
+        """Return the matches of each filter."""
         return self._found[: self.end]
 
 
 @dataclass(frozen=True, slots=True)
 class _Picked(Sequence[Acl]):
-    """Some of a list, by their places in it: four bytes each."""
+    """Selection from a list by positions, which take four bytes each."""
 
     acls: Sequence[Acl]
     places: "array[int]" = field(default_factory=lambda: array("I"))
@@ -132,7 +132,7 @@ class _Picked(Sequence[Acl]):
 def _is_quick(
     acls: Sequence[Acl], filters: Sequence[AclFilter], numbers: Iterable[int]
 ) -> Steps[bool]:
-    """Whether to look them up takes less than to go through the list."""
+    """Return whether looking the filters up takes less time than reading the list."""
     left = len(acls)
     for number in numbers:
         left -= _LOOKUP
@@ -155,7 +155,7 @@ def _looked_up(acls: Sequence[Acl], wanted: AclFilter) -> Steps[Found]:
 
 
 def _is_about_all(wanted: AclFilter) -> bool:
-    """Whether it says nothing but whose ACLs."""
+    """Return whether the filter names a principal only, or nothing."""
     return (
         wanted.name is None
         and wanted.host is None
@@ -170,7 +170,7 @@ def _is_about_all(wanted: AclFilter) -> bool:
 
 
 def _given(wanted: AclFilter) -> tuple[str, ...]:
-    """Return which parts, but for principal and name, must be equal to what the filter gives."""
+    """Return the fields, except principal and name, that must equal the filter's."""
     named = (
         ("resource_type", wanted.resource_type is not ResourceType.ANY),
         ("pattern_type", wanted.pattern_type in _PATTERN_TYPES_OF_ACLS),
@@ -182,17 +182,17 @@ def _given(wanted: AclFilter) -> tuple[str, ...]:
 
 
 def _getter(parts: tuple[str, ...]) -> Callable[[Any], Any]:
-    """Return what gets these parts of an ACL, or of a filter."""
+    """Return a function that gets these fields of an ACL, or of a filter."""
     return attrgetter(*parts) if parts else lambda _: ()
 
 
 _Value = TypeVar("_Value")
 _Table = tuple[Callable[[Any], Any], Callable[[Any], _Value | None]]
-"""What gets the parts of an ACL that a table is about, and what the table has under them."""
+"""Function that gets the fields of an ACL by which a table is keyed, and the table's contents."""
 
 
 class _Pass:
-    """Filters, arranged so that a list of ACLs need be gone through only once."""
+    """Filters arranged for one pass over a list of ACLs."""
 
     def __init__(self) -> None:
         self._tables: list[_Table[list[int]]] = []
@@ -200,7 +200,7 @@ class _Pass:
 
     @classmethod
     def of(cls, filters: Sequence[AclFilter], numbers: Iterable[int]) -> Steps[Self]:
-        """Arrange those of the filters that have these numbers."""
+        """Arrange the filters with these numbers."""
         tables: dict[tuple[str, ...], dict[Any, list[int]]] = {}
         applying: dict[tuple[str, ...], dict[Any, _Names]] = {}
         for number in numbers:
@@ -225,7 +225,7 @@ class _Pass:
         return made
 
     def run(self, acls: Sequence[Acl], results: _Results) -> Steps[None]:
-        """Find what the filters find among these."""
+        """Find the matches of the filters in this list."""
         picked = 0
         for place, acl in enumerate(acls):
             if not place & MASK:
@@ -237,7 +237,7 @@ class _Pass:
                     yield
 
     def _finders(self, acl: Acl) -> Iterator[int]:
-        """Yield which filters find an ACL."""
+        """Yield the numbers of the filters that match an ACL."""
         for parts_of, get in self._tables:
             yield from get(parts_of(acl)) or ()
         for parts_of, names_of in self._applying:
@@ -247,18 +247,18 @@ class _Pass:
 
 
 class _Names:
-    """The names of MATCH filters that are alike in all else (KIP-290)."""
+    """Names of MATCH filters that are alike in all other fields (KIP-290)."""
 
     def __init__(self) -> None:
         self._filters: dict[str, list[int]] = {}
         self._in_order: list[str] = []
 
     def add(self, name: str, number: int) -> None:
-        """Add a filter's."""
+        """Add a filter's name."""
         self._filters.setdefault(name, []).append(number)
 
     def sort(self) -> Steps[None]:
-        """Get ready to be asked."""
+        """Sort the names, before the first look-up."""
         names, runs = list(self._filters), list[list[str]]()
         for at in range(0, len(names), _RUN):
             runs.append(sorted(names[at : at + _RUN]))
@@ -269,7 +269,7 @@ class _Names:
                 yield
 
     def to_which_applies(self, acl: Acl) -> Iterator[int]:
-        """Yield the filters whose name the pattern of an ACL covers."""
+        """Yield the numbers of the filters whose name the pattern of an ACL matches."""
         if acl.pattern_type is PatternType.PREFIXED:
             for name in self._beginning_with(acl.name):
                 yield from self._filters[name]

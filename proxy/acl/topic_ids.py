@@ -1,7 +1,7 @@
 """Topic names by topic id (KIP-516), since ACLs know names alone.
 
-An id is given to one topic and never again, so what was learnt stays true until the topic is
-deleted, whereupon nobody uses the id any more.
+An id is assigned to one topic and never again, so a known name stays valid until the topic is
+deleted, after which the id is no longer used.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,34 +21,35 @@ from proxy.wire.primitives import (
 )
 
 MAX_KNOWN: Final = 200_000
-"""Topics of a cluster, about: when there are more, all are forgotten and learnt anew."""
+"""Maximum number of topic ids that are known, about the topics of a large cluster; beyond it, all
+are dropped and looked up again."""
 _ALL: Final = -1
-"""Length of an array that is null."""
+"""Array length of null, which requests all topics."""
 _RUN: Final = 512
-"""Names that are sorted at once, which takes a tenth of a millisecond."""
+"""Number of names that are sorted at once, which takes a tenth of a millisecond."""
 CLIENT_ID: Final = "reauth-proxy"
 
 NO_ID: Final = bytes(16)
 """Kafka's `Uuid.ZERO_UUID`, which no topic has."""
 
 _NONE: Final[frozenset[bytes]] = frozenset()
-"""One for all connections: Python makes another empty one each time."""
+"""Empty set that all connections share: Python creates a new one each time."""
 
 KnownTopics = dict[bytes, str]
-"""Names by id; one for all connections of a worker."""
+"""Topic names by id; one mapping for all connections of a worker."""
 
 
 class LookedUpTopics(Mapping[bytes, str | None]):
-    """What one connection knows of topic ids; `judgement.TopicNames`."""
+    """Topic ids as one connection sees them; `decision.TopicNames`."""
 
     __slots__ = ("known", "listed", "missing")
 
     def __init__(self, known: KnownTopics) -> None:
         self.known = known
         self.missing = _NONE
-        """Ids that were just looked up in vain."""
+        """Topic ids that were looked up without success."""
         self.listed: list[str] | None = None
-        """The names of all topics, in order, which were just asked for."""
+        """Names of all topics, sorted; None if they were not requested for the current request."""
 
     def __getitem__(self, topic_id: bytes) -> str | None:
         name = self.known.get(topic_id)
@@ -63,27 +64,27 @@ class LookedUpTopics(Mapping[bytes, str | None]):
         return len(self.known)
 
     def learn(self, found: Mapping[bytes, str], asked: Iterable[bytes]) -> None:
-        """Take the result of a lookup."""
+        """Store the result of a look-up."""
         if len(self.known) + len(found) > MAX_KNOWN:
             self.known.clear()
         self.known.update(found)
         self.missing |= {topic_id for topic_id in asked if topic_id not in found}
 
     def forget(self) -> None:
-        """Keep nothing of what may soon be otherwise: the request that asked for it was judged."""
+        """Drop results that may change, once the request that needed them is judged."""
         self.missing = _NONE
         self.listed = None
 
 
 def lookup_request(api_version: int, correlation_id: int, ids: Iterable[bytes]) -> bytes:
-    """Write a Metadata request, frame and all, for topics of these ids; flexible versions."""
+    """Return a Metadata request frame for the topics with these ids, in a flexible version."""
     entries = [topic_id + write_null_string(flexible=True) + b"\x00" for topic_id in ids]
     topics = write_array_length(len(entries), flexible=True) + b"".join(entries)
     return _metadata_request(api_version, correlation_id, topics)
 
 
 def listing_request(api_version: int, correlation_id: int) -> bytes:
-    """Write the same for all topics."""
+    """Return a Metadata request frame for all topics."""
     return _metadata_request(api_version, correlation_id, write_array_length(_ALL, flexible=True))
 
 
@@ -94,22 +95,22 @@ def _metadata_request(api_version: int, correlation_id: int, topics: bytes) -> b
             INT16.pack(api_version),
             INT32.pack(correlation_id),
             write_string(CLIENT_ID, flexible=False),
-            b"\x00",  # no tags
+            b"\x00",  # no tagged fields
             topics,
-            b"\x00\x00\x00",  # make no topics, tell no operations, no tags
+            b"\x00\x00\x00",  # no automatic creation, no authorized operations, no tagged fields
         )
     )
     return INT32.pack(len(content)) + content
 
 
 def found_topics(api_version: int, content: bytes) -> dict[bytes, str]:
-    """Return the names by id in a Metadata response, from behind its size. Raises Malformed."""
+    """Return the names by id in a Metadata response, from after its size. Raises Malformed."""
     topics = _topics(api_version, content)
     return {one.topic_id: one.name for one in topics if one.topic_id and one.name is not None}
 
 
 def listed_topics(api_version: int, content: bytes) -> list[str]:
-    """Return the names in such a response, in order. Raises Malformed."""
+    """Return the names in such a response, sorted. Raises Malformed."""
     topics = _topics(api_version, content)
     free_in_steps(topics)
     names = [one.name for one in pausing(topics) if one.name is not None]

@@ -15,18 +15,18 @@ from proxy.acl.model import (
 )
 
 MAX_QUOTE: Final = 200
-"""Characters of a client's text in a message, which must fit into a STRING."""
+"""Maximum length in characters of a client's text in a message, which must fit into a STRING."""
 
 
 class Refusal(NamedTuple):
-    """Why an item is not done."""
+    """Refusal of an item: the error code and the message."""
 
     code: ErrorCode
     message: str
 
 
 def invalid(message: str) -> Refusal:
-    """Return a refusal of what cannot be."""
+    """Return the refusal of an invalid item."""
     return Refusal(ErrorCode.invalid_request, message)
 
 
@@ -44,7 +44,7 @@ _UNKNOWN_ENTRY: Final = invalid("Unknown entryFilter.")
 
 
 def acl_refusal(acl: Acl) -> Refusal | None:
-    """Return what is wrong with an ACL that is to be; None: nothing."""
+    """Return the refusal of an invalid ACL; None if it is valid."""
     if acl.resource_type is ResourceType.CLUSTER and acl.name != CLUSTER_NAME:
         return _NOT_THE_CLUSTER
     if not acl.name:
@@ -60,7 +60,7 @@ def acl_refusal(acl: Acl) -> Refusal | None:
 
 
 def _field_of_filters(acl: Acl) -> str | None:
-    """Return the first field whose value is unknown, or has a meaning in filters alone."""
+    """Return the first field whose value is unknown, or allowed in filters only."""
     if acl.resource_type <= ResourceType.ANY:
         return f"resourceType {acl.resource_type.name}"
     if acl.pattern_type < PatternType.LITERAL:
@@ -77,7 +77,7 @@ def _quoted(text: str) -> str:
 
 
 def filter_refusal(wanted: AclFilter) -> Refusal | None:
-    """Return what is wrong with a filter; None: nothing."""
+    """Return the refusal of an invalid filter; None if it is valid."""
     if ResourceType.UNKNOWN is wanted.resource_type or PatternType.UNKNOWN is wanted.pattern_type:
         return _UNKNOWN_PATTERN
     if Operation.UNKNOWN is wanted.operation or Permission.UNKNOWN is wanted.permission:

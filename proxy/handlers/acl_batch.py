@@ -3,12 +3,12 @@
 - Each filter has the result that it would have had alone, in v3, its own error included.
 - Where v3 refuses the request, each filter of v4 is refused: a response has no error of its own.
 - A request that does not parse, whose list of filters is null, or that has more than `MAX_FILTERS`
-  is answered with a single result, INVALID_REQUEST, and the connection lives on. (v0 to v3 close it
-  for what does not parse, as Kafka does.)
+  is answered with a single result, INVALID_REQUEST, and the connection stays open. (In v0 to v3 a
+  request that does not parse closes it, as in Kafka.)
 - Results come in the order of the filters until they would exceed `MAX_RESULT_BYTES`. The filter
-  with which they would, and all behind it, have POLICY_VIOLATION; a client asks for them again.
+  that would exceed it, and all after it, have POLICY_VIOLATION; a client sends them again.
 
-What needs the store is done at once, and belongs in a thread; the rest are steps.
+`begin` uses the store and must run in a thread; the steps that it returns need no store.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,13 +43,14 @@ from proxy.wire.primitives import Malformed
 _MALFORMED: Final = invalid("The request cannot be read.")
 _TOO_MANY: Final = invalid(f"More than {MAX_FILTERS} filters.")
 _MIN_ACL_SIZE: Final = 6
-"""Bytes in a response: a principal, which has a colon, a host, two codes, no tags."""
+"""Minimum size of an ACL in a response, in bytes: a principal with a colon, a host, two codes, no
+tags."""
 
 
 def begin(
     body: bytes, acls: Acls | None, *, authorized: bool, most_bytes: int = MAX_RESULT_BYTES
 ) -> bytes | Steps[bytes]:
-    """Answer a request, from body to body, or return how. `acls`: None if the authorizer is off.
+    """Return the response body, or the steps that make it. `acls` is None if the authorizer is off.
 
     Raises StoreError.
     """
@@ -77,12 +78,12 @@ def _described(body: bytes, index: AclIndex, most_bytes: int) -> Steps[bytes]:
     )
     places: dict[AclFilterParts, Place] = {}
     is_full = False
-    for asked in filters:
+    for queried in filters:
         yield
-        if asked in refused:
-            made.refuse(refused[asked])
+        if queried in refused:
+            made.refuse(refused[queried])
             continue
-        is_full = is_full or not (yield from _added(made, asked, found, places))
+        is_full = is_full or not (yield from _added(made, queried, found, places))
         if is_full:
             made.refuse(too_large)
     return made.body()
@@ -91,44 +92,45 @@ def _described(body: bytes, index: AclIndex, most_bytes: int) -> Steps[bytes]:
 def _results(
     index: AclIndex, filters: Sequence[AclFilterParts], most: int
 ) -> Steps[tuple[Mapping[AclFilterParts, Refusal], Mapping[AclFilterParts, Found]]]:
-    """Return why filters are refused, and what the others find, but for those that cannot fit."""
+    """Return the filters that are refused, with the reason, and the matches of the others, except
+    those that cannot fit."""
     refused: dict[AclFilterParts, Refusal] = {}
     valid: dict[AclFilterParts, AclFilter] = {}
     found: dict[AclFilterParts, Found] = {}
-    for number, asked in enumerate(filters):
+    for number, queried in enumerate(filters):
         if not number & MASK:
             yield
-        if asked in valid:
+        if queried in valid:
             continue
-        wanted = filter_of(asked)
+        wanted = filter_of(queried)
         refusal = filter_refusal(wanted)
         if refusal is None:
-            valid[asked] = wanted
-        elif has_code_0(asked):
-            refused[asked] = refusal
+            valid[queried] = wanted
+        elif has_code_0(queried):
+            refused[queried] = refusal
         else:
-            found[asked] = ()  # a code of a later Kafka, of which there can be no ACLs
+            found[queried] = ()  # a code of a later Kafka: no stored ACL can have it
     results = yield from find_in_steps(index, [*valid.values()], most)
-    for number, (asked, result) in enumerate(zip(valid, results, strict=False)):
+    for number, (queried, result) in enumerate(zip(valid, results, strict=False)):
         if not number & MASK:
             yield
-        found[asked] = result
+        found[queried] = result
     return refused, found
 
 
 def _added(
     made: DescribeBatch,
-    asked: AclFilterParts,
+    queried: AclFilterParts,
     found: Mapping[AclFilterParts, Found],
     places: dict[AclFilterParts, Place],
 ) -> Steps[bool]:
-    """Whether there is room for a result, which is then added."""
-    if asked in places:
-        return (yield from made.repeat(places[asked]))
-    if asked not in found:
+    """Add a result if it fits; return whether it did."""
+    if queried in places:
+        return (yield from made.repeat(places[queried]))
+    if queried not in found:
         return False
-    principal = asked[PRINCIPAL]
-    if (place := (yield from made.add(found[asked], principal))) is None:
+    principal = queried[PRINCIPAL]
+    if (place := (yield from made.add(found[queried], principal))) is None:
         return False
-    places[asked] = place
+    places[queried] = place
     return True

@@ -12,19 +12,19 @@ from proxy.store.interface import AclStore, StoreError, refusal_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acls:
-    """What the APIs are about."""
+    """Access to the ACLs of the store."""
 
     store: AclStore
     current: Callable[[], AclIndex]
-    """Returns the ACLs as the store has them now, and has this process decide by them. Raises
+    """Reads the ACLs from the store, puts them in force in this process, and returns them. Raises
     StoreError."""
 
     def create(self, acls: Sequence[Acl]) -> Refusal | None:
-        """Add those that are not there. Return why not all are there now; None: they are."""
+        """Add the ACLs that are missing. Return the reason if not all exist now, else None."""
         return self._change(lambda: self.store.create_acls(acls))
 
     def delete(self, acls: Iterable[Acl]) -> Refusal | None:
-        """Remove those that are there. Return why not all are gone; None: they are."""
+        """Remove the ACLs that exist. Return the reason if some remain, else None."""
         return self._change(lambda: self.store.delete_acls([exactly(acl) for acl in acls]))
 
     def _change(self, change: Callable[[], object]) -> Refusal | None:
@@ -33,7 +33,7 @@ class Acls:
             change()
         except StoreError as problem:
             refusal = Refusal(*refusal_of(problem))
-        # what is written is written: it will be in force when the store can be read again
+        # The change is stored: it takes effect when the store can be read again
         with suppress(StoreError):
             self.current()
         return refusal

@@ -14,7 +14,7 @@ _PERMISSIONS: Final = {one.value: one for one in Permission}
 
 
 def acl_of(creation: Any, api_version: int) -> Acl:
-    """Return the ACL that a client wants."""
+    """Return the ACL of one creation."""
     older = api_version < FIRST_WITH_PATTERN_TYPE
     pattern_type = PatternType.LITERAL if older else creation.resource_pattern_type
     return Acl(
@@ -28,34 +28,34 @@ def acl_of(creation: Any, api_version: int) -> Acl:
     )
 
 
-def acl_filter(asked: Any, api_version: int) -> AclFilter:
-    """Return what a client asks for; before pattern types, it cannot ask for prefixed ACLs."""
+def acl_filter(queried: Any, api_version: int) -> AclFilter:
+    """Return the filter of a request; versions before pattern types cannot select prefixed ACLs."""
     older = api_version < FIRST_WITH_PATTERN_TYPE
-    pattern_type = PatternType.LITERAL if older else asked.pattern_type_filter
+    pattern_type = PatternType.LITERAL if older else queried.pattern_type_filter
     return AclFilter(
-        resource_type=_RESOURCE_TYPES.get(asked.resource_type_filter, ResourceType.UNKNOWN),
+        resource_type=_RESOURCE_TYPES.get(queried.resource_type_filter, ResourceType.UNKNOWN),
         pattern_type=_PATTERN_TYPES.get(pattern_type, PatternType.UNKNOWN),
-        name=asked.resource_name_filter,
-        principal=asked.principal_filter,
-        host=asked.host_filter,
-        operation=_OPERATIONS.get(asked.operation, Operation.UNKNOWN),
-        permission=_PERMISSIONS.get(asked.permission_type, Permission.UNKNOWN),
+        name=queried.resource_name_filter,
+        principal=queried.principal_filter,
+        host=queried.host_filter,
+        operation=_OPERATIONS.get(queried.operation, Operation.UNKNOWN),
+        permission=_PERMISSIONS.get(queried.permission_type, Permission.UNKNOWN),
     )
 
 
-def describe_refusal(asked: Any, api_version: int) -> Refusal | None:
-    """Return why DescribeAcls refuses a filter: for a code 0. None: it does not.
+def describe_refusal(queried: Any, api_version: int) -> Refusal | None:
+    """Return the reason for which DescribeAcls refuses a filter, the code 0; None if it accepts it.
 
-    It has no quarrel with a code of a later Kafka: there can be no such ACLs.
+    Codes of a later Kafka are accepted: no stored ACL can have them.
     """
-    codes = [asked.resource_type_filter, asked.operation, asked.permission_type]
+    codes = [queried.resource_type_filter, queried.operation, queried.permission_type]
     if api_version >= FIRST_WITH_PATTERN_TYPE:
-        codes.append(asked.pattern_type_filter)
-    return filter_refusal(acl_filter(asked, api_version)) if 0 in codes else None
+        codes.append(queried.pattern_type_filter)
+    return filter_refusal(acl_filter(queried, api_version)) if 0 in codes else None
 
 
 def filter_of(parts: AclFilterParts) -> AclFilter:
-    """Return what one filter of DescribeAcls v4 asks for."""
+    """Return one filter of DescribeAcls v4."""
     resource_type, name, pattern_type, principal, host, operation, permission = parts
     return AclFilter(
         resource_type=_RESOURCE_TYPES.get(resource_type, ResourceType.UNKNOWN),
@@ -69,6 +69,7 @@ def filter_of(parts: AclFilterParts) -> AclFilter:
 
 
 def has_code_0(parts: AclFilterParts) -> bool:
-    """Whether DescribeAcls refuses a filter of v4, as `describe_refusal` does those before."""
+    """Return whether a filter of v4 has a code 0, which `describe_refusal` refuses in older
+    versions."""
     resource_type, _, pattern_type, _, _, operation, permission = parts
     return 0 in (resource_type, pattern_type, operation, permission)

@@ -14,31 +14,32 @@ FIRST_WITH_PATTERN_TYPE: Final = 1
 """KIP-290; every pattern of older messages is literal."""
 FIRST_FLEXIBLE: Final = 2
 _AT_ONCE: Final = 128
-"""ACLs that are written at once: some tens of microseconds."""
+"""Number of ACLs that are encoded in one step, which takes some tens of microseconds."""
 _FEW: Final = 128
-"""Lengths of arrays that are written in advance."""
+"""Number of array lengths that are encoded in advance."""
 _LENGTHS: Final = {
     flexible: [write_array_length(size, flexible) for size in range(_FEW)]
     for flexible in (False, True)
 }
 _MAX_REMEMBERED: Final = 4 << 20
-"""Bytes of what is remembered while one response is written."""
+"""Bound on the encoded parts that are cached while one response is written, in bytes."""
 _COST_OF_REMEMBERING: Final = 150
-"""Bytes of an item of a dictionary, and of its key."""
+"""Overhead of a dictionary item and its key, in bytes."""
 _Kind = tuple[ResourceType, PatternType]
 _RESOURCE: Final = attrgetter("resource_type", "pattern_type", "name")
 
 
 class TooLarge(Exception):
-    """More bytes than there may be."""
+    """The response would exceed its bound in bytes."""
 
 
 class Resources:
-    """Writes the items of `resources`: ACLs that stand together and are of one resource.
+    """Encoder of the items of `resources`: adjacent ACLs of one resource form an item.
 
-    Most resources have one of the ACLs. So what is remembered are the parts of such an item: the
-    resource and the number 1; the principal; and what it may do, with the end of the item. They lie
-    in plain dictionaries, each by one field: tuples for keys, or `__missing__`, take twice as long.
+    Most resources have one ACL. So the cached parts are those of such an item: the resource and the
+    count 1; the principal; and host, operation and permission with the end of the item. Each cache
+    is a plain dictionary keyed by one field: tuples as keys, or `__missing__`, would take twice as
+    long.
     """
 
     def __init__(self, api_version: int) -> None:
@@ -53,14 +54,15 @@ class Resources:
         self._rules: dict[Operation, dict[Permission, dict[str, bytes]]] = {}
         self._remembered = 0
         self._principal: bytes | None = None
-        """Of all ACLs that are being written."""
+        """Encoded principal of all ACLs being written; None if they have several, or it is
+        unknown."""
 
     def write(
         self, acls: Iterable[Acl], principal: str | None, most: int = maxsize
     ) -> Steps[tuple[bytearray, int]]:
-        """Return the items, and how many they are. Raises TooLarge: more than `most` bytes.
+        """Return the encoded items, and their number. Raises TooLarge if they exceed `most` bytes.
 
-        `principal`: all ACLs are its; None: they are of several, or it is not known.
+        `principal` is the principal of all the ACLs; None if they have several, or it is unknown.
         """
         written, count = bytearray(), 0
         self._principal = None if principal is None else self._string(principal)
@@ -86,7 +88,7 @@ class Resources:
         return written, count
 
     def _items(self, some: Sequence[Acl], written: bytearray) -> int:
-        """Write all items of these ACLs; return how many they are."""
+        """Encode all items of these ACLs; return their number."""
         heads, principals, rules = self._parts_of(some)
         count = len(some)
         if not any(map(eq, heads, islice(heads, 1, None))):
@@ -107,13 +109,13 @@ class Resources:
     def _add_members(
         self, principals: Sequence[bytes], rules: Sequence[bytes], written: bytearray
     ) -> None:
-        """Write ACLs without the ends of items."""
+        """Append ACLs without the ends of items."""
         for principal, rule in zip(principals, rules, strict=True):
             written += principal
             written += rule[: len(rule) - len(self._end)]
 
     def _parts_of(self, some: Sequence[Acl]) -> tuple[list[bytes], list[bytes], list[bytes]]:
-        """Return the three parts of each, and remember them."""
+        """Return the three parts of each ACL, and cache them."""
         return (
             self._found(self._heads_of, self._remember_heads, some),
             self._found(self._principals_of, self._remember_principals, some),
@@ -138,7 +140,7 @@ class Resources:
     def _heads_of(self, some: Sequence[Acl]) -> list[bytes]:
         first, last = some[0], some[-1]
         kind = first.resource_type, first.pattern_type
-        if (last.resource_type, last.pattern_type) == kind:  # of all: they are in order
+        if (last.resource_type, last.pattern_type) == kind:  # true of all between: they are sorted
             names = self._heads[kind]
             return [names[acl.name] for acl in some]
         return [self._heads[acl.resource_type, acl.pattern_type][acl.name] for acl in some]
@@ -182,7 +184,7 @@ class Resources:
         written: bytearray,
         most: int,
     ) -> Steps[list[Acl]]:
-        """Write one item, of a resource that has many; return the first ACLs behind it."""
+        """Encode one item, of a resource with many ACLs; return the first ACLs after it."""
         resource = _RESOURCE(members[0])
         rest: list[Acl] = []
         while more and not rest:
@@ -204,7 +206,7 @@ class Resources:
         return rest + more
 
     def length(self, size: int) -> bytes:
-        """Return the length of an array."""
+        """Return the encoded length of an array."""
         return self._lengths[size] if size < _FEW else write_array_length(size, self._flexible)
 
     def _head(self, acl: Acl) -> bytes:
@@ -218,5 +220,5 @@ class Resources:
     def _string(self, text: str) -> bytes:
         encoded = text.encode()
         if self._flexible and len(encoded) < _FEW - 1:
-            return self._lengths[len(encoded)] + encoded  # as of an array
+            return self._lengths[len(encoded)] + encoded  # prefixed like an array
         return write_string(text, self._flexible)

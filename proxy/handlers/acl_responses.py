@@ -1,8 +1,9 @@
 """Bodies of DescribeAcls, CreateAcls and DeleteAcls responses.
 
-Written by hand, and not with schema classes, because a response may hold 100,000 ACLs: an object
-for each would cost more than the bytes, and the collector of garbage would stop the relay for it.
-What describes ACLs is written in steps, which others may run between. Tests judge the bytes by kio.
+Encoded by hand rather than with schema classes, because a response may hold 100,000 ACLs: one
+object per ACL would take more memory than the bytes, and garbage collection would stall the relay.
+The encoders of ACLs run in steps, so that other work can run in between. Tests compare the bytes
+with kio's.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -29,25 +30,26 @@ from proxy.wire.primitives import (
 )
 
 Place = tuple[int, int]
-"""Where a result begins and ends."""
+"""Beginning and end of a result, as offsets in bytes."""
 
 _THROTTLE_TIME_MS: Final = INT32.pack(0)
 _NO_ERROR: Final = INT16.pack(0)
 _MIN_RESULT: Final = 2 + 1 + 5 + 1
-"""Bytes: no error, no message, the longest length of an array, no tags."""
+"""Minimum size of a result in bytes: no error, no message, the longest encoding of an array's
+length, no tags."""
 _STEP: Final = 1 << 17
-"""Bytes that are copied at once: some tens of microseconds."""
+"""Number of bytes that are copied in one step, which takes some tens of microseconds."""
 _FOUND: Final = _NO_ERROR + write_string("", flexible=True)
-"""How a result without an error begins."""
+"""Encoded beginning of a result without an error."""
 _MAX_KEPT: Final = 10_000
 _MAX_BYTES_KEPT: Final = 256
-"""Bytes. What is written once is remembered only if it takes little."""
+"""Maximum size of an encoded value that is cached, in bytes."""
 
 
 def describe_body(
     api_version: int, acls: Iterable[Acl], principal: str | None = None
 ) -> Steps[bytes]:
-    """Answer with ACLs, v0 to v3. `principal`: whose they all are, if it is known."""
+    """Return the body with ACLs, v0 to v3. `principal` is that of all of them; None if unknown."""
     flexible = api_version >= FIRST_FLEXIBLE
     resources, count = yield from Resources(api_version).write(acls, principal)
     head = _THROTTLE_TIME_MS + _NO_ERROR + write_string("", flexible)
@@ -56,9 +58,9 @@ def describe_body(
 
 
 class DescribeBatch:
-    """The body of a DescribeAcls v4 response in the making: one result after the other.
+    """Builder of a DescribeAcls v4 response body, one result after the other.
 
-    All results take `most_bytes` at most, and the refusals that follow.
+    All results together take `most_bytes` at most, plus the refusals after them.
     """
 
     def __init__(self, count: int, *, most_bytes: int) -> None:
@@ -68,9 +70,9 @@ class DescribeBatch:
         self._most = self._out.tell() + most_bytes
 
     def add(self, acls: Iterable[Acl], principal: str | None) -> Steps[Place | None]:
-        """Add a result; return where it is, or None: it would be too much, and is not added.
+        """Add a result; return its place, or None if it would exceed the bound and is not added.
 
-        `principal`: whose ACLs they all are, if it is known.
+        `principal` is the principal of all the ACLs; None if unknown.
         """
         start = self._out.tell()
         most = self._most - start - _MIN_RESULT
@@ -93,7 +95,7 @@ class DescribeBatch:
         return start, self._out.tell()
 
     def repeat(self, place: Place) -> Steps[bool]:
-        """Add a result that is there already once more; False: it would be too much."""
+        """Add an earlier result once more; return False if it would exceed the bound."""
         start, end = place
         at = self._out.tell()
         if at + end - start > self._most:
@@ -112,25 +114,25 @@ class DescribeBatch:
         self._out.write(_error(refusal, flexible=True) + write_array_length(0, True) + b"\0")
 
     def body(self) -> bytes:
-        """Return the whole."""
+        """Return the complete body."""
         self._out.write(b"\0")
         return self._out.getvalue()
 
 
 def batch_refusal(count: int, refusal: Refusal) -> bytes:
-    """Answer all filters of DescribeAcls v4 alike."""
+    """Return the body that gives all filters of DescribeAcls v4 the same error."""
     return _all_alike(ACLS_BATCHED, count, refusal, with_message=True, matches=True)
 
 
 def describe_refusal(api_version: int, refusal: Refusal) -> bytes:
-    """Answer with an error."""
+    """Return the body with an error."""
     flexible = api_version >= FIRST_FLEXIBLE
     nothing = write_array_length(0, flexible) + (b"\0" if flexible else b"")
     return _THROTTLE_TIME_MS + _error(refusal, flexible) + nothing
 
 
 def create_body(api_version: int, results: Sequence[Refusal | None]) -> bytes:
-    """Answer each creation; None: it is done."""
+    """Return the body with one result per creation; None stands for success."""
     flexible = api_version >= FIRST_FLEXIBLE
     end = b"\0" if flexible else b""
     done = _NO_ERROR + write_string("", flexible) + end
@@ -139,7 +141,8 @@ def create_body(api_version: int, results: Sequence[Refusal | None]) -> bytes:
 
 
 def delete_body(api_version: int, results: Sequence[Refusal | Sequence[Acl]]) -> bytes:
-    """Answer each filter with the ACLs that it found, all of which are deleted, or an error."""
+    """Return the body with one result per filter: the ACLs that it matched, all deleted, or an
+    error."""
     flexible = api_version >= FIRST_FLEXIBLE
     string = _strings(flexible)
     end = b"\0" if flexible else b""
@@ -163,12 +166,14 @@ def delete_body(api_version: int, results: Sequence[Refusal | Sequence[Acl]]) ->
 
 
 def create_refusal(api_version: int, count: int, refusal: Refusal, *, with_message: bool) -> bytes:
-    """Answer all creations alike. `with_message`: it is repeated for each."""
+    """Return the body that gives all creations the same error. `with_message` repeats its sentence
+    for each."""
     return _all_alike(api_version, count, refusal, with_message, matches=False)
 
 
 def delete_refusal(api_version: int, count: int, refusal: Refusal, *, with_message: bool) -> bytes:
-    """Answer all filters alike. `with_message`: it is repeated for each."""
+    """Return the body that gives all filters the same error. `with_message` repeats its sentence
+    for each."""
     return _all_alike(api_version, count, refusal, with_message, matches=True)
 
 
@@ -195,7 +200,7 @@ def _error(refusal: Refusal, flexible: bool, *, with_message: bool = True) -> by
 
 
 class _Kept(dict[Any, bytes]):
-    """What was written: the same principals, hosts and names come again and again."""
+    """Cache of encoded strings: the same principals, hosts and names recur."""
 
     def __init__(self, write: Callable[[Any], bytes]) -> None:
         super().__init__()

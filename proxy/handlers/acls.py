@@ -1,16 +1,16 @@
 """DescribeAcls, CreateAcls and DeleteAcls v0 to v3 (KIP-140, KIP-290), from the store.
 
-What DescribeAcls v4 is asked goes to `proxy.handlers.acl_batch`.
+`proxy.handlers.acl_batch` answers DescribeAcls v4.
 
 Answers are Kafka's, seen on a running Kafka 4.1, down to its sentences. Deliberate differences:
 
 - The code 0 (UNKNOWN) is INVALID_REQUEST for its item, as unknown codes are; Kafka closes.
 - ANY and MATCH in a creation are INVALID_REQUEST for their item; Kafka fails the whole request.
-- A denial is told in one sentence; Kafka's prints the server's own objects.
-- The filters of one DeleteAcls may cause so much work and no more: see the constants.
+- A denial has one fixed sentence; Kafka's prints the server's internal objects.
+- The work that the filters of one DeleteAcls cause is bounded: see the constants.
 
-Pure but for the store, whose writes wait for the disk; large requests take long: call `begin` in a
-thread. Nothing in it holds Python's lock for long: no large sort, few objects.
+Pure except for the store, whose writes wait for the disk; large requests take long: call `begin` in
+a thread. Nothing in it holds the interpreter lock for long: no large sort, few objects.
 """
 
 from collections.abc import Sequence
@@ -48,12 +48,13 @@ CREATE_ACLS: Final = 30
 DELETE_ACLS: Final = 31
 
 MAX_ITEMS: Final = 10_000
-"""Creations, filters, or ACLs deleted by one request: Kafka's limit of records per operation
-(`QuorumController.MAX_RECORDS_PER_USER_OP`)."""
+"""Maximum number of creations, filters, or ACLs deleted per request: Kafka's limit of records per
+operation (`QuorumController.MAX_RECORDS_PER_USER_OP`)."""
 MAX_REPORTED: Final = 100_000
-"""Matches in one DeleteAcls response, where each of several filters reports what it finds."""
+"""Maximum number of matches in one DeleteAcls response; several filters may report the same ACL."""
 MAX_SEARCHES: Final = 100
-"""Filters of one DeleteAcls that name no resource, so that very many ACLs must be looked at."""
+"""Maximum number of filters of one DeleteAcls that name no resource, and so search very many
+ACLs."""
 
 _TOO_LARGE: Final = Refusal(
     ErrorCode.policy_violation, "Unable to perform excessively large batch operation."
@@ -72,11 +73,12 @@ def answer(
     may_describe: bool,
     may_alter: bool,
 ) -> bytes:
-    """Answer a request of one of the three APIs, from body to body.
+    """Return the response body to a request body of one of the three APIs.
 
-    `acls`: None if the authorizer is off. `may_describe`, `may_alter`: whether the principal may
-    Describe, and Alter, the cluster. Raises ClientFault, and StoreError for what only reads; then
-    nothing was done. What was done is in force in this process when it returns.
+    `acls` is None if the authorizer is off. `may_describe` and `may_alter` say whether the
+    principal may Describe, and Alter, the cluster. Raises ClientFault, and, for requests that only
+    read, StoreError; then nothing was changed. Changes are in force in this process when it
+    returns.
     """
     begun = begin(api_key, api_version, body, acls, may_describe=may_describe, may_alter=may_alter)
     return begun if isinstance(begun, bytes) else finish(begun)
@@ -91,9 +93,9 @@ def begin(
     may_describe: bool,
     may_alter: bool,
 ) -> bytes | Steps[bytes]:
-    """Do what `answer` does as far as it needs the store; the rest are steps.
+    """Do the part of `answer` that needs the store; return the body, or the steps that make it.
 
-    They raise nothing, and may be run on another thread.
+    The steps raise nothing, and may run on another thread.
     """
     try:
         if api_key == DESCRIBE_ACLS:
@@ -111,15 +113,15 @@ def _describe(
 ) -> bytes | Steps[bytes]:
     if api_version >= ACLS_BATCHED:
         return acl_batch.begin(body, acls, authorized=authorized)
-    asked = decode(request_type(DESCRIBE_ACLS, api_version), body)
+    request = decode(request_type(DESCRIBE_ACLS, api_version), body)
     if acls is None:
         return acl_responses.describe_refusal(api_version, DISABLED_TO_DESCRIBE)
     if not authorized:
         return acl_responses.describe_refusal(api_version, UNAUTHORIZED)
-    if refusal := describe_refusal(asked, api_version):
+    if refusal := describe_refusal(request, api_version):
         return acl_responses.describe_refusal(api_version, refusal)
-    wanted = acl_filter(asked, api_version)
-    if filter_refusal(wanted):  # a code of a later Kafka, of which there can be no ACLs
+    wanted = acl_filter(request, api_version)
+    if filter_refusal(wanted):  # a code of a later Kafka: no stored ACL can have it
         return acl_responses.describe_body(api_version, ())
     return _described(api_version, wanted, acls.current())
 
@@ -158,7 +160,7 @@ def _delete(api_version: int, body: bytes, acls: Acls | None, *, authorized: boo
     except StoreError as problem:
         refusal = Refusal(*refusal_of(problem))
         return acl_responses.delete_refusal(api_version, count, refusal, with_message=True)
-    results = [deletion.result(acl_filter(asked, api_version)) for asked in request.filters]
+    results = [deletion.result(acl_filter(item, api_version)) for item in request.filters]
     if deletion.found and (refusal := acls.delete(deletion.found)):
         results = [
             refusal if found and not isinstance(found, Refusal) else found for found in results
@@ -167,7 +169,7 @@ def _delete(api_version: int, body: bytes, acls: Acls | None, *, authorized: boo
 
 
 def _item_count(api_version: int, body: bytes) -> int:
-    """Return how many items follow, before anything is made of them. Raises Malformed."""
+    """Return the number of items, before any object is made of them. Raises Malformed."""
     count, position = array_length(body, 0, api_version >= FIRST_FLEXIBLE)
     if count * _MIN_ITEM_SIZE > len(body) - position:
         raise Malformed("more items than bytes for them")
@@ -175,7 +177,8 @@ def _item_count(api_version: int, body: bytes) -> int:
 
 
 _MIN_ITEM_SIZE: Final = 7
-"""Bytes: three codes, and three strings of at least a byte, and the end of a flexible item."""
+"""Minimum size of an item in bytes: three codes, three strings of at least a byte, and the end of a
+flexible item."""
 
 
 def _refusal_of_all(count: int, acls: Acls | None, *, authorized: bool) -> Refusal | None:
@@ -187,7 +190,8 @@ def _refusal_of_all(count: int, acls: Acls | None, *, authorized: bool) -> Refus
 
 
 class _Deletion:
-    """The filters of one request, each judged by the ACLs as they were before it."""
+    """Filters of one DeleteAcls request, each applied to the ACLs as they were before the
+    request."""
 
     def __init__(self, index: AclIndex) -> None:
         self._index = index
@@ -195,10 +199,10 @@ class _Deletion:
         self._searches = 0
         self._results: dict[AclFilter, Refusal | Sequence[Acl]] = {}
         self.found: dict[Acl, None] = {}
-        """What is to be deleted."""
+        """ACLs to be deleted, as the keys of an ordered set."""
 
     def result(self, wanted: AclFilter) -> Refusal | Sequence[Acl]:
-        """Return what the filter finds, or why it is not applied."""
+        """Return the ACLs that the filter matches, or the reason for which it is not applied."""
         if refusal := filter_refusal(wanted):
             return refusal
         result = self._results.get(wanted)

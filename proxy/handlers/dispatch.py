@@ -19,19 +19,19 @@ from proxy.wire.apis import (
 CHANGES: Final = frozenset(
     {CREATE_ACLS, DELETE_ACLS, ALTER_CLIENT_QUOTAS, ALTER_USER_SCRAM_CREDENTIALS}
 )
-"""Those that change the store."""
+"""API keys of the requests that change the store."""
 
 
 def ask(
     question: AnswerFromStore, store: Store, users: UserStore, acls: Acls | None
 ) -> bytes | Steps[bytes]:
-    """Return the body of the answer, or what is left to do for it, which needs no store.
+    """Return the response body, or the steps that make it, which need no store.
 
-    `acls`: None if there is no authorizer. Raises ClientFault if the request does not parse, or
-    is larger than any that is served, and StoreError if what was asked cannot be read; a change
-    that cannot be made is answered with an error for each item.
+    `acls` is None if there is no authorizer. Raises ClientFault if the request does not parse, or
+    exceeds a bound on its size, and StoreError if the store cannot be read; a change that cannot be
+    stored is answered with an error for each item.
     """
-    # with 16 MiB of schemas, which most workers never need
+    # Imported here: it loads 16 MiB of schemas, which most workers never need
     from proxy.handlers import acls as acl_api
     from proxy.handlers import quotas as quota_api
     from proxy.handlers import scram_users
@@ -50,7 +50,7 @@ def ask(
 def timed_ask(
     question: AnswerFromStore, store: Store, users: UserStore, acls: Acls | None
 ) -> tuple[bytes | Steps[bytes], int]:
-    """Do what `ask` does; return the time (ns) of this thread, too, without what it waited for."""
+    """Return the result of `ask`, and the CPU time of this thread in ns."""
     began = thread_time_ns()
     answer = ask(question, store, users, acls)
     return answer, thread_time_ns() - began

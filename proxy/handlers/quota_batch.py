@@ -1,17 +1,18 @@
 """DescribeClientQuotas v2 (KIP-888): the answers to many filters at once, from the store.
 
 - Each filter has the result that it would have had alone, in v1, its own error included.
-- Without the right, each filter is refused: a response has no error of its own.
+- Without the permission, each filter is refused: a response has no error of its own.
 - A request that does not parse, whose list of filters is null, or that has more than `MAX_FILTERS`
   (or `MAX_ITEMS` in all) is answered with a single result, INVALID_REQUEST, and the connection
-  lives on.
+  stays open.
 - Results come in the order of the filters until they would exceed `MAX_RESULT_BYTES`. The filter
-  with which they would, and all behind it, have POLICY_VIOLATION; a client asks for them again.
+  that would exceed it, and all after it, have POLICY_VIOLATION; a client sends them again.
 
-The quotas are gone through once. Filters are sorted by the types that they name, and which of them
-by name, and lie in a table under these names: an entity asks each of the few tables once.
+The quotas are read once. Filters with the same entity types, and the same choice of names or any
+name for each, share a table keyed by these names: each entity is looked up once per table.
 
-Call it in a thread, as `proxy.handlers.quotas`: nothing in it holds Python's lock for long.
+Call it in a thread, as `proxy.handlers.quotas`: nothing in it holds the interpreter
+lock for long.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,23 +50,24 @@ from proxy.wire.primitives import (
 )
 
 MAX_ITEMS: Final = 3 * MAX_FILTERS
-"""Filters, their components, tagged fields: as many filters of two components as there may be."""
+"""Maximum number of filters, components and tagged fields together: enough for `MAX_FILTERS`
+filters of two components."""
 _RUN: Final = 1_000
-"""Entities that are sorted at once: less than a millisecond."""
+"""Number of entities that are sorted in one step, which takes less than a millisecond."""
 _NO_ERROR: Final = INT16.pack(0) + write_string("", flexible=True)
 _NULL_ENTRIES: Final = b"\0"
 _TAGS: Final = b"\0"
 _MIN_RESULT: Final = len(_NO_ERROR) + 5 + len(_TAGS)
-"""Bytes, with the longest length of an array."""
+"""Minimum size of a result in bytes, with the longest encoding of an array's length."""
 _HEAD: Final = INT32.pack(0)
-"""No throttle time."""
+"""Encoded beginning of the body: throttle_time_ms 0."""
 
 
 def answer(
     body: bytes, store: QuotaStore, *, authorized: bool, most_bytes: int = MAX_RESULT_BYTES
 ) -> bytes:
-    """Answer a request, from body to body. `authorized`: may the principal do DescribeConfigs on
-    the cluster? Raises StoreError.
+    """Return the response body. `authorized` says whether the principal may DescribeConfigs on the
+    cluster. Raises StoreError.
     """
     try:
         count = quota_filter_count(body)
@@ -89,26 +91,26 @@ def _all_alike(count: int, result: bytes) -> bytes:
 
 
 def _refused(code: ErrorCode, message: str | None) -> bytes:
-    told = write_null_string(True) if message is None else write_string(message, True)
-    return INT16.pack(code) + told + _NULL_ENTRIES + _TAGS
+    encoded = write_null_string(True) if message is None else write_string(message, True)
+    return INT16.pack(code) + encoded + _NULL_ENTRIES + _TAGS
 
 
 def sentence(refusal: QuotaRefusal) -> str:
-    """Return the sentence of a refusal, ended where it would be too long to be written."""
+    """Return the sentence of a refusal, truncated to the longest that can be encoded."""
     return refusal.message[:MAX_SENTENCE]
 
 
 def _described(request: DescribeClientQuotasRequest, quotas: Quotas, most_bytes: int) -> bytes:
     wanted: dict[DescribeClientQuotasFilter, Filter | QuotaRefusal] = {}
-    for asked in request.filters:
-        if asked not in wanted:
+    for queried in request.filters:
+        if queried not in wanted:
             try:
-                wanted[asked] = filter_of(asked.components, strict=request.strict)
+                wanted[queried] = filter_of(queried.components, strict=request.strict)
             except QuotaRefusal as refusal:
-                wanted[asked] = refusal
-    filters = {asked: one for asked, one in wanted.items() if isinstance(one, Filter)}
+                wanted[queried] = refusal
+    filters = {queried: one for queried, one in wanted.items() if isinstance(one, Filter)}
     results = _find_each(quotas, list(filters.values()), most_bytes)
-    found = dict(zip(filters, results, strict=False))  # without those that cannot fit
+    found = dict(zip(filters, results, strict=False))  # shorter if not all results fit
     too_large = _refused(
         ErrorCode.policy_violation,
         f"The results would take more than {most_bytes} bytes. Ask for fewer at once.",
@@ -116,16 +118,16 @@ def _described(request: DescribeClientQuotasRequest, quotas: Quotas, most_bytes:
     made = BytesIO()
     made.write(_HEAD + write_array_length(len(request.filters), flexible=True))
     left = most_bytes
-    for asked in request.filters:
-        one = wanted[asked]
+    for queried in request.filters:
+        one = wanted[queried]
         if isinstance(one, QuotaRefusal):
             made.write(_refused(one.code, sentence(one)))
             continue
-        entries = found.get(asked)
+        entries = found.get(queried)
         size = most_bytes if entries is None else sum(map(len, entries))
         left -= _MIN_RESULT + size
         if entries is None or left < 0:
-            left = -1  # for all behind it too
+            left = -1  # no later result fits either
             made.write(too_large)
             continue
         made.write(_NO_ERROR + write_array_length(len(entries), flexible=True))
@@ -136,21 +138,21 @@ def _described(request: DescribeClientQuotasRequest, quotas: Quotas, most_bytes:
 
 
 class _Kind(NamedTuple):
-    """What filters have in common that lie in one table."""
+    """Kind of filters, which share one lookup table."""
 
     named: frozenset[EntityType]
-    """The types that an entity must have."""
+    """Types that an entity must have."""
     exact: tuple[EntityType, ...]
-    """Those of them of which the filters say which it must be."""
+    """Types for which the filters require a given name or the default."""
 
 
 _Tables = dict[_Kind, dict[tuple[str | Default, ...], list[int]]]
 
 
 def _find_each(quotas: Quotas, filters: Sequence[Filter], most: int) -> list[list[bytes]]:
-    """Return the entries that each filter finds, in the order of their entities.
+    """Return the entries that each filter matches, in the order of their entities.
 
-    The list ends before the first filter with which they would take more than `most` bytes.
+    The list ends before the first filter with which they would exceed `most` bytes.
     """
     tables = _tables(filters)
     strict = any(one.strict for one in filters)
@@ -172,7 +174,7 @@ def _tables(filters: Sequence[Filter]) -> _Tables:
     tables: _Tables = {}
     for number, one in enumerate(filters):
         if one.strict and not one.names:
-            continue  # finds nothing, as in Kafka
+            continue  # matches nothing, as in Kafka
         exact = {kind: name for kind in EntityType if (name := one.names.get(kind)) is not None}
         table = tables.setdefault(_Kind(frozenset(one.names), tuple(exact)), {})
         table.setdefault(tuple(exact.values()), []).append(number)
@@ -182,14 +184,15 @@ def _tables(filters: Sequence[Filter]) -> _Tables:
 def _finders(
     tables: _Tables, parts: dict[EntityType, str | Default], strict: bool
 ) -> Iterator[int]:
-    """Yield which filters find an entity."""
+    """Yield the positions of the filters that match an entity."""
     for kind, table in tables.items():
         if kind.named == parts.keys() if strict else kind.named <= parts.keys():
             yield from table.get(tuple(parts[one] for one in kind.exact), ())
 
 
 def _in_order(quotas: Quotas) -> Iterator[QuotaEntity]:
-    """Yield the entities by their paths, sorted in steps: `sorted` would let nobody else run."""
+    """Yield the entities by path; sorted in runs, because one large `sorted` would hold the
+    interpreter lock."""
     paths = [(entity.path, entity) for entity in quotas]
     runs = [sorted(paths[at : at + _RUN], key=itemgetter(0)) for at in range(0, len(paths), _RUN)]
     for _, entity in merge(*runs, key=itemgetter(0)):

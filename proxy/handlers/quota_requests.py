@@ -9,7 +9,7 @@ from proxy.quota.model import DEFAULT, Default, EntityType, QuotaEntity
 
 
 class QuotaRefusal(Exception):
-    """Why something is not done."""
+    """The request is refused; holds the error code and the sentence for the client."""
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.invalid_request) -> None:
         super().__init__(message)
@@ -21,13 +21,13 @@ UNAUTHORIZED: Final = (ErrorCode.cluster_authorization_failed, "Cluster authoriz
 
 
 class Filter(NamedTuple):
-    """What entities must be made of: a name, the default, or whatever (None)."""
+    """Filter of entities: by type a name, the default, or None for any."""
 
     names: dict[EntityType, str | Default | None]
     strict: bool
 
     def matches(self, entity: QuotaEntity) -> bool:
-        """Whether the entity is among what is asked for."""
+        """Return whether the filter matches an entity."""
         parts = dict(entity.parts())
         if self.strict and parts.keys() != self.names.keys():
             return False
@@ -37,7 +37,7 @@ class Filter(NamedTuple):
 
 
 def filter_of(components: Iterable[Any], *, strict: bool) -> Filter:
-    """Return what a client asks for. Raises Refusal."""
+    """Return the filter of these components. Raises QuotaRefusal."""
     names: dict[EntityType, str | Default | None] = {}
     for component in components:
         kind = _entity_type(component.entity_type)

@@ -1,6 +1,6 @@
 """DescribeClientQuotas and AlterClientQuotas v0-v1 (KIP-546), from the store.
 
-What DescribeClientQuotas v2 is asked goes to `proxy.handlers.quota_batch`.
+`proxy.handlers.quota_batch` answers DescribeClientQuotas v2.
 
 Answers are Kafka's, seen on a running Kafka 4.1. Deliberate differences:
 
@@ -8,10 +8,10 @@ Answers are Kafka's, seen on a running Kafka 4.1. Deliberate differences:
 - The same entity type twice in one entity is INVALID_REQUEST; Kafka takes the last one.
 - NaN and infinity are INVALID_REQUEST; Kafka stores them.
 - An ip entity is an address; Kafka resolves host names while the request waits.
-- Sentences do not print the server's own objects, and end where Kafka could not write them.
-- A request may be so large and no larger: see the constants.
+- Sentences do not print the server's internal objects, and are truncated to what Kafka can encode.
+- The size of a request is bounded: see the constants.
 
-Pure but for the store, whose writes wait for the disk: call `answer` in a thread.
+Pure except for the store, whose writes wait for the disk: call `answer` in a thread.
 """
 
 import datetime
@@ -44,17 +44,18 @@ from proxy.wire.batch_describe import QUOTAS_BATCHED
 from proxy.wire.codec import decode_bounded, encode, request_type, response_type
 from proxy.wire.primitives import Malformed
 
-# kio has a class per version, which are alike: `Any` is the honest type of what they make.
+# kio has one class per version, all alike: `Any` is the only type they share
 Entity = Any
 
 MAX_ITEMS: Final = 40_000
-"""Entries, parts of their entities, their changes, components of a filter, tagged fields: 10,000
-quotas of users with their client ids, one by one. Kafka takes no more changes in one operation
-(`QuorumController.MAX_RECORDS_PER_USER_OP`). Each takes up to a KiB of memory, its answer included.
+"""Maximum number of entries, components of entities, changes, components of a filter, and tagged
+fields together: enough for 10,000 quotas of a user with a client id, one by one. Kafka accepts no
+more changes in one operation (`QuorumController.MAX_RECORDS_PER_USER_OP`). Each takes up to a KiB
+of memory, including its part of the response.
 """
 MAX_BYTES: Final = 2_097_152
-"""Of a request: 10,000 such quotas, with names of thirty bytes, take half of it. In memory, a name
-can take four times what it takes in the request."""
+"""Maximum size of a request in bytes: 10,000 such quotas, with names of thirty bytes, take half of
+it. In memory, a name can take four times its size in the request."""
 
 _NOT_THROTTLED: Final = i32Timedelta.parse(datetime.timedelta())
 
@@ -62,13 +63,13 @@ _NOT_THROTTLED: Final = i32Timedelta.parse(datetime.timedelta())
 def answer(
     api_key: int, api_version: int, body: bytes, store: QuotaStore, *, authorized: bool
 ) -> bytes:
-    """Answer a request of either API, from body to body. Raises ClientFault.
+    """Return the response body to a request body of either API. Raises ClientFault.
 
-    `authorized`: may the principal do DescribeConfigs, or AlterConfigs, on the cluster?
+    `authorized` says whether the principal may DescribeConfigs, or AlterConfigs, on the cluster.
     """
     if api_key == DESCRIBE_CLIENT_QUOTAS and api_version >= QUOTAS_BATCHED:
         return quota_batch.answer(body, store, authorized=authorized)
-    if api_key == DESCRIBE_CLIENT_QUOTAS and not authorized:  # whatever it asks for
+    if api_key == DESCRIBE_CLIENT_QUOTAS and not authorized:  # whatever the filter
         return encode(_undescribed(api_version, UNAUTHORIZED[0], None))
     try:
         request = decode_bounded(
@@ -102,7 +103,7 @@ def _describe(request: Entity, api_version: int, store: QuotaStore) -> Entity:
 
 
 def _undescribed(api_version: int, code: ErrorCode, message: str | None) -> Entity:
-    """Make the answer without entries; without a right Kafka leaves the generic sentence out."""
+    """Return the response without entries; like Kafka, denials have no generic sentence."""
     return _schema(DESCRIBE_CLIENT_QUOTAS, api_version).DescribeClientQuotasResponse(
         throttle_time=_NOT_THROTTLED, error_code=code, error_message=message, entries=None
     )
@@ -133,7 +134,7 @@ def _entries(quotas: Quotas, wanted: Filter, schema: Any) -> tuple[Entity, ...]:
 
 
 _Key = frozenset[tuple[str, str | None]]
-"""An entity as a request names it, right or wrong."""
+"""Components of an entity as the request names them, valid or not."""
 
 
 def _alter(request: Entity, api_version: int, store: QuotaStore, authorized: bool) -> Entity:
@@ -146,7 +147,7 @@ def _alter(request: Entity, api_version: int, store: QuotaStore, authorized: boo
     for entry in request.entries:
         key = frozenset((part.entity_type, part.entity_name) for part in entry.entity)
         if key in outcomes:
-            # the first of them is applied all the same, as in Kafka
+            # Like Kafka, apply the first of them all the same
             outcomes[key] = entry.entity, QuotaRefusal("Ignoring duplicate entity")
             continue
         try:
@@ -198,7 +199,7 @@ def _operations(entity: QuotaEntity, ops: Iterable[Entity]) -> dict[QuotaKey, fl
         key = key_of(entity, op.key)
         if key is None:
             if op.remove:
-                continue  # nobody has it: as removed as can be, says Kafka
+                continue  # no entity has it: like Kafka, a success
             raise QuotaRefusal(f"Invalid configuration key {op.key}")
         if not op.remove and (problem := value_problem(key, op.value)):
             raise QuotaRefusal(problem)
@@ -222,5 +223,5 @@ def _all_altered(schema: Any, entries: Iterable[Entity]) -> Entity:
 
 
 def _schema(api_key: int, api_version: int) -> Any:
-    """Return kio's module of a response, which holds the classes of its parts too."""
+    """Return kio's module for a response, which also holds the classes of its parts."""
     return sys.modules[response_type(api_key, api_version).__module__]

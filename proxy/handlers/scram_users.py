@@ -6,10 +6,10 @@ Answers are Kafka's, seen on a running Kafka 4.1, down to its sentences. Deliber
 - A null list of users without authorization is answered; Kafka 4.1 never answers it.
 - An empty salted password is UNACCEPTABLE_CREDENTIAL; Kafka says UNKNOWN_SERVER_ERROR.
 - An empty salt is UNACCEPTABLE_CREDENTIAL; Kafka keeps it, and nobody can log in with it.
-- A denial is told in one sentence; Kafka's prints the server's own objects.
-- A request may be so large and no larger: see the constants.
+- A denial has one fixed sentence; Kafka's prints the server's internal objects.
+- The size of a request is bounded: see the constants.
 
-Pure but for the store, whose writes wait for the disk: call `alter` in a thread.
+Pure except for the store, whose writes wait for the disk: call `alter` in a thread.
 """
 
 import datetime
@@ -45,11 +45,12 @@ from proxy.wire.primitives import MAX_SENTENCE, Malformed
 from sasl.credentials import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism
 
 MAX_ITEMS: Final = 40_000
-"""Users asked for, or changes, and tagged fields. Kafka's tools send one, and nobody has so many
-users to change at once. Each takes up to a KiB of memory, its answer included."""
+"""Maximum number of users in a request, or of changes, and tagged fields together. Kafka's tools
+send one, and larger requests have no known use. Each takes up to a KiB of memory, including its
+part of the response."""
 MAX_BYTES: Final = 2_097_152
-"""Of a request: some 17,000 changes for SCRAM-SHA-512 with names of twenty characters. In memory, a
-name can take four times what it takes in the request."""
+"""Maximum size of a request in bytes: some 17,000 changes for SCRAM-SHA-512 with names of twenty
+characters. In memory, a name can take four times its size in the request."""
 
 _Request = TypeVar("_Request")
 _NOT_THROTTLED: Final = i32Timedelta.parse(datetime.timedelta())
@@ -76,15 +77,15 @@ _NOTHING_TO_DELETE = _Refusal(
 
 
 def answer(api_key: int, body: bytes, store: CredentialStore, *, authorized: bool) -> bytes:
-    """Answer a request of either API, from body to body. Raises ClientFault.
+    """Return the response body to a request body of either API. Raises ClientFault.
 
-    Bytes behind the body are ignored, as by Kafka.
+    Bytes after the body are ignored, as by Kafka.
     """
     if api_key == ALTER_USER_SCRAM_CREDENTIALS:
         changes = _read(AlterUserScramCredentialsRequest, body)
         return encode(alter(changes, store, authorized=authorized))
-    asked = _read(DescribeUserScramCredentialsRequest, body)
-    return encode(describe(asked, store, authorized=authorized))
+    request = _read(DescribeUserScramCredentialsRequest, body)
+    return encode(describe(request, store, authorized=authorized))
 
 
 def _read(request_type: type[_Request], body: bytes) -> _Request:
@@ -97,36 +98,37 @@ def _read(request_type: type[_Request], body: bytes) -> _Request:
 def describe(
     request: DescribeUserScramCredentialsRequest, store: CredentialStore, *, authorized: bool
 ) -> DescribeUserScramCredentialsResponse:
-    """Answer who has which credentials. `authorized`: may the principal Describe the cluster?"""
+    """Return the credentials of the users. `authorized` says whether the principal may Describe the
+    cluster."""
     users = request.users or ()
     if not authorized:
-        # Kafka repeats the error for each user asked for, without the name
+        # Kafka repeats the error for each user in the request, without the name
         nameless = _described_user("", _Refusal(_UNAUTHORIZED.code, None))
         return _described(_UNAUTHORIZED, (nameless,) * len(users))
-    asked = Counter(user.name for user in users)
+    counts = Counter(user.name for user in users)
     known: dict[str, list[CredentialInfo]] = {}
     for info in store.credential_infos():
         known.setdefault(info.user, []).append(
             CredentialInfo(mechanism=i8(info.mechanism.code), iterations=i32(info.iterations))
         )
-    names = asked or known
-    return _described(None, tuple(_describe_one(name, asked[name], known) for name in names))
+    names = counts or known
+    return _described(None, tuple(_describe_one(name, counts[name], known) for name in names))
 
 
 def _describe_one(
-    name: str, asked: int, known: dict[str, list[CredentialInfo]]
+    name: str, count: int, known: dict[str, list[CredentialInfo]]
 ) -> DescribeUserScramCredentialsResult:
-    if asked > 1:
+    if count > 1:
         message = "Cannot describe SCRAM credentials for the same user twice in a single request"
-        return _described_user(name, _told(ErrorCode.duplicate_resource, message, name))
+        return _described_user(name, _quoting(ErrorCode.duplicate_resource, message, name))
     if name not in known:
         message = "Attempt to describe a user credential that does not exist"
-        return _described_user(name, _told(ErrorCode.resource_not_found, message, name))
+        return _described_user(name, _quoting(ErrorCode.resource_not_found, message, name))
     return _described_user(name, None, tuple(known[name]))
 
 
-def _told(code: ErrorCode, message: str, name: str) -> _Refusal:
-    """Say it of a name, as much of it as can be written."""
+def _quoting(code: ErrorCode, message: str, name: str) -> _Refusal:
+    """Return a refusal that quotes the name, truncated to the longest that can be encoded."""
     return _Refusal(code, f"{message}: {name}"[:MAX_SENTENCE])
 
 
@@ -155,9 +157,9 @@ def _described_user(
 def alter(
     request: AlterUserScramCredentialsRequest, store: CredentialStore, *, authorized: bool
 ) -> AlterUserScramCredentialsResponse:
-    """Delete and set credentials. `authorized`: may the principal Alter the cluster?
+    """Delete and set credentials. `authorized` says whether the principal may Alter the cluster.
 
-    What is right is done in one transaction, what is wrong is told by user. Waits for the disk.
+    Valid changes are made in one transaction; the others are reported by user. Waits for the disk.
     """
     if not authorized:
         return _altered((user, _UNAUTHORIZED) for user in _users(request))
@@ -176,7 +178,7 @@ def alter(
     except StoreError as problem:
         refused |= dict.fromkeys(accepted, _Refusal(*refusal_of(problem)))
     else:
-        # only what another connection deleted in the meantime
+        # Happens only when another connection deleted the user in the meantime
         refused |= {user: _NOTHING_TO_DELETE for user, _ in missing}
     done = ((user, None) for user in accepted if user not in refused)
     return _altered((*done, *refused.items()))
@@ -201,9 +203,9 @@ def _existing(store: CredentialStore) -> frozenset[CredentialKey]:
 def _sorted_out(
     request: AlterUserScramCredentialsRequest, existing: frozenset[CredentialKey]
 ) -> tuple[dict[str, _Change], dict[str, _Refusal]]:
-    """Return the one change of each user that can be tried, and what is wrong with the others.
+    """Return the one change of each user that can be tried, and the refusals of the others.
 
-    A user's first error stays; a second change makes both wrong, whatever it is.
+    A user's first error is the one reported; a second change of a user makes both invalid.
     """
     accepted: dict[str, _Change] = {}
     refused: dict[str, _Refusal] = {}

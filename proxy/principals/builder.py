@@ -14,11 +14,11 @@ from proxy.principals.mapping import PrincipalMapping
 from proxy.principals.subject import subject_of
 
 ANONYMOUS: Final = "User:ANONYMOUS"
-"""Kafka: KafkaPrincipal.ANONYMOUS."""
+"""Principal of a client without a certificate: Kafka's `KafkaPrincipal.ANONYMOUS`."""
 
 
 def certified_principal(client: ssl.SSLObject, mapping: PrincipalMapping) -> str:
-    """Return who a client is whose handshake is done. Raises NamelessError."""
+    """Return the principal of a client whose TLS handshake is done. Raises NamelessError."""
     if client.context.verify_mode == ssl.CERT_NONE:
         return ANONYMOUS
     certificate = client.getpeercert(binary_form=True)

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Final
 
 Ranges = Sequence[tuple[int, int]]
-"""First and last, ascending, with room in between."""
+"""Ranges of code points (first, last), in ascending order and with gaps between them."""
 
 _HIGHEST: Final = sys.maxunicode
 
@@ -47,35 +47,35 @@ _PROPERTIES: Final = {
 
 
 def named_ranges(name: str) -> tuple[Ranges, Ranges]:
-    """Return the characters of a class, and those of which it is not certain.
+    """Return the characters of a class, and those for which Java's versions may differ.
 
-    Raises re.error for a name that is not known.
+    Raises re.error for an unknown name.
     """
     if name in _POSIX:
         return _POSIX[name], ()
     categories = _categories()
     unassigned = categories["Cn"]
     if name == "IsAlphabetic":
-        # Beside letters these are marks and signs, which Unicode lists one by one
+        # Besides letters these are marks and signs, which Unicode lists individually
         letters = _merged((*_category("L"), *_category("Nl")))
         return letters, _merged((*_category("Mn"), *_category("Mc"), *_category("So"), *unassigned))
     if name in ("IsLowercase", "IsUppercase"):
         return _cased()[name == "IsUppercase"], unassigned
     found = _category(_PROPERTIES.get(name, name.removeprefix("Is")))
-    if not found or name.startswith("C"):  # what is unassigned today is a letter tomorrow
-        raise re.error(f"\\p{{{name}}} is not known here")
+    if not found or name.startswith("C"):  # unassigned code points may become letters
+        raise re.error(f"\\p{{{name}}} is not supported here")
     return found, unassigned
 
 
 def complement(ranges: Ranges) -> Ranges:
-    """Return all other characters."""
+    """Return all characters that are not in `ranges`."""
     begins = [0, *(last + 1 for _, last in ranges)]
     ends = [*(first - 1 for first, _ in ranges), _HIGHEST]
     return [(first, last) for first, last in zip(begins, ends, strict=True) if first <= last]
 
 
 def written(ranges: Ranges) -> str:
-    """Return ranges as they stand between the brackets of a class of Python's."""
+    """Return the ranges as text for between the brackets of a Python character class."""
     return "".join(
         _escaped(first) if first == last else f"{_escaped(first)}-{_escaped(last)}"
         for first, last in ranges
@@ -88,7 +88,7 @@ def _escaped(code: int) -> str:
 
 @cache
 def _categories() -> Mapping[str, Ranges]:
-    """All characters by their general category, at the cost of a quarter of a second."""
+    """Return all characters by general category; the first call takes a quarter of a second."""
     found = defaultdict[str, list[tuple[int, int]]](list)
     begin, category = 0, unicodedata.category("\0")
     for code in range(1, _HIGHEST + 1):
@@ -101,7 +101,7 @@ def _categories() -> Mapping[str, Ranges]:
 
 @cache
 def _category(name: str) -> Ranges:
-    """A general category, or all that begin with a letter."""
+    """Return the characters of a general category, or of all that begin with one letter."""
     return _merged(
         one for key, ranges in _categories().items() if key.startswith(name) for one in ranges
     )
@@ -109,7 +109,7 @@ def _category(name: str) -> Ranges:
 
 @cache
 def _cased() -> tuple[Ranges, Ranges]:
-    """Lower case, and upper case, as properties: some that are no letters have one of them."""
+    """Return the lower-case and the upper-case characters, including those that are not letters."""
     held = (one for name in ("L", "Nl", "So", "Mn") for one in _category(name))
     letters = [chr(code) for first, last in held for code in range(first, last + 1)]
     lower = _merged((ord(one), ord(one)) for one in letters if one.islower())

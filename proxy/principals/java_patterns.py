@@ -22,14 +22,14 @@ from typing import Final
 from proxy.principals.character_classes import Ranges, complement, named_ranges, written
 
 _SAME_ESCAPES: Final = frozenset("dDwWsStnrf")
-"""Letters that mean the same behind a backslash, Python's being held to ASCII. What is no letter
-and no digit stands for itself in both."""
+"""Letters that mean the same after a backslash, given that Python's are restricted to ASCII.
+Characters other than letters and digits stand for themselves in both languages."""
 _ZERO_WIDTH_ESCAPES: Final = {"b": r"\b", "B": r"\B", "A": r"\A", "z": r"\Z", "Z": r"\Z"}
 _BEYOND_ASCII: Final = r"[^\x00-\x7f]"
 _BEYOND_TWO_BYTES: Final = r"[\U00010000-\U0010ffff]"
 _LOOKS: Final = ("?=", "?!", "?<=", "?<!")
 _GROUPS: Final = ("?:", "?>", *_LOOKS)
-"""How a group may begin, besides with `(` alone and `(?<name>`."""
+"""Prefixes of a group, apart from `(` alone and `(?<name>`."""
 _NAMED: Final = re.compile(r"\(\?<([A-Za-z][A-Za-z0-9]*)>")
 _NAMED_REFERENCE: Final = re.compile(r"\\k<([A-Za-z][A-Za-z0-9]*)>")
 _PROPERTY: Final = re.compile(r"\\[pP](?:\{([A-Za-z_]+)\}|([A-Z]))")
@@ -41,29 +41,30 @@ _CASES: Final = frozenset({"Lower", "Upper", "Ll", "Lu", "Lt", "IsLowercase", "I
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A pattern as Python reads it."""
+    """Pattern in Python's syntax."""
 
     pattern: str
     doubtful: re.Pattern[str] | None
-    """Finds what in a subject is not matched alike everywhere; None: there is no such thing."""
+    """Pattern that finds the parts of a subject that not every Java version matches alike; None if
+    there are none."""
 
 
 @dataclass(slots=True)
 class _Group:
-    """A group, or the whole pattern, as far as it was read."""
+    """Group, or the whole pattern, as far as it has been read."""
 
     start: int
-    """Number of capturing groups before it, itself not counted."""
+    """Number of capturing groups that begin before this one."""
     zero_width: bool = False
-    """It looks around."""
+    """True for a lookahead or lookbehind."""
     is_sealed: bool = False
-    """It is left for good: it looks around, or is atomic."""
+    """True if the engine never backtracks into it: a lookaround or an atomic group."""
     may_be_empty: bool = False
-    """One of its branches, read so far, may match nothing."""
+    """True if one of the branches read so far may match the empty string."""
     branch_is_empty: bool = True
-    """So may the one that is being read."""
+    """True if the branch being read may match the empty string."""
     refers: bool = False
-    """There is a reference within it."""
+    """True if it contains a back reference."""
 
     def end_branch(self) -> None:
         self.may_be_empty = self.may_be_empty or self.branch_is_empty
@@ -71,23 +72,23 @@ class _Group:
 
 
 def translated(pattern: str) -> Translated:
-    """Return a pattern as Python writes it. Raises re.error."""
+    """Return a Java pattern in Python's syntax. Raises re.error."""
     return _Translator(pattern).run()
 
 
 @dataclass(slots=True)
 class _Translator:
-    """Goes through a pattern once."""
+    """Parser that reads a pattern once, and writes it in Python's syntax."""
 
     pattern: str
     pos: int = 0
     parts: list[str] = field(default_factory=list)
     doubtful: set[str] = field(default_factory=set)
     groups: int = 0
-    """Capturing groups that were begun."""
+    """Number of capturing groups that have begun."""
     names: dict[str, int] = field(default_factory=dict)
     repeated: set[int] = field(default_factory=set)
-    """Capturing groups that are repeated, or within one that is."""
+    """Numbers of the capturing groups that are repeated, or are within a repeated one."""
     referred: set[int] = field(default_factory=set)
     open: list[_Group] = field(default_factory=lambda: [_Group(0)])
     ignores_case: bool = False
@@ -99,9 +100,9 @@ class _Translator:
         while self.pos < len(self.pattern):
             self._piece()
         if self.repeated & self.referred:
-            raise re.error("a reference to a group that is repeated")
+            raise re.error("a back reference to a repeated group")
         self.open[0].end_branch()
-        if self.open[0].may_be_empty:  # Java also finds nothing within a character of two units
+        if self.open[0].may_be_empty:  # Java also matches the empty string within a surrogate pair
             self.doubtful.add(_BEYOND_TWO_BYTES)
         doubtful = re.compile("|".join(sorted(self.doubtful))) if self.doubtful else None
         return Translated("".join(self.parts), doubtful)
@@ -111,7 +112,7 @@ class _Translator:
         self.pos += count
 
     def _piece(self) -> None:
-        """Take what can have a quantifier, and that, or what cannot."""
+        """Read one item of a branch, with its quantifier if it can have one."""
         match self.pattern[self.pos]:
             case "(":
                 self._begin_group()
@@ -139,7 +140,7 @@ class _Translator:
     def _begin_group(self) -> None:
         group = _Group(self.groups)
         if any(one.is_sealed for one in self.open) and self._catches():
-            raise re.error("a group that catches within one that looks around, or is atomic")
+            raise re.error("a capturing group within a lookaround or an atomic group")
         if named := _NAMED.match(self.pattern, self.pos):
             self.groups += 1
             self.names[named[1]] = self.groups
@@ -148,7 +149,7 @@ class _Translator:
         elif self.pattern.startswith("(?", self.pos):
             begins = [one for one in _GROUPS if self.pattern.startswith(one, self.pos + 1)]
             if not begins:
-                raise re.error(f"{self.pattern[self.pos : self.pos + 4]} is not known here")
+                raise re.error(f"{self.pattern[self.pos : self.pos + 4]} is not supported here")
             group.zero_width = begins[0] in _LOOKS
             group.is_sealed = begins[0] != "?:"
             self._copy(1 + len(begins[0]))
@@ -175,13 +176,13 @@ class _Translator:
         optional, repeats = False, False
         if quantifier := _QUANTIFIER.match(self.pattern, self.pos):
             if quantifier[4] == "+":
-                raise re.error("a group that is repeated possessively")
+                raise re.error("a group with a possessive quantifier")
             optional, repeats = _least(quantifier) == 0, not quantifier[0].startswith("?")
             self._copy(len(quantifier[0]))
         if repeats and group.may_be_empty:
-            raise re.error("a repeated group that may match nothing")
+            raise re.error("a repeated group that may match the empty string")
         if repeats and group.refers:
-            raise re.error("a reference within a group that is repeated")
+            raise re.error("a back reference within a repeated group")
         if repeats:
             self.repeated.update(range(group.start + 1, self.groups + 1))
         if not optional and not group.may_be_empty:
@@ -190,7 +191,7 @@ class _Translator:
     # Single characters
 
     def _single(self) -> None:
-        """Take the quantifier of what is one character."""
+        """Read the quantifier of a single character."""
         least = 1
         if quantifier := _QUANTIFIER.match(self.pattern, self.pos):
             least = _least(quantifier)
@@ -200,7 +201,7 @@ class _Translator:
 
     def _no_quantifier(self) -> None:
         if self.pattern[self.pos : self.pos + 1] in tuple("*+?{"):
-            raise re.error("repeats what has no length")
+            raise re.error("a quantifier on an item without length")
 
     def _escape(self) -> None:
         escaped = self.pattern[self.pos + 1 : self.pos + 2]
@@ -223,7 +224,7 @@ class _Translator:
             self._single()
 
     def _reference(self) -> None:
-        """Take a reference to a group, as Java reads its number: of groups that were begun."""
+        """Read a back reference; like Java, take only digits that name a group that has begun."""
         if named := _NAMED_REFERENCE.match(self.pattern, self.pos):
             group, end = self.names.get(named[1], 0), named.end()
         else:
@@ -235,9 +236,9 @@ class _Translator:
                     break
                 group, end = longer, end + 1
         if not 0 < group <= self.groups:
-            raise re.error("a reference to a group that is not there")
+            raise re.error("a back reference to a missing group")
         if any(one.zero_width for one in self.open):
-            raise re.error("a reference within what looks around")
+            raise re.error("a back reference within a lookaround")
         self.referred.add(group)
         self.open[-1].refers = True
         self.parts.append(f"(?:\\{group})")
@@ -246,7 +247,7 @@ class _Translator:
             self._copy(len(quantifier[0]))
 
     def _quoted(self) -> None:
-        """Take what stands between \\Q and \\E, character by character: it may hold anything."""
+        r"""Read the text between \Q and \E character by character: it may contain anything."""
         begin = self.pos + 2
         end = self.pattern.find("\\E", begin)
         quoted = self.pattern[begin:] if end < 0 else self.pattern[begin:end]
@@ -256,7 +257,7 @@ class _Translator:
             self._single()
 
     def _plain_escape(self) -> None:
-        """Take an escape that stands for a character, or for a class that both know."""
+        """Read an escape that stands for a character, or for a class that both languages have."""
         if found := _HEX.match(self.pattern, self.pos):
             code = int(found[1] or found[2] or found[3], 16)
             if 0xD800 <= code < 0xE000 or code > 0x10FFFF:
@@ -266,13 +267,13 @@ class _Translator:
             return
         escaped = self.pattern[self.pos + 1 : self.pos + 2]
         if escaped not in _SAME_ESCAPES and (not escaped or escaped.isalnum()):
-            raise re.error(f"\\{escaped} is not known here")
+            raise re.error(f"\\{escaped} is not supported here")
         self._copy(2)
 
     # Classes
 
     def _named_class(self) -> Ranges | None:
-        """Take a \\p{…} or \\P{…}; None: there is none."""
+        r"""Read a \p{…} or \P{…}; return None if there is none here."""
         found = _PROPERTY.match(self.pattern, self.pos)
         if found is None:
             return None
@@ -286,18 +287,18 @@ class _Translator:
         return complement(ranges) if found[0][1] == "P" else ranges
 
     def _class(self) -> None:
-        """Take a class, from its bracket to the other."""
+        """Read a class, from its opening to its closing bracket."""
         self._copy(2 if self.pattern.startswith("[^", self.pos) else 1)
-        if self.pattern.startswith("]", self.pos):  # for itself, at the beginning
+        if self.pattern.startswith("]", self.pos):  # a literal, as the first character
             self._copy(1)
         while not self.pattern.startswith("]", self.pos):
             if self.pos >= len(self.pattern):
-                raise re.error("a class without an end")
+                raise re.error("an unterminated character class")
             match self.pattern[self.pos]:
                 case "[":
-                    raise re.error("a class within a class")
+                    raise re.error("a nested character class")
                 case "&" if self.pattern.startswith("&&", self.pos):
-                    raise re.error("an intersection of classes")
+                    raise re.error("an intersection of character classes")
                 case "\\":
                     ranges = self._named_class()
                     if ranges is None:
@@ -310,7 +311,7 @@ class _Translator:
 
 
 def _least(quantifier: re.Match[str]) -> int:
-    """How often something must be there at least."""
+    """Return the minimum number of repetitions."""
     if quantifier[1] is not None:
         return int(quantifier[1])
     return int(quantifier[0].startswith("+"))

@@ -30,25 +30,29 @@ _REFERENCE: Final = re.compile(r"[0-9]+|\{([A-Za-z][A-Za-z0-9]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One RULE."""
+    """One `RULE:` of the list."""
 
     pattern: re.Pattern[str]
     replacement: tuple[str | int, ...]
-    """Text, and numbers of groups in between."""
+    """Replacement as literal texts and numbers of capturing groups, in order."""
     case: Callable[[str], str]
     doubtful: re.Pattern[str] | None
-    """Finds what the pattern may not be asked about; None: there is no such thing."""
+    """Pattern that finds subjects for which Java's versions may disagree about a match; None if
+    there are none."""
 
     def apply(self, subject: str) -> str | None:
-        """Return the name, or None if another rule is to be asked. Raises NamelessError."""
+        """Return the name, or None if the rule does not match. Raises NamelessError."""
         if self.doubtful is not None and self.doubtful.search(subject):
-            raise NamelessError("its subject has a letter that not every Java takes for the same")
+            raise NamelessError(
+                "its subject has a character on whose class Java's versions disagree"
+            )
         if self.pattern.fullmatch(subject) is None:
             return None
         return self.case(self._replaced(subject))
 
     def _replaced(self, subject: str) -> str:
-        """Replace every match as Java does: behind an empty one it goes on with the next letter."""
+        """Replace every match as Java does: after an empty match it continues with the next
+        character."""
         parts, copied, pos = [], 0, 0
         while pos <= len(subject) and (found := self.pattern.search(subject, pos)) is not None:
             parts.append(subject[copied : found.start()])
@@ -59,16 +63,16 @@ class Rule:
 
 
 class PrincipalMapping:
-    """The rules of a listener."""
+    """Mapping rules of a listener."""
 
     def __init__(self, rules: str) -> None:
-        """Read a list with commas in between. Raises ValueError with half a sentence."""
+        """Parse a comma-separated list of rules. Raises ValueError with the end of a sentence."""
         self._rules = tuple(_rules(rules))
         if not self._rules:
             raise ValueError(f"must have a rule, such as {DEFAULT}")
 
     def name_of(self, subject: str) -> str:
-        """Return the name for a subject, behind `User:`. Raises NamelessError."""
+        """Return the name for a subject, without the prefix `User:`. Raises NamelessError."""
         for rule in self._rules:
             name = subject if rule is None else rule.apply(subject)
             if name is not None:
@@ -77,7 +81,7 @@ class PrincipalMapping:
 
 
 def _rules(text: str) -> Iterator[Rule | None]:
-    """Yield each rule; None: DEFAULT. Nothing between two commas is no rule."""
+    """Yield each rule, and None for DEFAULT; empty items of the list are skipped."""
     pos = 0
     while (pos := _behind_any(text, pos, _SPACE + ",")) < len(text):
         begin = pos
@@ -102,12 +106,12 @@ def _behind_any(text: str, pos: int, characters: str) -> int:
 
 
 def _up_to_slash(text: str, pos: int) -> tuple[str, int]:
-    """Return what stands before the next slash, and where it goes on behind it."""
+    """Return the text before the next slash, and the position after it."""
     begin = pos
     while pos < len(text) and text[pos] != "/":
         pos += 2 if text[pos] == "\\" else 1
     if pos >= len(text):
-        raise ValueError(f"has a RULE that lacks a slash: {text[begin:]!a:.60}")
+        raise ValueError(f"has a RULE without its closing slash: {text[begin:]!a:.60}")
     return text[begin:pos], pos + 1
 
 
@@ -115,7 +119,7 @@ def _rule(pattern: str, replacement: str, case: str) -> Rule:
     try:
         read = translated(pattern)
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # what Python may read otherwise one day
+            warnings.simplefilter("error")  # constructs whose meaning may change in a later Python
             compiled = re.compile(read.pattern, re.ASCII)
     except RecursionError:
         raise ValueError(f"has a pattern that is nested too deeply, {pattern!a:.60}") from None
@@ -144,7 +148,7 @@ def _parts(replacement: str, pattern: re.Pattern[str]) -> Iterator[str | int]:
 
 
 def _group(replacement: str, pos: int, pattern: re.Pattern[str]) -> tuple[int, int]:
-    """Return the group that is meant behind a `$`, and where it goes on."""
+    """Return the group that a `$` refers to, and the position after the reference."""
     found = _REFERENCE.match(replacement, pos)
     group = None
     if found and found[1]:
@@ -152,12 +156,12 @@ def _group(replacement: str, pos: int, pattern: re.Pattern[str]) -> tuple[int, i
         pos = found.end()
     elif found:
         group, pos = int(replacement[pos]), pos + 1
-        # `$12` is group 12 where there are as many, else group 1 and a 2
+        # `$12` is group 12 if there are as many, else group 1 followed by a 2
         while replacement[pos : pos + 1] in tuple("0123456789"):
             longer = 10 * group + int(replacement[pos])
             if longer > pattern.groups:
                 break
             group, pos = longer, pos + 1
     if group is None or group > pattern.groups:
-        raise ValueError(f"has a replacement with a group that is not there: {replacement!a:.60}")
+        raise ValueError(f"has a replacement that refers to a missing group: {replacement!a:.60}")
     return group, pos

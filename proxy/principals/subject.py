@@ -1,11 +1,13 @@
 """Subject of a certificate as Java's `X500Principal.getName()` writes it; pure.
 
-That is RFC 2253 with three habits of Java's: a type without a keyword of RFC 2253 is a dotted
-number whose value is the hexadecimal DER; `=` and `#` are escaped wherever they stand; and what is
-no string of those that Java reads is hexadecimal too. ACLs compare these texts letter by letter.
+That is RFC 2253 with three peculiarities of Java: a type without a keyword of RFC 2253 is written
+as a dotted number with the hexadecimal DER as its value; `=` and `#` are escaped wherever they
+stand; and a value that is not one of the string types that Java reads is hexadecimal too. ACLs
+compare these texts character by character.
 
-The bytes are a stranger's until an authority signed them, and the name in them its own choice even
-then: what is not understood, is too long, or would break out of a line of a log, names nobody.
+The bytes are untrusted until an authority has signed them, and the name in them is chosen by the
+client even then: a subject that cannot be parsed, is too long, or has control characters is
+refused.
 """
 
 import unicodedata
@@ -15,8 +17,9 @@ from typing import Final
 from proxy.errors import ClientFault
 
 MAX_CHARACTERS: Final = 512
-"""Of a name. What RFC 5280 appendix A.1 allows for a common name, a unit, an organization, a place,
-a state and a country is less; and how long a pattern takes is a power of this."""
+"""Maximum length of a name in characters. The limits that RFC 5280 appendix A.1 sets for a common
+name, a unit, an organization, a place, a state and a country add up to less; and the time that a
+pattern takes is a power of the length."""
 
 _KEYWORDS: Final = {
     "2.5.4.3": "CN",
@@ -29,7 +32,7 @@ _KEYWORDS: Final = {
     "0.9.2342.19200300.100.1.1": "UID",
     "0.9.2342.19200300.100.1.25": "DC",
 }
-"""RFC 2253 section 2.3."""
+"""Keywords of attribute types, by object identifier (RFC 2253 section 2.3)."""
 _ENCODINGS: Final = {
     0x0C: "utf-8",  # UTF8String
     0x13: "utf-8",  # PrintableString
@@ -38,12 +41,13 @@ _ENCODINGS: Final = {
     0x1B: "utf-8",  # GeneralString
     0x1E: "utf-16-be",  # BMPString
 }
-"""By the tag of a value: how Java reads it. Any other value is written in hexadecimal."""
+"""Encodings with which Java reads a value, by its tag. Any other value is written in
+hexadecimal."""
 _ESCAPED: Final = frozenset(',=+<>#;"\\')
 _MAX_BYTES: Final = 8 * MAX_CHARACTERS
-"""Of a subject: what is longer cannot be a name of so few characters."""
+"""Maximum length of a subject in bytes: a longer one cannot be a name of so few characters."""
 _UNPRINTABLE: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
-"""Unicode's categories of control characters, halves of characters, and ends of lines."""
+"""Unicode's categories of control characters, surrogates, and line and paragraph separators."""
 
 _TOO_LONG: Final = f"has more than {MAX_CHARACTERS} characters"
 
@@ -51,28 +55,28 @@ _OID: Final = 0x06
 _SEQUENCE: Final = 0x30
 _SET: Final = 0x31
 _VERSION: Final = 0xA0
-"""Tags of DER (X.690); `_VERSION` is that of a certificate (RFC 5280 section 4.1)."""
+"""Tags of DER (X.690); `_VERSION` is the tag of a certificate's version (RFC 5280 section 4.1)."""
 _LONG_LENGTH: Final = 0x80
 _MAX_LENGTH_BYTES: Final = 3
 
 
 class NamelessError(ClientFault):
-    """A certificate names nobody that could be let in; the text says why, and quotes nothing."""
+    """The certificate names nobody who could be admitted; the text says why, and quotes nothing."""
 
 
 def subject_of(certificate: bytes) -> str:
-    """Return the name of whom a certificate (DER) is for. Raises NamelessError."""
+    """Return the subject's name in a certificate (DER). Raises NamelessError."""
     try:
         # The outermost name is the last one.
         names = [_relative_name(one) for one in _subject(certificate)]
         name = ",".join(reversed(names))
-    except (ValueError, IndexError):  # UnicodeError is one
+    except (ValueError, IndexError):  # UnicodeError is a ValueError
         raise NamelessError("its subject cannot be read") from None
     return checked(name)
 
 
 def checked(name: str, what: str = "its subject") -> str:
-    """Return a name that may be a principal's. Raises NamelessError, which calls it `what`."""
+    """Return the name if it may be a principal's. Raises NamelessError, which calls it `what`."""
     if not name:
         raise NamelessError(f"{what} is empty")
     if len(name) > MAX_CHARACTERS:
@@ -87,7 +91,7 @@ def _subject(certificate: bytes) -> Iterator[memoryview]:
     ((_, whole),) = _items(memoryview(certificate), _SEQUENCE)
     (_, signed), *_ = _items(whole)
     fields = list(_items(signed))
-    # version, where there is one; serial number, signature, issuer, validity, subject
+    # Fields: version (optional), serial number, signature, issuer, validity, subject
     tag, subject = fields[5 if fields[0][0] == _VERSION else 4]
     if tag != _SEQUENCE:
         raise ValueError
@@ -98,7 +102,8 @@ def _subject(certificate: bytes) -> Iterator[memoryview]:
 
 
 def _items(data: memoryview, tag: int | None = None) -> Iterator[tuple[int, memoryview]]:
-    """Yield the tag and the content of each value in `data`, all of which must have this tag."""
+    """Yield the tag and the content of each value in `data`; raise ValueError unless all have
+    `tag`."""
     pos = 0
     while pos < len(data):
         its_tag, size = data[pos], data[pos + 1]
@@ -110,7 +115,7 @@ def _items(data: memoryview, tag: int | None = None) -> Iterator[tuple[int, memo
             size = int.from_bytes(data[pos : pos + width], "big")
             pos += width
             if size < _LONG_LENGTH or size.bit_length() <= 8 * (width - 1):
-                raise ValueError  # DER has one way to say a length
+                raise ValueError  # DER has exactly one encoding of a length
         if pos + size > len(data) or tag not in (None, its_tag):
             raise ValueError
         yield its_tag, data[pos : pos + size]
@@ -118,7 +123,7 @@ def _items(data: memoryview, tag: int | None = None) -> Iterator[tuple[int, memo
 
 
 def _relative_name(attributes: memoryview) -> str:
-    """Write one relative name: mostly one attribute, else all of them as they stand."""
+    """Return one relative name as text: usually one attribute, else all of them in their order."""
     return "+".join(_attribute(one) for _, one in _items(attributes, _SEQUENCE))
 
 
@@ -140,7 +145,7 @@ def _size_with_head(value: memoryview) -> int:
 
 
 def _dotted(oid: bytes) -> str:
-    """Write an object identifier (X.690 section 8.19)."""
+    """Return an object identifier in dotted form (X.690 section 8.19)."""
     if not oid or oid[-1] & 0x80:
         raise ValueError
     numbers, number = [], 0
@@ -154,7 +159,7 @@ def _dotted(oid: bytes) -> str:
 
 
 def _escaped(value: str) -> str:
-    """Escape as RFC 2253 section 2.4 says, and as Java does."""
+    """Return the value escaped as in RFC 2253 section 2.4, and as Java does."""
     text = "".join(
         f"\\{one}" if one in _ESCAPED else "\\00" if one == "\0" else one for one in value
     )

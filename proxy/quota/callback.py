@@ -1,12 +1,12 @@
 """Quota callback of KIP-257, and its default implementation: KIP-55's precedence.
 
-A class of one's own is named in the configuration by `client.quota.callback.class:
-package.module:Class`. It is made without arguments, once per worker process, then configured.
+A custom class is named in the configuration by `client.quota.callback.class: package.module:Class`.
+It is created without arguments, once per worker process, then configured.
 
-What each method is for, and when it is called, is Kafka's. Two things differ to the better:
+The methods, and the moments when they are called, are Kafka's, with two improvements:
 
-- Kafka calls on every request. Here an answer is asked for when a client is first seen, and again
-  after every change (of quotas, of the cluster, or when `quota_reset_required` says so), and kept.
+- Kafka calls on every request. Here it is called when a client is first seen, and again after every
+  change (of quotas, of the cluster, or when `quota_reset_required` says so); results are cached.
 - A callback cannot stop the traffic: see `proxy.quota.guarded_callback`, which calls it in a
   thread.
 """
@@ -26,7 +26,7 @@ CLASS_SETTING: Final = "client.quota.callback.class"
 
 
 class ClientQuotaType(Enum):
-    """What a quota limits, by the key it is configured with (KIP-257; KIP-599 for the last)."""
+    """Types of quotas, by the keys that configure them (KIP-257; KIP-599 for the last)."""
 
     PRODUCE = QuotaKey.PRODUCER_BYTE_RATE
     FETCH = QuotaKey.CONSUMER_BYTE_RATE
@@ -36,68 +36,70 @@ class ClientQuotaType(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """The cluster as its metadata tell it (`org.apache.kafka.common.Cluster`)."""
+    """State of the cluster according to its metadata (`org.apache.kafka.common.Cluster`)."""
 
     leaders: Mapping[str, Sequence[int | None]]
-    """By topic: the broker id of the leader of each partition, None while there is none."""
+    """Broker ids of the partitions' leaders, by topic; None for a partition without a leader."""
     behind: frozenset[int]
-    """The ids of the brokers that are reached through this proxy."""
+    """Ids of the brokers that are reached through this proxy."""
 
 
 class QuotaCallback(Protocol):
-    """Decides which clients share a quota, and what its limit is (`ClientQuotaCallback`).
+    """Callback that decides which clients share a quota, and its limit (`ClientQuotaCallback`).
 
     After `configure`, all methods of one object are called in one thread, one after the other.
     """
 
     def configure(self, configs: Mapping[str, object]) -> None:
-        """Take the settings below `quotas.client.quota.callback.configs`. Called once, first.
+        """Configure the callback with `quotas.client.quota.callback.configs`. Called once, first.
 
-        Raises ConfigError or ValueError for what it cannot use; the proxy then does not start.
+        Raise ConfigError or ValueError for invalid settings; the proxy then does not start.
         """
         ...
 
     def quota_metric_tags(
         self, quota_type: ClientQuotaType, principal: str, client_id: str
     ) -> Tags:
-        """Return the tags of the quota that a client uses: who has the same tags shares it.
+        """Return the tags of the quota that a client uses; clients with the same tags share a
+        quota.
 
-        `principal` is such as `User:alice`; `client_id` may be empty. The tags become labels of
-        metrics, so there must not be one set per request.
+        `principal` is, for example, `User:alice`; `client_id` may be empty. The tags become labels
+        of metrics, so their number must be bounded: never one set per request.
         """
         ...
 
     def quota_limit(self, quota_type: ClientQuotaType, metric_tags: Tags) -> float | None:
-        """Return the limit of a quota, by the tags that `quota_metric_tags` gave.
+        """Return the limit of the quota with these tags, as `quota_metric_tags` returned them.
 
-        Bytes per second, percent, or mutations per second. None: there is no limit, or nobody
-        uses these tags any more.
+        The unit is bytes per second, percent, or mutations per second. None means that there is no
+        limit, or that the tags are no longer in use.
         """
         ...
 
     def update_quota(
         self, quota_type: ClientQuotaType, quota_entity: QuotaEntity, new_value: float
     ) -> None:
-        """A quota was set in the store, or was there at the start."""
+        """Handle a quota that was set in the store, or was in it at the start."""
         ...
 
     def remove_quota(self, quota_type: ClientQuotaType, quota_entity: QuotaEntity) -> None:
-        """A quota was removed from the store."""
+        """Handle a quota that was removed from the store."""
         ...
 
     def quota_reset_required(self, quota_type: ClientQuotaType) -> bool:
-        """Whether answers may have changed since the last call, by anything but this interface.
+        """Return whether results may have changed since the last call for reasons outside this
+        interface.
 
-        Asked about once a second.
+        Called about once a second.
         """
         ...
 
     def update_cluster_metadata(self, cluster: Cluster) -> bool:
-        """The cluster changed; return whether limits did."""
+        """Handle a change of the cluster; return whether limits changed."""
         ...
 
     def close(self) -> None:
-        """Let go of everything; no other method is called after it."""
+        """Release all resources; no other method is called afterwards."""
         ...
 
 
@@ -109,57 +111,57 @@ class DefaultQuotaCallback:
         self._quotas: dict[QuotaEntity, dict[QuotaKey, float]] = {}
 
     def configure(self, configs: Mapping[str, object]) -> None:
-        """There is nothing to configure."""
+        """Do nothing: there are no settings."""
 
     def quota_metric_tags(
         self, quota_type: ClientQuotaType, principal: str, client_id: str
     ) -> Tags:
-        """Return `user` and `client-id`, one of them empty if the quota is not for both."""
+        """Return `user` and `client-id`; one of them is empty if the quota does not name it."""
         user = user_name(principal)
         return tags_of(self._quotas, self._static, quota_type.value, user, client_id)
 
     def quota_limit(self, quota_type: ClientQuotaType, metric_tags: Tags) -> float | None:
-        """Return the limit of the first row that these tags can stand for."""
+        """Return the limit of the first row that can have these tags."""
         return limit_of(self._quotas, self._static, quota_type.value, metric_tags)
 
     def update_quota(
         self, quota_type: ClientQuotaType, quota_entity: QuotaEntity, new_value: float
     ) -> None:
-        """Remember a quota."""
+        """Store a quota."""
         self._quotas.setdefault(quota_entity, {})[quota_type.value] = new_value
 
     def remove_quota(self, quota_type: ClientQuotaType, quota_entity: QuotaEntity) -> None:
-        """Forget a quota."""
+        """Remove a quota."""
         quotas = self._quotas.get(quota_entity, {})
         quotas.pop(quota_type.value, None)
         if not quotas:
             self._quotas.pop(quota_entity, None)
 
     def quota_reset_required(self, quota_type: ClientQuotaType) -> bool:  # noqa: ARG002
-        """Nothing changes but by `update_quota` and `remove_quota`."""
+        """Return False: limits change only through `update_quota` and `remove_quota`."""
         return False
 
     def update_cluster_metadata(self, cluster: Cluster) -> bool:  # noqa: ARG002
-        """Where partitions are led does not matter."""
+        """Return False: limits do not depend on the leaders of partitions."""
         return False
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: there is nothing to release."""
 
 
 def user_name(principal: str) -> str:
-    """Return the name that quotas of users go by: `alice` of `User:alice`."""
+    """Return the user name under which quotas are configured: `alice` for `User:alice`."""
     return principal.partition(":")[2]
 
 
 def load_callback(name: str) -> QuotaCallback:
-    """Make the callback that `package.module:Class` names. Raises ConfigError."""
+    """Create the callback that `package.module:Class` names. Raises ConfigError."""
     module_name, colon, class_name = name.partition(":")
     if not (module_name and colon and class_name.isidentifier()):
         raise ConfigError(CLASS_SETTING, f"must be package.module:Class, got {name!r}")
     try:
         made: object = getattr(importlib.import_module(module_name), class_name)()
-    except Exception as error:  # whatever somebody's module does when it is imported
+    except Exception as error:  # an imported module may raise anything
         raise ConfigError(CLASS_SETTING, f"{name} cannot be made: {_reason(error)}") from error
     missing = [method for method in _METHODS if not callable(getattr(made, method, None))]
     if missing:
@@ -168,7 +170,8 @@ def load_callback(name: str) -> QuotaCallback:
 
 
 def configured_callback(name: str | None, configs: Mapping[str, object]) -> QuotaCallback | None:
-    """Make and configure the callback of this name, if there is one. Raises ConfigError."""
+    """Create and configure the callback of this name; None if the name is None. Raises
+    ConfigError."""
     if name is None:
         return None
     callback = load_callback(name)
@@ -176,7 +179,7 @@ def configured_callback(name: str | None, configs: Mapping[str, object]) -> Quot
         callback.configure(configs)
     except ConfigError:
         raise
-    except Exception as error:  # whatever somebody's class does
+    except Exception as error:  # a foreign class may raise anything
         raise ConfigError(
             CLASS_SETTING, f"{name} cannot be configured: {_reason(error)}"
         ) from error
@@ -184,9 +187,9 @@ def configured_callback(name: str | None, configs: Mapping[str, object]) -> Quot
 
 
 def try_callback(name: str | None, configs: Mapping[str, object]) -> None:
-    """Make and configure it once, in a process of its own: it may start threads.
+    """Create and configure the callback once, in a separate process: it may start threads.
 
-    Raises ConfigError with the key's whole path.
+    Raises ConfigError with the full path of the setting.
     """
     if name is None:
         return

@@ -1,12 +1,12 @@
 """Wrapper of a quota callback that contains its errors and delays.
 
-A callback of somebody's own may raise, never return, or answer with nonsense. Therefore:
+A custom callback may raise, never return, or return invalid answers. Therefore:
 
-- It runs in a thread of its own, one call after the other. The data path waits for an answer for
+- It runs in its own thread, one call after the other. The data path waits for an answer for
   `PATIENCE` at most, and not at all while the callback is busy with something that took longer.
 - An answer is kept; when a later one fails, the last good one applies. Where there is none yet,
   KIP-55's precedence over the stored quotas does, as if there were no callback.
-- An answer that comes late is used from then on: `generation` tells that something changed.
+- An answer that comes late is used from then on: `generation` shows that something changed.
 - Each fault is counted by its kind, and logged once per kind.
 
 A thread cannot be ended from outside: one that never returns stays until the process ends.
@@ -29,18 +29,18 @@ from proxy.quota.precedence import Tags
 log = logging.getLogger(__name__)
 
 PATIENCE: Final = 0.02
-"""Seconds that the data path waits for an answer it does not have."""
+"""Time in seconds that the data path waits for an answer that is not cached."""
 MAX_ANSWERS: Final = 16_384
-"""Answers that are kept; those not used for longest are forgotten first."""
+"""Maximum number of cached answers; the least recently used are evicted first."""
 MAX_WAITING: Final = 1_024
-"""Questions that may wait for the callback; beyond it, none are asked. What it is told waits
-without a bound: it is as much as was changed."""
+"""Maximum number of queued questions; beyond it, no question is queued. Notifications are not
+bounded: their number is that of the changes made."""
 _MAX_TAGS: Final = 16
 _MAX_TAG: Final = 65_536
 
 
 class Fault(StrEnum):
-    """What a callback did wrong."""
+    """Faults of a callback that are counted."""
 
     RAISED = "raised"
     STALLED = "stalled"
@@ -48,14 +48,15 @@ class Fault(StrEnum):
 
 
 class GuardedCallback:
-    """Calls a `QuotaCallback` in a thread, and answers for it when it does not."""
+    """Wrapper that calls a `QuotaCallback` in a thread, and answers in its place when it fails."""
 
     def __init__(self, callback: QuotaCallback, fallback: DefaultQuotaCallback) -> None:
-        """`fallback` answers where the callback never did; it must know the same quotas."""
+        """Wrap `callback`; `fallback` answers where the callback never did, and must hold the same
+        quotas."""
         self.generation = 0
-        """Grows when an answer has changed."""
+        """Number that grows when an answer has changed."""
         self.faults: Counter[Fault] = Counter()
-        """How often the callback did wrong."""
+        """Number of faults of the callback, by kind."""
         self._callback = callback
         self._fallback = fallback
         self._lock = threading.Lock()
@@ -69,7 +70,8 @@ class GuardedCallback:
     # Questions of the data path
 
     def tags(self, quota_type: ClientQuotaType, principal: str, client_id: str) -> Tags:
-        """Return the tags of the quota that a client uses. Never raises, never stalls."""
+        """Return the tags of the quota that a client uses. Never raises; waits for `PATIENCE` at
+        most."""
         good = self._ask(
             (quota_type, principal, client_id),
             lambda: _checked_tags(
@@ -82,7 +84,8 @@ class GuardedCallback:
         return good
 
     def limit(self, quota_type: ClientQuotaType, tags: Tags) -> float | None:
-        """Return the limit of a quota; None: there is none. Never raises, never stalls."""
+        """Return the limit of a quota, None if there is none. Never raises; waits for `PATIENCE` at
+        most."""
         good = self._ask(
             (quota_type, tuple(sorted(tags.items()))),
             lambda: _checked_limit(self._callback.quota_limit(quota_type, tags)),
@@ -93,7 +96,7 @@ class GuardedCallback:
         return None if math.isinf(good) else good
 
     def _ask(self, key: object, question: Callable[[], object]) -> object | None:
-        """Return the answer, or the last good one; None: there never was one."""
+        """Return the answer, or the last good one; None if there never was one."""
         if self._calls.qsize() >= MAX_WAITING:
             self._note_stall()
         else:
@@ -129,22 +132,23 @@ class GuardedCallback:
             self._stalled = True
             self._fault(Fault.STALLED, "did not answer in time")
 
-    # What it is told
+    # Notifications
 
     def update_quota(
         self, quota_type: ClientQuotaType, quota_entity: QuotaEntity, new_value: float
     ) -> None:
-        """A quota was set."""
+        """Notify the callback of a quota that was set."""
         self._fallback.update_quota(quota_type, quota_entity, new_value)
         self._calls.put(lambda: self._callback.update_quota(quota_type, quota_entity, new_value))
 
     def remove_quota(self, quota_type: ClientQuotaType, quota_entity: QuotaEntity) -> None:
-        """A quota was removed."""
+        """Notify the callback of a quota that was removed."""
         self._fallback.remove_quota(quota_type, quota_entity)
         self._calls.put(lambda: self._callback.remove_quota(quota_type, quota_entity))
 
     def update_cluster_metadata(self, cluster: Cluster) -> None:
-        """The cluster changed. A callback that is slow hears of the last change only."""
+        """Notify the callback of a change of the cluster; a slow callback receives only the last
+        one."""
         with self._lock:
             waiting, self._cluster = self._cluster is not None, cluster
         if not waiting:
@@ -157,7 +161,7 @@ class GuardedCallback:
         self._note_change(self._callback.update_cluster_metadata(cluster))
 
     def check_reset(self) -> None:
-        """Ask whether limits changed from elsewhere. Called about once a second."""
+        """Check whether limits changed for other reasons. Called about once a second."""
         if self._stalled:
             return
         for quota_type in ClientQuotaType:
@@ -172,11 +176,11 @@ class GuardedCallback:
                 self.generation += 1
 
     def close(self) -> None:
-        """Close the callback, if it still listens; does not wait for it."""
+        """Ask the callback to close, without waiting for it."""
         self._calls.put(self._callback.close)
         self._calls.put(None)
 
-    # The thread
+    # The callback's thread
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
@@ -184,7 +188,7 @@ class GuardedCallback:
                 call()
             except _NonsenseError as nonsense:
                 self._fault(Fault.NONSENSE, str(nonsense))
-            except BaseException as error:  # SystemExit too: it is somebody else's code
+            except BaseException as error:  # SystemExit too: it is foreign code
                 self._fault(Fault.RAISED, f"raised {type(error).__name__}")
             if self._calls.empty():
                 self._stalled = False
@@ -199,7 +203,7 @@ class GuardedCallback:
 
 
 class _NonsenseError(Exception):
-    """An answer that means nothing."""
+    """The callback returned an invalid answer."""
 
 
 def _checked_tags(tags: object) -> dict[str, str]:
@@ -216,7 +220,7 @@ def _checked_tags(tags: object) -> dict[str, str]:
 
 
 def _checked_limit(limit: object) -> float:
-    """Return the limit; infinity stands for none, so that None can say that nothing is known."""
+    """Return the limit; infinity stands for no limit, so that None can stand for an unknown one."""
     if limit is None:
         return math.inf
     if isinstance(limit, bool) or not isinstance(limit, int | float):
@@ -225,6 +229,6 @@ def _checked_limit(limit: object) -> float:
         value = float(limit)
     except OverflowError:
         raise _NonsenseError("gave a limit beyond measure") from None
-    if not value > 0.0:  # NaN too
+    if not value > 0.0:  # also false for NaN
         raise _NonsenseError("gave a limit that is not above 0")
     return value

@@ -35,30 +35,31 @@ from proxy.quota.shared_memory import (
 from proxy.quota.window import MAX_THROTTLE_TIME_MS, milliseconds, most_in_window
 
 _LOOKS_PER_SAMPLE: Final = 10
-"""How often the other workers' use is looked at, at least, while a quota is in use."""
+"""Minimum number of times per sample that the other workers' usage is read while a quota is in
+use."""
 _ROUNDING_MS: Final = 2
-"""By how much who waits for as long as told may come too early."""
+"""Time in ms by which a client that waited for its throttle time may still be too early."""
 MAX_AT_ONCE: Final = 0x7FFF_FFFF
-"""What max_bytes, an INT32, can say."""
+"""Maximum of max_bytes, an INT32."""
 
 
 @dataclass(slots=True)
 class Count:
-    """What one worker's clients used under one entry, and what followed; it only grows."""
+    """Usage by one worker's clients under one entry, and throttlings; only grows."""
 
     used: int = 0
-    """Bytes, nanoseconds or connections; what is not settled yet is not in it."""
+    """Usage in bytes, nanoseconds or connections, without what is still pending."""
     throttles: int = 0
     throttle_time_ms: int = 0
 
     def note(self, throttle_time_ms: int) -> None:
-        """Somebody was throttled, or would have been in audit."""
+        """Count a throttling; in audit, one that would have happened."""
         self.throttles += 1
         self.throttle_time_ms += throttle_time_ms
 
 
 class Meter(SharedQuota):
-    """One worker's view of one quota; its connections with the same tags share the object."""
+    """Meter of one quota in one worker; connections with the same tags share the object."""
 
     __slots__ = (
         "__weakref__",
@@ -91,36 +92,39 @@ class Meter(SharedQuota):
         longest_ms: int = MAX_THROTTLE_TIME_MS,
         keeps_debts: bool = True,
     ) -> None:
-        """Count for `worker`, from 0.
+        """Record usage for `worker`, numbered from 0.
 
-        `longest_ms` is the longest throttle time to be told. Where nobody is throttled, in audit,
-        no debts are kept: they would grow beyond measure.
+        `longest_ms` is the maximum throttle time in ms. In audit, where no client is held, no debts
+        are kept: they would grow without bound.
         """
         super().__init__(table, worker, kind=kind, tags=tags)
         self.count, self.entry = Count(), ""
-        """What metrics are told of, and the entry that the limit comes from."""
+        """Counter for metrics, and the name of the entry that sets the limit."""
         self.kind = kind
         self.tags = tags
         self.longest_ms = longest_ms
         self._keeps_debts = keeps_debts
         self.limit = limit
         self.pending = 0
-        """Recorded, but not yet told to the others."""
+        """Usage that is recorded but not yet published to the other workers."""
         self.left = 0.0
-        """What this worker's share of the quota let pass when the others were looked at last."""
+        """Usage that this worker's share of the quota allowed when the other workers were last
+        read."""
         self._allowance = -1
-        """What may be pending without a look at the others; below 0: nothing."""
+        """Maximum of `pending` before the other workers are read again; negative if nothing is
+        allowed."""
         self._look_at = 0.0
         self._look_every = table.config.size_seconds / _LOOKS_PER_SAMPLE
         self._settled_sample = 0
         self.crowded_until = 0.0
-        """Until when those who were told to wait come back, all together."""
+        """Time in monotonic seconds until which clients return that were throttled until the same
+        moment."""
         self.claimed_until = 0.0
-        """Until when one of them is first. Both are `Throttle`'s."""
+        """Time in monotonic seconds until which one of them has priority. `Throttle` sets both."""
 
     @property
     def limit(self) -> float:
-        """Per second. May be set at any time."""
+        """Limit per second. It may be set at any time."""
         return self._limit
 
     @limit.setter
@@ -129,31 +133,33 @@ class Meter(SharedQuota):
         self._allowance = -1
         most = most_in_window(limit, self._table.config)
         self.most_at_once = max(1, int(min(most, MAX_AT_ONCE)))
-        """What passes at once after a silence; at least 1."""
+        """Maximum usage that passes at once after a silence; at least 1."""
 
     def exceeded(self, now: float) -> int:
-        """Return for how long (ms) the limit stays exceeded; 0: it is not, or was a moment ago."""
+        """Return the time in ms for which the limit stays exceeded; 0 if it is not, or was not
+        recently."""
         if self._allowance >= 0 and now < self._look_at:
             return 0
         over_ms = self._settle(0, now)
         return over_ms if over_ms > _ROUNDING_MS else 0
 
     def is_calm(self, now: float) -> bool:
-        """Whether the limit is not exceeded, and nobody comes back who was told to wait."""
+        """Return whether the limit is kept, and no throttled clients are returning."""
         return now >= self.crowded_until and now >= self.claimed_until and not self.exceeded(now)
 
     def room(self, now: float) -> int:
-        """Return what may be used before the others must be looked at; 0 or less: nothing."""
+        """Return the usage that is allowed before the other workers must be read; 0 or less if none
+        is."""
         return self._allowance - self.pending if now < self._look_at else 0
 
     def use(self, amount: int) -> None:
-        """Record a use for which there was `room`."""
+        """Record usage within `room`."""
         self.pending += amount
 
     def record(self, amount: int, now: float) -> int:
-        """Record a use; return for how long (ms) its connection is to be held, 0: not at all.
+        """Record usage; return the time in ms to hold its connection, or 0.
 
-        Far from the limit this is an addition and two comparisons; the others' use is looked at
+        Far from the limit this is an addition and two comparisons; the other workers' usage is read
         ten times a second.
         """
         if self.pending + amount <= self._allowance and now < self._look_at:
@@ -162,32 +168,32 @@ class Meter(SharedQuota):
         return self._settle(amount, now)
 
     def try_record(self, amount: int, now: float) -> int:
-        """Record a use unless it exceeds the limit; 0: recorded, else how long to wait (ms)."""
+        """Record usage unless it exceeds the limit; return 0, or else the time in ms to wait."""
         wait = self._settle(0, now, ahead=amount)
         if not wait:
             self._settle(amount, now)
         return wait
 
     def settle(self, now: float) -> None:
-        """Write down what is pending: the meter goes with the last connection that uses it."""
+        """Publish what is pending, because the meter ends with the last connection that uses it."""
         if self.pending:
             self._settle(0, now)
 
     def rate(self, now: float) -> float:
-        """Return what all workers use per second."""
+        """Return the rate per second of all workers together."""
         self._settle(0, now)
         sample = self._sample(now)
         used, _ = self._used(sample)
         return used * 1_000 / self._window_ms(sample, now)
 
     def _settle(self, amount: int, now: float, ahead: int = 0) -> int:
-        """Tell the others what was used here, look at what they used, and judge.
+        """Publish this worker's usage, read that of the others, and return the throttle time in ms.
 
-        `ahead` counts in the judgement, but is not recorded.
+        `ahead` is added to the usage for this decision, but is not recorded.
         """
         sample = self._sample(now)
         row = self._own_row(sample)
-        if self.pending:  # all of it is from around the last look
+        if self.pending:  # all of it is from about the last reading
             self._write(row, max(self._settled_sample, sample - self._table.config.num + 1))
         self.pending = amount
         self._settled_sample = sample
@@ -210,16 +216,17 @@ class Meter(SharedQuota):
         return milliseconds(now) // self._table.config.size_ms
 
     def _window_ms(self, sample: int, now: float) -> int:
-        """The window: whole samples, and what has passed of the present one."""
+        """Return the length of the window in ms: whole samples, and the elapsed part of the current
+        one."""
         config = self._table.config
         begun = max(0, milliseconds(now) - sample * config.size_ms)
         return (config.num - 1) * config.size_ms + begun
 
     def _begin(self, row: int, sample: int, now: float) -> int:
-        """Take as used what would have fitted into the part of the first sample that had passed.
+        """Count the elapsed part of the first sample as fully used.
 
-        In Kafka the first sample begins with the first use. Here it may have begun almost a
-        sample's length earlier, which would be granted over and above.
+        In Kafka the first sample begins with the first usage. Here it may have begun almost a
+        sample's length earlier, which would be granted in addition.
         """
         passed_ms = max(0, milliseconds(now) - sample * self._table.config.size_ms)
         passed = int(self._limit * passed_ms / 1_000)
@@ -227,7 +234,7 @@ class Meter(SharedQuota):
         return passed
 
     def _write(self, row: int, sample: int) -> None:
-        """Tell the others what is pending, in one sample of our own row."""
+        """Publish what is pending in one sample of this worker's row."""
         self._add(row, sample, self.pending)
         self.count.used += self.pending
         self.pending = 0
@@ -240,7 +247,7 @@ class Meter(SharedQuota):
         self._table.words[at] = pack(sample, value + amount)
 
     def _used(self, sample: int) -> tuple[int, int]:
-        """Return what all workers used in the window, and the debt from before it."""
+        """Return the usage of all workers in the window, and the debt from before it."""
         num, end = self._table.config.num, SAMPLES + self._table.ring
         here = sample & NUMBER_MASK
         columns = self._columns()
@@ -248,18 +255,18 @@ class Meter(SharedQuota):
         for words in columns:
             for word in words[SAMPLES:end]:
                 age = here - (word >> VALUE_BITS) & NUMBER_MASK
-                # a sample ahead of us: a cached clock lags by some milliseconds
+                # A sample may be ahead of ours: a cached clock lags by some milliseconds
                 if age < num or age == NUMBER_MASK:
                     used += word & VALUE_MASK
         return used, self._debt(columns, sample) if self._keeps_debts else 0
 
     def _debt(self, columns: list[list[int]], sample: int) -> int:
-        """Bring the last debt that is known up to `sample`: each sample that left the window is
-        added to it, and what the limit lets pass in one sample is paid off."""
+        """Carry the last known debt forward to `sample`: add each sample that left the window, and
+        subtract what the limit allows per sample."""
         config, ring = self._table.config, self._table.ring
         published = [unpack(words[DEBT], sample) for words in columns if words[DEBT]]
         last, debt = max((one for one in published if one[0] <= sample + 1), default=(sample, 0))
-        # once the last sample that was written has left, it is only paid off
+        # After the last written sample has left, the debt only shrinks
         for number in range(last + 1, min(sample, last + config.num) + 1):
             leaving = number - config.num
             cells = (unpack(words[SAMPLES + leaving % ring], sample) for words in columns)
@@ -268,24 +275,24 @@ class Meter(SharedQuota):
         return max(0, debt - self._passes(min(sample, last + config.num), sample))
 
     def _passes(self, after: int, until: int) -> int:
-        """Return what the limit lets pass in the samples behind `after`: a whole number, but on
-        the average the limit itself."""
+        """Return what the limit allows in the samples after `after`: a whole number whose average
+        is the limit."""
         in_one = self._limit * self._table.config.size_ms / 1_000
         return int(in_one * until) - int(in_one * after)
 
     def _publish(self, row: int, sample: int, debt: int, weight_ms: float) -> None:
-        """Let others, and ourselves later, go on from this debt; keep the row until it is paid."""
+        """Publish the debt, from which all workers go on; keep the row until it is paid."""
         words, config = self._table.words, self._table.config
-        # a debt of 1: a word of 0 is none at all
+        # At least 1, because a word of 0 means that there is none
         words[row + DEBT] = pack(sample, debt) or 1
         until = sample + config.num + int(weight_ms) // config.size_ms + 1
         words[row + KEEP_UNTIL] = max(words[row + KEEP_UNTIL], min(until, 1 << 62))
 
     def _allow(self, weight_ms: float, window_ms: int, now: float) -> None:
-        """Decide how much may pass before the next look.
+        """Set the usage that is allowed before the next reading.
 
-        All workers together may use up half of what is left, and no more than a tenth of a
-        sample's worth each: that is how wrong the others' view of us can be.
+        All workers together may use half of what is left, and each at most a tenth of a sample's
+        worth: that bounds the error of the other workers' view of this one.
         """
         left = (window_ms - weight_ms) * self._limit / 1_000
         fair = self.left = left / (2 * self._table.workers)

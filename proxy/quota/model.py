@@ -16,7 +16,7 @@ from proxy.errors import ProxyError
 
 
 class EntityType(StrEnum):
-    """The kinds of entities, as the client-quota APIs name them (KIP-546)."""
+    """Types of entities, as the client-quota APIs name them (KIP-546)."""
 
     USER = "user"
     CLIENT_ID = "client-id"
@@ -24,35 +24,35 @@ class EntityType(StrEnum):
 
 
 class QuotaKey(StrEnum):
-    """What can be limited."""
+    """Keys of quotas."""
 
     PRODUCER_BYTE_RATE = "producer_byte_rate"
-    """Bytes per second."""
+    """Rate of Produce requests in bytes per second."""
     CONSUMER_BYTE_RATE = "consumer_byte_rate"
-    """Bytes per second."""
+    """Rate of Fetch responses in bytes per second."""
     REQUEST_PERCENTAGE = "request_percentage"
-    """Percent of one thread's time; above 100 is more than one thread."""
+    """Request time in percent of one thread's time; above 100 is more than one thread."""
     CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
-    """Partitions created or deleted per second."""
+    """Rate of partitions created or deleted per second."""
     CONNECTION_CREATION_RATE = "connection_creation_rate"
-    """Connections per second; of ip entities only."""
+    """Rate of new connections per second; of ip entities only."""
 
 
 class Default(Enum):
-    """In place of a name: all those that have no entry of their own."""
+    """Type of `DEFAULT`, which stands for all names without an entry of their own."""
 
     DEFAULT = "<default>"
 
 
 DEFAULT: Final = Default.DEFAULT
-"""Never a string: a user may well be named `<default>`."""
+"""Name of a default entity; not a string, because a user may be named `<default>`."""
 
 Name = str | Default | None
-"""A name, or the default; None: the entity is not about this type."""
+"""Name of a component, or the default; None if the entity has no component of this type."""
 
 
 class BadEntity(ProxyError):
-    """A combination or a name that no quota can be set for. The text is for who asked."""
+    """The entity or name cannot have a quota. The text is for the client."""
 
 
 _PARENTS: Final = {
@@ -65,13 +65,13 @@ _DEFAULT_NODE: Final = "<default>"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaEntity:
-    """What one quota is set for: a user, a client id, both, or an address.
+    """Entity with quotas: a user, a client id, both, or an address.
 
-    Raises BadEntity for what Kafka refuses.
+    Raises BadEntity for entities that Kafka refuses.
     """
 
     user: Name = None
-    """Without `User:`."""
+    """User name, without `User:`; None if the entity has no user component."""
     client_id: Name = None
     ip: Name = None
 
@@ -87,12 +87,12 @@ class QuotaEntity:
         for kind, name in parts:
             if name == "":
                 raise BadEntity(f"Empty {kind} not supported")
-        # Kafka takes host names too, and resolves them in the middle of a request
+        # Kafka also accepts host names, and resolves them during the request
         if isinstance(self.ip, str) and canonical_ip(self.ip) is None:
             raise BadEntity(f"{self.ip} is not a valid IP.")
 
     def parts(self) -> tuple[tuple[EntityType, str | Default], ...]:
-        """Return what the entity is made of: user, then client id, then ip."""
+        """Return the components: user, then client id, then ip."""
         named = (
             (EntityType.USER, self.user),
             (EntityType.CLIENT_ID, self.client_id),
@@ -102,7 +102,7 @@ class QuotaEntity:
 
     @classmethod
     def of(cls, parts: Mapping[EntityType, str | Default]) -> "QuotaEntity":
-        """Make an entity of named parts. Raises BadEntity."""
+        """Return the entity of these components. Raises BadEntity."""
         return cls(
             user=parts.get(EntityType.USER),
             client_id=parts.get(EntityType.CLIENT_ID),
@@ -111,17 +111,17 @@ class QuotaEntity:
 
     @property
     def entity_path(self) -> str:
-        """As change notifications name it (KIP-55): `users/alice/clients/<default>`."""
+        """Path in change notifications (KIP-55): `users/alice/clients/<default>`."""
         return "/".join(f"{_PARENTS[kind]}/{_node(name)}" for kind, name in self.parts())
 
     @property
     def path(self) -> str:
-        """The node that holds its quotas in ZooKeeper (KIP-55)."""
+        """Path of the ZooKeeper node that holds the entity's quotas (KIP-55)."""
         return f"/config/{self.entity_path}"
 
     @classmethod
     def from_entity_path(cls, path: str) -> "QuotaEntity":
-        """Read what `entity_path` wrote. Raises BadEntity."""
+        """Parse the result of `entity_path`. Raises BadEntity."""
         nodes = path.split("/")
         kinds = {parent: kind for kind, parent in _PARENTS.items()}
         parts: dict[EntityType, str | Default] = {}
@@ -143,7 +143,7 @@ class QuotaEntity:
 
 
 Quotas = Mapping[QuotaEntity, Mapping[QuotaKey, float]]
-"""Every quota that is set, by entity."""
+"""All quotas that are set, by entity."""
 
 
 def _node(name: str | Default) -> str:
@@ -151,20 +151,21 @@ def _node(name: str | Default) -> str:
 
 
 def sanitize(name: str) -> str:
-    """Encode a name for ZooKeeper nodes and metric tags, as Kafka's `Sanitizer` does.
+    """Return the name encoded for ZooKeeper nodes and metric tags, as by Kafka's `Sanitizer`.
 
-    The URL encoding of Java, in which only letters, digits and `.-_` stay, with %20 for blanks.
+    This is Java's URL encoding, which keeps letters, digits and `.-_`, with %20 for spaces.
     """
     return quote(name, safe="", errors="replace").replace("~", "%7E")
 
 
 def desanitize(node: str) -> str:
-    """Return the name that `sanitize` encoded; as in Java a plus sign is a blank."""
+    """Return the name that `sanitize` encoded; as in Java, a plus sign is a space."""
     return unquote_plus(node, errors="replace")
 
 
 def canonical_ip(text: str) -> str | None:
-    """Return an address in its one canonical form, an IPv4-mapped one as IPv4; None: it is none."""
+    """Return the canonical form of an address, IPv4-mapped ones as IPv4; None if it is not an
+    address."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -181,11 +182,11 @@ _LARGEST: Final = {
     QuotaKey.CONNECTION_CREATION_RATE: (2.0**31 - 1, "INT"),
 }
 _FRACTION: Final = 1e-6
-"""A fraction below this is a matter of representation, to Kafka."""
+"""Largest fraction that Kafka attributes to the representation of floating-point numbers."""
 
 
 def key_of(entity: QuotaEntity, name: str) -> QuotaKey | None:
-    """Return the key of this name, if this entity can have it."""
+    """Return the key of this name if this entity can have it, else None."""
     try:
         key = QuotaKey(name)
     except ValueError:
@@ -194,8 +195,8 @@ def key_of(entity: QuotaEntity, name: str) -> QuotaKey | None:
 
 
 def value_problem(key: QuotaKey, value: float) -> str | None:
-    """Say what is wrong with a limit, in Kafka's words; None: nothing."""
-    if math.isnan(value) or value <= 0.0:  # Kafka lets NaN in by accident
+    """Return Kafka's sentence about an invalid limit, or None if it is valid."""
+    if math.isnan(value) or value <= 0.0:  # Kafka accepts NaN by mistake
         return f"Quota {key} must be greater than 0"
     if key in _LARGEST:
         largest, kind = _LARGEST[key]
@@ -203,6 +204,6 @@ def value_problem(key: QuotaKey, value: float) -> str | None:
             return f"Proposed value for {key} is too large for a {kind}."
         if value % 1.0 > _FRACTION:
             return f"{key} cannot be a fractional value."
-    if math.isinf(value):  # no limit at all: the entry is to be removed instead
+    if math.isinf(value):  # means no limit: remove the entry instead
         return f"Quota {key} must be a finite number"
     return None

@@ -27,9 +27,9 @@ from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from proxy.wire.codec import decode, encode, request_type, response_type
 
 STRICT_SINCE: Final = {CREATE_TOPICS: 6, CREATE_PARTITIONS: 3, DELETE_TOPICS: 5}
-"""First version that knows THROTTLING_QUOTA_EXCEEDED, by API key (`ControllerApis`)."""
+"""First version with THROTTLING_QUOTA_EXCEEDED, by API key (`ControllerApis`)."""
 MAX_OF_A_TOPIC: Final = 10_000
-"""Partitions that one topic counts as: Kafka makes no more in one request
+"""Maximum number of partitions that one topic counts as: Kafka creates no more per request
 (`ReplicationControlManager.MAX_PARTITIONS_PER_BATCH`)."""
 _DELETED_BY_ID_SINCE: Final = 6
 """First version of DeleteTopics with topic ids (KIP-516)."""
@@ -39,39 +39,40 @@ _RESULTS: Final = {
     DELETE_TOPICS: "responses",
 }
 _BROKERS_DEFAULT: Final = -1
-"""`num.partitions`, or a replication factor: the response may tell what it is."""
+"""Value that stands for `num.partitions` or the default replication factor; the response may hold
+the actual one."""
 _EXCEEDED: Final = "The throttling quota has been exceeded."
-"""Kafka's words (`Errors`)."""
+"""Kafka's message for the error (`Errors`)."""
 
 Key = str | UUID
-"""What a request calls a topic: its name, or its id."""
+"""Name or id of a topic in a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedTopic:
-    """A topic that exists."""
+    """Existing topic with its number of partitions."""
 
     name: str
     topic_id: UUID | None
-    """None: the broker did not tell."""
+    """Id of the topic; None if the broker did not send it."""
     partitions: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topics:
-    """Those that a request is about, as a broker knew them before it was carried out."""
+    """Topics of a request, as a broker knew them before it was executed."""
 
     found: Mapping[Key, CountedTopic]
-    """By name and by id."""
+    """Existing topics, by name and by id."""
     known: bool = True
-    """Whether the broker could be asked. If not, each topic counts as one partition."""
+    """True if the broker was reached; if not, each topic counts as one partition."""
 
 
 class MutationRequest:
-    """A CreateTopics, CreatePartitions or DeleteTopics."""
+    """CreateTopics, CreatePartitions or DeleteTopics request."""
 
     def __init__(self, api_key: int, api_version: int, body: bytes) -> None:
-        """Read a request's body. Raises Malformed."""
+        """Parse a request's body. Raises Malformed."""
         self.api_key = api_key
         self.api_version = api_version
         self._body = body
@@ -81,26 +82,27 @@ class MutationRequest:
         keys = map(self._key, pausing(getattr(self._content, self._items)))
         self._times = Counter(key for key in keys if key is not None)
         self.names: list[Key] = [key for key in pausing(self._times) if isinstance(key, str)]
-        """The topics that it is about, but for those in `ids`."""
+        """Names and ids of the topics in the request, except those in `ids`."""
         self.ids: list[Key] = [key for key in pausing(self._times) if isinstance(key, UUID)]
         self._charged: dict[Key, int] = {}
-        """Partitions that were charged for, by topic."""
+        """Number of partitions that were charged, by topic."""
 
     @property
     def strict(self) -> bool:
-        """Whether topics are refused, rather than the client throttled afterwards."""
+        """True if topics are refused; False if the client is throttled afterwards."""
         return self.api_version >= STRICT_SINCE[self.api_key]
 
     @property
     def charged_in_all(self) -> int:
-        """Partitions."""
+        """Number of partitions that were charged for all topics together."""
         return sum(self._charged.values())
 
     def judge(self, topics: Topics, charge: Callable[[int], int | None]) -> Judgement:
-        """Charge for one topic after the other.
+        """Charge the topics one after the other, and decide about each.
 
-        `charge` is given partitions, and returns what it charged; None refuses the topic. What is
-        let pass for nothing, in audit, does not count afterwards either.
+        `charge` takes a number of partitions, and returns the number that it charged; None refuses
+        the topic. A topic that audit mode lets pass without a charge does not count afterwards
+        either.
         """
 
         def refuse(item: Any) -> Values | None:
@@ -126,21 +128,21 @@ class MutationRequest:
         )
 
     def done(self, body: bytes) -> int:
-        """Return how many partitions were created or deleted, by the body of the response to what
+        """Return the number of partitions created or deleted, from the response to the topics that
         passed. Raises Malformed."""
         response = decode(response_type(self.api_key, self.api_version), body)
         return sum(map(self._done, pausing(getattr(response, _RESULTS[self.api_key]))))
 
     def telling(self, body: bytes, throttle_time_ms: int) -> bytes:
-        """Return the body of a response, so that it tells at least this throttle time."""
+        """Return the response body with at least this throttle time."""
         if not throttle_time_ms:
             return body
         response = decode(response_type(self.api_key, self.api_version), body)
-        told = max(response.throttle_time, timedelta(milliseconds=throttle_time_ms))
-        return encode(replace(response, throttle_time=told))
+        throttle_time = max(response.throttle_time, timedelta(milliseconds=throttle_time_ms))
+        return encode(replace(response, throttle_time=throttle_time))
 
     def _key(self, item: Any) -> Key | None:
-        """Return what an item calls its topic; None: by both name and id, or by neither."""
+        """Return the name or id of an item's topic; None if it has both, or neither."""
         if self._items == "topic_names":
             return str(item)
         if self.api_key != DELETE_TOPICS or item.topic_id is None:
@@ -148,7 +150,7 @@ class MutationRequest:
         return UUID(bytes=item.topic_id.bytes) if item.name is None else None
 
     def _partitions(self, item: Any, topics: Topics) -> int:
-        """Return as how many partitions an item counts."""
+        """Return the number of partitions that an item counts as."""
         key = self._key(item)
         if key is None or self._times[key] > 1:
             return 0
@@ -169,10 +171,10 @@ class MutationRequest:
             return 0
         by_id = self._charged.get(getattr(result, "topic_id", None) or "")
         charged = self._charged.get(result.name or "", by_id)
-        told = getattr(result, "num_partitions", _BROKERS_DEFAULT)
-        if told > 0 and charged != 0:
-            return int(told)
-        # 1: it was done although the broker that was asked did not know of it
+        partitions = getattr(result, "num_partitions", _BROKERS_DEFAULT)
+        if partitions > 0 and charged != 0:
+            return int(partitions)
+        # 1: it was done although the broker that answered did not know the topic
         return 1 if charged is None else charged
 
 
@@ -204,24 +206,24 @@ def _refusal(key: Key, topic: CountedTopic | None) -> Values:
 
 
 class _Everything:
-    """The rights of whoever is not judged."""
+    """Permissions of a client without an authorizer: all but administration."""
 
     auditing: Final = False
 
     @property
     def allowed_topics(self) -> AllowedTopics:
-        """None yet: each connection finds out for itself."""
+        """None: each connection determines it for itself."""
         return AllowedTopics()
 
     def may(
         self, operation: Operation, resource_type: ResourceType, name: str, *, report: bool = True
     ) -> bool:
-        """Whatever it is."""
+        """Return True for every resource."""
         del operation, resource_type, name, report
         return True
 
     def may_any(self, operation: Operation, resource_type: ResourceType) -> bool:
-        """Whatever it is."""
+        """Return True for every resource type."""
         del operation, resource_type
         return True
 
@@ -233,17 +235,17 @@ class _Everything:
         *,
         report: bool = True,
     ) -> bool:
-        """Whatever they are."""
+        """Return True for every prefix."""
         del operation, resource_type, beginning, report
         return True
 
     def may_administer(self, operation: Operation) -> bool:
-        """Nobody by this: only super users change ACLs, quotas and users of who is not judged."""
+        """Return False: without an authorizer only super users change ACLs, quotas and users."""
         del operation
         return False
 
     def operations(self, resource_type: ResourceType, name: str) -> int:
-        """All that there are."""
+        """Return all operations."""
         del resource_type, name
         return sum(1 << operation for operation in Operation if operation > Operation.ALL)
 

@@ -42,34 +42,34 @@ USER_TAG: Final = "user"
 CLIENT_ID_TAG: Final = "client-id"
 
 Tags = Mapping[str, str]
-"""Clients with the same tags share one quota. The user's name is sanitized."""
+"""Tags of a quota: clients with the same tags share it. The user's name is sanitized."""
 
 _FIRST_WITHOUT_USER: Final = 7
 
 StaticDefaults = Mapping[QuotaKey, float]
-"""`quota.producer.default` and `quota.consumer.default`, by the key they stand for."""
+"""Limits of `quota.producer.default` and `quota.consumer.default`, by key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One row of the order, for one client."""
+    """Row of the order of precedence, for one client."""
 
     row: int
-    """From 1, as at the head of this module."""
+    """Number of the row, from 1, as at the top of this module."""
     entity: QuotaEntity | None
-    """None: the static default."""
+    """Entity of the row; None for the static default."""
     tags: Tags
     shared_by: str
-    """Who would share the quota, in words."""
+    """Description of the clients that share the quota."""
 
     @property
     def source(self) -> str:
-        """Where the row's limits come from: a path, or the configuration file."""
+        """Source of the row's limits: an entity's path, or the configuration file."""
         return "quota.*.default in the configuration" if self.entity is None else self.entity.path
 
 
 class Share(Enum):
-    """Who shares a quota."""
+    """Ways to share a quota."""
 
     BOTH = "only user {user} with client id {client_id!r}"
     USER = "all clients of user {user} without a quota of their own"
@@ -84,7 +84,7 @@ class Share(Enum):
 
 
 def _rows(user: str, client_id: str) -> tuple[tuple[int, Name, Name, Share], ...]:
-    """Rows 1 to 8 as far as they can apply to a client: number, user, client id, who shares it."""
+    """Return rows 1 to 8 as far as they can apply to a client: number, user, client id, sharing."""
     rows: tuple[tuple[int, Name, Name, Share], ...] = (
         (1, user, client_id, Share.BOTH),
         (2, user, DEFAULT, Share.BOTH),
@@ -101,7 +101,7 @@ def _rows(user: str, client_id: str) -> tuple[tuple[int, Name, Name, Share], ...
 
 
 def candidates(user: str, client_id: str) -> tuple[Candidate, ...]:
-    """Return the rows that can apply to a client, the first to be preferred."""
+    """Return the rows that can apply to a client, in order of precedence."""
 
     def candidate(row: int, entity: QuotaEntity | None, share: Share) -> Candidate:
         return Candidate(
@@ -124,16 +124,16 @@ Names = tuple[Name, Name]
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The quota that applies to a client."""
+    """Quota that applies to a client."""
 
     tags: Tags
     limit: float
     names: Names | None
-    """Of the entry; None: the static default."""
+    """User and client id of the entry; None for the static default."""
 
 
 class Index:
-    """Quotas of users and client ids by their names: to be asked for each new connection."""
+    """Index of quotas by user and client id, for the lookup at each new connection."""
 
     def __init__(self, quotas: Quotas, static: StaticDefaults) -> None:
         self._static = static
@@ -144,7 +144,7 @@ class Index:
         }
 
     def applied(self, key: QuotaKey, user: str, client_id: str) -> Applied | None:
-        """Return what `explain` would say applies; None: the client is not throttled."""
+        """Return the quota that `explain` finds; None if the client is not throttled."""
         if self._by_names:
             for _, who, what, share in _rows(user, client_id):
                 limits = self._by_names.get((who, what))
@@ -157,31 +157,31 @@ class Index:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Considered:
-    """What became of one row."""
+    """Row with the limit that it sets."""
 
     candidate: Candidate
     limit: float | None
-    """None: the row does not limit this key."""
+    """Limit per second or in percent; None if the row does not limit this key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Which quota applies to a client, and why."""
+    """Quota that applies to a client, with the rows that were considered."""
 
     key: QuotaKey
     considered: tuple[Considered, ...]
-    """Every row, in order."""
+    """All rows, in order of precedence."""
 
     @property
     def applied(self) -> Considered | None:
-        """The first row that has a limit; None: the client is not throttled."""
+        """First row with a limit; None if the client is not throttled."""
         return next((one for one in self.considered if one.limit is not None), None)
 
 
 def explain(
     quotas: Quotas, static: StaticDefaults, key: QuotaKey, user: str, client_id: str
 ) -> Explanation:
-    """Say which quota applies to a client, and what was passed over."""
+    """Return the quota that applies to a client, and the rows that were passed over."""
     return Explanation(
         key=key,
         considered=tuple(
@@ -210,7 +210,7 @@ def tags_of(
 
 
 def limit_of(quotas: Quotas, static: StaticDefaults, key: QuotaKey, tags: Tags) -> float | None:
-    """Return the limit of a quota by its tags; None: no row gives one any more."""
+    """Return the limit of the quota with these tags; None if no row sets one any more."""
     user, client_id = tags.get(USER_TAG), tags.get(CLIENT_ID_TAG)
     if user is None or client_id is None:
         return None
@@ -223,7 +223,7 @@ def limit_of(quotas: Quotas, static: StaticDefaults, key: QuotaKey, tags: Tags) 
 
 
 class IpLimits:
-    """How many connections a second each address may create (KIP-612)."""
+    """Limits of connections per second from each address (KIP-612)."""
 
     def __init__(self, quotas: Quotas) -> None:
         key = QuotaKey.CONNECTION_CREATION_RATE
@@ -235,8 +235,8 @@ class IpLimits:
         }
 
     def limit(self, address: str) -> tuple[float, str] | None:
-        """Return the limit of an address and the entry's name: its own, or the default of each
-        address by itself; None: any number."""
+        """Return the limit of an address in connections per second with the entry's name: its own,
+        or the default for each address; None if there is no limit."""
         if self._by_address and (ip := canonical_ip(address)) in self._by_address:
             return self._by_address[ip], str(ip)
         return None if self._default is None else (self._default, "<default>")

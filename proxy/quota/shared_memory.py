@@ -29,29 +29,30 @@ from typing import Final
 from proxy.quota.window import WindowConfig
 
 WORD: Final = 8
-"""Bytes."""
+"""Size of a word in bytes."""
 WAYS: Final = 8
-"""Places in which a quota's row can be."""
+"""Number of places that a quota's row can take."""
 DEFAULT_ROWS: Final = 8_192
-"""Per worker; 128 bytes each, of which the kernel provides what is used."""
+"""Default number of rows per worker; each has 128 bytes, which the kernel allocates at first
+use."""
 _CACHE_LINE: Final = 64
-"""Bytes: rows of two workers never share one."""
+"""Size of a cache line in bytes: rows of two workers never share one."""
 
 VALUE_BITS: Final = 44
 VALUE_MASK: Final = (1 << VALUE_BITS) - 1
-"""The most a sample holds: 17 TB, or five hours in nanoseconds."""
+"""Maximum value of a sample: 17 TB, or five hours in nanoseconds."""
 NUMBER_MASK: Final = (1 << 64 - VALUE_BITS) - 1
 
 DEBT: Final = 0
-"""The word of a row that holds what is owed from before the window; see `meter`."""
+"""Index of the word with the debt from before the window; see `meter`."""
 KEEP_UNTIL: Final = 1
-"""The word of a row that holds the sample until which it must be kept."""
+"""Index of the word with the sample until which the row must be kept."""
 SAMPLES: Final = 2
-"""Where the samples of a row begin."""
+"""Index of a row's first sample."""
 
 
 def pack(number: int, value: int) -> int:
-    """Make the word of a numbered value; what is too much for it is cut to the most it holds."""
+    """Return the word of a numbered value; a larger value becomes the maximum."""
     return (number & NUMBER_MASK) << VALUE_BITS | max(0, min(value, VALUE_MASK))
 
 
@@ -63,28 +64,28 @@ def unpack(word: int, near: int) -> tuple[int, int]:
 
 
 class UsageTable:
-    """The memory that the workers share. Made by their parent, before it forks."""
+    """Memory that the workers share. The parent creates it before it forks."""
 
     def __init__(self, workers: int, config: WindowConfig, rows: int = DEFAULT_ROWS) -> None:
-        """Make room for `rows` quotas (rounded up to places of eight) in each worker's column."""
+        """Allocate `rows` quotas (rounded up to a multiple of eight) in each worker's column."""
         self.workers = workers
         self.config = config
         self.ring = config.num + 1
-        """Samples in a row: the window, and one more that is leaving it."""
+        """Number of samples in a row: the window, and one more that is leaving it."""
         line = _CACHE_LINE // WORD
         self.stride = -(-(SAMPLES + self.ring) // line) * line
-        """Words of a row."""
+        """Number of words in a row."""
         self._sets = max(1, -(-rows // WAYS))
         self.rows = self._sets * WAYS
         column = self.rows * (1 + self.stride)
-        # Anonymous and shared: children inherit it, and it goes with the last of them
+        # Anonymous and shared: children inherit it, and the kernel frees it with the last of them
         self.words = memoryview(mmap.mmap(-1, workers * column * WORD)).cast("Q")
         self._directories = [worker * column for worker in range(workers)]
         self._first_rows = [start + self.rows for start in self._directories]
         self._key = secrets.token_bytes(32)
 
     def digest(self, kind: str, tags: Mapping[str, str]) -> int:
-        """Return what a quota is found by; never 0, which is nobody's."""
+        """Return the key by which a quota is found; never 0, which marks a free row."""
         hashed = blake2b(digest_size=WORD, key=self._key)
         for text in (kind, *(part for item in sorted(tags.items()) for part in item)):
             encoded = text.encode(errors="surrogatepass")
@@ -92,7 +93,7 @@ class UsageTable:
         return int.from_bytes(hashed.digest(), "big") or 1
 
     def find(self, worker: int, digest: int) -> int | None:
-        """Return where a worker's row of a quota begins, if it has one."""
+        """Return the position of a worker's row of a quota; None if it has none."""
         start = digest % self._sets * WAYS
         at = self._directories[worker] + start
         owners = self.words[at : at + WAYS].tolist()
@@ -101,19 +102,19 @@ class UsageTable:
         return self._first_rows[worker] + (start + owners.index(digest)) * self.stride
 
     def read(self, worker: int, digest: int, row: int) -> list[int] | None:
-        """Return the words of a row; None: it is another quota's by now."""
+        """Return the words of a row; None if it belongs to another quota by now."""
         words = self.words[row : row + self.stride].tolist()
         return words if self.is_owner(worker, digest, row) else None
 
     def is_owner(self, worker: int, digest: int, row: int) -> bool:
-        """Whether a row still is this quota's."""
+        """Return whether a row still belongs to this quota."""
         place = (row - self._first_rows[worker]) // self.stride
         return self.words[self._directories[worker] + place] == digest
 
     def claim(self, worker: int, digest: int, sample: int) -> int | None:
-        """Return where the worker's own row begins, given to this quota if it had none.
+        """Return the position of the worker's own row, assigning one if the quota has none.
 
-        `sample` is the number of the present one. None: all eight places are in use.
+        `sample` is the number of the current one. Returns None if all eight places are in use.
         """
         row = self.find(worker, digest)
         if row is not None:
@@ -133,16 +134,16 @@ class UsageTable:
 
 
 class SharedQuota:
-    """One worker's access to the rows of one quota: its own, and the others'."""
+    """One worker's access to the rows of one quota: its own, and the other workers'."""
 
     __slots__ = ("_digest", "_rows", "_table", "_worker", "alone")
 
     def __init__(
         self, table: UsageTable, worker: int, *, kind: str, tags: Mapping[str, str]
     ) -> None:
-        """Count for `worker`, from 0."""
+        """Record usage for `worker`, numbered from 0."""
         self.alone = False
-        """Whether other workers do not see what is used here: there was no room for it."""
+        """True if no row was free, so that the other workers do not see this worker's usage."""
         self._table = table
         self._worker = worker
         self._digest = table.digest(kind, tags)
@@ -156,7 +157,7 @@ class SharedQuota:
 
     def _claim(self, sample: int) -> int:
         row = self._table.claim(self._worker, self._digest, sample)
-        if row is None:  # all places are in use: count here alone
+        if row is None:  # all places are in use: count in this worker only
             self.alone = True
             self._table, self._worker = UsageTable(1, self._table.config, rows=1), 0
             self._rows = [None]

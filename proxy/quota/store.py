@@ -7,35 +7,35 @@ from typing import Protocol
 from proxy.quota.model import QuotaEntity, QuotaKey, Quotas
 
 Changes = Mapping[QuotaEntity, Mapping[QuotaKey, float | None]]
-"""What is to be set, and with None removed, by entity."""
+"""Limits to set, or None to remove them, by entity and key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaSnapshot:
-    """All quotas as they were at one moment."""
+    """All quotas at one moment, with their version."""
 
     version: int
     quotas: Quotas
 
 
 class QuotaStore(Protocol):
-    """Quotas. The laws are those of `proxy.store.interface`."""
+    """Store of quotas. `proxy.store.interface` describes the common rules."""
 
     def quota_version(self) -> int:
         """Return the number of the last change of quotas."""
         ...
 
     def quota_snapshot(self) -> QuotaSnapshot:
-        """Return every quota, with the version they belong to."""
+        """Return all quotas, with their version."""
         ...
 
     def alter_quotas(self, changes: Changes) -> None:
-        """Set and remove, all in one transaction. What is absent is removed without a word."""
+        """Set and remove limits in one transaction; removing a missing one is not an error."""
         ...
 
 
 class CachedQuotas:
-    """The store's quotas as of the last refresh."""
+    """Cache of the store's quotas as of the last refresh."""
 
     def __init__(self, store: QuotaStore) -> None:
         self._store = store
@@ -43,14 +43,14 @@ class CachedQuotas:
 
     @property
     def quotas(self) -> Quotas:
-        """Every quota."""
+        """All quotas."""
         return self._snapshot.quotas
 
     def refresh_if_changed(self) -> bool:
-        """Read the quotas anew if anything changed, and say whether they did.
+        """Read the quotas again if they changed, and return whether they did.
 
-        Called about once a second, on any thread. When it raises StoreError, the last known
-        quotas stay in use.
+        Called about once a second, on any thread. When it raises StoreError, the last known quotas
+        stay in use.
         """
         if self._store.quota_version() == self._snapshot.version:
             return False
@@ -59,7 +59,7 @@ class CachedQuotas:
 
 
 def altered(quotas: Quotas, changes: Changes) -> dict[QuotaEntity, dict[QuotaKey, float]]:
-    """Return the quotas as they are after the changes. An entity without any is no more."""
+    """Return the quotas after the changes, without entities that have no limits left."""
     after = {entity: dict(limits) for entity, limits in quotas.items()}
     for entity, ops in changes.items():
         limits = after.setdefault(entity, {})

@@ -1,8 +1,8 @@
 """Throttle of one connection: throttle times, and until when it is held.
 
-No sockets, no clock. The connection asks three questions, with the bytes or the time used, and
+No sockets, no clock. The connection asks for three decisions, with the bytes or the time used, and
 carries out two things: it puts the answer into the response (`wire.throttle_times`), and does not
-read from the client before `held_until`. A fourth is asked before its first request: `admits`.
+read from the client before `held_until`. A fourth precedes its first request: `admits`.
 Responses go on flowing, and so does everything that is not reading: the idle timeout, the session's
 expiry, the drain at shutdown.
 
@@ -26,43 +26,44 @@ from proxy.wire.fetch_bounds import NEXT_TO_NOTHING
 
 
 class Mode(StrEnum):
-    """What is done about a quota that is exceeded (`quotas.mode`)."""
+    """Modes of quotas (`quotas.mode`)."""
 
     AUDIT = "audit"
-    """It is counted and told; nobody is held."""
+    """Counts and reports exceeded quotas, but holds no client."""
     ENFORCE = "enforce"
 
 
 UNLIMITED: Final = 1 << 62
-"""Bytes, or frames: as many as there are."""
+"""Bound that is never reached, in bytes or frames."""
 LARGEST_BATCH: Final = 1_048_576
-"""Bytes that a broker answers a Fetch with, whatever it asks for: Kafka's `message.max.bytes`."""
+"""Size in bytes of the largest batch, which a broker may return whatever a Fetch requests: Kafka's
+`message.max.bytes`."""
 CROWD_SECONDS: Final = 1.0
-"""In which those come back who were told to wait for the same moment."""
+"""Time in seconds within which clients return that were throttled until the same moment."""
 CLAIM_SECONDS: Final = 0.1
-"""In which a broker answers a Fetch that there is something for."""
+"""Time in seconds within which a broker answers a Fetch for which it has records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throttled:
-    """A quota was exceeded."""
+    """Report that a quota was exceeded."""
 
     quota_type: ClientQuotaType
     tags: Tags
     throttle_time_ms: int
     enforced: bool
-    """False: in audit, the connection would have been held for this time."""
+    """True if the connection is held; False in audit, where it only would have been."""
 
 
 Report = Callable[[Throttled], None]
-"""Takes note of a throttling: metrics, log."""
+"""Callback that records a throttling in metrics and the log."""
 
 ClientMeters = Mapping[ClientQuotaType, Meter]
-"""The quotas that apply to a client; without a limit there is none."""
+"""Meters of the quotas that apply to a client; a type without a limit is missing."""
 
 
 class Throttle:
-    """The quotas of one connection."""
+    """Throttle of one connection, by all its quotas."""
 
     __slots__ = (
         "_claimed_until",
@@ -88,47 +89,51 @@ class Throttle:
         mutations: Bucket | None = None,
     ) -> None:
         self.enforced: Final = mode is Mode.ENFORCE
-        """Whether anybody is held."""
+        """True if exceeded quotas hold the client; False in audit."""
         self._report = report
         self.held_until = 0.0
-        """The moment, in monotonic seconds, before which the client is not to be read; in audit:
+        """Time in monotonic seconds before which the client is not read; in audit, before which it
         would not have been."""
         self.leaves_out = False
-        """Whether the client is to get nothing of what `fetched` was told last."""
+        """True if the response last passed to `fetched` is to be sent without its records."""
         self.waits_until = 0.0
-        """Until when the client was told to wait with its next Fetch: it is not idle before."""
+        """Time in monotonic seconds until which the client was throttled before its next Fetch: it
+        does not count as idle before."""
         self._claimed_until = 0.0
-        """Until when a response is delivered even if others exceed the quota meanwhile."""
+        """Time in monotonic seconds until which a response is delivered even if others exceed the
+        quota meanwhile."""
         self._silent_until: dict[ClientQuotaType, float] = {}
-        """In audit: until when each quota by itself would have held it."""
+        """Time in monotonic seconds until which, in audit, each quota alone would have held the
+        connection."""
         self._produce: Meter | None = None
         self._fetch: Meter | None = None
         self._request: Meter | None = None
         self.apply(meters, mutations)
 
     def apply(self, meters: ClientMeters, mutations: Bucket | None = None) -> None:
-        """Use other quotas from now on: they changed, or the client id did. A hold stays."""
+        """Replace the quotas, because they or the client id changed. A hold stays."""
         produce, request = self._produce, self._request
         self._produce = meters.get(ClientQuotaType.PRODUCE)
         self._fetch = meters.get(ClientQuotaType.FETCH)
         self._request = meters.get(ClientQuotaType.REQUEST)
         self._may_produce = self._produce is produce
-        """Whether no Produce has to wait for what others used of its quota before."""
+        """True if no Produce has to wait for usage by others from before this connection."""
         self._may_request = self._request is request
-        """The same for all requests, and the time that was used."""
+        """True if no request has to wait for usage by others, in the quota of request time."""
         self.mutations = mutations
-        """What is charged for topics; see `proxy.connection.mutation_quota`."""
+        """Bucket that is charged for topic mutations, None if there is no limit; see
+        `proxy.connection.mutation_quota`."""
 
     @property
     def is_new(self) -> bool:
-        """Whether `admits` is to be asked."""
+        """True while `admits` has to be called before a request is read."""
         return not (self._may_produce and self._may_request)
 
     def admits(self, now: float, *, produces: bool) -> bool:
-        """Whether a request may be taken; False: not before `held_until`.
+        """Return whether a request may be read; if False, not before `held_until`.
 
-        The first one that a quota is used by, on this connection, waits for as long as a connection
-        that is open already would be held now. Or who is throttled would reconnect, and go on.
+        The first request under a quota on this connection waits for as long as an open connection
+        would be held now. Otherwise a throttled client could reconnect, and go on.
         """
         may_request, self._may_request = self._may_request, True
         if not may_request and self._holds(ClientQuotaType.REQUEST, self._request, now):
@@ -146,11 +151,11 @@ class Throttle:
 
     @property
     def times_requests(self) -> bool:
-        """Whether `spent` is to be told what requests take."""
+        """True if `spent` is to be called with the time of each request."""
         return self._request is not None
 
     def produced(self, size: int, now: float) -> int:
-        """A Produce request of this size (bytes) came; return its throttle_time_ms."""
+        """Record a Produce request of `size` bytes; return its throttle_time_ms."""
         meter = self._produce
         if meter is None or not (ms := meter.record(size, now)):
             return 0
@@ -158,18 +163,19 @@ class Throttle:
 
     @property
     def bounds_fetches(self) -> bool:
-        """Whether anybody is held for what is fetched."""
+        """True if fetched bytes can hold the client."""
         return self.enforced and self._fetch is not None
 
     def most_fetched(self, now: float) -> int:
-        """The most (bytes) that a Fetch may ask for now, where `bounds_fetches`.
+        """Return the maximum number of bytes that a Fetch may request now, where `bounds_fetches`.
 
-        Next to nothing while the quota is exceeded: it will be left out. Those who are told to wait
-        until it is not come back together; then the first gets what it asks for, and the others ask
-        for next to nothing until it has. Or the broker would send to all what one will get.
+        Next to nothing while the quota is exceeded, because the response will be left out. Clients
+        that were throttled until the same moment return together; then the first gets what it
+        requests, and the others request next to nothing until it has. Otherwise the broker would
+        send to all of them what only one will receive.
 
-        A window's worth else, not less: brokers cut off in the middle of a batch, and clients drop
-        the part.
+        Otherwise a window's worth and not less: brokers truncate responses in the middle of a
+        batch, and clients drop the incomplete batch.
         """
         meter = self._fetch
         assert meter is not None
@@ -181,32 +187,34 @@ class Throttle:
         return meter.most_at_once
 
     def passes_fetch(self, max_bytes: int, now: float) -> bool:
-        """Whether a Fetch may ask for so much, where `bounds_fetches`, and nobody waits for the
-        quota; else `most_fetched` says how much."""
+        """Return whether a Fetch may request `max_bytes`, where `bounds_fetches`, and no client
+        waits for the quota; otherwise `most_fetched` returns the bound."""
         meter = self._fetch
         assert meter is not None
         return max_bytes <= meter.most_at_once and meter.is_calm(now)
 
     def fetches_left(self, max_bytes: int) -> int:
-        """How many Fetches that ask for so much cannot together exceed the quota."""
+        """Return the number of Fetches of `max_bytes` each that together cannot exceed the
+        quota."""
         meter = self._fetch
         assert meter is not None
         return int((meter.left - meter.pending) // max(max_bytes, LARGEST_BATCH))
 
     def fetch_room(self, now: float) -> int:
-        """How many bytes of Fetch responses pass for now without a call of `fetched`; whoever
-        passes some calls `use_fetch_room`."""
+        """Return the number of bytes of Fetch responses that may pass without a call of `fetched`;
+        such bytes are recorded with `use_fetch_room`."""
         return UNLIMITED if self._fetch is None else self._fetch.room(now)
 
     def use_fetch_room(self, size: int) -> None:
-        """Fetch responses of so many bytes, for which there was room, came."""
+        """Record Fetch responses of `size` bytes, within `fetch_room`."""
         if self._fetch is not None:
             self._fetch.use(size)
 
     def fetched(self, size: int, now: float) -> int:
-        """A Fetch response of this size (bytes) came; return its throttle_time_ms.
+        """Record a Fetch response of `size` bytes; return its throttle_time_ms.
 
-        It is not counted, but left out (see `leaves_out`), if the quota was exceeded before.
+        If the quota was exceeded before, the response is left out (see `leaves_out`) and not
+        counted.
         """
         meter, self.leaves_out = self._fetch, False
         if meter is None:
@@ -222,28 +230,30 @@ class Throttle:
         return self._exceeded(ClientQuotaType.FETCH, meter, ms, now)
 
     def spent(self, nanoseconds: int, now: float) -> int:
-        """So much of a thread's time went into a request; return its throttle_time_ms."""
+        """Record the thread's time for a request, in nanoseconds; return its throttle_time_ms."""
         meter = self._request
         if meter is None or not (ms := meter.record(nanoseconds, now)):
             return 0
-        self._may_request = True  # it is held as it is
+        self._may_request = True  # this hold covers what others used
         return self._exceeded(ClientQuotaType.REQUEST, meter, ms, now)
 
     def left(self, nanoseconds: int, now: float) -> None:
-        """Its client is gone, and so much of a thread's time was not told in any response."""
+        """Record the thread's time, in nanoseconds, that no response reports because the client is
+        gone."""
         if self._request is not None:
             self._request.record(nanoseconds, now)
             self._request.settle(now)
 
     def closed(self, now: float) -> None:
-        """The connection is over: what it used must outlast it."""
+        """Settle the meters: the usage must outlast the connection."""
         for meter in (self._produce, self._fetch):
             if meter is not None:
                 meter.settle(now)
 
     def mutated(self, throttle_time_ms: int, now: float) -> int:
-        """Topics were changed, or not, beyond the quota; return the throttle_time_ms to be told."""
-        if self.mutations is None:  # removed meanwhile
+        """Record that topic mutations exceeded the quota, or did not; return the
+        throttle_time_ms."""
+        if self.mutations is None:  # the quota was removed meanwhile
             return 0
         quota_type = ClientQuotaType.CONTROLLER_MUTATION
         return self._exceeded(quota_type, self.mutations, throttle_time_ms, now)
@@ -258,7 +268,7 @@ class Throttle:
         until = now + throttle_time_ms / 1_000
         if not self.enforced:
             if now < self._silent_until.get(quota_type, 0.0):
-                return 0  # nor would it have used anything
+                return 0  # a held connection would not have used anything
             self._silent_until[quota_type] = until
         self.held_until = max(self.held_until, until)
         meter.count.note(throttle_time_ms)

@@ -1,6 +1,6 @@
 """Token bucket of mutations under one quota, shared by all workers (KIP-599).
 
-Kafka's arithmetic (see `window.TokenBucket`, which a test compares it with), told in time: a bucket
+Kafka's arithmetic (a test compares it with `window.TokenBucket`), in units of time: a bucket
 of N tokens that fills at N per window *lags* behind by the time that it takes to fill it up. A
 mutation adds its share of the window to the lag, time takes it away; with a lag beyond the window
 there is a debt of tokens, and as much as the lag is too long is the throttle time.
@@ -32,19 +32,19 @@ from proxy.quota.shared_memory import (
 from proxy.quota.window import MAX_THROTTLE_TIME_MS, milliseconds
 
 _LAG: Final = DEBT
-"""The word of a row that holds the lag at the beginning of a sample, in microseconds."""
+"""Index of the word with the lag at the beginning of a sample, in microseconds."""
 _ADDED: Final = SAMPLES
-"""The word that holds what the worker added to it since, in microseconds above `_ZERO`."""
+"""Index of the word with what the worker added to the lag since, in microseconds above `_ZERO`."""
 _ZERO: Final = (VALUE_MASK + 1) // 2
-"""What is given back may be more than what was taken since."""
+"""Encoding of 0, in the middle of the range: corrections may return more than was taken since."""
 _MOST: Final = _ZERO // 4
-"""Of one record: 25 days."""
+"""Maximum of one record, in microseconds: 25 days."""
 _MICROSECONDS: Final = 1_000
-"""In a millisecond."""
+"""Number of microseconds in a millisecond."""
 
 
 class Bucket(SharedQuota):
-    """One worker's view of one bucket; its connections with the same tags share the object."""
+    """Bucket of one quota in one worker; connections with the same tags share the object."""
 
     __slots__ = ("__weakref__", "count", "entry", "kind", "limit", "tags")
 
@@ -57,24 +57,25 @@ class Bucket(SharedQuota):
         tags: Tags,
         limit: float,
     ) -> None:
-        """Count for `worker`, from 0."""
+        """Record mutations for `worker`, numbered from 0."""
         super().__init__(table, worker, kind=kind, tags=tags)
         self.count, self.entry = Count(), ""
-        """What metrics are told of, and the entry that the limit comes from."""
+        """Counter for metrics, and the name of the entry that sets the limit."""
         self.kind = kind
         self.tags = tags
         self.limit = limit
-        """Mutations per second. May be set at any time."""
+        """Limit in mutations per second. It may be set at any time."""
 
     def record(self, mutations: int, now: float) -> int:
-        """Record whatever there is; return the throttle time (ms) of a permissive quota."""
+        """Record mutations unconditionally; return the throttle time (ms) of a permissive quota."""
         self._add(mutations, now)
         return self.throttle_time_ms(now)
 
     def try_record(self, mutations: int, now: float) -> int:
-        """Record unless there is a debt; 0: recorded, else how long to wait (ms): a strict quota.
+        """Record mutations unless there is a debt; return 0, or the time (ms) to wait: a strict
+        quota.
 
-        Whoever finds no debt may make as many mutations as it likes.
+        Without a debt, a request may make as many mutations as it likes.
         """
         wait = self.throttle_time_ms(now)
         if not wait:
@@ -82,18 +83,18 @@ class Bucket(SharedQuota):
         return wait
 
     def correct(self, mutations: int, now: float) -> None:
-        """Record so many more than were recorded before, or below 0 fewer."""
+        """Add to the mutations recorded before, or subtract if negative."""
         self._add(mutations, now)
 
     def throttle_time_ms(self, now: float) -> int:
-        """Return how long it takes until there is no debt."""
+        """Return the time in ms until there is no debt."""
         over_us = self._lag(now) - self._window_us
         if over_us <= 0:
             return 0
         return max(1, min(round(over_us / _MICROSECONDS), MAX_THROTTLE_TIME_MS))
 
     def tokens(self, now: float) -> float:
-        """Return the credit; below zero it is a debt."""
+        """Return the credit in mutations; below zero it is a debt."""
         return (self._window_us - max(0, self._lag(now))) * self.limit / 1e6
 
     @property
@@ -102,7 +103,7 @@ class Bucket(SharedQuota):
         return config.num * config.size_ms * _MICROSECONDS
 
     def _lag(self, now: float) -> int:
-        """Return the lag (µs); below 0 the bucket has been full for so long."""
+        """Return the lag in µs; if negative, the bucket has been full for that long."""
         number, lag, added = self._known(self._sample(now))
         return lag + added - self._passed_us(number, now)
 
@@ -110,7 +111,8 @@ class Bucket(SharedQuota):
         return milliseconds(now) // self._table.config.size_ms
 
     def _passed_us(self, number: int, now: float) -> int:
-        """Return what has passed of a sample; nothing if a worker is ahead of us."""
+        """Return the elapsed time of a sample in µs; 0 if another worker's sample is ahead of the
+        clock."""
         size_ms = self._table.config.size_ms
         return max(0, milliseconds(now) - number * size_ms) * _MICROSECONDS
 
@@ -130,7 +132,7 @@ class Bucket(SharedQuota):
         return latest, lag, added
 
     def _add(self, mutations: int, now: float) -> None:
-        """Add to the lag, in our own row; what would make it negative is added too."""
+        """Add to the lag in this worker's row, also what would make it negative."""
         sample = self._sample(now)
         row, words = self._own_row(sample), self._table.words
         number, lag, added = self._known(sample)
@@ -140,7 +142,7 @@ class Bucket(SharedQuota):
         if word and words[row + KEEP_UNTIL] >= sample:
             its_number, before = unpack(word, number)
             mine += before - _ZERO if its_number == number else 0
-        # the lag first: what was added before is in it, and nobody shall see less
+        # Write the lag first: it includes what was added before, and no reader may see less
         words[row + _LAG] = pack(number, lag) or 1
         words[row + _ADDED] = pack(number, max(1, mine))
         config = self._table.config

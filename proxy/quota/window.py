@@ -10,23 +10,23 @@ from dataclasses import dataclass
 from typing import Final
 
 NANOSECONDS_PER_PERCENT: Final = 10_000_000
-"""Of one thread's second."""
+"""Nanoseconds of one thread's time per second in one percent."""
 MAX_THROTTLE_TIME_MS: Final = 0x7FFF_FFFF
-"""What throttle_time_ms, an INT32, can say."""
+"""Maximum of throttle_time_ms, an INT32, in ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowConfig:
-    """How rates are measured."""
+    """Configuration of the window over which rates are measured."""
 
     num: int = 11
-    """`quota.window.num`: samples, the one under way included."""
+    """Number of samples, including the current one (`quota.window.num`)."""
     size_seconds: int = 1
-    """`quota.window.size.seconds`: the length of one sample."""
+    """Length of one sample in seconds (`quota.window.size.seconds`)."""
 
     @property
     def size_ms(self) -> int:
-        """The length of one sample."""
+        """Length of one sample in ms."""
         return self.size_seconds * 1_000
 
 
@@ -43,7 +43,7 @@ class _Sample:
 
 
 class Rate:
-    """What was recorded per second, over the window: Kafka's `Rate` of a `WindowedSum`.
+    """Rate per second over the window: Kafka's `Rate` of a `WindowedSum`.
 
     The reference for the shared meters, which use fixed samples; see `proxy.quota.meter`.
     """
@@ -56,7 +56,7 @@ class Rate:
         self._current = 0
 
     def record(self, value: float, now: float) -> None:
-        """Add to the sample under way, or begin the next one."""
+        """Add to the current sample, or begin the next one."""
         time = milliseconds(now)
         sample = self._current_sample(time)
         if time - sample.start >= self._config.size_ms:
@@ -70,7 +70,7 @@ class Rate:
         return self._samples[self._current]
 
     def _advance(self, time: int) -> _Sample:
-        # one more than `num`: a sample may overlap the window's beginning
+        # One more than `num`: a sample may overlap the window's beginning
         self._current = (self._current + 1) % (self._config.num + 1)
         if self._current == len(self._samples):
             self._samples.append(_Sample(time, time))
@@ -84,10 +84,10 @@ class Rate:
         return sum(sample.value for sample in self._samples) / (window / 1_000)
 
     def window_ms(self, now: float) -> int:
-        """Return how long the window is.
+        """Return the length of the window in ms.
 
-        From the oldest sample that counts until now; samples that are missing to a full window
-        count as ones in which nothing happened, so a first burst is not taken for a rate.
+        It extends from the oldest sample that counts until now; samples that are missing to a full
+        window count as empty, so that a first burst is not mistaken for a rate.
         """
         time = milliseconds(now)
         self._purge(time)
@@ -104,7 +104,7 @@ class Rate:
 
 
 def throttle_time_ms(observed: float, limit: float, window_ms: float) -> int:
-    """Return how long a client must be silent for its rate to come down to the limit.
+    """Return the time in ms that a client must be silent for its rate to fall to the limit.
 
     (observed - limit) / limit * window, rounded as Java does; 0 if the limit is kept.
     """
@@ -115,16 +115,16 @@ def throttle_time_ms(observed: float, limit: float, window_ms: float) -> int:
 
 
 def most_in_window(limit: float, config: WindowConfig) -> float:
-    """Return what can be recorded at once without a certain throttling: the bound Kafka sets to
+    """Return the usage that can be recorded at once without a certain throttling: Kafka's bound for
     the bytes of one Fetch (`getMaxValueInQuotaWindow`)."""
     return limit * (config.num - 1) * config.size_seconds
 
 
 class TokenBucket:
-    """How many mutations may still be made: a bucket that fills at the quota's rate (KIP-599).
+    """Bucket of mutations that fills at the quota's rate (KIP-599).
 
-    It lives through overdrafts: who finds no debt may make as many mutations as it likes, and waits
-    then for the debt to be filled up. The reference for the shared buckets; see
+    It permits overdrafts: without a debt, a request may make as many mutations as it likes, and its
+    client then waits until the debt is repaid. The reference for the shared buckets; see
     `proxy.quota.token_bucket`.
     """
 
@@ -132,10 +132,10 @@ class TokenBucket:
 
     def __init__(self, limit: float, config: WindowConfig, now: float) -> None:
         self.limit = limit
-        """Per second."""
+        """Limit in mutations per second."""
         self._config = config
         self._updated_ms = milliseconds(now)
-        # In Kafka the bucket is filled since 1970 at its first use: it begins full
+        # In Kafka the bucket has been filling since 1970 at its first use: it begins full
         self._tokens = self._burst
 
     @property
@@ -143,24 +143,24 @@ class TokenBucket:
         return self.limit * self._config.num * self._config.size_seconds
 
     def tokens(self, now: float) -> float:
-        """Return the credit; below zero it is a debt."""
+        """Return the credit in mutations; below zero it is a debt."""
         time = milliseconds(now)
-        # a clock that stands still or steps back fills nothing
+        # A clock that stands still or steps back fills nothing
         elapsed = max(0, time - self._updated_ms) / 1_000
         self._updated_ms = max(time, self._updated_ms)
         self._tokens = min(self._burst, self._tokens + self.limit * elapsed)
         return self._tokens
 
     def record(self, mutations: float, now: float) -> int:
-        """Take tokens whatever is there; return the throttle time (ms) of a permissive quota."""
+        """Take tokens unconditionally; return the throttle time (ms) of a permissive quota."""
         self._tokens = min(self._burst, self.tokens(now) - mutations)
         return self.throttle_time_ms(now)
 
     def try_record(self, mutations: float, now: float) -> int:
-        """Take tokens unless there is a debt; 0: they were taken, else how long to wait (ms).
+        """Take tokens unless there is a debt; return 0, or the time (ms) to wait.
 
-        A strict quota, which says THROTTLING_QUOTA_EXCEEDED: CreateTopics v6 and later,
-        DeleteTopics v5, CreatePartitions v3.
+        A strict quota, with THROTTLING_QUOTA_EXCEEDED: CreateTopics v6 and later, DeleteTopics v5,
+        CreatePartitions v3.
         """
         wait = self.throttle_time_ms(now)
         if not wait:
@@ -168,7 +168,7 @@ class TokenBucket:
         return wait
 
     def throttle_time_ms(self, now: float) -> int:
-        """Return how long it takes until there is no debt."""
+        """Return the time in ms until there is no debt."""
         tokens = self.tokens(now)
         if tokens >= 0:
             return 0

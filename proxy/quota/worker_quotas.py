@@ -7,7 +7,7 @@ The seam between this package and the worker. The worker makes one `Quotas` for 
   `tick` once a second;
 - `meters` and `bucket` when a client is first seen, and again when `generation` is not what it was
   then: so a change takes effect on open connections at their next request;
-- `admit` when somebody connects.
+- `admit` when a client connects.
 """
 
 from collections.abc import Mapping
@@ -31,20 +31,20 @@ from proxy.quota.token_bucket import Bucket
 from proxy.quota.window import MAX_THROTTLE_TIME_MS, NANOSECONDS_PER_PERCENT
 
 METERED: Final = (ClientQuotaType.PRODUCE, ClientQuotaType.FETCH, ClientQuotaType.REQUEST)
-"""What is measured by rate. Mutations have a bucket instead."""
+"""Types that are measured as rates. Mutations have a bucket instead."""
 _CONNECTIONS: Final = QuotaKey.CONNECTION_CREATION_RATE
 STATIC_ENTRY: Final = "quota.*.default"
-"""What stands for the static defaults, where entries are named."""
+"""Name of the static defaults in place of an entry's name."""
 MAX_COUNTS: Final = 2_000
-"""Entries that are counted by themselves."""
+"""Maximum number of entries with their own counter."""
 OTHER_ENTRIES: Final = "other"
-"""What all further ones are counted as."""
+"""Name under which all further entries are counted."""
 MAX_ENTRY: Final = 256
-"""Characters."""
+"""Maximum length of an entry's name in characters."""
 
 
 class WorkerQuotas:
-    """The quotas as one worker applies them. See the head of this module."""
+    """Quotas as one worker applies them. See the top of this module."""
 
     def __init__(
         self,
@@ -55,10 +55,11 @@ class WorkerQuotas:
         static: StaticDefaults,
         custom: QuotaCallback | None = None,
     ) -> None:
-        """Apply quotas for `worker`, from 0; `custom` is a configured callback, if there is one."""
+        """Apply quotas for `worker`, numbered from 0; `custom` is the configured callback, or
+        None."""
         self.mode = mode
         self.counts: dict[tuple[QuotaKey, str], Count] = {}
-        """What was used, by key and entry; bounded by the entries that there were."""
+        """Counters by key and entry; bounded by the number of entries that ever applied."""
         self._table = table
         self._worker = worker
         self._static = static
@@ -76,61 +77,61 @@ class WorkerQuotas:
 
     @property
     def generation(self) -> int:
-        """Grows whenever `meters` may answer differently."""
+        """Number that grows whenever the results of `meters` may change."""
         return self._changes + (self._custom.generation if self._custom is not None else 0)
 
     @property
     def callback_faults(self) -> Mapping[Fault, int]:
-        """How often the configured callback did wrong, by kind."""
+        """Number of faults of the configured callback, by kind."""
         return self._custom.faults if self._custom is not None else {}
 
     @property
     def has_callback(self) -> bool:
-        """Whether a callback of somebody's own is asked."""
+        """True if a custom callback is configured."""
         return self._custom is not None
 
     @property
     def open_meters(self) -> list[Meter]:
-        """The quotas that this worker's connections use at present, for metrics."""
+        """Meters that this worker's connections use at present, for metrics."""
         return list(self._meters.values())
 
     def limits(self) -> list[tuple[QuotaKey, str, float]]:
-        """Return key, entry and limit of what is in use at present, for metrics."""
+        """Return key, entry and limit of the quotas in use at present, for metrics."""
         used: list[Meter | Bucket] = [*self._meters.values(), *self._buckets.values()]
         return [(QuotaKey(one.kind), one.entry, one.limit) for one in used]
 
     def apply(self, quotas: Quotas) -> None:
-        """Take the quotas that are now in the store."""
-        told = self._custom or self._default
+        """Replace the quotas by those that are now in the store."""
+        callback = self._custom or self._default
         for entity in self._quotas.keys() | quotas.keys():
             before, after = self._quotas.get(entity, {}), quotas.get(entity, {})
             for quota_type in ClientQuotaType:
                 old, new = before.get(quota_type.value), after.get(quota_type.value)
                 if new is None and old is not None:
-                    told.remove_quota(quota_type, entity)
+                    callback.remove_quota(quota_type, entity)
                 elif new is not None and new != old:
-                    told.update_quota(quota_type, entity, new)
+                    callback.update_quota(quota_type, entity, new)
         self._quotas = quotas
         self._index, self._ip_limits = Index(quotas, self._static), IpLimits(quotas)
         self._changes += 1
 
     def update_cluster_metadata(self, cluster: Cluster) -> None:
-        """Take the cluster as it is now."""
+        """Replace the state of the cluster."""
         if self._custom is not None:
             self._custom.update_cluster_metadata(cluster)
 
     def tick(self) -> None:
-        """Ask the callback whether it changed its mind. Called about once a second."""
+        """Check whether the callback's limits changed. Called about once a second."""
         if self._custom is not None:
             self._custom.check_reset()
 
     def close(self) -> None:
-        """Let go of the callback."""
+        """Close the callback."""
         if self._custom is not None:
             self._custom.close()
 
     def meters(self, principal: str, client_id: str | None) -> ClientMeters:
-        """Return the quotas of a client; empty: it has none."""
+        """Return the meters of a client; empty if it has no quotas."""
         found: dict[ClientQuotaType, Meter] = {}
         for quota_type in METERED:
             applied = self._applied(quota_type, principal, client_id or "")
@@ -139,7 +140,7 @@ class WorkerQuotas:
         return found
 
     def bucket(self, principal: str, client_id: str | None) -> Bucket | None:
-        """Return the controller_mutation_rate of a client; None: it has none."""
+        """Return the controller_mutation_rate of a client; None if it has none."""
         quota_type = ClientQuotaType.CONTROLLER_MUTATION
         applied = self._applied(quota_type, principal, client_id or "")
         if applied is None:
@@ -158,7 +159,7 @@ class WorkerQuotas:
     def _applied(
         self, quota_type: ClientQuotaType, principal: str, client_id: str
     ) -> tuple[Tags, float, str] | None:
-        """Return tags, limit and entry of the quota that applies to a client."""
+        """Return tags, limit and entry of the quota that applies to a client; None if none does."""
         if self._custom is not None:
             tags = self._custom.tags(quota_type, principal, client_id)
             limit = self._custom.limit(quota_type, tags)
@@ -177,10 +178,11 @@ class WorkerQuotas:
         if quota_type is ClientQuotaType.PRODUCE:
             return self._shared_meter(key, tags, limit, entry)
         if quota_type is ClientQuotaType.FETCH:
-            # a window, about the most that Kafka tells; what is owed beyond it, the next is told
+            # A window, about the longest that Kafka reports; what is owed beyond it is reported
+            # next time
             longest = self._table.config.num * self._table.config.size_ms
             return self._shared_meter(key, tags, limit, entry, longest)
-        # As in Kafka: who uses too much time waits for the length of a sample at most
+        # As in Kafka: request time holds a client for the length of a sample at most
         longest = self._table.config.size_ms
         return self._shared_meter(key, tags, limit * NANOSECONDS_PER_PERCENT, entry, longest)
 
@@ -210,17 +212,17 @@ class WorkerQuotas:
         return meter
 
     def _counted(self, quota: QuotaKey, entry: str) -> tuple[str, Count]:
-        """Return as what an entry is counted, and its count."""
+        """Return the name under which an entry is counted, and its counter."""
         if (quota, entry) not in self.counts and len(self.counts) >= MAX_COUNTS:
             entry = OTHER_ENTRIES
         return entry, self.counts.setdefault((quota, entry), Count())
 
     def admit(self, address: str, now: float) -> int:
-        """Somebody connects from this address; return 0, or for how long (ms) to keep the
-        connection unserved before it is closed, as Kafka does (KIP-612).
+        """Record a connection from this address; return 0, or the time in ms to keep it unserved
+        before it is closed, as Kafka does (KIP-612).
 
-        A connection that is not admitted is not counted. In audit the caller tells of it, and
-        serves the connection.
+        A connection that is not admitted is not counted. In audit the caller reports it, and serves
+        the connection.
         """
         found = self._ip_limits.limit(address)
         if found is None:
@@ -236,5 +238,5 @@ class WorkerQuotas:
 
 
 def entry_of_tags(tags: Tags) -> str:
-    """Name the quota of a callback of somebody's own: by its tags."""
+    """Return the name of a custom callback's quota, from its tags."""
     return ",".join(f"{name}={value}" for name, value in sorted(tags.items()))[:MAX_ENTRY]

@@ -12,19 +12,19 @@ _NOTICE_VERSION: Final = 2
 
 
 class BadQuotaJson(ProxyError):
-    """A node does not hold quotas."""
+    """The node does not hold valid quotas."""
 
 
 def write_quotas(quotas: Mapping[QuotaKey, float]) -> str:
-    """Write what the node of an entity holds: every limit as a string."""
+    """Return the content of an entity's node: every limit as a string."""
     config = {key.value: format_limit(value) for key, value in sorted(quotas.items())}
     return json.dumps({"version": _CONFIG_VERSION, "config": config}, separators=(",", ":"))
 
 
 def read_quotas(entity: QuotaEntity, text: str) -> dict[QuotaKey, float]:
-    """Read the quotas of an entity's node.
+    """Parse the quotas in an entity's node.
 
-    Other keys are passed over: a user's node holds its SCRAM verifiers too. Raises BadQuotaJson.
+    Other keys are ignored: a user's node also holds its SCRAM verifiers. Raises BadQuotaJson.
     """
     try:
         config = json.loads(text)["config"]
@@ -50,13 +50,13 @@ def _limit(entity: QuotaEntity, key: QuotaKey, text: object) -> float:
 
 
 def write_notice(entity: QuotaEntity) -> str:
-    """Write the notification of a change of an entity's quotas."""
+    """Return the notification of a change of an entity's quotas."""
     notice = {"version": _NOTICE_VERSION, "entity_path": entity.entity_path}
     return json.dumps(notice, separators=(",", ":"))
 
 
 def read_notice(text: str) -> QuotaEntity:
-    """Read whose quotas changed. Raises BadQuotaJson or BadEntity."""
+    """Return the entity of a change notification. Raises BadQuotaJson or BadEntity."""
     try:
         path = json.loads(text)["entity_path"]
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -67,5 +67,5 @@ def read_notice(text: str) -> QuotaEntity:
 
 
 def format_limit(value: float) -> str:
-    """Write a limit without needless digits: `1024`, `12.5`."""
+    """Return a limit without superfluous digits: `1024`, `12.5`."""
     return str(int(value)) if value == int(value) else repr(value)

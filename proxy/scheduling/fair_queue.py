@@ -8,7 +8,8 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """Things of several principals: those of one in their order, the principals in turn."""
+    """Queue of items of several principals: each principal's in their order, the principals in
+    turn."""
 
     def __init__(self) -> None:
         self._things: dict[str, deque[T]] = {}
@@ -17,16 +18,17 @@ class FairQueue(Generic[T]):
         return bool(self._things)
 
     def add(self, who: str, thing: T) -> None:
-        """Put something in, at the end of what is `who`'s."""
+        """Append an item to those of the principal `who`."""
         self._things.setdefault(who, deque()).append(thing)
 
     def take(self, fits: Callable[[str, T], bool] = lambda _, __: True) -> tuple[str, T] | None:
-        """Take out what is next of the first principal for whom it `fits`; None: for nobody."""
+        """Remove and return the first item of the first principal for which `fits`; None if none
+        does."""
         for who, things in self._things.items():
             if fits(who, things[0]):
                 thing = things.popleft()
                 del self._things[who]
                 if things:
-                    self._things[who] = things  # behind all others
+                    self._things[who] = things  # now the last principal in turn
                 return who, thing
         return None

@@ -1,7 +1,8 @@
 """Memory budget of long requests for all connections of a worker; pure.
 
-Laws: of one principal there is one at a time; of all of them there are as many as fit, and always
-one, however long. Who waits is let in as soon as there is room, each principal in its turn.
+Laws: a principal has at most one long request in memory at a time; all principals together have as
+many as fit, and always at least one, however long it is. Requests that wait are admitted as soon as
+there is memory, the principals in turn.
 """
 
 from collections.abc import Callable
@@ -10,46 +11,49 @@ from typing import Final
 from proxy.scheduling.fair_queue import FairQueue
 
 LONG_BYTES: Final = 1_048_576
-"""Bytes from which on a request needs room: all that clients send in their daily work is below."""
+"""Size in bytes from which a request must reserve memory. Everyday requests are shorter."""
 MAX_BYTES: Final = 134_217_728
-"""Of all of them: one of the longest that Kafka takes (`socket.request.max.bytes`), and some."""
+"""Bound in bytes of all long requests together: one of the longest that Kafka accepts
+(`socket.request.max.bytes`), and a reserve."""
 LONG_BYTES_UNAUTHENTICATED: Final = 16_384
-"""The same for clients that are not known yet: most of them send a tenth of it to log in."""
+"""`LONG_BYTES` for unauthenticated clients, in bytes. Most logins need a tenth of it."""
 MAX_BYTES_UNAUTHENTICATED: Final = 67_108_864
-"""Of all of theirs, on one listener: with 512 KiB each, a thousand would have it killed."""
+"""`MAX_BYTES` for the unauthenticated clients of one listener, in bytes. Without it, a thousand of
+them with 512 KiB each would exhaust the memory."""
 WAIT_SECONDS: Final = 30.0
-"""Seconds that a client may take to send such a request, and to take the answers before it, while
-others wait for room: Kafka's own clients wait no longer (`request.timeout.ms`)."""
+"""Time in seconds that a client may take to send a long request, and to read the responses before
+it, while others wait for memory. Kafka's own clients wait no longer (`request.timeout.ms`)."""
 
 
 class MemoryBudget:
-    """The room of one worker."""
+    """Memory that the long requests of one worker may use together."""
 
     def __init__(self, most_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = most_bytes
         self._taken: dict[str, int] = {}
-        """Bytes, by principal."""
+        """Bytes that are reserved, by principal."""
         self._waiting = FairQueue[tuple[int, Callable[[], None]]]()
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anybody waits."""
+        """True while a request waits for memory."""
         return bool(self._waiting)
 
     def take(self, who: str, size: int) -> bool:
-        """Take room for a request of `size` bytes, if there is."""
+        """Reserve `size` bytes for a request of `who`; return False if they are not available."""
         if not self._fits(who, size):
             return False
         self._taken[who] = size
         return True
 
     def wait(self, who: str, size: int, found: Callable[[], None]) -> None:
-        """Take room when there is; `found` is told, perhaps at once."""
+        """Reserve `size` bytes as soon as they are available, then call `found`, perhaps at
+        once."""
         self._waiting.add(who, (size, found))
         self._let_in()
 
     def give_back(self, who: str) -> None:
-        """Take no room any more."""
+        """Release the reservation of `who`."""
         del self._taken[who]
         self._let_in()
 

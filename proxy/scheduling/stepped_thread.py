@@ -1,9 +1,9 @@
 """Stepped thread: a plain function run in a thread, only while the event loop waits for it.
 
-The thread runs only while whoever takes the steps waits for it, so the two never run at once: they
-may share what they like, and Python's lock changes hands twice in a step, not with each socket
-that the event loop reads (see `proxy.scheduling.time_slices`). What takes long calls `pause` now
-and then; on any other thread that does nothing.
+The two threads never run at once, so they may share data without locks; and the interpreter lock
+changes hands twice per step, not at each socket that the event loop reads (see
+`proxy.scheduling.time_slices`). Long functions call `pause` regularly; on any other thread it does
+nothing.
 """
 
 import threading
@@ -18,15 +18,15 @@ from proxy.scheduling.steps import MASK, Steps
 T = TypeVar("T")
 
 STEP_SECONDS: Final = 0.000_25
-"""Of which changing threads and back takes about a thirtieth."""
+"""Length of a step in seconds. The two thread switches take about a thirtieth of it."""
 
 
 class TooManyValuesError(ProxyError):
-    """A message has more values than its reader was given leave to make."""
+    """A message has more values than its reader may create."""
 
 
 class _GivenUp(BaseException):
-    """Nobody waits for the result any more: ends the thread."""
+    """Ends the thread of work whose result is no longer needed."""
 
 
 class _Here(threading.local):
@@ -37,10 +37,10 @@ _here: Final = _Here()
 
 
 def pause(values: int = 0) -> None:
-    """Let others go on, if this is done in steps and a step is over.
+    """Let the event loop go on if this runs in steps and the current step is over.
 
-    `values` that were, or are about to be, made in memory count towards the work's bound.
-    Raises TooManyValuesError.
+    `values` is the number of values that were created, or are about to be; it counts towards the
+    work's bound. Raises TooManyValuesError.
     """
     work = _here.work
     if work is not None:
@@ -49,7 +49,7 @@ def pause(values: int = 0) -> None:
 
 @contextmanager
 def at_most(values: int) -> Iterator[None]:
-    """Let what is done at once make so many values; not to be used within steps.
+    """Bound the number of values that the body may create; not to be used within steps.
 
     Raises TooManyValuesError.
     """
@@ -61,9 +61,9 @@ def at_most(values: int) -> Iterator[None]:
 
 
 def pausing(items: Iterable[T], *, values: int = 0) -> Iterator[T]:
-    """Go through `items`, of which each takes about a microsecond, with pauses.
+    """Iterate over `items`, each of which takes about a microsecond, with pauses.
 
-    Of each, so many `values` are made. Raises TooManyValuesError.
+    `values` is the number of values that are created per item. Raises TooManyValuesError.
     """
     if _here.work is None:
         return iter(items)
@@ -71,9 +71,10 @@ def pausing(items: Iterable[T], *, values: int = 0) -> Iterator[T]:
 
 
 def free_in_steps(items: list[Any]) -> None:
-    """Have what will be in the list freed at the end, if this is done in steps, in steps too.
+    """Register a list whose items are to be freed in steps when the work is over.
 
-    To free some hundred thousand objects at once takes tens of milliseconds.
+    Freeing some hundred thousand objects at once takes tens of milliseconds. Does nothing if the
+    work does not run in steps.
     """
     work = _here.work
     if work is not None:
@@ -90,9 +91,10 @@ def _pausing(items: Iterable[T], values: int) -> Iterator[T]:
 def in_steps(
     function: Callable[[], T], *, max_values: int, seconds: float = STEP_SECONDS
 ) -> Steps[T]:
-    """Do `function` in steps of about so many seconds; it may make `max_values` values.
+    """Run `function` in steps of about `seconds` each; it may create `max_values` values.
 
-    Raises what it raises. Closed before the end, it ends at its next pause.
+    Raises what the function raises. If the generator is closed early, the function ends at its next
+    pause.
     """
     work = _Work(max_values, seconds)
     results: list[T] = []
@@ -124,27 +126,27 @@ def in_steps(
 
 
 class _Count:
-    """Of values that are made, without any pause."""
+    """Bound on the values that are created by work that does not pause."""
 
     def __init__(self, max_values: int) -> None:
         self.made: list[list[Any]] = []
         self._values_left = max_values
 
     def pause(self, values: int) -> None:
-        """Count them."""
+        """Count the values. Raises TooManyValuesError."""
         self._values_left -= values
         if self._values_left < 0:
             raise TooManyValuesError("a message of too many values")
 
 
 class _Work:
-    """Whose turn it is: one of two threads waits for the other at any time."""
+    """Hand-over between two threads, exactly one of which runs at any time."""
 
     def __init__(self, max_values: int, seconds: float) -> None:
         self._seconds = seconds
         self.is_over = False
         self.made: list[list[Any]] = []
-        """Lists of what is freed in steps; those within others come behind them."""
+        """Lists that are freed in steps; nested lists come after the ones that contain them."""
         self._values_left = max_values
         self._given_up = False
         self._until = 0.0
@@ -152,21 +154,21 @@ class _Work:
         self._go.acquire()
         self._back.acquire()
 
-    # For whoever takes the steps
+    # For the thread that takes the steps
 
     def step(self) -> None:
-        """Have the work go on until it pauses, or is over."""
+        """Let the work go on until it pauses or is over."""
         self._until = perf_counter() + self._seconds
         self._go.release()
         self._back.acquire()
 
     def give_up(self) -> None:
-        """Have the work end at its next pause; it is not waited for."""
+        """Make the work end at its next pause, without waiting for it."""
         if not self.is_over and not self._given_up:
             self._given_up = True
             self._go.release()
 
-    # For the work
+    # For the thread that does the work
 
     def begin(self) -> None:
         """Wait for the first step."""
@@ -174,14 +176,14 @@ class _Work:
         self._wait()
 
     def pause(self, values: int) -> None:
-        """Wait for the next step if this one is over."""
+        """Wait for the next step if the current one is over. Raises TooManyValuesError."""
         self._values_left -= values
         if self._values_left < 0:
             raise TooManyValuesError("a message of too many values")
         self._pause_if_due()
 
     def free(self) -> None:
-        """Empty the lists of what was made."""
+        """Empty the registered lists in steps."""
         for items in self.made:
             while items:
                 del items[-MASK - 1 :]
@@ -190,7 +192,7 @@ class _Work:
                         self._pause_if_due()
 
     def end(self) -> None:
-        """Say that the work is over."""
+        """Mark the work as over, and wake the thread that takes the steps."""
         self.is_over = True
         self._back.release()
 

@@ -1,8 +1,8 @@
 """Stepped computation: a generator that yields after each small step, and returns the result.
 
-Whoever runs it decides what happens between the steps: nothing (`finish`), or a turn of the event
-loop (`proxy.scheduling.time_slices`). A step takes some tens of microseconds, whatever is asked
-for.
+The caller decides what happens between the steps: nothing (`finish`), or a turn of the event loop
+(`proxy.scheduling.time_slices`). A step takes some tens of microseconds, however much work there
+is.
 """
 
 from collections.abc import Callable, Generator
@@ -15,11 +15,12 @@ T = TypeVar("T")
 Steps = Generator[None, None, T]
 
 MASK: Final = 31
-"""Work of about a microsecond each is left after 32 of them: when the number, and this, is 0."""
+"""Mask of a loop counter: loops whose rounds take about a microsecond yield whenever `counter &
+MASK` is 0, so once in 32 rounds."""
 
 
 def finish(steps: Steps[T]) -> T:
-    """Do all of it now."""
+    """Run all steps now, and return the result."""
     while True:
         try:
             next(steps)
@@ -31,7 +32,7 @@ def finish(steps: Steps[T]) -> T:
 def timed(
     steps: Steps[T], took: Callable[[int], object], clock: Callable[[], int] = perf_counter_ns
 ) -> Steps[T]:
-    """Take the steps; `took` is told the time, in units of `clock`, that each took."""
+    """Run `steps`, calling `took` after each with its duration in units of `clock`."""
     with closing(steps):
         while True:
             began = clock()
@@ -46,29 +47,30 @@ def timed(
 
 
 class LongTask:
-    """Long work on behalf of a connection, and what follows from its result."""
+    """Long computation on behalf of a connection, with a callback for its result."""
 
     __slots__ = ("_then", "size", "steps", "who")
 
     def __init__(
         self, who: str, steps: Steps[Any], then: Callable[[Any, float], None], *, size: int
     ) -> None:
-        """`then(result, now)` is told; `size`: bytes of what it is about."""
+        """Call `then(result, now)` at the end; `size` is the length in bytes of the request or
+        response."""
         self.who = who
         self.steps = steps
         self.size = size
         self._then: Callable[[Any, float], None] | None = then
 
     def done(self, result: Any, now: float) -> None:
-        """The work was done."""
+        """Pass the result to the callback, unless the task was dropped."""
         then, self._then = self._then, None
         if then is not None:
             then(result, now)
 
     def drop(self) -> None:
-        """Nobody is interested any more: end it, and keep nothing of what it was about."""
+        """Stop the computation, and release everything that it refers to."""
         self._then = None
-        # As `close` does; but in Python 3.12 and 3.13, steps of which none was taken keep what
-        # they were given when they are closed
+        # Like `close`; but in Python 3.12 and 3.13 a generator that never started keeps its
+        # arguments when it is closed
         with suppress(GeneratorExit, StopIteration):
             self.steps.throw(GeneratorExit)

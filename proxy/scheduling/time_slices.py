@@ -1,8 +1,8 @@
 """Fair scheduling of long work on the event loop, one time slice per turn.
 
-Not in a thread: the loop gives Python's lock away with each socket that it reads, and would wait
-for it, up to the switch interval, many times in a turn. A slice is waited for once. If there are
-several works, one of them has its slice in a turn, so that the turn is no longer for all of them.
+Threads would not do: the loop releases the interpreter lock at each socket that it reads, and would
+wait to get it back, up to the switch interval, many times per turn. A slice delays a turn once. If
+there are several tasks, one of them has a slice in each turn, so turns do not become longer.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from proxy.scheduling.fair_queue import FairQueue
 from proxy.scheduling.steps import Steps, T
 
 SLICE_SECONDS: Final = 0.000_1
-"""By which a turn of the loop is longer while there is work."""
+"""Time in seconds that long work adds to each turn of the event loop."""
 
 
 class TimeSlices:
-    """The works of one event loop, and who waits for a turn of it."""
+    """Long tasks of one event loop, and callbacks that wait for a turn of it."""
 
     __slots__ = ("_loop", "_waiting", "_works")
 
@@ -29,7 +29,8 @@ class TimeSlices:
         self._waiting = FairQueue[Callable[[], None]]()
 
     def wait(self, who: str, go_on: Callable[[], None]) -> None:
-        """Have `go_on` called in a turn to come: one of all in each, the principals in turn."""
+        """Call `go_on` in a later turn of the loop: one callback per turn, the principals in
+        turn."""
         if not self._waiting:
             self._loop.call_soon(self._next_goes_on)
         self._waiting.add(who, go_on)
@@ -42,7 +43,7 @@ class TimeSlices:
             next_one[1]()
 
     def run(self, steps: Steps[T]) -> "asyncio.Future[T]":
-        """Have it done; a work whose result nobody awaits any more is given up."""
+        """Schedule the task, and return the future of its result; cancelling it drops the task."""
         result: asyncio.Future[T] = self._loop.create_future()
         self._works.append((steps, result))
         if len(self._works) == 1:
@@ -60,7 +61,7 @@ class TimeSlices:
 
 
 def _is_done(steps: Steps[T], result: "asyncio.Future[T]") -> bool:
-    """Do a slice of it."""
+    """Run one slice; return True if the task is done and `result` is set."""
     until = perf_counter() + SLICE_SECONDS
     try:
         while perf_counter() < until:

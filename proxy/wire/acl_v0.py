@@ -23,7 +23,7 @@ from proxy.wire import codec
 
 
 class _Part:
-    """What all parts of these messages have in common."""
+    """Base of all parts of these messages."""
 
     __slots__ = ()
     __version__: ClassVar[i16] = i16(0)
@@ -42,7 +42,7 @@ class _InResponse(_Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeAclsRequest(_InRequest):
-    """Which ACLs to list; null and ANY stand for whatever it is."""
+    """DescribeAcls request: the filter of the ACLs to list; null and ANY match every value."""
 
     __type__: ClassVar = EntityType.request
     __api_key__: ClassVar[i16] = i16(29)
@@ -56,7 +56,7 @@ class DescribeAclsRequest(_InRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclDescription(_InResponse):
-    """One ACL of a resource."""
+    """Access control entry of a resource."""
 
     __type__: ClassVar = EntityType.nested
     __api_key__: ClassVar[i16] = i16(29)
@@ -68,7 +68,7 @@ class AclDescription(_InResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeAclsResource(_InResponse):
-    """A resource, and those of its ACLs that were asked for."""
+    """Resource with its matching ACLs."""
 
     __type__: ClassVar = EntityType.nested
     __api_key__: ClassVar[i16] = i16(29)
@@ -79,7 +79,7 @@ class DescribeAclsResource(_InResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeAclsResponse(_InResponse):
-    """The ACLs, by resource."""
+    """DescribeAcls response: the ACLs, by resource."""
 
     __type__: ClassVar = EntityType.response
     __api_key__: ClassVar[i16] = i16(29)
@@ -91,7 +91,7 @@ class DescribeAclsResponse(_InResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclCreation(_InRequest):
-    """An ACL to be."""
+    """ACL to be created."""
 
     __type__: ClassVar = EntityType.nested
     __api_key__: ClassVar[i16] = i16(30)
@@ -105,7 +105,7 @@ class AclCreation(_InRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateAclsRequest(_InRequest):
-    """The ACLs to create."""
+    """CreateAcls request: the ACLs to create."""
 
     __type__: ClassVar = EntityType.request
     __api_key__: ClassVar[i16] = i16(30)
@@ -114,7 +114,7 @@ class CreateAclsRequest(_InRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclCreationResult(_InResponse):
-    """What became of one of them."""
+    """Result of one creation."""
 
     __type__: ClassVar = EntityType.nested
     __api_key__: ClassVar[i16] = i16(30)
@@ -124,7 +124,7 @@ class AclCreationResult(_InResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateAclsResponse(_InResponse):
-    """One result for each creation, in their order."""
+    """CreateAcls response: one result per creation, in their order."""
 
     __type__: ClassVar = EntityType.response
     __api_key__: ClassVar[i16] = i16(30)
@@ -134,7 +134,7 @@ class CreateAclsResponse(_InResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteAclsFilter(_InRequest):
-    """Which ACLs to delete."""
+    """Filter of the ACLs to delete."""
 
     __type__: ClassVar = EntityType.nested
     __api_key__: ClassVar[i16] = i16(31)
@@ -148,7 +148,7 @@ class DeleteAclsFilter(_InRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteAclsRequest(_InRequest):
-    """The filters whose ACLs go."""
+    """DeleteAcls request: the filters of the ACLs to delete."""
 
     __type__: ClassVar = EntityType.request
     __api_key__: ClassVar[i16] = i16(31)
@@ -157,7 +157,7 @@ class DeleteAclsRequest(_InRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteAclsMatchingAcl(_InResponse):
-    """An ACL that a filter found."""
+    """ACL that a filter matched."""
 
     __type__: ClassVar = EntityType.nested
     __api_key__: ClassVar[i16] = i16(31)
@@ -173,7 +173,7 @@ class DeleteAclsMatchingAcl(_InResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteAclsFilterResult(_InResponse):
-    """What became of one filter."""
+    """Result of one filter."""
 
     __type__: ClassVar = EntityType.nested
     __api_key__: ClassVar[i16] = i16(31)
@@ -184,7 +184,7 @@ class DeleteAclsFilterResult(_InResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteAclsResponse(_InResponse):
-    """One result for each filter, in their order."""
+    """DeleteAcls response: one result per filter, in their order."""
 
     __type__: ClassVar = EntityType.response
     __api_key__: ClassVar[i16] = i16(31)

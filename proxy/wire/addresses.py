@@ -51,21 +51,22 @@ from proxy.wire.primitives import (
 from proxy.wire.walks import TAGGED, Walk
 
 Resolve = Callable[[int, str, int], tuple[str, int] | None]
-"""`resolve(node_id, host, port)`: the address that clients shall use; None: do not show it."""
+"""Function `resolve(node_id, host, port)` that returns the address for clients; None to hide the
+broker."""
 
 COORDINATOR_NOT_AVAILABLE: Final = 15
-"""A retriable error: the client looks for its coordinator again."""
+"""Error code of a retriable error: the client looks up its coordinator again."""
 BROKER_ENDPOINTS: Final = 1
-"""DescribeCluster's endpoint_type of brokers; 2 are controllers (KIP-919)."""
+"""Endpoint_type of brokers in DescribeCluster; 2 stands for controllers (KIP-919)."""
 
 
 class _Node(NamedTuple):
-    """What follows id, host and port in an array of nodes."""
+    """Layout of a node after id, host and port, in an array of nodes."""
 
     flexible: bool
     rack: bool = True
     more: int = 0
-    """Bytes between the rack and the tagged fields."""
+    """Number of bytes between the rack and the tagged fields."""
 
 
 _ENDPOINT: Final = _Node(flexible=True)
@@ -74,8 +75,8 @@ _ENDPOINT: Final = _Node(flexible=True)
 def rewrite(api_key: int, api_version: int, body: bytes, resolve: Resolve) -> bytes:
     """Return a response with its addresses resolved.
 
-    `body` begins with the correlation id, behind the frame's size. Only for what
-    `apis.carries_addresses` is true of. Raises BrokerFault if the response does not parse.
+    `body` begins with the correlation id, after the frame's size. Only for responses for which
+    `apis.carries_addresses` is true. Raises BrokerFault if the response does not parse.
     """
     try:
         return _REWRITES[api_key](body, api_version, resolve)
@@ -108,11 +109,11 @@ def _describe_cluster(body: bytes, version: int, resolve: Resolve) -> bytes:
 
 
 def _hide(_node_id: int, _host: str, _port: int) -> None:
-    """Resolve nothing."""
+    """Hide every node."""
 
 
 def _nodes(body: View, position: int, resolve: Resolve, node: _Node) -> tuple[bytes, int]:
-    """Rewrite the array of nodes at `position`; returns it, and where the old one ends."""
+    """Return the array of nodes at `position` rewritten, and the position after the old one."""
     count, position = array_length(body, position, node.flexible)
     check_brokers(count)
     written: list[View] = [b""]
@@ -144,7 +145,7 @@ def _nodes(body: View, position: int, resolve: Resolve, node: _Node) -> tuple[by
 
 
 def _check_end(body: View, position: int) -> None:
-    """Refuse a position that a skip brought behind the end."""
+    """Raise Malformed for a position that a skip moved past the end."""
     if position > len(body):
         raise Malformed("ends too early")
 
@@ -206,7 +207,7 @@ def _find_coordinators(body: bytes, resolve: Resolve) -> bytes:
 def _coordinator(
     body: bytes, position: int, error_code: int, resolve: Resolve, flexible: bool
 ) -> tuple[bytes | None, int]:
-    """Rewrite node id, host and port; None if there is no coordinator to show."""
+    """Return node id, host and port rewritten; None if there is no coordinator to show."""
     node_id, position = int32(body, position)
     host, position = string(body, position, flexible)
     port, position = int32(body, position)
@@ -218,7 +219,7 @@ def _coordinator(
 
 
 def _no_node(flexible: bool) -> bytes:
-    """Kafka's `Node.noNode()`, which stands beside an error."""
+    """Return Kafka's `Node.noNode()`, which accompanies an error."""
     return INT32.pack(-1) + write_string("", flexible) + INT32.pack(-1)
 
 
@@ -256,7 +257,8 @@ def _share_acknowledge(body: bytes, version: int, resolve: Resolve) -> bytes:
 
 
 def _describe_quorum(body: bytes, version: int, _resolve: Resolve) -> bytes:
-    """Empty the nodes' lists of listeners: they are controllers', which no gateway reaches."""
+    """Empty the nodes' lists of listeners: these are controllers, which are not reachable through
+    the proxy."""
     walk = Walk(DESCRIBE_QUORUM, version)
     position = walk.advance(body, 0)
     if not walk.arrived:

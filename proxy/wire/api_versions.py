@@ -39,8 +39,8 @@ from proxy.wire.primitives import (
 
 FIRST_FLEXIBLE: Final = 3
 FIRST_WITH_ALL_FEATURES: Final = 4
-"""Older versions leave out features whose least version is 0 (KIP-1022): clients took it for a
-fault."""
+"""First version with all features: older ones omit features whose minimum version is 0 (KIP-1022),
+because clients treated it as an error."""
 HIGHEST_VERSION: Final = APIS[API_VERSIONS].max_version
 
 UNSUPPORTED_VERSION: Final = 35
@@ -50,12 +50,12 @@ _SUPPORTED_FEATURES, _FEATURES_EPOCH, _FINALIZED_FEATURES, _ZK_MIGRATION_READY =
 """Numbers of the tagged fields (KIP-584, KIP-866)."""
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
-"""What Kafka accepts as client software name and version (KIP-511)."""
+"""Pattern of the client software names and versions that Kafka accepts (KIP-511)."""
 
 
 @final
 class ClientSoftware:
-    """Who the client says it is (KIP-511); empty before ApiVersions v3."""
+    """Software name and version of the client (KIP-511); empty before ApiVersions v3."""
 
     __slots__ = ("name", "valid", "version")
 
@@ -63,7 +63,7 @@ class ClientSoftware:
         self.name: Final = name
         self.version: Final = version
         self.valid: Final = bool(_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version))
-        """Whether Kafka takes both for valid; if not, the answer is INVALID_REQUEST."""
+        """True if Kafka accepts both; if not, the response is INVALID_REQUEST."""
 
 
 NO_SOFTWARE: Final = ClientSoftware(name="", version="")
@@ -71,27 +71,27 @@ NO_SOFTWARE: Final = ClientSoftware(name="", version="")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamVersions:
-    """What a broker answered to ApiVersions."""
+    """Content of a broker's ApiVersions response."""
 
     apis: Mapping[int, tuple[int, int]]
     """Lowest and highest version by API key."""
     supported_features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Lowest and highest version level by feature."""
     finalized_features_epoch: int = -1
-    """-1: unknown."""
+    """Epoch of the finalized features; -1 if unknown."""
     finalized_features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Lowest and highest finalized version level by feature."""
     zk_migration_ready: bool = False
 
 
 class ApiVersionsAnswers:
-    """The answers for the clients of one target, as bytes."""
+    """Encoded responses for the clients of one target."""
 
     __slots__ = ("_bodies", "offers")
 
     def __init__(self, upstream: UpstreamVersions) -> None:
         self.offers: Mapping[int, tuple[int, int]] = offers(upstream.apis)
-        """What clients may use, by API key."""
+        """Versions that clients may use, by API key."""
         self._bodies = tuple(
             _body(self.offers, upstream, version) for version in range(HIGHEST_VERSION + 1)
         )
@@ -102,7 +102,7 @@ class ApiVersionsAnswers:
 
 
 def unsupported_version(correlation_id: int) -> bytes:
-    """Answer a version that is too new, in v0, naming the range there is."""
+    """Return the v0 response to a version that is too new, with the supported range."""
     own = INT16.pack(API_VERSIONS) + INT16.pack(0) + INT16.pack(HIGHEST_VERSION)
     return (
         INT32.pack(correlation_id)
@@ -113,7 +113,7 @@ def unsupported_version(correlation_id: int) -> bytes:
 
 
 def refusal(api_version: int, correlation_id: int, error_code: int) -> bytes:
-    """Answer with an error and no APIs; a version that is too new is answered in v0."""
+    """Return a response with an error and no APIs; in v0 if the version is too new."""
     if not 0 <= api_version <= HIGHEST_VERSION:
         api_version = 0
     head = INT32.pack(correlation_id) + INT16.pack(error_code)
@@ -125,10 +125,10 @@ def refusal(api_version: int, correlation_id: int, error_code: int) -> bytes:
 
 
 def parse_request(api_version: int, body: View) -> ClientSoftware:
-    """Read a request of v0 to v4 from behind its header. Raises ClientFault.
+    """Parse a request of v0 to v4, from after its header. Raises ClientFault.
 
-    A name or version that is not valid is no fault of form: see `ClientSoftware.valid`.
-    Versions before v3 say nothing. Bytes behind the body are ignored, as Kafka does.
+    An invalid name or version is not a parse error: see `ClientSoftware.valid`. Versions before v3
+    have neither. Bytes after the body are ignored, as by Kafka.
     """
     if api_version < FIRST_FLEXIBLE:
         return NO_SOFTWARE
@@ -143,17 +143,17 @@ def parse_request(api_version: int, body: View) -> ClientSoftware:
 
 
 def write_request(api_version: int, name: str, version: str) -> bytes:
-    """Write a request's body for the proxy's own connections."""
+    """Return the body of a request, for the proxy's own connections."""
     if api_version < FIRST_FLEXIBLE:
         return b""
     return write_string(name, flexible=True) + write_string(version, flexible=True) + b"\x00"
 
 
 def parse_response(api_version: int, body: View) -> tuple[int, UpstreamVersions]:
-    """Read a response from behind its correlation id, as error code and content.
+    """Parse a response from after its correlation id; return error code and content.
 
-    With UNSUPPORTED_VERSION the response is v0, whatever was asked for; some brokers answer it in
-    a form of their own, which is then passed over. Raises BrokerFault.
+    With UNSUPPORTED_VERSION the response is v0, whatever the version of the request; some brokers
+    use a different format, which is then ignored. Raises BrokerFault.
     """
     try:
         error_code, position = int16(body, 0)
@@ -211,7 +211,7 @@ def _tagged_fields(body: View, position: int) -> dict[int, View]:
 
 
 def _parse_features(array: View) -> dict[str, tuple[int, int]]:
-    """Read an array of features: a name and two version levels each."""
+    """Return an array of features: a name and two version levels each."""
     count, position = array_length(array, 0, flexible=True)
     features: dict[str, tuple[int, int]] = {}
     for _ in range(count):
@@ -226,7 +226,7 @@ def _parse_features(array: View) -> dict[str, tuple[int, int]]:
 def _body(
     offered: Mapping[int, tuple[int, int]], upstream: UpstreamVersions, api_version: int
 ) -> bytes:
-    """Write a successful response from behind its correlation id."""
+    """Return a successful response from after its correlation id."""
     flexible = api_version >= FIRST_FLEXIBLE
     written = [INT16.pack(0), write_array_length(len(offered), flexible)]
     for key, (low, high) in offered.items():
@@ -244,7 +244,7 @@ def _body(
 
 
 def _write_tagged_fields(upstream: UpstreamVersions, api_version: int) -> dict[int, bytes]:
-    """Write the fields that differ from their defaults, in order of their numbers."""
+    """Return the fields that differ from their defaults, by number in ascending order."""
     supported = {
         name: levels
         for name, levels in upstream.supported_features.items()

@@ -41,41 +41,42 @@ SHARE_ACKNOWLEDGE: Final = 79
 
 ACL_APIS: Final = frozenset({DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS})
 MUTATIONS: Final = frozenset({CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS})
-"""What counts towards a controller_mutation_rate (KIP-599)."""
+"""API keys that count towards a controller_mutation_rate (KIP-599)."""
 FETCHES: Final = frozenset({FETCH, SHARE_FETCH})
-"""What counts towards a consumer_byte_rate."""
+"""API keys that count towards a consumer_byte_rate."""
 QUOTA_APIS: Final = frozenset({DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS})
 SASL_APIS: Final = frozenset({SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE})
-"""What is said before and while a client authenticates; short, whoever says it."""
+"""API keys that are legal before and during authentication; their requests are short."""
 
 
 class Kind(Enum):
-    """Who answers an API's requests."""
+    """Ways to answer an API's requests."""
 
     FORWARDED = auto()
-    """The broker does."""
+    """The broker answers."""
     ANSWERED = auto()
-    """The proxy does, whatever the broker offers."""
+    """The proxy answers, whatever the broker offers."""
     NOT_OFFERED = auto()
-    """Nobody: what brokers say to each other, and what the proxy has no answer for."""
+    """No answer: APIs between brokers, and those that the proxy does not implement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """One row of the table."""
+    """Row of the table."""
 
     key: int
     name: str
-    """As Kafka's `ApiKeys` has it."""
+    """Name in Kafka's `ApiKeys`."""
     kind: Kind
     min_version: int
-    """Lowest version the proxy understands."""
+    """Lowest version that the proxy understands."""
     max_version: int
-    """Highest version the proxy understands."""
+    """Highest version that the proxy understands."""
     first_flexible: int | None
-    """First version with tagged fields and compact types (KIP-482); None: no version so far."""
+    """First version with tagged fields and compact types (KIP-482); None if no version has them."""
     addresses_since: int | None
-    """First version whose response tells the address of a broker or controller; None: never."""
+    """First version whose response contains the address of a broker or controller; None if none
+    does."""
 
 
 def _api(
@@ -197,11 +198,11 @@ APIS: Final[Mapping[int, Api]] = {
 
 
 def offers(upstream: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
-    """Return what clients are offered of a broker's API versions, by API key in ascending order.
+    """Return the versions to offer to clients of a broker, by API key in ascending order.
 
     Kafka 4 still announces Produce from v0, which it does not serve, because librdkafka takes a
-    higher minimum for a broker without record batches (KIP-896). What the broker announces as
-    the lowest Produce version is therefore handed on as it is; see `understands`.
+    higher minimum for a broker without record batches (KIP-896). The lowest Produce version of the
+    broker is therefore passed on unchanged; see `understands`.
     """
     offered: dict[int, tuple[int, int]] = {}
     for api in APIS.values():
@@ -216,7 +217,7 @@ def offers(upstream: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]
 
 
 def understands(api_key: int, api_version: int) -> bool:
-    """Whether the proxy may pass or answer requests of this version.
+    """Return whether the proxy may pass or answer requests of this version.
 
     An announced Produce below v3 is not understood: the connection is closed, as Kafka 4 does.
     """
@@ -229,7 +230,8 @@ def understands(api_key: int, api_version: int) -> bool:
 
 
 def answered_here(api_key: int, api_version: int) -> bool:
-    """Whether the proxy answers such a request itself; of ApiVersions every version (KIP-511)."""
+    """Return whether the proxy answers such a request itself; true of every version of ApiVersions
+    (KIP-511)."""
     api = APIS.get(api_key)
     if api is None or api.kind is not Kind.ANSWERED:
         return False
@@ -237,7 +239,7 @@ def answered_here(api_key: int, api_version: int) -> bool:
 
 
 def is_flexible(api_key: int, api_version: int) -> bool:
-    """Whether requests of this version have header v2, not v1."""
+    """Return whether requests of this version have header v2, not v1."""
     first = APIS[api_key].first_flexible
     return first is not None and api_version >= first
 
@@ -245,22 +247,23 @@ def is_flexible(api_key: int, api_version: int) -> bool:
 def response_header_version(api_key: int, api_version: int) -> int:
     """Return 1 if the response's header has tagged fields, else 0.
 
-    ApiVersions' never has: a client must read the answer to a version the broker does not know
-    (KIP-511).
+    That of ApiVersions never has: a client must be able to read the response to a version that the
+    broker does not know (KIP-511).
     """
     return int(api_key != API_VERSIONS and is_flexible(api_key, api_version))
 
 
 def response_body_at(api_key: int, api_version: int, content: View, at: int = 4) -> int:
-    """Return where a response's body begins, whose correlation id ends at `at`.
+    """Return the position of a response's body, whose correlation id ends at `at`.
 
-    As `skip_tags` says it: perhaps behind the end of `content`. Raises Malformed.
+    Like that of `skip_tags`, it may be past the end of `content`. Raises Malformed.
     """
     return skip_tags(content, at) if response_header_version(api_key, api_version) else at
 
 
 def carries_addresses(api_key: int, api_version: int) -> bool:
-    """Whether responses of this version may tell an address, so that a gateway rewrites them."""
+    """Return whether responses of this version may contain an address, so that a gateway rewrites
+    them."""
     api = APIS.get(api_key)
     return (
         api is not None

@@ -26,14 +26,14 @@ ACLS_BATCHED: Final = 4
 QUOTAS_BATCHED: Final = 2
 """First version of DescribeClientQuotas with many filters."""
 MAX_FILTERS: Final = 100_000
-"""In one request, to this proxy; the specification sets no bound."""
+"""Maximum number of filters per request; a bound of this proxy, as the specification sets none."""
 MAX_RESULT_BYTES: Final = 64 << 20
-"""All results of one response, of this proxy: well below what clients read, such as librdkafka's
-`receive.message.max.bytes` (100,000,000)."""
+"""Maximum size of all results of one response, in bytes; a bound of this proxy, well below what
+clients read, such as librdkafka's `receive.message.max.bytes` (100,000,000)."""
 
 
 class _InRequest:
-    """What all parts of a request have in common."""
+    """Base of all parts of a request."""
 
     __slots__ = ()
     __flexible__: ClassVar[bool] = True
@@ -41,7 +41,7 @@ class _InRequest:
 
 
 class _InResponse:
-    """What all parts of a response have in common."""
+    """Base of all parts of a response."""
 
     __slots__ = ()
     __flexible__: ClassVar[bool] = True
@@ -49,7 +49,7 @@ class _InResponse:
 
 
 class _OfAcls:
-    """What all parts of DescribeAcls have in common."""
+    """Base of all parts of DescribeAcls."""
 
     __slots__ = ()
     __version__: ClassVar[i16] = i16(ACLS_BATCHED)
@@ -57,7 +57,7 @@ class _OfAcls:
 
 
 class _OfQuotas:
-    """What all parts of DescribeClientQuotas have in common."""
+    """Base of all parts of DescribeClientQuotas."""
 
     __slots__ = ()
     __version__: ClassVar[i16] = i16(QUOTAS_BATCHED)
@@ -66,7 +66,7 @@ class _OfQuotas:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeAclsFilter(_OfAcls, _InRequest):
-    """Which ACLs to list; null and ANY stand for whatever it is."""
+    """Filter of the ACLs to list; null and ANY match every value."""
 
     __type__: ClassVar = EntityType.nested
     resource_type_filter: i8 = field(metadata={"kafka_type": "int8"})
@@ -80,7 +80,7 @@ class DescribeAclsFilter(_OfAcls, _InRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeAclsRequest(_OfAcls, _InRequest):
-    """The filters."""
+    """DescribeAcls request: the filters."""
 
     __type__: ClassVar = EntityType.request
     filters: tuple[DescribeAclsFilter, ...]
@@ -88,7 +88,7 @@ class DescribeAclsRequest(_OfAcls, _InRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclDescription(_OfAcls, _InResponse):
-    """One ACL of a resource."""
+    """Access control entry of a resource."""
 
     __type__: ClassVar = EntityType.nested
     principal: str = field(metadata={"kafka_type": "string"})
@@ -99,7 +99,7 @@ class AclDescription(_OfAcls, _InResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeAclsResource(_OfAcls, _InResponse):
-    """A resource, and those of its ACLs that the filter finds."""
+    """Resource with its ACLs that the filter matches."""
 
     __type__: ClassVar = EntityType.nested
     resource_type: i8 = field(metadata={"kafka_type": "int8"})
@@ -110,7 +110,7 @@ class DescribeAclsResource(_OfAcls, _InResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeAclsFilterResult(_OfAcls, _InResponse):
-    """What came of one filter."""
+    """Result of one filter."""
 
     __type__: ClassVar = EntityType.nested
     error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
@@ -120,7 +120,7 @@ class DescribeAclsFilterResult(_OfAcls, _InResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeAclsResponse(_OfAcls, _InResponse):
-    """One result for each filter, in their order."""
+    """DescribeAcls response: one result per filter, in their order."""
 
     __type__: ClassVar = EntityType.response
     throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
@@ -129,7 +129,7 @@ class DescribeAclsResponse(_OfAcls, _InResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentData(_OfQuotas, _InRequest):
-    """What an entity must have: a name, the default, or any name."""
+    """Component that an entity must have: a name, the default, or any name."""
 
     __type__: ClassVar = EntityType.nested
     entity_type: str = field(metadata={"kafka_type": "string"})
@@ -139,7 +139,7 @@ class ComponentData(_OfQuotas, _InRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeClientQuotasFilter(_OfQuotas, _InRequest):
-    """Which entities to list."""
+    """Filter of the entities to list."""
 
     __type__: ClassVar = EntityType.nested
     components: tuple[ComponentData, ...]
@@ -147,7 +147,8 @@ class DescribeClientQuotasFilter(_OfQuotas, _InRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeClientQuotasRequest(_OfQuotas, _InRequest):
-    """The filters. `strict`: entities must have nothing that their filter does not name."""
+    """DescribeClientQuotas request: the filters. `strict` excludes entities with components that
+    their filter does not name."""
 
     __type__: ClassVar = EntityType.request
     strict: bool = field(metadata={"kafka_type": "bool"})
@@ -156,7 +157,7 @@ class DescribeClientQuotasRequest(_OfQuotas, _InRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityData(_OfQuotas, _InResponse):
-    """A part of an entity's name; null is the default."""
+    """Component of an entity; a null name is the default."""
 
     __type__: ClassVar = EntityType.nested
     entity_type: str = field(metadata={"kafka_type": "string"})
@@ -165,7 +166,7 @@ class EntityData(_OfQuotas, _InResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueData(_OfQuotas, _InResponse):
-    """A quota of an entity."""
+    """Quota of an entity."""
 
     __type__: ClassVar = EntityType.nested
     key: str = field(metadata={"kafka_type": "string"})
@@ -174,7 +175,7 @@ class ValueData(_OfQuotas, _InResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryData(_OfQuotas, _InResponse):
-    """An entity, and its quotas."""
+    """Entity with its quotas."""
 
     __type__: ClassVar = EntityType.nested
     entity: tuple[EntityData, ...]
@@ -183,7 +184,7 @@ class EntryData(_OfQuotas, _InResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeClientQuotasFilterResult(_OfQuotas, _InResponse):
-    """What came of one filter; there are no entries, not even none, if it has an error."""
+    """Result of one filter; entries are null, not empty, if it has an error."""
 
     __type__: ClassVar = EntityType.nested
     error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
@@ -193,7 +194,7 @@ class DescribeClientQuotasFilterResult(_OfQuotas, _InResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeClientQuotasResponse(_OfQuotas, _InResponse):
-    """One result for each filter, in their order."""
+    """DescribeClientQuotas response: one result per filter, in their order."""
 
     __type__: ClassVar = EntityType.response
     throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
@@ -201,15 +202,15 @@ class DescribeClientQuotasResponse(_OfQuotas, _InResponse):
 
 
 AclFilterParts = tuple[int, str | None, int, str | None, str | None, int, int]
-"""The fields of a `DescribeAclsFilter`, in their order; a code below 0 is 256 more here."""
+"""Fields of a `DescribeAclsFilter`, in their order; negative codes are increased by 256."""
 PRINCIPAL: Final = 3
-"""Which of them says whose ACLs."""
+"""Index of the principal among these fields."""
 
 
 def acl_filters(body: bytes) -> Steps[list[AclFilterParts]]:
-    """Read the filters of DescribeAcls v4 without an object for each. Raises Malformed.
+    """Read the filters of DescribeAcls v4 without one object each. Raises Malformed.
 
-    What is read, and what is `Malformed`, is as of `proxy.wire.codec`.
+    Accepts and rejects the same bytes as `proxy.wire.codec`.
     """
     length, at = uvarint(body, 0)
     filters: list[AclFilterParts] = []
@@ -233,7 +234,7 @@ def acl_filters(body: bytes) -> Steps[list[AclFilterParts]]:
 
 
 def _behind_tags(body: bytes, position: int) -> Steps[int]:
-    """Return where a section of tagged fields ends, none of which is known."""
+    """Return the position after a section of tagged fields, all of them unknown."""
     count, position = uvarint(body, position)
     for number in range(count):
         if not number & MASK:
@@ -247,7 +248,7 @@ def _behind_tags(body: bytes, position: int) -> Steps[int]:
 
 
 def acl_filter_count(body: bytes) -> int:
-    """Return how many filters DescribeAcls v4 has, before anything is made of them.
+    """Return the number of filters of DescribeAcls v4, before any object is made of them.
 
     Raises Malformed.
     """
@@ -255,7 +256,7 @@ def acl_filter_count(body: bytes) -> int:
 
 
 def quota_filter_count(body: bytes) -> int:
-    """Return how many filters DescribeClientQuotas v2 has, before anything is made of them.
+    """Return the number of filters of DescribeClientQuotas v2, before any object is made of them.
 
     Raises Malformed.
     """

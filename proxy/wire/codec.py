@@ -46,31 +46,31 @@ from proxy.wire.codec_values import (
 )
 from proxy.wire.primitives import Malformed, tag_count, uvarint, write_uvarint
 
-# Entities are instances of kio's generated classes, one per API and version: `Any` is the honest
-# type of both, the more so as mypy takes a `type[Any]` for something that cannot be cached by.
+# Entities are instances of kio's generated classes, one per API and version: `Any` is the only type
+# that they share, and mypy does not accept `type[Any]` as a hashable key of a cache.
 Entity = Any
 E = TypeVar("E")
 
 Fill = Callable[[Entity, bytes, int], int]
-"""Reads fields of an entity in the making; returns the position behind them."""
+"""Function that reads fields into an unfinished entity, and returns the position after them."""
 _NULL: Final = b"\xff"
 _NOT_NULL: Final = b"\x01"
 
 
 @cache
 def request_type(api_key: int, api_version: int) -> Any:
-    """Return kio's class of a request. A version that kio does not know is our own fault."""
+    """Return kio's class of a request. An unknown version is a programming error."""
     return load_request_schema(api_key, api_version)
 
 
 @cache
 def response_type(api_key: int, api_version: int) -> Any:
-    """Return kio's class of a response. A version that kio does not know is our own fault."""
+    """Return kio's class of a response. An unknown version is a programming error."""
     return load_response_schema(api_key, api_version)
 
 
 def decode(entity_type: type[E], data: bytes, position: int = 0) -> E:
-    """Read an entity that begins at `position`. What stands behind it is ignored, as in Kafka.
+    """Read an entity that begins at `position`. Bytes after it are ignored, as by Kafka.
 
     Raises Malformed.
     """
@@ -82,9 +82,10 @@ def decode(entity_type: type[E], data: bytes, position: int = 0) -> E:
 
 
 def decode_bounded(entity_type: type[E], data: bytes, *, most_bytes: int, max_values: int) -> E:
-    """Read an entity of so many bytes at most, with so many values: items of arrays, tagged fields.
+    """Read an entity of at most `most_bytes` bytes and `max_values` values: array items and tagged
+    fields.
 
-    Nothing is made of an array that has too many. Not to be used within steps. Raises Malformed.
+    No array with too many items is allocated. Not to be used within steps. Raises Malformed.
     """
     if len(data) > most_bytes:
         raise Malformed("more bytes than anybody sends")
@@ -96,7 +97,7 @@ def decode_bounded(entity_type: type[E], data: bytes, *, most_bytes: int, max_va
 
 
 def encode(entity: Entity) -> bytes:
-    """Write an entity, without any header."""
+    """Return the bytes of an entity, without a header."""
     parts: Parts = []
     _entity_codec(type(entity)).write(parts, entity)
     return b"".join(parts)
@@ -107,10 +108,10 @@ def encode(entity: Entity) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """A field's type, taken apart."""
+    """Type of a field, decomposed."""
 
     item: Any
-    """An entity's class, or another type of which `kafka_type` says more."""
+    """Class of an entity, or another type, which `kafka_type` specifies."""
     is_array: bool
     nullable: bool
 
@@ -129,7 +130,7 @@ def _without_none(kind: Any) -> tuple[Any, bool]:
 
 
 def _fixed(field: Field[Any]) -> Fixed | None:
-    """Return how `struct` reads a field, if it is of fixed size."""
+    """Return the `struct` format of a field of fixed size; None for other fields."""
     shape, kafka_type = _shape(field), field.metadata.get("kafka_type", "")
     if shape.is_array:
         return None
@@ -162,7 +163,7 @@ def _field_codec(field: Field[Any], flexible: bool) -> Codec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """One or more fields of an entity, in the order of the wire."""
+    """One or more adjacent fields of an entity, in the order of the wire."""
 
     fill: Fill
     write: Write
@@ -190,7 +191,7 @@ _entity_codec: Callable[[Any], Codec] = cache(_compile)
 
 
 def _nullable_entity_codec(codec: Codec) -> Codec:
-    """A struct behind a byte that says whether it is there (KIP-893)."""
+    """Return the codec of a nullable struct, which a byte precedes (KIP-893)."""
 
     def read(data: bytes, position: int) -> tuple[Entity | None, int]:
         if data[position] > 0x7F:
@@ -225,7 +226,8 @@ def _steps(entity_type: type[Any]) -> Iterator[_Step]:
 
 
 def _setter(entity_type: type[Any], name: str, convert: Convert | None = None) -> Any:
-    """Return what fills a slot: the one way past a frozen dataclass that costs no `__init__`."""
+    """Return the function that sets a slot: the only way around a frozen dataclass that avoids
+    `__init__`."""
     put = getattr(entity_type, name).__set__
     if convert is None:
         return put
@@ -242,7 +244,7 @@ def _getter(entity_type: type[Any], name: str, convert: Convert | None = None) -
 
 
 def _run_step(entity_type: type[Any], run: list[tuple[Field[Any], Fixed]]) -> _Step:
-    """Neighbours of fixed size, read and written at once."""
+    """Return the step that reads and writes adjacent fields of fixed size at once."""
     packer = struct.Struct(">" + "".join(fixed.format for _, fixed in run))
     unpack_from, pack, size = packer.unpack_from, packer.pack, packer.size
     puts = [_setter(entity_type, field.name, fixed.to_value) for field, fixed in run]
@@ -276,7 +278,7 @@ def _field_step(entity_type: type[Any], field: Field[Any], flexible: bool) -> _S
 
 
 def _tags_step(entity_type: type[Any]) -> _Step:
-    """The section of tagged fields that ends each entity of a flexible version (KIP-482)."""
+    """Return the step of the tagged fields that end each entity of a flexible version (KIP-482)."""
     tagged = sorted(
         (field.metadata["tag"], field) for field in fields(entity_type) if "tag" in field.metadata
     )

@@ -21,10 +21,10 @@ from proxy.scheduling.steps import MASK
 from proxy.wire.primitives import INT16, INT32, MAX_STRING, Malformed, uvarint, write_uvarint
 
 Read = Callable[[bytes, int], tuple[Any, int]]
-"""From the bytes and a position to the value and the position behind it."""
+"""Function from the bytes and a position to the value and the position after it."""
 Parts = list[bytes]
 Write = Callable[[Parts, Any], None]
-"""Appends a value's bytes."""
+"""Function that appends a value's bytes."""
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -33,12 +33,12 @@ _NO_UUID: Final = bytes(16)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codec:
-    """How values of one type are read and written."""
+    """Reader and writer of values of one type."""
 
     read: Read
     write: Write
     least_size: int
-    """Bytes of the smallest value."""
+    """Size of the smallest value, in bytes."""
 
 
 # ---------------------------------------------------------------------- types of fixed size
@@ -97,7 +97,7 @@ Convert = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A type that `struct` reads: its format, and what its values become."""
+    """Type that `struct` reads: its format, and the conversion of its values."""
 
     format: str
     to_value: Convert | None = None
@@ -167,7 +167,7 @@ def fixed_array_codec(fixed: Fixed, flexible: bool, nullable: bool) -> Codec:
 
 
 def _compact_length(data: bytes, position: int) -> tuple[int, int]:
-    """Read a length of a compact type; -1 is null."""
+    """Read the length of a compact type; -1 stands for null."""
     byte = data[position]
     if byte < 0x80:
         return byte - 1, position + 1
@@ -186,7 +186,7 @@ def _length32(data: bytes, position: int) -> tuple[int, int]:
 def _lengths(
     flexible: bool, nullable: bool, least_size: int
 ) -> tuple[Read, Callable[[Parts, Any], None]]:
-    """How an array's length is read, and how that of given items is written."""
+    """Return the reader of an array's length, and the writer of the length of given items."""
     read_any = _compact_length if flexible else _length32
 
     def read(data: bytes, position: int) -> tuple[int, int]:

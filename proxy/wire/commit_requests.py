@@ -10,14 +10,14 @@ FIRST_WITH_TOPIC_IDS: Final = 10
 _TOPIC_ID: Final = 16
 _GENERATION: Final = 4
 _NUMBERS: Final = 4 + 8 + 4
-"""Bytes of partition_index, committed_offset and committed_leader_epoch."""
+"""Size of partition_index, committed_offset and committed_leader_epoch, in bytes."""
 
 
 def numbers(api_version: int, frame: bytes, at: int, end: int) -> list[tuple[int, int]] | None:
-    """Return where each partition's numbers begin and end, of a frame that ends at `end`.
+    """Return the range of each partition's numbers, in a frame that ends at `end`.
 
-    `at`: where the header's tagged fields begin. None: the request is of an older version or has
-    anything unusual, such as tags or long names.
+    `at` is the position of the header's tagged fields. Returns None if the request is of an older
+    version or has anything unusual, such as tags or long names.
     """
     if api_version < FIRST_FLEXIBLE:
         return None
@@ -46,7 +46,7 @@ def numbers(api_version: int, frame: bytes, at: int, end: int) -> list[tuple[int
 
 
 def _short(frame: bytes, position: int) -> int:
-    """Return a length plus one. Raises IndexError for null, and for what takes two bytes."""
+    """Return a length plus one. Raises IndexError for null, and for two-byte lengths."""
     length = frame[position]
     if not 0 < length < 0x80:
         raise IndexError
@@ -54,7 +54,7 @@ def _short(frame: bytes, position: int) -> int:
 
 
 def _behind_string(frame: bytes, position: int) -> int:
-    """Pass over a string, null or not. Raises IndexError for a long one."""
+    """Return the position after a string, null or not. Raises IndexError for a long one."""
     length = frame[position]
     if length >= 0x80:
         raise IndexError
@@ -62,7 +62,8 @@ def _behind_string(frame: bytes, position: int) -> int:
 
 
 def _behind_no_tags(frame: bytes, position: int) -> int:
-    """Pass over a section without tagged fields. Raises IndexError if there are any."""
+    """Return the position after an empty section of tagged fields. Raises IndexError if there are
+    any."""
     if frame[position]:
         raise IndexError
     return position + 1

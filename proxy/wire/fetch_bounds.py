@@ -16,28 +16,31 @@ from proxy.wire.apis import FETCH, SHARE_FETCH, is_flexible, response_body_at
 from proxy.wire.primitives import INT32, Malformed, View, int32, skip_string, skip_tags, tag_count
 
 FIRST_WITH_SESSIONS: Final = 7
-"""KIP-227: an error code and the session's id stand in front of a response's topics."""
+"""First version with fetch sessions (KIP-227): responses begin with an error code and the session's
+id."""
 INITIAL_EPOCH: Final = 0
-"""A full request that wants a new session."""
+"""Session epoch of a full request that opens a session."""
 FINAL_EPOCH: Final = -1
-"""A full request that wants none, and ends the one it names."""
+"""Session epoch of a full request without a session, which ends the session that it names."""
 NEXT_TO_NOTHING: Final = 1
-"""max_bytes of what will be left out."""
+"""Value of max_bytes, in bytes, for requests whose response will be left out."""
 FIRST_WITH_REPLICA_STATE: Final = 15
-"""KIP-903: the replica's id no longer stands in front of a request, but in tag 1."""
+"""First version with the replica's id in tag 1 instead of at the beginning (KIP-903)."""
 
 _HEAD: Final = struct.Struct(">ihhih")
-"""Size, API key, version, correlation id, client id length."""
+"""Beginning of a frame: size, API key, version, correlation id, client id length."""
 _MAX_TAGS: Final = 16
-"""Tagged fields of a request header, of which Kafka has none so far: as many as in a Produce."""
+"""Maximum number of tagged fields in a request header: as many as in a Produce; Kafka has defined
+none so far."""
 _NOTHING_SHARED: Final = b"\0" + INT32.pack(0) + b"\1\1\0"
-"""No error message, no lock timeout, no topics, no nodes, no tags."""
+"""Encoded end of a ShareFetch response: no error message, no lock timeout, no topics, no nodes, no
+tags."""
 
 
 def lowered(frame: bytes, most: int) -> bytes | None:
-    """Return a request that asks for no more than `most` bytes.
+    """Return the request with max_bytes lowered to `most`.
 
-    As much of it as is here; None: that does not suffice.
+    `frame` may be incomplete; returns None if it is too short.
     """
     size, api_key, api_version, _, length = _HEAD.unpack_from(frame)
     try:
@@ -46,7 +49,8 @@ def lowered(frame: bytes, most: int) -> bytes | None:
     except Malformed:
         return None
     if most == NEXT_TO_NOTHING and api_key == FETCH and api_version >= FIRST_WITH_SESSIONS:
-        # what is left out shall not begin a session: the client asks for all of it anew
+        # The response will be left out, so it must not open a session: the client then requests
+        # everything anew
         epoch_at = behind + 1 + 4  # isolation_level, session_id
         if len(frame) < min(epoch_at + 4, 4 + size):
             return None
@@ -56,8 +60,8 @@ def lowered(frame: bytes, most: int) -> bytes | None:
 
 
 def max_bytes_of_fetch(frame: bytes) -> tuple[int, int] | None:
-    """Return what a Fetch asks for, and where that ends in its frame; None: it is no Fetch, or too
-    little of it is here."""
+    """Return max_bytes of a Fetch, and its end in the frame; None for other requests, or if the
+    frame is too short."""
     _, api_key, api_version, _, length = _HEAD.unpack_from(frame)
     if api_key != FETCH:
         return None
@@ -68,7 +72,7 @@ def max_bytes_of_fetch(frame: bytes) -> tuple[int, int] | None:
 
 
 def _max_bytes_at(api_key: int, api_version: int, frame: View, at: int) -> int:
-    """Return where max_bytes stands in a request whose client id ends at `at`."""
+    """Return the position of max_bytes in a request whose client id ends at `at`."""
     if is_flexible(api_key, api_version):
         if tag_count(frame, at)[0] > _MAX_TAGS:
             raise Malformed("more tagged fields than are looked at")
@@ -82,9 +86,9 @@ def _max_bytes_at(api_key: int, api_version: int, frame: View, at: int) -> int:
 
 
 def without_topics(api_key: int, api_version: int, head: bytes) -> bytes:
-    """Return the response that begins with `head`, without topics; its session goes on.
+    """Return the response that begins with `head`, without topics; its session continues.
 
-    What a fetch session has sent counts as sent, but whatever has records is sent again.
+    The broker takes what a session has sent for delivered, but sends partitions with records again.
     """
     at = response_body_at(api_key, api_version, head)
     if api_key == SHARE_FETCH:
@@ -94,11 +98,11 @@ def without_topics(api_key: int, api_version: int, head: bytes) -> bytes:
 
 
 def without_records(api_version: int, content: bytes) -> bytes:
-    """Return the response to a ShareFetch without records, but with what became of what the
-    request acknowledged: nobody is told that later (`KafkaApis`:
+    """Return the response to a ShareFetch without records, but with the results of the
+    acknowledgements in the request, which are not sent again (`KafkaApis`:
     `combineShareFetchAndShareAcknowledgeResponses`).
     """
-    from proxy.wire.codec import decode, encode, response_type  # with 16 MiB of schemas
+    from proxy.wire.codec import decode, encode, response_type  # loads 16 MiB of schemas
 
     at = response_body_at(SHARE_FETCH, api_version, content)
     try:

@@ -37,52 +37,52 @@ FIRST_FLEXIBLE: Final = 12
 FIRST_WITH_TOPIC_IDS: Final = 13
 
 _LIMITS: Final = 4 + 4 + 4 + 1
-"""max_wait_ms, min_bytes, max_bytes, isolation_level."""
+"""Size of max_wait_ms, min_bytes, max_bytes and isolation_level, in bytes."""
 _BEHIND_MAX_BYTES: Final = 4 + 1
 _TOPIC_ID: Final = 16
 _CONSUMER: Final = -1
 _CONSUMER_BYTES: Final = b"\xff\xff\xff\xff"
 _SESSION_BYTES: Final = 4 + 4
-"""session_id, session_epoch."""
+"""Size of session_id and session_epoch, in bytes."""
 _LIMITS_AND_SESSION: Final = struct.Struct(">8xixii")
-"""max_bytes of the limits, then the session's id and epoch."""
+"""Layout of max_bytes, session id and session epoch, with gaps for the other limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedTopic:
-    """One topic of a Fetch request."""
+    """Topic of a Fetch request."""
 
     name: str | None
-    """None: it is named by its id."""
+    """Name of the topic; None if it is named by its id."""
     topic_id: bytes | None
     partitions: tuple[int, ...]
     start: int
-    """Where its entry begins in the body."""
+    """Position of its entry in the body."""
     end: int
     tagged: bool
-    """Whether there are tagged fields in it."""
+    """True if there are tagged fields in its entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """A Fetch request."""
+    """Fetch request without its partitions."""
 
     replica_id: int
-    """-1: a consumer's."""
+    """Id of the replica; -1 for a consumer."""
     session_id: int
-    """0: none."""
+    """Id of the fetch session; 0 if there is none."""
     session_epoch: int
-    """`FINAL_EPOCH` in the versions without sessions."""
+    """Epoch of the fetch session; `FINAL_EPOCH` in versions without sessions."""
     session_at: int
-    """Where the session's id and epoch stand in the body."""
+    """Position of the session's id and epoch in the body."""
     topics: tuple[FetchedTopic, ...]
     topics_at: int
-    """Where the array of topics begins, with its length."""
+    """Position of the array of topics, with its length."""
     topics_end: int
 
 
 def parse(api_version: int, body: View) -> FetchRequest:
-    """Read a request's body. Raises Malformed."""
+    """Parse a request's body. Raises Malformed."""
     replica_id, position = _CONSUMER, 0
     if api_version < FIRST_WITH_REPLICA_STATE:
         replica_id, position = int32(body, 0)
@@ -115,7 +115,7 @@ def parse(api_version: int, body: View) -> FetchRequest:
 
 
 def _partition_bytes(api_version: int) -> int:
-    """Bytes of a partition behind its index, without tags."""
+    """Return the size of a partition after its index, in bytes, without tags."""
     size = 8 + 4  # fetch_offset, partition_max_bytes
     if api_version >= 5:
         size += 8  # log_start_offset
@@ -159,7 +159,8 @@ def _topic(api_version: int, body: View, start: int) -> FetchedTopic:
 
 
 def _tagged(api_version: int, body: View, position: int) -> bool:
-    """Whether there are tagged fields behind forgotten topics, which begin here, and rack."""
+    """Return whether there are tagged fields after the forgotten topics, which begin here, and the
+    rack."""
     count, position = array_length(body, position, flexible=True)
     pause(min(count, len(body)))
     for _ in pausing(range(count)):
@@ -181,24 +182,24 @@ def _replica_id(api_version: int, body: View) -> int:
 
 
 class PlainFetch(NamedTuple):
-    """A consumer's request in which there is nothing unusual."""
+    """Consumer's request without anything unusual."""
 
     session_id: int
     epoch: int
     epoch_at: int
-    """Where the epoch begins."""
+    """Position of the epoch."""
     max_bytes: int
     topics: list[bytes]
-    """Of each topic its name, or its id."""
+    """Name or id of each topic."""
     numbers: list[tuple[int, int]]
-    """Where the numbers of each topic's partitions begin and end: indexes, offsets, epochs."""
+    """Ranges of the numbers of each topic's partitions: indexes, offsets, epochs."""
 
 
 def plain(api_version: int, frame: bytes, at: int, end: int) -> PlainFetch | None:
-    """Look at a request that ends at `end`, and whose header's tagged fields begin at `at`.
+    """Parse a request that ends at `end`, and whose header's tagged fields begin at `at`.
 
-    None: it is of an older version, or has anything unusual, such as tags, topics that are
-    forgotten, or a hundred partitions of one topic, and must be read whole.
+    Returns None if it is of an older version, or has anything unusual, such as tags, forgotten
+    topics, or a hundred partitions of one topic; then it must be decoded completely.
     """
     if api_version < FIRST_FLEXIBLE:
         return None
@@ -235,7 +236,7 @@ def plain(api_version: int, frame: bytes, at: int, end: int) -> PlainFetch | Non
 def _plain_topic(
     api_version: int, frame: bytes, start: int, numbers: list[tuple[int, int]]
 ) -> tuple[int, int, int]:
-    """Find a topic: where its name or id begins and ends, and where it ends itself.
+    """Return the range of a topic's name or id, and the end of the topic.
 
     Raises IndexError if there is anything unusual about it.
     """
@@ -271,8 +272,8 @@ def keep(
     epoch: int,
     most_bytes: int,
 ) -> bytes:
-    """Return `body` with no other topics than these, with this session epoch, and so many bytes at
-    most to be fetched."""
+    """Return `body` with only these topics, this session epoch, and max_bytes lowered to this
+    bound."""
     session: tuple[View, ...] = ()
     limit = request.session_at - _BEHIND_MAX_BYTES
     max_bytes, behind = int32(body, limit)
@@ -292,9 +293,9 @@ def keep(
 
 
 def session_of_response(api_version: int, content: View) -> int:
-    """Return the fetch session of a response; 0: none, or it is an error.
+    """Return the fetch session of a response; 0 if there is none, or an error.
 
-    `content` is what stands behind the frame's size, or its first `SESSION_BYTES`.
+    `content` is the frame after its size, or its first `SESSION_BYTES`.
     """
     position = 4
     if api_version >= FIRST_FLEXIBLE:
@@ -305,4 +306,5 @@ def session_of_response(api_version: int, content: View) -> int:
 
 
 SESSION_BYTES: Final = 64
-"""Of a response: enough to hold its session, unless its header has tags that nobody has seen."""
+"""Number of bytes of a response that contain its session, unless its header has an unknown number
+of tags."""

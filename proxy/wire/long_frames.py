@@ -21,28 +21,29 @@ APIS_CUT_THROUGH: Final = frozenset({PRODUCE, FETCH, SHARE_FETCH, SHARE_ACKNOWLE
 """APIs whose long responses `LongFrameEndpoints` can follow."""
 
 UNKNOWN_TAG: Final = 0x7F
-"""The highest number of one byte: behind all that Kafka has given out, so the order holds."""
+"""Highest tag number of one byte: greater than all that Kafka has assigned, so the order holds."""
 _EMPTY_ARRAY_ONE_TAG: Final = bytes((1, 1, UNKNOWN_TAG))
 
 
 class LongFrameEndpoints:
-    """Hides the leader end points of one response, whose bytes are given to `feed` in order."""
+    """Hides the leader end points of one response, whose bytes are passed to `feed` in order."""
 
     __slots__ = ("_left", "_overwrite", "_settled", "_tagged", "_walk")
 
     def __init__(self, api_key: int, api_version: int, body_size: int) -> None:
-        """`body_size` is what the frame's size field says: the bytes from the correlation id."""
+        """Follow a body of `body_size` bytes, the frame's size field, which counts from the
+        correlation id."""
         self._walk = Walk(api_key, api_version)
         self._left = body_size
         self._settled = False
         self._tagged = api_key in TAGGED
         self._overwrite = b""
-        """What is still to be written over a plain array."""
+        """Bytes that are still to be written over a plain array."""
 
     def feed(self, chunk: memoryview) -> None:
-        """Follow the next bytes of the body, and change them in place where that is due.
+        """Process the next bytes of the body, and change them in place where necessary.
 
-        `chunk` is writable and holds no byte of another frame. Raises BrokerFault if the bytes
+        `chunk` is writable and contains no byte of another frame. Raises BrokerFault if the bytes
         do not parse, at the latest with the body's last byte.
         """
         self._left -= len(chunk)
@@ -83,7 +84,8 @@ class LongFrameEndpoints:
 
 
 def _swallow(size: int) -> bytes:
-    """Return the beginning of `size` bytes that read as an empty array and one unknown tag."""
+    """Return the first of `size` bytes that a client reads as an empty array and one unknown
+    tag."""
     content = size - len(_EMPTY_ARRAY_ONE_TAG)
     for width in range(1, 6):
         if 0 <= content - width < 1 << 7 * width:
@@ -92,7 +94,7 @@ def _swallow(size: int) -> bytes:
 
 
 def _padded_uvarint(value: int, width: int) -> bytes:
-    """Write an unsigned varint of exactly `width` bytes; a reader takes leading zeros as they are.
+    """Return an unsigned varint of exactly `width` bytes; readers accept leading zeros.
 
     The padding is needed for the one content whose size shrinks below the width it forces.
     """

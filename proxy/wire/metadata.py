@@ -22,21 +22,22 @@ from proxy.wire.primitives import (
 )
 
 LOWEST_VERSION: Final = 1
-"""v0 has neither racks nor a controller, and takes an empty list of topics for all topics."""
+"""Lowest version in use: v0 has neither racks nor a controller, and an empty list of topics
+requests all."""
 HIGHEST_VERSION: Final = APIS[METADATA].max_version
 HIGHEST_PORT: Final = 65_535
 MAX_BROKERS: Final = 4_000
-"""Of a cluster: more than any is known to have. Reading, or rewriting, so many addresses takes some
-ten milliseconds, in which a worker does nothing else."""
+"""Maximum number of brokers in a cluster: more than any known cluster has. Reading, or rewriting,
+so many addresses takes some ten milliseconds, during which a worker does nothing else."""
 
 _HOST: Final = re.compile(r"(?=.{1,255}$)[!-\-/-~]{1,63}(?:\.[!-\-/-~]{1,63})*\.?")
-"""What can be looked up, and does no harm in a log: ASCII without blanks, in labels no longer
-than those of DNS (RFC 1035 section 2.3.4)."""
+"""Pattern of host names that are safe to look up and to log: ASCII without spaces, in labels no
+longer than those of DNS (RFC 1035 section 2.3.4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAddress:
-    """Where a broker is, as it says itself."""
+    """Address that a broker advertises."""
 
     host: str
     port: int
@@ -44,30 +45,30 @@ class BrokerAddress:
 
 
 def is_address(host: str, port: int) -> bool:
-    """Whether a broker could be there: what a response says of it may be anything."""
+    """Return whether host and port are valid; those in a response may be anything."""
     return _HOST.fullmatch(host) is not None and 0 < port <= HIGHEST_PORT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """The cluster as one broker sees it."""
+    """Cluster as one broker sees it."""
 
     brokers: Mapping[int, BrokerAddress]
-    """By broker id."""
+    """Addresses of the brokers, by broker id."""
     controller_id: int
-    """-1: unknown."""
+    """Broker id of the controller; -1 if unknown."""
     cluster_id: str | None
-    """None before Metadata v2."""
+    """Id of the cluster; None before Metadata v2."""
 
 
 def check_brokers(count: int) -> None:
-    """Refuse more brokers than a cluster has, before any of them is read. Raises Malformed."""
+    """Raise Malformed for more than `MAX_BROKERS` brokers, before any of them is read."""
     if count > MAX_BROKERS:
         raise Malformed(f"more than {MAX_BROKERS:,} brokers")
 
 
 def write_request(api_version: int) -> bytes:
-    """Write the body of a request for no topics."""
+    """Return the body of a request for no topics."""
     flexible = is_flexible(METADATA, api_version)
     body = write_array_length(0, flexible)
     if api_version >= 4:
@@ -80,7 +81,7 @@ def write_request(api_version: int) -> bytes:
 
 
 def parse_response(api_version: int, body: View) -> ClusterView:
-    """Read a response from behind its correlation id. Raises BrokerFault."""
+    """Parse a response from after its correlation id. Raises BrokerFault."""
     try:
         return _parse(api_version, body)
     except Malformed as malformed:

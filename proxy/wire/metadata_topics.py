@@ -1,7 +1,8 @@
 """Walk over the topics of a Metadata response, skipping their partitions.
 
-A large cluster's Metadata is megabytes, asked for by every client every few minutes: what a client
-may see of it is cut out of the bytes. Schema: Kafka's `MetadataResponse.json`, v0 to v13.
+Metadata of a large cluster is megabytes long, and every client requests it every few minutes: the
+part that a client may see is cut out of the bytes. Schema: Kafka's `MetadataResponse.json`, v0 to
+v13.
 """
 
 from collections.abc import Iterable
@@ -23,37 +24,38 @@ from proxy.wire.primitives import (
 FIRST_FLEXIBLE: Final = 9
 FIRST_WITH_TOPIC_IDS: Final = 10
 _NOT_ASKED_FOR: Final = -0x8000_0000
-"""Kafka's authorized operations when the request did not ask for them."""
+"""Value of Kafka's authorized operations when they were not requested."""
 
 
 class Topic(NamedTuple):
-    """One topic of a response."""
+    """Topic of a response."""
 
     error_code: int
     name: str | None
-    """None: asked for by an id that does not exist, or by one that may not be seen."""
+    """Name of the topic; None if the request named it by an id that is unknown or must not be
+    seen."""
     topic_id: bytes | None
-    """16 bytes, zeros for none; None in versions without ids."""
+    """Id of 16 bytes, zeros for none; None in versions without ids."""
     start: int
-    """Where its entry begins in the body."""
+    """Position of its entry in the body."""
     end: int
     operations_at: int
-    """Where its authorized operations stand; 0: this version has none."""
+    """Position of its authorized operations; 0 if this version has none."""
 
 
 class MetadataTopics(NamedTuple):
-    """Where the topics stand in a response."""
+    """Topics of a response, with their positions."""
 
     topics: list[Topic]
     topics_at: int
-    """Where their array begins, with its length."""
+    """Position of the array of topics, with its length."""
     topics_end: int
     cluster_operations_at: int
-    """Where the cluster's authorized operations stand; 0: this version has none."""
+    """Position of the cluster's authorized operations; 0 if this version has none."""
 
 
 def parse(api_version: int, body: bytes) -> MetadataTopics:
-    """Find the topics in a response's body. Raises Malformed."""
+    """Return the topics in a response's body. Raises Malformed."""
     flexible = api_version >= FIRST_FLEXIBLE
     position = topics_at = _topics_at(api_version, body, flexible)
     count, position = array_length(body, position, flexible)
@@ -113,7 +115,7 @@ def _topic(api_version: int, body: bytes, start: int, flexible: bool) -> Topic:
 
 
 def partition_count(api_version: int, body: bytes, topic: Topic) -> int:
-    """Return how many partitions a topic of a response has."""
+    """Return the number of partitions of a topic in the response."""
     flexible = api_version >= FIRST_FLEXIBLE
     position = skip_string(body, topic.start + 2, flexible)
     position += 16 * (api_version >= FIRST_WITH_TOPIC_IDS) + (api_version >= 1)
@@ -121,7 +123,7 @@ def partition_count(api_version: int, body: bytes, topic: Topic) -> int:
 
 
 def _skip_partitions(api_version: int, body: bytes, position: int, count: int) -> int:
-    """Pass over partitions of v0 to v8."""
+    """Return the position after partitions of v0 to v8."""
     head = 2 + 4 + 4 + (4 if api_version >= 7 else 0)  # error, index, leader, epoch
     arrays = 3 if api_version >= 5 else 2
     for _ in range(count):
@@ -133,7 +135,8 @@ def _skip_partitions(api_version: int, body: bytes, position: int, count: int) -
 
 
 def _skip_flexible_partitions(body: bytes, position: int, count: int) -> int:
-    """Pass over partitions of v9 and later; nearly always each length in them is one byte."""
+    """Return the position after partitions of v9 and later, whose lengths are nearly always one
+    byte."""
     for _ in range(count):
         position += 2 + 4 + 4 + 4
         for _ in range(3):
@@ -161,6 +164,6 @@ def keep(api_version: int, body: bytes, found: MetadataTopics, entries: Iterable
 
 
 def with_operations(body: bytearray, at: int, operations: int) -> None:
-    """Write authorized operations over those at `at`, if they were asked for."""
+    """Overwrite the authorized operations at `at`, if they were requested."""
     if INT32.unpack_from(body, at)[0] != _NOT_ASKED_FOR:
         INT32.pack_into(body, at, operations)

@@ -24,19 +24,21 @@ INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")
 
 MAX_STRING: Final = 0x7FFF
-"""Bytes of a string: Kafka's generated classes refuse longer ones, compact ones too."""
+"""Maximum size of a string in bytes: Kafka's generated classes refuse longer ones, compact ones
+too."""
 MAX_SENTENCE: Final = MAX_STRING // 4
-"""Characters that surely fit into a string, as each takes four bytes at most. What repeats a name
-of the request may have to end there."""
+"""Maximum number of characters that always fit into a string, at four bytes each. Sentences that
+repeat a name of the request may have to be truncated to it."""
 HIGHEST_UVARINT: Final = 0x7FFF_FFFF
-"""Kafka reads an unsigned varint into a Java int and takes a negative one for a fault."""
+"""Highest unsigned varint: Kafka reads one into a Java int, and refuses negative values."""
 
 MAX_TAGS: Final = 4_096
-"""Tagged fields in one section, known or not. Kafka has no such bound, and no such messages."""
+"""Maximum number of tagged fields in one section, known or not. Kafka has no such bound, and no
+such messages."""
 
 
 class Malformed(ProxyError):
-    """Bytes that end too early, or mean nothing."""
+    """The bytes end too early, or are invalid."""
 
 
 def int8(view: View, position: int) -> tuple[int, int]:
@@ -128,7 +130,7 @@ def array_length(view: View, position: int, flexible: bool) -> tuple[int, int]:
 
 
 def skip_string(view: View, position: int, flexible: bool) -> int:
-    """Pass over a string, null or not."""
+    """Return the position after a string, null or not."""
     if flexible:
         length, position = uvarint(view, position)
         length -= 1
@@ -138,7 +140,7 @@ def skip_string(view: View, position: int, flexible: bool) -> int:
 
 
 def tag_count(view: View, position: int) -> tuple[int, int]:
-    """Read how many tagged fields a section has."""
+    """Read the number of tagged fields in a section."""
     count, position = uvarint(view, position)
     if count > MAX_TAGS:
         raise Malformed("more tagged fields than anybody sends")
@@ -146,7 +148,7 @@ def tag_count(view: View, position: int) -> tuple[int, int]:
 
 
 def skip_tags(view: View, position: int) -> int:
-    """Pass over a section of tagged fields (KIP-482)."""
+    """Return the position after a section of tagged fields (KIP-482)."""
     count, position = tag_count(view, position)
     for _ in range(count):
         _, position = uvarint(view, position)
@@ -156,7 +158,7 @@ def skip_tags(view: View, position: int) -> int:
 
 
 def write_uvarint(value: int) -> bytes:
-    """Write an UNSIGNED_VARINT."""
+    """Return the bytes of an UNSIGNED_VARINT."""
     written = bytearray()
     while value > 0x7F:
         written.append(value & 0x7F | 0x80)
@@ -166,7 +168,7 @@ def write_uvarint(value: int) -> bytes:
 
 
 def write_string(text: str, flexible: bool) -> bytes:
-    """Write a (COMPACT_)STRING."""
+    """Return the bytes of a (COMPACT_)STRING."""
     encoded = text.encode()
     if flexible:
         return write_uvarint(len(encoded) + 1) + encoded
@@ -174,10 +176,10 @@ def write_string(text: str, flexible: bool) -> bytes:
 
 
 def write_null_string(flexible: bool) -> bytes:
-    """Write a (COMPACT_)NULLABLE_STRING that is null."""
+    """Return the bytes of a null (COMPACT_)NULLABLE_STRING."""
     return b"\x00" if flexible else b"\xff\xff"
 
 
 def write_array_length(length: int, flexible: bool) -> bytes:
-    """Write the length of a (COMPACT_)ARRAY."""
+    """Return the bytes of the length of a (COMPACT_)ARRAY."""
     return write_uvarint(length + 1) if flexible else INT32.pack(length)

@@ -28,46 +28,47 @@ if TYPE_CHECKING:
 
 FIRST_FLEXIBLE: Final = 9
 FIRST_WITH_TOPIC_IDS: Final = 13
-"""Topics are named by their id (KIP-516)."""
+"""First version that names topics by their id (KIP-516)."""
 _TIMEOUT: Final = 4
 _TOPIC_ID: Final = 16
 _ONE: Final = b"\x02"
-"""The length of an array of one item."""
+"""Encoded length of an array of one item."""
 _MAGIC_AT, _ATTRIBUTES_AT = 16, 21
-"""Of a record batch, v2."""
+"""Positions of magic and attributes in a record batch, v2."""
 _TRANSACTIONAL: Final = 0x10
 MAX_PLAIN_PARTITIONS: Final = 128
-"""Of all topics that are looked at each time: as many take a tenth of a millisecond."""
+"""Maximum number of partitions, of all topics, that are checked on the fast path, which takes a
+tenth of a millisecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducedTopic:
-    """One topic of a Produce request."""
+    """Topic of a Produce request."""
 
     name: str | None
-    """None: it is named by its id."""
+    """Name of the topic; None if it is named by its id."""
     topic_id: bytes | None
     partitions: tuple[int, ...]
     start: int
-    """Where its entry begins in the body."""
+    """Position of its entry in the body."""
     end: int
     transactional: bool
-    """Whether a partition's first batch is of a transaction."""
+    """True if the first batch of a partition belongs to a transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceRequest:
-    """A Produce request, without its records."""
+    """Produce request, without its records."""
 
     transactional_id: str | None
     acks: int
     topics: tuple[ProducedTopic, ...]
     topics_at: int
-    """Where the array of topics begins, with its length."""
+    """Position of the array of topics, with its length."""
 
 
 def parse(api_version: int, body: View) -> ProduceRequest:
-    """Read a request's body. Raises Malformed."""
+    """Parse a request's body. Raises Malformed."""
     flexible = api_version >= FIRST_FLEXIBLE
     transactional_id, position = nullable_string(body, 0, flexible)
     acks, position = int16(body, position)
@@ -122,7 +123,7 @@ def _topic(api_version: int, body: View, start: int, flexible: bool) -> Produced
 
 
 def _is_transactional(body: View, at: int, length: int) -> bool:
-    """Whether the records that begin at `at` begin with a batch of a transaction."""
+    """Return whether the records that begin at `at` begin with a batch of a transaction."""
     attributes = at + _ATTRIBUTES_AT
     if length <= _ATTRIBUTES_AT + 1 or attributes + 2 > len(body) or body[at + _MAGIC_AT] < 2:
         return False
@@ -130,7 +131,7 @@ def _is_transactional(body: View, at: int, length: int) -> bool:
 
 
 def keep(api_version: int, body: View, request: ProduceRequest, kept: list[ProducedTopic]) -> bytes:
-    """Return `body` with no other topics than these."""
+    """Return `body` with only these topics."""
     flexible = api_version >= FIRST_FLEXIBLE
     end = request.topics[-1].end
     return b"".join(
@@ -144,12 +145,12 @@ def keep(api_version: int, body: View, request: ProduceRequest, kept: list[Produ
 
 
 def plain_topics(api_version: int, frame: bytes, at: int, end: int) -> list[bytes] | None:
-    """Return what a request says of its topics, that ends at `end`, and whose header's tagged
-    fields begin at `at`.
+    """Return the bytes that name each topic of a request that ends at `end`, and whose header's
+    tagged fields begin at `at`.
 
-    Each is said as `only_topic` finds it: the number one, then the name with its length, or the
-    id. None: there is a transaction, or anything unusual, such as hundreds of partitions, and the
-    request must be read whole.
+    Each value is in the form of `only_topic`: the number one, then the name with its length, or the
+    id. Returns None if there is a transaction, or anything unusual, such as hundreds of partitions;
+    then the request must be decoded completely.
     """
     if api_version < FIRST_FLEXIBLE or topics_start(at) >= end:
         return None
@@ -188,7 +189,7 @@ def plain_topics(api_version: int, frame: bytes, at: int, end: int) -> list[byte
 
 
 def _behind_field(frame: bytes, position: "i64") -> "i64":
-    """Pass over a compact string or compact bytes, null or not.
+    """Return the position after a compact string or compact bytes, null or not.
 
     Raises IndexError if there is no length.
     """
@@ -209,10 +210,10 @@ def _behind_field(frame: bytes, position: "i64") -> "i64":
 
 
 def only_topic(api_version: int, data: View, at: int, end: int) -> int:
-    """Where the one topic's name or id ends, of a frame whose client id ends at `at`.
+    """Return the end of the only topic's name or id, in a frame whose client id ends at `at`.
 
-    0: there are several topics, tags or a transaction, or the bytes before `end` do not suffice.
-    The bytes from `topics_start` to there say all of the topics.
+    Returns 0 if there are several topics, tags or a transaction, or the bytes before `end` do not
+    suffice. The bytes from `topics_start` to the result identify the topics completely.
     """
     start = topics_start(at)
     if start + 6 > end:
@@ -235,7 +236,8 @@ def only_topic(api_version: int, data: View, at: int, end: int) -> int:
 
 
 def topics_start(at: int) -> int:
-    """Where the array of topics begins if there are neither header tags nor a transaction.
+    """Return the position of the array of topics if there are neither header tags nor a
+    transaction.
 
     In a flexible version these are a byte each; in others the transaction's length is two bytes.
     """

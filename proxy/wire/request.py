@@ -10,14 +10,15 @@ from proxy.wire.primitives import INT16, INT32, Malformed, skip_tags, write_stri
 _HEADER = struct.Struct(">hhih")
 
 CLIENT_ID: Final = "reauth-proxy"
-"""What the proxy calls itself to brokers."""
+"""Client id of the proxy's own requests to brokers."""
 MAX_CHARACTERS_KEPT = 256
-"""Of a client id or software name: strangers choose them, and they are kept per connection."""
+"""Maximum number of characters of a client id or software name that are kept: clients choose them,
+and each connection stores them."""
 
 
 @final
 class Request:
-    """A whole request frame."""
+    """Complete request frame."""
 
     __slots__ = (
         "api_key",
@@ -44,22 +45,23 @@ class Request:
         self.api_version: Final = api_version
         self.correlation_id: Final = correlation_id
         self.client_id: Final = client_id
-        """Its first `MAX_CHARACTERS_KEPT`; U+FFFD stands for what is not UTF-8, as in Kafka."""
+        """First `MAX_CHARACTERS_KEPT` characters of the client id; like Kafka, U+FFFD replaces
+        invalid UTF-8."""
         self.content: Final = content
-        """Everything behind the size field: header and body."""
+        """Header and body: everything after the size field."""
         self.body_at: Final = body_at
-        """Where the body begins in `content`."""
+        """Position of the body in `content`."""
         self.flexible: Final = flexible
-        """Whether header and body carry tagged fields (KIP-482)."""
+        """True if header and body have tagged fields (KIP-482)."""
 
     @property
     def body(self) -> bytes:
-        """What stands behind the header."""
+        """Body: the bytes after the header."""
         return self.content[self.body_at :]
 
 
 def parse_request(content: bytes) -> Request:
-    """Read the header of `content`; raises ClientFault where it does not parse.
+    """Parse the header of `content`. Raises ClientFault if it does not parse.
 
     Any negative length is a null client id, as in Kafka's `RequestHeaderData`.
     """
@@ -87,13 +89,13 @@ def parse_request(content: bytes) -> Request:
 
 
 def kept_characters(text: bytes) -> str:
-    """Return what is kept of a client id; U+FFFD stands for what is not UTF-8, as in Kafka."""
-    # A character takes four bytes at most, so these hold as many characters as are kept.
+    """Return the kept part of a client id; like Kafka, U+FFFD replaces invalid UTF-8."""
+    # A character takes four bytes at most, so these contain as many characters as are kept.
     return text[: 4 * MAX_CHARACTERS_KEPT].decode(errors="replace")[:MAX_CHARACTERS_KEPT]
 
 
 def response_frame(request: Request, body: bytes) -> bytes:
-    """The whole frame that answers `request`.
+    """Return the complete frame that answers `request`.
 
     The header of an ApiVersions response is never flexible (KIP-511).
     """
@@ -106,7 +108,7 @@ def response_frame(request: Request, body: bytes) -> bytes:
 def request_frame(
     api_key: int, api_version: int, correlation_id: int, client_id: str, body: bytes
 ) -> bytes:
-    """The whole frame of a request of ours."""
+    """Return the complete frame of one of the proxy's own requests."""
     header = (
         INT16.pack(api_key)
         + INT16.pack(api_version)

@@ -31,7 +31,8 @@ from proxy.wire.primitives import (
 _OFFSET_DELETE: Final = 47
 
 HEAD: Final = 16
-"""Bytes of a response that suffice for `place` where `is_first`, unless its header has tags."""
+"""Number of bytes of a response that suffice for `place` where `is_first`, unless its header has
+tags."""
 
 _FIRST_SINCE: Final[Mapping[int, int]] = {
     FETCH: 1,
@@ -71,7 +72,7 @@ _FIRST_SINCE: Final[Mapping[int, int]] = {
 
 
 def _in_produce(content: View, position: int, version: int) -> int:
-    """Behind everything but the body's tags."""
+    """Return the position after everything but the body's tags."""
     flexible = version >= 9  # KIP-482
     topics, position = array_length(content, position, flexible)
     for _ in range(topics):
@@ -112,7 +113,7 @@ def _in_api_versions(content: View, position: int, version: int) -> int:
 
 
 def _in_offset_delete(_content: View, position: int, _version: int) -> int:
-    return position + 2  # behind the error code
+    return position + 2  # after the error code
 
 
 _ELSEWHERE: Final[Mapping[int, tuple[int, Callable[[View, int, int], int]]]] = {
@@ -120,24 +121,24 @@ _ELSEWHERE: Final[Mapping[int, tuple[int, Callable[[View, int, int], int]]]] = {
     API_VERSIONS: (1, _in_api_versions),
     _OFFSET_DELETE: (0, _in_offset_delete),
 }
-"""First version with the field, and the way to it, by API key."""
+"""First version with the field, and the function that finds its position, by API key."""
 
 
 def has_throttle_time(api_key: int, api_version: int) -> bool:
-    """Whether responses of this version have the field."""
+    """Return whether responses of this version have the field."""
     if api_key in _ELSEWHERE:
         return api_version >= _ELSEWHERE[api_key][0]
     return is_first(api_key, api_version)
 
 
 def is_first(api_key: int, api_version: int) -> bool:
-    """Whether the body begins with the field."""
+    """Return whether the body begins with the field."""
     since = _FIRST_SINCE.get(api_key)
     return since is not None and api_version >= since
 
 
 def place(api_key: int, api_version: int, content: View) -> int | None:
-    """Return where the field's four bytes begin; None: this version has none.
+    """Return the position of the field's four bytes; None if this version has none.
 
     Raises Malformed if `content` ends before the field does.
     """
@@ -151,7 +152,7 @@ def place(api_key: int, api_version: int, content: View) -> int | None:
 
 
 def patch(api_key: int, api_version: int, content: bytes, throttle_time_ms: int) -> bytes:
-    """Return a response that tells at least this throttle time. Raises BrokerFault."""
+    """Return the response with at least this throttle time. Raises BrokerFault."""
     changed = bytearray(content)
     patch_in_place(api_key, api_version, memoryview(changed), throttle_time_ms)
     return bytes(changed)
@@ -160,7 +161,7 @@ def patch(api_key: int, api_version: int, content: bytes, throttle_time_ms: int)
 def patch_in_place(
     api_key: int, api_version: int, content: memoryview, throttle_time_ms: int
 ) -> None:
-    """Let a response, or its head where `is_first`, tell at least this throttle time.
+    """Set at least this throttle time in a response, or in its head where `is_first`.
 
     Raises BrokerFault if it does not parse.
     """

@@ -22,15 +22,15 @@ from proxy.wire.primitives import HIGHEST_UVARINT, Malformed, View
 Steps = Generator[int, int, int]
 
 NOWHERE: Final = -1
-"""What is sought is not in this response."""
+"""Result of a walk if the response has no addresses."""
 
 _CORRELATION_ID: Final = 4
 _LEADER: Final = 4 + 4
-"""LeaderIdAndEpoch, without its tags."""
+"""Size of LeaderIdAndEpoch in bytes, without its tags."""
 
 
 def _tags(count: int) -> Steps:
-    """Pass over `count` tagged fields; returns what remains to be skipped of the last one."""
+    """Pass over `count` tagged fields; return the number of bytes to skip of the last one."""
     skip = 0
     for _ in range(count):
         yield skip  # the tag's number
@@ -39,7 +39,7 @@ def _tags(count: int) -> Steps:
 
 
 def _tag_zero(count: int) -> Steps:
-    """Stop behind the number of tag 0, if it is among `count` tagged fields."""
+    """Stop after the number of tag 0, if it is among `count` tagged fields."""
     skip = 0
     for _ in range(count):
         number = yield skip
@@ -50,7 +50,7 @@ def _tag_zero(count: int) -> Steps:
 
 
 def _length(length_and_one: int) -> int:
-    """Return the bytes of a compact string or of compact records; null has none."""
+    """Return the size in bytes of a compact string or of compact records; 0 for null."""
     return length_and_one - 1 if length_and_one else 0
 
 
@@ -82,7 +82,7 @@ def _produce(version: int) -> Steps:
     return (yield from _tag_zero(count)) if count else NOWHERE
 
 
-def _fetch(version: int) -> Steps:  # noqa: ARG001 - v16 to v18 differ in nothing on the way
+def _fetch(version: int) -> Steps:  # noqa: ARG001 - v16 to v18 do not differ up to the addresses
     tags = yield _CORRELATION_ID
     skip = (yield from _tags(tags)) if tags else 0
     topics = yield skip + 4 + 2 + 4
@@ -180,8 +180,8 @@ def _describe_quorum(version: int) -> Steps:  # noqa: ARG001 - v2 alone has addr
 
 
 TAGGED: Final = frozenset({PRODUCE, FETCH})
-"""APIs whose leader end points are tag 0 of the response: the walk ends behind that number. In
-the others it ends before the array of nodes."""
+"""APIs whose leader end points are tag 0 of the response: the walk ends after that number. For the
+others it ends before the array of nodes."""
 
 STEPS: Final[Mapping[int, Callable[[int], Steps]]] = {
     PRODUCE: _produce,
@@ -193,7 +193,7 @@ STEPS: Final[Mapping[int, Callable[[int], Steps]]] = {
 
 
 class Walk:
-    """Follows the steps of one response through its bytes, which may come in pieces."""
+    """Walk that follows the steps of one response through its bytes, which may arrive in pieces."""
 
     __slots__ = ("_finished", "_send", "_shift", "_skip", "_value")
 
@@ -207,18 +207,18 @@ class Walk:
 
     @property
     def arrived(self) -> bool:
-        """The position that `advance` returned is the place sought."""
+        """True if the position that `advance` returned is that of the addresses."""
         return self._finished and self._skip == 0
 
     @property
     def in_vain(self) -> bool:
-        """The response was understood, and what is sought is not in it."""
+        """True if the response was understood, and has no addresses."""
         return self._finished and self._skip == NOWHERE
 
     def advance(self, view: View, position: int) -> int:
-        """Go on with the bytes from `position`, and return where the walk stands.
+        """Continue with the bytes from `position`, and return the new position.
 
-        That is the end of `view` unless it arrived. Raises `Malformed`.
+        That is the end of `view` unless `arrived`. Raises `Malformed`.
         """
         if self._finished:
             return self._approach(len(view), position)
@@ -232,7 +232,7 @@ class Walk:
                     return end
                 byte = view[position]
                 position += 1
-                if byte < 0x80 and not shift:  # most are of one byte
+                if byte < 0x80 and not shift:  # most have one byte
                     skip = send(byte)
                     continue
                 value |= (byte & 0x7F) << shift
@@ -250,7 +250,7 @@ class Walk:
             return self._approach(end, position)
 
     def _approach(self, end: int, position: int) -> int:
-        """Skip what separates the last varint from the place sought."""
+        """Skip the bytes between the last varint and the addresses."""
         if self._skip == NOWHERE:
             return end
         step = min(self._skip, end - position)

@@ -42,11 +42,11 @@ _ERROR_AND_MESSAGE: Final = {
 
 
 Refusal = Callable[[Any], Values]
-"""From a request to the answer of who may not ask it."""
+"""Function from a request to the response that refuses it."""
 
 
 def _requires(api_key: int, *operations: Operation, refusal: Refusal) -> Guard:
-    """Return a guard that wants one of these operations on the cluster."""
+    """Return a guard that requires one of these operations on the cluster."""
     *alternatives, last = operations
 
     def guard(inquiry: Inquiry) -> Judgement:
@@ -60,7 +60,7 @@ def _requires(api_key: int, *operations: Operation, refusal: Refusal) -> Guard:
 
 
 def _always(**values: Any) -> Refusal:
-    """Return the refusal that says the same to every request."""
+    """Return a refusal that is the same for every request."""
     return lambda _: values
 
 
@@ -148,7 +148,7 @@ alter_replica_log_dirs = _requires(
 describe_log_dirs = _requires(
     DESCRIBE_LOG_DIRS,
     Operation.DESCRIBE,
-    refusal=_always(**_ERROR, results=[]),  # before v3 there is no place for the error
+    refusal=_always(**_ERROR, results=[]),  # versions before v3 have no field for the error
 )
 elect_leaders = _requires(ELECT_LEADERS, Operation.ALTER, refusal=_refuse_elections)
 alter_partition_reassignments = _requires(
@@ -180,7 +180,8 @@ remove_raft_voter = _requires(
 
 
 def describe_cluster(inquiry: Inquiry) -> Judgement:
-    """Judge a DescribeCluster: no right is needed, but the rights that it tells are ours."""
+    """Judge a DescribeCluster: no permission is required, but the authorized operations are
+    replaced by ours."""
     if not read_request(inquiry, DESCRIBE_CLUSTER).include_cluster_authorized_operations:
         return FORWARD
     operations = 0
@@ -198,5 +199,5 @@ def describe_cluster(inquiry: Inquiry) -> Judgement:
 
 
 def open_to_all(inquiry: Inquiry) -> Judgement:  # noqa: ARG001 - nothing is asked
-    """Judge what needs no right in Kafka: clients' telemetry (KIP-714)."""
+    """Allow every request: Kafka requires no permission for clients' telemetry (KIP-714)."""
     return FORWARD

@@ -19,8 +19,8 @@ _BROKER_LOGGER: Final = 8
 _CLIENT_METRICS: Final = 16
 _GROUP: Final = 32
 
-# `ConfigResource.Type`. What is not in here cannot be authorized, so it is never forwarded: a later
-# Kafka may know what it is.
+# `ConfigResource.Type`. Other types cannot be authorized, so they are never forwarded: a later
+# Kafka may define them.
 _DENIALS: Final = {
     _TOPIC: (ResourceType.TOPIC, ErrorCode.topic_authorization_failed),
     _BROKER: (ResourceType.CLUSTER, ErrorCode.cluster_authorization_failed),
@@ -57,7 +57,7 @@ def _described(resource: Any, error: ErrorCode, message: str) -> dict[str, Any]:
 def alter_configs(inquiry: Inquiry) -> Judgement:
     """Judge an AlterConfigs: AlterConfigs on each topic or group, or on the cluster.
 
-    This API never knew loggers: Kafka calls them unknown, whoever asks.
+    This API has no loggers: Kafka reports them as unknown, whatever the permissions.
     """
     return _judge_alteration(inquiry, ALTER_CONFIGS, frozenset(_DENIALS) - {_BROKER_LOGGER})
 
@@ -77,7 +77,8 @@ def _judge_alteration(inquiry: Inquiry, api_key: int, types: frozenset[int]) -> 
         denial = _denial(inquiry, Operation.ALTER_CONFIGS, resource)
         if denial is None:
             return None
-        # Loggers are the broker's own: it denies them without a word, the controller with one.
+        # Loggers belong to the broker, which denies them without a message; the controller sends
+        # one.
         message = None if resource.resource_type == _BROKER_LOGGER else MESSAGES[denial]
         return _altered(resource, denial, message)
 

@@ -1,8 +1,8 @@
 """Guard of DescribeTopicPartitions (KIP-966): Describe on each topic.
 
-A request without topics asks for all. The broker, which hides nothing, would page through them, and
-begin and end its pages where only who sees all topics can know. Unless all may be described, it is
-therefore asked for those that may, by name, as many as a page can hold; it pages among these.
+A request without topics lists all of them. The broker hides none: the boundaries of its pages would
+reveal topics that the client may not describe. Unless all may be described, the proxy therefore
+requests the permitted ones by name, as many as a page can hold; the broker pages among these.
 """
 
 from bisect import bisect_left
@@ -24,7 +24,8 @@ DESCRIBE_TOPIC_PARTITIONS: Final = 75
 
 _DENIED: Final = ErrorCode.topic_authorization_failed
 _MAX_PARTITIONS: Final = 2_000
-"""Of a page, whatever the client allows: Kafka's `max.request.partition.size.limit` by default."""
+"""Maximum number of partitions in a page, whatever the client allows: the default of Kafka's
+`max.request.partition.size.limit`."""
 
 
 def describe_topic_partitions(inquiry: Inquiry) -> Judgement:
@@ -35,7 +36,9 @@ def describe_topic_partitions(inquiry: Inquiry) -> Judgement:
     cursor = request.cursor
     names = [topic.name for topic in pausing(request.topics)]
     if cursor is not None and (cursor.partition_index < 0 or cursor.topic_name not in names):
-        refusals = _refusals(names, ErrorCode.invalid_request)  # as in Kafka, whatever the rights
+        refusals = _refusals(
+            names, ErrorCode.invalid_request
+        )  # as in Kafka, whatever the permissions
         return answer(inquiry, DESCRIBE_TOPIC_PARTITIONS, topics=refusals)
     asked = {
         topic.name: topic
@@ -45,7 +48,7 @@ def describe_topic_partitions(inquiry: Inquiry) -> Judgement:
     seen = {name for name in asked if may_topic(inquiry, Operation.DESCRIBE, name)}
     kept = tuple(topic for name, topic in asked.items() if name in seen)
     refused = [name for name in asked if name not in seen]
-    if not kept:  # none must not become all
+    if not kept:  # an empty list would request all
         return answer(inquiry, DESCRIBE_TOPIC_PARTITIONS, topics=_refusals(refused))
     if not refused:
         return Change(response=_cut(inquiry))
@@ -60,13 +63,13 @@ def _of_all(inquiry: Inquiry, request: Any) -> Judgement:
     if inquiry.authority.may_every(Operation.DESCRIBE, ResourceType.TOPIC, "", report=False):
         return Change(response=_cut(inquiry))
     cursor = request.cursor
-    if cursor is not None and cursor.partition_index < 0:  # refused by Kafka, topic by topic named
+    if cursor is not None and cursor.partition_index < 0:  # Kafka refuses each named topic
         return answer(inquiry, DESCRIBE_TOPIC_PARTITIONS, topics=[], next_cursor=None)
-    # Each has a partition, but for the first, of which the cursor may leave none
+    # Each topic has a partition, except the first, of which the cursor may leave none
     most = 1 + min(max(request.response_partition_limit, 1), _MAX_PARTITIONS)
     names = [*islice(_visible(inquiry, "" if cursor is None else cursor.topic_name), most + 1)]
     page, behind = names[:most], names[most:]
-    if not page:  # none must not become all
+    if not page:  # an empty list would request all
         return answer(inquiry, DESCRIBE_TOPIC_PARTITIONS, topics=[], next_cursor=None)
     if cursor is not None and cursor.topic_name != page[0]:
         cursor = None
@@ -77,23 +80,24 @@ def _of_all(inquiry: Inquiry, request: Any) -> Judgement:
 
 
 def _visible(inquiry: Inquiry, first: str) -> Iterator[str]:
-    """Yield the names of all topics that may be described, in order, not before `first`."""
+    """Yield the names of all topics that may be described, sorted, from `first` on."""
     names = inquiry.listed
     if names is None:
         raise TopicsUnlisted
-    # They are ASCII, and so sorted as Java does, whatever `first` is
+    # Names are ASCII, so they sort as in Java, whatever `first` is
     for name in pausing(islice(names, bisect_left(names, first), None)):
         if may_topic(inquiry, Operation.DESCRIBE, name, report=False):
             yield name
 
 
 def _sort_key(name: str) -> bytes:
-    """Return what sorts as Java compares strings."""
+    """Return a key that sorts strings as Java does."""
     return name.encode("utf-16-be")
 
 
 def _refusals(names: list[str], error: ErrorCode = _DENIED) -> list[dict[str, Any]]:
-    """No id, and not whether it is internal: it is not looked whether they exist."""
+    """Return refusals without an id or the internal flag: they must not show whether a topic
+    exists."""
     return [
         {
             "error_code": error,
@@ -106,7 +110,8 @@ def _refusals(names: list[str], error: ErrorCode = _DENIED) -> list[dict[str, An
 
 
 def _cut(inquiry: Inquiry, refused: list[str] | None = None) -> BodyTransform:
-    """Show what may be seen, with the rights on it, and the refusals behind."""
+    """Return a transformation that keeps the permitted topics, with their authorized operations,
+    and appends the refusals."""
     schema = response_type(DESCRIBE_TOPIC_PARTITIONS, inquiry.api_version)
     refusals = entities(item_type(schema, "topics"), _refusals(refused or []))
 
@@ -118,15 +123,15 @@ def _cut(inquiry: Inquiry, refused: list[str] | None = None) -> BodyTransform:
 
 
 def _page(inquiry: Inquiry, behind: str | None = None) -> BodyTransform:
-    """Make a page of all topics of what the broker says of some.
+    """Return a transformation that makes one page of all topics from the response about some.
 
-    `behind`: the first of which it was not asked; None: there are no more.
+    `behind` is the first topic that was not requested; None if there are no more.
     """
     schema = response_type(DESCRIBE_TOPIC_PARTITIONS, inquiry.api_version)
 
     def page(body: bytes) -> bytes:
         response = decode(schema, body)
-        # Deleted meanwhile, which is told to nobody who did not name it
+        # Deleted meanwhile: reported only to clients that named the topic
         there = tuple(one for one in _shown(inquiry, response) if one.error_code is ErrorCode.none)
         cursor = response.next_cursor
         if cursor is None and behind is not None:
@@ -138,7 +143,7 @@ def _page(inquiry: Inquiry, behind: str | None = None) -> BodyTransform:
 
 
 def _shown(inquiry: Inquiry, response: Any) -> Iterator[Any]:
-    """Yield the topics that may be seen, with the rights on them."""
+    """Yield the topics that may be described, with their authorized operations."""
     for topic in pausing(response.topics):
         if topic.name is not None and may_topic(
             inquiry, Operation.DESCRIBE, topic.name, report=False

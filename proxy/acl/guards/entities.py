@@ -9,16 +9,16 @@ from kio.static.primitive import i32Timedelta
 
 
 def item_type(entity_type: Any, array: str) -> type[Any]:
-    """Return the class of the items of a field that is an array."""
+    """Return the class of the items of an array field."""
     (kind,) = (field.type for field in fields(entity_type) if field.name == array)
-    candidates = (kind, *get_args(kind))  # the array, or an array that may be null
+    candidates = (kind, *get_args(kind))  # the array, or a nullable array
     (item,) = (get_args(one)[0] for one in candidates if getattr(one, "__origin__", None) is tuple)
     assert isinstance(item, type)
     return item
 
 
 def struct_type(entity_type: Any, struct: str) -> type[Any]:
-    """Return the class of a field that is a struct, or a struct that may be null."""
+    """Return the class of a struct field, nullable or not."""
     (kind,) = (field.type for field in fields(entity_type) if field.name == struct)
     (found,) = (one for one in (kind, *get_args(kind)) if is_dataclass(one))
     assert isinstance(found, type)
@@ -26,15 +26,15 @@ def struct_type(entity_type: Any, struct: str) -> type[Any]:
 
 
 def make(entity_type: type[Any], /, **values: Any) -> Any:
-    """Make an entity of those `values` that this version has a field for."""
+    """Return an entity with those `values` for which this version has a field."""
     names = {field.name for field in fields(entity_type)}
     return entity_type(**{name: value for name, value in values.items() if name in names})
 
 
 NOT_THROTTLED: Final = i32Timedelta.parse(datetime.timedelta())
-"""A throttle time of 0."""
+"""Throttle time of 0."""
 
 
 def uuid_or_none(topic_id: bytes | None) -> uuid.UUID | None:
-    """Return a topic id as kio's messages have it: none is all zeros on the wire."""
+    """Return a topic id in the form of kio's messages: None stands for all zeros on the wire."""
     return uuid.UUID(bytes=topic_id) if topic_id is not None and any(topic_id) else None

@@ -1,10 +1,10 @@
 """Guard of Fetch: Read on each topic, or ClusterAction on the cluster, as replicas need.
 
-A fetch session (KIP-227) names its topics once. So a session is known here by its id, and only if
-everything in it was found to be allowed on this connection, by the ACLs that apply now. Any other
-is answered with FETCH_SESSION_ID_NOT_FOUND, whereupon the client asks for everything anew. A
-request of which a part is denied is made one without a session: nothing that is denied ever gets
-into one. (Kafka keeps denied partitions in the session and denies them in each answer.)
+A fetch session (KIP-227) names its topics once. A session is therefore remembered by its id, and
+only if everything in it was allowed on this connection by the ACLs in force. Any other is answered
+with FETCH_SESSION_ID_NOT_FOUND, whereupon the client sends a full request. A request of which a
+part is denied is forwarded without a session: nothing that is denied ever gets into one. (Kafka
+keeps denied partitions in the session and denies them in each response.)
 """
 
 from collections.abc import Callable
@@ -34,12 +34,12 @@ from proxy.wire.fetch_requests import FetchedTopic, keep, parse, session_of_resp
 from proxy.wire.primitives import Malformed
 
 MAX_BYTES_IN_PART: Final = 1_048_576
-"""Of a response that is gathered, so that what is denied can be told in it. A broker sends more if
-the first batch alone is longer."""
+"""Maximum number of bytes in a response that is gathered to add denials to it. A broker sends more
+if the first batch alone is longer."""
 _UNKNOWN_OFFSET: Final = -1
 
 Denied = dict[FetchedTopic, ErrorCode]
-"""The error of each topic that may not be read."""
+"""Errors of the topics that may not be read."""
 
 
 def fetch(inquiry: Inquiry) -> Judgement:
@@ -91,10 +91,10 @@ def _note_session(api_version: int, sessions: FetchSessions) -> Callable[[bytes]
     def note(content: bytes) -> None:
         try:
             session = session_of_response(api_version, content)
-        except Malformed:  # then it is no session of ours
+        except Malformed:  # not a session to remember
             return
         if session:
-            sessions.clear()  # a connection has one: the broker ended the one before
+            sessions.clear()  # a connection has one session: the broker ended the previous one
             sessions.add(session)
 
     return note

@@ -1,7 +1,7 @@
 """Guards of describing, listing and deleting groups.
 
-Groups that may not be described come first in a description, as in Kafka. The rights that a broker
-without authorizer reports are everybody's: they are replaced by those of the principal.
+Groups that may not be described come first in a response, as in Kafka. A broker without an
+authorizer reports all operations as authorized: they are replaced by those of the principal.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,16 +29,17 @@ STREAMS_GROUP_DESCRIBE: Final = 89
 _GROUP_DENIED: Final = ErrorCode.group_authorization_failed
 _TOPIC_DENIED: Final = ErrorCode.topic_authorization_failed
 NO_OPERATIONS: Final = -(2**31)
-"""Kafka's authorized operations where none are told."""
+"""Value of Kafka's authorized operations when they were not requested."""
 
 _FIELDS_OF_A_REFUSAL: Final = 13
 
 Topics = Callable[[Any], Iterable[str]]
-"""The topics that the description of a group tells of."""
+"""Function that returns the topics in a group's description."""
 
 
 def list_groups(inquiry: Inquiry) -> Judgement:
-    """Judge a ListGroups: Describe on the cluster shows all, Describe on a group that group."""
+    """Judge a ListGroups: Describe on the cluster shows all groups, Describe on a group shows that
+    group."""
     if may_cluster(inquiry, Operation.DESCRIBE, report=False):
         return FORWARD
 
@@ -118,7 +119,7 @@ def _describe(
         "The group has described topic(s) that the client is not authorized to describe."
     ),
 ) -> Judgement:
-    """Judge a description of the `groups`, which may tell of `topics`; None: of none."""
+    """Judge a description of `groups`, which may contain `topics`; None if it never does."""
     request = read(inquiry, api_key)
     kept: list[str] = []
     refused: list[str] = []
@@ -156,7 +157,7 @@ def _describe(
 
 
 def _undescribed(group_id: str, error: ErrorCode, message: str | None) -> dict[str, Any]:
-    """Return the description of a group of which nothing is told, for all the APIs at once."""
+    """Return the description of a hidden group, with the fields of all the APIs."""
     return {
         "error_code": error,
         "error_message": message,

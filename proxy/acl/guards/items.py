@@ -1,7 +1,7 @@
 """Common part of guards: items allowed or refused one by one, and answers.
 
 A refusal is written as plain names and values, lists within lists as in Kafka's description of the
-message; what a version has no field for is left out of its answer.
+message; fields that a version lacks are left out of its response.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +19,7 @@ from proxy.scheduling.stepped_thread import pause, pausing
 from proxy.wire.codec import decode, encode, request_type, response_type
 
 Values = Mapping[str, Any]
-"""Fields of a message; an array of structs is a list of such."""
+"""Fields of a message; an array of structs is a list of such mappings."""
 
 MESSAGES: Final = {
     ErrorCode.topic_authorization_failed: "Topic authorization failed.",
@@ -31,16 +31,16 @@ MESSAGES: Final = {
         "message was sent to an incompatible broker. See the broker logs for more details."
     ),
 }
-"""What Kafka says with an error (`Errors`)."""
+"""Kafka's messages for errors (`Errors`)."""
 
 
 def may_cluster(inquiry: Inquiry, operation: Operation, *, report: bool = True) -> bool:
-    """Whether the operation is allowed on the cluster."""
+    """Return whether the operation is allowed on the cluster."""
     return inquiry.authority.may(operation, ResourceType.CLUSTER, CLUSTER_NAME, report=report)
 
 
 def may_topic(inquiry: Inquiry, operation: Operation, name: str, *, report: bool = True) -> bool:
-    """Whether the operation is allowed on a topic."""
+    """Return whether the operation is allowed on a topic."""
     return inquiry.authority.may(operation, ResourceType.TOPIC, name, report=report)
 
 
@@ -51,9 +51,10 @@ def topic_refusal(
     topic_id: bytes | None,
     names: Mapping[bytes, str | None],
 ) -> ErrorCode | None:
-    """Why the operation is refused on a topic that is named by its name or its id; None: it is not.
+    """Return the error with which the operation is refused on a topic, by name or id; None if it is
+    allowed.
 
-    `names`: of the ids asked for; None: no topic has it.
+    `names` holds the names of the topic ids in the request; None stands for an unknown id.
     """
     if topic_id is not None:
         name = names[topic_id]
@@ -64,7 +65,7 @@ def topic_refusal(
 
 
 def read_request(inquiry: Inquiry, api_key: int) -> Any:
-    """Decode the request that is judged. Raises Malformed."""
+    """Return the decoded request. Raises Malformed."""
     return decode(request_type(api_key, inquiry.api_version), inquiry.body)
 
 
@@ -74,7 +75,7 @@ def _field_names(entity_type: Any) -> frozenset[str]:
 
 
 def entity(entity_type: Any, values: Values) -> Any:
-    """Make an entity, and those within it."""
+    """Return an entity, including nested ones."""
     pause(len(values))
     names = _field_names(entity_type)
     return entity_type(
@@ -89,12 +90,12 @@ def entity(entity_type: Any, values: Values) -> Any:
 
 
 def entities(entity_type: Any, values: Iterable[Values]) -> tuple[Any, ...]:
-    """Make the items of an array."""
+    """Return the items of an array."""
     return tuple(entity(entity_type, each) for each in pausing(values))
 
 
 def answer(inquiry: Inquiry, api_key: int, **values: Any) -> Answer:
-    """Answer instead of the broker."""
+    """Return an answer in place of the broker's."""
     response = response_type(api_key, inquiry.api_version)
     return Answer(encode(entity(response, {"throttle_time": NOT_THROTTLED, **values})))
 
@@ -109,11 +110,12 @@ def judge_items(
     refuse: Callable[[Any], Values | None],
     order_by: tuple[str, ...] = (),
 ) -> Judgement:
-    """Let those `items` of a request pass that are allowed, and merge the others' results.
+    """Forward the allowed `items` of a request, and merge the results of the others.
 
-    `refuse` returns the result of an item that is denied, None if it is allowed; an empty one where
-    Kafka has one result for several items. Results of denied items come last, unless Kafka has them
-    in the request's order: `order_by` then names the fields that tell which item a result is about.
+    `refuse` returns the result of an item that is denied, and None if it is allowed; an empty one
+    where Kafka has one result for several items. Results of denied items come last, unless Kafka
+    has them in the request's order: `order_by` then names the fields that identify the item of a
+    result.
     """
     asked = getattr(request, items)
     kept, refusals = [], []

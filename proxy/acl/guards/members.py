@@ -1,9 +1,9 @@
 """Guards of group membership: FindCoordinator, JoinGroup, Heartbeat, LeaveGroup and kin.
 
 A heartbeat of the newer protocols (KIP-848, KIP-932, KIP-1071) names topics; one that may not be
-described refuses the heartbeat. So does a regular expression, unless all that it could match may be
-described: the broker matches it, with the proxy's rights, against whatever topics there are and
-will be. What it could match is known by what it begins with.
+described refuses the heartbeat. So does a regular expression, unless every topic that it could
+match may be described: the broker matches it, with the proxy's permissions, against all present and
+future topics. The prefix of the expression bounds these topics.
 """
 
 import re
@@ -37,11 +37,11 @@ SHARE_GROUP_HEARTBEAT: Final = 76
 STREAMS_GROUP_HEARTBEAT: Final = 88
 
 _LITERAL: Final = r"(?:[A-Za-z0-9_-]|\\[._-])"
-"""A letter of a topic's name, as RE2/J has it in a regular expression, with what it escapes."""
+"""Pattern of a character of a topic's name in a regular expression of RE2/J, escaped or not."""
 _MAX_LETTERS: Final = 249
-"""Of a topic's name (`Topic.MAX_NAME_LENGTH`)."""
+"""Maximum length of a topic's name in characters (`Topic.MAX_NAME_LENGTH`)."""
 _NAME: Final = re.compile(rf"\^?({_LITERAL}{{1,{_MAX_LETTERS}}})\$?")
-"""A regular expression that matches this name alone."""
+"""Pattern of a regular expression that matches exactly one name."""
 _BEGINNING: Final = re.compile(
     rf"""\^?({_LITERAL}{{0,{_MAX_LETTERS}}})
     (?= \Z | [.\[$] | \((?!\?) | \(\?: | \\[dDsSwW] | {_LITERAL}[*+?{{] )""",
@@ -60,9 +60,9 @@ _TRANSACTIONAL_ID_DENIED: Final = ErrorCode.transactional_id_authorization_faile
 _GROUP_KEY: Final = 0
 _TRANSACTION_KEY: Final = 1
 _SHARE_KEY: Final = 2
-"""Kafka's `CoordinatorType`: whose coordinator is looked for."""
+"""Kafka's `CoordinatorType` of share partitions."""
 _FIRST_WITH_KEYS: Final = 4
-"""First version of FindCoordinator that asks for several (KIP-699)."""
+"""First version of FindCoordinator with several keys (KIP-699)."""
 _FIRST_WITH_SHARE_KEYS: Final = 6
 _NO_NODE: Final = {"node_id": -1, "host": "", "port": -1}
 _MESSAGES: Final = {
@@ -74,7 +74,7 @@ _MESSAGES: Final = {
 def find_coordinator(inquiry: Inquiry) -> Judgement:
     """Judge a FindCoordinator: Describe on the group or the transactional id.
 
-    The coordinator of a share partition is the brokers' own business: ClusterAction on the cluster.
+    The coordinator of a share partition is internal to the brokers: ClusterAction on the cluster.
     """
     request = read_request(inquiry, FIND_COORDINATOR)
     key_type = getattr(request, "key_type", _GROUP_KEY)
@@ -118,7 +118,7 @@ def _key_error(inquiry: Inquiry, key_type: int, key: str) -> ErrorCode | None:
 
 
 def _find_share_coordinator(inquiry: Inquiry, request: Any) -> Judgement:
-    # Before version 6 the broker refuses such keys, whoever asks
+    # Before version 6 the broker refuses such keys, whatever the permissions
     if (
         inquiry.api_version < _FIRST_WITH_SHARE_KEYS
         or not request.coordinator_keys
@@ -145,7 +145,7 @@ def join_group(inquiry: Inquiry) -> Judgement:
         JOIN_GROUP,
         error_code=_GROUP_DENIED,
         generation_id=-1,
-        protocol_name=None if inquiry.api_version >= 7 else "",  # may be null since KIP-559
+        protocol_name=None if inquiry.api_version >= 7 else "",  # nullable since KIP-559
         leader="",
         member_id="",
         members=[],
@@ -171,7 +171,7 @@ def leave_group(inquiry: Inquiry) -> Judgement:
 def sync_group(inquiry: Inquiry) -> Judgement:
     """Judge a SyncGroup: Read on the group.
 
-    Since version 5 one without protocol type and name is refused by the broker, whoever sends it.
+    Since version 5 the broker refuses one without protocol type and name, whatever the permissions.
     """
     request = read_request(inquiry, SYNC_GROUP)
     if inquiry.api_version >= 5 and None in (request.protocol_type, request.protocol_name):
@@ -182,15 +182,17 @@ def sync_group(inquiry: Inquiry) -> Judgement:
 
 
 def consumer_group_heartbeat(inquiry: Inquiry) -> Judgement:
-    """Judge a ConsumerGroupHeartbeat: Read on the group, Describe on each topic subscribed to.
+    """Judge a ConsumerGroupHeartbeat: Read on the group, Describe on each topic in the
+    subscription.
 
-    To a regular expression it is subscribed once, in the heartbeat that has it.
+    A regular expression is checked once, in the heartbeat that contains it.
     """
     return _subscribed(inquiry, CONSUMER_GROUP_HEARTBEAT)
 
 
 def share_group_heartbeat(inquiry: Inquiry) -> Judgement:
-    """Judge a ShareGroupHeartbeat: Read on the group, Describe on each topic subscribed to."""
+    """Judge a ShareGroupHeartbeat: Read on the group, Describe on each topic in the
+    subscription."""
     return _subscribed(inquiry, SHARE_GROUP_HEARTBEAT)
 
 
@@ -209,9 +211,9 @@ def _subscribed(inquiry: Inquiry, api_key: int) -> Judgement:
 
 
 def _may_match(inquiry: Inquiry, regex: str) -> bool:
-    """Whether all topics that a regular expression could match may be described.
+    """Return whether every topic that a regular expression could match may be described.
 
-    The empty one, which ends a subscription, matches none.
+    The empty expression, which ends a subscription, matches none.
     """
     if not regex:
         return True
@@ -230,11 +232,11 @@ def _unescaped(literal: str) -> str:
 def streams_group_heartbeat(inquiry: Inquiry) -> Judgement:
     """Judge a StreamsGroupHeartbeat: Read on the group, Describe on each topic of the topology.
 
-    The broker makes those internal topics of the topology that do not exist, with its own rights.
-    Whoever declares them must therefore have Create on the cluster or on each of them. Kafka asks
-    for that only where a topic is missing, which is not known here.
+    The broker creates missing internal topics of the topology with its own permissions. The client
+    must therefore have Create on the cluster or on each of them. Kafka requires that only where a
+    topic is missing, which the proxy does not know.
 
-    Regular expressions are refused by Kafka 4.1, whoever sends them, but the protocol has them.
+    Kafka 4.1 refuses regular expressions, whatever the permissions, but the protocol has them.
     """
     request = read_request(inquiry, STREAMS_GROUP_HEARTBEAT)
     if not may_group(inquiry, Operation.READ, request.group_id):

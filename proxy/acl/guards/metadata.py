@@ -1,10 +1,10 @@
 """Guard of Metadata: Describe on each topic, Create where a topic is to be made.
 
-Kafka makes a topic that a client asks for if it does not exist and the client does not object. Here
-the broker is asked to only if that is allowed for every topic in the request: if one may not be
-made, none is, for whether it exists is not known before it is asked for. Versions before 4 cannot
-object, so such a request goes to the broker as version 4. What is then missing is denied where the
-brokers make topics, and merely unknown where they make none.
+Kafka creates a missing topic that a request names, unless the request forbids it. Here the broker
+may create topics only if that is allowed for every topic in the request: if one may not be created,
+none is, because the proxy does not know beforehand which topics exist. Versions before 4 cannot
+forbid it, so such a request is sent to the broker as version 4. Topics that are then missing are
+denied if the brokers create topics automatically, and otherwise unknown.
 """
 
 from collections.abc import Iterable
@@ -33,26 +33,26 @@ from proxy.wire.metadata_topics import Topic, keep, parse, with_operations
 _FIRST_THAT_CAN_OBJECT: Final = 4
 """First version with allow_auto_topic_creation."""
 _FIRST_BY_ID: Final = 12
-"""First version in which topics may be asked for by their ids."""
+"""First version in which topics may be named by their ids."""
 
 _HIDDEN: Final = ErrorCode.topic_authorization_failed
 _MISSING: Final = (
     ErrorCode.unknown_topic_or_partition,
     ErrorCode.invalid_topic_exception,
 )
-"""What a broker that must not make a topic says of one that does not exist, or cannot."""
+"""Errors of a broker that must not create a topic, for one that does not exist or is invalid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """A topic of the request."""
+    """Topic of the request."""
 
     name: str | None
-    """None: its id is that of no topic."""
+    """Name of the topic; None if no topic has its id."""
     topic_id: bytes | None
-    """None: it was asked for by its name."""
+    """Id of the topic; None if the request names it by name."""
     entry: Any
-    """As it stands in the request."""
+    """Item of the request."""
 
 
 def metadata(inquiry: Inquiry) -> Judgement:
@@ -71,10 +71,10 @@ def metadata(inquiry: Inquiry) -> Judgement:
     if not refused and not not_to_be_made and not operations:
         return FORWARD
     cut = _cut(inquiry, _refused_entries(inquiry.api_version, refused), not_to_be_made)
-    # Also where brokers are said to make no topics: the setting could be wrong
+    # Also where the brokers are configured to create no topics: the setting could be wrong
     forbids = bool(not_to_be_made)
     if (forbids or not kept) and inquiry.api_version < _FIRST_THAT_CAN_OBJECT:
-        # Nothing at all would be everything in version 0
+        # An empty list would request all topics in version 0
         return _in_a_later_version(inquiry.api_version, kept, cut)
     changes: dict[str, Any] = {"topics": tuple(topic.entry for topic in kept)}
     if forbids:
@@ -86,12 +86,13 @@ def metadata(inquiry: Inquiry) -> Judgement:
 
 
 def _asked(inquiry: Inquiry, topics: Iterable[Any]) -> list[_Asked] | None:
-    """Return what is asked for; None: by id in a version without it, or by nothing at all."""
+    """Return the topics of the request; None if one has an id in a version without ids, or neither
+    name nor id."""
     by_id = [topic for topic in pausing(topics) if getattr(topic, "topic_id", None) is not None]
     by_name = [topic for topic in topics if topic.name is None] and not by_id
     if (by_id and inquiry.api_version < _FIRST_BY_ID) or by_name:
         return None
-    if by_id:  # names beside them are not looked at, as in Kafka
+    if by_id:  # like Kafka, ignore their names
         entries = {topic.topic_id.bytes: topic for topic in pausing(by_id)}
         names = names_of(inquiry.topics, entries)
         return [
@@ -104,7 +105,7 @@ def _asked(inquiry: Inquiry, topics: Iterable[Any]) -> list[_Asked] | None:
 
 
 def _invalid(api_version: int, topics: Iterable[Any]) -> bytes:
-    """Kafka's answer to such a request."""
+    """Return Kafka's response to an invalid request."""
     response = response_type(METADATA, api_version)
     entry = item_type(response, "topics")
     return encode(
@@ -156,7 +157,7 @@ def _asks_for_operations(request: Any) -> bool:
 def _refused_entries(api_version: int, refused: dict[_Asked, ErrorCode]) -> list[bytes]:
     entries = []
     for topic, error in pausing(refused.items()):
-        # Who asks by name is not told the id, who asks by id not the name (KIP-516)
+        # A request by name gets no id, one by id gets no name (KIP-516)
         name = None if topic.topic_id is not None else topic.name
         entries.append(_entry(api_version, error, name, topic.topic_id))
     return entries
@@ -216,14 +217,15 @@ def _cut(
 
 
 def _of_the_cluster(authority: Authority) -> int:
-    """What may be done to the cluster; who may not describe it is told nothing."""
+    """Return the authorized operations on the cluster; 0 if the principal may not describe it."""
     if authority.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME, report=False):
         return authority.operations(ResourceType.CLUSTER, CLUSTER_NAME)
     return 0
 
 
 def _in_a_later_version(version: int, kept: Iterable[_Asked], cut: BodyTransform) -> Judgement:
-    """Ask in the first version that can object to topics being made."""
+    """Return the judgement that sends the request in the first version that can forbid the creation
+    of topics."""
     later = _FIRST_THAT_CAN_OBJECT
     topic_type = item_type(request_type(METADATA, later), "topics")
     request = request_type(METADATA, later)(
@@ -239,7 +241,7 @@ def _in_a_later_version(version: int, kept: Iterable[_Asked], cut: BodyTransform
 
 
 def _as(entity_type: type[Any], entity: Any) -> Any:
-    """Say the same in an earlier version, which has fewer fields."""
+    """Return the entity in an earlier version, which has fewer fields."""
     values = {}
     for field in fields(entity_type):
         value = getattr(entity, field.name)

@@ -41,12 +41,12 @@ _TOPIC_DENIED: Final = ErrorCode.topic_authorization_failed
 _UNKNOWN_ID: Final = ErrorCode.unknown_topic_id
 _FIRST_BY_ID: Final = 10
 _FIRST_WITH_GROUPS: Final = 8
-"""First version of OffsetFetch that asks for several groups (KIP-709)."""
+"""First version of OffsetFetch with several groups (KIP-709)."""
 _FIRST_WITH_GROUP_ERROR: Final = 2
 """First version of OffsetFetch whose response has an error besides those of partitions."""
 
 Errors = Mapping[Any, ErrorCode]
-"""Of topics that are refused, by name or id, as the version has it."""
+"""Errors of the topics that are refused, by name or id, depending on the version."""
 
 
 def offset_commit(inquiry: Inquiry) -> Judgement:
@@ -110,9 +110,9 @@ def _commit(inquiry: Inquiry, api_key: int, request: Any) -> Judgement:
 def _errors(
     inquiry: Inquiry, operation: Operation, key: str, topics: Iterable[Any]
 ) -> dict[Any, ErrorCode]:
-    """Return which topics are refused, by name or id (`key`).
+    """Return the errors of the topics that are refused, by name or id (`key`).
 
-    An id that is of no topic is refused here: by the time the broker sees it, it could be of one.
+    An id without a topic is refused here: by the time the broker sees it, a topic could have it.
     """
     keys = list(dict.fromkeys(getattr(topic, key) for topic in pausing(topics)))
     if key == "name":
@@ -147,7 +147,7 @@ def _refused_partitions(topics: Iterable[Any], key: str, errors: Errors) -> list
 def offset_delete(inquiry: Inquiry) -> Judgement:
     """Judge an OffsetDelete: Delete on the group, Read on each topic.
 
-    The broker is asked even if nothing is left to delete: it may have an error for the group.
+    The request is forwarded even if no topic is left: the broker may have an error for the group.
     """
     request = read_request(inquiry, OFFSET_DELETE)
     if not may_group(inquiry, Operation.DELETE, request.group_id):
@@ -173,7 +173,7 @@ def offset_delete(inquiry: Inquiry) -> Judgement:
 def offset_fetch(inquiry: Inquiry) -> Judgement:
     """Judge an OffsetFetch: Describe on each group and on each topic.
 
-    Who asks for all topics of a group (null) is shown those that may be described.
+    A request for all topics of a group (null) is answered with those that may be described.
     """
     request = read_request(inquiry, OFFSET_FETCH)
     if inquiry.api_version < _FIRST_WITH_GROUPS:
@@ -212,7 +212,7 @@ def offset_fetch(inquiry: Inquiry) -> Judgement:
 
 
 def _fetch_of_one_group(inquiry: Inquiry, request: Any) -> Judgement:
-    """Judge a version in which the group's fields stand in the message itself."""
+    """Judge a version in which the group's fields are in the message itself."""
     if not may_group(inquiry, Operation.DESCRIBE, request.group_id):
         errors = dict.fromkeys((topic.name for topic in request.topics or ()), _GROUP_DENIED)
         old = inquiry.api_version < _FIRST_WITH_GROUP_ERROR
@@ -245,7 +245,8 @@ def _fetch_errors(inquiry: Inquiry, topics: Iterable[Any] | None) -> dict[Any, E
 
 
 def _without(inquiry: Inquiry, group: Any, errors: Errors) -> Any:
-    """Leave out what is refused. Of no topics no offsets are asked; null would be all."""
+    """Return the group without the refused topics: an empty list requests none, null would request
+    all."""
     if not errors:
         return group
     key = _key(inquiry)
@@ -275,11 +276,11 @@ def _unfetched(inquiry: Inquiry, group: Any, errors: Errors) -> list[Values]:
 
 
 def _shown(inquiry: Inquiry, group: Any) -> Any:
-    """Cut a group's topics to those that may be described.
+    """Return the group with only the topics that may be described.
 
-    A topic whose name is not known cannot be judged. To leave it out would say that nothing is
-    committed, so the group as a whole is refused then: only a client that asks for all topics in a
-    version with ids meets that, and Kafka's own ask in one with names.
+    A topic whose name is unknown cannot be judged. Leaving it out would mean that nothing is
+    committed, so the whole group is then refused: only a request for all topics in a version with
+    ids can meet that, and Kafka's own clients send it in a version with names.
     """
     if inquiry.api_version < _FIRST_BY_ID:
         topics = tuple(each for each in group.topics if may_describe(inquiry, each.name))

@@ -23,7 +23,7 @@ DESCRIBE_PRODUCERS: Final = 61
 
 _DENIED: Final = ErrorCode.topic_authorization_failed
 _UNKNOWN: Final = -1
-"""Kafka's timestamp, offset, epoch and low watermark of what it does not tell."""
+"""Kafka's timestamp, offset, epoch and low watermark if unknown."""
 
 
 def list_offsets(inquiry: Inquiry) -> Judgement:
@@ -52,7 +52,7 @@ def list_offsets(inquiry: Inquiry) -> Judgement:
 def delete_records(inquiry: Inquiry) -> Judgement:
     """Judge a DeleteRecords: Delete on each topic.
 
-    A topic, or a partition of it, that is named twice has one result, as in Kafka.
+    A topic or partition that is named twice has one result, as in Kafka.
     """
     request = read_request(inquiry, DELETE_RECORDS)
     refused: dict[str, list[Values]] = {}

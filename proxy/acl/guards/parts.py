@@ -11,29 +11,30 @@ from proxy.wire.codec import decode, encode, response_type
 
 
 def may_group(inquiry: Inquiry, operation: Operation, name: str, *, report: bool = True) -> bool:
-    """Whether the operation is allowed on a group."""
+    """Return whether the operation is allowed on a group."""
     return inquiry.authority.may(operation, ResourceType.GROUP, name, report=report)
 
 
 def may_transact(inquiry: Inquiry, operation: Operation, name: str, *, report: bool = True) -> bool:
-    """Whether the operation is allowed on a transactional id."""
+    """Return whether the operation is allowed on a transactional id."""
     return inquiry.authority.may(operation, ResourceType.TRANSACTIONAL_ID, name, report=report)
 
 
 def may_describe(inquiry: Inquiry, topic: str) -> bool:
-    """Whether a topic may be seen in a list, which is cut without a word."""
+    """Return whether a topic may be listed; a denial is not reported."""
     return inquiry.authority.may(Operation.DESCRIBE, ResourceType.TOPIC, topic, report=False)
 
 
 def may_describe_all(inquiry: Inquiry, topics: Iterable[str]) -> bool:
-    """Whether each of these topics may be described; all that may not are reported."""
+    """Return whether all of these topics may be described; every denial is reported."""
     may = inquiry.authority.may
     denied = [name for name in set(topics) if not may(Operation.DESCRIBE, ResourceType.TOPIC, name)]
     return not denied
 
 
 def on_response(inquiry: Inquiry, api_key: int, change: Callable[[Any], Any]) -> BodyTransform:
-    """Do `change` to the broker's response. What it returns unchanged is not written anew."""
+    """Return a transformation that applies `change` to the broker's response. An unchanged response
+    is not encoded again."""
     schema = response_type(api_key, inquiry.api_version)
 
     def transform(body: bytes) -> bytes:
@@ -45,7 +46,7 @@ def on_response(inquiry: Inquiry, api_key: int, change: Callable[[Any], Any]) ->
 
 
 def interleaved(refused: Sequence[Any | None], passed: Iterable[Any]) -> tuple[Any, ...]:
-    """Put the broker's results in where nothing was refused (None), in the request's order."""
+    """Insert the broker's results where nothing was refused (None), in the request's order."""
     results = iter(passed)
     merged: list[Any] = []
     for refusal in refused:
@@ -62,9 +63,9 @@ def _next(results: Iterable[Any]) -> list[Any]:
 def refuse_parts(
     topics: Iterable[tuple[Any, Iterable[int], Values]], key: str, partitions: str
 ) -> list[Values]:
-    """Return the refusals of partitions, given as (topic, indexes, what is said of each).
+    """Return the refusals of partitions, given as (topic, indexes, fields of each).
 
-    A topic that a request names twice has one result, as in Kafka.
+    A topic that is named twice has one result, as in Kafka.
     """
     by_topic: dict[Any, list[Values]] = {}
     for topic, indexes, said in pausing(topics):

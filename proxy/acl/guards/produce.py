@@ -1,6 +1,6 @@
 """Guard of Produce: Write on each topic, and on the transactional id.
 
-A Produce with acks=0 has no answer that could tell of a denial: as in Kafka, what is allowed is
+A Produce with acks=0 has no response that could report a denial: as in Kafka, what is allowed is
 written, then the connection is closed.
 """
 
@@ -28,10 +28,10 @@ from proxy.wire.codec import decode, encode, response_type
 from proxy.wire.produce_requests import ProducedTopic, ProduceRequest, keep, parse
 
 _NOWHERE: Final = -1
-"""Kafka's offset of what was not written."""
+"""Kafka's offset of a batch that was not written."""
 
 Denied = dict[ProducedTopic, ErrorCode]
-"""The error of each topic that may not be written to."""
+"""Errors of the topics that may not be written to."""
 
 
 def produce(inquiry: Inquiry) -> Judgement:

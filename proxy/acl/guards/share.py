@@ -1,10 +1,10 @@
 """Guards of ShareFetch and ShareAcknowledge (KIP-932): Read on the group and each topic.
 
-Topics are named by their ids. A share session goes on fetching what was added to it by earlier
-requests, so each response is judged too: what may not be read any more is emptied of its records
-and says TOPIC_AUTHORIZATION_FAILED. A topic that is denied when it is asked for never gets into a
-session. (Kafka keeps it there and denies it in each answer.) The rest of such a request is always
-forwarded, even if no topic is left in it: the session's epoch must advance.
+Topics are named by their ids. A share session goes on fetching what earlier requests added to it,
+so each response is judged too: topics that may not be read any more lose their records and get
+TOPIC_AUTHORIZATION_FAILED. A topic that is denied in a request never gets into a session. (Kafka
+keeps it there and denies it in each response.) The rest of such a request is always forwarded, even
+if no topic is left in it: the session's epoch must advance.
 """
 
 from collections.abc import Iterable
@@ -33,9 +33,9 @@ from proxy.wire.codec import encode, response_type
 
 _TOPIC_DENIED: Final = ErrorCode.topic_authorization_failed
 _FINAL_EPOCH: Final = -1
-"""Closes a session: nothing is fetched any more."""
+"""Session epoch that closes a session: nothing is fetched any more."""
 _NO_LEADER: Final = {"leader_id": 0, "leader_epoch": 0}
-"""Kafka's default, where no other leader is told."""
+"""Kafka's default if there is no new leader."""
 
 
 def share_fetch(inquiry: Inquiry) -> Judgement:
@@ -124,7 +124,7 @@ def _group_refusal(inquiry: Inquiry, api_key: int, request: Any) -> Answer | Non
 
 
 def _errors(inquiry: Inquiry, topics: Iterable[Any]) -> dict[UUID | None, ErrorCode]:
-    """Return which topics of a request are refused."""
+    """Return the errors of the topics of a request that are refused."""
     ids = list(dict.fromkeys(topic.topic_id for topic in pausing(topics)))
     names = names_of(inquiry.topics, [each.bytes for each in ids if each is not None])
     errors = {}
@@ -138,7 +138,7 @@ def _errors(inquiry: Inquiry, topics: Iterable[Any]) -> dict[UUID | None, ErrorC
 
 
 def _may_be_read(inquiry: Inquiry, topic_id: UUID | None) -> bool:
-    """Whether a topic of a response may be read; not if its name is not known.
+    """Return whether a topic of a response may be read; False if its name is unknown.
 
     The ids of a session were looked up when they were added to it, on this connection.
     """
@@ -181,7 +181,7 @@ def _unfetched(request: Any, errors: dict[UUID | None, ErrorCode]) -> list[Value
 
 
 def _emptied(partition_type: type[Any], partition: Any) -> Any:
-    """Return what is said of a partition that may not be read any more."""
+    """Return the result for a partition that may not be read any more."""
     return replace(
         partition,
         error_code=_TOPIC_DENIED,

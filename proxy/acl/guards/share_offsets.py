@@ -40,7 +40,7 @@ _DENIAL: Final = {"error_code": _TOPIC_DENIED, "error_message": MESSAGES[_TOPIC_
 def describe_share_group_offsets(inquiry: Inquiry) -> Judgement:
     """Judge a DescribeShareGroupOffsets: Describe on each group and on each topic.
 
-    Who asks for all topics of a group (null) is shown those that may be described.
+    A request for all topics of a group (null) is answered with those that may be described.
     """
     api_key = DESCRIBE_SHARE_GROUP_OFFSETS
     request = read_request(inquiry, api_key)
@@ -101,7 +101,7 @@ def _undescribed(topic: Any) -> Values:
 def alter_share_group_offsets(inquiry: Inquiry) -> Judgement:
     """Judge an AlterShareGroupOffsets: Read on the group, and on each topic.
 
-    The broker is asked even if no topic is left: it may have an error for the group.
+    The request is forwarded even if no topic is left: the broker may have an error for the group.
     """
     request = read_request(inquiry, ALTER_SHARE_GROUP_OFFSETS)
     if not may_group(inquiry, Operation.READ, request.group_id):
@@ -157,7 +157,7 @@ def _group_denied(inquiry: Inquiry, api_key: int) -> Judgement:
 def _merged(
     inquiry: Inquiry, api_key: int, request: Any, denied: set[str], refusals: Iterable[Values]
 ) -> Judgement:
-    """Pass what is not denied, and put the refusals before the broker's results."""
+    """Forward what is allowed, and put the refusals before the broker's results."""
     item = item_type(response_type(api_key, inquiry.api_version), "responses")
     first = entities(item, [{"topic_id": None, **each} for each in refusals])
 

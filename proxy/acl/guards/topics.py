@@ -31,17 +31,17 @@ from proxy.wire.codec import decode, encode, response_type
 
 _DENIED: Final = ErrorCode.topic_authorization_failed
 _CONFIGS_IN_RESPONSE: Final = 5
-"""First version of CreateTopics that tells a new topic's configuration (KIP-525)."""
+"""First version of CreateTopics whose response has a new topic's configuration (KIP-525)."""
 _TOPICS_BY_ID: Final = 6
 """First version of DeleteTopics with topic ids (KIP-516)."""
 _UNTOLD: Final = -1
 _CLUSTER_METADATA: Final = "__cluster_metadata"
-"""The log of the quorum: nobody may create it, whatever their rights."""
+"""Name of the quorum's log, which no client may create, whatever its permissions."""
 
 
 class _Repetitions:
-    """What a request names more than once: Kafka refuses it as a mistake, with one result for all,
-    before it asks for rights."""
+    """Items that a request names more than once: Kafka refuses them as invalid, with one result
+    each, before it checks permissions."""
 
     def __init__(self, keys: Iterable[Hashable]) -> None:
         self._times = Counter(keys)
@@ -64,7 +64,7 @@ _REPEATED_ID: Final = {"name": None, "error_message": "Duplicate topic id."}
 def create_topics(inquiry: Inquiry) -> Judgement:
     """Judge a CreateTopics: Create on the cluster, or on each topic.
 
-    DescribeConfigs on the topic is needed to be told its configuration in the response.
+    The response has a topic's configuration only with DescribeConfigs on the topic.
     """
     request = read_request(inquiry, CREATE_TOPICS)
     every_topic = may_cluster(inquiry, Operation.CREATE, report=False)
@@ -151,8 +151,8 @@ def create_partitions(inquiry: Inquiry) -> Judgement:
 def delete_topics(inquiry: Inquiry) -> Judgement:
     """Judge a DeleteTopics: Delete on each topic, or on the cluster.
 
-    By name, a topic that may not be described may not be deleted either. By id, whoever may not
-    describe a topic is not told its name; that an id is one of a topic is no secret in Kafka.
+    By name, a topic that may not be described may not be deleted either. By id, the response hides
+    the name of a topic that may not be described; that the id exists is no secret in Kafka.
     """
     if may_cluster(inquiry, Operation.DELETE, report=False):
         return FORWARD
@@ -188,7 +188,8 @@ def delete_topics(inquiry: Inquiry) -> Judgement:
 
 
 def _names(inquiry: Inquiry, topic_ids: list[UUID]) -> dict[UUID, str | None]:
-    """Resolve topic ids. Raises TopicsUnknown for all that are unknown, not for the first."""
+    """Return the names of topic ids. Raises TopicsUnknown with all that are unknown, not only the
+    first."""
     names: dict[UUID, str | None] = {}
     unknown: set[bytes] = set()
     for topic_id in pausing(topic_ids):

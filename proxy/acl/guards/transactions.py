@@ -30,18 +30,18 @@ LIST_TRANSACTIONS: Final = 66
 
 _DENIED: Final = ErrorCode.transactional_id_authorization_failed
 _FIRST_BATCHED: Final = 4
-"""First version of AddPartitionsToTxn with several transactions, for brokers alone (KIP-890)."""
+"""First version of AddPartitionsToTxn with several transactions, for brokers only (KIP-890)."""
 INTERNAL_TOPICS: Final = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state"}
 )
-"""Kafka's `Topic.isInternal`: nobody adds them to a transaction."""
+"""Internal topics (Kafka's `Topic.isInternal`), which cannot be added to a transaction."""
 
 
 def init_producer_id(inquiry: Inquiry) -> Judgement:
     """Judge an InitProducerId.
 
-    With a transactional id: Write on it, and TwoPhaseCommit if it is to be prepared elsewhere
-    (KIP-939). Without: Write on any topic, or IdempotentWrite on the cluster.
+    With a transactional id: Write on it, and TwoPhaseCommit for two-phase commit (KIP-939). Without
+    one: Write on any topic, or IdempotentWrite on the cluster.
     """
     request = read_request(inquiry, INIT_PRODUCER_ID)
     if request.transactional_id is None:
@@ -71,9 +71,9 @@ def init_producer_id(inquiry: Inquiry) -> Judgement:
 def add_partitions_to_txn(inquiry: Inquiry) -> Judgement:
     """Judge an AddPartitionsToTxn: Write on the transactional id and on each topic.
 
-    One denied topic fails the whole transaction: nothing is added, and the partitions that would
-    have been allowed say OPERATION_NOT_ATTEMPTED. Requests of version 4 and above are brokers' own:
-    ClusterAction on the cluster.
+    One denied topic fails the whole transaction: nothing is added, and the other partitions get
+    OPERATION_NOT_ATTEMPTED. Requests of version 4 and above come from brokers: ClusterAction on the
+    cluster.
     """
     request = read_request(inquiry, ADD_PARTITIONS_TO_TXN)
     if inquiry.api_version >= _FIRST_BATCHED:
@@ -89,7 +89,7 @@ def add_partitions_to_txn(inquiry: Inquiry) -> Judgement:
     names = dict.fromkeys(topic.name for topic in pausing(topics))
     if not may_transact(inquiry, Operation.WRITE, request.v3_and_below_transactional_id):
         return _nothing_added(inquiry, topics, dict.fromkeys(names, _DENIED))
-    # What is internal, the broker refuses itself; here it only must not be taken for allowed
+    # The broker refuses internal topics itself; here they must only not count as allowed
     denied = {
         name
         for name in names
@@ -139,7 +139,8 @@ def end_txn(inquiry: Inquiry) -> Judgement:
 
 
 def describe_transactions(inquiry: Inquiry) -> Judgement:
-    """Judge a DescribeTransactions: Describe on each transactional id; on a topic to be told it."""
+    """Judge a DescribeTransactions: Describe on each transactional id, and on each topic in the
+    response."""
     request = read_request(inquiry, DESCRIBE_TRANSACTIONS)
     ids = request.transactional_ids
     allowed = [may_transact(inquiry, Operation.DESCRIBE, name) for name in ids]

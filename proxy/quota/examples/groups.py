@@ -24,17 +24,17 @@ GROUP_TAG: Final = "group"
 
 
 class QuotaGroups(DefaultQuotaCallback):
-    """Puts users into groups by a mapping in the configuration."""
+    """Callback that puts users into groups by a mapping in the configuration."""
 
     def __init__(self) -> None:
         super().__init__()
         self._groups: dict[str, str] = {}
-        """By user."""
+        """Groups by user name."""
         self._prefixes: list[tuple[str, str]] = []
-        """Beginnings of users' names, the longest first, and their groups."""
+        """Prefixes of user names with their groups, the longest prefix first."""
 
     def configure(self, configs: Mapping[str, object]) -> None:
-        """Take `groups`: by group, the users in it; a name that ends in `*` is a beginning."""
+        """Read `groups`: the users by group; a name that ends in `*` is a prefix."""
         groups = configs.get("groups")
         if not isinstance(groups, Mapping):
             raise ValueError("groups must be a mapping from groups to lists of users")
@@ -63,7 +63,7 @@ class QuotaGroups(DefaultQuotaCallback):
         return {GROUP_TAG: group}
 
     def quota_limit(self, quota_type: ClientQuotaType, metric_tags: Tags) -> float | None:
-        """Return the limit of a group, or of a user outside of them."""
+        """Return the limit of a group, or of a user outside all groups."""
         if GROUP_TAG in metric_tags:
             return self._limit_of(quota_type, metric_tags[GROUP_TAG])
         return super().quota_limit(quota_type, metric_tags)

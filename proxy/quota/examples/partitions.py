@@ -23,20 +23,20 @@ from proxy.quota.model import desanitize
 from proxy.quota.precedence import USER_TAG, Tags
 
 _BYTES: Final = frozenset({ClientQuotaType.PRODUCE, ClientQuotaType.FETCH})
-"""What is proportional to partitions; a thread's time and mutations are not."""
+"""Types of quotas that are proportional to partitions; request time and mutations are not."""
 
 
 class PartitionShare(DefaultQuotaCallback):
-    """Cuts KIP-55's quotas of bytes down to the share of this proxy's brokers."""
+    """Callback that reduces KIP-55's byte rates to the share of this proxy's brokers."""
 
     def __init__(self) -> None:
         super().__init__()
         self._topics: dict[str, list[str]] = {}
-        """By user."""
+        """Topic names and prefixes, by user."""
         self._cluster = Cluster(leaders={}, behind=frozenset())
 
     def configure(self, configs: Mapping[str, object]) -> None:
-        """Take `topics`: by user, the topics it uses; a name that ends in `*` is a beginning."""
+        """Read `topics`: the topics by user; a name that ends in `*` is a prefix."""
         topics = configs.get("topics", {})
         if not isinstance(topics, Mapping):
             raise ValueError("topics must be a mapping from users to lists of topics")
@@ -54,7 +54,7 @@ class PartitionShare(DefaultQuotaCallback):
         return limit * self._share(desanitize(metric_tags[USER_TAG]))
 
     def update_cluster_metadata(self, cluster: Cluster) -> bool:
-        """Take the leaders as they are now."""
+        """Store the current leaders; return whether limits changed."""
         changed = cluster != self._cluster
         self._cluster = cluster
         return changed

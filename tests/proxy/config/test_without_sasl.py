@@ -110,7 +110,7 @@ def test_the_time_for_a_tls_handshake_is_bounded_by_what_bounds_authentication()
         ),
         (
             MUTUAL | {"ssl.principal.mapping.rules": "RULE:^CN=(.*)$/$2/"},
-            "ssl.principal.mapping.rules: has a replacement with a group that is not there: '$2'",
+            "ssl.principal.mapping.rules: has a replacement that refers to a missing group: '$2'",
         ),
         (
             MUTUAL | {"ssl.principal.mapping.rules": ["DEFAULT"]},

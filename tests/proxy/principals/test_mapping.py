@@ -39,7 +39,7 @@ def test_an_empty_name_is_nobody(rules: str, subject: str) -> None:
 @pytest.mark.parametrize(("rules", "subject"), DOUBTFUL)
 def test_who_might_be_somebody_else_is_nobody(rules: str, subject: str) -> None:
     """Only if the rule is come to: a rule before it may be certain."""
-    with pytest.raises(NamelessError, match="not every Java takes for the same"):
+    with pytest.raises(NamelessError, match="on whose class Java"):
         PrincipalMapping(rules + ",DEFAULT").name_of(subject)
     assert PrincipalMapping("DEFAULT," + rules).name_of(subject) == subject
 
