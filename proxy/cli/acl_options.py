@@ -6,9 +6,11 @@ Where Kafka's tool does something that nobody can want, it is a mistake here (`M
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
+
+import typer
 
 from proxy.acl.authorizer import SUPPORTED_OPERATIONS
 from proxy.acl.model import (
@@ -50,13 +52,30 @@ class PatternKind(StrEnum):
 class Resources:
     """The options that name resources."""
 
-    topic: Sequence[str] = ()
-    group: Sequence[str] = ()
-    cluster: bool = False
-    transactional_id: Sequence[str] = ()
-    delegation_token: Sequence[str] = ()
-    user_principal: Sequence[str] = ()
-    pattern: PatternKind = PatternKind.LITERAL
+    topic: Annotated[list[str], typer.Option(help="A topic; * is every topic.")] = field(
+        default_factory=list
+    )
+    group: Annotated[list[str], typer.Option(help="A consumer group; * is every group.")] = field(
+        default_factory=list
+    )
+    cluster: Annotated[bool, typer.Option("--cluster", help="The cluster.")] = False
+    transactional_id: Annotated[list[str], typer.Option(help="A transactional id; * is every.")] = (
+        field(default_factory=list)
+    )
+    delegation_token: Annotated[list[str], typer.Option(help="A delegation token; * is every.")] = (
+        field(default_factory=list)
+    )
+    user_principal: Annotated[
+        list[str], typer.Option(help="A user, as what is acted upon: for its tokens.")
+    ] = field(default_factory=list)
+    resource_pattern_type: Annotated[
+        PatternKind,
+        typer.Option(
+            case_sensitive=False,
+            help="How names are meant. any and match are for list and remove: match finds all that"
+            " applies to a resource of this name.",
+        ),
+    ] = PatternKind.LITERAL
 
     def patterns(self) -> tuple["Pattern", ...]:
         """Return each resource named, once."""
@@ -68,7 +87,7 @@ class Resources:
             ResourceType.USER: self.user_principal,
         }
         found = [
-            Pattern(kind, self.pattern.pattern_type, text(name))
+            Pattern(kind, self.resource_pattern_type.pattern_type, text(name))
             for kind, given in names.items()
             for name in given
         ]
@@ -94,17 +113,51 @@ CLUSTER: Final = Pattern(ResourceType.CLUSTER, PatternType.LITERAL, CLUSTER_NAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Listed(Resources):
+    """The options that say which ACLs to show: of these resources and principals, or all."""
+
+    principal: Annotated[list[str], typer.Option(help="Only the ACLs of these principals.")] = (
+        field(default_factory=list)
+    )
+
+    def filters(self) -> tuple[AclFilter, ...]:
+        """Return what finds the ACLs. Raises Misuse."""
+        wanted = [pattern.filter() for pattern in self.patterns()] or [AclFilter()]
+        names: list[str | None] = [*map(principal, self.principal)] or [None]
+        return tuple(replace(one, principal=name) for one in wanted for name in names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AclRules:
     """The options that say who may, or may not, do what."""
 
-    allow_principal: Sequence[str] = ()
-    deny_principal: Sequence[str] = ()
-    allow_host: Sequence[str] = ()
-    deny_host: Sequence[str] = ()
-    operation: Sequence[str] = ()
-    producer: bool = False
-    consumer: bool = False
-    idempotent: bool = False
+    allow_principal: Annotated[
+        list[str], typer.Option(help="Who may, as User:alice; User:* is everybody.")
+    ] = field(default_factory=list)
+    deny_principal: Annotated[list[str], typer.Option(help="Who may not, whatever is allowed.")] = (
+        field(default_factory=list)
+    )
+    allow_host: Annotated[
+        list[str],
+        typer.Option(
+            help="Where from: an address, a block such as 10.0.0.0/8, or * (the default)."
+        ),
+    ] = field(default_factory=list)
+    deny_host: Annotated[list[str], typer.Option(help="Where from they may not.")] = field(
+        default_factory=list
+    )
+    operation: Annotated[
+        list[str], typer.Option(help="Read, Write, Describe, ... By default All.")
+    ] = field(default_factory=list)
+    producer: Annotated[
+        bool, typer.Option("--producer", help="What a producer needs: Write, Describe, Create.")
+    ] = False
+    consumer: Annotated[
+        bool, typer.Option("--consumer", help="What a consumer needs, on --topic and --group.")
+    ] = False
+    idempotent: Annotated[
+        bool, typer.Option("--idempotent", help="With --producer: IdempotentWrite on the cluster.")
+    ] = False
 
     @property
     def by_role(self) -> bool:
@@ -127,7 +180,7 @@ class AclRules:
 
 def acls_to_add(resources: Resources, rules: AclRules) -> tuple[Acl, ...]:
     """Return the ACLs that are asked for. Raises Misuse."""
-    if resources.pattern.pattern_type < PatternType.LITERAL:
+    if resources.resource_pattern_type.pattern_type < PatternType.LITERAL:
         raise Misuse("--resource-pattern-type must be literal or prefixed when adding")
     acls = _acls(resources, rules)
     if not acls:
@@ -148,22 +201,6 @@ def filters_to_remove(resources: Resources, rules: AclRules) -> tuple[AclFilter,
     return tuple(pattern.filter() for pattern in resources.patterns())
 
 
-def filters_to_list(resources: Resources, principals: Sequence[str]) -> tuple[AclFilter, ...]:
-    """Return what finds the ACLs to show: of these resources, or of all. Raises Misuse."""
-    wanted = [pattern.filter() for pattern in resources.patterns()] or [AclFilter()]
-    names: list[str | None] = [*map(principal, principals)] or [None]
-    return tuple(
-        AclFilter(
-            resource_type=one.resource_type,
-            pattern_type=one.pattern_type,
-            name=one.name,
-            principal=name,
-        )
-        for one in wanted
-        for name in names
-    )
-
-
 def _acls(resources: Resources, rules: AclRules) -> tuple[Acl, ...]:
     """Return every combination of resource, subject and operation, each once."""
     _check_role(resources, rules)
@@ -173,7 +210,7 @@ def _acls(resources: Resources, rules: AclRules) -> tuple[Acl, ...]:
             "give a resource: --topic, --group, --cluster, --transactional-id,"
             " --delegation-token or --user-principal"
         )
-    if resources.cluster and resources.pattern is PatternKind.PREFIXED:
+    if resources.cluster and resources.resource_pattern_type is PatternKind.PREFIXED:
         raise Misuse("--cluster is one resource: it goes with --resource-pattern-type literal")
     wanted = list(_by_role(patterns, rules) if rules.by_role else _by_option(patterns, rules))
     return tuple(

@@ -2,17 +2,14 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from proxy.cli.administration import (
-    BootstrapOption,
-    CommandConfigOption,
-    ConfigOption,
-    StoreOption,
-)
+from proxy.cli.administration import Where, administration
 from proxy.cli.common import (
     Exit,
     Misuse,
@@ -23,8 +20,7 @@ from proxy.cli.common import (
     print_table,
     printable,
 )
-from proxy.cli.quota_administration import quota_administration
-from proxy.cli.quota_file import Named, quota_filters_of_file
+from proxy.cli.options import filters_of_file, takes_groups
 from proxy.quota.model import (
     DEFAULT,
     BadEntity,
@@ -41,15 +37,12 @@ from proxy.quota.zookeeper_json import format_limit
 
 app = typer.Typer(help="Manage how much clients may use (quotas).", no_args_is_help=True)
 
-User = Annotated[str | None, typer.Option(metavar="NAME", help="A user, without User:.")]
 UserDefaults = Annotated[
     bool, typer.Option("--user-defaults", help="All users without a quota of their own.")
 ]
-ClientId = Annotated[str | None, typer.Option(metavar="ID", help="A client id.")]
 ClientIdDefaults = Annotated[
     bool, typer.Option("--client-id-defaults", help="All client ids without a quota of their own.")
 ]
-Ip = Annotated[str | None, typer.Option(metavar="ADDRESS", help="An address.")]
 IpDefaults = Annotated[
     bool, typer.Option("--ip-defaults", help="All addresses without a quota of their own.")
 ]
@@ -65,24 +58,102 @@ Keys = Annotated[
 ]
 
 
-@app.command(name="list")
-def list_quotas(
+MAX_NAME: Final = 32_767
+"""Bytes: what a STRING of the wire holds."""
+_LINE: Final = "one user, one client id, both, or one address"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """The options that say whose quotas to show."""
+
     user: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="A user, without User:. May be repeated."),
-    ] = None,
-    user_defaults: UserDefaults = False,
+        list[str], typer.Option(metavar="NAME", help="A user, without User:. May be repeated.")
+    ] = field(default_factory=list)
+    user_defaults: UserDefaults = False
     client_id: Annotated[
-        list[str] | None,
+        list[str],
         typer.Option(
             metavar="ID", help="A client id; with --user, of these users. May be repeated."
         ),
-    ] = None,
-    client_id_defaults: ClientIdDefaults = False,
+    ] = field(default_factory=list)
+    client_id_defaults: ClientIdDefaults = False
     ip: Annotated[
-        list[str] | None, typer.Option(metavar="ADDRESS", help="An address. May be repeated.")
-    ] = None,
-    ip_defaults: IpDefaults = False,
+        list[str], typer.Option(metavar="ADDRESS", help="An address. May be repeated.")
+    ] = field(default_factory=list)
+    ip_defaults: IpDefaults = False
+
+    def filters(self) -> tuple[QuotaEntity, ...]:
+        """Return every combination of what is named, each once; nothing named, none.
+
+        An entity, as a filter, finds the quotas set for what it is made of, alone or with others.
+        Raises Misuse.
+        """
+        names = (
+            _names(self.user, self.user_defaults),
+            _names(self.client_id, self.client_id_defaults),
+            _names(self.ip, self.ip_defaults),
+        )
+        if not any(names):
+            return ()
+        try:
+            return tuple(
+                QuotaEntity(user=user, client_id=client_id, ip=ip)
+                for user, client_id, ip in product(*(some or (None,) for some in names))
+            )
+        except BadEntity as bad:
+            raise Misuse(str(bad)) from None
+
+
+def _names(given: Sequence[str], default: bool) -> tuple[Name, ...]:
+    for name in given:
+        _check(name)
+    return (*dict.fromkeys(given), *([DEFAULT] if default else []))
+
+
+def _check(name: str) -> None:
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise Misuse("a name is not UTF-8 text") from None
+    if size > MAX_NAME:
+        raise Misuse(f"a name is longer than {MAX_NAME} bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """The options that say whose quotas to change."""
+
+    user: Annotated[str | None, typer.Option(metavar="NAME", help="A user, without User:.")] = None
+    user_defaults: UserDefaults = False
+    client_id: Annotated[str | None, typer.Option(metavar="ID", help="A client id.")] = None
+    client_id_defaults: ClientIdDefaults = False
+    ip: Annotated[str | None, typer.Option(metavar="ADDRESS", help="An address.")] = None
+    ip_defaults: IpDefaults = False
+
+    def entity(self) -> QuotaEntity:
+        """Return what has the quotas. Raises BadParameter."""
+        try:
+            return QuotaEntity(
+                user=_name("user", self.user, self.user_defaults),
+                client_id=_name("client-id", self.client_id, self.client_id_defaults),
+                ip=_name("ip", self.ip, self.ip_defaults),
+            )
+        except BadEntity as bad:
+            raise typer.BadParameter(printable(str(bad))) from None
+
+
+def _name(kind: str, name: str | None, default: bool) -> Name:
+    if name is not None and default:
+        raise typer.BadParameter(f"give one of --{kind} and --{kind}-defaults")
+    return DEFAULT if default else name
+
+
+@app.command(name="list")
+@takes_groups
+def list_quotas(
+    *,
+    listed: Listed,
     file: Annotated[
         Path | None,
         typer.Option(
@@ -91,99 +162,65 @@ def list_quotas(
             " --user alice --client-id billing; - is the standard input.",
         ),
     ] = None,
-    config: ConfigOption = None,
-    store: StoreOption = None,
-    bootstrap: BootstrapOption = None,
-    command_config: CommandConfigOption = None,
+    where: Where,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List quotas: those set for what is named, alone or with others; or all. One round trip."""
-    named = Named(
-        user=user or (),
-        user_defaults=user_defaults,
-        client_id=client_id or (),
-        client_id_defaults=client_id_defaults,
-        ip=ip or (),
-        ip_defaults=ip_defaults,
-    )
     with misuse_told():
-        filters = named.filters()
+        filters = listed.filters()
         if file is not None:
             if filters:
                 raise Misuse("--file goes without users, client ids and addresses: it names them")
-            filters = quota_filters_of_file(file)
-    with quota_administration(config, store, bootstrap, command_config) as administration:
-        quotas = administration.quotas(filters or None)
+            filters = filters_of_file(file, Listed, at_most=_LINE)
+    with administration(where) as way:
+        quotas = way.quotas(filters or None)
     _print_quotas(dict(sorted(quotas.items(), key=lambda item: item[0].path)), output)
 
 
 @app.command(name="set")
-def set_quotas(
-    limits: Limits,
-    user: User = None,
-    user_defaults: UserDefaults = False,
-    client_id: ClientId = None,
-    client_id_defaults: ClientIdDefaults = False,
-    ip: Ip = None,
-    ip_defaults: IpDefaults = False,
-    config: ConfigOption = None,
-    store: StoreOption = None,
-    bootstrap: BootstrapOption = None,
-    command_config: CommandConfigOption = None,
-) -> None:
+@takes_groups
+def set_quotas(limits: Limits, changed: Changed, where: Where) -> None:
     """Set quotas of a user, a client id, both together, or an address."""
-    entity = _entity(user, user_defaults, client_id, client_id_defaults, ip, ip_defaults)
+    entity = changed.entity()
     changes = dict(_limit(entity, text) for text in limits)
     if len(changes) < len(limits):
         raise typer.BadParameter("a key is given twice")
-    with quota_administration(config, store, bootstrap, command_config) as administration:
-        administration.alter({entity: changes})
+    with administration(where) as way:
+        way.alter_quotas({entity: changes})
     told = ", ".join(f"{key}={format_limit(value)}" for key, value in changes.items())
     typer.echo(f"{printable(str(entity))}: {told}")
 
 
 @app.command()
-def remove(
-    keys: Keys = None,
-    user: User = None,
-    user_defaults: UserDefaults = False,
-    client_id: ClientId = None,
-    client_id_defaults: ClientIdDefaults = False,
-    ip: Ip = None,
-    ip_defaults: IpDefaults = False,
-    config: ConfigOption = None,
-    store: StoreOption = None,
-    bootstrap: BootstrapOption = None,
-    command_config: CommandConfigOption = None,
-) -> None:
+@takes_groups
+def remove(*, keys: Keys = None, changed: Changed, where: Where) -> None:
     """Remove quotas of exactly what is named: of a user, not of the user with a client id."""
-    entity = _entity(user, user_defaults, client_id, client_id_defaults, ip, ip_defaults)
+    entity = changed.entity()
     wanted = [_key(entity, name) for name in keys or ()]
-    with quota_administration(config, store, bootstrap, command_config) as administration:
-        present = administration.quotas().get(entity, {})
+    with administration(where) as way:
+        present = way.quotas().get(entity, {})
         gone = [key for key in wanted or present if key in present]
         if not gone:
             raise fail(f"there is no such quota of {entity}", Exit.REFUSED)
-        administration.alter({entity: dict.fromkeys(gone)})
+        way.alter_quotas({entity: dict.fromkeys(gone)})
     typer.echo(f"{printable(str(entity))}: removed {', '.join(gone)}")
 
 
 @app.command(name="explain")
+@takes_groups
 def explain_quotas(
+    *,
     user: Annotated[str, typer.Option(metavar="NAME", help="The user, without User:.")],
     client_id: Annotated[
         str, typer.Option(metavar="ID", help="The client id; without it, a client that has none.")
     ] = "",
-    config: ConfigOption = None,
-    store: StoreOption = None,
-    bootstrap: BootstrapOption = None,
-    command_config: CommandConfigOption = None,
+    where: Where,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Say which quotas apply to a client, why, and with whom it shares them."""
-    with quota_administration(config, store, bootstrap, command_config) as administration:
-        quotas = administration.quotas()
-    static = _static_defaults(config)
+    with administration(where) as way:
+        quotas = way.quotas()
+    static = _static_defaults(where.config)
     keys = [key for key in QuotaKey if key is not QuotaKey.CONNECTION_CREATION_RATE]
     explanations = [explain(quotas, static, key, user, client_id) for key in keys]
     if output is Output.JSON:
@@ -196,30 +233,6 @@ def _static_defaults(config: Path | None) -> StaticDefaults:
     from proxy.config import load
 
     return {} if config is None else load(config).quotas.static_defaults()
-
-
-def _name(kind: str, name: str | None, default: bool) -> Name:
-    if name is not None and default:
-        raise typer.BadParameter(f"give one of --{kind} and --{kind}-defaults")
-    return DEFAULT if default else name
-
-
-def _entity(
-    user: str | None,
-    user_defaults: bool,
-    client_id: str | None,
-    client_id_defaults: bool,
-    ip: str | None,
-    ip_defaults: bool,
-) -> QuotaEntity:
-    try:
-        return QuotaEntity(
-            user=_name("user", user, user_defaults),
-            client_id=_name("client-id", client_id, client_id_defaults),
-            ip=_name("ip", ip, ip_defaults),
-        )
-    except BadEntity as bad:
-        raise typer.BadParameter(printable(str(bad))) from None
 
 
 def _key(entity: QuotaEntity, name: str) -> QuotaKey:

@@ -158,7 +158,7 @@ valid_filters = st.builds(
 def test_the_first_filters_are_those_that_are_answered(
     acls: list[Acl], filters: list[AclFilter], most: int
 ) -> None:
-    """However the ACLs are gone through: few lists are looked up, many filters share a pass."""
+    """However many filters share a pass."""
     index = AclIndex(acls, version=1)
     found = find_each(index, filters, most)
     expected = [[*index.matching(wanted)] for wanted in filters]
@@ -254,7 +254,7 @@ def test_repeated_filters_each_have_the_result() -> None:
 
 @pytest.mark.parametrize("fields", [{"principal_filter": "User:{}"}, {"host_filter": "h{}"}])
 def test_100_000_filters(fields: dict[str, str]) -> None:
-    """By principal each is looked up, by host all of them share a pass."""
+    """By principal each has a pass of its own, by host all of them share one."""
     store = Shelf(acl(principal="User:7", host="h7"))
     filters = [
         asking(**{name: text.format(number) for name, text in fields.items()})
