@@ -267,7 +267,7 @@ def fake_broker(programs: dict[str, Path], lab: Lab, *options: str) -> Iterator[
 
 def make_credentials(directory: Path) -> Credentials:
     """Make a password, a signing key and a token that live as long as the run."""
-    from tests.kafka.tokens import AUDIENCE, ISSUER, Issuer
+    from tests.support.kafka.tokens import AUDIENCE, ISSUER, Issuer
 
     issuer = Issuer()
     password_file, token_file = directory / "password", directory / "token"
@@ -284,7 +284,7 @@ def make_credentials(directory: Path) -> Credentials:
 
 def make_lab(directory: Path, cpus: set[int] | None = None) -> Lab:
     """Make what all targets share but the broker; the certificate is ECDSA's, P-256."""
-    from tests.certificates import Authority
+    from tests.support.certificates import Authority
 
     authority = Authority()
     certificate = directory / "server.pem"

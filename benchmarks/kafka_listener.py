@@ -54,7 +54,7 @@ sasl.oauthbearer.expected.issuer={issuer}
 
 def class_path() -> str:
     """Return Kafka's class path: $KAFKA_JARS, or what the test suite fetched or will fetch."""
-    from tests.kafka import java
+    from tests.support.kafka import java
 
     try:
         return java.class_path()

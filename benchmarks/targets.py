@@ -186,7 +186,7 @@ def proxy(
 
 def _compiled(lab: Lab) -> Path:
     """A copy of the project as the image has it, made at first use; it is whole or not there."""
-    from tests.compiled import compiled_copy, lacking
+    from tests.support.compiled import compiled_copy, lacking
 
     copy, unfinished = lab.directory / "compiled-project", lab.directory / "compiling"
     if copy.exists():

@@ -20,7 +20,7 @@ from benchmarks.targets import ROWS, Lab
 from proxy.wire.apis import response_body_at
 from proxy.wire.codec import decode, encode, request_type, response_type
 from proxy.wire.request import parse_request
-from tests.deploy.tools import missing
+from tests.support.deploy import missing
 
 EXCHANGES = 64
 KINDS = {shape.name.partition("/")[0]: shape for shape in SHAPES if shape.payload == "100B"}
@@ -115,7 +115,7 @@ def test_what_does_not_compile_is_measured_under_no_name(
         plain_copy(directory)
         raise RuntimeError("the compiler said no")
 
-    monkeypatch.setattr("tests.compiled.compiled_copy", half_made)
+    monkeypatch.setattr("tests.support.compiled.compiled_copy", half_made)
     for row in COMPILED:
         with pytest.raises(MeasurementFailed, match="does not compile"), row.start(lab):
             pass
@@ -125,7 +125,7 @@ def test_what_does_not_compile_is_measured_under_no_name(
 def test_a_proxy_that_says_it_is_not_compiled_is_not_measured_as_if_it_were(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.compiled.compiled_copy", plain_copy)
+    monkeypatch.setattr("tests.support.compiled.compiled_copy", plain_copy)
     with pytest.raises(MeasurementFailed, match="should run compiled"), COMPILED[0].start(lab):
         pass
 

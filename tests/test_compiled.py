@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from proxy.worker.worker import COMPILED
-from tests.compiled import ROOT, compiled_copy, lacking
-from tests.deploy.tools import missing
+from tests.support.compiled import ROOT, compiled_copy, lacking
+from tests.support.deploy import missing
 
 pytestmark = pytest.mark.slow
 

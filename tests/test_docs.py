@@ -19,7 +19,7 @@ from proxy.demo.processes import Program
 from proxy.demo.setup import free_ports
 from proxy.docs import reference
 from sasl import states
-from tests.ports import free_port_range
+from tests.support.processes import free_port_range
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(

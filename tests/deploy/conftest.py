@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.deploy.tools import missing
+from tests.support.deploy import missing
 
 
 @pytest.fixture(scope="module")

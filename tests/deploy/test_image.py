@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.deploy import manifests
-from tests.deploy.manifests import kustomized
-from tests.deploy.tools import DEPLOY, ROOT, find, missing
+from tests.support import deploy
+from tests.support.deploy import DEPLOY, ROOT, find, kustomized, missing
 
 BUILD = runpy.run_path(str(DEPLOY / "build_root.py"))
 STEPS: list[tuple[str, str]] = BUILD["instructions"]((DEPLOY / "Dockerfile").read_text())
@@ -48,7 +47,7 @@ def test_the_image_is_pinned_and_without_privilege() -> None:
     runs = [rest for name, rest in STEPS if name == "RUN"]
     installs = [rest for rest in runs if re.search(r"pip install\b", rest)]
     assert all("--require-hashes" in rest or "--no-deps" in rest for rest in installs)
-    sidecar = manifests.container(kustomized("ingress"))
+    sidecar = deploy.container(kustomized("ingress"))
     context = sidecar["securityContext"]
     assert _last("USER") == f"{context['runAsUser']}:{context['runAsGroup']}"
     assert json.loads(_last("CMD")) == sidecar["args"]
@@ -61,9 +60,7 @@ def test_what_is_written_to_belongs_to_its_user() -> None:
     user, group = _last("USER").split(":")
     assert made[made.index("-o") + 1] == user
     assert made[made.index("-g") + 1] == group
-    mounts = {
-        one["mountPath"] for one in manifests.container(kustomized("ingress"))["volumeMounts"]
-    }
+    mounts = {one["mountPath"] for one in deploy.container(kustomized("ingress"))["volumeMounts"]}
     written = {path for path in mounts if path.startswith("/var/lib/")}
     assert {part for part in made if part.startswith("/")} == written
     page = (ROOT / "docs/kubernetes.md").read_text()
@@ -120,7 +117,7 @@ def test_the_image_is_small(image: tuple[Path, dict[str, Any]]) -> None:
 @pytest.mark.slow
 def test_redirecting_needs_net_admin_alone(image: tuple[Path, dict[str, Any]]) -> None:
     """In a network namespace of its own, as the init container runs it."""
-    container = manifests.container(kustomized("transparent"), "reauth-redirect")
+    container = deploy.container(kustomized("transparent"), "reauth-redirect")
     (capability,) = container["securityContext"]["capabilities"]["add"]
     only = ["setpriv", f"--bounding-set=-all,+{capability.lower()}", "--no-new-privs"]
     entrypoint = json.loads(next(rest for name, rest in STEPS if name == "ENTRYPOINT"))

@@ -14,10 +14,18 @@ import pytest
 import yaml
 
 from proxy.process.supervisor import KILL_AFTER
-from tests.certificates import Authority
-from tests.deploy import manifests
-from tests.deploy.manifests import CHART, OVERLAYS, Document, helm, kustomized
-from tests.deploy.tools import DEPLOY, load, operator_schema
+from tests.support import deploy
+from tests.support.certificates import Authority
+from tests.support.deploy import (
+    CHART,
+    DEPLOY,
+    OVERLAYS,
+    Document,
+    helm,
+    kustomized,
+    load,
+    operator_schema,
+)
 
 NO_PRIVILEGE = {
     "runAsNonRoot": True,
@@ -61,7 +69,7 @@ def test_the_prometheus_operator_would_take_them(documents: list[Document]) -> N
     """By the operator's own definition of a PodMonitor; a misspelt field is noticed."""
     jsonschema: Any = importlib.import_module("jsonschema")  # comes with kubernetes-validate
     schema = operator_schema("podmonitors")
-    monitor = manifests.of_kind(documents, "PodMonitor")
+    monitor = deploy.of_kind(documents, "PodMonitor")
     jsonschema.validate(monitor, schema)
     misspelt = copy.deepcopy(monitor)
     misspelt["spec"]["podMetricsEndpoints"][0]["intervall"] = "15s"
@@ -70,18 +78,18 @@ def test_the_prometheus_operator_would_take_them(documents: list[Document]) -> N
 
 
 def test_both_tools_make_the_same(overlay: str) -> None:
-    assert manifests.normal(kustomized(overlay)) == manifests.normal(helm(overlay))
+    assert deploy.normal(kustomized(overlay)) == deploy.normal(helm(overlay))
 
 
 def test_the_sidecar_is_native_and_has_no_privilege(documents: list[Document]) -> None:
-    sidecar = manifests.container(documents)
+    sidecar = deploy.container(documents)
     assert sidecar["restartPolicy"] == "Always"
     assert sidecar["securityContext"] == NO_PRIVILEGE
     assert {"requests", "limits"} <= sidecar["resources"].keys()
 
 
 def test_only_the_redirection_has_a_capability(documents: list[Document], overlay: str) -> None:
-    pod = manifests.pod(documents)
+    pod = deploy.pod(documents)
     capable = {
         one["name"]: one["securityContext"]["capabilities"]["add"]
         for one in pod["initContainers"] + pod["containers"]
@@ -93,11 +101,11 @@ def test_only_the_redirection_has_a_capability(documents: list[Document], overla
 def test_what_is_dialled_is_redirected_before_anything_runs() -> None:
     """And to the port of the listener, but for the proxy's own user."""
     documents = kustomized("transparent")
-    first, second = manifests.pod(documents)["initContainers"]
+    first, second = deploy.pod(documents)["initContainers"]
     assert (first["name"], second["name"]) == ("reauth-redirect", "reauth-proxy")
     assert "restartPolicy" not in first  # it ends
     environment = {one["name"]: one["value"] for one in first["env"]}
-    (listener,) = yaml.safe_load(manifests.configuration(documents))["listeners"]
+    (listener,) = yaml.safe_load(deploy.configuration(documents))["listeners"]
     assert environment["PROXY_PORT"] == listener["address"].rpartition(":")[2]
     assert environment["PROXY_UID"] == str(second["securityContext"]["runAsUser"])
     script = (DEPLOY / "transparent" / "redirect.sh").read_text()
@@ -105,16 +113,16 @@ def test_what_is_dialled_is_redirected_before_anything_runs() -> None:
 
 
 def test_ports_are_those_of_the_configuration(documents: list[Document], overlay: str) -> None:
-    config = yaml.safe_load(manifests.configuration(documents))
-    ports = {one["name"]: one["containerPort"] for one in manifests.container(documents)["ports"]}
+    config = yaml.safe_load(deploy.configuration(documents))
+    ports = {one["name"]: one["containerPort"] for one in deploy.container(documents)["ports"]}
     (listener,) = config["listeners"]
     assert ports == {
         "reauth-clients": int(listener["address"].rpartition(":")[2]),
         "reauth-metrics": int(config["http"]["address"].rpartition(":")[2]),
     }
-    (scrape,) = manifests.of_kind(documents, "PodMonitor")["spec"]["podMetricsEndpoints"]
+    (scrape,) = deploy.of_kind(documents, "PodMonitor")["spec"]["podMetricsEndpoints"]
     assert scrape["port"] in ports
-    policy = manifests.of_kind(documents, "NetworkPolicy")["spec"]
+    policy = deploy.of_kind(documents, "NetworkPolicy")["spec"]
     opened = [port["port"] for rule in policy["ingress"] for port in rule["ports"]]
     loopback = listener["address"].startswith("127.")
     assert (ports["reauth-clients"] in opened) is not loopback
@@ -126,10 +134,10 @@ def test_what_the_workload_serves_stays_open_to_whom_it_may_be() -> None:
     """An application's own ports to everybody; a broker's to its like, or clients would go past."""
 
     def opened(overlay: str, ports: list[dict[str, Any]]) -> dict[str, Any]:
-        values = copy.deepcopy(manifests.values(overlay))
+        values = copy.deepcopy(deploy.values(overlay))
         values["workload"]["spec"]["template"]["spec"]["containers"][0]["ports"] = ports
-        documents = manifests.of_text(manifests.templated(values))
-        rules = manifests.of_kind(documents, "NetworkPolicy")["spec"]["ingress"]
+        documents = deploy.of_text(deploy.templated(values))
+        rules = deploy.of_kind(documents, "NetworkPolicy")["spec"]["ingress"]
         rule: dict[str, Any] = rules[-1]
         return rule
 
@@ -143,8 +151,8 @@ def test_what_the_workload_serves_stays_open_to_whom_it_may_be() -> None:
 def test_brokers_are_reached_through_the_proxy_alone() -> None:
     """The broker's listener for the proxy is on loopback and advertises the proxy's port."""
     documents = kustomized("ingress")
-    config = yaml.safe_load(manifests.configuration(documents))
-    (broker,) = manifests.pod(documents)["containers"]
+    config = yaml.safe_load(deploy.configuration(documents))
+    (broker,) = deploy.pod(documents)["containers"]
     environment = {one["name"]: one.get("value") for one in broker["env"]}
     listeners = dict(one.split("://") for one in environment["KAFKA_LISTENERS"].split(","))
     advertised = dict(
@@ -159,8 +167,8 @@ def test_brokers_are_reached_through_the_proxy_alone() -> None:
 @pytest.mark.parametrize("name", ["reauth-proxy", "billing"])
 def test_the_alert_for_a_proxy_that_is_down_knows_its_job(name: str) -> None:
     """Whatever the chart's `name`: the operator makes the job NAMESPACE/NAME, then relabels it."""
-    documents = manifests.of_text(manifests.templated(manifests.values("egress") | {"name": name}))
-    (scrape,) = manifests.of_kind(documents, "PodMonitor")["spec"]["podMetricsEndpoints"]
+    documents = deploy.of_text(deploy.templated(deploy.values("egress") | {"name": name}))
+    (scrape,) = deploy.of_kind(documents, "PodMonitor")["spec"]["podMetricsEndpoints"]
     (rule,) = scrape["relabelings"]
     assert (rule["sourceLabels"], rule["targetLabel"]) == (["job"], "job")
     job = rule["replacement"].replace("$1", f"shop/{name}")
@@ -176,28 +184,28 @@ def test_the_alert_for_a_proxy_that_is_down_knows_its_job(name: str) -> None:
 
 
 def test_selectors_find_the_pods(documents: list[Document]) -> None:
-    template = manifests.of_kind(documents, *manifests.WORKLOADS)["spec"]["template"]
+    template = deploy.of_kind(documents, *deploy.WORKLOADS)["spec"]["template"]
     labels = template["metadata"]["labels"].items()
     for kind in ("PodDisruptionBudget", "PodMonitor"):
-        selector = manifests.of_kind(documents, kind)["spec"]["selector"]
+        selector = deploy.of_kind(documents, kind)["spec"]["selector"]
         assert selector["matchLabels"].items() <= labels
-    policy = manifests.of_kind(documents, "NetworkPolicy")["spec"]
+    policy = deploy.of_kind(documents, "NetworkPolicy")["spec"]
     assert policy["podSelector"]["matchLabels"].items() <= labels
 
 
 def test_there_is_time_to_drain(documents: list[Document]) -> None:
-    config = yaml.safe_load(manifests.configuration(documents))
-    pre_stop = manifests.container(documents)["lifecycle"]["preStop"]["sleep"]["seconds"]
+    config = yaml.safe_load(deploy.configuration(documents))
+    pre_stop = deploy.container(documents)["lifecycle"]["preStop"]["sleep"]["seconds"]
     drain = pre_stop + config["shutdown.drain.ms"] / 1000 + KILL_AFTER
     # Beside it, the main container ends first; Kafka's controlled shutdown may take a minute.
-    assert manifests.pod(documents)["terminationGracePeriodSeconds"] >= drain + 60
+    assert deploy.pod(documents)["terminationGracePeriodSeconds"] >= drain + 60
 
 
 def test_events_fit_their_volume(documents: list[Document]) -> None:
     """The kubelet evicts a pod whose emptyDir outgrows its limit."""
-    config = yaml.safe_load(manifests.configuration(documents))
+    config = yaml.safe_load(deploy.configuration(documents))
     (volume,) = (
-        one for one in manifests.pod(documents)["volumes"] if one["name"] == "reauth-proxy-events"
+        one for one in deploy.pod(documents)["volumes"] if one["name"] == "reauth-proxy-events"
     )
     assert volume["emptyDir"]["sizeLimit"] == "2Gi"
     file = config["events"].get("rotate.bytes", 134_217_728)
@@ -209,8 +217,8 @@ def laid_out(documents: list[Document], root: Path) -> Path:
 
     A path outside of them would be on the read-only root.
     """
-    config = manifests.configuration(documents)
-    for mount in manifests.container(documents)["volumeMounts"]:
+    config = deploy.configuration(documents)
+    for mount in deploy.container(documents)["volumeMounts"]:
         directory = root / mount["mountPath"].lstrip("/")
         directory.mkdir(parents=True, exist_ok=True)
         config = re.sub(rf"(?<=[ :]){mount['mountPath']}(?=[/\n])", str(directory), config)
@@ -251,7 +259,7 @@ def test_a_mistake_is_one_line_that_names_it(
     tmp_path: Path, find: str, put: str, words: str
 ) -> None:
     """It is the container's termination message; until it is mended nothing else starts."""
-    sidecar = manifests.container(kustomized("ingress"))
+    sidecar = deploy.container(kustomized("ingress"))
     assert sidecar["terminationMessagePolicy"] == "FallbackToLogsOnError"
     file = laid_out(kustomized("ingress"), tmp_path)
     file.write_text(file.read_text().replace(find, put))
@@ -263,7 +271,7 @@ def test_a_mistake_is_one_line_that_names_it(
 
 def test_keys_of_secrets_are_mounted_by_name(documents: list[Document]) -> None:
     """So that the kubelet names one that is missing, before the pod starts."""
-    for volume in manifests.pod(documents)["volumes"]:
+    for volume in deploy.pod(documents)["volumes"]:
         if "secret" in volume:
             assert volume["secret"]["items"]
 
@@ -300,23 +308,23 @@ TOKEN = {"name": "brokers", "audience": "kafka", "mountPath": "/y"}
     ],
 )
 def test_the_chart_refuses_what_it_does_not_know(change: dict[str, Any], words: str) -> None:
-    values = manifests.values("ingress")
+    values = deploy.values("ingress")
     for key, value in change.items():
         if key.startswith("config."):
             values["config"][key.removeprefix("config.")] = value
         else:
             values[key] = value
-    assert words in manifests.templated(values, check=False)
+    assert words in deploy.templated(values, check=False)
 
 
 def test_a_transparent_listener_without_redirection_is_refused() -> None:
-    values = manifests.values("transparent") | {"redirect": {"enabled": False}}
-    assert "redirect.enabled: true" in manifests.templated(values, check=False)
+    values = deploy.values("transparent") | {"redirect": {"enabled": False}}
+    assert "redirect.enabled: true" in deploy.templated(values, check=False)
 
 
 def test_many_listeners_have_ports_that_can_be_named(kubernetes: ModuleType) -> None:
     """A port's name has 15 characters at most; the transparent listener need not be the first."""
-    values = copy.deepcopy(manifests.values("transparent"))
+    values = copy.deepcopy(deploy.values("transparent"))
     (listener,) = values["config"]["listeners"]
     gateways = [
         listener
@@ -331,14 +339,13 @@ def test_many_listeners_have_ports_that_can_be_named(kubernetes: ModuleType) -> 
     ]
     values["config"]["listeners"] = [*gateways, listener]
     values["config"]["upstream"]["bootstrap.servers"] = "kafka:9092"
-    documents = manifests.of_text(manifests.templated(values))
-    names = [port["name"] for port in manifests.container(documents)["ports"]]
+    documents = deploy.of_text(deploy.templated(values))
+    names = [port["name"] for port in deploy.container(documents)["ports"]]
     assert len(set(names)) == 14
-    kubernetes.validate(manifests.of_kind(documents, "Deployment"), _newest(kubernetes)[-1])
+    kubernetes.validate(deploy.of_kind(documents, "Deployment"), _newest(kubernetes)[-1])
     assert max(map(len, names)) <= 15
     redirect = {
-        one["name"]: one["value"]
-        for one in manifests.container(documents, "reauth-redirect")["env"]
+        one["name"]: one["value"] for one in deploy.container(documents, "reauth-redirect")["env"]
     }
     assert redirect["PROXY_PORT"] == "9094"
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.live import Prometheus, scraped_proxy, until
 from tests.deploy.test_prometheus_rules import SERIES
-from tests.deploy.tools import DEPLOY, find, metric_names
+from tests.support.deploy import DEPLOY, find, metric_names
+from tests.support.prometheus import Prometheus, scraped_proxy, until
 
 GRAFANA = DEPLOY / "grafana"
 DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(GRAFANA.glob("*.json"))}

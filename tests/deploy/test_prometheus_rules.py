@@ -7,7 +7,7 @@ import pytest
 
 from metrics.metric import Metric, MetricType
 from metrics.registry import METRICS
-from tests.deploy.tools import DEPLOY, ROOT, load, metric_names, run
+from tests.support.deploy import DEPLOY, ROOT, load, metric_names, run
 
 RULES = sorted((DEPLOY / "prometheus").glob("*.rules.yaml"))
 TESTS = DEPLOY / "prometheus" / "alerts.test.yaml"

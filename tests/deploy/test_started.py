@@ -15,15 +15,14 @@ from proxy.demo import identity
 from proxy.demo.broker import BROKERS
 from proxy.demo.processes import Program
 from proxy.demo.report import read_report
-from tests.deploy import manifests
-from tests.deploy.manifests import OVERLAYS, kustomized
 from tests.deploy.test_kubernetes import laid_out
-from tests.deploy.tools import missing
-from tests.kafka import java
-from tests.kafka.cluster import KafkaCluster
-from tests.kafka.properties import BEHIND
-from tests.kafka.proxied import ProxyProcess, sidecar_config
-from tests.ports import free_port_range, free_ports
+from tests.support import deploy
+from tests.support.deploy import OVERLAYS, kustomized, missing
+from tests.support.kafka import java
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.properties import BEHIND
+from tests.support.kafka.proxy import ProxyProcess, sidecar_config
+from tests.support.processes import free_port_range, free_ports
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +81,7 @@ def _becomes(config: dict[str, Any], probe: dict[str, Any], status: int) -> bool
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_every_probe_is_answered(overlay: str, brokers: str, tmp_path: Path) -> None:
-    sidecar = manifests.container(kustomized(overlay))
+    sidecar = deploy.container(kustomized(overlay))
     config = _on_this_machine(overlay, tmp_path, brokers)
     with ProxyProcess(config, tmp_path):
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
@@ -91,7 +90,7 @@ def test_every_probe_is_answered(overlay: str, brokers: str, tmp_path: Path) -> 
 
 def test_the_sidecar_starts_before_its_broker(tmp_path: Path) -> None:
     """The broker is started once the startup probe succeeds, so that must not wait for it."""
-    sidecar = manifests.container(kustomized("ingress"))
+    sidecar = deploy.container(kustomized("ingress"))
     config = _on_this_machine("ingress", tmp_path, f"127.0.0.1:{free_ports(1)[0]}")
     with ProxyProcess(config, tmp_path):
         assert _becomes(config, sidecar["startupProbe"], 200)

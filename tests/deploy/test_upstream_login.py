@@ -9,10 +9,9 @@ import yaml
 
 from proxy.config import load
 from proxy.config.values import Secret
-from tests.deploy import manifests
-from tests.deploy.manifests import Document
 from tests.deploy.test_kubernetes import laid_out
-from tests.deploy.tools import ROOT
+from tests.support import deploy
+from tests.support.deploy import ROOT, Document
 
 LOGIN = "/etc/reauth-proxy-login"
 RUN = "/var/run/reauth-proxy-brokers"
@@ -49,16 +48,16 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 def rendered(way: str) -> list[Document]:
     upstream, more = WAYS[way]
-    values = manifests.values("egress") | more
+    values = deploy.values("egress") | more
     values["config"]["upstream"] |= {"security.protocol": "SASL_SSL", **upstream}
-    return [one for one in yaml.safe_load_all(manifests.templated(values)) if one]
+    return [one for one in yaml.safe_load_all(deploy.templated(values)) if one]
 
 
 def mounted(documents: list[Document]) -> set[str]:
     """The files that volumes bring into the container, but for those of ConfigMaps."""
-    volumes = {one["name"]: one for one in manifests.pod(documents)["volumes"]}
+    volumes = {one["name"]: one for one in deploy.pod(documents)["volumes"]}
     found = set()
-    for mount in manifests.container(documents)["volumeMounts"]:
+    for mount in deploy.container(documents)["volumeMounts"]:
         volume = volumes[mount["name"]]
         files = [item["path"] for item in volume.get("secret", {}).get("items", [])]
         for source in volume.get("projected", {}).get("sources", []):
@@ -71,7 +70,7 @@ def mounted(documents: list[Document]) -> set[str]:
 @pytest.mark.parametrize("way", WAYS)
 def test_what_the_login_reads_is_mounted(way: str, tmp_path: Path, kubernetes: ModuleType) -> None:
     documents = rendered(way)
-    kubernetes.validate(manifests.of_kind(documents, "Deployment"), "1.34", strict=True)
+    kubernetes.validate(deploy.of_kind(documents, "Deployment"), "1.34", strict=True)
     file = laid_out(documents, tmp_path)
     upstream = load(file).upstream
     read = [upstream.token_file()]
@@ -87,9 +86,9 @@ def test_a_token_lives_for_an_hour_unless_said_otherwise() -> None:
     """Kubernetes' own least is ten minutes."""
 
     def source(**more: Any) -> dict[str, Any]:
-        values = manifests.values("egress") | {"tokens": [TOKEN | more]}
-        documents = list(yaml.safe_load_all(manifests.templated(values)))
-        volumes = manifests.pod([one for one in documents if one])["volumes"]
+        values = deploy.values("egress") | {"tokens": [TOKEN | more]}
+        documents = list(yaml.safe_load_all(deploy.templated(values)))
+        volumes = deploy.pod([one for one in documents if one])["volumes"]
         (projected,) = (one["projected"] for one in volumes if "projected" in one)
         (found,) = projected["sources"]
         account: dict[str, Any] = found["serviceAccountToken"]
@@ -97,8 +96,8 @@ def test_a_token_lives_for_an_hour_unless_said_otherwise() -> None:
 
     assert source() == {"audience": "kafka", "expirationSeconds": 3600, "path": "token"}
     assert source(expirationSeconds=2_000_000)["expirationSeconds"] == 2_000_000
-    values = manifests.values("egress") | {"tokens": [TOKEN | {"expirationSeconds": 599}]}
-    assert "expirationSeconds" in manifests.templated(values, check=False)
+    values = deploy.values("egress") | {"tokens": [TOKEN | {"expirationSeconds": 599}]}
+    assert "expirationSeconds" in deploy.templated(values, check=False)
 
 
 def test_the_environment_is_the_proxys(kubernetes: ModuleType) -> None:
@@ -110,13 +109,13 @@ def test_the_environment_is_the_proxys(kubernetes: ModuleType) -> None:
     ]
 
     def documents(**more: Any) -> list[Document]:
-        values = manifests.values("egress") | more
-        return [one for one in yaml.safe_load_all(manifests.templated(values)) if one]
+        values = deploy.values("egress") | more
+        return [one for one in yaml.safe_load_all(deploy.templated(values)) if one]
 
-    kubernetes.validate(manifests.of_kind(documents(env=env), "Deployment"), "1.34", strict=True)
-    assert manifests.container(documents(env=env))["env"] == env
-    assert "env" not in manifests.container(documents())
-    assert "env" in manifests.templated(manifests.values("egress") | {"env": {}}, check=False)
+    kubernetes.validate(deploy.of_kind(documents(env=env), "Deployment"), "1.34", strict=True)
+    assert deploy.container(documents(env=env))["env"] == env
+    assert "env" not in deploy.container(documents())
+    assert "env" in deploy.templated(deploy.values("egress") | {"env": {}}, check=False)
 
 
 def test_the_patch_of_the_page_says_what_the_chart_makes() -> None:
@@ -127,6 +126,6 @@ def test_the_patch_of_the_page_says_what_the_chart_makes() -> None:
     (container,) = patch["initContainers"]
     assert container["name"] == "reauth-proxy"
     (mount,) = container["volumeMounts"]
-    assert mount in manifests.container(documents)["volumeMounts"]
+    assert mount in deploy.container(documents)["volumeMounts"]
     (volume,) = patch["volumes"]
-    assert volume in manifests.pod(documents)["volumes"]
+    assert volume in deploy.pod(documents)["volumes"]

@@ -19,7 +19,7 @@ from proxy.net.read_buffer import BUFFER_BYTES
 from sasl.states import Enforcement
 from tests.fuzz.fuzz_sasl import mutate
 from tests.fuzz.rounds import arg_parser, run
-from tests.proxy.frames_given import (
+from tests.support.frames import (
     api_versions,
     authenticate,
     bearer,
@@ -31,7 +31,7 @@ from tests.proxy.frames_given import (
     response,
     sized,
 )
-from tests.proxy.playbook import OAUTHBEARER, SCRAM, Play, log_in
+from tests.support.playbook import OAUTHBEARER, SCRAM, Play, log_in
 
 RECEIVE_SIZE: Final = 20_000
 """`sasl.server.max.receive.size` of the rounds: small, so that it is reached."""

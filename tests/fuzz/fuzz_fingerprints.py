@@ -20,10 +20,9 @@ from proxy.wire.apis import FETCH, OFFSET_COMMIT, PRODUCE
 from proxy.wire.codec import encode, request_type
 from tests.fuzz.fuzz_sasl import mutate
 from tests.fuzz.rounds import arg_parser, run
-from tests.proxy.acl.guards.given import group, topic
-from tests.proxy.frames_given import request, response
-from tests.proxy.guarded_given import Guarded
 from tests.proxy.wire.test_hot_requests import fetch_body, produce_body, topic_id
+from tests.support.authorization import Guarded, group, topic
+from tests.support.frames import request, response
 
 NAMES = ("mine", "ours", "their")
 HEARTBEAT = 12

@@ -21,7 +21,7 @@ from proxy.wire.addresses import rewrite
 from proxy.wire.api_versions import ApiVersionsAnswers, parse_request, parse_response
 from proxy.wire.apis import API_VERSIONS, APIS, METADATA, carries_addresses
 from proxy.wire.long_frames import APIS_CUT_THROUGH, LongFrameEndpoints
-from tests.proxy.wire.entities import encode, responses
+from tests.support.responses import encode, responses
 
 SEEDS_PER_VERSION = 4
 INTERESTING = (0, 1, 2, 0x7F, 0x80, 0xFF)

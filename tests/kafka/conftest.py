@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from tests.kafka import java
-from tests.kafka.clients import MECHANISMS, OAUTHBEARER, User, password_of
-from tests.kafka.cluster import KafkaCluster
-from tests.kafka.properties import BEHIND
-from tests.kafka.proxied import SUPER_USER, ProxyProcess, gateway_config, sidecar_config
-from tests.kafka.sasl_programs import USERS, World, kafka_world
-from tests.kafka.tokens import Issuer
-from tests.kafka.upstream_given import add_proxys_users, sasl_cluster
-from tests.ports import free_ports
+from tests.support.kafka import java
+from tests.support.kafka.clients import MECHANISMS, OAUTHBEARER, User, password_of
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.properties import BEHIND
+from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, gateway_config, sidecar_config
+from tests.support.kafka.sasl_differential.comparison import USERS, World, kafka_world
+from tests.support.kafka.tokens import Issuer
+from tests.support.kafka.upstream import add_proxys_users, sasl_cluster
+from tests.support.processes import free_ports
 
 StartCluster = Callable[..., KafkaCluster]
 

@@ -1,4 +1,4 @@
-"""What tests/proxy/acl/api_cases.py says of Kafka, asked of Kafka; and our client on it."""
+"""What tests/support/acls.py says of Kafka, asked of Kafka; and our client on it."""
 
 import asyncio
 import itertools
@@ -8,10 +8,10 @@ import pytest
 from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from proxy.admin import AdminClient, AuthorizationFailed, InvalidRequest, Scram
 from sasl.credentials import ScramMechanism
-from tests.kafka.cluster import KafkaCluster
 from tests.kafka.conftest import StartCluster
-from tests.kafka.wire_client import ask
-from tests.proxy.acl.api_cases import CREATIONS_SEEN, FILTERS_SEEN, asking, creation
+from tests.support.acls import CREATIONS_SEEN, FILTERS_SEEN, asking, creation
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.wire_client import ask
 
 DESCRIBE, CREATE, DELETE = 29, 30, 31
 LIFETIME_MS = 15_000

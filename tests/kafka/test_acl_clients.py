@@ -11,12 +11,12 @@ import kafka.admin as python_admin
 import kafka.errors as python_errors
 import pytest
 
-from tests.kafka.clients import JavaClient, confluent_admin
-from tests.kafka.cluster import KafkaCluster, wait_until
 from tests.kafka.conftest import add_users, user
-from tests.kafka.java import Finished
-from tests.kafka.proxied import SUPER_USER, ProxyProcess, enforcing_acls, gateway_config
-from tests.kafka.tokens import Issuer
+from tests.support.kafka.clients import JavaClient, confluent_admin
+from tests.support.kafka.cluster import KafkaCluster, wait_until
+from tests.support.kafka.java import Finished
+from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, enforcing_acls, gateway_config
+from tests.support.kafka.tokens import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.kafka.acl_messages import creation
-from tests.kafka.acl_side import AUTHORIZER_PROPERTIES, PASSWORD, SCRAM, Client
-from tests.kafka.cluster import KafkaCluster, wait_until
-from tests.kafka.proxied import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
-from tests.kafka.wire_client import Address
+from tests.support.kafka.acl_differential.messages import creation
+from tests.support.kafka.acl_differential.side import AUTHORIZER_PROPERTIES, PASSWORD, SCRAM, Client
+from tests.support.kafka.cluster import KafkaCluster, wait_until
+from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
+from tests.support.kafka.wire_client import Address
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from tests.certificates import Authority, Issued
-from tests.kafka.clients import JavaClient, password_of
-from tests.kafka.cluster import KafkaCluster
-from tests.kafka.java import RUN_SECONDS
-from tests.kafka.properties import PLAINTEXT
-from tests.kafka.proxied import GATEWAY_BROKERS, SUPER_USER, ProxyProcess
-from tests.ports import free_port_range, free_ports
-from tests.proxy.admin.tls_properties import PASSWORD, escaped, keystore
-from tests.proxy.cli_acls_given import rows, run
+from tests.support.acl_commands import rows, run
+from tests.support.certificates import Authority, Issued
+from tests.support.kafka.clients import JavaClient, password_of
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.java import RUN_SECONDS
+from tests.support.kafka.properties import PLAINTEXT
+from tests.support.kafka.proxy import GATEWAY_BROKERS, SUPER_USER, ProxyProcess
+from tests.support.processes import free_port_range, free_ports
+from tests.support.tls import PASSWORD, escaped, keystore
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -9,11 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.acl_profiles import PROFILES
-from tests.kafka.acl_scripts import run_scripts, script_acls
-from tests.kafka.acl_side import AUTHORIZER_PROPERTIES, FEATURES, PASSWORD, Side
 from tests.kafka.conftest import StartCluster
-from tests.kafka.proxied import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
+from tests.support.kafka.acl_differential.conversations import run_scripts, script_acls
+from tests.support.kafka.acl_differential.profiles import PROFILES
+from tests.support.kafka.acl_differential.side import (
+    AUTHORIZER_PROPERTIES,
+    FEATURES,
+    PASSWORD,
+    Side,
+)
+from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

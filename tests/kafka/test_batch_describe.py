@@ -22,13 +22,13 @@ from proxy.admin.connection import AdminConnection
 from proxy.admin.login import authenticate
 from proxy.wire.batch_describe import DescribeAclsResponse
 from proxy.wire.codec import decode
-from tests.kafka import go
-from tests.kafka.clients import confluent_admin, password_of
-from tests.kafka.cluster import KafkaCluster
 from tests.kafka.conftest import StartCluster, add_users, user
-from tests.kafka.proxied import SUPER_USER, ProxyProcess, enforcing_acls, gateway_config
-from tests.kafka.tokens import Issuer
-from tests.kafka.wire_client import Address, api_versions_fields, ask
+from tests.support.kafka import go
+from tests.support.kafka.clients import confluent_admin, password_of
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, enforcing_acls, gateway_config
+from tests.support.kafka.tokens import Issuer
+from tests.support.kafka.wire_client import Address, api_versions_fields, ask
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -11,11 +11,11 @@ from typing import Self
 
 import pytest
 
-from tests.kafka.cluster import KafkaCluster
-from tests.kafka.proxied import ProxyProcess, gateway_config, sidecar_config
-from tests.kafka.tokens import Issuer
-from tests.kafka.transcript import Actor
-from tests.kafka.wire_client import (
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.proxy import ProxyProcess, gateway_config, sidecar_config
+from tests.support.kafka.sasl_differential.transcript import Actor
+from tests.support.kafka.tokens import Issuer
+from tests.support.kafka.wire_client import (
     Address,
     Outcome,
     WireClient,

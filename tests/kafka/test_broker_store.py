@@ -15,13 +15,13 @@ import confluent_kafka as confluent
 import pytest
 
 from proxy.admin import AdminClient, Scram
-from tests.kafka.clients import User, confluent_admin, password_of
-from tests.kafka.cluster import KafkaCluster, wait_until
 from tests.kafka.conftest import add_users, user
-from tests.kafka.proxied import SUPER_USER, ProxyFailed, ProxyProcess, gateway_config
-from tests.kafka.quotas_given import PRODUCER
-from tests.kafka.tokens import Issuer
-from tests.kafka.upstream_given import (
+from tests.support.kafka.clients import User, confluent_admin, password_of
+from tests.support.kafka.cluster import KafkaCluster, wait_until
+from tests.support.kafka.proxy import SUPER_USER, ProxyFailed, ProxyProcess, gateway_config
+from tests.support.kafka.quotas import PRODUCER
+from tests.support.kafka.tokens import Issuer
+from tests.support.kafka.upstream import (
     LITTLE,
     PASSWORD,
     add_proxys_users,

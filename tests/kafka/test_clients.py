@@ -14,12 +14,12 @@ import kafka as python
 import pytest
 from kafka.admin import NewTopic as PythonNewTopic
 
-from tests.kafka.clients import MECHANISMS, User, confluent_admin
-from tests.kafka.cluster import KafkaCluster, wait_until
 from tests.kafka.conftest import user
-from tests.kafka.java import KAFKA_VERSION
-from tests.kafka.proxied import ProxyProcess
-from tests.kafka.tokens import Issuer
+from tests.support.kafka.clients import MECHANISMS, User, confluent_admin
+from tests.support.kafka.cluster import KafkaCluster, wait_until
+from tests.support.kafka.java import KAFKA_VERSION
+from tests.support.kafka.proxy import ProxyProcess
+from tests.support.kafka.tokens import Issuer
 
 pytestmark = pytest.mark.kafka
 

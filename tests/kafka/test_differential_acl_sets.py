@@ -14,12 +14,17 @@ from typing import Any
 import pytest
 
 from proxy.acl.model import Operation, Permission, ResourceType
-from tests.kafka.acl_messages import Fields
-from tests.kafka.acl_side import AUTHORIZER_PROPERTIES, FEATURES, PASSWORD, Client
-from tests.kafka.cluster import KafkaCluster, wait_until
-from tests.kafka.proxied import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
-from tests.kafka.wire_client import Address
-from tests.proxy.acl.api_cases import asking
+from tests.support.acls import asking
+from tests.support.kafka.acl_differential.messages import Fields
+from tests.support.kafka.acl_differential.side import (
+    AUTHORIZER_PROPERTIES,
+    FEATURES,
+    PASSWORD,
+    Client,
+)
+from tests.support.kafka.cluster import KafkaCluster, wait_until
+from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
+from tests.support.kafka.wire_client import Address
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -13,14 +13,24 @@ from pathlib import Path
 import pytest
 
 from proxy.wire.apis import APIS, Kind
-from tests.kafka.acl_differences import DELIBERATE, explained_by
-from tests.kafka.acl_profiles import PROFILES
-from tests.kafka.acl_requests import QUESTIONS
-from tests.kafka.acl_run import Versions, answer_all, offered
-from tests.kafka.acl_scripts import run_scripts, script_acls
-from tests.kafka.acl_side import AUTHORIZER_PROPERTIES, FEATURES, PASSWORD, Side
-from tests.kafka.cluster import KafkaCluster
-from tests.kafka.proxied import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
+from tests.support.kafka.acl_differential.comparison import (
+    DELIBERATE,
+    Versions,
+    answer_all,
+    explained_by,
+    offered,
+)
+from tests.support.kafka.acl_differential.conversations import run_scripts, script_acls
+from tests.support.kafka.acl_differential.profiles import PROFILES
+from tests.support.kafka.acl_differential.requests import QUESTIONS
+from tests.support.kafka.acl_differential.side import (
+    AUTHORIZER_PROPERTIES,
+    FEATURES,
+    PASSWORD,
+    Side,
+)
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.sasl_programs import (
+from tests.support.kafka.sasl_differential.comparison import (
     DELIBERATE,
     PROGRAMS,
     Transcript,

@@ -9,14 +9,14 @@ from typing import Any
 import confluent_kafka as confluent
 import pytest
 
-from tests.kafka.clients import User, confluent_admin
-from tests.kafka.cluster import KafkaCluster, wait_until
 from tests.kafka.conftest import add_users, user
-from tests.kafka.proxied import ProxyProcess, gateway_config
-from tests.kafka.tokens import Issuer
-from tests.kafka.traffic import PARTITIONS, confluent_traffic
-from tests.kafka.transcript import Actor
-from tests.kafka.wire_client import (
+from tests.support.kafka.clients import User, confluent_admin
+from tests.support.kafka.cluster import KafkaCluster, wait_until
+from tests.support.kafka.proxy import ProxyProcess, gateway_config
+from tests.support.kafka.sasl_differential.transcript import Actor
+from tests.support.kafka.tokens import Issuer
+from tests.support.kafka.traffic import PARTITIONS, confluent_traffic
+from tests.support.kafka.wire_client import (
     Address,
     Outcome,
     WireClient,

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka import java
-from tests.kafka.cluster import KafkaCluster
 from tests.kafka.conftest import StartCluster
-from tests.kafka.wire_client import Outcome, WireClient, ask, metadata_fields
+from tests.support.kafka import java
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.wire_client import Outcome, WireClient, ask, metadata_fields
 
 pytestmark = pytest.mark.kafka
 

@@ -14,15 +14,15 @@ import pytest
 
 from proxy.quota.model import QuotaKey
 from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
-from tests.kafka.acl_side import PASSWORD, Client
-from tests.kafka.clients import password_of
-from tests.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
 from tests.kafka.conftest import user
-from tests.kafka.java import Finished
-from tests.kafka.proxied import ProxyProcess
-from tests.kafka.quotas_given import SCRAM, enforcing_quotas, set_kafkas, set_quota
-from tests.kafka.tokens import Issuer
-from tests.kafka.wire_client import Address, Outcome
+from tests.support.kafka.acl_differential.side import PASSWORD, Client
+from tests.support.kafka.clients import password_of
+from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
+from tests.support.kafka.java import Finished
+from tests.support.kafka.proxy import ProxyProcess
+from tests.support.kafka.quotas import SCRAM, enforcing_quotas, set_kafkas, set_quota
+from tests.support.kafka.tokens import Issuer
+from tests.support.kafka.wire_client import Address, Outcome
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.kafka.java import run_program
-from tests.proxy.subjects_given import (
+from tests.support.certificates import (
     DUKE,
     EMPTIED,
     NAMES,
@@ -16,6 +15,7 @@ from tests.proxy.subjects_given import (
     REFUSED_HERE,
     RULES,
 )
+from tests.support.kafka.java import run_program
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.usefixtures("require_kafka")]
 

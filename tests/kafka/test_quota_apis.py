@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from proxy.quota.model import QuotaKey
-from tests.kafka.acl_side import PASSWORD, Client
-from tests.kafka.clients import User
-from tests.kafka.cluster import DEADLINE_SECONDS, KafkaCluster
 from tests.kafka.conftest import user
-from tests.kafka.java import RUN_SECONDS, Finished
-from tests.kafka.proxied import SUPER_USER, ProxyProcess
-from tests.kafka.quotas_given import (
+from tests.support.kafka.acl_differential.side import PASSWORD, Client
+from tests.support.kafka.clients import User
+from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster
+from tests.support.kafka.java import RUN_SECONDS, Finished
+from tests.support.kafka.proxy import SUPER_USER, ProxyProcess
+from tests.support.kafka.quotas import (
     ALTER,
     CONSUMER,
     PRODUCER,
@@ -30,7 +30,7 @@ from tests.kafka.quotas_given import (
     remove_kafkas,
     remove_quotas,
 )
-from tests.kafka.tokens import Issuer
+from tests.support.kafka.tokens import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -13,12 +13,13 @@ import pytest
 
 from proxy.quota.model import QuotaKey
 from proxy.wire.apis import PRODUCE
-from tests.kafka.acl_messages import encoded
-from tests.kafka.acl_side import PASSWORD, log_in
-from tests.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
 from tests.kafka.conftest import add_users, user
-from tests.kafka.proxied import ProxyProcess, gateway_config
-from tests.kafka.quotas_given import (
+from tests.kafka.test_mutation_quotas import MUTATIONS, Side
+from tests.support.kafka.acl_differential.messages import encoded
+from tests.support.kafka.acl_differential.side import PASSWORD, log_in
+from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
+from tests.support.kafka.proxy import ProxyProcess, gateway_config
+from tests.support.kafka.quotas import (
     CONNECTIONS,
     CONSUMER,
     PRODUCER,
@@ -26,9 +27,8 @@ from tests.kafka.quotas_given import (
     WINDOW_SECONDS,
     set_quota,
 )
-from tests.kafka.test_mutation_quotas import MUTATIONS, Side
-from tests.kafka.tokens import Issuer
-from tests.kafka.wire_client import Address, WireClient, record_batch, request_header
+from tests.support.kafka.tokens import Issuer
+from tests.support.kafka.wire_client import Address, WireClient, record_batch, request_header
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

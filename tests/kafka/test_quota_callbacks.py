@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.kafka.acl_side import PASSWORD, Client
-from tests.kafka.clients import password_of
-from tests.kafka.cluster import KafkaCluster, wait_until
 from tests.kafka.conftest import StartCluster, add_users, user
-from tests.kafka.proxied import ProxyFailed, ProxyProcess, gateway_config, sidecar_config
-from tests.kafka.quotas_given import PRODUCER, SCRAM, Producing, set_quota, told_in_a_row
-from tests.kafka.tokens import Issuer
+from tests.support.kafka.acl_differential.side import PASSWORD, Client
+from tests.support.kafka.clients import password_of
+from tests.support.kafka.cluster import KafkaCluster, wait_until
+from tests.support.kafka.proxy import ProxyFailed, ProxyProcess, gateway_config, sidecar_config
+from tests.support.kafka.quotas import PRODUCER, SCRAM, Producing, set_quota, told_in_a_row
+from tests.support.kafka.tokens import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

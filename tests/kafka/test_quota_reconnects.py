@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.acl_side import PASSWORD, SCRAM, log_in
-from tests.kafka.cluster import KafkaCluster
-from tests.kafka.proxied import ProxyProcess
-from tests.kafka.quotas_given import (
+from tests.kafka.test_quota_attacks import produce_frame
+from tests.support.kafka.acl_differential.side import PASSWORD, SCRAM, log_in
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.proxy import ProxyProcess
+from tests.support.kafka.quotas import (
     PRODUCER,
     WINDOW_SECONDS,
     enforcing_quotas,
     set_kafkas,
     set_quota,
 )
-from tests.kafka.test_quota_attacks import produce_frame
-from tests.kafka.wire_client import Address, WireClient
+from tests.support.kafka.wire_client import Address, WireClient
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import confluent_kafka as confluent
 import pytest
 
-from tests.kafka.clients import User, password_of
-from tests.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
 from tests.kafka.conftest import user
-from tests.kafka.proxied import ProxyProcess
-from tests.kafka.quotas_given import (
+from tests.support.kafka.clients import User, password_of
+from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
+from tests.support.kafka.proxy import ProxyProcess
+from tests.support.kafka.quotas import (
     CONNECTIONS,
     CONSUMER,
     PRODUCER,
@@ -29,7 +29,7 @@ from tests.kafka.quotas_given import (
     set_quota,
     told_by_librdkafka,
 )
-from tests.kafka.tokens import Issuer
+from tests.support.kafka.tokens import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -11,14 +11,14 @@ from typing import Any
 import kafka as python
 import pytest
 
-from tests.kafka.clients import OAUTHBEARER
-from tests.kafka.cluster import KafkaCluster, wait_until
 from tests.kafka.conftest import add_users, user
-from tests.kafka.proxied import ProxyProcess, gateway_config
-from tests.kafka.tokens import Issuer
-from tests.kafka.traffic import PARTITIONS, confluent_traffic, java_traffic
-from tests.kafka.transcript import Actor
-from tests.kafka.wire_client import WireClient
+from tests.support.kafka.clients import OAUTHBEARER
+from tests.support.kafka.cluster import KafkaCluster, wait_until
+from tests.support.kafka.proxy import ProxyProcess, gateway_config
+from tests.support.kafka.sasl_differential.transcript import Actor
+from tests.support.kafka.tokens import Issuer
+from tests.support.kafka.traffic import PARTITIONS, confluent_traffic, java_traffic
+from tests.support.kafka.wire_client import WireClient
 
 pytestmark = pytest.mark.kafka
 

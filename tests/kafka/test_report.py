@@ -21,17 +21,17 @@ import pytest
 from kafka.errors import KafkaError
 
 from metrics.report.libraries import library_of
-from tests.kafka.clients import (
+from tests.kafka.conftest import user
+from tests.support.kafka.clients import (
     OAUTHBEARER,
     User,
     confluent_admin,
     password_of,
 )
-from tests.kafka.cluster import KafkaCluster
-from tests.kafka.conftest import user
-from tests.kafka.proxied import ProxyProcess, gateway_config
-from tests.kafka.tokens import Issuer
-from tests.kafka.traffic import PARTITIONS, confluent_traffic, java_traffic
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.proxy import ProxyProcess, gateway_config
+from tests.support.kafka.tokens import Issuer
+from tests.support.kafka.traffic import PARTITIONS, confluent_traffic, java_traffic
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -17,9 +17,9 @@ import confluent_kafka as confluent
 import pytest
 
 from benchmarks.events.generate import EPOCH, Size, generate
-from tests.kafka.clients import password_of
-from tests.kafka.cluster import KafkaCluster
-from tests.kafka.java import cache_directory
+from tests.support.kafka.clients import password_of
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.java import cache_directory
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

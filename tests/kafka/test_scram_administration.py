@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.clients import JavaClient, User, confluent_admin, password_of
-from tests.kafka.cluster import KafkaCluster
 from tests.kafka.conftest import add_users, user
-from tests.kafka.java import Finished
-from tests.kafka.proxied import SUPER_USER, ProxyProcess, gateway_config
-from tests.kafka.tokens import Issuer
-from tests.kafka.transcript import logs_in
-from tests.kafka.wire_client import Address
+from tests.support.kafka.clients import JavaClient, User, confluent_admin, password_of
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.java import Finished
+from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, gateway_config
+from tests.support.kafka.sasl_differential.transcript import logs_in
+from tests.support.kafka.tokens import Issuer
+from tests.support.kafka.wire_client import Address
 
 pytestmark = pytest.mark.kafka
 

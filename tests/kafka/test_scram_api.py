@@ -1,13 +1,13 @@
-"""What tests/proxy/scram_api_cases.py says that Kafka answers, asked of Kafka."""
+"""What tests/support/store.py says that Kafka answers, asked of Kafka."""
 
 import dataclasses
 from typing import Any
 
 import pytest
 
-from tests.kafka.cluster import KafkaCluster
-from tests.kafka.wire_client import ask
-from tests.proxy.scram_api_cases import SEEN, Change, request_of, upsert
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.wire_client import ask
+from tests.support.store import SEEN, Change, request_of, upsert
 
 _ALTER, _DESCRIBE = 51, 50
 

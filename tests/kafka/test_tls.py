@@ -12,17 +12,23 @@ from typing import Any
 import kafka as python
 import pytest
 
-from tests.certificates import Authority
-from tests.kafka.clients import User
-from tests.kafka.cluster import KafkaCluster, wait_until
 from tests.kafka.conftest import add_users, user
-from tests.kafka.properties import BEHIND
-from tests.kafka.proxied import ProxyProcess, sidecar_config
-from tests.kafka.sasl_programs import DELIBERATE, USERS, World, differences, run_all
-from tests.kafka.tokens import Issuer
-from tests.kafka.traffic import PARTITIONS, confluent_traffic, java_traffic
-from tests.kafka.wire_client import API_VERSIONS, Address, Outcome, WireClient
-from tests.ports import free_ports
+from tests.support.certificates import Authority
+from tests.support.kafka.clients import User
+from tests.support.kafka.cluster import KafkaCluster, wait_until
+from tests.support.kafka.properties import BEHIND
+from tests.support.kafka.proxy import ProxyProcess, sidecar_config
+from tests.support.kafka.sasl_differential.comparison import (
+    DELIBERATE,
+    USERS,
+    World,
+    differences,
+    run_all,
+)
+from tests.support.kafka.tokens import Issuer
+from tests.support.kafka.traffic import PARTITIONS, confluent_traffic, java_traffic
+from tests.support.kafka.wire_client import API_VERSIONS, Address, Outcome, WireClient
+from tests.support.processes import free_ports
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -15,15 +15,21 @@ import confluent_kafka as confluent
 import kafka as python
 import pytest
 
-from tests.kafka.clients import OAUTHBEARER
-from tests.kafka.cluster import SASL_LISTENERS, KafkaCluster
 from tests.kafka.conftest import add_users, user
-from tests.kafka.properties import CONTROLLER, PLAINTEXT
-from tests.kafka.proxied import ProxyProcess, sidecar_config
-from tests.kafka.sasl_programs import DELIBERATE, USERS, World, differences, run_all
-from tests.kafka.tokens import Issuer
-from tests.kafka.transcript import TOPIC
-from tests.proxy.routing.namespaces import Namespace, missing, wired
+from tests.support.kafka.clients import OAUTHBEARER
+from tests.support.kafka.cluster import SASL_LISTENERS, KafkaCluster
+from tests.support.kafka.properties import CONTROLLER, PLAINTEXT
+from tests.support.kafka.proxy import ProxyProcess, sidecar_config
+from tests.support.kafka.sasl_differential.comparison import (
+    DELIBERATE,
+    USERS,
+    World,
+    differences,
+    run_all,
+)
+from tests.support.kafka.sasl_differential.transcript import TOPIC
+from tests.support.kafka.tokens import Issuer
+from tests.support.namespaces import Namespace, missing, wired
 
 pytestmark = [
     pytest.mark.kafka,

@@ -8,13 +8,13 @@ from pathlib import Path
 import confluent_kafka as confluent
 import pytest
 
-from tests.kafka.clients import User, confluent_admin
-from tests.kafka.cluster import KafkaCluster, wait_until
 from tests.kafka.conftest import add_users, user
-from tests.kafka.proxied import ProxyProcess, gateway_config
-from tests.kafka.tokens import Issuer
-from tests.kafka.traffic import PARTITIONS, confluent_traffic
-from tests.kafka.upstream_given import (
+from tests.support.kafka.clients import User, confluent_admin
+from tests.support.kafka.cluster import KafkaCluster, wait_until
+from tests.support.kafka.proxy import ProxyProcess, gateway_config
+from tests.support.kafka.tokens import Issuer
+from tests.support.kafka.traffic import PARTITIONS, confluent_traffic
+from tests.support.kafka.upstream import (
     BUSY,
     BUSY_MS,
     EXPIRED_CHANNEL,
@@ -23,7 +23,7 @@ from tests.kafka.upstream_given import (
     by_password,
     sasl_properties,
 )
-from tests.kafka.wire_client import Address
+from tests.support.kafka.wire_client import Address
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -16,15 +16,15 @@ import kafka as python
 import pytest
 from kafka.admin import NewTopic
 
-from tests.certificates import Authority
-from tests.kafka.clients import User, confluent_admin
-from tests.kafka.cluster import KafkaCluster, wait_until
 from tests.kafka.conftest import add_users, user
-from tests.kafka.properties import BEHIND, PLAINTEXT
-from tests.kafka.proxied import ProxyProcess, gateway_config
-from tests.kafka.tokens import Issuer
-from tests.kafka.transcript import METADATA, Actor
-from tests.kafka.upstream_given import (
+from tests.support.certificates import Authority
+from tests.support.kafka.clients import User, confluent_admin
+from tests.support.kafka.cluster import KafkaCluster, wait_until
+from tests.support.kafka.properties import BEHIND, PLAINTEXT
+from tests.support.kafka.proxy import ProxyProcess, gateway_config
+from tests.support.kafka.sasl_differential.transcript import METADATA, Actor
+from tests.support.kafka.tokens import Issuer
+from tests.support.kafka.upstream import (
     CHANGING,
     CLIENT_SECRET,
     LITTLE,
@@ -39,7 +39,7 @@ from tests.kafka.upstream_given import (
     by_token_file,
     sidecar_of,
 )
-from tests.kafka.wire_client import WireClient, metadata_fields, request_body
+from tests.support.kafka.wire_client import WireClient, metadata_fields, request_body
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.cluster import KafkaCluster, wait_until
 from tests.kafka.conftest import add_users, user
-from tests.kafka.proxied import ProxyProcess, gateway_config
-from tests.kafka.tokens import Issuer
-from tests.kafka.traffic import PARTITIONS, confluent_traffic
-from tests.kafka.transcript import Actor
-from tests.kafka.upstream_given import (
+from tests.support.kafka.cluster import KafkaCluster, wait_until
+from tests.support.kafka.proxy import ProxyProcess, gateway_config
+from tests.support.kafka.sasl_differential.transcript import Actor
+from tests.support.kafka.tokens import Issuer
+from tests.support.kafka.traffic import PARTITIONS, confluent_traffic
+from tests.support.kafka.upstream import (
     BUSY,
     BUSY_MS,
     EXPIRED_CHANNEL,
@@ -30,10 +30,11 @@ from tests.kafka.upstream_given import (
     TokenEndpoint,
     by_client_credentials,
     by_password,
+    read,
     sidecar_of,
+    write,
 )
-from tests.kafka.upstream_traffic import read, write
-from tests.kafka.wire_client import WireClient
+from tests.support.kafka.wire_client import WireClient
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

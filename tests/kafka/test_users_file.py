@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.clients import password_of
-from tests.kafka.cluster import KafkaCluster
 from tests.kafka.conftest import user
-from tests.kafka.proxied import SUPER_USER, ProxyProcess, gateway_config
-from tests.kafka.scram_client import ScramClient
-from tests.kafka.tokens import Issuer
-from tests.kafka.transcript import Actor, logs_in
-from tests.kafka.wire_client import Address, WireClient
+from tests.support.kafka.clients import password_of
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, gateway_config
+from tests.support.kafka.sasl_differential.transcript import Actor, logs_in
+from tests.support.kafka.scram_client import ScramClient
+from tests.support.kafka.tokens import Issuer
+from tests.support.kafka.wire_client import Address, WireClient
 
 pytestmark = pytest.mark.kafka
 

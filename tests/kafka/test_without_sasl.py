@@ -15,7 +15,7 @@ import confluent_kafka as confluent
 import kafka as python
 import pytest
 
-from tests.kafka.certified import (
+from tests.support.kafka.certified_clients import (
     CLIENT_AUTH,
     CREATE_ACLS,
     DEADLINE,
@@ -33,10 +33,10 @@ from tests.kafka.certified import (
     with_acls,
     write_certificates,
 )
-from tests.kafka.cluster import KafkaCluster, wait_until
-from tests.kafka.java import RUN_SECONDS
-from tests.kafka.proxied import ProxyProcess
-from tests.kafka.quotas_given import (
+from tests.support.kafka.cluster import KafkaCluster, wait_until
+from tests.support.kafka.java import RUN_SECONDS
+from tests.support.kafka.proxy import ProxyProcess
+from tests.support.kafka.quotas import (
     ALTER,
     PRODUCER,
     WINDOW_SECONDS,
@@ -47,10 +47,10 @@ from tests.kafka.quotas_given import (
     set_kafkas,
     told_by_librdkafka,
 )
-from tests.kafka.tokens import Issuer
-from tests.kafka.transcript import Actor
-from tests.kafka.wire_client import ask
-from tests.kafka.without_sasl_conversations import CONVERSATIONS
+from tests.support.kafka.sasl_differential.transcript import Actor
+from tests.support.kafka.sasl_differential.without_sasl import CONVERSATIONS
+from tests.support.kafka.tokens import Issuer
+from tests.support.kafka.wire_client import ask
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -15,7 +15,7 @@ from sasl.messages import (
     handshake_mechanism,
     handshake_response,
 )
-from tests.proxy.frames_given import authenticate, handshake, read_authenticated
+from tests.support.frames import authenticate, handshake, read_authenticated
 
 WIRE = Path(__file__).parent.parent / "wire"
 

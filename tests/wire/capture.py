@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.kafka.cluster import KafkaCluster, kafka_uuid, wait_until
-from tests.kafka.java import KAFKA_VERSION
-from tests.kafka.scram_client import ScramClient
-from tests.kafka.tokens import Issuer
-from tests.kafka.transcript import bearer
-from tests.kafka.wire_client import (
+from tests.support.kafka.cluster import KafkaCluster, kafka_uuid, wait_until
+from tests.support.kafka.java import KAFKA_VERSION
+from tests.support.kafka.sasl_differential.transcript import bearer
+from tests.support.kafka.scram_client import ScramClient
+from tests.support.kafka.tokens import Issuer
+from tests.support.kafka.wire_client import (
     Address,
     Outcome,
     WireClient,

@@ -12,7 +12,7 @@ from proxy.acl.model import (
     Operation,
     ResourceType,
 )
-from tests.proxy.acl.index_given import (
+from tests.support.acl_index import (
     ADDRESS,
     ALICE,
     DENY,

@@ -3,8 +3,8 @@
 import pytest
 
 from proxy.acl.model import Acl, Operation
-from tests.proxy.acl import naive
-from tests.proxy.acl.index_given import (
+from tests.support import acl_index
+from tests.support.acl_index import (
     ADDRESS,
     ALICE,
     ALL,
@@ -55,7 +55,7 @@ from tests.proxy.acl.index_given import (
 )
 def test_a_decision(acls: list[Acl], allowed: bool) -> None:
     assert may(index(*acls)) is allowed
-    assert naive.decide(acls, ALICE, ADDRESS, READ, TOPIC, "orders") is allowed
+    assert acl_index.decide(acls, ALICE, ADDRESS, READ, TOPIC, "orders") is allowed
 
 
 @pytest.mark.parametrize("asked", [one for one in Operation if one > Operation.ALL])
@@ -185,7 +185,7 @@ def test_the_rule_that_decided_is_told() -> None:
 def test_any_resource_of_a_type(acls: list[Acl], allowed: bool) -> None:
     """Patterns against patterns: a narrower deny does not defeat a wider allow."""
     assert index(*acls).decide_any(ALICE, ADDRESS, READ, TOPIC).allowed is allowed
-    assert naive.decide_any(acls, ALICE, ADDRESS, READ, TOPIC) is allowed
+    assert acl_index.decide_any(acls, ALICE, ADDRESS, READ, TOPIC) is allowed
 
 
 def test_what_includes_an_operation_does_not_count_for_any_resource() -> None:

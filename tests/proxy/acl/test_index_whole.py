@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
-from tests.proxy.acl import naive
-from tests.proxy.acl.index_given import (
+from tests.support import acl_index
+from tests.support.acl_index import (
     ADDRESS,
     ALICE,
     ALL,
@@ -82,9 +82,9 @@ def test_decisions_are_those_of_a_naive_scan(
     made = index(*acls, everyone=everyone)
     question = (principal, host, operation, TOPIC)
     decision = made.decide(*question, name)
-    assert decision.allowed is naive.decide(acls, *question, name, open_by_default=everyone)
-    assert decision.rule is None or naive.concerns(decision.rule, principal, host)
-    assert made.decide_any(*question).allowed is naive.decide_any(
+    assert decision.allowed is acl_index.decide(acls, *question, name, open_by_default=everyone)
+    assert decision.rule is None or acl_index.concerns(decision.rule, principal, host)
+    assert made.decide_any(*question).allowed is acl_index.decide_any(
         acls, *question, open_by_default=everyone
     )
     for length in range(len(name) + 1):

@@ -17,10 +17,9 @@ from proxy.admin import (
 )
 from proxy.admin.client import parse_servers
 from proxy.errors import ConfigError
-from tests.proxy.acl.shelf import Shelf, acl
-from tests.proxy.admin.client_given import CREATE, DELETE, DESCRIBE, against
-from tests.proxy.admin.peer import Peer
-from tests.proxy.waiting import PATIENCE_SECONDS, turns
+from tests.support.acls import Shelf, acl
+from tests.support.admin import CREATE, DELETE, DESCRIBE, Peer, against
+from tests.support.processes import PATIENCE_SECONDS, turns
 
 
 @pytest.mark.parametrize("version", range(4))

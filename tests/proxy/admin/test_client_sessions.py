@@ -15,8 +15,7 @@ from proxy.admin import (
     Scram,
 )
 from sasl.credentials import ScramMechanism
-from tests.proxy.admin.client_given import ALICE, DESCRIBE, against
-from tests.proxy.admin.peer import AUTHENTICATE, HANDSHAKE, Peer
+from tests.support.admin import ALICE, AUTHENTICATE, DESCRIBE, HANDSHAKE, Peer, against
 
 
 @pytest.mark.parametrize("mechanism", ScramMechanism)

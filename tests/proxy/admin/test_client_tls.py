@@ -8,11 +8,10 @@ from contextlib import suppress
 import pytest
 
 from proxy.admin import AdminClient, BrokerUnavailable
-from tests.certificates import HOUR, Authority
-from tests.proxy.admin.client_given import ALICE, against
-from tests.proxy.admin.peer import Peer
-from tests.proxy.tls_given import AUTHORITY, OURS, client_context, server_context
-from tests.proxy.waiting import PATIENCE_SECONDS
+from tests.support.admin import ALICE, Peer, against
+from tests.support.certificates import HOUR, Authority
+from tests.support.processes import PATIENCE_SECONDS
+from tests.support.tls import AUTHORITY, OURS, client_context, server_context
 
 TRUSTING = client_context(AUTHORITY)
 

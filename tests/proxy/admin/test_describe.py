@@ -16,9 +16,9 @@ from proxy.admin import (
     UnsupportedVersion,
 )
 from proxy.admin.connection import MAX_IN_FLIGHT
-from tests.proxy.acl.shelf import Shelf, acl
-from tests.proxy.admin.peer import Peer
-from tests.proxy.waiting import PATIENCE_SECONDS
+from tests.support.acls import Shelf, acl
+from tests.support.admin import Peer
+from tests.support.processes import PATIENCE_SECONDS
 
 DESCRIBE = 29
 NEW, OLD = (0, 4), (0, 3)

@@ -16,8 +16,8 @@ from proxy.admin import (
     UnsupportedVersion,
 )
 from proxy.quota.model import QuotaEntity, QuotaKey
-from tests.proxy.admin.peer import DESCRIBE_CLIENT_QUOTAS, Peer
-from tests.proxy.waiting import PATIENCE_SECONDS
+from tests.support.admin import DESCRIBE_CLIENT_QUOTAS, Peer
+from tests.support.processes import PATIENCE_SECONDS
 
 VERSIONS = pytest.mark.parametrize("version", [0, 1, 2])
 RATE = {"producer_byte_rate": 1024.0}

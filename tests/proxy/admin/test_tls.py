@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from proxy.admin import ClientSettings, read_client_properties
 from proxy.errors import ConfigError
 from proxy.tls.pkcs12 import read_pkcs12
-from tests.certificates import HOUR, Authority
-from tests.proxy.admin.tls_properties import (
+from tests.support.certificates import HOUR, Authority
+from tests.support.tls import (
     PASSWORD,
     context,
     escaped,
     keystore,
+    server_context,
     shake_hands,
     showing,
     trusting,
@@ -23,7 +24,6 @@ from tests.proxy.admin.tls_properties import (
     value,
     written,
 )
-from tests.proxy.tls_given import server_context
 
 AUTHORITY, OTHERS = Authority(), Authority("others")
 SERVER = server_context(AUTHORITY.issue("broker"))

@@ -6,8 +6,7 @@ import pytest
 
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.store import open_store
-from tests.proxy.acl.shelf import acl
-from tests.proxy.cli_acls_given import (
+from tests.support.acl_commands import (
     ALICE,
     CLUSTER,
     DESCRIBE,
@@ -20,7 +19,8 @@ from tests.proxy.cli_acls_given import (
     rows,
     run,
 )
-from tests.proxy.config_mistakes import SIDECAR
+from tests.support.acls import acl
+from tests.support.config import SIDECAR
 
 
 @pytest.fixture

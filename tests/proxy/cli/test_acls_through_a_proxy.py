@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.proxy.acl.shelf import acl
-from tests.proxy.admin.peer import Peer, in_a_thread
-from tests.proxy.cli_acls_given import (
+from tests.support.acl_commands import (
     ALICE,
     rows,
     run,
 )
+from tests.support.acls import acl
+from tests.support.admin import Peer, in_a_thread
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from typer.testing import CliRunner, Result
 
 from proxy.cli import app
 from proxy.store.sqlite.mirror import SqliteMirror
-from tests.ports import free_ports
-from tests.proxy.acl.shelf import acl
-from tests.proxy.admin.peer import in_a_thread
-from tests.proxy.cli_acls_given import rows
-from tests.proxy.store.brokers_given import ALICE, LIE, NAME, PASSWORD, PRODUCER, broker
+from tests.support.acl_commands import rows
+from tests.support.acls import acl
+from tests.support.admin import in_a_thread
+from tests.support.broker_store import ALICE, LIE, NAME, PASSWORD, PRODUCER, broker
+from tests.support.processes import free_ports
 
 LISTENER = {
     "name": "clients",

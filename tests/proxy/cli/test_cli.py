@@ -18,7 +18,7 @@ from proxy.cli import app
 from proxy.config import json_schema
 from proxy.store import open_store
 from sasl.credentials import ScramCredential, ScramMechanism
-from tests.proxy.config_mistakes import SIDECAR
+from tests.support.config import SIDECAR
 
 SHA_256 = ScramMechanism.SCRAM_SHA_256
 SHA_512 = ScramMechanism.SCRAM_SHA_512

@@ -12,13 +12,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from proxy.cli import app
-from tests.certificates import HOUR, Authority
-from tests.kafka.cluster import wait_until
-from tests.kafka.proxied import ProxyProcess
-from tests.ports import free_ports
-from tests.proxy.acl.shelf import acl
-from tests.proxy.admin.peer import Peer, in_a_thread
-from tests.proxy.cli_acls_given import ALICE, rows, run
+from tests.support.acl_commands import ALICE, rows, run
+from tests.support.acls import acl
+from tests.support.admin import Peer, in_a_thread
+from tests.support.certificates import HOUR, Authority
+from tests.support.kafka.cluster import wait_until
+from tests.support.kafka.proxy import ProxyProcess
+from tests.support.processes import free_ports
 
 AUTHORITY, OTHERS = Authority(), Authority("others")
 PLAIN, SASL, MUTUAL, ELSEWHERE = "PLAIN", "SASL", "MUTUAL", "ELSEWHERE"

@@ -12,8 +12,8 @@ from typer.testing import CliRunner, Result
 from proxy.cli import app
 from proxy.store.users_file import Users
 from sasl.credentials import ScramCredential
-from tests.proxy.config_mistakes import SIDECAR
-from tests.proxy.store.users_given import SHA_256, content, of, put
+from tests.support.config import SIDECAR
+from tests.support.store import SHA_256, content, of, put
 
 ADD = ("--mechanism", "SCRAM-SHA-256", "--password-file", "-")
 WRITERS = 8

@@ -23,7 +23,7 @@ from proxy.config.section import Section, described, keys, nested_section
 from proxy.docs import configuration
 from proxy.errors import ConfigError
 from sasl.states import Enforcement
-from tests.proxy.config_mistakes import BASE, LISTENER, MISTAKES, OVERRIDE_MISTAKES, SIDECAR
+from tests.support.config import BASE, LISTENER, MISTAKES, OVERRIDE_MISTAKES, SIDECAR
 
 
 @pytest.fixture

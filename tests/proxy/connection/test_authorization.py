@@ -13,9 +13,8 @@ from kio.static.primitive import i16, i32
 from proxy.acl.guards.entities import NOT_THROTTLED, item_type
 from proxy.acl.model import Operation, ResourceType
 from proxy.wire.codec import decode, encode, request_type
-from tests.proxy.acl.guards.given import Rights, topic
-from tests.proxy.frames_given import request, response
-from tests.proxy.guarded_given import Guarded
+from tests.support.authorization import Guarded, Rights, topic
+from tests.support.frames import request, response
 
 READ_ID = uuid.UUID(int=7)
 HIDDEN_ID = uuid.UUID(int=8)

@@ -5,10 +5,9 @@ from typing import Any
 from proxy.acl.model import Operation
 from proxy.wire.apis import METADATA
 from proxy.wire.codec import decode, encode, request_type, response_type
-from tests.proxy.acl.guards import messages
-from tests.proxy.acl.guards.given import topic
-from tests.proxy.frames_given import request, response
-from tests.proxy.guarded_given import Guarded
+from tests.support import messages
+from tests.support.authorization import Guarded, topic
+from tests.support.frames import request, response
 
 API = 75
 VISIBLE = topic(Operation.DESCRIBE, "a", "c")

@@ -9,10 +9,10 @@ from proxy.acl.topic_ids import KnownTopics
 from proxy.connection.allowed_topics import MAX_NAME_BYTES, MAX_TOPICS
 from proxy.connection.authorization import RequestAuthorization
 from proxy.connection.connection import Connection
-from tests.proxy.acl.index_given import ADDRESS, ALICE, PREFIXED, WRITE, acl
 from tests.proxy.connection.test_authorization import produce
-from tests.proxy.frames_given import response
-from tests.proxy.playbook import Play, everything, logged_in
+from tests.support.acl_index import ADDRESS, ALICE, PREFIXED, WRITE, acl
+from tests.support.frames import response
+from tests.support.playbook import Play, everything, logged_in
 
 
 class Crowd:

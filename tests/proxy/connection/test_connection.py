@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from proxy.connection.connection import Connection
-from tests.proxy.frames_given import (
+from tests.support.frames import (
     api_versions,
     authenticate,
     bearer,
@@ -16,7 +16,7 @@ from tests.proxy.frames_given import (
     response,
     sized,
 )
-from tests.proxy.playbook import (
+from tests.support.playbook import (
     NOTHING,
     OAUTHBEARER,
     SCRAM,

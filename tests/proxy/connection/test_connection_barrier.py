@@ -6,7 +6,7 @@ import pytest
 
 from proxy.wire.apis import API_VERSIONS, APIS, SASL_HANDSHAKE, Kind
 from sasl.messages import SASL_AUTHENTICATE
-from tests.proxy.frames_given import (
+from tests.support.frames import (
     authenticate,
     bearer,
     bearer_of_unknown_key,
@@ -15,7 +15,7 @@ from tests.proxy.frames_given import (
     request,
     response,
 )
-from tests.proxy.playbook import OAUTHBEARER, SCRAM, Play, logged_in
+from tests.support.playbook import OAUTHBEARER, SCRAM, Play, logged_in
 
 ALL_KEYS = [*APIS, 4, 5, 6, 7, 999, 0x7FFF, -1]
 

@@ -6,8 +6,8 @@ import pytest
 
 from proxy.connection.fingerprints import MAX_FINGERPRINTED_BYTES, MAX_FINGERPRINTS
 from proxy.wire.apis import FETCH, METADATA
-from tests.proxy.frames_given import fetch, produce, request, response
-from tests.proxy.playbook import Play, logged_in
+from tests.support.frames import fetch, produce, request, response
+from tests.support.playbook import Play, logged_in
 
 LIST_OFFSETS = 2
 

@@ -4,7 +4,7 @@ import pytest
 
 from proxy.connection.connection import Connection
 from sasl.states import Enforcement
-from tests.proxy.frames_given import (
+from tests.support.frames import (
     authenticate,
     bearer_of_unknown_key,
     fetch,
@@ -13,7 +13,7 @@ from tests.proxy.frames_given import (
     request,
     response,
 )
-from tests.proxy.playbook import (
+from tests.support.playbook import (
     OAUTHBEARER,
     Play,
     logged_in,

@@ -2,8 +2,8 @@
 
 from sasl.jwks import KeyCache
 from sasl.states import Authenticating
-from tests.proxy.frames_given import authenticate, bearer_of_unknown_key, fetch, handshake
-from tests.proxy.playbook import OAUTHBEARER, Play
+from tests.support.frames import authenticate, bearer_of_unknown_key, fetch, handshake
+from tests.support.playbook import OAUTHBEARER, Play
 from tests.support.sasl import NOW, document, ed_key, rsa_key
 
 

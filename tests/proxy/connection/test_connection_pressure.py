@@ -7,7 +7,7 @@ import pytest
 from proxy.connection.connection import Connection
 from proxy.connection.inflight import MAX_IN_FLIGHT
 from proxy.net.read_buffer import BUFFER_BYTES
-from tests.proxy.frames_given import (
+from tests.support.frames import (
     api_versions,
     authenticate,
     bearer,
@@ -19,7 +19,7 @@ from tests.proxy.frames_given import (
     response,
     sized,
 )
-from tests.proxy.playbook import OAUTHBEARER, SCRAM, Play, logged_in
+from tests.support.playbook import OAUTHBEARER, SCRAM, Play, logged_in
 
 
 class TestSizes:

@@ -4,7 +4,7 @@ import pytest
 
 from proxy.connection.enforcement import Override
 from sasl.states import Enforcement
-from tests.proxy.frames_given import (
+from tests.support.frames import (
     api_versions,
     authenticate,
     bearer,
@@ -15,7 +15,7 @@ from tests.proxy.frames_given import (
     response,
     sized,
 )
-from tests.proxy.playbook import (
+from tests.support.playbook import (
     HOUR_MS,
     OAUTHBEARER,
     SCRAM,

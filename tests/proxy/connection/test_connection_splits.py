@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from proxy.connection import fingerprints, pipe
 from proxy.wire.apis import FETCH, METADATA
-from tests.proxy.frames_given import (
+from tests.support.frames import (
     api_versions,
     authenticate,
     bearer,
@@ -22,7 +22,7 @@ from tests.proxy.frames_given import (
     response,
     sized,
 )
-from tests.proxy.playbook import (
+from tests.support.playbook import (
     OAUTHBEARER,
     Offer,
     Play,

@@ -8,7 +8,7 @@ import pytest
 from proxy.connection.connection import Connection
 from proxy.connection.interfaces import NoAuthorizer
 from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
-from tests.proxy.frames_given import (
+from tests.support.frames import (
     api_versions,
     authenticate,
     bearer,
@@ -18,7 +18,7 @@ from tests.proxy.frames_given import (
     request,
     response,
 )
-from tests.proxy.playbook import OAUTHBEARER, Play
+from tests.support.playbook import OAUTHBEARER, Play
 
 ALICE = "User:CN=alice,O=Acme"
 YEAR = 365 * 24 * 3600.0

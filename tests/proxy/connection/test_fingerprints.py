@@ -15,12 +15,11 @@ from proxy.connection.fingerprints import MAX_ALIKE, MAX_FINGERPRINTS
 from proxy.connection.verdicts import Verdicts
 from proxy.wire.apis import FETCH, OFFSET_COMMIT, PRODUCE
 from proxy.wire.codec import decode, encode, request_type, response_type
-from tests.proxy.acl.guards.given import Right, group, topic
-from tests.proxy.connection.throttled_given import CONSUMER, Judged, Quoted
-from tests.proxy.frames_given import request, response
-from tests.proxy.guarded_given import Guarded
-from tests.proxy.playbook import Play
 from tests.proxy.wire.test_hot_requests import fetch_body, produce_body, topic_id
+from tests.support.authorization import Guarded, Right, group, topic
+from tests.support.frames import request, response
+from tests.support.playbook import Play
+from tests.support.quotas import CONSUMER, Judged, Quoted
 
 HEARTBEAT, VERSION, SESSION = 12, 13, 77
 MINE = topic(Operation.READ, "mine"), topic(Operation.WRITE, "mine")

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from proxy.connection.frames import MAX_BYTES_OF_A_LOOK, MAX_TAGS_OF_A_LOOK
 from proxy.wire.apis import APIS, PRODUCE
-from tests.proxy.frames_given import fetch, produce, request, response
-from tests.proxy.playbook import logged_in
+from tests.support.frames import fetch, produce, request, response
+from tests.support.playbook import logged_in
 
 VERSIONS = range(APIS[PRODUCE].min_version, APIS[PRODUCE].max_version + 1)
 

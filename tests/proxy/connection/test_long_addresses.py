@@ -10,8 +10,8 @@ from proxy.routing.broker_view import BrokerView
 from proxy.routing.discovery import DiscoveredBroker
 from proxy.wire.apis import FIND_COORDINATOR
 from proxy.wire.codec import decode, encode, response_type
-from tests.proxy.frames_given import request, response
-from tests.proxy.playbook import VERSIONS, Offer, Play, logged_in
+from tests.support.frames import request, response
+from tests.support.playbook import VERSIONS, Offer, Play, logged_in
 
 VERSION = 4
 """The first one that asks for several keys (KIP-699)."""

@@ -8,8 +8,8 @@ import pytest
 from proxy.connection.connection import Connection
 from proxy.scheduling.memory_budget import LONG_BYTES_UNAUTHENTICATED, MemoryBudget
 from sasl.jwks import KeyCache
-from tests.proxy.frames_given import authenticate, bearer, bearer_of_unknown_key, handshake
-from tests.proxy.playbook import OAUTHBEARER, Play, log_in, logged_in
+from tests.support.frames import authenticate, bearer, bearer_of_unknown_key, handshake
+from tests.support.playbook import OAUTHBEARER, Play, log_in, logged_in
 
 SIZE = 100_000
 MOST = 3 * SIZE

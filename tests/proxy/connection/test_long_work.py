@@ -16,18 +16,18 @@ from proxy.scheduling.memory_budget import LONG_BYTES, MemoryBudget
 from proxy.wire.apis import METADATA, PRODUCE
 from proxy.wire.codec import decode, encode, request_type, response_type
 from proxy.wire.primitives import write_uvarint
-from tests.proxy.acl.guards.given import topic
-from tests.proxy.frames_given import request, response
-from tests.proxy.guarded_given import Guarded
-from tests.proxy.long_given import (
+from tests.support.authorization import (
     DESCRIBE_GROUPS,
     LITTLE,
     MUCH,
     PADDING,
     Describer,
+    Guarded,
     describe,
     described,
+    topic,
 )
+from tests.support.frames import request, response
 
 
 @pytest.mark.parametrize("groups", [LITTLE, MUCH], ids=["long", "in need of room"])

@@ -11,8 +11,8 @@ from proxy.connection.connection import Connection
 from proxy.connection.pause_reasons import PauseReason
 from proxy.scheduling.memory_budget import LONG_BYTES, WAIT_SECONDS, MemoryBudget
 from proxy.wire.apis import CREATE_ACLS
-from tests.proxy.frames_given import request
-from tests.proxy.long_given import LITTLE, MUCH, Describer, describe
+from tests.support.authorization import LITTLE, MUCH, Describer, describe
+from tests.support.frames import request
 
 
 def test_the_second_of_a_principal_waits_for_the_first() -> None:

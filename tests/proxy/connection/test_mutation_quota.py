@@ -21,15 +21,17 @@ from proxy.wire.apis import (
 )
 from proxy.wire.codec import decode, encode, request_type
 from proxy.wire.primitives import write_uvarint
-from tests.proxy.acl.guards.given import topic
-from tests.proxy.connection.mutations_given import (
+from tests.support.authorization import topic
+from tests.support.frames import request
+from tests.support.quotas import (
     ALICE,
     BURST,
     EXCEEDED,
     EXISTS,
+    MUTATION_RATE,
     NONE,
-    RATE,
     T1,
+    Judged,
     Limited,
     created,
     deleted,
@@ -37,8 +39,6 @@ from tests.proxy.connection.mutations_given import (
     grown,
     throttle_time_ms,
 )
-from tests.proxy.connection.throttled_given import Judged
-from tests.proxy.frames_given import request
 
 
 class TestStrict:
@@ -359,7 +359,7 @@ class TestAudit:
 class TestChanges:
     def test_a_quota_that_is_gone_limits_nothing(self) -> None:
         limited = Limited()
-        limited.store.alter_quotas({ALICE: {RATE: None}})
+        limited.store.alter_quotas({ALICE: {MUTATION_RATE: None}})
         limited.service.read()
         assert limited.service.take_over()
         limited.play.tell(limited.service.changed)
@@ -370,7 +370,7 @@ class TestChanges:
 
     def test_without_such_a_quota_nothing_is_asked(self) -> None:
         limited = Limited()
-        limited.store.alter_quotas({ALICE: {RATE: None, QuotaKey.PRODUCER_BYTE_RATE: 5.0}})
+        limited.store.alter_quotas({ALICE: {MUTATION_RATE: None, QuotaKey.PRODUCER_BYTE_RATE: 5.0}})
         limited.service.read()
         limited.service.take_over()
         limited.play.tell(limited.service.changed)

@@ -14,22 +14,23 @@ from proxy.wire.apis import (
     response_header_version,
 )
 from proxy.wire.codec import decode, encode, request_type
-from tests.proxy.acl.guards.given import topic
-from tests.proxy.connection.mutations_given import (
+from tests.proxy.wire.test_hot_requests import produce_body
+from tests.support.authorization import LITTLE, MUCH, Describer, describe, topic
+from tests.support.frames import api_versions, handshake, request, response
+from tests.support.playbook import OAUTHBEARER, whole_frame
+from tests.support.quotas import (
     ALICE,
+    MUTATION_RATE,
     NONE,
-    RATE,
+    PRODUCER,
     T1,
+    Judged,
     Limited,
+    Quoted,
     created,
     deleted,
     errors,
 )
-from tests.proxy.connection.throttled_given import PRODUCER, Judged, Quoted
-from tests.proxy.frames_given import api_versions, handshake, request, response
-from tests.proxy.long_given import LITTLE, MUCH, Describer, describe
-from tests.proxy.playbook import OAUTHBEARER, whole_frame
-from tests.proxy.wire.test_hot_requests import produce_body
 
 
 def answer_one(one: Limited) -> None:
@@ -114,7 +115,7 @@ def test_a_rate_that_is_removed_while_topics_are_made() -> None:
     one = Limited()
     one.send(CREATE_TOPICS, 5, created(5, ("t", 100)))
     answer_one(one)  # what there is
-    one.store.alter_quotas({QuotaEntity(user=ALICE.user): {RATE: None}})
+    one.store.alter_quotas({QuotaEntity(user=ALICE.user): {MUTATION_RATE: None}})
     one.service.read()
     assert one.service.take_over()
     one.play.tell(one.service.changed)

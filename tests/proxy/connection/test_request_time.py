@@ -11,8 +11,11 @@ from proxy.wire.apis import DESCRIBE_USER_SCRAM_CREDENTIALS, METADATA
 from proxy.wire.codec import encode, request_type
 from proxy.wire.primitives import int32
 from proxy.wire.throttle_times import place
-from tests.proxy.acl.guards.given import group
-from tests.proxy.connection.throttled_given import (
+from tests.support.authorization import LITTLE, describe, group
+from tests.support.frames import api_versions, fetch, metadata, produce, request
+from tests.support.messages import large, small
+from tests.support.playbook import Play, everything, logged_in
+from tests.support.quotas import (
     ALICE,
     PLAIN,
     PRODUCER,
@@ -21,10 +24,6 @@ from tests.proxy.connection.throttled_given import (
     answer,
     fetched,
 )
-from tests.proxy.frames_given import api_versions, fetch, metadata, produce, request
-from tests.proxy.long_given import LITTLE, describe
-from tests.proxy.playbook import Play, everything, logged_in
-from tests.proxy.wire.instances import large, small
 
 HEARTBEAT, OFFSET_FETCH = 12, 9
 MUCH_NS = 1_100_000_000

@@ -13,8 +13,11 @@ from proxy.acl.model import Operation
 from proxy.connection.connection import Connection
 from proxy.wire.apis import FETCH, SHARE_FETCH
 from proxy.wire.codec import decode, encode, request_type, response_type
-from tests.proxy.acl.guards.given import topic
-from tests.proxy.connection.throttled_given import (
+from tests.support.authorization import topic
+from tests.support.frames import fetch, metadata, request, response
+from tests.support.messages import large, small
+from tests.support.playbook import Play, everything, logged_in
+from tests.support.quotas import (
     ALICE,
     CONSUMER,
     PLAIN,
@@ -24,9 +27,6 @@ from tests.proxy.connection.throttled_given import (
     answer,
     fetched,
 )
-from tests.proxy.frames_given import fetch, metadata, request, response
-from tests.proxy.playbook import Play, everything, logged_in
-from tests.proxy.wire.instances import large, small
 
 WINDOW = 10 * int(RATE)
 

@@ -5,8 +5,11 @@ import pytest
 from proxy.acl.model import Operation
 from proxy.wire.apis import FETCH, METADATA, PRODUCE
 from proxy.wire.codec import encode, request_type, response_type
-from tests.proxy.acl.guards.given import topic
-from tests.proxy.connection.throttled_given import (
+from tests.support.authorization import topic
+from tests.support.frames import fetch, metadata, produce, request, response
+from tests.support.messages import large
+from tests.support.playbook import Offer, Play, everything, logged_in
+from tests.support.quotas import (
     CONSUMER,
     FETCH_BODIES,
     PLAIN,
@@ -17,9 +20,6 @@ from tests.proxy.connection.throttled_given import (
     answer,
     fetched,
 )
-from tests.proxy.frames_given import fetch, metadata, produce, request, response
-from tests.proxy.playbook import Offer, Play, everything, logged_in
-from tests.proxy.wire.instances import large
 
 
 class TestAProducer:

@@ -5,7 +5,9 @@ from typing import Any
 from proxy.connection.connection import Connection
 from proxy.wire.apis import PRODUCE
 from sasl.states import Enforcement
-from tests.proxy.connection.throttled_given import (
+from tests.support.frames import fetch, handshake, produce
+from tests.support.playbook import OAUTHBEARER, Play, log_in
+from tests.support.quotas import (
     ALICE,
     CONSUMER,
     PRODUCER,
@@ -14,8 +16,6 @@ from tests.proxy.connection.throttled_given import (
     answer,
     fetched,
 )
-from tests.proxy.frames_given import fetch, handshake, produce
-from tests.proxy.playbook import OAUTHBEARER, Play, log_in
 
 
 class TestWhileHeld:

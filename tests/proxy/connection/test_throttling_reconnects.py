@@ -10,18 +10,18 @@ from proxy.quota.window import WindowConfig
 from proxy.wire.apis import FETCH, PRODUCE
 from proxy.wire.codec import decode, response_type
 from proxy.worker.quota_service import QuotaService
-from tests.proxy.connection.throttled_given import (
+from tests.support.frames import fetch, metadata, produce, request
+from tests.support.playbook import Play, everything, log_in, logged_in
+from tests.support.quotas import (
     ALICE,
     CONSUMER,
     PLAIN,
     PRODUCER,
     RATE,
+    MemoryStore,
     answer,
     fetched,
 )
-from tests.proxy.frames_given import fetch, metadata, produce, request
-from tests.proxy.playbook import Play, everything, log_in, logged_in
-from tests.proxy.quota.given import MemoryStore
 
 REQUEST = QuotaKey.REQUEST_PERCENTAGE
 WINDOW_SECONDS = 11.0

@@ -7,10 +7,9 @@ from proxy.quota.model import DEFAULT, QuotaEntity
 from proxy.quota.shared_memory import UsageTable
 from proxy.quota.window import WindowConfig
 from proxy.worker.quota_service import QuotaService
-from tests.proxy.connection.throttled_given import PLAIN, PRODUCER, RATE
-from tests.proxy.frames_given import produce, request
-from tests.proxy.playbook import Play, everything
-from tests.proxy.quota.given import MemoryStore
+from tests.support.frames import produce, request
+from tests.support.playbook import Play, everything
+from tests.support.quotas import PLAIN, PRODUCER, RATE, MemoryStore
 
 APP, EVERY = QuotaEntity(client_id="app"), QuotaEntity(client_id=DEFAULT)
 

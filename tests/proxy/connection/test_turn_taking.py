@@ -13,13 +13,11 @@ from proxy.scheduling.memory_budget import LONG_BYTES
 from proxy.wire.apis import FETCH, PRODUCE
 from proxy.wire.primitives import write_uvarint
 from proxy.wire.request import Request, parse_request
-from tests.proxy.acl.guards.given import topic
-from tests.proxy.connection.throttled_given import Quoted
-from tests.proxy.frames_given import api_versions, produce, request
-from tests.proxy.guarded_given import Guarded
-from tests.proxy.long_given import Describer, describe
-from tests.proxy.playbook import Play, logged_in
 from tests.proxy.wire.test_hot_requests import fetch_body, produce_body
+from tests.support.authorization import Describer, Guarded, describe, topic
+from tests.support.frames import api_versions, produce, request
+from tests.support.playbook import Play, logged_in
+from tests.support.quotas import Quoted
 
 FLOOD = 1_000
 

@@ -8,7 +8,9 @@ from proxy.connection.commands import CloseReason
 from proxy.connection.connection import Connection
 from proxy.connection.upstream_login import MIN_INTERVAL, PATIENCE, RENEW_AFTER
 from sasl.login import LoginError
-from tests.proxy.connection.upstream_login_given import (
+from tests.support.frames import authenticate, bearer, fetch, handshake, produce, response
+from tests.support.playbook import OAUTHBEARER, Play, everything, logged_in
+from tests.support.upstream import (
     close_reason,
     connected,
     identify,
@@ -18,8 +20,6 @@ from tests.proxy.connection.upstream_login_given import (
     on_login,
     waiting_play,
 )
-from tests.proxy.frames_given import authenticate, bearer, fetch, handshake, produce, response
-from tests.proxy.playbook import OAUTHBEARER, Play, everything, logged_in
 
 
 def test_a_client_waits_until_the_proxy_is_logged_in() -> None:

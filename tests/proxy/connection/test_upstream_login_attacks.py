@@ -7,22 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.cluster import wait_until
-from tests.kafka.wire_client import Outcome
-from tests.proxy.behind_false_broker import (
+from tests.support.false_broker import (
+    ECHO,
+    LAST,
     MARKER,
     OAUTHBEARER,
     PLAIN,
     SCRAM,
-    Attacked,
-    assert_clean,
-    start,
-)
-from tests.proxy.false_broker import ECHO, Behaviour
-from tests.proxy.false_broker_lies import (
-    LAST,
     AnswersNothing,
     AnswersTheClientFirst,
+    Attacked,
+    Behaviour,
     ClaimsAHundredMegabytes,
     ClaimsManyMechanisms,
     EndlessChallenges,
@@ -54,8 +49,12 @@ from tests.proxy.false_broker_lies import (
     TenMillionIterations,
     UnknownError,
     WrongSignature,
+    assert_clean,
+    start,
 )
-from tests.proxy.frames_given import fetch, produce, response
+from tests.support.frames import fetch, produce, response
+from tests.support.kafka.cluster import wait_until
+from tests.support.kafka.wire_client import Outcome
 
 pytestmark = pytest.mark.slow
 

@@ -6,11 +6,20 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.kafka.cluster import wait_until
-from tests.kafka.wire_client import Outcome, WireClient
-from tests.proxy.behind_false_broker import MARKER, OAUTHBEARER, PLAIN, SCRAM, Attacked, start
-from tests.proxy.false_broker import ECHO, Behaviour, Met
-from tests.proxy.frames_given import fetch, produce, response
+from tests.support.false_broker import (
+    ECHO,
+    MARKER,
+    OAUTHBEARER,
+    PLAIN,
+    SCRAM,
+    Attacked,
+    Behaviour,
+    Met,
+    start,
+)
+from tests.support.frames import fetch, produce, response
+from tests.support.kafka.cluster import wait_until
+from tests.support.kafka.wire_client import Outcome, WireClient
 
 DUE_SECONDS = 1.2
 """Past the least interval between two logins."""

@@ -13,7 +13,10 @@ from sasl.mechanism import Challenge, Success
 from sasl.messages import authenticate_token
 from sasl.scram import ScramServer
 from sasl.scram_client import SaltedPasswords
-from tests.proxy.connection.upstream_login_given import (
+from tests.support.frames import response
+from tests.support.playbook import Play
+from tests.support.sasl import FAKE_SECRET, alice
+from tests.support.upstream import (
     close_reason,
     derived,
     identify,
@@ -21,9 +24,6 @@ from tests.proxy.connection.upstream_login_given import (
     offers,
     waiting_play,
 )
-from tests.proxy.frames_given import response
-from tests.proxy.playbook import Play
-from tests.support.sasl import FAKE_SECRET, alice
 
 ASKED = ["SaslHandshake v1 #0", "SaslAuthenticate v2 #0"]
 

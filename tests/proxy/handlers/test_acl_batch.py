@@ -24,8 +24,7 @@ from proxy.wire.batch_describe import (
     DescribeAclsResponse,
 )
 from proxy.wire.codec import decode, encode, request_type, response_type
-from tests.proxy.acl.api_cases import FILTERS_BETTER, FILTERS_SEEN, asking
-from tests.proxy.acl.shelf import Shelf, acl
+from tests.support.acls import FILTERS_BETTER, FILTERS_SEEN, Shelf, acl, asking
 
 DESCRIBE: Final = 29
 TAGS: Final = b"\x00"

@@ -11,7 +11,7 @@ from proxy.handlers import acl_resources
 from proxy.handlers.acl_resources import Resources, TooLarge
 from proxy.scheduling.steps import finish
 from proxy.wire.codec import encode, response_type
-from tests.proxy.acl.shelf import acl
+from tests.support.acls import acl
 
 ALICE = "User:alice"
 

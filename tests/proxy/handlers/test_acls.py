@@ -16,36 +16,35 @@ from proxy.store import open_store
 from proxy.store.acl_cache import CachedAcls
 from proxy.wire.acl_v0 import response_type
 from proxy.wire.codec import decode
-from tests.proxy.acl.api_cases import (
+from tests.support.acls import (
     APPLIED,
+    CREATE,
     CREATIONS_BETTER,
     CREATIONS_SEEN,
+    DELETE,
+    DESCRIBE,
     DONE,
     FILTERS_BETTER,
     FILTERS_SEEN,
     NO_NAME,
-    Result,
-    asking,
-    creation,
-    unknown,
-)
-from tests.proxy.acl.api_given import (
-    CREATE,
-    DELETE,
-    DESCRIBE,
     VERSIONS,
+    Result,
+    Shelf,
+    acl,
     acls_of,
     answer,
+    asking,
     create_body,
     created,
+    creation,
     delete_body,
     deleted,
     describe_body,
     described,
     told,
+    unknown,
     versioned,
 )
-from tests.proxy.acl.shelf import Shelf, acl
 
 # ---------------------------------------------------------------------- CreateAcls
 

@@ -8,9 +8,19 @@ from kio.schema.errors import ErrorCode
 from proxy.acl.model import Acl, AclFilter
 from proxy.handlers.acls import MAX_ITEMS
 from proxy.store import StoreRefused
-from tests.proxy.acl.api_cases import NO_NAME, asking, creation, unknown
-from tests.proxy.acl.api_given import VERSIONS, created, deleted, described, told
-from tests.proxy.acl.shelf import Shelf, acl
+from tests.support.acls import (
+    NO_NAME,
+    VERSIONS,
+    Shelf,
+    acl,
+    asking,
+    created,
+    creation,
+    deleted,
+    described,
+    told,
+    unknown,
+)
 
 CODES = [
     ErrorCode.broker_not_available,

@@ -8,23 +8,22 @@ from proxy.errors import ClientFault
 from proxy.handlers.acls import MAX_ITEMS
 from proxy.wire.acl_v0 import response_type
 from proxy.wire.codec import decode
-from tests.proxy.acl.api_cases import (
-    asking,
-    creation,
-)
-from tests.proxy.acl.api_given import (
+from tests.support.acls import (
     CREATE,
     DELETE,
     DESCRIBE,
     VERSIONS,
+    Shelf,
+    acl,
     answer,
     asked,
+    asking,
     create_body,
+    creation,
     delete_body,
     describe_body,
     told,
 )
-from tests.proxy.acl.shelf import Shelf, acl
 
 
 @pytest.mark.parametrize("api_key", [CREATE, DELETE])

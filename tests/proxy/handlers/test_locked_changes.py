@@ -25,12 +25,9 @@ from proxy.wire.apis import (
     DELETE_ACLS,
 )
 from proxy.wire.codec import decode, encode, response_type
-from tests.proxy.acl.api_cases import asking, creation
-from tests.proxy.acl.api_given import create_body, delete_body
-from tests.proxy.acl.shelf import acl
 from tests.proxy.handlers.test_quotas import alter_request
-from tests.proxy.store.users_given import SHA_256, verifier
-from tests.proxy.storekeeper_given import Reading, question
+from tests.support.acls import acl, asking, create_body, creation, delete_body
+from tests.support.store import SHA_256, Reading, question, verifier
 
 CANNOT = ("kafka_storage_error", "The store cannot be read or written at the moment.")
 

@@ -20,7 +20,7 @@ from proxy.wire.batch_describe import (
     DescribeClientQuotasResponse,
 )
 from proxy.wire.codec import decode, encode, request_type, response_type
-from tests.proxy.quota.given import MemoryStore
+from tests.support.quotas import MemoryStore
 
 DESCRIBE = 48
 Component = tuple[str, int, str | None]

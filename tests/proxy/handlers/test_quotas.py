@@ -14,7 +14,7 @@ from proxy.handlers.quotas import answer
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey, value_problem
 from proxy.wire.apis import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
 from proxy.wire.codec import decode, encode, request_type, response_type
-from tests.proxy.quota.given import MemoryStore
+from tests.support.quotas import MemoryStore
 
 Parts = list[tuple[str, str | None]]
 Op = tuple[str, float | None]

@@ -7,7 +7,7 @@ from proxy.quota.model import QuotaEntity, QuotaKey
 from proxy.quota.store import Changes
 from proxy.store import StoreRefused
 from tests.proxy.handlers.test_quotas import DONE, Op, Parts, alter, describe
-from tests.proxy.quota.given import MemoryStore
+from tests.support.quotas import MemoryStore
 
 PRODUCER = QuotaKey.PRODUCER_BYTE_RATE
 FIVE: list[Op] = [(PRODUCER, 5.0)]

@@ -23,7 +23,7 @@ from proxy.handlers.scram_users import _read, alter, answer, describe
 from proxy.store import CachedCredentials, CredentialStore, Store, open_store
 from proxy.store.users_file import UsersFile
 from sasl.credentials import ScramCredential, ScramMechanism
-from tests.proxy.scram_api_cases import (
+from tests.support.store import (
     BETTER_THAN_KAFKA,
     DONE,
     NOT_FOUND,
@@ -32,11 +32,13 @@ from tests.proxy.scram_api_cases import (
     UNKNOWN_MECHANISM,
     Answer,
     Change,
+    content,
     delete,
+    of,
+    put,
     request_of,
     upsert,
 )
-from tests.proxy.store.users_given import content, of, put
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from proxy.config import from_mapping
 from proxy.config.values import PortRange
 from proxy.errors import ConfigError
 from proxy.net.ports import BrokerPorts, refuse_overlaps
-from tests.ports import free_port_range
+from tests.support.processes import free_port_range
 
 
 def refusal(first: str, second: str, ports: str, http: str | None = None) -> str:

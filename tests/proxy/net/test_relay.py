@@ -15,13 +15,11 @@ from proxy.connection.connection import Connection
 from proxy.net import read_buffer
 from proxy.net import relay as module
 from proxy.wire.codec import decode
-from tests.proxy.acl.guards.given import group
-from tests.proxy.frames_given import fetch, metadata, produce, response, sized
-from tests.proxy.guarded_given import Judge
-from tests.proxy.long_given import LITTLE, MUCH, PADDING, describe, described
-from tests.proxy.playbook import Offer, everything
-from tests.proxy.relayed import SMALL_BUFFER, Relay, read_frame, relayed
-from tests.proxy.waiting import PATIENCE_SECONDS, until
+from tests.support.authorization import LITTLE, MUCH, PADDING, Judge, describe, described, group
+from tests.support.frames import fetch, metadata, produce, response, sized
+from tests.support.playbook import Offer, everything
+from tests.support.processes import PATIENCE_SECONDS, until
+from tests.support.relay import SMALL_BUFFER, Relay, read_frame, relayed
 
 PLAIN = everything(rewritten=frozenset())
 REWRITING = everything()

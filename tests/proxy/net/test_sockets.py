@@ -6,7 +6,7 @@ import pytest
 
 from proxy.errors import ConfigError
 from proxy.net.sockets import Claim, listen
-from tests.ports import free_ports
+from tests.support.processes import free_ports
 
 
 def test_an_address_in_use_is_one_clear_line() -> None:

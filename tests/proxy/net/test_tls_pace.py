@@ -22,9 +22,18 @@ from proxy.net.tls_pace import (
 )
 from proxy.net.tls_sides import ServerTls
 from proxy.net.tls_transport import MAX_KEPT
-from tests.proxy.net.tls_by_openssl import KeyUpdater
-from tests.proxy.net.tls_conversation import Conversation, Ear, Server, Turns, Wire
-from tests.proxy.tls_given import AUTHORITY, OURS, client_context, server_context
+from tests.support.tls import (
+    AUTHORITY,
+    OURS,
+    Conversation,
+    Ear,
+    KeyUpdater,
+    Server,
+    Turns,
+    Wire,
+    client_context,
+    server_context,
+)
 
 
 class Updating(Server):

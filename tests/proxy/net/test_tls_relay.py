@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.proxy import relayed as harness
 from tests.proxy.net.test_relay import (  # noqa: F401 - run again, under `everywhere`
     test_20_megabytes_both_ways,
     test_a_broker_that_closes_in_the_middle_takes_the_client_along,
@@ -12,8 +11,9 @@ from tests.proxy.net.test_relay import (  # noqa: F401 - run again, under `every
     test_many_small_frames_between_large_ones,
     test_memory_is_bounded_when_a_client_does_not_read,
 )
-from tests.proxy.relayed import Secured
-from tests.proxy.tls_given import BACK, BOTH, FRONT
+from tests.support import relay as harness
+from tests.support.relay import Secured
+from tests.support.tls import BACK, BOTH, FRONT
 
 
 @pytest.fixture(

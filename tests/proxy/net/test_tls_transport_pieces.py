@@ -8,8 +8,7 @@ import pytest
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.tls_pace import PIECE, RECORD
 from proxy.net.tls_sides import ServerTls
-from tests.proxy.net.tls_conversation import Conversation, Ear, Turns, Wire
-from tests.proxy.tls_given import OURS, server_context
+from tests.support.tls import OURS, Conversation, Ear, Turns, Wire, server_context
 
 
 def cuts(size: int) -> list[int]:

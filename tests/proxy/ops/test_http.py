@@ -7,8 +7,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from proxy.ops.http import make_app
 from proxy.ops.status.service import StatusPage
 from proxy.ops.worker_queries import ControlError
-from tests.proxy.ops.http_given import Workers
-from tests.proxy.status_given import ABOUT
+from tests.support.status import ABOUT, Workers
 
 Client = TestClient[object, object]  # type: ignore[type-var]
 

@@ -18,8 +18,7 @@ from proxy.ops.http import (
     start_http,
 )
 from proxy.ops.status.service import StatusPage
-from tests.proxy.ops.http_given import Workers
-from tests.proxy.status_given import ABOUT
+from tests.support.status import ABOUT, Workers
 
 
 @asynccontextmanager

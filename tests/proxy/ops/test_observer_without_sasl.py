@@ -11,8 +11,8 @@ from proxy.connection.commands import CloseReason
 from proxy.ops.observer import SessionObserver
 from proxy.ops.status.incidents import Incident
 from sasl.states import Enforcement
-from tests.proxy.playbook import Play
 from tests.support.events import read
+from tests.support.playbook import Play
 from tests.support.sasl import NOW
 
 ALICE = "User:CN=alice"

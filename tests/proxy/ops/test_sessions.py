@@ -17,10 +17,8 @@ from typer.testing import CliRunner, Result
 from proxy.cli import app
 from proxy.config import load
 from proxy.net.sockets import connect_privately, listen_privately, remove_left_over
-from tests.processes import is_stopped
-from tests.proxy.serving import PATIENCE_SECONDS, Serving
-from tests.proxy.sessions_given import LIFETIME_S, Client, Proxy, running
-from tests.proxy.waiting import until
+from tests.support.processes import is_stopped, until
+from tests.support.serving import LIFETIME_S, PATIENCE_SECONDS, Client, Proxy, Serving, running
 
 EACH = 16
 HOSTILE = '"><img src=x onerror=alert(1)>'

@@ -14,7 +14,7 @@ from proxy.ops.sessions import KILL_SLICE, SLICE, SURVEY_SLICE, Sessions, facts_
 from proxy.ops.status.session_facts import EVERY_SESSION, SessionFacts
 from proxy.ops.status.snapshot import WorkerFacts
 from sasl.states import Authenticated, Enforcement
-from tests.proxy.frames_given import (
+from tests.support.frames import (
     api_versions,
     authenticate,
     bearer,
@@ -22,7 +22,7 @@ from tests.proxy.frames_given import (
     handshake,
     response,
 )
-from tests.proxy.playbook import OAUTHBEARER, Play
+from tests.support.playbook import OAUTHBEARER, Play
 from tests.support.sasl import NOW
 
 SETTINGS = config.Listener.model_validate(

@@ -12,8 +12,8 @@ from proxy.errors import ProxyError
 from proxy.ops import worker_queries
 from proxy.ops.status.session_facts import Selector
 from proxy.ops.worker_queries import Answer, ControlError, WorkerLink, WorkerPool, serve_control
-from tests.proxy.status_given import session
-from tests.proxy.waiting import PATIENCE_SECONDS
+from tests.support.processes import PATIENCE_SECONDS
+from tests.support.status import session
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.principals.mapping import DEFAULT, PrincipalMapping
 from proxy.principals.subject import MAX_CHARACTERS, NamelessError
-from tests.proxy.subjects_given import DOUBTFUL, DUKE, EMPTIED, REFUSED, REFUSED_HERE, RULES
+from tests.support.certificates import DOUBTFUL, DUKE, EMPTIED, REFUSED, REFUSED_HERE, RULES
 
 
 @pytest.mark.parametrize(("rules", "subject", "expected"), RULES)

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.principals.subject import MAX_CHARACTERS, NamelessError, subject_of
-from tests.certificates import Authority
-from tests.proxy.subjects_given import (
+from tests.support.certificates import (
     ALICE,
     NAMES,
     NOBODY,
     OTHERWISE,
+    Authority,
     attribute,
     certificate,
     cn,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import is_stopped
-from tests.proxy.serving import PATIENCE_SECONDS, Serving, alive, eventually
+from tests.support.processes import is_stopped
+from tests.support.serving import PATIENCE_SECONDS, Serving, alive, eventually
 
 TRIALS = 20
 CONNECTIONS = 16

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from proxy.process.children import how_it_ended
-from tests.processes import is_stopped
-from tests.proxy.serving import PATIENCE_SECONDS, Serving, alive, eventually
+from tests.support.processes import is_stopped
+from tests.support.serving import PATIENCE_SECONDS, Serving, alive, eventually
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from proxy.config import from_mapping, load
 from proxy.errors import ConfigError
 from proxy.process.preflight import doubts, try_named
 from proxy.store import open_store
-from tests.certificates import Authority
-from tests.proxy.config_mistakes import BASE
+from tests.support.certificates import Authority
+from tests.support.config import BASE
 from tests.support.sasl import all_keys, document
 
 JWKS = "listeners[0].sasl.oauthbearer.jwks.endpoint.url"

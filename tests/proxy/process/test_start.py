@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.certificates import Authority
-from tests.ports import free_ports
+from tests.support.certificates import Authority
+from tests.support.processes import free_ports
 
 DEADLINE_SECONDS = 180
 

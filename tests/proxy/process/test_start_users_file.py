@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from proxy.store import open_store
-from tests.proxy.serving import PATIENCE_SECONDS, Serving, alive, eventually
-from tests.proxy.store.users_given import SHA_256, content, of, put, verifier
+from tests.support.serving import PATIENCE_SECONDS, Serving, alive, eventually
+from tests.support.store import SHA_256, content, of, put, verifier
 
 
 @pytest.fixture

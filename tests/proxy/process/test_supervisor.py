@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import free_port_range
-from tests.proxy.frames_given import api_versions
-from tests.proxy.serving import PATIENCE_SECONDS, Serving, alive, eventually
+from tests.support.frames import api_versions
+from tests.support.processes import free_port_range
+from tests.support.serving import PATIENCE_SECONDS, Serving, alive, eventually
 
 
 @pytest.fixture

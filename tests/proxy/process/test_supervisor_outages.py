@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import free_ports
-from tests.proxy.frames_given import metadata
-from tests.proxy.serving import PATIENCE_SECONDS, Serving, eventually
+from tests.support.frames import metadata
+from tests.support.processes import free_ports
 from tests.support.sasl import document, ed_key
+from tests.support.serving import PATIENCE_SECONDS, Serving, eventually
 
 ROOT = Path(__file__).parents[3]
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 @contextmanager
 def broker(port: int) -> Iterator[None]:
     """Somebody who answers what a proxy asks."""
-    command = [sys.executable, "-m", "tests.proxy.routing.broker_program", f"1=127.0.0.1:{port}"]
+    command = [sys.executable, "-m", "tests.support.fake_broker", f"1=127.0.0.1:{port}"]
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

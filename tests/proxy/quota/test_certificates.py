@@ -11,8 +11,8 @@ from proxy.quota.throttle import Mode
 from proxy.quota.window import WindowConfig
 from proxy.quota.worker_quotas import WorkerQuotas
 from tests.proxy.handlers.test_quotas import DONE, alter, describe
-from tests.proxy.quota.given import MemoryStore
-from tests.proxy.subjects_given import NAMES, certificate
+from tests.support.certificates import NAMES, certificate
+from tests.support.quotas import MemoryStore
 
 EXACT = 0
 

@@ -16,7 +16,7 @@ from proxy.quota.callback import ClientQuotaType, Cluster, DefaultQuotaCallback
 from proxy.quota.guarded_callback import Fault, GuardedCallback
 from proxy.quota.model import QuotaEntity
 from proxy.quota.precedence import Tags
-from tests.proxy.waiting import PATIENCE_SECONDS
+from tests.support.processes import PATIENCE_SECONDS
 
 PRODUCE = ClientQuotaType.PRODUCE
 TAGS = {"group": "g"}

@@ -13,8 +13,8 @@ from proxy.quota.store import CachedQuotas
 from proxy.quota.throttle import Mode
 from proxy.quota.window import WindowConfig
 from proxy.quota.worker_quotas import MAX_COUNTS, METERED, OTHER_ENTRIES, WorkerQuotas
-from tests.proxy.quota.given import MemoryStore
-from tests.proxy.waiting import PATIENCE_SECONDS
+from tests.support.processes import PATIENCE_SECONDS
+from tests.support.quotas import MemoryStore
 
 PRODUCE, FETCH, REQUEST = (
     ClientQuotaType.PRODUCE,

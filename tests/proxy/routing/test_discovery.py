@@ -20,8 +20,8 @@ from proxy.routing.discovery import (
 from proxy.upstream.access import Access
 from proxy.upstream.identity import PasswordIdentity
 from proxy.wire.metadata import MAX_BROKERS
-from tests.proxy.routing.fake_broker import FakeBroker
-from tests.proxy.waiting import PATIENCE_SECONDS, until
+from tests.support.fake_broker import FakeBroker
+from tests.support.processes import PATIENCE_SECONDS, until
 
 HOST = "127.0.0.1"
 

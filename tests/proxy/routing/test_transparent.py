@@ -9,12 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.certificates import Authority
-from tests.kafka.proxied import ProxyProcess
-from tests.kafka.tokens import Issuer
-from tests.kafka.transcript import Actor
-from tests.kafka.wire_client import Address, Outcome, WireClient, metadata_fields, request_body
-from tests.proxy.routing.namespaces import Namespace, missing, wired
+from tests.support.certificates import Authority
+from tests.support.kafka.proxy import ProxyProcess
+from tests.support.kafka.sasl_differential.transcript import Actor
+from tests.support.kafka.tokens import Issuer
+from tests.support.kafka.wire_client import (
+    Address,
+    Outcome,
+    WireClient,
+    metadata_fields,
+    request_body,
+)
+from tests.support.namespaces import Namespace, missing, wired
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
@@ -34,7 +40,7 @@ def world() -> Iterator[tuple[Namespace, Namespace]]:
     there = tuple(f"{host}/{64 if ':' in host else 24}" for host in hosts.values())
     with wired(("10.99.0.1/24", "fd00:99::1/64"), there) as (here, yonder):
         named = [f"{broker_id}={host}:{PORT}" for broker_id, host in hosts.items()]
-        command = [sys.executable, "-m", "tests.proxy.routing.broker_program", *named]
+        command = [sys.executable, "-m", "tests.support.fake_broker", *named]
         brokers = subprocess.Popen(
             [*yonder.prefix, *command],
             cwd=ROOT,

@@ -10,8 +10,8 @@ from proxy.config.values import Address
 from proxy.routing.discovery import VERSIONS_MAX_AGE
 from proxy.routing.transparent import DestinationRefused, TransparentDiscovery
 from proxy.upstream.access import Access
-from tests.proxy.routing.fake_broker import FakeBroker
-from tests.proxy.waiting import PATIENCE_SECONDS
+from tests.support.fake_broker import FakeBroker
+from tests.support.processes import PATIENCE_SECONDS
 
 
 def test_a_broker_that_is_dialled_in_vain_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from proxy.scheduling.steps import Steps, finish, timed
 from proxy.scheduling.time_slices import TimeSlices
-from tests.proxy.steps_given import slow
+from tests.support.processes import slow
 
 
 def counting(to: int, seen: list[str], name: str = "") -> Steps[int]:

@@ -21,12 +21,9 @@ from proxy.store.brokers.administration import Brokers
 from proxy.upstream.access import open_access
 from proxy.wire.acl_v0 import response_type
 from proxy.wire.codec import decode, encode
-from tests.ports import free_ports
-from tests.proxy.acl.api_cases import creation
-from tests.proxy.acl.api_given import create_body
-from tests.proxy.acl.shelf import acl
-from tests.proxy.admin.peer import Body, in_a_thread
-from tests.proxy.store.brokers_given import (
+from tests.support.acls import acl, create_body, creation
+from tests.support.admin import Body, in_a_thread
+from tests.support.broker_store import (
     ALICE,
     ALTER_QUOTAS,
     BOB,
@@ -41,6 +38,7 @@ from tests.proxy.store.brokers_given import (
     hangs_up,
     settings_of,
 )
+from tests.support.processes import free_ports
 
 REFUSED = "The brokers do not do it: "
 NOT_ALL = "The brokers do not do all of it: "

@@ -19,10 +19,9 @@ from proxy.store.brokers import follower as follower_module
 from proxy.store.brokers.follower import Follower
 from proxy.store.sqlite.mirror import SETTLES_WITHIN, SqliteMirror, Versions
 from proxy.upstream.access import Access
-from tests.ports import free_ports
-from tests.proxy.acl.shelf import acl
-from tests.proxy.admin.peer import Body, Peer
-from tests.proxy.store.brokers_given import (
+from tests.support.acls import acl
+from tests.support.admin import Body, Peer
+from tests.support.broker_store import (
     ALICE,
     BOB,
     DESCRIBE_ACLS,
@@ -43,8 +42,8 @@ from tests.proxy.store.brokers_given import (
     settings_of,
     shown,
 )
-from tests.proxy.tls_given import AUTHORITY, OURS, Spoken, client_context, server_context
-from tests.proxy.waiting import PATIENCE_SECONDS
+from tests.support.processes import PATIENCE_SECONDS, free_ports
+from tests.support.tls import AUTHORITY, OURS, Spoken, client_context, server_context
 
 CREATION = QuotaKey.CONNECTION_CREATION_RATE
 

@@ -7,10 +7,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from proxy.store.sqlite.mirror import SqliteMirror
-from tests.proxy.acl.shelf import acl
-from tests.proxy.admin.peer import Body
-from tests.proxy.behind_false_broker import assert_clean
-from tests.proxy.store.brokers_given import (
+from tests.support.acls import acl
+from tests.support.admin import Body
+from tests.support.broker_store import (
     ALICE,
     DESCRIBE_ACLS,
     DESCRIBE_QUOTAS,
@@ -27,7 +26,8 @@ from tests.proxy.store.brokers_given import (
     quotas_answer,
     shown,
 )
-from tests.proxy.waiting import PATIENCE_SECONDS
+from tests.support.false_broker import assert_clean
+from tests.support.processes import PATIENCE_SECONDS
 
 LIES: dict[str, Body] = {
     "hangs up": hangs_up,

@@ -11,8 +11,8 @@ from proxy.store import Mirror, StoreError, open_store
 from proxy.store.sqlite.migrations import APPLICATION_ID, STEPS
 from proxy.store.sqlite.mirror import SETTLES_WITHIN, SqliteMirror, Versions
 from sasl.credentials import ScramCredential, ScramMechanism
-from tests.proxy.acl.shelf import acl
-from tests.proxy.store.brokers_given import ALICE, BOB, PRODUCER, shown
+from tests.support.acls import acl
+from tests.support.broker_store import ALICE, BOB, PRODUCER, shown
 
 CONSUMER = QuotaKey.CONSUMER_BYTE_RATE
 LIMITED: Quotas = {ALICE: {PRODUCER: 5.0}}

@@ -13,8 +13,8 @@ from proxy.quota.store import altered
 from proxy.store import Mirror
 from proxy.store.sqlite import acls as acls_module
 from proxy.store.sqlite.mirror import SqliteMirror
-from tests.proxy.acl.shelf import acl
-from tests.proxy.store.brokers_given import ALICE, PRODUCER, shown
+from tests.support.acls import acl
+from tests.support.broker_store import ALICE, PRODUCER, shown
 
 CONSUMER = QuotaKey.CONSUMER_BYTE_RATE
 ACLS = st.lists(

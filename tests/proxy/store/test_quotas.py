@@ -12,7 +12,7 @@ from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
 from proxy.quota.store import CachedQuotas
 from proxy.store import Store, StoreError, open_store
 from proxy.store.sqlite.migrations import APPLICATION_ID, STEPS
-from tests.proxy.quota.given import MemoryStore
+from tests.support.quotas import MemoryStore
 
 USER = QuotaEntity(user="alice")
 PRODUCER, CONSUMER = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE

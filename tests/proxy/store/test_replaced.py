@@ -21,8 +21,8 @@ from proxy.store.in_use import StoreInUse
 from proxy.store.sqlite import SqliteStore
 from proxy.store.sqlite.migrations import STEPS
 from proxy.store.sqlite.mirror import SqliteMirror
-from tests.proxy.acl.shelf import acl
-from tests.proxy.store.users_given import SHA_256, verifier
+from tests.support.acls import acl
+from tests.support.store import SHA_256, verifier
 
 ALICE, BOB = ("alice", SHA_256), ("bob", SHA_256)
 USER = QuotaEntity(user="u")

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from proxy.store import CachedCredentials, StoreError, StoreRefused
 from proxy.store.users_file import MAX_BYTES, Users, UsersFile
-from tests.proxy.store.users_given import SECRET, SHA_256, SHA_512, content, of, put, verifier
+from tests.support.store import SECRET, SHA_256, SHA_512, content, of, put, verifier
 
 
 @pytest.fixture

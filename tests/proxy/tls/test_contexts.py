@@ -8,17 +8,17 @@ import pytest
 
 from proxy.errors import ConfigError
 from proxy.tls.contexts import openssl_name
-from tests.certificates import HOUR, Authority, Issued
-from tests.proxy.tls.tls_contexts_given import (
+from tests.support.certificates import HOUR, Authority, Issued
+from tests.support.tls import (
     AUTHORITY,
     FIRST,
     LISTENER,
     OTHER,
     SECOND,
     connected,
+    context_trusting,
     opened,
     serial,
-    trusting,
 )
 
 
@@ -85,7 +85,7 @@ def test_client_certificates(directory: Path, shown: Authority | None, is_let_in
     tls = opened(directory, ssl_client_auth="required", ssl_truststore_location="ca.pem").listeners[
         "clients"
     ]
-    client = trusting()
+    client = context_trusting()
     if shown is not None:
         (directory / "client.pem").write_bytes(shown.issue("client").pem)
         client.load_cert_chain(directory / "client.pem")
@@ -114,7 +114,7 @@ def test_protocols_and_ciphers(directory: Path) -> None:
         ssl_enabled_protocols="TLSv1.2",
         ssl_cipher_suites="TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
     ).listeners["clients"]
-    near = connected(tls.context, trusting())
+    near = connected(tls.context, context_trusting())
     assert near.version() == "TLSv1.2"
     assert (near.cipher() or ("",))[0] == "ECDHE-ECDSA-AES256-GCM-SHA384"
     with pytest.raises(ConfigError, match=r"ssl.cipher.suites: OpenSSL here has no TLS_RSA_WITH_X"):

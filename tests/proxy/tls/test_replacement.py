@@ -10,8 +10,8 @@ import pytest
 
 from proxy.errors import ConfigError
 from proxy.tls.contexts import RETRY_AFTER, Tls
-from tests.certificates import HOUR
-from tests.proxy.tls.tls_contexts_given import (
+from tests.support.certificates import HOUR
+from tests.support.tls import (
     AUTHORITY,
     FIRST,
     LISTENER,
@@ -20,10 +20,10 @@ from tests.proxy.tls.tls_contexts_given import (
     SECOND,
     WALL,
     connected,
+    context_trusting,
     looked,
     opened,
     serial,
-    trusting,
 )
 
 
@@ -67,7 +67,7 @@ def test_a_projected_volume_is_taken_up(directory: Path) -> None:
 
 def test_sessions_are_resumed_over_a_replacement(tls: Tls, directory: Path) -> None:
     """Ten thousand clients that come back do not each cost a full handshake."""
-    client = trusting()
+    client = context_trusting()
     session = connected(tls.context, client).session
     assert connected(tls.context, client, session=session).session_reused
     (directory / "server.pem").write_bytes(SECOND.pem)
@@ -80,7 +80,7 @@ def test_another_kind_of_key_leaves_none_of_the_old(tls: Tls, directory: Path) -
     (directory / "server.pem").write_bytes(RSA.pem)
     assert looked(tls)
     assert serial(tls) == RSA.serial
-    client = trusting()
+    client = context_trusting()
     client.maximum_version = ssl.TLSVersion.TLSv1_2
     client.set_ciphers("ECDHE-ECDSA-AES128-GCM-SHA256")
     with pytest.raises(ssl.SSLError):
@@ -92,7 +92,7 @@ def test_who_is_trusted_no_more_is_not_resumed_either(directory: Path) -> None:
     tls = opened(directory, ssl_client_auth="required", ssl_truststore_location="ca.pem").listeners[
         "clients"
     ]
-    client = trusting()
+    client = context_trusting()
     (directory / "client.pem").write_bytes(AUTHORITY.issue("client").pem)
     client.load_cert_chain(directory / "client.pem")
     session = connected(tls.context, client).session

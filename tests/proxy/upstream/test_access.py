@@ -20,12 +20,12 @@ from proxy.upstream.access import Access, open_access
 from proxy.worker.endpoints import Endpoints
 from proxy.worker.listener import Listener
 from sasl.login import LoginError
-from tests.proxy.limits_given import room_for
-from tests.proxy.routing.fake_broker import FakeBroker
-from tests.proxy.tls_given import Spoken
-from tests.proxy.upstream.tokens_given import SECRET, providing
 from tests.proxy.worker.test_listener_without_sasl import Office
+from tests.support.config import room_for
+from tests.support.fake_broker import FakeBroker
 from tests.support.sasl import FAKE_SECRET, alice
+from tests.support.tls import Spoken
+from tests.support.upstream import SECRET, providing
 
 EXPIRY, FAILURES = registry.UPSTREAM_TOKEN_EXPIRY, registry.UPSTREAM_TOKEN_REFRESH_FAILURES
 ENDS = 1_800_000_000

@@ -21,8 +21,8 @@ from proxy.wire.api_versions import UpstreamVersions
 from proxy.wire.metadata import BrokerAddress
 from sasl.login import ClientExchange, PlainClient
 from sasl.messages import handshake_response
-from tests.proxy.routing.fake_broker import FakeBroker
-from tests.proxy.waiting import PATIENCE_SECONDS
+from tests.support.fake_broker import FakeBroker
+from tests.support.processes import PATIENCE_SECONDS
 
 Fetch = Callable[..., Awaitable[Any]]
 

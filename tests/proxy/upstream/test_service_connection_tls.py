@@ -9,10 +9,10 @@ import uvloop
 from proxy.errors import BrokerFault
 from proxy.upstream.access import Access
 from proxy.upstream.service_connection import fetch_api_versions
-from tests.certificates import HOUR, Authority, Issued
-from tests.proxy.routing.fake_broker import FakeBroker
-from tests.proxy.tls_given import AUTHORITY, OURS, Spoken, client_context, server_context
-from tests.proxy.waiting import PATIENCE_SECONDS
+from tests.support.certificates import HOUR, Authority, Issued
+from tests.support.fake_broker import FakeBroker
+from tests.support.processes import PATIENCE_SECONDS
+from tests.support.tls import AUTHORITY, OURS, Spoken, client_context, server_context
 
 EXPIRED = AUTHORITY.issue(begins=-2 * HOUR, ends=-HOUR)
 

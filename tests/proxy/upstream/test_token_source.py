@@ -13,7 +13,8 @@ from proxy.config.values import Secret
 from proxy.upstream import token_source
 from proxy.upstream.token_source import EndpointTokens, FileTokens
 from sasl.token_cache import MAX_ANSWER_BYTES, TokenCacheSettings
-from tests.proxy.upstream.tokens_given import (
+from tests.support.processes import turns, until
+from tests.support.upstream import (
     BASIC,
     SECRET,
     Provider,
@@ -22,7 +23,6 @@ from tests.proxy.upstream.tokens_given import (
     why_none,
     with_provider,
 )
-from tests.proxy.waiting import turns, until
 
 
 def test_what_the_endpoint_is_asked() -> None:

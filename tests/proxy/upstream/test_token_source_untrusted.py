@@ -8,9 +8,10 @@ import pytest
 from proxy.upstream import token_source
 from proxy.upstream.token_source import EndpointTokens
 from sasl.token_cache import MAX_ANSWER_BYTES
-from tests.certificates import Authority
-from tests.proxy.tls_given import server_context
-from tests.proxy.upstream.tokens_given import (
+from tests.support.certificates import Authority
+from tests.support.processes import PATIENCE_SECONDS, until
+from tests.support.tls import server_context
+from tests.support.upstream import (
     BASIC,
     SECRET,
     Provider,
@@ -19,7 +20,6 @@ from tests.proxy.upstream.tokens_given import (
     why_none,
     with_provider,
 )
-from tests.proxy.waiting import PATIENCE_SECONDS, until
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

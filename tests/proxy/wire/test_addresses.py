@@ -19,7 +19,7 @@ from proxy.wire.apis import (
     carries_addresses,
 )
 from proxy.wire.metadata import MAX_BROKERS
-from tests.proxy.wire.entities import decode, encode, paths_of_addresses, resolved, responses
+from tests.support.responses import decode, encode, paths_of_addresses, resolved, responses
 
 REWRITTEN = [
     (api.key, version)

@@ -24,7 +24,7 @@ from proxy.wire.api_versions import (
     unsupported_version,
     write_request,
 )
-from tests.proxy.wire.entities import CORRELATION_ID, decode, encode, responses
+from tests.support.responses import CORRELATION_ID, decode, encode, responses
 
 UPSTREAM = UpstreamVersions(
     apis={0: (0, 13), 3: (0, 13), 18: (0, 4), 29: (1, 3)},

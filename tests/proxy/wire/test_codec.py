@@ -11,7 +11,7 @@ from proxy.wire.apis import APIS, Kind
 from proxy.wire.batch_describe import request_type, response_type
 from proxy.wire.codec import decode, encode
 from proxy.wire.primitives import Malformed
-from tests.proxy.wire.instances import large, small
+from tests.support.messages import large, small
 
 SCHEMAS = [
     pytest.param(schema(api.key, version), id=f"{api.name}-{schema.__name__}-v{version}")

@@ -10,8 +10,8 @@ from proxy.wire.apis import APIS, FETCH, SHARE_FETCH, response_header_version
 from proxy.wire.codec import decode, encode, request_type, response_type
 from proxy.wire.fetch_bounds import lowered, without_topics
 from proxy.wire.throttle_times import HEAD
-from tests.proxy.frames_given import request
-from tests.proxy.wire.instances import large, small
+from tests.support.frames import request
+from tests.support.messages import large, small
 
 VERSIONS = [
     (api, version)

@@ -13,8 +13,8 @@ from proxy.wire.addresses import rewrite
 from proxy.wire.api_versions import ApiVersionsAnswers, parse_response
 from proxy.wire.apis import API_VERSIONS, APIS, Kind, carries_addresses
 from proxy.wire.long_frames import APIS_CUT_THROUGH
-from tests.proxy.wire.entities import Entity, resolved
 from tests.proxy.wire.test_long_frames import judge, pass_through
+from tests.support.responses import Entity, resolved
 
 DIRECTORY = Path(__file__).parents[2] / "wire"
 KEYS = {name: key for key, name in api_key_map.items()}

@@ -14,7 +14,7 @@ from proxy.wire.apis import APIS, FETCH, PRODUCE, SHARE_ACKNOWLEDGE, SHARE_FETCH
 from proxy.wire.long_frames import APIS_CUT_THROUGH, UNKNOWN_TAG, LongFrameEndpoints
 from proxy.wire.primitives import uvarint
 from proxy.wire.walks import TAGGED
-from tests.proxy.wire.entities import Entity, encode, entities, responses
+from tests.support.responses import Entity, encode, entities, responses
 
 CUT_THROUGH = [
     (api_key, version)

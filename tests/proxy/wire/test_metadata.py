@@ -20,7 +20,7 @@ from proxy.wire.metadata import (
     parse_response,
     write_request,
 )
-from tests.proxy.wire.entities import encode, responses
+from tests.support.responses import encode, responses
 
 VERSIONS = range(LOWEST_VERSION, HIGHEST_VERSION + 1)
 

@@ -7,7 +7,7 @@ import pytest
 from proxy.wire.apis import APIS, METADATA
 from proxy.wire.codec import encode, response_type
 from proxy.wire.metadata_topics import parse, partition_count
-from tests.proxy.wire.instances import large
+from tests.support.messages import large
 
 
 @pytest.mark.parametrize("version", range(APIS[METADATA].max_version + 1))

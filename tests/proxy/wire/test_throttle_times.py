@@ -20,7 +20,7 @@ from proxy.wire.throttle_times import (
     patch_in_place,
     place,
 )
-from tests.proxy.wire.entities import decode, encode, responses
+from tests.support.responses import decode, encode, responses
 
 OFFERED = [
     (api.key, version)

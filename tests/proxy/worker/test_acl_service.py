@@ -18,8 +18,8 @@ from proxy.store import StoreError, open_store
 from proxy.wire.codec import decode, encode, response_type
 from proxy.worker.acl_service import MAX_NAME_LOGGED, AclService
 from tests.proxy.acl.guards.test_metadata import asking, telling
-from tests.proxy.frames_given import request, response
-from tests.proxy.playbook import Play, everything, logged_in
+from tests.support.frames import request, response
+from tests.support.playbook import Play, everything, logged_in
 
 
 @dataclass

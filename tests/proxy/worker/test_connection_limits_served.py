@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.proxy.frames_given import handshake
-from tests.proxy.serving import PATIENCE_SECONDS, Serving, eventually
+from tests.support.frames import handshake
+from tests.support.serving import PATIENCE_SECONDS, Serving, eventually
 
 MOST = 20
 ELSEWHERE = "127.0.0.9"

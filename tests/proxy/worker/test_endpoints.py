@@ -14,11 +14,10 @@ from proxy.net.ports import BrokerPorts
 from proxy.upstream.access import open_access
 from proxy.worker.endpoints import Endpoints
 from proxy.worker.listener import Listener
-from tests.ports import free_port_range
-from tests.proxy.limits_given import room_for
-from tests.proxy.routing.fake_broker import FakeBroker
-from tests.proxy.waiting import until
 from tests.proxy.worker.test_listener_without_sasl import Office
+from tests.support.config import room_for
+from tests.support.fake_broker import FakeBroker
+from tests.support.processes import free_port_range, until
 from tests.support.sasl import FAKE_SECRET, alice
 
 HOST = "127.0.0.1"

@@ -15,10 +15,10 @@ from aiohttp.test_utils import TestServer
 from proxy.worker import key_service as keys_module
 from proxy.worker.key_service import KeyService
 from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache, KeyCacheSettings, KeyMissing
-from tests.certificates import Authority
-from tests.proxy.tls_given import server_context
-from tests.proxy.waiting import PATIENCE_SECONDS, until
+from tests.support.certificates import Authority
+from tests.support.processes import PATIENCE_SECONDS, until
 from tests.support.sasl import document, ec_key, rsa_key
+from tests.support.tls import server_context
 
 RSA, EC = document(rsa_key().jwk()), document(ec_key().jwk())
 

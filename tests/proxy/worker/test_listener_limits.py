@@ -6,11 +6,6 @@ from typing import Any
 
 import pytest
 
-from tests.proxy.frames_given import api_versions, handshake
-from tests.proxy.limits_given import room_for
-from tests.proxy.relayed import read_frame
-from tests.proxy.tls_given import client_context
-from tests.proxy.waiting import until
 from tests.proxy.worker.test_listener_without_sasl import (
     AUTHORITY,
     PLAINTEXT,
@@ -19,6 +14,11 @@ from tests.proxy.worker.test_listener_without_sasl import (
     ssl_listener,
 )
 from tests.proxy.worker.test_listener_without_sasl import directory as directory
+from tests.support.config import room_for
+from tests.support.frames import api_versions, handshake
+from tests.support.processes import until
+from tests.support.relay import read_frame
+from tests.support.tls import client_context
 
 SASL: dict[str, Any] = {"sasl.enabled.mechanisms": ["SCRAM-SHA-256"]}
 EVICTED, FULL = "closed evicted", "refused too_many_connections"

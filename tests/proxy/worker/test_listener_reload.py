@@ -13,9 +13,10 @@ from proxy.connection.connection import Connection
 from proxy.connection.interfaces import NoAuthorizer
 from proxy.worker.listener import Listener
 from sasl.states import Enforcement
-from tests.proxy.frames_given import authenticate, bearer, fetch, handshake
-from tests.proxy.limits_given import room_for
-from tests.proxy.playbook import (
+from tests.proxy.worker.test_listener_without_sasl import Office
+from tests.support.config import room_for
+from tests.support.frames import authenticate, bearer, fetch, handshake
+from tests.support.playbook import (
     OAUTHBEARER,
     SCRAM,
     Play,
@@ -23,7 +24,6 @@ from tests.proxy.playbook import (
     log_in,
     log_in_by_scram,
 )
-from tests.proxy.worker.test_listener_without_sasl import Office
 from tests.support.sasl import FAKE_SECRET, NOW, alice, document, ed_key
 
 BEFORE: dict[str, Any] = {

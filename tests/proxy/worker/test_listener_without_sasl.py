@@ -28,15 +28,14 @@ from proxy.upstream.access import Access
 from proxy.worker.endpoint import Endpoint
 from proxy.worker.listener import Listener
 from proxy.worker.work_queues import WorkQueues
-from tests.certificates import NOW, Authority, Issued
-from tests.proxy.frames_given import api_versions, handshake, metadata
-from tests.proxy.limits_given import room_for
-from tests.proxy.playbook import VERSIONS
-from tests.proxy.recorder import Recorder
-from tests.proxy.relayed import listening, read_frame
-from tests.proxy.routing.fake_broker import FakeBroker
-from tests.proxy.tls_given import client_context
+from tests.support.certificates import NOW, Authority, Issued
+from tests.support.config import room_for
+from tests.support.fake_broker import FakeBroker
+from tests.support.frames import api_versions, handshake, metadata
+from tests.support.playbook import VERSIONS, Recorder
+from tests.support.relay import listening, read_frame
 from tests.support.sasl import FAKE_SECRET, alice
+from tests.support.tls import client_context
 
 AUTHORITY = Authority()
 OTHERS = Authority("other")

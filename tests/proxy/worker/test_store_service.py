@@ -20,21 +20,23 @@ from proxy.wire.apis import (
     DESCRIBE_USER_SCRAM_CREDENTIALS,
 )
 from proxy.worker import store_service
-from tests.proxy.acl.api_cases import creation
-from tests.proxy.acl.api_given import create_body
-from tests.proxy.acl.shelf import acl
-from tests.proxy.store.users_given import SHA_256, content, of, put, verifier
-from tests.proxy.storekeeper_given import (
+from tests.support.acls import acl, create_body, creation
+from tests.support.processes import PATIENCE_SECONDS, until
+from tests.support.store import (
     NOT_YET,
+    SHA_256,
     Reading,
     answered,
+    content,
     create_question,
     denied,
     describe_question,
+    of,
+    put,
     question,
+    verifier,
 )
-from tests.proxy.storekeeper_given import plain as plain
-from tests.proxy.waiting import PATIENCE_SECONDS, until
+from tests.support.store import plain as plain
 
 
 def test_nothing_is_known_by_default(plain: Store, mirror: SqliteMirror) -> None:

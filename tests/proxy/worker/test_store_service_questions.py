@@ -10,16 +10,16 @@ import pytest
 from proxy.handlers import dispatch
 from proxy.store import Store, StoreError
 from proxy.worker import store_service
-from tests.proxy.acl.shelf import acl
-from tests.proxy.storekeeper_given import (
+from tests.support.acls import acl
+from tests.support.processes import PATIENCE_SECONDS, turns
+from tests.support.store import (
     Reading,
     create_question,
     denied,
     describe_question,
     users_question,
 )
-from tests.proxy.storekeeper_given import plain as plain
-from tests.proxy.waiting import PATIENCE_SECONDS, turns
+from tests.support.store import plain as plain
 
 
 class Busy:

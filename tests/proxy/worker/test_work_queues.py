@@ -11,7 +11,7 @@ from proxy.scheduling.memory_budget import LONG_BYTES
 from proxy.scheduling.steps import LongTask, Steps
 from proxy.scheduling.time_slices import TimeSlices
 from proxy.worker.work_queues import NEVER, WorkQueue, WorkQueues, old_objects_left_alone
-from tests.proxy.steps_given import slow
+from tests.support.processes import slow
 
 
 def noting(name: str, seen: list[str], steps: int = 3) -> Steps[str]:

@@ -17,9 +17,9 @@ from proxy.handlers import dispatch
 from proxy.worker import store_service, worker
 from proxy.worker.connection_limits import Shared
 from proxy.worker.inputs import SharedConfiguration, WorkerInputs
-from tests.proxy.routing.fake_broker import FakeBroker
-from tests.proxy.storekeeper_given import describe_question
-from tests.proxy.waiting import PATIENCE_SECONDS, until
+from tests.support.fake_broker import FakeBroker
+from tests.support.processes import PATIENCE_SECONDS, until
+from tests.support.store import describe_question
 
 
 def configured(

@@ -12,7 +12,7 @@ from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation, ResourceType
 from proxy.wire.apis import APIS
 from proxy.wire.codec import request_type, response_type
-from tests.proxy.acl.guards.given import (
+from tests.support.authorization import (
     EVERYTHING,
     NOTHING,
     Right,
@@ -22,7 +22,7 @@ from tests.proxy.acl.guards.given import (
     judged,
     received,
 )
-from tests.proxy.wire.instances import large, small
+from tests.support.messages import large, small
 
 DENIED = ErrorCode.cluster_authorization_failed
 

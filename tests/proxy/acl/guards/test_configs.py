@@ -10,7 +10,7 @@ from proxy.acl.decision import FORWARD, Answer
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation
 from proxy.wire.codec import request_type, response_type
-from tests.proxy.acl.guards.given import (
+from tests.support.authorization import (
     EVERYTHING,
     Right,
     cluster,
@@ -20,7 +20,7 @@ from tests.proxy.acl.guards.given import (
     sent,
     topic,
 )
-from tests.proxy.wire.instances import large
+from tests.support.messages import large
 
 DESCRIBE, ALTER, INCREMENTAL = 32, 33, 44
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32

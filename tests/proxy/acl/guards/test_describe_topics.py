@@ -14,7 +14,7 @@ from proxy.acl.decision import Answer, Change, TopicsUnlisted
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation
 from proxy.wire.codec import request_type, response_type
-from tests.proxy.acl.guards.given import (
+from tests.support.authorization import (
     EVERYTHING,
     NOTHING,
     Right,
@@ -23,7 +23,7 @@ from tests.proxy.acl.guards.given import (
     sent,
     topic,
 )
-from tests.proxy.wire.instances import large
+from tests.support.messages import large
 
 API = 75
 REQUEST, RESPONSE = large(request_type(API, 0)), large(response_type(API, 0))

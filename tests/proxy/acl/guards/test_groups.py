@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 from proxy.acl.decision import FORWARD, Answer, Change
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation, ResourceType
-from tests.proxy.acl.guards.given import (
+from tests.support.authorization import (
     NOTHING,
     Right,
     cluster,
@@ -20,7 +20,7 @@ from tests.proxy.acl.guards.given import (
     topic,
     transactional_id,
 )
-from tests.proxy.acl.guards.messages import message, request, response, versions
+from tests.support.messages import message, request, response, versions
 
 GROUP_DENIED = ErrorCode.group_authorization_failed
 TOPIC_DENIED = ErrorCode.topic_authorization_failed

@@ -15,7 +15,7 @@ from proxy.acl.guards.metadata import metadata
 from proxy.acl.model import Operation
 from proxy.wire.codec import request_type, response_type
 from proxy.wire.primitives import Malformed
-from tests.proxy.acl.guards.given import (
+from tests.support.authorization import (
     EVERYTHING,
     NOTHING,
     cluster,

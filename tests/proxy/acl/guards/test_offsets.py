@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 from proxy.acl.decision import FORWARD, Answer, Change, TopicsUnknown
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation
-from tests.proxy.acl.guards.given import (
+from tests.support.authorization import (
     Right,
     group,
     judged,
@@ -18,7 +18,7 @@ from tests.proxy.acl.guards.given import (
     topic,
     transactional_id,
 )
-from tests.proxy.acl.guards.messages import request, response, versions
+from tests.support.messages import request, response, versions
 
 GROUP_DENIED = ErrorCode.group_authorization_failed
 TOPIC_DENIED = ErrorCode.topic_authorization_failed

@@ -11,8 +11,8 @@ from proxy.acl.decision import FORWARD, Answer
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation
 from proxy.wire.codec import request_type, response_type
-from tests.proxy.acl.guards.given import Right, cluster, judged, received, sent, topic
-from tests.proxy.wire.instances import large
+from tests.support.authorization import Right, cluster, judged, received, sent, topic
+from tests.support.messages import large
 
 DENIED = ErrorCode.topic_authorization_failed
 

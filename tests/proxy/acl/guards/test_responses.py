@@ -9,9 +9,8 @@ from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation
 from proxy.wire.codec import encode, request_type, response_type
 from proxy.wire.primitives import Malformed
-from tests.proxy.acl.guards.given import NOTHING, group, judged, transactional_id
-from tests.proxy.acl.guards.messages import versions
-from tests.proxy.wire.instances import LARGE, large
+from tests.support.authorization import NOTHING, group, judged, transactional_id
+from tests.support.messages import LARGE, large, versions
 
 NAMES = {LARGE["uuid"].bytes: "secret"}
 RIGHTS = group(Operation.READ, "*") | group(Operation.DESCRIBE, "*") | group(Operation.DELETE, "*")

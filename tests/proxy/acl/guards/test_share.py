@@ -10,8 +10,8 @@ from proxy.acl.decision import FORWARD, Answer, Change, TopicsUnknown
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation
 from proxy.wire.codec import encode
-from tests.proxy.acl.guards.given import group, judged, received, sent, topic
-from tests.proxy.acl.guards.messages import request, response, versions
+from tests.support.authorization import group, judged, received, sent, topic
+from tests.support.messages import request, response, versions
 
 TOPIC_DENIED = ErrorCode.topic_authorization_failed
 UNKNOWN = ErrorCode.unknown_topic_id

@@ -11,8 +11,8 @@ from kio.schema.errors import ErrorCode
 from proxy.acl.decision import FORWARD, Answer
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation
-from tests.proxy.acl.guards.given import NOTHING, Right, group, inquiry, judged, received, topic
-from tests.proxy.acl.guards.messages import request
+from tests.support.authorization import NOTHING, Right, group, inquiry, judged, received, topic
+from tests.support.messages import request
 
 MEMBER = group(Operation.READ, "g")
 

@@ -12,8 +12,8 @@ from proxy.errors import ClientFault
 from proxy.wire.apis import APIS, Kind
 from proxy.wire.codec import encode, request_type
 from proxy.wire.primitives import Malformed
-from tests.proxy.acl.guards.given import EVERYTHING, NOTHING, inquiry, judged
-from tests.proxy.wire.instances import LARGE, large, small
+from tests.support.authorization import EVERYTHING, NOTHING, inquiry, judged
+from tests.support.messages import LARGE, large, small
 
 NO_RIGHT_NEEDED = {60, 71, 72}
 """DescribeCluster and telemetry: shown to everybody who is authenticated."""

@@ -11,7 +11,7 @@ from proxy.acl.decision import FORWARD, Answer, Change, TopicsUnknown
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation
 from proxy.wire.codec import request_type, response_type
-from tests.proxy.acl.guards.given import (
+from tests.support.authorization import (
     NOTHING,
     Rights,
     cluster,
@@ -21,7 +21,7 @@ from tests.proxy.acl.guards.given import (
     sent,
     topic,
 )
-from tests.proxy.wire.instances import large, small
+from tests.support.messages import large, small
 
 CREATE, DELETE, GROW = 19, 20, 37
 DENIED = ErrorCode.topic_authorization_failed

@@ -6,7 +6,7 @@ from kio.schema.errors import ErrorCode
 from proxy.acl.decision import FORWARD, Answer
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation
-from tests.proxy.acl.guards.given import (
+from tests.support.authorization import (
     NOTHING,
     Right,
     cluster,
@@ -17,7 +17,7 @@ from tests.proxy.acl.guards.given import (
     topic,
     transactional_id,
 )
-from tests.proxy.acl.guards.messages import request, response, versions
+from tests.support.messages import request, response, versions
 
 DENIED = ErrorCode.transactional_id_authorization_failed
 TOPIC_DENIED = ErrorCode.topic_authorization_failed

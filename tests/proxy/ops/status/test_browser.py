@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.proxy.chromium import Browser, browsing, program
-from tests.proxy.sessions_given import Proxy, running
+from tests.support.browser import Browser, browsing, program
+from tests.support.serving import Proxy, running
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from proxy.ops.status.markup import MAX_CHARACTERS, joined, name, tag, text
 from proxy.ops.status.page import MAX_SESSIONS, POLICY, render
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector
 from proxy.ops.status.snapshot import Picture, WorkerFacts
-from tests.proxy.status_given import ABOUT, busy, incident, listener, picture, session
+from tests.support.status import ABOUT, busy, incident, listener, picture, session
 
 LARGEST = 200_000
 

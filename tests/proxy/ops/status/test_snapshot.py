@@ -7,7 +7,7 @@ from proxy.ops.status.incidents import IncidentCounts
 from proxy.ops.status.json_document import document
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts
 from proxy.ops.status.snapshot import Group, Picture, WorkerFacts
-from tests.proxy.status_given import ABOUT, NOW_MS, busy, incident, listener, picture, session
+from tests.support.status import ABOUT, NOW_MS, busy, incident, listener, picture, session
 
 
 def groups(taken: Picture) -> list[Group]:

@@ -1,0 +1,148 @@
+"""Indexes of ACLs, and a plain reading of `StandardAuthorizer` that they must agree with."""
+
+import ipaddress
+from collections.abc import Sequence
+
+from proxy.acl.index import AclIndex
+from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
+
+# ACLs and an index of them, with as little said as a question needs
+
+TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
+LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
+ALL, READ, WRITE, DESCRIBE = Operation.ALL, Operation.READ, Operation.WRITE, Operation.DESCRIBE
+ALLOW, DENY = Permission.ALLOW, Permission.DENY
+ALICE, ADDRESS = "User:alice", "10.0.0.1"
+
+
+def acl(
+    name: str = "orders",
+    operation: Operation = READ,
+    permission: Permission = ALLOW,
+    *,
+    resource_type: ResourceType = TOPIC,
+    pattern_type: PatternType = LITERAL,
+    principal: str = ALICE,
+    host: str = "*",
+) -> Acl:
+    return Acl(resource_type, pattern_type, name, principal, host, operation, permission)
+
+
+def index(*acls: Acl, everyone: bool = False, super_users: Sequence[str] = ()) -> AclIndex:
+    return AclIndex(
+        acls,
+        allow_everyone_if_no_acl_found=everyone,
+        super_users=frozenset(super_users),
+        version=1,
+    )
+
+
+def may(
+    acls: AclIndex, operation: Operation = READ, name: str = "orders", host: str = ADDRESS
+) -> bool:
+    return acls.decide(ALICE, host, operation, TOPIC, name).allowed
+
+
+# The semantics of `StandardAuthorizer`, written as one reads them: a look at every ACL.
+#
+# Slow and plain, so that it can be read side by side with Kafka's documentation; the index must
+# answer alike
+
+IMPLIED = {
+    Operation.DESCRIBE: {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER},
+    Operation.DESCRIBE_CONFIGS: {Operation.ALTER_CONFIGS},
+}
+
+
+def decide(
+    acls: Sequence[Acl],
+    principal: str,
+    host: str,
+    operation: Operation,
+    resource_type: ResourceType,
+    name: str,
+    *,
+    open_by_default: bool = False,
+) -> bool:
+    named = [one for one in acls if one.resource_type is resource_type and _names(one, name)]
+    mine = [one for one in named if concerns(one, principal, host)]
+    denied = {one.operation for one in mine if one.permission is Permission.DENY}
+    allowed = {one.operation for one in mine if one.permission is Permission.ALLOW}
+    if denied & {operation, Operation.ALL}:
+        return False
+    if allowed & {operation, Operation.ALL, *IMPLIED.get(operation, ())}:
+        return True
+    return open_by_default and not named
+
+
+def decide_any(
+    acls: Sequence[Acl],
+    principal: str,
+    host: str,
+    operation: Operation,
+    resource_type: ResourceType,
+    *,
+    open_by_default: bool = False,
+) -> bool:
+    if decide(
+        acls,
+        principal,
+        host,
+        operation,
+        resource_type,
+        "hardcode",
+        open_by_default=open_by_default,
+    ):
+        return True
+    mine = [
+        one
+        for one in acls
+        if one.resource_type is resource_type
+        and concerns(one, principal, host)
+        and one.operation in (operation, Operation.ALL)
+    ]
+    denied = [one for one in mine if one.permission is Permission.DENY]
+    return any(
+        one.permission is Permission.ALLOW and not any(_covers(no, one) for no in denied)
+        for one in mine
+    ) and not any(_is_wildcard(no) for no in denied)
+
+
+def concerns(acl: Acl, principal: str, host: str) -> bool:
+    return acl.principal in (principal, "User:*") and (acl.host == "*" or _same(acl.host, host))
+
+
+def _same(of_acl: str, of_client: str) -> bool:
+    try:
+        client = ipaddress.ip_address(of_client)
+        mapped = getattr(client, "ipv4_mapped", None)
+        return (mapped or client) in _network(of_acl)
+    except ValueError:
+        return False
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    """What an ACL names; an IPv4-mapped address or block is the IPv4 one."""
+    network = ipaddress.ip_network(text, strict=False)
+    mapped = getattr(network.network_address, "ipv4_mapped", None)
+    if mapped is None or network.prefixlen < 96:
+        return network
+    return ipaddress.ip_network(f"{mapped}/{network.prefixlen - 96}")
+
+
+def _names(acl: Acl, name: str) -> bool:
+    if acl.pattern_type is PatternType.PREFIXED:
+        return name.startswith(acl.name)
+    return acl.name in (name, "*")
+
+
+def _is_wildcard(acl: Acl) -> bool:
+    return acl.pattern_type is PatternType.LITERAL and acl.name == "*"
+
+
+def _covers(wide: Acl, narrow: Acl) -> bool:
+    if _is_wildcard(narrow):
+        return _is_wildcard(wide)
+    if wide.pattern_type is PatternType.PREFIXED:
+        return narrow.name.startswith(wide.name)
+    return narrow.pattern_type is PatternType.LITERAL and wide.name == narrow.name

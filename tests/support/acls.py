@@ -1,0 +1,304 @@
+"""ACLs in memory, and the APIs that administer them: cases, requests, responses."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from kio.serial import entity_reader
+
+from proxy.acl.index import AclIndex
+from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from proxy.handlers import acls as api
+from proxy.handlers.acl_changes import Acls
+from proxy.store import AclChanges, AclSnapshot
+from proxy.wire.acl_v0 import request_type, response_type
+from proxy.wire.codec import decode, encode
+
+# ACLs for tests, and where they lie
+
+
+class Shelf:
+    """A store in memory that counts its transactions."""
+
+    def __init__(self, *acls: Acl) -> None:
+        self.acls = set(acls)
+        self.transactions = 0
+
+    def acl_version(self) -> int:
+        return self.transactions
+
+    def acl_snapshot(self) -> AclSnapshot:
+        return AclSnapshot(version=self.transactions, acls=sorted(self.acls))
+
+    def acl_changes(self, since: int) -> AclChanges | None:  # noqa: ARG002 - keeps no log
+        return None
+
+    def create_acls(self, acls: Collection[Acl]) -> int:
+        self.transactions += 1
+        self.acls |= set(acls)
+        return self.transactions
+
+    def delete_acls(self, filters: Sequence[AclFilter]) -> tuple[tuple[Acl, ...], ...]:
+        self.transactions += 1
+        # looked up by their texts: ten thousand filters times ten thousand ACLs take minutes
+        by_name: dict[str, list[Acl]] = {}
+        for one in sorted(self.acls):
+            by_name.setdefault(one.name, []).append(one)
+        found = tuple(
+            tuple(one for one in by_name.get(wanted.name or "", ()) if wanted.matches(one))
+            for wanted in filters
+        )
+        self.acls.difference_update(*found)
+        return found
+
+    def administered(self) -> Acls:
+        return Acls(store=self, current=lambda: AclIndex(self.acls, version=self.transactions))
+
+
+def acl(
+    name: str = "t",
+    principal: str = "User:alice",
+    *,
+    host: str = "*",
+    pattern_type: PatternType = PatternType.LITERAL,
+    resource_type: ResourceType = ResourceType.TOPIC,
+    operation: Operation = Operation.READ,
+    permission: Permission = Permission.ALLOW,
+) -> Acl:
+    return Acl(resource_type, pattern_type, name, principal, host, operation, permission)
+
+
+# Creations and filters, and what Kafka 4.1.0 answers; tests/kafka/test_acl_api.py asks it
+
+Result = tuple[str, str | None]
+DONE: Result = ("none", "")
+NOT_THE_CLUSTER: Result = (
+    "invalid_request",
+    "The only valid name for the CLUSTER resource is kafka-cluster",
+)
+NO_NAME: Result = ("invalid_request", "Invalid empty resource name")
+
+
+def unknown(field: str, value: str = "UNKNOWN") -> Result:
+    return ("invalid_request", f"Invalid {field} {value}")
+
+
+def no_colon(principal: str) -> Result:
+    return (
+        "invalid_request",
+        f"Could not parse principal from `{principal}` (no colon is present separating the"
+        " principal type from the principal name)",
+    )
+
+
+def creation(**changes: Any) -> dict[str, Any]:
+    """Fields of a CreateAcls item, v1 to v3: alice may read a topic, unless said otherwise."""
+    return {
+        "resource_type": 2,
+        "resource_name": "t",
+        "resource_pattern_type": 3,
+        "principal": "User:alice",
+        "host": "*",
+        "operation": 3,
+        "permission_type": 3,
+    } | changes
+
+
+def asking(**changes: Any) -> dict[str, Any]:
+    """Fields of a DescribeAcls request or DeleteAcls filter: everything, unless said otherwise."""
+    return {
+        "resource_type_filter": 1,
+        "resource_name_filter": None,
+        "pattern_type_filter": 1,
+        "principal_filter": None,
+        "host_filter": None,
+        "operation": 1,
+        "permission_type": 1,
+    } | changes
+
+
+CREATIONS_SEEN: list[tuple[dict[str, Any], Result]] = [
+    ({}, DONE),
+    # codes that a later Kafka may know
+    *[({"resource_type": code}, unknown("resourceType")) for code in (-1, 8, 99)],
+    *[({"resource_pattern_type": code}, unknown("patternType")) for code in (-3, 5)],
+    *[({"operation": code}, unknown("operation")) for code in (-1, 16, 99)],
+    *[({"permission_type": code}, unknown("permissionType")) for code in (-5, 4)],
+    # names
+    ({"resource_name": ""}, NO_NAME),
+    ({"resource_name": "n" * 300}, DONE),
+    ({"resource_type": 4}, NOT_THE_CLUSTER),
+    ({"resource_type": 4, "resource_name": ""}, NOT_THE_CLUSTER),
+    (
+        {"resource_type": 4, "resource_name": "kafka", "resource_pattern_type": 4},
+        NOT_THE_CLUSTER,
+    ),
+    ({"resource_type": 4, "resource_name": "kafka-cluster"}, DONE),
+    ({"resource_type": 4, "resource_name": "kafka-cluster", "resource_pattern_type": 4}, DONE),
+    ({"resource_type": 8, "resource_name": ""}, NO_NAME),
+    ({"resource_type": 7}, DONE),
+    # principals: anything with a colon
+    *[({"principal": text}, no_colon(text)) for text in ("", "alice", "*")],
+    *[({"principal": text}, DONE) for text in (":", "User:", ":x", "a:b:c")],
+    # hosts: anything
+    *[({"host": text}, DONE) for text in ("", "not an ip", "10.0.0.0/8", "*" * 300)],
+    # every operation on every resource type
+    *[({"operation": code}, DONE) for code in range(2, 16)],
+    # which of several mistakes is told
+    ({"operation": 99, "principal": "alice"}, unknown("operation")),
+    ({"resource_type": 4, "operation": 99}, NOT_THE_CLUSTER),
+    (
+        {
+            "resource_type": 99,
+            "resource_pattern_type": 9,
+            "operation": 99,
+            "permission_type": 9,
+            "principal": "alice",
+        },
+        unknown("resourceType"),
+    ),
+]
+
+CREATIONS_BETTER: list[tuple[dict[str, Any], Result]] = [
+    # Kafka closes the connection
+    ({"resource_type": 0}, unknown("resourceType")),
+    ({"resource_pattern_type": 0}, unknown("patternType")),
+    ({"operation": 0}, unknown("operation")),
+    ({"permission_type": 0}, unknown("permissionType")),
+    # Kafka fails the whole request with UNKNOWN_SERVER_ERROR
+    ({"resource_type": 1}, unknown("resourceType", "ANY")),
+    ({"resource_pattern_type": 1}, unknown("patternType", "ANY")),
+    ({"resource_pattern_type": 2}, unknown("patternType", "MATCH")),
+    ({"operation": 1}, unknown("operation", "ANY")),
+    ({"permission_type": 1}, unknown("permissionType", "ANY")),
+]
+
+UNKNOWN_PATTERN: Result = ("invalid_request", "Unknown patternFilter.")
+UNKNOWN_ENTRY: Result = ("invalid_request", "Unknown entryFilter.")
+APPLIED: Result = ("none", None)
+
+FILTERS_SEEN: list[tuple[dict[str, Any], Result]] = [
+    ({"resource_type_filter": 99}, UNKNOWN_PATTERN),
+    ({"pattern_type_filter": 9}, UNKNOWN_PATTERN),
+    ({"operation": 99}, UNKNOWN_ENTRY),
+    ({"permission_type": 9}, UNKNOWN_ENTRY),
+    ({"resource_type_filter": 99, "operation": 99}, UNKNOWN_PATTERN),
+    ({"resource_type_filter": 4, "resource_name_filter": "x"}, APPLIED),
+    ({"resource_name_filter": ""}, APPLIED),
+    ({"principal_filter": ""}, APPLIED),
+    ({"principal_filter": "x"}, APPLIED),
+]
+"""As deletions that find nothing; DescribeAcls answers all of them with nothing."""
+
+FILTERS_BETTER: list[tuple[dict[str, Any], Result]] = [
+    # Kafka closes the connection
+    ({"resource_type_filter": 0}, UNKNOWN_PATTERN),
+    ({"pattern_type_filter": 0}, UNKNOWN_PATTERN),
+    ({"operation": 0}, UNKNOWN_ENTRY),
+    ({"permission_type": 0}, UNKNOWN_ENTRY),
+]
+"""DescribeAcls answers these with the same error."""
+
+
+# The ACL APIs as a client has them: requests from fields, responses read
+
+DESCRIBE, CREATE, DELETE = 29, 30, 31
+VERSIONS = range(4)
+
+
+def answer(api_key: int, version: int, body: bytes, store: Shelf | None, **rights: bool) -> bytes:
+    acls = None if store is None else store.administered()
+    return api.answer(api_key, version, body, acls, **rights)
+
+
+def entity(schema: Any, fields: dict[str, Any]) -> Any:
+    known = {name: value for name, value in fields.items() if name in schema.__annotations__}
+    return schema(**known)
+
+
+def asked(
+    api_key: int,
+    version: int,
+    body: bytes,
+    store: Shelf | None,
+    *,
+    may_describe: bool = True,
+    may_alter: bool = True,
+) -> Any:
+    """The response, read by kio where kio has the version."""
+    found = answer(api_key, version, body, store, may_describe=may_describe, may_alter=may_alter)
+    schema = response_type(api_key, version)
+    ours = decode(schema, found)
+    assert encode(ours) == found, "and no bytes behind it"
+    if version:
+        kios, size = entity_reader(schema)(found, 0)
+        assert (kios, size) == (ours, len(found))
+    return ours
+
+
+def create_body(version: int, creations: Sequence[dict[str, Any]]) -> bytes:
+    schema = request_type(CREATE, version)
+    item = schema.__annotations__["creations"].__args__[0]
+    return encode(schema(creations=tuple(entity(item, one) for one in creations)))
+
+
+def delete_body(version: int, filters: Sequence[dict[str, Any]]) -> bytes:
+    schema = request_type(DELETE, version)
+    item = schema.__annotations__["filters"].__args__[0]
+    return encode(schema(filters=tuple(entity(item, one) for one in filters)))
+
+
+def describe_body(version: int, fields: dict[str, Any]) -> bytes:
+    return encode(entity(request_type(DESCRIBE, version), fields))
+
+
+def told(result: Any) -> Result:
+    return result.error_code.name, result.error_message
+
+
+def created(
+    store: Shelf | None, *creations: dict[str, Any], version: int = 3, **rights: bool
+) -> list[Result]:
+    response = asked(CREATE, version, create_body(version, creations), store, **rights)
+    return [told(one) for one in response.results]
+
+
+def deleted(
+    store: Shelf | None, *filters: dict[str, Any], version: int = 3, **rights: bool
+) -> list[Any]:
+    return list(
+        asked(DELETE, version, delete_body(version, filters), store, **rights).filter_results
+    )
+
+
+def described(
+    store: Shelf | None, fields: dict[str, Any], *, version: int = 3, **rights: bool
+) -> Any:
+    return asked(DESCRIBE, version, describe_body(version, fields), store, **rights)
+
+
+def acls_of(response: Any) -> list[Acl]:
+    return [
+        Acl(
+            ResourceType(resource.resource_type),
+            PatternType(getattr(resource, "pattern_type", 3)),
+            resource.resource_name,
+            one.principal,
+            one.host,
+            Operation(one.operation),
+            Permission(one.permission_type),
+        )
+        for resource in response.resources
+        for one in resource.acls
+    ]
+
+
+def versioned(
+    cases: Sequence[tuple[dict[str, Any], Result]], since_v1: str
+) -> list[tuple[int, dict[str, Any], Result]]:
+    """Each case in each version that has its fields."""
+    return [
+        (version, changes, expected)
+        for version in VERSIONS
+        for changes, expected in cases
+        if version or since_v1 not in changes
+    ]

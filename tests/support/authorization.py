@@ -1,0 +1,300 @@
+"""Requests that are authorized: somebody's rights, a guarded connection, long requests."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from sys import maxsize
+from typing import Any
+
+import pytest
+from kio.schema.describe_groups.v5.response import DescribedGroup, DescribeGroupsResponse
+from kio.schema.errors import ErrorCode
+from kio.schema.types import GroupId
+
+from proxy.acl.decision import (
+    FORWARD,
+    AllowedTopics,
+    Answer,
+    Change,
+    Guard,
+    Inquiry,
+    Judgement,
+    TopicsUnknown,
+)
+from proxy.acl.guards.entities import NOT_THROTTLED, make
+from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
+from proxy.acl.topic_ids import KnownTopics
+from proxy.connection.authorization import RequestAuthorization
+from proxy.connection.connection import Connection
+from proxy.connection.long_requests import MAX_AT_ONCE, PausingAuthority, found
+from proxy.scheduling.memory_budget import LONG_BYTES, MemoryBudget
+from proxy.scheduling.stepped_thread import in_steps
+from proxy.scheduling.steps import finish
+from proxy.wire.codec import decode, encode, request_type, response_type
+from tests.support.frames import request, response
+from tests.support.playbook import Play, everything, logged_in
+
+# What the tests of guards are given: somebody's rights, a request, and what came of it
+
+Right = tuple[Operation, ResourceType, str]
+"""`*` as the name is every name, `a*` every name that begins so. Nothing is implied: what counts is
+what is listed."""
+
+
+def topic(operation: Operation, *names: str) -> frozenset[Right]:
+    return frozenset((operation, ResourceType.TOPIC, name) for name in names)
+
+
+def group(operation: Operation, *names: str) -> frozenset[Right]:
+    return frozenset((operation, ResourceType.GROUP, name) for name in names)
+
+
+def transactional_id(operation: Operation, *names: str) -> frozenset[Right]:
+    return frozenset((operation, ResourceType.TRANSACTIONAL_ID, name) for name in names)
+
+
+def cluster(*operations: Operation) -> frozenset[Right]:
+    return frozenset((operation, ResourceType.CLUSTER, CLUSTER_NAME) for operation in operations)
+
+
+NOTHING: frozenset[Right] = frozenset()
+EVERYTHING: frozenset[Right] = frozenset(
+    (operation, resource_type, "*") for operation in Operation for resource_type in ResourceType
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Allows exactly what is listed, and remembers the denials it reports."""
+
+    allowed: frozenset[Right]
+    denials: list[Right] = field(default_factory=list, compare=False)
+    auditing: bool = False
+
+    @property
+    def allowed_topics(self) -> AllowedTopics:
+        return AllowedTopics()
+
+    def may(
+        self, operation: Operation, resource_type: ResourceType, name: str, *, report: bool = True
+    ) -> bool:
+        return self._judge(operation, resource_type, name, report)
+
+    def may_every(
+        self,
+        operation: Operation,
+        resource_type: ResourceType,
+        beginning: str,
+        *,
+        report: bool = True,
+    ) -> bool:
+        return self._judge(operation, resource_type, f"{beginning}*", report)
+
+    def _judge(
+        self, operation: Operation, resource_type: ResourceType, name: str, report: bool
+    ) -> bool:
+        right = (operation, resource_type, name)
+        allowed = right in self.allowed or any(
+            (operation, resource_type, f"{name[:length]}*") in self.allowed
+            for length in range(len(name) + 1)
+        )
+        if report and not allowed:
+            self.denials.append(right)
+        return allowed
+
+    def may_any(self, operation: Operation, resource_type: ResourceType) -> bool:
+        return any(right[:2] == (operation, resource_type) for right in self.allowed)
+
+    def may_administer(self, operation: Operation) -> bool:
+        return self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def operations(self, resource_type: ResourceType, name: str) -> int:
+        return sum(
+            1 << operation
+            for operation in Operation
+            if operation > Operation.ALL and self.may(operation, resource_type, name, report=False)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Topics(Mapping[bytes, str | None]):
+    """Topic names by id, where an id that is not listed has not been asked for yet."""
+
+    known: Mapping[bytes, str | None] = field(default_factory=dict)
+
+    def __getitem__(self, topic_id: bytes) -> str | None:
+        try:
+            return self.known[topic_id]
+        except KeyError:
+            raise TopicsUnknown(frozenset([topic_id])) from None
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.known)
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+
+def inquiry(
+    request: Any,
+    allowed: Iterable[Right] = NOTHING,
+    topics: Mapping[bytes, str | None] | None = None,
+    listed: Sequence[str] | None = None,
+) -> Inquiry:
+    """A request (one of kio's) by somebody who may do what is `allowed`."""
+    return Inquiry(
+        api_version=request.__version__,
+        body=encode(request),
+        authority=Rights(frozenset(allowed)),
+        topics=Topics(topics or {}),
+        listed=listed,
+    )
+
+
+def judged(
+    guard: Guard,
+    request: Any,
+    allowed: Iterable[Right] = NOTHING,
+    topics: Mapping[bytes, str | None] | None = None,
+    listed: Sequence[str] | None = None,
+) -> Judgement:
+    """Judge a request at once, and in the shortest of steps: both must say the same."""
+    asked = inquiry(request, allowed, topics, listed)
+    in_pieces = finish(in_steps(lambda: _in_steps(guard, asked), max_values=10_000, seconds=0))
+    try:
+        at_once: Judgement | TopicsUnknown = guard(inquiry(request, allowed, topics, listed))
+    except TopicsUnknown as unknown:
+        if getattr(in_pieces, "ids", None) == unknown.ids:
+            raise
+        pytest.fail(f"in steps it was {in_pieces}")
+    assert type(in_pieces) is type(at_once)
+    if isinstance(at_once, Change):
+        assert isinstance(in_pieces, Change)
+        for name in ("request", "api_version", "close"):
+            assert getattr(in_pieces, name) == getattr(at_once, name)
+    else:
+        assert in_pieces == at_once
+    assert not isinstance(at_once, TopicsUnknown)
+    return at_once
+
+
+def _in_steps(guard: Guard, asked: Inquiry) -> Any:
+    return found(guard, replace(asked, authority=PausingAuthority(asked.authority, lambda: None)))
+
+
+def sent(judgement: Judgement, request: Any) -> Any:
+    """The request that the broker gets, decoded; None: it gets none."""
+    if judgement is FORWARD:
+        return request
+    if isinstance(judgement, Change):
+        return request if judgement.request is None else decode(type(request), judgement.request)
+    return None
+
+
+def received(judgement: Judgement, request: Any, response: Any = None) -> Any:
+    """The response that the client gets, decoded; `response` is the broker's, if it is asked."""
+    schema = response_type(request.__api_key__, request.__version__)
+    if isinstance(judgement, Answer):
+        return decode(schema, judgement.body)
+    assert isinstance(judgement, Change) or judgement is FORWARD, judgement
+    if isinstance(judgement, Change) and judgement.response is not None:
+        body = encode(response)
+        changed = judgement.response(body)
+        in_pieces = in_steps(partial(judgement.response, body), max_values=maxsize, seconds=0)
+        assert finish(in_pieces) == changed
+        return decode(schema, changed)
+    return response
+
+
+# A connection whose requests are authorized
+
+
+class Judge:
+    """Who may do what; everybody may do the same."""
+
+    def __init__(self, *allowed: Any, known: KnownTopics | None = None) -> None:
+        self.rights = Rights(frozenset().union(*allowed))
+        self.topics: KnownTopics = {} if known is None else known
+
+    def admit(self, connection: Connection, _principal: str) -> RequestAuthorization:
+        return RequestAuthorization(self.rights, self.topics, forget=connection.pipe.forget)
+
+    def is_super_user(self, _principal: str) -> bool:
+        return False
+
+
+class Guarded(Judge):
+    """A logged-in connection, and the rights it is judged by."""
+
+    def __init__(
+        self, *allowed: Any, known: KnownTopics | None = None, room: MemoryBudget | None = None
+    ) -> None:
+        super().__init__(*allowed, known=known)
+        offer = everything(rewritten=frozenset())
+        self.play = logged_in(Play(rights=self, offer=offer, room=room))
+
+    def change(self, *allowed: Any) -> None:
+        """Other ACLs apply from now on."""
+        self.rights = Rights(frozenset().union(*allowed))
+        admission = self.play.connection.requests.admission
+        assert admission is not None
+        admission.rights_changed(self.rights)
+        self.play.connection.requests.guard(admission)
+
+
+# Long requests and responses, and somebody who asks for groups
+
+DESCRIBE_GROUPS = 15
+PADDING = 200
+"""Characters of each group's name."""
+LITTLE, MUCH = MAX_AT_ONCE // PADDING + 1, LONG_BYTES // PADDING + 1
+"""Groups of a request that is long, and of one that needs room."""
+
+
+def describe(correlation_id: int, *names: str, more: int = 0, hidden: bool = False) -> bytes:
+    """Ask for groups: those named, and as many as are visible, or not."""
+    prefix = "h" if hidden else "v"
+    groups = [*names, *(f"{prefix}{number}".ljust(PADDING, ".") for number in range(more))]
+    body = request_type(DESCRIBE_GROUPS, 5)(
+        groups=tuple(GroupId(name) for name in groups), include_authorized_operations=False
+    )
+    return request(DESCRIBE_GROUPS, 5, correlation_id, encode(body))
+
+
+def described(correlation_id: int, *names: str) -> bytes:
+    body = DescribeGroupsResponse(
+        throttle_time=NOT_THROTTLED,
+        groups=tuple(
+            make(
+                DescribedGroup,
+                error_code=ErrorCode.none,
+                group_id=GroupId(name),
+                group_state="Stable",
+                protocol_type="",
+                protocol_data="",
+                members=(),
+            )
+            for name in names
+        ),
+    )
+    return response(correlation_id, b"\0" + encode(body))
+
+
+class Describer(Guarded):
+    """May describe `mine` and the visible groups; does its long work when it is told to."""
+
+    def __init__(self, room: MemoryBudget | None = None) -> None:
+        names = [f"v{number}".ljust(PADDING, ".") for number in range(MUCH)]
+        super().__init__(group(Operation.DESCRIBE, "mine", *names), room=room)
+        self.play.client(describe(99, "mine"))
+        self.play.broker(described(99, "mine"))
+        self.play.take()
+        self.play.to_broker.clear()
+        self.play._seen_by_broker = 0
+        self.play.received.clear()
+        self.play.thinks_at_once = False
+
+    def groups(self, frame: int) -> list[tuple[str, str]]:
+        """Names and errors in a response that the client received."""
+        body = decode(DescribeGroupsResponse, self.play.received[frame], 5)
+        return [(one.group_id.strip("."), one.error_code.name) for one in body.groups]

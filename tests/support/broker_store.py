@@ -1,0 +1,175 @@
+"""A broker that may lie, a proxy whose ACLs and quotas are its, and what keeps a mirror like it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i32Timedelta
+
+from proxy.acl.model import Acl
+from proxy.config import Config, from_mapping
+from proxy.handlers import quotas as quota_api
+from proxy.quota.model import QuotaEntity, QuotaKey, Quotas
+from proxy.store import Mirror, Store
+from proxy.store.brokers import follower as follower_module
+from proxy.store.brokers.follower import Follower
+from proxy.store.sqlite.mirror import SqliteMirror
+from proxy.upstream.access import open_access
+from proxy.wire.acl_v0 import response_type as acl_response_type
+from proxy.wire.codec import encode, response_type
+from tests.support.acls import Shelf
+from tests.support.admin import Body, Peer
+from tests.support.false_broker import ESCAPES
+from tests.support.processes import PATIENCE_SECONDS
+
+DESCRIBE_ACLS, DESCRIBE_QUOTAS = 29, 48
+CREATE, DELETE, ALTER_QUOTAS = 30, 31, 49
+NAME, PASSWORD = "gate", "gate-secret,=1"
+ALICE, BOB = QuotaEntity(user="alice"), QuotaEntity(user="bob")
+PRODUCER = QuotaKey.PRODUCER_BYTE_RATE
+LIE = f"{ESCAPES}{PASSWORD}"
+"""What a broker says that wants to be read by an operator."""
+NO_TIME = i32Timedelta.parse(timedelta())
+
+
+def broker(*acls: Acl, handlers: dict[int, Body] | None = None, **more: Any) -> Peer:
+    """An honest one; `handlers` answer some APIs otherwise."""
+    peer = Peer(shelf=Shelf(*acls), **more)
+    peer.versions[ALTER_QUOTAS] = (0, 1)
+
+    def alter(version: int, body: bytes) -> bytes:
+        return quota_api.answer(ALTER_QUOTAS, version, body, peer.quotas, authorized=peer.rights)
+
+    peer.handlers = {ALTER_QUOTAS: alter, **(handlers or {})}
+    return peer
+
+
+def settings_of(address: str, directory: Path, login: bool = False, **more: Any) -> Config:
+    """Of a proxy whose ACLs and quotas are the broker's at this address."""
+    upstream: dict[str, Any] = {"bootstrap.servers": address}
+    if login:
+        (directory / "password").write_text(PASSWORD)
+        upstream |= {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": NAME,
+            "sasl.password": f"file:{directory / 'password'}",
+        }
+    timeout = {"socket.connection.setup.timeout.ms": more.pop("timeout_ms", 60_000)}
+    listener = {"name": "c", "address": "127.0.0.1:9094", "routing": "sidecar"}
+    mapping = {
+        "upstream": upstream | timeout,
+        "listeners": [listener | {"sasl.enabled.mechanisms": ["SCRAM-SHA-256"]}],
+        "store": {"url": "broker:state.db", "refresh.ms": more.pop("refresh_ms", 5_000)},
+        "authorizer": {"mode": more.pop("authorizer", "enforce")},
+        "quotas": {"mode": more.pop("quotas", "enforce")},
+    }
+    assert not more
+    return from_mapping(mapping, base_dir=directory)
+
+
+def shown(mirror: Store) -> tuple[list[Acl], Quotas]:
+    return list(mirror.acl_snapshot().acls), mirror.quota_snapshot().quotas
+
+
+def known(mirror: SqliteMirror) -> Mirror:
+    state = mirror.mirror()
+    assert state is not None
+    return state
+
+
+def following(mirror: SqliteMirror, address: str, **more: Any) -> Follower:
+    settings = settings_of(address, mirror._path.parent, **more)
+    return Follower(mirror, settings, open_access(settings.upstream, None))
+
+
+@asynccontextmanager
+async def followed(peer: Peer, mirror: SqliteMirror, **more: Any) -> AsyncIterator[Follower]:
+    async with asyncio.timeout(2 * PATIENCE_SECONDS), peer:
+        follower = following(mirror, peer.address, **more)
+        try:
+            yield follower
+        finally:
+            await follower._admin.close()
+
+
+@dataclass
+class Pauses:
+    """Lets time pass at once, and ends the follower with the last of some pauses."""
+
+    most: int
+    taken: list[float] = field(default_factory=list)
+    meanwhile: Callable[[int], None] = lambda _: None
+    """Called with the number of pauses taken."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.taken.append(seconds)
+        self.meanwhile(len(self.taken))
+        if len(self.taken) == self.most:
+            raise asyncio.CancelledError
+
+    async def run(self, follower: Follower) -> list[float]:
+        with pytest.MonkeyPatch.context() as patch, suppress(asyncio.CancelledError):
+            patch.setattr(follower_module, "asyncio", SimpleNamespace(sleep=self.sleep))
+            await follower.run()
+        return self.taken
+
+
+def acls_answer(*operations: int, principal: str = "User:alice", pattern_type: int = 3) -> Body:
+    """ACLs of a topic `t` each."""
+
+    def answer(version: int, _body: bytes) -> bytes:
+        schema: Any = acl_response_type(DESCRIBE_ACLS, version)
+        resource = schema.__annotations__["resources"].__args__[0]
+        entry = resource.__annotations__["acls"].__args__[0]
+        acls = tuple(
+            entry(principal=principal, host="*", operation=one, permission_type=3)
+            for one in operations
+        )
+        resources = (
+            resource(resource_type=2, resource_name="t", pattern_type=pattern_type, acls=acls),
+        )
+        return encode(
+            schema(
+                throttle_time=NO_TIME,
+                error_code=ErrorCode.none,
+                error_message=None,
+                resources=resources,
+            )
+        )
+
+    return answer
+
+
+Entry = tuple[list[tuple[str, str | None]], dict[str, float]]
+
+
+def quotas_answer(*entries: Entry, error: ErrorCode = ErrorCode.none) -> Body:
+    def answer(version: int, _body: bytes) -> bytes:
+        schema: Any = response_type(DESCRIBE_QUOTAS, version)
+        entry = schema.__annotations__["entries"].__args__[0].__args__[0]
+        part = entry.__annotations__["entity"].__args__[0]
+        value = entry.__annotations__["values"].__args__[0]
+        told = tuple(
+            entry(
+                entity=tuple(part(entity_type=kind, entity_name=name) for kind, name in parts),
+                values=tuple(value(key=key, value=number) for key, number in values.items()),
+            )
+            for parts, values in entries
+        )
+        return encode(
+            schema(throttle_time=NO_TIME, error_code=error, error_message=LIE, entries=told)
+        )
+
+    return answer
+
+
+def hangs_up(_version: int, _body: bytes) -> bytes | None:
+    return None

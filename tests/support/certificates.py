@@ -1,0 +1,520 @@
+"""Certificates of every kind, with an authority of its own for each test, and their subjects."""
+
+import datetime
+import ipaddress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+# An authority of its own for each test, and certificates of every kind of goodness
+
+PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+NOW = datetime.datetime.now(datetime.UTC)
+HOUR = datetime.timedelta(hours=1)
+HOSTS = ("localhost", "127.0.0.1", "::1")
+
+
+def _key(algorithm: str) -> PrivateKey:
+    if algorithm == "rsa":
+        return rsa.generate_private_key(65_537, 2_048)
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def _name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A certificate and its key, as PEM."""
+
+    certificate: bytes
+    key: bytes
+    serial: int
+
+    @property
+    def pem(self) -> bytes:
+        """Both in one, as Kafka's `ssl.keystore.location` has it."""
+        return self.key + self.certificate
+
+    def encrypted(self, password: str) -> bytes:
+        """Both in one, the key encrypted."""
+        key = serialization.load_pem_private_key(self.key, None)
+        secret = serialization.BestAvailableEncryption(password.encode())
+        return _pem(key, secret) + self.certificate  # type: ignore[arg-type]  # of our own kinds
+
+
+def _pem(key: PrivateKey, encryption: serialization.KeySerializationEncryption) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
+    )
+
+
+@dataclass
+class Authority:
+    """Signs what it is asked to sign."""
+
+    name: str = "authority"
+    _key: PrivateKey = field(default_factory=lambda: _key("ec"))
+    certificate: bytes = b""
+
+    def __post_init__(self) -> None:
+        self._own = self._sign(
+            _name(self.name), self._key.public_key(), (), NOW - HOUR, NOW + 24 * HOUR
+        )
+        self.certificate = self._own.public_bytes(serialization.Encoding.PEM)
+
+    def issue(
+        self,
+        name: str = "proxy",
+        hosts: tuple[str, ...] = HOSTS,
+        *,
+        begins: datetime.timedelta = -HOUR,
+        ends: datetime.timedelta = 24 * HOUR,
+        algorithm: str = "ec",
+        subject: x509.Name | None = None,
+    ) -> Issued:
+        """A certificate; `begins` and `ends` are seen from now; `subject` says more than `name`."""
+        key = _key(algorithm)
+        whom = subject or _name(name)
+        certificate = self._sign(whom, key.public_key(), hosts, NOW + begins, NOW + ends)
+        return Issued(
+            certificate=certificate.public_bytes(serialization.Encoding.PEM),
+            key=_pem(key, serialization.NoEncryption()),
+            serial=certificate.serial_number,
+        )
+
+    def write(self, directory: Path, name: str = "ca.pem") -> Path:
+        """Its own certificate, to be trusted."""
+        path = directory / name
+        path.write_bytes(self.certificate)
+        return path
+
+    def _sign(
+        self,
+        name: x509.Name,
+        public_key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey,
+        hosts: tuple[str, ...],
+        begins: datetime.datetime,
+        ends: datetime.datetime,
+    ) -> x509.Certificate:
+        is_authority = name == _name(self.name)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(_name(self.name))
+            .public_key(public_key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(begins)
+            .not_valid_after(ends)
+            .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+        )
+        if hosts:
+            names = x509.SubjectAlternativeName([_host(host) for host in hosts])
+            usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+            builder = builder.add_extension(names, critical=False).add_extension(
+                x509.ExtendedKeyUsage(usages), critical=False
+            )
+        return builder.sign(self._key, hashes.SHA256())
+
+
+# Subjects of certificates of every kind, and rules that make principals of them.
+#
+# What Java and Kafka make of the same is asked by `tests/kafka/test_principals.py`
+
+UTF8, PRINTABLE, T61, IA5, VISIBLE, GENERAL, UNIVERSAL, BMP = (
+    *(0x0C, 0x13, 0x14, 0x16),
+    *(0x1A, 0x1B, 0x1C, 0x1E),
+)
+_OIDS: Final = {
+    "CN": "2.5.4.3",
+    "SN": "2.5.4.4",
+    "SERIALNUMBER": "2.5.4.5",
+    "C": "2.5.4.6",
+    "L": "2.5.4.7",
+    "ST": "2.5.4.8",
+    "STREET": "2.5.4.9",
+    "O": "2.5.4.10",
+    "OU": "2.5.4.11",
+    "T": "2.5.4.12",
+    "UID": "0.9.2342.19200300.100.1.1",
+    "DC": "0.9.2342.19200300.100.1.25",
+    "EMAIL": "1.2.840.113549.1.9.1",
+}
+
+
+def der(tag: int, *contents: bytes) -> bytes:
+    """One value of DER."""
+    content = b"".join(contents)
+    size = len(content)
+    if size < 0x80:
+        return bytes([tag, size]) + content
+    width = (size.bit_length() + 7) // 8
+    return bytes([tag, 0x80 | width]) + size.to_bytes(width) + content
+
+
+def _oid(dotted: str) -> bytes:
+    first, second, *rest = map(int, dotted.split("."))
+    encoded = b""
+    for number in (40 * first + second, *rest):
+        groups = [number & 0x7F]
+        while number := number >> 7:
+            groups.append(0x80 | number & 0x7F)
+        encoded += bytes(reversed(groups))
+    return der(0x06, encoded)
+
+
+def attribute(kind: str, value: str | bytes, tag: int = UTF8) -> bytes:
+    """A type and its value."""
+    data = value.encode() if isinstance(value, str) else value
+    return der(0x30, _oid(_OIDS.get(kind, kind)), der(tag, data))
+
+
+def name(*relative: bytes | list[bytes]) -> bytes:
+    """A distinguished name, the outermost first; a list is one relative name of several."""
+    return der(0x30, *(der(0x31, *([one] if isinstance(one, bytes) else one)) for one in relative))
+
+
+def cn(value: str | bytes, tag: int = UTF8) -> bytes:
+    """A name of nothing but a common name."""
+    return name(attribute("CN", value, tag))
+
+
+@cache
+def _parts() -> tuple[bytes, bytes, bytes]:
+    """What stands in a certificate before its subject and behind it, and behind what is signed."""
+    placeholder = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "placeholder")])
+    issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "issuer")])
+    key = ec.derive_private_key(7, ec.SECP256R1())
+    begins = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(placeholder)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(7)
+        .not_valid_before(begins)
+        .not_valid_after(begins + datetime.timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    whole = certificate.public_bytes(serialization.Encoding.DER)
+    signed = certificate.tbs_certificate_bytes
+    before, behind = signed.split(placeholder.public_bytes())
+    head = 3 if signed[1] == 0x81 else 4
+    return before[head:], behind, whole[whole.index(signed) + len(signed) :]
+
+
+def certificate(subject: bytes) -> bytes:
+    """A certificate (DER) with this subject, and a signature that nobody looks at."""
+    before, behind, rest = _parts()
+    return der(0x30, der(0x30, before, subject, behind), rest)
+
+
+ALICE: Final = name(
+    attribute("C", "DE", PRINTABLE),
+    attribute("O", "Acme"),
+    attribute("OU", "dev"),
+    attribute("CN", "alice"),
+)
+
+NAMES: Final[dict[str, tuple[bytes, str]]] = {
+    "the outermost is the last": (ALICE, "CN=alice,OU=dev,O=Acme,C=DE"),
+    "every keyword of RFC 2253": (
+        name(
+            *(
+                attribute(kind, "x")
+                for kind in ("DC", "C", "ST", "L", "STREET", "O", "OU", "UID", "CN")
+            )
+        ),
+        "CN=x,UID=x,OU=x,O=x,STREET=x,L=x,ST=x,C=x,DC=x",
+    ),
+    "what must be escaped": (
+        cn('a,b+c"d\\e<f>g;h=i#j'),
+        'CN=a\\,b\\+c\\"d\\\\e\\<f\\>g\\;h\\=i\\#j',
+    ),
+    "a leading number sign": (cn("#x"), "CN=\\#x"),
+    "spaces outside": (cn("  in  between  "), "CN=\\ \\ in  between\\ \\ "),
+    "nothing but spaces": (cn("   "), "CN=\\ \\ \\ "),
+    "a comma between spaces": (cn(" , "), "CN=\\ \\,\\ "),
+    "unicode is left as it is": (cn("ünï€😀"), "CN=ünï€😀"),
+    "an empty value": (cn(""), "CN="),
+    "a NUL": (cn("admin\0.evil"), "CN=admin\\00.evil"),
+    "several attributes, as they stand": (
+        name([attribute("OU", "x"), attribute("CN", "b")], attribute("O", "o")),
+        "O=o,OU=x+CN=b",
+    ),
+    "a type twice": (name([attribute("CN", "a"), attribute("CN", "b")]), "CN=a+CN=b"),
+    "an address has no keyword": (
+        name(attribute("CN", "x"), attribute("EMAIL", "a@b.c", IA5)),
+        "1.2.840.113549.1.9.1=#16056140622e63,CN=x",
+    ),
+    "nor have these": (
+        name(
+            attribute("SN", "Smith"),
+            attribute("T", "Dr"),
+            attribute("SERIALNUMBER", "12", PRINTABLE),
+        ),
+        "2.5.4.5=#13023132,2.5.4.12=#0c024472,2.5.4.4=#0c05536d697468",
+    ),
+    "large numbers": (name(attribute("2.999.3", "x")), "2.999.3=#0c0178"),
+    "a long value of such": (
+        name(attribute("1.2.3.4.99999999999", "y" * 130)),
+        "1.2.3.4.99999999999=#0c8182" + "79" * 130,
+    ),
+    "PrintableString": (cn("x", PRINTABLE), "CN=x"),
+    "IA5String": (cn("x", IA5), "CN=x"),
+    "T61String of ASCII": (cn("x", T61), "CN=x"),
+    "GeneralString": (cn("x", GENERAL), "CN=x"),
+    "VisibleString": (cn("vis", VISIBLE), "CN=#1a03766973"),
+    "UniversalString": (cn("u".encode("utf-32-be"), UNIVERSAL), "CN=#1c0400000075"),
+    "an integer": (cn(b"\x05", 0x02), "CN=#020105"),
+    "512 characters": (cn("x" * 509), "CN=" + "x" * 509),
+}
+"""Names (DER), and how Java writes them."""
+
+OTHERWISE: Final[dict[str, tuple[bytes, str]]] = {
+    "BMPString": (cn("bmp ü".encode("utf-16-be"), BMP), "CN=bmp ü"),
+}
+"""Names that Java 17 reads otherwise: it takes UTF-16 for UTF-8."""
+
+NOBODY: Final[dict[str, tuple[bytes, str]]] = {
+    "no subject": (name(), "its subject is empty"),
+    "a line of its own": (cn("x\nWARNING all is lost"), "its subject has control characters"),
+    "a carriage return": (cn("\rx"), "its subject has control characters"),
+    "an escape sequence": (cn("\x1b[2J"), "its subject has control characters"),
+    "a line as Unicode has it": (cn("x\u2028y"), "its subject has control characters"),
+    "C1": (cn("x\u0085y"), "its subject has control characters"),
+    "513 characters": (cn("x" * 510), "its subject has more than 512 characters"),
+    "60 KB": (cn("x" * 60_000), "its subject has more than 512 characters"),
+    "a type of 60 KB": (
+        name(der(0x30, der(0x06, b"\x81" * 60_000 + b"\1"), der(UTF8, b"x"))),
+        "its subject has more than 512 characters",
+    ),
+    "what is not UTF-8": (cn(b"a\xffb"), "its subject cannot be read"),
+    "T61String beyond ASCII": (cn(b"caf\xe9", T61), "its subject cannot be read"),
+    "half a character": (cn(b"\xd8\x00", BMP), "its subject cannot be read"),
+    "no type": (name(der(0x30, der(UTF8, b"x"))), "its subject cannot be read"),
+    "an attribute too many parts": (
+        name(der(0x30, _oid("2.5.4.3"), der(UTF8, b"x"), der(UTF8, b"y"))),
+        "its subject cannot be read",
+    ),
+    "half an object identifier": (
+        name(der(0x30, der(0x06, b"\x55\x84"), der(UTF8, b"x"))),
+        "its subject cannot be read",
+    ),
+    "an empty object identifier": (
+        name(der(0x30, der(0x06), der(UTF8, b"x"))),
+        "its subject cannot be read",
+    ),
+    "a list for a set": (der(0x30, der(0x30, attribute("CN", "x"))), "its subject cannot be read"),
+    "a length longer than need be": (b"\x30\x81\x02\x31\x00", "its subject cannot be read"),
+    "no length": (b"\x30\x80", "its subject cannot be read"),
+}
+"""Names (DER) that nobody is let in with, and what is said."""
+
+DUKE: Final = "CN=Duke,OU=ServiceUsers,O=Org,C=US"
+SME: Final = "CN=Duke,OU=SME,O=mycp,L=Fulton,ST=MD,C=US"
+_KIP_371: Final = r"""
+    RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/,
+    RULE:^CN=(.*?),OU=(.*?),O=(.*?),L=(.*?),ST=(.*?),C=(.*?)$/$1@$2/L,
+    RULE:^.*[Cc][Nn]=([a-zA-Z0-9.]*).*$/$1/U,
+    DEFAULT"""
+_TWELVE: Final = "RULE:CN=" + "(.)" * 11 + "(.*)/"
+
+RULES: Final[list[tuple[str, str, str | None]]] = [
+    ("DEFAULT", DUKE, DUKE),
+    # KIP-371's own
+    (_KIP_371, DUKE, "Duke"),
+    (_KIP_371, SME, "duke@sme"),
+    (_KIP_371, "cn=duke,ou=sme", "DUKE"),
+    (_KIP_371, "OU=JavaSoft,O=Sun Microsystems,C=US", "OU=JavaSoft,O=Sun Microsystems,C=US"),
+    # the whole must match; a part of it that looks like an administrator does not
+    ("RULE:CN=admin/admin/", "CN=admin", "admin"),
+    ("RULE:CN=admin/admin/", "CN=admin,OU=guests", None),
+    ("RULE:CN=admin/admin/", "OU=guests,CN=admin", None),
+    ("RULE:CN=admin/admin/,DEFAULT", "CN=admin2", "CN=admin2"),
+    ("RULE:^CN=([^,]*),OU=ops$/$1/", "CN=admin\\,OU\\=ops,OU=guests", None),
+    # ... but each match within it is replaced
+    ("RULE:CN=(.*?)/$1/", "CN=Duke", "Duke"),
+    ("RULE:(.*)/$1x/", "CN=a", "CN=axx"),
+    ("RULE:[a-zA-Z=]*/x/", "CN=a", "xx"),
+    ("RULE:(C|.)*/$1/", "CN=ab", "b"),
+    # groups
+    ("RULE:.*/$0!/", "CN=a", "CN=a!!"),
+    ("RULE:^CN=(.*?),.*$/$12/", DUKE, "Duke2"),
+    (
+        _TWELVE + "$12$10$1$13$012$0/",
+        "CN=abcdefghijklm",
+        "lmjaa3lmCN=abcdefghijklm",
+    ),
+    ("RULE:^CN=(?<who>.*?),.*$/${who}/L", DUKE, "duke"),
+    ("RULE:^CN=([^,]+)(?:,(OU)=x)?.*$/$1$2/", DUKE, "Duke"),
+    ("RULE:^(?>CN)=(\\w+).*$/$1/", DUKE, "Duke"),
+    ("RULE:^CN=(\\w)(?=,).*$/$1/,RULE:^CN=(?!Duke)(\\w+).*$/$1/,DEFAULT", DUKE, DUKE),
+    # escapes, classes, case
+    ("RULE:^CN=(.*)$/\\$1\\/x/", "CN=a", "$1/x"),
+    ("RULE:^CN=(.*)$/a\\\\/", "CN=a", "a\\"),
+    (r"RULE:^CN=((\\, *|\w)+)(,.*|$)/$1/,DEFAULT", r"CN=Tkac\, Adam,OU=ITZ", r"Tkac\, Adam"),
+    ("RULE:(?i)^cn=([^,]*).*$/$1/", DUKE, "Duke"),
+    ("RULE:(?i)^CN=K$/kelvin/", "CN=\u212a", None),
+    ("RULE:^CN=(\\w+)$/$1/", "CN=dük", None),
+    ("RULE:^CN=(\\d+)$/$1/", "CN=\u0661", None),
+    ("RULE:^CN=([]a-z]*)$/$1/", "CN=a]b", "a]b"),
+    ("RULE:^CN=([^]a]*).*$/$1/", "CN=xya", "xy"),
+    ("RULE:^CN=([\\w\\s.-]+).*$/$1/", "CN=a b.c-d,O=x", "a b.c-d"),
+    ("RULE:^C.*+$/x/", DUKE, "x"),
+    ("RULE:^CN=(.*)$/$1/L", "CN=ÜBERİΣ", "überi̇ς"),
+    ("RULE:^CN=(.*)$/$1/U", "CN=straße", "STRASSE"),
+    # classes by their names: POSIX's are ASCII's, Unicode's are all there are
+    ("RULE:^CN=(\\p{Alpha}+).*$/$1/", "CN=Dukë", "Duk"),
+    ("RULE:^CN=(\\p{Lower}+)(\\p{Upper}+)(\\p{Digit}+)$/$3$2$1/", "CN=abC12", "12Cab"),
+    ("RULE:^CN=([\\p{Alnum}\\p{Punct}]+)$/$1/", "CN=a-b_c.9!", "a-b_c.9!"),
+    ("RULE:^CN=(\\p{Graph}+)\\p{Blank}(\\p{Print}+)$/$2/", "CN=a b c", "b c"),
+    ("RULE:^CN=(\\p{XDigit}+).*$/$1/", "CN=beefy", "beef"),
+    ("RULE:^CN=(\\p{Space})$/x/", "CN=\u00a0", None),
+    ("RULE:^CN=(\\p{ASCII}+)$/$1/", "CN=a\u0080", None),
+    ("RULE:^CN=(\\p{L}+)$/$1/", "CN=Þórünnж文😀", None),
+    ("RULE:^CN=(\\p{L}+)$/$1/", "CN=Þórünnж文", "Þórünnж文"),
+    ("RULE:^CN=(\\pL+)(\\PL*)$/$2$1/", "CN=Þór12", "12Þór"),
+    ("RULE:^CN=(\\p{Lu})(\\p{Ll}+)(\\p{Lt})$/$1.$2.$3/", "CN=Ébcǅ", "É.bc.ǅ"),
+    ("RULE:^CN=([\\p{L}\\p{Nd}\\p{Pc}]+)$/$1/", "CN=é٣_a", "é٣_a"),
+    ("RULE:^CN=([^\\p{L},]+).*$/$1/", "CN=12-é,O=x", "12-"),
+    ("RULE:^CN=([^\\p{L},]+).*$/$1/", "CN=12-,O=é", "12-"),
+    ("RULE:^CN=([\\P{L}]+).*$/$1/", "CN=12-é", "12-"),
+    ("RULE:^CN=(\\p{IsL}+\\p{IsNd})$/$1/", "CN=é٣", "é٣"),
+    ("RULE:^CN=(\\p{IsLetter}\\p{IsDigit}\\p{IsPunctuation})$/$1/", "CN=é٣·", "é٣·"),
+    ("RULE:^CN=(\\p{IsUppercase}+)(\\p{IsLowercase}+)$/$1.$2/", "CN=ÉⅧßªⅷ", "ÉⅧ.ßªⅷ"),
+    ("RULE:^CN=(\\p{IsAlphabetic}+)$/$1/", "CN=éªⅧ", "éªⅧ"),
+    ("RULE:^CN=(\\p{IsAlphabetic}+)$/$1/", "CN=a1", None),
+    ("RULE:(?i)^cn=(\\p{Alpha}+)(\\p{L}+)$/$1.$2/", "CN=Dukë", "Duk.ë"),
+    # borders of words, and of the whole
+    ("RULE:.*\\bOU=(\\w+)\\b.*/$1/", "CN=xOU=a,OU=ops,O=x", "ops"),
+    ("RULE:.*\\bops\\b.*/x/", "CN=devops", None),
+    ("RULE:CN=dev\\Bops/x/", "CN=devops", "x"),
+    ("RULE:\\ACN=(a)\\z/$1/", "CN=a", "a"),
+    ("RULE:^CN=(a)\\Z/$1/", "CN=a", "a"),
+    # the same again
+    ("RULE:^CN=(\\w+),OU=\\1$/$1/", "CN=app,OU=app", "app"),
+    ("RULE:^CN=(\\w+),OU=\\1$/$1/,DEFAULT", "CN=app,OU=apps", "CN=app,OU=apps"),
+    ("RULE:^CN=(?<n>\\w+),OU=\\k<n>s?$/${n}/", "CN=app,OU=apps", "app"),
+    ("RULE:(?i)^CN=(\\w+),OU=\\1$/$1/", "CN=App,OU=aPP", "App"),
+    ("RULE:^CN=(.)\\11$/$1/", "CN=aa1", "a"),
+    ("RULE:^CN=(a)?b\\1$/x/", "CN=b", None),
+    ("RULE:^CN=(a|b)\\1{2}$/$1/", "CN=bbb", "b"),
+    # what stands before
+    ("RULE:.*(?<=OU=)(\\w+).*/$1/", "CN=a,OU=ops,O=x", "ops"),
+    ("RULE:.*(?<!O)U=(\\w+).*/$1/", "CN=a,OU=ops,U=me", "me"),
+    ("RULE:.*(?<=,O|,L)=(\\w+)/$1/", "CN=a,L=here", "here"),
+    # characters by their numbers, and as they are
+    ("RULE:^CN=\\x41\\u00e9\\x{1F600}(.*)$/$1/", "CN=Aé😀b", "b"),
+    ("RULE:^CN=([\\x61-\\u0063]+).*$/$1/", "CN=abcd", "abc"),
+    ("RULE:^CN=\\Qa.b(*\\E(.*)$/$1/", "CN=a.b(*c", "c"),
+    ("RULE:^CN=\\Qa.b\\E$/x/", "CN=aXb", None),
+    ("RULE:^CN=\\Qab\\E+$/x/", "CN=abb", "x"),
+    # an empty match, and the letter behind it
+    ("RULE:.*?/-/", "ab", "-a-b-"),
+    ("RULE:a??b*/-/", "ab", "-a--"),
+    ("RULE:x*|.*/-/", "aab", "-a-a-b-"),
+    # lists
+    (",, DEFAULT ,,", DUKE, DUKE),
+    ("RULE:   /     / ,  DEFAULT  ", DUKE, DUKE),
+    ("RULE:,RULE:,/x/,RULE:,RULE:,/L,RULE:,/L,DEFAULT", ",RULE:,", "x"),
+    ("RULE:a\\/b/x/", "a/b", "x"),
+]
+"""Rules, a subject, and what Kafka makes of it; None: no rule matches."""
+
+REFUSED: Final[list[tuple[str, str]]] = [
+    ("default", "must be DEFAULT or RULE:"),
+    ("DEFAUL", "must be DEFAULT or RULE:"),
+    ("DEFAULT/L", "must be DEFAULT or RULE:"),
+    ("DEFAULT DEFAULT", "must be DEFAULT or RULE:"),
+    ("rule:^CN=(.*)$/$1/", "must be DEFAULT or RULE:"),
+    ("RULE:^CN=(.*)$/$1/L/U", "must be DEFAULT or RULE:"),
+    ("RULE:^CN=(.*)$/$1/LU", "must be DEFAULT or RULE:"),
+    ("RULE:a/b/X", "must be DEFAULT or RULE:"),
+    ("RULE:^CN=(.*)$/$1", "has a RULE without its closing slash"),
+    ("RULE:^CN=(.*)$/L", "has a RULE without its closing slash"),
+    ("RULE:^CN=(.*)$/$1\\/", "has a RULE without its closing slash"),
+    ("RULE:(/x/", "has a pattern that cannot be used"),
+    ("RULE:a**/x/", "has a pattern that cannot be used"),
+    ("RULE:a)/x/", "has a pattern that cannot be used"),
+    ("RULE:a{/x/", "has a pattern that cannot be used"),
+    ("RULE:a{2,1}/x/", "has a pattern that cannot be used"),
+    ("RULE:[a/x/", "has a pattern that cannot be used"),
+    ("RULE:\\p{Nope}/x/", "has a pattern that cannot be used"),
+    ("RULE:\\x{110000}/x/", "has a pattern that cannot be used"),
+    ("RULE:(a)\\k<b>/x/", "has a pattern that cannot be used"),
+]
+"""Rules that Kafka refuses too, and what is said."""
+
+REFUSED_HERE: Final[list[tuple[str, str]]] = [
+    ("", "must have a rule"),
+    (" , ,", "must have a rule"),
+    # everybody would be of one name, or nobody be let in
+    ("RULE:^CN=(.*)$/$2/", "has a replacement that refers to a missing group: '$2'"),
+    ("RULE:^CN=.*$/$1/", "has a replacement that refers to a missing group: '$1'"),
+    ("RULE:^CN=(.*)$/${x}/", "has a replacement that refers to a missing group: '${x}'"),
+    ("RULE:^CN=(.*)$/$/", "has a replacement that refers to a missing group: '$'"),
+    ("RULE:^CN=(.*)$/$a/", "has a replacement that refers to a missing group: '$a'"),
+    # Java's, which mean another thing in Python, or nothing
+    ("RULE:^CN=([[a-z]A-Z]*)$/$1/", "has a pattern that cannot be used"),
+    ("RULE:^CN=([a-z&&[^a]]*)$/$1/", "has a pattern that cannot be used"),
+    ("RULE:^CN=([a-z--a]*)$/$1/", "has a pattern that cannot be used"),
+    ("RULE:^CN=(\\p{IsLatin}+)$/$1/", "has a pattern that cannot be used"),
+    ("RULE:^CN=(\\p{InGreek}+)$/$1/", "has a pattern that cannot be used"),
+    ("RULE:^CN=(\\p{javaLowerCase}+)$/$1/", "has a pattern that cannot be used"),
+    ("RULE:^CN=(\\p{Cn}+)$/$1/", "has a pattern that cannot be used"),
+    ("RULE:(?i)^CN=(\\p{Lower}+)$/$1/", "has a pattern that cannot be used"),
+    ("RULE:(?i)^CN=(\\p{Lu}+)$/$1/", "has a pattern that cannot be used"),
+    ("RULE:^CN=a\\X/x/", "has a pattern that cannot be used"),
+    ("RULE:^CN=\\01/x/", "has a pattern that cannot be used"),
+    ("RULE:CN=(?<=a{1,3})b/x/", "has a pattern that cannot be used"),
+    ("RULE:CN=(?<=a+)b/x/", "has a pattern that cannot be used"),
+    # what the engines give up, they do not give up alike
+    ("RULE:CN=(a?)*b/x/", "has a pattern that cannot be used"),
+    ("RULE:CN=(a|b*)+/x/", "has a pattern that cannot be used"),
+    ("RULE:CN=(\\b)*a/x/", "has a pattern that cannot be used"),
+    ("RULE:CN=(a.)++b/x/", "has a pattern that cannot be used"),
+    ("RULE:CN=(a)?+b/x/", "has a pattern that cannot be used"),
+    ("RULE:CN=(?=(a))a/$1/", "has a pattern that cannot be used"),
+    ("RULE:CN=(?>(a))a/$1/", "has a pattern that cannot be used"),
+    ("RULE:CN=(a)+\\1/x/", "has a pattern that cannot be used"),
+    ("RULE:CN=(?:(a)b)+\\1/x/", "has a pattern that cannot be used"),
+    ("RULE:CN=(a)(?:\\1b)+/x/", "has a pattern that cannot be used"),
+    ("RULE:CN=\\1(a)/x/", "has a pattern that cannot be used"),
+    ("RULE:CN=(a\\1)/x/", "has a pattern that cannot be used"),
+    ("RULE:CN=(a)\\2/x/", "has a pattern that cannot be used"),
+    ("RULE:CN=a\\b+/x/", "has a pattern that cannot be used"),
+    ("RULE:^(?i:cn)=(.*)$/$1/", "has a pattern that cannot be used"),
+    ("RULE:^(?x) CN = a$/x/", "has a pattern that cannot be used"),
+    ("RULE:a(?i)b/x/", "has a pattern that cannot be used"),
+]
+"""Rules that are refused here alone, and what is said."""
+
+EMPTIED: Final[list[tuple[str, str]]] = [
+    ("RULE:^.*[Cc][Nn]=([a-zA-Z0-9.]*).*$/$1/L", "CN=ünal"),
+    ("RULE:.*//", DUKE),
+]
+"""Rules that leave nothing of a subject, whose principal to Kafka is `User:`."""
+
+DOUBTFUL: Final[list[tuple[str, str]]] = [
+    ("RULE:^CN=(.*)\\bops$/$1/", "CN=é-ops"),
+    ("RULE:^CN=dev\\B(.*)$/$1/", "CN=devé"),
+    ("RULE:^CN=(\\p{IsAlphabetic}+)$/$1/", "CN=\u0905\u093e"),
+    ("RULE:^CN=(\\p{L}+)$/$1/", "CN=a\U0001dfff"),
+    ("RULE:.*?/-/", "a😀"),
+]
+"""Rules, and subjects that versions of Java, or of Unicode, do not read alike: they name nobody."""

@@ -1,0 +1,214 @@
+"""Manifests of `deploy/`, and the programs that judge them."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+# Programs that judge what is in deploy/, and files in it
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+RUN_SECONDS = 600
+OPERATOR = (
+    "github.com/prometheus-operator/prometheus-operator",
+    "v0.85.0",
+    "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
+)
+"""The Go module that has its custom resources' definitions, its version and checksum."""
+
+_HINTS = {
+    "promtool": "apt-get install prometheus",
+    "prometheus": "apt-get install prometheus",
+    "helm": "go install helm.sh/helm/v3/cmd/helm@v3.22.0",
+    "kustomize": "go install sigs.k8s.io/kustomize/kustomize/v5@v5.7.1",
+    "go": "apt-get install golang",
+    "debootstrap": "apt-get install debootstrap",
+}
+
+
+def find(program: str) -> str:
+    """The path of a program. Without it: skips with a hint, but in CI it is a fault."""
+    go = os.environ.get("GOBIN") or str(Path.home() / "go/bin")
+    path = shutil.which(program, path=os.environ["PATH"] + os.pathsep + go)
+    return path or missing(f"no {program} here: {_HINTS[program]}")
+
+
+def missing(words: str) -> Any:
+    """Skips, or fails in CI."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(words)
+    pytest.skip(words)
+
+
+def run(program: str, *arguments: str | Path, check: bool = True) -> str:
+    """What a program wrote, stdout and stderr; it must succeed, or fail with `check=False`."""
+    done = subprocess.run(
+        [find(program), *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+    )
+    assert (done.returncode == 0) is check, f"{program} {arguments}\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def operator_schema(plural: str) -> dict[str, Any]:
+    """The schema of a custom resource of the Prometheus operator, an unknown field an error."""
+    module, version, digest = OPERATOR
+    found = json.loads(run("go", "mod", "download", "-json", f"{module}@{version}"))
+    assert found["Sum"] == digest
+    directory = Path(found["Dir"], "example", "prometheus-operator-crd")
+    definition = load(directory / f"monitoring.coreos.com_{plural}.yaml")
+    (of_version,) = definition["spec"]["versions"]
+    schema: dict[str, Any] = of_version["schema"]["openAPIV3Schema"]
+    schema["properties"]["metadata"] = {}  # Kubernetes' own, as in every object
+    strict: dict[str, Any] = _strict(schema)
+    return strict
+
+
+def _strict(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: _strict(value) for key, value in schema.items()}
+    if isinstance(made.get("properties"), dict) and "type" in made:
+        made.setdefault("additionalProperties", False)
+    return made
+
+
+def load(path: Path) -> Any:
+    """A YAML file of one document."""
+    return yaml.safe_load(path.read_text())
+
+
+def metric_names(promql: str) -> set[str]:
+    """The metrics of the proxy, and recorded series, that a query reads."""
+    return set(re.findall(r"\bkafka_reauth_proxy[:_][a-z0-9_:]+", promql))
+
+
+# What kustomize and Helm make of deploy/, as documents to be compared and judged
+
+Document = dict[str, Any]
+
+CHART = DEPLOY / "helm" / "kafka-reauth-proxy"
+OVERLAYS = ("ingress", "egress", "transparent")
+SHARED = {"ConfigMap", "StatefulSet", "Deployment", "NetworkPolicy"} | {
+    "PodDisruptionBudget",
+    "PodMonitor",
+}
+"""Kinds that both make; the workload's own Service is nobody's but the overlay's."""
+WORKLOADS = ("StatefulSet", "Deployment")
+_HASH = re.compile(r"reauth-proxy-[0-9a-z]{10}")
+
+_WAYS_OUT = [
+    {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]},
+    {"ports": [{"port": 9092}]},
+    {"ports": [{"port": 443}]},
+]
+_TLS = {"name": "tls", "secretName": "kafka-tls", "mountPath": "/etc/reauth-proxy-tls"}
+
+_VALUES: dict[str, dict[str, Any]] = {
+    "ingress": {"secrets": [{**_TLS, "keys": ["tls.crt", "tls.key"]}]},
+    "egress": {"networkPolicy": {"egress": _WAYS_OUT}},
+    "transparent": {"networkPolicy": {"egress": _WAYS_OUT}, "redirect": {"enabled": True}},
+}
+"""What an overlay's patches say, as the chart's values."""
+
+
+def of_text(text: str) -> list[Document]:
+    """The documents of what a tool wrote."""
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+@cache
+def kustomized(overlay: str) -> list[Document]:
+    """What `kubectl apply -k` would send."""
+    return of_text(run("kustomize", "build", DEPLOY / "kustomize" / "overlays" / overlay))
+
+
+def values(overlay: str) -> dict[str, Any]:
+    """The chart's values for the same workload and the same configuration."""
+    directory = DEPLOY / "kustomize" / "overlays"
+    source = directory / ("ingress" if overlay == "ingress" else "egress")
+    files = source.glob("*.yaml")
+    documents = [document for file in files for document in _of_any_kind(file)]
+    (workload,) = (
+        one for one in documents if one.get("kind") in WORKLOADS and "labels" in one["metadata"]
+    )
+    return {
+        "config": load(directory / overlay / "proxy.yaml"),
+        "workload": {
+            "kind": workload["kind"],
+            "name": workload["metadata"]["name"],
+            "spec": workload["spec"],
+        },
+        **_VALUES[overlay],
+    }
+
+
+def _of_any_kind(file: Path) -> list[Document]:
+    return [one for one in yaml.safe_load_all(file.read_text()) if isinstance(one, dict)]
+
+
+def templated(given: dict[str, Any], *, check: bool = True) -> str:
+    """What `helm template` writes for these values."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(given, file)
+        file.flush()
+        # A Helm that was not built as a release takes the cluster for an ancient one.
+        options = ["--values", file.name, "--kube-version", "1.34.0"]
+        return run("helm", "template", "release", CHART, *options, check=check)
+
+
+@cache
+def helm(overlay: str) -> list[Document]:
+    """What `helm install` would send."""
+    return of_text(templated(values(overlay)))
+
+
+def normal(documents: list[Document]) -> dict[str, Document]:
+    """By kind, without what may differ: the hash of a ConfigMap's name, the layout of its YAML."""
+    found = {}
+    for document in documents:
+        document = yaml.safe_load(_HASH.sub("reauth-proxy-HASH", yaml.safe_dump(document)))
+        if document["kind"] == "ConfigMap":
+            document["metadata"].pop("annotations", None)  # kustomize's are never deleted
+            document["data"] = {"proxy.yaml": yaml.safe_load(document["data"]["proxy.yaml"])}
+        found[document["kind"]] = document
+    return {kind: found[kind] for kind in sorted(found) if kind in SHARED}
+
+
+def of_kind(documents: list[Document], *kinds: str) -> Document:
+    """The only document of a kind."""
+    (document,) = (one for one in documents if one["kind"] in kinds)
+    return document
+
+
+def pod(documents: list[Document]) -> Document:
+    """The workload's pod spec."""
+    spec: Document = of_kind(documents, *WORKLOADS)["spec"]["template"]["spec"]
+    return spec
+
+
+def container(documents: list[Document], name: str = "reauth-proxy") -> Document:
+    """One of the pod's init containers."""
+    (found,) = (one for one in pod(documents)["initContainers"] if one["name"] == name)
+    assert isinstance(found, dict)
+    return found
+
+
+def configuration(documents: list[Document]) -> str:
+    """The text of the proxy's configuration file."""
+    text: str = of_kind(documents, "ConfigMap")["data"]["proxy.yaml"]
+    return text

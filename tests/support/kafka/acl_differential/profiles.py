@@ -1,0 +1,157 @@
+"""Who the programs of the ACL test are: by profile, what its user may do to its own resources.
+
+Each profile has resources of its own, topics, groups and transactional ids called `one` and
+`two` behind the profile's name, so that profiles neither wait for nor disturb each other.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+
+from tests.support.kafka.acl_differential.messages import Fields, creation
+
+#: Further resources beside `one` and `two`, with the same rights: what a program uses up (`.d`),
+#: and groups of the newer protocols.
+FORKS = ("", ".d0", ".d1", ".d2", ".d5", ".d6", ".id", ".cg", ".sg", ".st")
+
+_ALL = ("+topic:*:ALL", "+group:*:ALL", "+txn:*:ALL", "+cluster::ALL")
+
+
+def _on(name: str, operation: str, sign: str = "+") -> tuple[str, ...]:
+    return tuple(f"{sign}{kind}:{name}:{operation}" for kind in ("topic", "group", "txn"))
+
+
+PROFILES: Mapping[str, Sequence[str]] = {
+    "none": (),
+    "all": _ALL,
+    "one": _on("one", "ALL"),
+    "deny-all": (*_ALL, *_on("one", "ALL", "-")),
+    **{
+        f"only-{operation.lower()}": _on("one", operation)
+        for operation in (
+            "READ",
+            "WRITE",
+            "CREATE",
+            "DELETE",
+            "ALTER",
+            "DESCRIBE",
+            "DESCRIBE_CONFIGS",
+            "ALTER_CONFIGS",
+        )
+    },
+    **{
+        f"cluster-{operation.lower()}": (f"+cluster::{operation}",)
+        for operation in (
+            "ALL",
+            "CREATE",
+            "ALTER",
+            "DESCRIBE",
+            "CLUSTER_ACTION",
+            "DESCRIBE_CONFIGS",
+            "ALTER_CONFIGS",
+            "IDEMPOTENT_WRITE",
+        )
+    },
+    **{
+        f"groups-and-{operation.lower()}": (
+            "+group:*:ALL",
+            "+txn:*:ALL",
+            f"+topic:one:{operation}",
+        )
+        for operation in ("READ", "WRITE", "DESCRIBE", "DELETE")
+    },
+    "topics-alone": ("+topic:*:ALL",),
+    **{
+        f"deny-{operation.lower()}": (*_ALL, *_on("one", operation, "-"))
+        for operation in (
+            "READ",
+            "WRITE",
+            "CREATE",
+            "DELETE",
+            "ALTER",
+            "DESCRIBE",
+            "DESCRIBE_CONFIGS",
+            "ALTER_CONFIGS",
+        )
+    },
+    **{
+        f"deny-cluster-{operation.lower()}": (*_ALL, f"-cluster::{operation}")
+        for operation in (
+            "ALL",
+            "CREATE",
+            "ALTER",
+            "DESCRIBE",
+            "CLUSTER_ACTION",
+            "DESCRIBE_CONFIGS",
+            "ALTER_CONFIGS",
+            "IDEMPOTENT_WRITE",
+        )
+    },
+    "prefixed": _on("on^", "ALL"),
+    "prefixed-read": _on("on^", "READ"),
+    "prefixed-deny": (*_ALL, *_on("on^", "ALL", "-")),
+    "prefixed-star": _on("*^", "ALL"),
+    "write-narrower-deny": ("+topic:*:WRITE", "-topic:one:WRITE"),
+    "write-covered": ("+topic:one:WRITE", "-topic:on^:WRITE"),
+    "write-prefix-denied": ("+topic:on^:WRITE", "-topic:one:WRITE"),
+    "two-phase": ("+txn:one:WRITE", "+txn:one:TWO_PHASE_COMMIT", "+topic:one:WRITE"),
+    "elsewhere": tuple(f"{acl}@10.1.2.3" for acl in _ALL),
+    "here": tuple(f"{acl}@127.0.0.1" for acl in _on("one", "ALL")),
+    "deny-elsewhere": (*_ALL, "-topic:one:ALL@10.1.2.3", "-group:one:ALL@10.1.2.3"),
+    "everybody": ("+*topic:one:READ", "+*group:one:READ", "+*txn:one:DESCRIBE"),
+    "deny-everybody": (*_ALL, "-*topic:one:ALL", "-*group:one:ALL", "-*txn:one:ALL"),
+}
+
+#: These send every version; the others the lowest, one in the middle and the highest.
+THOROUGH = ("none", "all", "one", "deny-all")
+
+#: Those whose rights to topics differ enough to have topics deleted.
+DELETERS = (
+    *THOROUGH,
+    "only-delete",
+    "only-describe",
+    "only-read",
+    "deny-delete",
+    "deny-describe",
+    "groups-and-delete",
+    "prefixed",
+    "cluster-all",
+)
+
+
+class Names:
+    """The resources of one profile on one side."""
+
+    def __init__(self, side: str, profile: str) -> None:
+        self.side = side
+        self.profile = profile
+        self.user = f"{side}.{profile}"
+        self.prefix = f"{self.user}."
+
+    def __call__(self, short: str) -> str:
+        """The whole name of a resource; `*` is itself."""
+        return short if short == "*" else f"{self.prefix}{short}"
+
+    def short(self, text: str) -> str:
+        """The text without this side's names."""
+        return text.replace(self.prefix, "").replace(self.user, "ME").replace(f"{self.side}.", "")
+
+
+def creations(names: Names, acls: Sequence[str]) -> Iterator[Fields]:
+    """The entries of CreateAcls; those that name `one` or `two` apply to their forks too."""
+    for acl in acls:
+        forks = FORKS if ":one:" in acl or ":two:" in acl else ("",)
+        for fork in forks:
+            yield creation(
+                acl,
+                names.user,
+                lambda short, fork=fork: names(f"{short}{fork}" if fork else short),  # type: ignore[misc]
+            )
+
+
+def all_creations(side: str, profiles: Mapping[str, Sequence[str]] = PROFILES) -> list[Fields]:
+    """The ACLs of all profiles of one side."""
+    return list(
+        chain.from_iterable(
+            creations(Names(side, profile), acls) for profile, acls in profiles.items()
+        )
+    )

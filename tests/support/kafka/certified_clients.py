@@ -1,0 +1,248 @@
+"""Clients that are known by their certificates, and the two that are to know them alike."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography.x509 import Name, NameAttribute, RelativeDistinguishedName
+from cryptography.x509.oid import NameOID, ObjectIdentifier
+
+from tests.support.certificates import Authority
+from tests.support.kafka.clients import JavaClient
+from tests.support.kafka.cluster import KafkaCluster, wait_until
+from tests.support.kafka.proxy import GATEWAY_BROKERS
+from tests.support.kafka.sasl_differential.transcript import METADATA, Actor
+from tests.support.kafka.tokens import Issuer
+from tests.support.kafka.wire_client import Address, WireClient, ask, metadata_fields, request_body
+from tests.support.processes import free_port_range, free_ports
+
+CREATE_ACLS = 30
+ANONYMOUS = "User:ANONYMOUS"
+RULES = "RULE:^CN=(a[^,]*),OU=dev,.*$/$1/U, RULE:^CN=(b[^,]*),OU=dev,.*$/$1/"
+DEADLINE = 120.0
+PLAINTEXT, NONE, REQUESTED, REQUIRED, MAPPED = (
+    *("PLAINTEXT", "NONE", "REQUESTED"),
+    *("REQUIRED", "MAPPED"),
+)
+CLIENT_AUTH = {NONE: "none", REQUESTED: "requested", REQUIRED: "required", MAPPED: "required"}
+EMAIL = ObjectIdentifier("1.2.840.113549.1.9.1")
+
+Relative = tuple[tuple[ObjectIdentifier, str], ...]
+
+
+def dev(common_name: str) -> tuple[Relative, ...]:
+    return (
+        ((NameOID.COUNTRY_NAME, "DE"),),
+        ((NameOID.ORGANIZATION_NAME, "Acme"),),
+        ((NameOID.ORGANIZATIONAL_UNIT_NAME, "dev"),),
+        ((NameOID.COMMON_NAME, common_name),),
+    )
+
+
+#: Certificates by name: what is in the subject, the outermost first, and who that is.
+SUBJECTS: Mapping[str, tuple[tuple[Relative, ...], str]] = {
+    "alice": (dev("alice"), "User:CN=alice,OU=dev,O=Acme,C=DE"),
+    "bob": (dev("bob"), "User:CN=bob,OU=dev,O=Acme,C=DE"),
+    "carol": ((((NameOID.COMMON_NAME, "carol"),),), "User:CN=carol"),
+    "escapes": (
+        dev('a,b+c"d\\e<f>g;h=i#'),
+        'User:CN=a\\,b\\+c\\"d\\\\e\\<f\\>g\\;h\\=i\\#,OU=dev,O=Acme,C=DE',
+    ),
+    "spaces": (dev(" #x "), "User:CN=\\ \\#x\\ ,OU=dev,O=Acme,C=DE"),
+    "unicode": (dev("ünï😀"), "User:CN=ünï😀,OU=dev,O=Acme,C=DE"),
+    "several": (
+        (((NameOID.COMMON_NAME, "x"), (NameOID.USER_ID, "7")), ((NameOID.DOMAIN_COMPONENT, "d"),)),
+        "User:DC=d,CN=x+UID=7",
+    ),
+    "email": (
+        (((EMAIL, "a@b.c"),), ((NameOID.COMMON_NAME, "x"),)),
+        "User:CN=x,1.2.840.113549.1.9.1=#16056140622e63",
+    ),
+    "imitation": (
+        dev("alice,OU=dev,O=Acme"),
+        "User:CN=alice\\,OU\\=dev\\,O\\=Acme,OU=dev,O=Acme,C=DE",
+    ),
+}
+
+
+def write_certificates(directory: Path) -> None:
+    """`ca.pem`, `server.pem`, and a file for each of `SUBJECTS`."""
+    authority = Authority()
+    authority.write(directory)
+    (directory / "server.pem").write_bytes(authority.issue("server").pem)
+    hostile = ((((NameOID.ORGANIZATION_NAME, "x\ny"),),), "")
+    for name, (relatives, _) in {**SUBJECTS, "hostile": hostile}.items():
+        subject = Name(
+            RelativeDistinguishedName(NameAttribute(*each) for each in relative)
+            for relative in relatives
+        )
+        (directory / f"{name}.pem").write_bytes(authority.issue(subject=subject).pem)
+
+
+def kafka_properties(files: Path) -> dict[str, str]:
+    """A node with a listener for each of `CLIENT_AUTH`, and one of PLAINTEXT."""
+    protocols = dict.fromkeys(CLIENT_AUTH, "SSL") | dict.fromkeys(
+        (PLAINTEXT, "CONTROLLER"), "PLAINTEXT"
+    )
+    properties = {
+        "listener.security.protocol.map": ",".join(f"{k}:{v}" for k, v in protocols.items()),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": ANONYMOUS,
+        "ssl.principal.mapping.rules": "DEFAULT",
+        f"listener.name.{MAPPED.lower()}.ssl.principal.mapping.rules": RULES,
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(files / "server.pem"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(files / "ca.pem"),
+    }
+    for name, client_auth in CLIENT_AUTH.items():
+        properties[f"listener.name.{name.lower()}.ssl.client.auth"] = client_auth
+    return properties
+
+
+def proxy_config(cluster: KafkaCluster, files: Path) -> dict[str, Any]:
+    listeners = []
+    for name in (PLAINTEXT, *CLIENT_AUTH):
+        port = free_port_range(GATEWAY_BROKERS + 2)
+        listener = {
+            "name": name.lower(),
+            "address": f"127.0.0.1:{port}",
+            "routing": "gateway",
+            "advertised.host": "127.0.0.1",
+            "broker.ports": f"{port + 1}-{port + 1 + GATEWAY_BROKERS}",
+            "security.protocol": "PLAINTEXT",
+        }
+        if name in CLIENT_AUTH:
+            listener |= {
+                "security.protocol": "SSL",
+                "ssl.keystore.location": str(files / "server.pem"),
+                "ssl.truststore.location": str(files / "ca.pem"),
+                "ssl.client.auth": CLIENT_AUTH[name],
+            }
+        if name == MAPPED:
+            listener["ssl.principal.mapping.rules"] = RULES
+        listeners.append(listener)
+    return {
+        "upstream": {"bootstrap.servers": str(cluster.address()), "metadata.max.age.ms": 1_000},
+        "listeners": listeners,
+        "authorizer": {"mode": "enforce", "super.users": [ANONYMOUS]},
+        "quotas": {"mode": "enforce"},
+        "events": {"directory": "events"},
+        "http": {"address": f"127.0.0.1:{free_ports(1)[0]}"},
+        "workers": 2,
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One of the two that are compared."""
+
+    addresses: Mapping[str, Address]
+    files: Path
+    issuer: Issuer
+
+    def run(self, listener: str, act: Callable[[Actor], None], shown: str | None = None) -> str:
+        """The transcript of a conversation on one connection."""
+        certificate = None if shown is None else str(self.files / f"{shown}.pem")
+        address = self.addresses[listener]
+        if listener in CLIENT_AUTH:
+            address = address._replace(ca=str(self.files / "ca.pem"))
+        with WireClient(address, certificate) as client:
+            actor = Actor(client, self.issuer)
+            act(actor)
+            return "\n".join(actor.lines)
+
+    def seen(self, listener: str, shown: str | None = None) -> list[str]:
+        """The topics that a client sees, or what came instead."""
+
+        def look(actor: Actor) -> None:
+            answer = actor.ask(
+                METADATA, 12, request_body(METADATA, 12, **metadata_fields(topics()))
+            )
+            if answer is not None:
+                found.extend(one.name for one in answer.topics if one.error_code == 0)
+
+        found: list[str] = []
+        transcript = self.run(listener, look, shown)
+        return found or transcript.splitlines()[-1:]
+
+
+def topics() -> list[str]:
+    return [f"of-{name}" for name in (*SUBJECTS, "ALICE", "bob-mapped")]
+
+
+def acls() -> list[Mapping[str, Any]]:
+    """Everybody writes to the topic of the own name; so a topic that is seen says who sees it."""
+    whose = {f"of-{name}": principal for name, (_, principal) in SUBJECTS.items()}
+    whose |= {"of-ALICE": "User:ALICE", "of-bob-mapped": "User:bob"}
+    return [
+        {
+            "resource_type": 2,
+            "resource_name": topic,
+            "resource_pattern_type": 3,
+            "principal": principal,
+            "host": "*",
+            "operation": 4,
+            "permission_type": 3,
+        }
+        for topic, principal in whose.items()
+    ]
+
+
+def with_acls(side: Side) -> Side:
+    """Make them as ANONYMOUS, and wait until they apply."""
+    answer = ask(side.addresses[PLAINTEXT], CREATE_ACLS, 3, {"creations": acls()})
+    assert {result.error_code for result in answer.results} == {0}, answer
+    last = [*SUBJECTS][-1]
+    wait_until(lambda: side.seen(REQUIRED, last) == [f"of-{last}"], what="ACLs do not apply")
+    return side
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certified:
+    """A client that shows a certificate."""
+
+    files: Path
+    name: str
+
+    @property
+    def _mine(self) -> str:
+        return str(self.files / f"{self.name}.pem")
+
+    def confluent(self, bootstrap: str, **more: Any) -> dict[str, Any]:
+        """librdkafka's configuration."""
+        return {
+            "bootstrap.servers": bootstrap,
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(self.files / "ca.pem"),
+            "ssl.certificate.location": self._mine,
+            "ssl.key.location": self._mine,
+            **{key.replace("_", "."): value for key, value in more.items()},
+        }
+
+    def python(self, bootstrap: str, **more: Any) -> dict[str, Any]:
+        """kafka-python's keyword arguments."""
+        return {
+            "bootstrap_servers": bootstrap,
+            "security_protocol": "SSL",
+            "ssl_cafile": str(self.files / "ca.pem"),
+            "ssl_certfile": self._mine,
+            "ssl_keyfile": self._mine,
+            "bootstrap_timeout_ms": int(1000 * DEADLINE),
+            "request_timeout_ms": int(1000 * DEADLINE),
+            **more,
+        }
+
+    def java(self, directory: Path) -> JavaClient:
+        """A properties file for Java's clients."""
+        settings = {
+            "security.protocol": "SSL",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.files / "ca.pem"),
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": self._mine,
+        }
+        path = directory / f"{self.name}.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return JavaClient(properties=path, jvm_options=())

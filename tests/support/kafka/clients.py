@@ -1,0 +1,166 @@
+"""The settings under which three client libraries talk to the proxy, by user.
+
+Users of SCRAM have the password `NAME-secret`; users of OAUTHBEARER get a fresh token each time.
+"""
+
+import socket
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka.admin
+
+from tests.support.kafka import java
+from tests.support.kafka.tokens import Issuer
+
+with warnings.catch_warnings():
+    # It reads its schemas in a way that Python 3.11 deprecates and 3.13 takes back.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.net.inet import KafkaNetSocket
+    from kafka.net.sasl.oauth import AbstractTokenProvider
+
+#: librdkafka's administration, whose types are incomplete.
+confluent_admin: Any = confluent_kafka.admin
+
+OAUTHBEARER = "OAUTHBEARER"
+MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
+
+_library_connect = KafkaNetSocket.sock_connect
+
+
+async def _connect(self: Any, net: Any, sock: socket.socket, *more: Any, **named: Any) -> Any:
+    """Close the socket if there is no connection.
+
+    kafka-python forgets it when a client is closed that is still connecting, as happens on a busy
+    machine; the warning then fails whichever test collects the garbage.
+    """
+    try:
+        return await _library_connect(self, net, sock, *more, **named)
+    except BaseException:
+        sock.close()
+        raise
+
+
+KafkaNetSocket.sock_connect = _connect
+
+_JAAS = "org.apache.kafka.common.security"
+
+
+def password_of(name: str) -> str:
+    """Every test user's password."""
+    return f"{name}-secret"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """Who logs in, how."""
+
+    name: str
+    mechanism: str
+    issuer: Issuer
+    token_lifetime: float = 3600
+
+    def token(self) -> str:
+        """A new token."""
+        return self.issuer.mint(self.name, self.token_lifetime)
+
+    def confluent(self, bootstrap: str, **more: Any) -> dict[str, Any]:
+        """librdkafka's configuration; keyword `a_b` is the property `a.b`."""
+        settings: dict[str, Any] = {
+            "bootstrap.servers": bootstrap,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanisms": self.mechanism,
+            "reconnect.backoff.max.ms": 500,
+            "socket.connection.setup.timeout.ms": 120_000,
+            **{key.replace("_", "."): value for key, value in more.items()},
+        }
+        if self.mechanism == OAUTHBEARER:
+            return {**settings, "oauth_cb": self._oauth_callback}
+        login = {"sasl.username": self.name, "sasl.password": password_of(self.name)}
+        return {**settings, **login}
+
+    def python(self, bootstrap: str, **more: Any) -> dict[str, Any]:
+        """kafka-python's keyword arguments."""
+        settings: dict[str, Any] = {
+            "bootstrap_servers": bootstrap,
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": self.mechanism,
+            "bootstrap_timeout_ms": 120_000,
+            "request_timeout_ms": 100_000,
+            **more,
+        }
+        if self.mechanism == OAUTHBEARER:
+            return {**settings, "sasl_oauth_token_provider": _Tokens(self)}
+        login = {"sasl_plain_username": self.name, "sasl_plain_password": password_of(self.name)}
+        return {**settings, **login}
+
+    def java(self, directory: Path, **more: str) -> "JavaClient":
+        """A properties file for Java's clients, and the options of their JVM."""
+        settings = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": self.mechanism,
+            **{key.replace("_", "."): value for key, value in more.items()},
+        }
+        options: tuple[str, ...] = ()
+        if self.mechanism == OAUTHBEARER:
+            file = directory / f"{self.name}.jwt"
+            file.write_text(self.token())
+            options = (f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={file.as_uri()}",)
+            settings |= _java_oauth(file)
+        else:
+            login = f'username="{self.name}" password="{password_of(self.name)}"'
+            module = f"{_JAAS}.scram.ScramLoginModule"
+            settings["sasl.jaas.config"] = f"{module} required {login};"
+        path = directory / f"{self.name}-{self.mechanism}.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return JavaClient(properties=path, jvm_options=options)
+
+    def _oauth_callback(self, _config: str) -> tuple[str, float]:
+        return self.token(), time.time() + self.token_lifetime
+
+
+def _java_oauth(token_file: Path) -> Mapping[str, str]:
+    bearer = f"{_JAAS}.oauthbearer"
+    return {
+        "sasl.jaas.config": f"{bearer}.OAuthBearerLoginModule required;",
+        "sasl.login.callback.handler.class": f"{bearer}.OAuthBearerLoginCallbackHandler",
+        "sasl.oauthbearer.jwt.retriever.class": f"{bearer}.FileJwtRetriever",
+        "sasl.oauthbearer.token.endpoint.url": token_file.as_uri(),
+    }
+
+
+class _Tokens(AbstractTokenProvider):  # type: ignore[misc]  # the library is untyped
+    def __init__(self, user: User) -> None:
+        self._user = user
+
+    def token(self) -> str:
+        """kafka-python asks at each authentication."""
+        return self._user.token()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JavaClient:
+    """How to run one of the Java programs or tools as a user."""
+
+    properties: Path
+    jvm_options: tuple[str, ...]
+
+    def run(
+        self, program: str, *arguments: str, timeout_seconds: float = java.RUN_SECONDS
+    ) -> java.Finished:
+        """Runs a program of `java/` whose second argument is the properties file."""
+        bootstrap, *others = arguments
+        return java.run_program(
+            program,
+            [bootstrap, str(self.properties), *others],
+            jvm_options=self.jvm_options,
+            timeout_seconds=timeout_seconds,
+        )
+
+    def run_tool(self, tool: str, bootstrap: str, *arguments: str) -> java.Finished:
+        """Runs a tool of the distribution that takes `--command-config`."""
+        where = ["--bootstrap-server", bootstrap, "--command-config", str(self.properties)]
+        return java.run_tool(tool, [*where, *arguments])

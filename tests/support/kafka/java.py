@@ -1,0 +1,185 @@
+"""Kafka's jars and Java programs: found or fetched once, compiled once, run with a deadline."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Another one shows what is the same with it: not what transcripts of this one say word for word.
+KAFKA_VERSION = os.environ.get("KAFKA_VERSION") or "4.1.0"
+
+_HERE = Path(__file__).parent
+_POM = _HERE / "pom.xml"
+_SOURCES = _HERE / "java"
+_INSTALL_HINT = "install a JDK 17 and Maven (Debian: openjdk-17-jdk-headless maven)"
+
+#: The classes behind Kafka's shell scripts.
+TOOLS = {
+    "kafka-acls": "org.apache.kafka.tools.AclCommand",
+    "kafka-broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
+    "kafka-cluster": "org.apache.kafka.tools.ClusterTool",
+    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "kafka-features": "org.apache.kafka.tools.FeatureCommand",
+    "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
+    "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+    "kafka-storage": "kafka.tools.StorageTool",
+    "kafka-topics": "org.apache.kafka.tools.TopicCommand",
+    "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
+}
+
+#: For a program and all that it asks for, on a machine that is busy with something else.
+RUN_SECONDS = 300.0
+
+#: Short-lived programs: start fast rather than run fast.
+FAST_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+
+
+class KafkaUnavailable(Exception):
+    """This machine cannot run Kafka; the text says what to install."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """What a Java program left behind."""
+
+    exit_status: int
+    stdout: str
+    stderr: str
+
+
+def cache_directory() -> Path:
+    """The user's own cache: shared by checkouts, never part of one."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "kafka-reauth-proxy"
+
+
+def class_path() -> str:
+    """Kafka's class path, fetched by Maven on first use; raises `KafkaUnavailable`."""
+    if shutil.which("java") is None:
+        raise KafkaUnavailable(f"no java on PATH: {_INSTALL_HINT}")
+    given = os.environ.get("KAFKA_JARS")
+    if given:
+        if not any(Path(given).glob("kafka_*.jar")):
+            raise KafkaUnavailable(f"KAFKA_JARS={given} holds no kafka_*.jar")
+        return f"{given}/*"
+    return f"{_fetched_jars()}/*"
+
+
+def _fetched_jars() -> Path:
+    # The pom's digest is part of the name: another version or dependency is another directory.
+    digest = hashlib.sha256(_POM.read_bytes()).hexdigest()[:12]
+    jars = cache_directory() / f"kafka-{KAFKA_VERSION}-{digest}"
+    if jars.is_dir():
+        return jars
+    with _locked(cache_directory() / "kafka.lock"):
+        if not jars.is_dir():
+            _copy_dependencies(jars)
+    return jars
+
+
+def _copy_dependencies(jars: Path) -> None:
+    if shutil.which("mvn") is None:
+        raise KafkaUnavailable(f"no mvn on PATH and KAFKA_JARS is not set: {_INSTALL_HINT}")
+    partial = jars.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    command = ["mvn", "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies"]
+    options = ["-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
+    options.append(f"-Dkafka.version={KAFKA_VERSION}")
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=1200)
+    if done.returncode != 0:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise KafkaUnavailable(f"mvn could not fetch Kafka's jars:\n{done.stdout[-2000:]}")
+    partial.rename(jars)  # whole or not there: an interrupted fetch is never taken for a full one
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def run_java(
+    main_class: str,
+    arguments: Sequence[str] = (),
+    *,
+    jvm_options: Sequence[str] = (),
+    extra_class_path: Path | None = None,
+    stdin: str | None = None,
+    timeout_seconds: float = RUN_SECONDS,
+) -> Finished:
+    """Runs one main class to its end; a program that outlives the deadline is killed."""
+    path = class_path() if extra_class_path is None else f"{extra_class_path}:{class_path()}"
+    done = subprocess.run(
+        ["java", "-Xmx256m", *FAST_START, *jvm_options, "-cp", path, main_class, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout_seconds,
+    )
+    return Finished(exit_status=done.returncode, stdout=done.stdout, stderr=done.stderr)
+
+
+def run_tool(
+    tool: str,
+    arguments: Sequence[str],
+    *,
+    stdin: str | None = None,
+    timeout_seconds: float = RUN_SECONDS,
+) -> Finished:
+    """Runs what `tool.sh` of a Kafka distribution would run."""
+    return run_java(TOOLS[tool], arguments, stdin=stdin, timeout_seconds=timeout_seconds)
+
+
+def compiled(name: str) -> Path:
+    """Compiles `java/NAME.java` once per source text; returns its class directory."""
+    source = _SOURCES / f"{name}.java"
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
+    classes = cache_directory() / "classes" / f"{name}-{digest}"
+    if classes.is_dir():
+        return classes
+    if shutil.which("javac") is None:
+        raise KafkaUnavailable(f"no javac on PATH: {_INSTALL_HINT}")
+    path = class_path()
+    with _locked(cache_directory() / "classes.lock"):
+        if not classes.is_dir():
+            partial = classes.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            command = ["javac", "-Xlint:all", "-Werror", "-proc:none"]
+            subprocess.run(
+                [*command, "-cp", path, "-d", str(partial), str(source)],
+                check=True,
+                timeout=RUN_SECONDS,
+            )
+            partial.rename(classes)
+    return classes
+
+
+def run_program(
+    name: str,
+    arguments: Sequence[str],
+    *,
+    jvm_options: Sequence[str] = (),
+    stdin: str | None = None,
+    timeout_seconds: float = RUN_SECONDS,
+) -> Finished:
+    """Compiles and runs a program of `tests/support/kafka/java/`."""
+    return run_java(
+        name,
+        arguments,
+        jvm_options=jvm_options,
+        extra_class_path=compiled(name),
+        stdin=stdin,
+        timeout_seconds=timeout_seconds,
+    )

@@ -1,0 +1,211 @@
+"""What the tests of quotas with real clients share: how quotas are set, asked for and run into."""
+
+import contextlib
+import json
+import selectors
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka as confluent
+
+from tests.kafka.conftest import add_users
+from tests.support.kafka.certified_clients import Certified
+from tests.support.kafka.clients import User
+from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
+from tests.support.kafka.proxy import ProxyProcess, gateway_config
+from tests.support.kafka.wire_client import Address
+
+SCRAM = "SCRAM-SHA-256"
+WINDOW_SECONDS = 10
+"""What was used in them passes without a wait: quota.window.num less the sample of now."""
+DESCRIBE, ALTER = 48, 49
+PRODUCER, CONSUMER = "producer_byte_rate", "consumer_byte_rate"
+CONNECTIONS = "connection_creation_rate"
+
+_OPTIONS = {"user": "--user", "client_id": "--client-id", "ip": "--ip"}
+_MATCH_EXACT, _MATCH_DEFAULT = 0, 1
+
+
+def enforcing_quotas(
+    kafka: KafkaCluster,
+    jwks: Path,
+    directory: Path,
+    *,
+    administrator: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> ProxyProcess:
+    """A gateway of two workers, so that what is shared is; to be started."""
+    config = gateway_config(str(kafka.address()), jwks, listeners={"LONG": 3_600_000})
+    if administrator is not None:
+        config["authorizer"]["super.users"].append(f"User:{administrator}")
+    config |= {"quotas": {"mode": "enforce", **(settings or {})}, "workers": 2}
+    process = ProxyProcess(config, directory)
+    add_users(process)
+    return process
+
+
+# --- setting them
+
+
+def set_quota(proxy: ProxyProcess, key: str, limit: float, **names: str | None) -> None:
+    """`reauth-proxy quotas set`; a name of None is the default."""
+    options = [
+        part
+        for kind, name in names.items()
+        for part in ([f"{_OPTIONS[kind]}-defaults"] if name is None else [_OPTIONS[kind], name])
+    ]
+    proxy.command("quotas", "set", f"{key}={limit:g}", *options)
+
+
+def remove_quotas(proxy: ProxyProcess) -> None:
+    for row in json.loads(proxy.command("quotas", "list", "--output", "json")):
+        options = [
+            part
+            for kind, name in row["entity"].items()
+            for part in ([f"--{kind}-defaults"] if name is None else [f"--{kind}", name])
+        ]
+        proxy.command("quotas", "remove", *options)
+
+
+def set_kafkas(kafka: KafkaCluster, key: str, limit: float | None, kind: str, name: str) -> None:
+    """The same on Kafka itself, None removes; returns when its broker has heard of it."""
+    kafka.ask(ALTER, 1, **alteration(entities((kind, name)), ops((key, limit)))[1])
+    asked = description((kind, _MATCH_EXACT, name), strict=True)[1]
+
+    def known() -> bool:
+        entries = kafka.ask(DESCRIBE, 1, **asked).entries
+        found = [one.value for entry in entries for one in entry.values if one.key == key]
+        return found == ([] if limit is None else [limit])
+
+    wait_until(known, what=f"Kafka does not know {key} of {name}")
+
+
+def remove_kafkas(kafka: KafkaCluster) -> None:
+    """Every quota of Kafka itself, whoever left it; returns when its broker has heard of it."""
+    asked = description()[1]
+
+    def none_left() -> bool:
+        entries = kafka.ask(DESCRIBE, 1, **asked).entries
+        for entry in entries:
+            parts = entities(*((one.entity_type, one.entity_name) for one in entry.entity))
+            removal = alteration(parts, ops(*((one.key, None) for one in entry.values)))
+            kafka.ask(ALTER, 1, **removal[1])
+        return not entries
+
+    wait_until(none_left, what="Kafka keeps quotas")
+
+
+# --- the APIs
+
+
+def entities(*parts: tuple[str, str | None]) -> list[dict[str, str | None]]:
+    return [{"entity_type": kind, "entity_name": name} for kind, name in parts]
+
+
+def ops(*changes: tuple[str, float | None]) -> list[dict[str, Any]]:
+    return [{"key": key, "value": value or 0.0, "remove": value is None} for key, value in changes]
+
+
+def alteration(parts: list[Any], changes: list[Any], *, validate_only: bool = False) -> Any:
+    entries = [{"entity": parts, "ops": changes}]
+    return ALTER, {"entries": entries, "validate_only": validate_only}
+
+
+def description(*components: tuple[str, int, str | None], strict: bool = False) -> Any:
+    listed = [
+        {"entity_type": kind, "match_type": match, "match": name}
+        for kind, match, name in components
+    ]
+    return DESCRIBE, {"components": listed, "strict": strict}
+
+
+# --- running into them
+
+
+class Producing:
+    """A librdkafka producer, and what it is told of throttling (seconds)."""
+
+    def __init__(self, who: User | Certified, bootstrap: str, topic: str, client_id: str) -> None:
+        told: list[float] = []
+        self.told = told
+        self._topic = topic
+        settings = who.confluent(bootstrap, client_id=client_id, acks=1)
+        settings |= {
+            "throttle_cb": lambda event: told.append(event.throttle_time),
+            "message.max.bytes": 10_000_000,
+        }
+        self._producer = confluent.Producer(settings)
+
+    def send(self, size: int) -> float:
+        """One message, answered; the longest throttle time of all so far."""
+        self._producer.produce(self._topic, b"x" * size)
+        assert self._producer.flush(DEADLINE_SECONDS) == 0
+        self._producer.poll(0)
+        return max(self.told, default=0.0)
+
+
+def told_in_a_row(producers: Sequence[Producing], size: int) -> list[float]:
+    """What each is told of a message; all of them within a window, or else once more."""
+    for each in producers:
+        each.send(1)  # connects
+    while True:
+        began = time.monotonic()
+        told = [each.send(size) for each in producers]
+        if time.monotonic() - began < WINDOW_SECONDS:
+            return told
+        time.sleep(2 * WINDOW_SECONDS)  # the first was forgotten before the last came
+        for each in producers:
+            each.told.clear()
+
+
+def told_by_librdkafka(
+    who: User | Certified, bootstrap: str, topic: str, client_id: str, size: int
+) -> float:
+    """Produces one message; returns the throttle time that librdkafka was told, in seconds."""
+    return Producing(who, bootstrap, topic, client_id).send(size)
+
+
+_API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000001 ffff".replace(" ", ""))
+
+
+class Storm:
+    """Connections from one address at once, each with a question: some are let in, some are not."""
+
+    def __init__(self, address: Address, count: int, source: str) -> None:
+        self._sockets = contextlib.ExitStack()
+        began = time.monotonic()
+        self._open = [
+            self._sockets.enter_context(
+                socket.create_connection(
+                    address[:2], timeout=DEADLINE_SECONDS, source_address=(source, 0)
+                )
+            )
+            for _ in range(count)
+        ]
+        self.served = sum(map(bool, self._answers()))
+        self.refused = count - self.served
+        self.seconds = time.monotonic() - began
+        """In which more may have been let in, each at the rate."""
+        self._sockets.close()
+
+    def _answers(self) -> list[bytes]:
+        """What came, nothing where the connection was closed, of all of them."""
+        found: list[bytes] = []
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        with selectors.DefaultSelector() as selector:
+            for one in self._open:
+                with contextlib.suppress(OSError):
+                    one.sendall(_API_VERSIONS)
+                selector.register(one, selectors.EVENT_READ)
+            while len(found) < len(self._open):
+                assert time.monotonic() < deadline, f"{len(found)} of {len(self._open)}"
+                for key, _ in selector.select(1.0):
+                    selector.unregister(key.fileobj)
+                    try:
+                        found.append(key.fileobj.recv(4))  # type: ignore[union-attr]
+                    except ConnectionError:
+                        found.append(b"")
+        return found

@@ -1,0 +1,1 @@
+"""The same conversations with Kafka and with the proxy, and what differs."""

@@ -1,0 +1,199 @@
+"""All programs of the differential test, run against two servers, and where the proxy differs.
+
+What a busy machine did is not what the server did: a conversation that was held up is repeated.
+"""
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
+
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.sasl_differential import (
+    api_versions,
+    expiry,
+    frames,
+    login,
+    oauthbearer,
+    scram,
+    sessions,
+)
+from tests.support.kafka.sasl_differential.transcript import (
+    AT_ONCE,
+    DELAYED,
+    PROGRAMS,
+    TOPIC,
+    USERS,
+    Actor,
+    Program,
+    Transcript,
+    World,
+)
+from tests.support.kafka.tokens import Issuer
+from tests.support.kafka.wire_client import WireClient
+
+# Runs the programs of `transcript` against a server, and compares what two servers said
+
+#: So often is a conversation repeated that the machine held up.
+_TRIES = 8
+
+
+def run(chosen: Program, world: World) -> Transcript:
+    """Runs one program on a connection of its own, again if the machine held it up."""
+    for _ in range(_TRIES):
+        lines, late = _run_once(chosen, world)
+        if late <= chosen.late:
+            break
+    return lines
+
+
+def _run_once(chosen: Program, world: World) -> tuple[Transcript, float]:
+    with WireClient(world.addresses[chosen.listener]) as client:
+        actor = Actor(client, world.issuer, is_timed=chosen.is_timed)
+        chosen.act(actor)
+        return tuple(actor.lines), actor.late
+
+
+def run_timed(chosen: Program, world: World) -> Transcript:
+    """Runs it several times: what the server delays is delayed each time, by the machine or not."""
+    quickest = run(chosen, world)
+    for _ in range(_TRIES):
+        if not any(line.endswith(DELAYED) for line in quickest):
+            break
+        again = run(chosen, world)
+        if list(map(_untimed, again)) != list(map(_untimed, quickest)):
+            return again
+        quickest = tuple(min(pair) for pair in zip(quickest, again, strict=True))
+    return quickest
+
+
+def _untimed(line: str) -> str:
+    return line.removesuffix(DELAYED).removesuffix(AT_ONCE)
+
+
+def run_all(world: World, *, at_once: int = 12) -> dict[str, Transcript]:
+    """Runs every program; most of their time is waiting, so they share it."""
+    together = [each for each in PROGRAMS.values() if not each.is_timed]
+    alone = [each for each in PROGRAMS.values() if each.is_timed]
+    with ThreadPoolExecutor(at_once) as pool:
+        done = list(pool.map(lambda each: run(each, world), together))
+    done += [run_timed(each, world) for each in alone]
+    return {each.name: lines for each, lines in zip([*together, *alone], done, strict=True)}
+
+
+def differences(
+    left: Mapping[str, Transcript], right: Mapping[str, Transcript], names: tuple[str, str]
+) -> dict[str, str]:
+    """By program: the two transcripts side by side, where they are not the same."""
+    return {
+        name: side_by_side(left[name], right.get(name, ()), names)
+        for name in left
+        if left[name] != right.get(name, ())
+    }
+
+
+def side_by_side(left: Transcript, right: Transcript, names: tuple[str, str]) -> str:
+    """Two columns; a `!` marks the lines that differ."""
+    width = max(map(len, (*left, names[0])))
+    rows = [f"  {names[0]:{width}} | {names[1]}"]
+    for one, other in zip_longest(left, right, fillvalue=""):
+        rows.append(f"{' ' if one == other else '!'} {one:{width}} | {other}")
+    return "\n".join(rows)
+
+
+# All the programs of the differential test, and where the proxy means to differ from Kafka
+
+__all__ = [
+    "DELIBERATE",
+    "PROGRAMS",
+    "USERS",
+    "Transcript",
+    "World",
+    "api_versions",
+    "differences",
+    "expiry",
+    "frames",
+    "kafka_world",
+    "login",
+    "oauthbearer",
+    "run_all",
+    "scram",
+    "sessions",
+]
+
+#: Where the proxy means to differ from Kafka, and the programs that show it. Each is the first
+#: cell of a row of docs/compatibility.md, which says what Kafka does and why the proxy does not.
+_PROGRAMS_BY_DIFFERENCE: dict[str, tuple[str, ...]] = {
+    "An unknown user": (
+        "SCRAM first: unknown user",
+        "login SCRAM on mechanism without credential",
+        "login SCRAM raw unknown user",
+        "reauth unknown user",
+    ),
+    "`c=` of the last message": (
+        "SCRAM last: c= says authzid added",
+        "SCRAM last: c= says empty",
+        "SCRAM last: c= says y,,",
+    ),
+    "`m=` in the first message": ("SCRAM first: reserved m=",),
+    "An unknown extension in the last message": (
+        "SCRAM last: unknown extension that the proof does not cover",
+    ),
+    "User names": ("SCRAM name 'jürgen'",),
+    "Messages of more than 16 KiB": ("SCRAM first: 400,000 letters of nonce",),
+    "Scheme other than Bearer": ("OAUTHBEARER message: scheme Basic",),
+    "A proof of the wrong length": (
+        "SCRAM last: empty proof",
+        "SCRAM last: long proof",
+        "SCRAM last: short proof",
+        "SCRAM-SHA-512 proof for SCRAM-SHA-256",
+    ),
+    "A token that expired within the clock skew": (
+        "token expired within the skew, then used",
+        "token refused: expired within the skew",
+    ),
+    "A repeated `auth`": ("OAUTHBEARER message: auth twice",),
+    "A repeated extension name": ("OAUTHBEARER message: extension twice",),
+    "An escaped authzid": ("OAUTHBEARER message: authzid with escape",),
+    "A second rejected token in one exchange": ("error round, then a bad token, then a good one",),
+    "A request between SaslHandshake and token": (
+        "between handshake and token: DescribeCluster",
+        "between handshake and token: FindCoordinator",
+        "between handshake and token: Metadata",
+        "between two SCRAM messages: DescribeCluster",
+        "between two SCRAM messages: FindCoordinator",
+        "between two SCRAM messages: Metadata",
+        "delay: Metadata between handshake and token",
+        "error round, then Metadata",
+        "expired: handshake answered, then Metadata",
+        "reauth: Fetch between handshake and token",
+        "reauth: FindCoordinator between handshake and token",
+        "reauth: Metadata between handshake and token",
+    ),
+    "An expired session is used": ("expired: half a Metadata request",),
+    "A frame of a re-authentication above `sasl.server.max.receive.size`": (
+        "reauth handshake itself larger than sasl.server.max.receive.size",
+    ),
+    "A failure that has no answer": (
+        "delay: raw token garbage",
+        "delay: reauth unknown mechanism",
+    ),
+}
+
+#: By program: the row of docs/compatibility.md that explains it.
+DELIBERATE: dict[str, str] = {
+    program: difference
+    for difference, programs in _PROGRAMS_BY_DIFFERENCE.items()
+    for program in programs
+}
+
+
+def kafka_world(cluster: KafkaCluster, issuer: Issuer) -> World:
+    """Kafka's own SASL listeners, with the users and the topic of the programs."""
+    for name, password, mechanism in USERS:
+        cluster.add_scram_user(name, password, mechanism)
+    world = World(
+        addresses={name: cluster.address(listener=name) for name in cluster.sasl_listeners},
+        issuer=issuer,
+    )
+    cluster.create_topic(TOPIC)
+    return world

@@ -1,0 +1,183 @@
+"""Bytes that are no good frames, before and after authentication."""
+
+import struct
+from collections.abc import Callable
+
+from tests.support.kafka.sasl_differential.transcript import SASL_AUTHENTICATE, Actor, program
+from tests.support.kafka.wire_client import request_body
+
+_LIMIT = 524_288  # sasl.server.max.receive.size
+_SOCKET_LIMIT = 104_857_600  # socket.request.max.bytes
+
+
+def _size(number: int) -> bytes:
+    return struct.pack(">i", number)
+
+
+_BROKEN: dict[str, bytes] = {
+    "negative size": _size(-1),
+    "most negative size": _size(-(2**31)),
+    "zero size": _size(0),
+    "largest size": _size(2**31 - 1),
+    "a byte over the socket's limit": _size(_SOCKET_LIMIT + 1),
+    "seven bytes": _size(7) + b"\x00\x12\x00\x00\x00\x00\x00",
+    "one byte": _size(1) + b"\x00",
+    "four bytes": _size(4) + b"\x00\x12\x00\x00",
+    "TLS ClientHello": bytes.fromhex("1603010200010001fc0303"),
+    "HTTP": b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n",
+}
+
+
+def _states() -> dict[str, Callable[[Actor], None]]:
+    return {
+        "before handshake": lambda _: None,
+        "after handshake": lambda actor: actor.handshake("OAUTHBEARER"),
+        "after login": lambda actor: actor.oauth(actor.issuer.mint()),
+    }
+
+
+def _broken_frames() -> None:
+    for state, reach in _states().items():
+        for label, data in _BROKEN.items():
+
+            @program(f"frame {state}: {label}")
+            def _(
+                actor: Actor,
+                d: bytes = data,
+                r: Callable[[Actor], None] = reach,
+            ) -> None:
+                r(actor)
+                actor.raw(d, "bytes")
+                actor.ends()
+
+        @program(f"frame {state}: truncated, then FIN")
+        def _(actor: Actor, r: Callable[[Actor], None] = reach) -> None:
+            r(actor)
+            actor.raw(_size(100) + b"\x00\x12\x00", "the beginning of a frame, FIN")
+            actor.client.finish_sending()
+            actor.ends()
+
+        @program(f"frame {state}: half a size and silence")
+        def _(actor: Actor, r: Callable[[Actor], None] = reach) -> None:
+            r(actor)
+            actor.raw(b"\x00\x00", "half a size")
+            actor.ends()
+
+        for key, version in ((999, 0), (-1, 0), (93, 0), (7, 0), (4, 5), (24, 4), (56, 1)):
+
+            @program(f"frame {state}: unsupported API {key} v{version}")
+            def _(
+                actor: Actor,
+                k: int = key,
+                v: int = version,
+                r: Callable[[Actor], None] = reach,
+            ) -> None:
+                r(actor)
+                frame = struct.pack(">hhih", k, v, 1, 1) + b"c"
+                actor.raw(_size(len(frame)) + frame, f"API {k} v{v}")
+                actor.ends()
+
+
+_broken_frames()
+
+
+@program("frame before handshake: a byte over sasl.server.max.receive.size")
+def _(actor: Actor) -> None:
+    actor.raw(_size(_LIMIT + 1), "its size alone")
+    actor.ends()
+
+
+@program("frame before handshake: exactly sasl.server.max.receive.size")
+def _(actor: Actor) -> None:
+    actor.raw(_size(_LIMIT), "its size alone")
+    actor.ends()
+
+
+@program("frame after handshake: a byte over sasl.server.max.receive.size")
+def _(actor: Actor) -> None:
+    actor.handshake("OAUTHBEARER")
+    actor.raw(_size(_LIMIT + 1), "its size alone")
+    actor.ends()
+
+
+@program("frame after raw handshake: a byte over sasl.server.max.receive.size")
+def _(actor: Actor) -> None:
+    actor.handshake("OAUTHBEARER", 0)
+    actor.raw(_size(_LIMIT + 1), "its size alone")
+    actor.ends()
+
+
+@program("frame in reauth: a byte over sasl.server.max.receive.size", listener="SHORT")
+def _(actor: Actor) -> None:
+    actor.oauth(actor.issuer.mint())
+    actor.handshake("OAUTHBEARER")
+    actor.raw(_size(_LIMIT + 1), "its size alone")
+    actor.ends()
+
+
+@program("reauth handshake itself larger than sasl.server.max.receive.size", listener="SHORT")
+def _(actor: Actor) -> None:
+    actor.oauth(actor.issuer.mint())
+    body = request_body(17, 1, mechanism="OAUTHBEARER") + b"\x00" * _LIMIT
+    actor.ask(17, 1, body)
+    actor.ends()
+
+
+@program("frame of SASL_AUTHENTICATE filled to the limit")
+def _(actor: Actor) -> None:
+    actor.handshake("OAUTHBEARER")
+    header_bytes = 2 + 2 + 4 + 2 + len("program")
+    auth_bytes = b"x" * (_LIMIT - header_bytes - 4)
+    body = struct.pack(">i", len(auth_bytes)) + auth_bytes
+    actor.ask(SASL_AUTHENTICATE, 1, body, label="SaslAuthenticate v1 of 524288 bytes")
+    actor.ends()
+
+
+@program("frames in one segment, byte by byte")
+def _(actor: Actor) -> None:
+    frame = struct.pack(">hhih", 18, 0, 1, -1)
+    for index, byte in enumerate(_size(len(frame)) + frame):
+        actor.client.raw(bytes([byte]))
+        if index == 0:
+            actor.note("ApiVersions v0 sent byte by byte")
+    actor.hear(18, 0)
+
+
+def _too_new() -> None:
+    for key, version in ((3, 99), (0, 99), (1, 99), (10, 99), (17, 2), (60, 99), (3, -1)):
+
+        @program(f"after login: API {key} v{version} too new")
+        def _(actor: Actor, k: int = key, v: int = version) -> None:
+            actor.oauth(actor.issuer.mint())
+            frame = struct.pack(">hhih", k, v, 1, 1) + b"c" + b"\x00" * 20
+            actor.raw(_size(len(frame)) + frame, f"API {k} v{v}")
+            actor.ends()
+
+
+_too_new()
+
+
+@program("after login: Metadata with bytes behind the body")
+def _(actor: Actor) -> None:
+    actor.oauth(actor.issuer.mint())
+    body = request_body(
+        3, 12, topics=[], allow_auto_topic_creation=False, include_topic_authorized_operations=False
+    )
+    actor.ask(3, 12, body + b"behind")
+    actor.metadata()
+
+
+@program("after login: Metadata cut short")
+def _(actor: Actor) -> None:
+    actor.oauth(actor.issuer.mint())
+    actor.ask(3, 12, b"\x05")
+    actor.ends()
+
+
+@program("after login: client sends FIN behind a request")
+def _(actor: Actor) -> None:
+    actor.oauth(actor.issuer.mint())
+    actor.send(3, 12)
+    actor.client.finish_sending()
+    actor.hear(3, 12)
+    actor.ends()

@@ -1,0 +1,380 @@
+"""Programs that talk SASL to a listener, and what they saw, in a form that can be compared.
+
+A transcript holds what was sent (a label) and what came back, decoded, with what must differ
+between two servers (nonces, salts, signatures, milliseconds) replaced by whether it was right.
+"""
+
+import math
+import re
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import timedelta
+from typing import Any
+
+from tests.support.kafka.scram_client import NONCE, ScramClient, ScramFinal
+from tests.support.kafka.tokens import Issuer
+from tests.support.kafka.wire_client import (
+    API_VERSIONS,
+    Address,
+    Outcome,
+    WireClient,
+    api_versions_fields,
+    metadata_fields,
+    request_body,
+    response,
+)
+
+Transcript = tuple[str, ...]
+
+#: Exists, with one partition, empty.
+TOPIC = "programs"
+
+METADATA, SASL_HANDSHAKE, SASL_AUTHENTICATE = 3, 17, 36
+
+#: What `connections.max.reauth.ms` may be told as it is; other lifetimes are a token's.
+_CONFIGURED_LIFETIMES = (0, 2_000, 3_600_000)
+
+#: How long a connection must have stayed silent to count as open.
+_OPEN_AFTER_SECONDS = 4.0
+
+#: A conversation with a session that ends counts if it took no longer than its waits and this.
+_LATE_SECONDS = 0.5
+
+#: `connection.failed.authentication.delay.ms` is 100; an answer in time takes a few.
+_DELAYED_FROM_SECONDS = 0.09
+AT_ONCE, DELAYED = " at once", " delayed"
+
+
+_SERVER_FIRST = re.compile(rf"r=(?:{NONCE})+[^,\s]{{16,}},s=[A-Za-z0-9+/]{{16,}}=*,i=(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """One server under test, prepared with the users and the topic of the programs."""
+
+    addresses: Mapping[str, Address]
+    """The SASL listeners by name: see `cluster.SASL_LISTENERS`."""
+    issuer: Issuer
+
+
+#: Name, password, mechanism of every user whom the programs expect.
+USERS: Sequence[tuple[str, str, str]] = (
+    ("alice", "alice-secret", "SCRAM-SHA-256"),
+    ("alice", "alice-secret", "SCRAM-SHA-512"),
+    ("bob", "bob-secret", "SCRAM-SHA-256"),
+    ("odd,name=x", "odd-secret", "SCRAM-SHA-256"),
+    ("user:with colon", "colon-secret", "SCRAM-SHA-256"),
+    ("jürgen", "jürgen-secret", "SCRAM-SHA-256"),
+)
+PASSWORDS = {name: password for name, password, _ in USERS}
+
+
+class Actor:
+    """One connection of a program, writing down what it sends and sees."""
+
+    def __init__(self, client: WireClient, issuer: Issuer, *, is_timed: bool = False) -> None:
+        self.client = client
+        self.issuer = issuer
+        self.lines: list[str] = []
+        self._is_timed = is_timed
+        self._began = time.monotonic()
+        self._waited = 0.0
+        self._sent_at = 0.0
+        self._correlation_id = 0
+
+    # --- whole exchanges
+
+    def ask(self, api_key: int, version: int, body: bytes | None = None, **how: Any) -> Any:
+        """Sends and hears; returns the decoded answer or None."""
+        self.send(api_key, version, body, **how)
+        return self.hear(api_key, version)
+
+    def handshake(self, mechanism: str | None, version: int = 1) -> Any:
+        """SaslHandshake."""
+        body = request_body(SASL_HANDSHAKE, min(version, 1), mechanism=mechanism or "")
+        label = f"SaslHandshake v{version} {mechanism}"
+        return self.ask(SASL_HANDSHAKE, version, body, label=label)
+
+    def authenticate(self, auth_bytes: bytes, version: int = 2, *, label: str = "") -> bytes:
+        """SaslAuthenticate; returns the answer's auth_bytes, empty without an answer."""
+        body = authenticate_body(auth_bytes, version)
+        name = f"SaslAuthenticate v{version} {label or 'token'}"
+        answer = self.ask(SASL_AUTHENTICATE, version, body, label=name)
+        return b"" if answer is None else bytes(answer.auth_bytes)
+
+    def token(self, auth_bytes: bytes, *, label: str = "raw token") -> bytes:
+        """A raw SASL token, as after SaslHandshake v0; returns the answer."""
+        self._say(label)
+        self.client.send_payload(auth_bytes)
+        frame = self.client.receive()
+        seen = frame.value if isinstance(frame, Outcome) else f"frame {_auth_text(frame)}"
+        self._see(seen + self._delay())
+        return b"" if isinstance(frame, Outcome) else frame
+
+    def oauth(self, message: str | bytes, version: int = 2, *, handshake: int = 1) -> None:
+        """A whole login or re-authentication with OAUTHBEARER, by token or whole message."""
+        self.handshake("OAUTHBEARER", handshake)
+        data = bearer(message) if isinstance(message, str) else message
+        if handshake == 0:
+            self.token(data)
+        else:
+            self.authenticate(data, version)
+
+    def scram(
+        self,
+        name: str = "alice",
+        mechanism: str = "SCRAM-SHA-256",
+        *,
+        password: str | None = None,
+        version: int = 2,
+        handshake: int = 1,
+    ) -> None:
+        """A whole login or re-authentication with SCRAM."""
+        scram = ScramClient(
+            mechanism=mechanism, name=name, password=password or PASSWORDS.get(name, "none")
+        )
+        self.handshake(mechanism, handshake)
+        self.scram_messages(scram, version, raw=handshake == 0)
+
+    def scram_messages(
+        self,
+        scram: ScramClient,
+        version: int = 2,
+        *,
+        raw: bool = False,
+        bend: Callable[[ScramFinal], ScramFinal] = lambda final: final,
+        cbind: str | None = None,
+        final_extension: str = "",
+    ) -> None:
+        """The messages after the handshake; `bend` may spoil the last one."""
+
+        def say(message: bytes, label: str) -> bytes:
+            if raw:
+                return self.token(message, label=f"raw {label}")
+            return self.authenticate(message, version, label=label)
+
+        first = say(scram.first(), "client-first")
+        if not first.startswith(f"r={scram.nonce}".encode()):
+            return
+        final = bend(scram.answer(first, cbind=cbind, extension=final_extension))
+        answer = say(final.message(), "client-final")
+        if answer:
+            self._see(f"server signature right: {final.verifies(answer)}")
+
+    def api_versions(self, version: int = 3, **how: Any) -> Any:
+        """ApiVersions."""
+        body = request_body(API_VERSIONS, min(version, 4), **api_versions_fields())
+        return self.ask(API_VERSIONS, version, how.pop("body", body), **how)
+
+    def metadata(self, **how: Any) -> Any:
+        """Metadata v12 of one topic: a request that shows by its error code how it was taken."""
+        return self.ask(METADATA, 12, **how)
+
+    # --- parts of exchanges
+
+    def send(
+        self,
+        api_key: int,
+        version: int,
+        body: bytes | None = None,
+        *,
+        label: str = "",
+        client_id: str | None = "program",
+        flexible: bool | None = None,
+    ) -> None:
+        """Sends without waiting for the answer."""
+        if body is None:
+            body = request_body(api_key, version, **metadata_fields([TOPIC]))
+        self._correlation_id += 1
+        self._say(label or f"API {api_key} v{version}")
+        self.client.send_frame(
+            api_key, version, self._correlation_id, client_id, body, flexible=flexible
+        )
+
+    def hear(self, api_key: int, version: int, deadline_seconds: float | None = None) -> Any:
+        """Writes down the next answer; returns it decoded, or None."""
+        frame = self.client.receive(*(() if deadline_seconds is None else (deadline_seconds,)))
+        delayed = self._delay()
+        if isinstance(frame, Outcome):
+            self._see(frame.value + delayed)
+            return None
+        try:
+            correlation_id, message = _decoded(api_key, version, frame)
+        except Exception as error:
+            self._see(f"undecodable {frame.hex()} ({type(error).__name__})")
+            return None
+        echo = f"#{correlation_id} " if self._is_odd(correlation_id) else ""
+        self._see(f"{echo}{describe(message)}{delayed}")
+        return message
+
+    def raw(self, data: bytes, label: str) -> None:
+        """Sends bytes that are no frame of ours."""
+        self._say(label)
+        self.client.raw(data)
+
+    def ends(self) -> None:
+        """Writes down whether the server has closed, or leaves the connection open."""
+        frame = self.client.receive(_OPEN_AFTER_SECONDS)
+        if isinstance(frame, Outcome):
+            self._waited += _OPEN_AFTER_SECONDS if frame is Outcome.SILENT else 0
+            self._see("open" if frame is Outcome.SILENT else "closed" + self._delay())
+        else:
+            self._see(f"unexpected frame {frame.hex()}")
+
+    def wait(self, seconds: float) -> None:
+        """Lets a session grow old."""
+        self._say(f"wait {seconds} s")
+        self.takes(seconds)
+        time.sleep(seconds)
+
+    def takes(self, seconds: float) -> None:
+        """Says how long the program waits, or lets the server wait, besides."""
+        self._waited += seconds
+
+    @property
+    def late(self) -> float:
+        """For how many seconds longer than it meant to the conversation has gone on."""
+        return time.monotonic() - self._began - self._waited
+
+    def note(self, text: str) -> None:
+        """Writes down something the program found out."""
+        self._see(text)
+
+    def _is_odd(self, correlation_id: int) -> bool:
+        return not 0 < correlation_id <= self._correlation_id
+
+    def _delay(self) -> str:
+        if not self._is_timed:
+            return ""
+        took = time.monotonic() - self._sent_at
+        return DELAYED if took >= _DELAYED_FROM_SECONDS else AT_ONCE
+
+    def _say(self, label: str) -> None:
+        self.lines.append(f"> {label}")
+        self._sent_at = time.monotonic()
+
+    def _see(self, text: str) -> None:
+        self.lines.append(f"< {text}")
+
+
+Act = Callable[[Actor], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """One named conversation."""
+
+    name: str
+    act: Act
+    listener: str
+    is_timed: bool
+    late: float
+    """Seconds: a conversation that was held up for longer says nothing of the server."""
+
+
+PROGRAMS: dict[str, Program] = {}
+
+
+def program(
+    name: str, *, listener: str = "LONG", is_timed: bool = False, late: float | None = None
+) -> Callable[[Act], Act]:
+    """Registers a program; timed ones run alone, so that a delay is the server's own."""
+
+    def register(act: Act) -> Act:
+        if name in PROGRAMS:
+            raise ValueError(f"two programs named {name}")
+        most = math.inf if listener == "LONG" else _LATE_SECONDS
+        PROGRAMS[name] = Program(
+            name=name,
+            act=act,
+            listener=listener,
+            is_timed=is_timed,
+            late=most if late is None else late,
+        )
+        return act
+
+    return register
+
+
+# --- messages
+
+
+def bearer(token: str, *, extensions: str = "", gs2: str = "n,,", scheme: str = "Bearer ") -> bytes:
+    """The client's message of RFC 7628 section 3.1."""
+    return f"{gs2}\x01auth={scheme}{token}\x01{extensions}\x01".encode()
+
+
+def authenticate_body(auth_bytes: bytes, version: int) -> bytes:
+    """SaslAuthenticate of any version, also one that Kafka does not know yet."""
+    return request_body(SASL_AUTHENTICATE, min(version, 2), auth_bytes=auth_bytes)
+
+
+# --- answers
+
+
+def describe(message: Any) -> str:
+    """An answer in words; only what two right servers have in common."""
+    kind = type(message).__name__.removesuffix("Response")
+    version = f"{kind} v{message.__version__}"
+    if kind == "SaslHandshake":
+        return f"{version} error={message.error_code:d} {','.join(sorted(message.mechanisms))}"
+    if kind == "SaslAuthenticate":
+        lifetime = _lifetime(getattr(message, "session_lifetime", None))
+        text = f"{version} error={message.error_code:d} message={message.error_message!r}"
+        return f"{text} auth={_auth_text(message.auth_bytes)}{lifetime}"
+    if kind == "ApiVersions":
+        ranges = [(k.api_key, k.min_version, k.max_version) for k in message.api_keys]
+        sasl = [f"{key}:{low}-{high}" for key, low, high in ranges if key in (17, 18, 36)]
+        return f"{version} error={message.error_code:d} {' '.join(sorted(sasl))}"
+    return f"{version} errors={sorted(set(_error_codes(message)))}"
+
+
+def _decoded(api_key: int, version: int, frame: bytes) -> tuple[int, Any]:
+    if api_key == API_VERSIONS:
+        # KIP-511: a version that is too new is answered in version 0.
+        error_code = struct.unpack_from(">h", frame, 4)[0]
+        return response(api_key, 0 if error_code == 35 or version > 4 else version, frame)
+    return response(api_key, version, frame)
+
+
+def _lifetime(lifetime: timedelta | None) -> str:
+    if lifetime is None:
+        return ""
+    lifetime_ms = round(lifetime / timedelta(milliseconds=1))
+    if lifetime_ms in _CONFIGURED_LIFETIMES:
+        return f" lifetime_ms={lifetime_ms}"
+    # A token's rest: told in steps of a sixth of it or so, because the clock runs while we look.
+    step = 10_000 if lifetime_ms <= 60_000 else 60_000
+    return f" lifetime_ms<={-(-lifetime_ms // step) * step}"
+
+
+def _auth_text(auth_bytes: bytes) -> str:
+    text = auth_bytes.decode("latin-1")
+    first = _SERVER_FIRST.fullmatch(text)
+    if first:
+        return f"r=CLIENT+SERVER,s=SALT,i={first[1]}"
+    if re.fullmatch(r"v=[A-Za-z0-9+/]+=*", text):
+        return f"v=SIGNATURE({len(text)})"
+    return repr(text) if len(text) < 200 else f"{len(text)} bytes"
+
+
+def _error_codes(message: Any) -> Iterator[int]:
+    if is_dataclass(message):
+        for each in fields(message):
+            value = getattr(message, each.name)
+            if each.name == "error_code":
+                yield int(value)
+            yield from _error_codes(value)
+    elif isinstance(message, tuple):
+        for item in message:
+            yield from _error_codes(item)
+
+
+def logs_in(address: Address, issuer: Issuer, mechanism: str, name: str, password: str) -> bool:
+    """Whether SCRAM lets somebody in."""
+    with WireClient(address) as client:
+        actor = Actor(client, issuer)
+        actor.scram(name, mechanism, password=password)
+        return actor.lines[-1] == "< server signature right: True"

@@ -1,0 +1,463 @@
+"""A connection between a client and a broker of made-up bytes, and the transcript of what it did.
+
+The connection, its session, its mechanisms and what it offers are the real ones; the clock is
+`Play.now`. Nothing is read from a side that the connection paused, as sockets do it.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Final
+
+from proxy.connection.commands import (
+    AnswerFromStore,
+    AwaitMemory,
+    AwaitTurn,
+    Close,
+    CloseReason,
+    Command,
+    ConnectToBroker,
+    CountAuthenticated,
+    DeriveKeys,
+    GetIdentity,
+    PauseBroker,
+    PauseClient,
+    RefreshKeys,
+    ResumeBroker,
+    ResumeClient,
+    RunLongTask,
+    WakeAt,
+)
+from proxy.connection.connection import Connection
+from proxy.connection.enforcement import EnforcementPolicy, Override
+from proxy.connection.frames import Route
+from proxy.connection.inflight import Answer
+from proxy.connection.interfaces import (
+    ConnectionQuotas,
+    ConnectionRights,
+    ConnectionRules,
+    NoAuthorizer,
+)
+from proxy.net.read_buffer import BUFFER_BYTES
+from proxy.routing.broker_view import BrokerView
+from proxy.routing.discovery import DiscoveredBroker
+from proxy.scheduling.memory_budget import MemoryBudget
+from proxy.scheduling.steps import LongTask, finish
+from proxy.wire.api_versions import ApiVersionsAnswers, UpstreamVersions
+from proxy.wire.apis import APIS, METADATA
+from sasl.credentials import ScramMechanism
+from sasl.jwks import KeyCache
+from sasl.mechanism import Mechanism
+from sasl.oauthbearer import OAuthBearerServer
+from sasl.scram import ScramServer
+from sasl.scram_client import ScramClientExchange
+from sasl.states import Authenticated, Enforcement, Failed
+from tests.support.frames import (
+    authenticate,
+    bearer,
+    handshake,
+    name_of,
+    read_answer,
+    read_authenticated,
+    sized,
+)
+from tests.support.sasl import FAKE_SECRET, NOW, SETTINGS, WALL, alice, cache_of, ed_key
+
+# What the observer of a connection is told, as lines of a transcript
+
+
+@dataclass
+class Recorder:
+    """Tells the transcript what the observer is told."""
+
+    log: list[str]
+    seen: list[Authenticated | Failed] = field(default_factory=list)
+
+    def authenticated(self, _: Connection, session: Authenticated, now: float) -> None:
+        assert session.authenticated_at == now
+        self.seen.append(session)
+        again = f" again ({session.reauthentications})" if session.reauthentications else ""
+        self.log.append(f"authenticated {session.principal}{again}")
+
+    def authentication_failed(self, _: Connection, failed: Failed, now: float) -> None:
+        del now
+        self.seen.append(failed)
+        self.log.append(f"failed {failed.reason}")
+
+    def expired(self, _: Connection, session: Authenticated, api_key: int, now: float) -> None:
+        del now
+        self.log.append(f"expired {session.enforcement} by {name_of(api_key)}")
+
+    def logged_in(self, *, again: bool) -> None:
+        self.log.append("logged in again" if again else "logged in")
+
+    def login_failed(self, _: Connection, reason: str, *, again: bool) -> None:
+        self.log.append(f"login failed{' again' * again}: {reason}")
+
+    def closed(self, _: Connection, reason: CloseReason, now: float) -> None:
+        del now
+        self.log.append(f"closed {reason}")
+
+
+SCRAM: Final = "SCRAM-SHA-256"
+OAUTHBEARER: Final = "OAUTHBEARER"
+HOUR_MS: Final = 3_600_000
+
+
+VERSIONS: Final = UpstreamVersions(apis={api.key: (0, api.max_version) for api in APIS.values()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A broker's offer, as a plain value."""
+
+    routes: Mapping[int, Route]
+    api_versions: ApiVersionsAnswers | None
+    sasl_version: int = 2
+
+
+def marked(content: bytes) -> bytes:
+    """A rewrite that can be seen and that changes the length."""
+    return content + b"<rewritten>"
+
+
+@cache
+def answers() -> ApiVersionsAnswers:
+    return ApiVersionsAnswers(VERSIONS)
+
+
+@cache
+def everything(
+    *, rewritten: frozenset[int] = frozenset({METADATA}), metered: bool = False
+) -> Offer:
+    """Every API in every version; responses of those in `rewritten` are `marked`. Made once."""
+    broker = DiscoveredBroker(None, "broker", 9092, versions=VERSIONS)
+    view = BrokerView(broker, resolve=None, metered=metered)
+    for route in view.routes.values():
+        if route.api_key in rewritten:
+            route.transform = marked
+    return Offer(routes=view.routes, api_versions=answers())
+
+
+NOTHING: Final = Offer(routes={}, api_versions=None)
+
+
+class Play:
+    """One connection; `take()` gives the transcript since it was last taken."""
+
+    reads_bulk = True
+    """Whether it is fed views of a buffer that is used again, or bytes of their own."""
+
+    def __init__(
+        self,
+        *,
+        enforcement: Enforcement = Enforcement.ENFORCE,
+        max_reauth_ms: int = HOUR_MS,
+        overrides: tuple[Override, ...] = (),
+        offer: Offer | None = None,
+        keys: KeyCache | None = None,
+        connects: bool = True,
+        request_max_bytes: int = 104_857_600,
+        sasl_max_receive_size: int = 524_288,
+        rights: ConnectionRights | None = None,
+        quotas: ConnectionQuotas | None = None,
+        room: MemoryBudget | None = None,
+        logs_in: bool = False,
+    ) -> None:
+        self.now = NOW
+        self.log: list[str] = []
+        self.recorder = Recorder(self.log)
+        self.connects = connects
+        self.to_client, self.to_broker = bytearray(), bytearray()
+        """All bytes that ever left, for comparisons."""
+        self.asked: dict[int, tuple[int, int]] = {}
+        """API key and version by correlation id, so that answers can be read."""
+        self.received: list[bytes] = []
+        """What stood in the frames that the client received."""
+        self.raw = False
+        """Whether answers come without headers, as after a SaslHandshake v0."""
+        self.commands: list[Command] = []
+        self.deliberations: list[LongTask] = []
+        """Long work that was asked for and not done yet."""
+        self.thinks_at_once = True
+        self.waiting: list[Callable[[], None]] = []
+        """What goes on when others have had their turn."""
+        self.turns_come_at_once = True
+        self.wakes_at = 0.0
+        """When the timer is to look, as the connection said last."""
+        self.client_takes = self.broker_takes = True
+        self._sent = bytearray()
+        self._unread = {"client": b"", "broker": b""}
+        self._paused = {"client": False, "broker": False}
+        self._seen_by_client = self._seen_by_broker = 0
+        policy = EnforcementPolicy(
+            enforcement=enforcement,
+            max_reauth_ms=max_reauth_ms,
+            mechanism_max_reauth_ms={},
+            overrides=overrides,
+        )
+        self.rules = ConnectionRules(
+            listener="clients",
+            mechanisms=self._mechanisms(keys or cache_of(ed_key())),
+            terms=policy.terms_for,
+            rights=rights or NoAuthorizer(),
+            sasl_max_receive_size=sasl_max_receive_size,
+            request_max_bytes=request_max_bytes,
+            authentication_timeout=10.0,
+            max_idle=600.0,
+            failed_authentication_delay=0.1,
+            quotas=quotas,
+            logs_in=logs_in,
+            room=room or MemoryBudget(),
+        )
+        self.connection = Connection(
+            connection_id="c1",
+            peer_host="192.0.2.1",
+            rules=self.rules,
+            target=offer or everything(),
+            observer=self.recorder,
+            to_client=self._write_to_client,
+            now=self.now,
+        )
+
+    def _mechanisms(self, keys: KeyCache) -> dict[str, Mechanism]:
+        scram = ScramServer(
+            mechanism=ScramMechanism.SCRAM_SHA_256, credentials=alice(), fake_secret=FAKE_SECRET
+        )
+        oauthbearer = OAuthBearerServer(
+            settings=SETTINGS, keys=keys, wall_clock=lambda: WALL + self.now - NOW
+        )
+        return {SCRAM: scram, OAUTHBEARER: oauthbearer}
+
+    # What the peers do
+
+    def client(self, *pieces: bytes) -> None:
+        """The client sends bytes, in one piece."""
+        data = b"".join(pieces)
+        self._sent += data
+        while (frame := whole_frame(self._sent, 0)) is not None:
+            del self._sent[: 4 + len(frame)]
+            if len(frame) >= 8:
+                key, version, correlation_id = struct.unpack_from(">hhi", frame)
+                self.asked[correlation_id] = key, version
+        self._unread["client"] += data
+        self._read("client")
+
+    def broker(self, *pieces: bytes) -> None:
+        """The broker sends bytes, in one piece."""
+        self._unread["broker"] += b"".join(pieces)
+        self._read("broker")
+
+    def tell(self, what: Callable[[Connection, float], None]) -> None:
+        """Something else happens, as the relay would tell it."""
+        if not self.connection.closed:
+            what(self.connection, self.now)
+            self.carry_out()
+
+    def broker_connects(self) -> None:
+        self.tell(lambda connection, now: connection.broker_connected(self._write_to_broker, now))
+
+    def think(self) -> None:
+        """Do the long work that waits first."""
+        long_task = self.deliberations.pop(0)
+        result = finish(long_task.steps)
+        self.tell(lambda connection, now: connection.long_work.done(long_task, result, now))
+
+    def wait_for(self, deadline: float | None) -> None:
+        """Let the time come, and the timer look."""
+        assert deadline is not None
+        self.now = deadline
+        self.tell(Connection.timer)
+
+    # What came of it
+
+    @property
+    def paused(self) -> set[str]:
+        """Which sides are not being read."""
+        return {side for side, paused in self._paused.items() if paused}
+
+    def take(self) -> list[str]:
+        """The transcript since the last call."""
+        taken, self.log[:] = list(self.log), []
+        return taken
+
+    @property
+    def kept_bytes(self) -> int:
+        """What the connection holds of its peers' bytes."""
+        requests, responses = self.connection.requests, self.connection.responses
+        gathered = [one[0] for one in (requests.gathered, responses._gathered) if one]
+        own = [one.frame for _, one in self.connection.inflight._queue if isinstance(one, Answer)]
+        kept = (requests.rest, responses.rest, *gathered, *own)
+        return sum(map(len, kept))
+
+    @property
+    def owed(self) -> list[int]:
+        """The correlation ids of what the broker has to answer, in their order."""
+        queue = self.connection.inflight._queue
+        return [number for number, route in queue if not isinstance(route, Answer)]
+
+    @property
+    def session(self) -> Authenticated:
+        state = self.connection.session.state
+        assert isinstance(state, Authenticated)
+        return state
+
+    # The relay's part
+
+    def _read(self, side: str) -> None:
+        while self._unread[side] and not self._paused[side] and not self.connection.closed:
+            read = self._unread[side][:BUFFER_BYTES]
+            self._unread[side] = self._unread[side][BUFFER_BYTES:]
+            buffer = bytearray(read)
+            data = memoryview(buffer) if self.reads_bulk else read
+            if side == "client":
+                self.connection.requests.client_bytes(data, self.now)
+            else:
+                self.connection.broker_bytes(data, self.now)
+            buffer[:] = b"\xee" * len(buffer)  # whoever keeps the buffer, not the bytes, is seen
+            self.carry_out()
+
+    def carry_out(self) -> None:
+        """Do what the connection asked for, and note it."""
+        commands, self.connection.commands = self.connection.commands, []
+        for command in commands:
+            self.commands.append(command)
+            self._carry_out(command)
+        while self.deliberations and self.thinks_at_once:
+            self.think()
+        if self.turns_come_at_once:
+            self.turns_come_at_once = False  # what goes on comes back here
+            while self.waiting:
+                self.waiting.pop(0)()
+            self.turns_come_at_once = True
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case PauseClient() | ResumeClient():
+                self._pause("client", isinstance(command, PauseClient))
+            case PauseBroker() | ResumeBroker():
+                self._pause("broker", isinstance(command, PauseBroker))
+            case ConnectToBroker():
+                self.log.append("connect")
+                if self.connects:
+                    self.broker_connects()
+            case RefreshKeys():
+                self.log.append("seek keys")
+            case AnswerFromStore():
+                self.log.append(f"consult {name_of(command.request.api_key)}")
+            case WakeAt(when):
+                self.wakes_at = when
+            case CountAuthenticated():
+                pass
+            case Close():
+                self._close(command)
+            case _:
+                self._work_long(command)
+
+    def _work_long(
+        self, command: AwaitMemory | AwaitTurn | RunLongTask | GetIdentity | DeriveKeys
+    ) -> None:
+        match command:
+            case AwaitTurn():
+                self.connection.long_work.await_turn(self._wait, self.tell)
+            case GetIdentity() | DeriveKeys():
+                self.log.append(type(command).__name__)
+            case AwaitMemory(size):
+                self.log.append(f"seek room for {size}")
+                self.connection.long_work.wait_for_memory(size, self.tell)
+            case RunLongTask(long_task):
+                self.log.append("deliberate")
+                self.deliberations.append(long_task)
+
+    def _wait(self, _who: str, go_on: Callable[[], None]) -> None:
+        self.waiting.append(go_on)
+
+    def _pause(self, side: str, paused: bool) -> None:
+        self._paused[side] = paused
+        self._read(side)
+
+    def _close(self, close: Close) -> None:
+        delay = f" after {close.delay} s" if close.delay else ""
+        self.log.append(f"close{delay}")
+        if close.farewell is not None:
+            self._write_to_client(close.farewell)
+
+    def _write_to_client(self, data: bytes | memoryview) -> None:
+        self.to_client += data
+        while (frame := whole_frame(self.to_client, self._seen_by_client)) is not None:
+            self._seen_by_client += 4 + len(frame)
+            self.received.append(frame)
+            self.log.append(f"to client: {self._read_by_client(frame)}")
+        if not self.client_takes and not self.connection.client_is_full:
+            self.connection.client_full(True, self.now)
+            self.carry_out()
+
+    def _read_by_client(self, frame: bytes) -> str:
+        if self.raw:
+            return f"raw {len(frame)} bytes" if frame else "raw nothing"
+        return read_answer(frame, self.asked)
+
+    def _write_to_broker(self, data: bytes | memoryview) -> None:
+        state = self.connection.session.state
+        assert isinstance(state, Authenticated), "nothing reaches the broker before that"
+        self.to_broker += data
+        while (frame := whole_frame(self.to_broker, self._seen_by_broker)) is not None:
+            self._seen_by_broker += 4 + len(frame)
+            key, version, correlation_id = struct.unpack_from(">hhi", frame)
+            self.log.append(f"to broker: {name_of(key)} v{version} #{correlation_id}")
+        if not self.broker_takes and not self._paused_by_broker():
+            self.connection.broker_full(True, self.now)
+            self.carry_out()
+
+    def _paused_by_broker(self) -> bool:
+        return bool(self.connection.holds & 4)
+
+
+def whole_frame(data: bytearray, at: int) -> bytes | None:
+    """The content of the frame at `at`; None: it is not all there."""
+    if len(data) < at + 4:
+        return None
+    (size,) = struct.unpack_from(">i", data, at)
+    return bytes(data[at + 4 : at + 4 + size]) if 0 <= size <= len(data) - at - 4 else None
+
+
+def log_in(play: Play, *, version: int = 1, first_id: int = 1, **changes: object) -> None:
+    """Authenticate with a token, two requests; `changes` are to its claims."""
+    play.client(handshake(first_id, OAUTHBEARER))
+    play.client(authenticate(first_id + 1, bearer(**changes), version))
+
+
+def logged_in(play: Play | None = None, *, version: int = 1, **changes: object) -> Play:
+    """A connection past its login, whose transcript begins after it."""
+    play = play or Play()
+    log_in(play, version=version, first_id=1, **changes)
+    assert isinstance(play.connection.session.state, Authenticated), play.log
+    play.take()
+    return play
+
+
+def log_in_by_scram(
+    play: Play,
+    *,
+    version: int | None,
+    first_id: int = 1,
+    user: str = "alice",
+    secret: str = "secret",  # noqa: S107 - made up
+) -> None:
+    """Authenticate with a password; `version` of SaslAuthenticate, None: raw tokens."""
+    client = ScramClientExchange(
+        mechanism=ScramMechanism.SCRAM_SHA_256, username=user, password=secret
+    )
+    play.client(handshake(first_id, SCRAM, 0 if version is None else 1))
+    if version is None:
+        play.raw = True
+        play.client(sized(client.first()))
+        play.client(sized(client.final(play.received[-1])))
+        play.raw = False
+        return
+    play.client(authenticate(first_id + 1, client.first(), version))
+    _, _, challenge, _ = read_authenticated(play.received[-1], version)
+    play.client(authenticate(first_id + 2, client.final(challenge), version))
+    if read_authenticated(play.received[-1], version)[0] == 0:
+        client.verify(read_authenticated(play.received[-1], version)[2])

@@ -1,0 +1,132 @@
+"""Child processes and the waiting for them: free ports, stopped processes, conditions."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from time import perf_counter
+from typing import Final
+
+from proxy.scheduling.steps import Steps
+from proxy.scheduling.time_slices import SLICE_SECONDS
+
+# Ports for what the tests start: each is given once, to one of the test processes.
+#
+# Asking the kernel for a port and closing it again is a race: until the program that it is meant
+# for has bound it, another test, or an outgoing connection, may take it
+
+FIRST = 10_000
+"""All are below the range that the kernel hands to outgoing connections."""
+BLOCKS = 32
+BLOCK_PORTS = 300
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody uses and no other caller was given."""
+    return _ports().take(count, in_a_row=False)
+
+
+def free_port_range(count: int) -> int:
+    """The first of that many ports in a row."""
+    return _ports().take(count, in_a_row=True)[0]
+
+
+class _Ports:
+    """A block of ports that is this process's own for as long as it lives."""
+
+    def __init__(self) -> None:
+        self._claim, block = _claim_block()
+        self._first = FIRST + block * BLOCK_PORTS
+        self._next = 0
+
+    def take(self, count: int, *, in_a_row: bool) -> list[int]:
+        taken: list[int] = []
+        for _ in range(BLOCK_PORTS):
+            if in_a_row and self._next + count - len(taken) > BLOCK_PORTS:
+                taken, self._next = [], 0
+            port = self._first + self._next
+            self._next = (self._next + 1) % BLOCK_PORTS
+            if _is_free(port):
+                taken.append(port)
+            elif in_a_row:
+                taken = []
+            if len(taken) == count:
+                return taken
+        raise RuntimeError(f"no {count} free ports from {self._first} on")
+
+
+@cache
+def _ports() -> _Ports:
+    return _Ports()
+
+
+def _claim_block() -> tuple[socket.socket, int]:
+    """Claim a block by a name that the kernel frees when this process ends, however it does.
+
+    Such names belong to a network namespace, as ports do.
+    """
+    for block in range(BLOCKS):
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0kafka-reauth-proxy-test-ports-{block}")
+        except OSError:
+            claim.close()
+        else:
+            return claim, block
+    raise RuntimeError(f"{BLOCKS} test processes run already")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+# What tests must know of processes that they stop for a while
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether SIGSTOP has reached every thread: until then, each may go on."""
+    try:
+        stats = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except FileNotFoundError:  # a thread that has just ended: others go on
+        return False
+    return all(stat.rsplit(")", 1)[1].split()[0] == "T" for stat in stats)
+
+
+# How tests wait, in an event loop: for what they want to see, and for as long as it takes.
+#
+# How fast the machine is, is no property of ours
+
+PATIENCE_SECONDS: Final = 90.0
+"""For what a busy machine does at last; nothing that works waits for it."""
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let others run until the condition holds; raises TimeoutError if it never does."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+            await asyncio.sleep(0.005)
+
+
+async def turns(count: int = 50) -> None:
+    """Let the event loop turn: what is there to be done in it is done then."""
+    for _ in range(count):
+        await asyncio.sleep(0.001)
+
+
+# Works whose length is in turns of the event loop, however fast the machine
+
+
+def slow(steps: int) -> Steps[int]:
+    """Each step takes a whole slice."""
+    for _ in range(steps):
+        until = perf_counter() + SLICE_SECONDS
+        while perf_counter() < until:
+            pass
+        yield
+    return steps

@@ -1,0 +1,350 @@
+"""Connections under quotas, and a quota store in memory."""
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make
+from proxy.acl.guards.items import entity
+from proxy.acl.topic_ids import KnownTopics
+from proxy.config import Quotas
+from proxy.connection.authorization import RequestAuthorization
+from proxy.connection.connection import Connection
+from proxy.quota.model import QuotaEntity, QuotaKey
+from proxy.quota.shared_memory import UsageTable
+from proxy.quota.store import Changes, QuotaSnapshot, altered
+from proxy.quota.window import WindowConfig
+from proxy.wire.apis import (
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    METADATA,
+    is_flexible,
+    response_header_version,
+)
+from proxy.wire.codec import decode, encode, request_type, response_type
+from proxy.worker.quota_service import QuotaService
+from tests.support.authorization import Rights
+from tests.support.frames import request, response
+from tests.support.messages import large, small
+from tests.support.playbook import Play, everything, logged_in, whole_frame
+
+# A store in memory: the plain reading of `QuotaStore`'s laws
+
+
+class MemoryStore:
+    """Quotas for the length of a test."""
+
+    def __init__(self) -> None:
+        self._version = 0
+        self.quotas: dict[QuotaEntity, dict[QuotaKey, float]] = {}
+
+    def quota_version(self) -> int:
+        return self._version
+
+    def quota_snapshot(self) -> QuotaSnapshot:
+        return QuotaSnapshot(version=self._version, quotas=self.quotas)
+
+    def alter_quotas(self, changes: Changes) -> None:
+        self.quotas = altered(self.quotas, changes)
+        self._version += 1
+
+
+# One connection under quotas, what it asks and is answered, and rights for one topic
+
+ALICE = QuotaEntity(user="alice")
+PRODUCER, CONSUMER = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
+RATE = 1_000.0
+"""Bytes per second: 10,000 and what the sample under way has gathered can pass at once."""
+PLAIN = frozenset[int]()
+
+
+class Quoted:
+    """A logged-in connection of alice, the store of quotas, and the worker's second of time."""
+
+    def __init__(
+        self,
+        limits: dict[QuotaKey, float],
+        *,
+        mode: str = "enforce",
+        rewritten: frozenset[int] = PLAIN,
+        rights: Any = None,
+        clock: Callable[[], int] = lambda: 0,
+        **more: Any,
+    ) -> None:
+        self.store = MemoryStore()
+        self.store.alter_quotas({ALICE: limits})
+        self.service = QuotaService(
+            Quotas.model_validate({"mode": mode}),
+            self.store,
+            UsageTable(1, WindowConfig(), rows=64),
+            0,
+            clock=clock,
+        )
+        offer = everything(rewritten=rewritten, metered=True)
+        self.play = Play(quotas=self.service, offer=offer, rights=rights, **more)
+        # the first moment of a sample, so that the window is ten seconds long
+        self.play.now = float(int(self.play.now))
+        logged_in(self.play)
+
+    def tick(self) -> None:
+        self.service.read()
+        if self.service.take_over():
+            self.play.tell(self.service.changed)
+
+    @property
+    def told(self) -> Any:
+        """The last response, decoded by what it answers."""
+        frame = self.play.received[-1]
+        key, version = self.play.asked[int.from_bytes(frame[:4])]
+        return decode(response_type(key, version), frame[5:])
+
+    @property
+    def throttle_time_ms(self) -> int:
+        told: float = self.told.throttle_time.total_seconds()
+        return round(told * 1_000)
+
+
+def answer(key: int, version: int, correlation_id: int, *, filled: bool = False) -> bytes:
+    make = large if filled else small
+    return response(correlation_id, b"\0" + encode(make(response_type(key, version))))
+
+
+FETCH_BODIES = {"short": 100, "long": 300_000}
+
+
+def fetched(correlation_id: int, size: int) -> bytes:
+    return response(correlation_id, b"\0" + b"\0\0\0\0" + b"f" * size)
+
+
+class Judged:
+    """Rights for one topic, as the authorizer gives them."""
+
+    def __init__(self, *allowed: Any) -> None:
+        self.rights = Rights(frozenset().union(*allowed))
+        self.topics: KnownTopics = {}
+
+    def admit(self, connection: Connection, _principal: str) -> RequestAuthorization:
+        return RequestAuthorization(self.rights, self.topics, forget=connection.pipe.forget)
+
+    def is_super_user(self, _principal: str) -> bool:
+        return False
+
+
+# A connection of a controller_mutation_rate, a broker that makes topics, and its requests
+
+MUTATION_RATE = QuotaKey.CONTROLLER_MUTATION_RATE
+BURST = 11
+"""Partitions that pass at once with a rate of 1."""
+NONE, EXISTS, EXCEEDED = (
+    ErrorCode.none,
+    ErrorCode.topic_already_exists,
+    ErrorCode.throttling_quota_exceeded,
+)
+T1 = uuid.UUID(int=1)
+
+
+class Broker:
+    """What the broker says of its topics, and what it does, by the frames it was sent."""
+
+    def __init__(self, play: Play) -> None:
+        self._play = play
+        self._seen = 0
+        self.topics: dict[str, tuple[uuid.UUID | None, int]] = {}
+        self.fails: dict[str, ErrorCode] = {}
+        self.default = 1
+        """`num.partitions`."""
+        self.asked: list[tuple[int, Any]] = []
+        """API key and body of each request."""
+
+    def answer(self) -> None:
+        """Answer what was asked, and what is asked because of that."""
+        while (frame := whole_frame(self._play.to_broker, self._seen)) is not None:
+            self._seen += 4 + len(frame)
+            key, version = int.from_bytes(frame[:2]), int.from_bytes(frame[2:4])
+            at = 10 + int.from_bytes(frame[8:10]) + is_flexible(key, version)
+            body = decode(request_type(key, version), frame, at)
+            self.asked.append((key, body))
+            header = b"\0" * response_header_version(key, version)
+            answer = encode(self._answer(key, version, body))
+            self._play.broker(response(int.from_bytes(frame[4:8]), header + answer))
+
+    def _answer(self, key: int, version: int, body: Any) -> Any:
+        kind = response_type(key, version)
+        if key == METADATA:
+            return self._metadata(kind, body)
+        results = {CREATE_TOPICS: "topics", DELETE_TOPICS: "responses"}.get(key, "results")
+        items = body.topic_names if hasattr(body, "topic_names") else body.topics
+        return entity(
+            kind,
+            {
+                "throttle_time": NOT_THROTTLED,
+                results: [self._result(key, item) for item in items],
+            },
+        )
+
+    def _metadata(self, kind: Any, body: Any) -> Any:
+        entry = item_type(kind, "topics")
+        partition = item_type(entry, "partitions")
+        by_id = {topic_id: name for name, (topic_id, _) in self.topics.items()}
+        found = []
+        for one in body.topics:
+            name = one.name if one.name is not None else by_id.get(one.topic_id)
+            topic_id, count = self.topics.get(str(name), (None, 0))
+            partitions = tuple(
+                make(
+                    partition,
+                    error_code=NONE,
+                    partition_index=index,
+                    leader_id=1,
+                    leader_epoch=0,
+                    replica_nodes=(1,),
+                    isr_nodes=(1,),
+                    offline_replicas=(),
+                )
+                for index in range(count)
+            )
+            error = NONE if count else ErrorCode.unknown_topic_or_partition
+            found.append(
+                make(
+                    entry,
+                    error_code=error,
+                    name=name,
+                    topic_id=topic_id,
+                    is_internal=False,
+                    partitions=partitions,
+                    topic_authorized_operations=0,
+                )
+            )
+        return make(
+            kind,
+            throttle_time=NOT_THROTTLED,
+            brokers=(),
+            cluster_id=None,
+            controller_id=1,
+            topics=tuple(found),
+            cluster_authorized_operations=0,
+        )
+
+    def _result(self, key: int, item: Any) -> dict[str, Any]:
+        name = item if isinstance(item, str) else item.name
+        result: dict[str, Any] = {
+            "name": name,
+            "topic_id": getattr(item, "topic_id", None),
+            "error_code": self.fails.get(name or "", NONE),
+            "error_message": None,
+            "configs": [],
+        }
+        if key == CREATE_TOPICS and result["error_code"] is NONE:
+            result["num_partitions"] = (
+                item.num_partitions if item.num_partitions > 0 else self.default
+            )
+        return result
+
+
+class Limited:
+    """A logged-in connection of alice with a rate of 1 partition per second."""
+
+    def __init__(self, *, mode: str = "enforce", rights: Any = None, rate: float = 1.0) -> None:
+        self.store = MemoryStore()
+        self.store.alter_quotas({ALICE: {MUTATION_RATE: rate}})
+        table = UsageTable(1, WindowConfig(), rows=64)
+        self.service = QuotaService(Quotas.model_validate({"mode": mode}), self.store, table, 0)
+        offer = everything(rewritten=frozenset(), metered=True)
+        self.play = Play(quotas=self.service, offer=offer, rights=rights)
+        self.play.now = float(int(self.play.now))
+        logged_in(self.play)
+        self.broker = Broker(self.play)
+        self._ids = iter(range(10, 1_000))
+
+    def ask(self, key: int, version: int, body: Any) -> Any:
+        """The answer, as the client reads it."""
+        self.send(key, version, body)
+        self.broker.answer()
+        return self.told(key, version)
+
+    def send(self, key: int, version: int, body: Any) -> None:
+        self.play.client(request(key, version, next(self._ids), encode(body)))
+
+    def told(self, key: int, version: int) -> Any:
+        frame = self.play.received[-1]
+        return decode(response_type(key, version), frame, 4 + response_header_version(key, version))
+
+    def create(self, *topics: tuple[str, int], version: int = 7, validate: bool = False) -> Any:
+        return self.ask(CREATE_TOPICS, version, created(version, *topics, validate=validate))
+
+    @property
+    def forwarded(self) -> list[int]:
+        """What the broker was asked but for Metadata."""
+        return [key for key, _ in self.broker.asked if key != METADATA]
+
+    @property
+    def tokens(self) -> float:
+        bucket = self.service._quotas.bucket("User:alice", "app")
+        assert bucket is not None
+        return bucket.tokens(self.play.now)
+
+    @property
+    def count(self) -> Any:
+        (count,) = self.service.counts.values()
+        return count
+
+
+def created(version: int, *topics: tuple[str, int], validate: bool = False) -> Any:
+    kind = request_type(CREATE_TOPICS, version)
+    entry = item_type(kind, "topics")
+    return make(
+        kind,
+        topics=tuple(
+            entry(
+                name=name,
+                num_partitions=partitions,
+                replication_factor=1,
+                assignments=(),
+                configs=(),
+            )
+            for name, partitions in topics
+        ),
+        timeout=NOT_THROTTLED,
+        validate_only=validate,
+    )
+
+
+def grown(version: int, *topics: tuple[str, int], assignments: Any = None) -> Any:
+    kind = request_type(CREATE_PARTITIONS, version)
+    entry = item_type(kind, "topics")
+    return make(
+        kind,
+        topics=tuple(
+            entry(name=name, count=count, assignments=assignments) for name, count in topics
+        ),
+        timeout=NOT_THROTTLED,
+        validate_only=False,
+    )
+
+
+def deleted(version: int, *keys: str | uuid.UUID) -> Any:
+    kind = request_type(DELETE_TOPICS, version)
+    if version < 6:
+        return make(kind, topic_names=keys, timeout=NOT_THROTTLED)
+    entry = item_type(kind, "topics")
+    topics = tuple(
+        entry(name=None, topic_id=key)
+        if isinstance(key, uuid.UUID)
+        else entry(name=key, topic_id=None)
+        for key in keys
+    )
+    return make(kind, topics=topics, timeout=NOT_THROTTLED)
+
+
+def errors(answer: Any) -> dict[Any, ErrorCode]:
+    results = getattr(answer, "responses", getattr(answer, "results", None))
+    listed = answer.topics if results is None else results
+    return {one.name or one.topic_id: one.error_code for one in listed}
+
+
+def throttle_time_ms(answer: Any) -> int:
+    seconds: float = answer.throttle_time.total_seconds()
+    return round(seconds * 1_000)

@@ -1,0 +1,216 @@
+"""What workers would have told of a made-up proxy, and workers that tell it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from metrics.registry import EVENTS_WRITTEN
+from metrics.snapshot import Snapshot
+from proxy.ops.status.incidents import Incident, IncidentCounts
+from proxy.ops.status.session_facts import Selector, SessionFacts
+from proxy.ops.status.snapshot import About, Picture, WorkerFacts
+from proxy.ops.worker_queries import ControlError
+
+# A picture of a proxy, made up: what workers would have told
+
+NOW_MS = 1_760_000_000_000
+ABOUT = About(version="1.2.3", host="broker-1")
+
+_CLIENTS = (
+    ("apache-kafka-java", "3.9.0"),
+    ("librdkafka", "2.6.1"),
+    ("kafka-python", "2.0.2"),
+    ("sarama", "1.43.3"),
+)
+
+
+def session(number: int = 1, **changes: Any) -> SessionFacts:
+    """Of alice, with half an hour left."""
+    facts: dict[str, Any] = {
+        "connection_id": f"00c0ffee00c0ffee-{number}",
+        "worker": 0,
+        "listener": "clients",
+        "client_host": "10.0.0.7",
+        "state": "authenticated",
+        "connected_s": 5_400.0,
+        "principal": "User:alice",
+        "mechanism": "OAUTHBEARER",
+        "enforcement": "enforce",
+        "client_id": "app-1",
+        "client_software_name": "librdkafka",
+        "client_software_version": "2.6.1",
+        "told_of_lifetime": True,
+        "reauthentications": 2,
+        "session_lifetime_ms": 3_600_000,
+        "lifetime_left_s": 1_800.0,
+        "requests": 1_000,
+        "request_bytes": 2_000_000,
+        "response_bytes": 30_000_000,
+        "idle_s": 0.5,
+        "throttle_left_s": None,
+    }
+    return SessionFacts(**facts | changes)
+
+
+def incident(**changes: Any) -> Incident:
+    """A re-authentication of alice that failed a minute ago."""
+    facts: dict[str, Any] = {
+        "kind": "failed",
+        "what": "expired",
+        "listener": "clients",
+        "principal": "User:alice",
+        "client_id": "app-1",
+        "client_host": "10.0.0.7",
+        "mechanism": "OAUTHBEARER",
+        "times": 1,
+        "first_ms": NOW_MS - 60_000,
+        "last_ms": NOW_MS - 60_000,
+    }
+    return Incident(**facts | changes)
+
+
+def listener(**changes: Any) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "name": "clients",
+        "address": "0.0.0.0:9094",
+        "routing": "gateway",
+        "enforcement": "enforce",
+        "overrides": 0,
+        "max_reauth_ms": 3_600_000,
+        "mechanisms": ["OAUTHBEARER", "SCRAM-SHA-256"],
+        "connections": 3,
+        "max_connections": 10_000,
+    }
+    return facts | changes
+
+
+def picture(*sessions: SessionFacts, **workers: WorkerFacts) -> Picture:
+    told = {int(name.removeprefix("worker")): facts for name, facts in workers.items()}
+    return Picture(
+        taken_ms=NOW_MS, workers=told or {0: WorkerFacts(listeners=[listener()])}, sessions=sessions
+    )
+
+
+def busy(sessions: int = 5_000, principals: int = 250) -> Picture:
+    """A proxy on a bad night."""
+    found = [_of_crowd(number, principals) for number in range(sessions)]
+    troubles = WorkerFacts(
+        listeners=[
+            listener(connections=sessions * 4 // 5, overrides=2),
+            listener(
+                name="legacy",
+                address="0.0.0.0:9095",
+                enforcement="probe",
+                connections=sessions // 5,
+                max_reauth_ms=0,
+                mechanisms=["SCRAM-SHA-512"],
+                routing="sidecar",
+            ),
+        ],
+        incidents=_incidents(),
+        principals={
+            "User:billing-batch-007": {
+                "denied": IncidentCounts(42, NOW_MS - 5_000),
+                "failed": IncidentCounts(3, NOW_MS - 60_000),
+            },
+            "User:orders-013": {"expired-killed": IncidentCounts(7, NOW_MS - 200_000)},
+            "User:audit-002": {"would-be-killed": IncidentCounts(1, NOW_MS - 86_400_000)},
+        },
+    )
+    silent = WorkerFacts(reasons=["worker 1 does not answer"])
+    return picture(*found, worker0=troubles, worker1=silent)
+
+
+def _of_crowd(number: int, principals: int) -> SessionFacts:
+    team = ("orders", "billing-batch", "audit")[number % 3]
+    software = _CLIENTS[number * 7 % len(_CLIENTS)]
+    old = number % 11 == 0
+    return session(
+        number,
+        worker=number % 4,
+        listener="legacy" if old else "clients",
+        client_host=f"10.{number % 7}.{number % 251}.{number % 253}",
+        principal=None if number % 97 == 0 else f"User:{team}-{number % principals:03}",
+        enforcement="probe" if old else "enforce",
+        mechanism="SCRAM-SHA-512" if old else "OAUTHBEARER",
+        client_id=f"{team}-{number % 40}",
+        client_software_name=software[0],
+        client_software_version=software[1],
+        told_of_lifetime=not old,
+        reauthentications=0 if old else number % 9,
+        lifetime_left_s=None if number % 53 == 0 else float(number * 37 % 3_700 - 100),
+        throttle_left_s=float(number % 100 - 90) if number % 13 == 0 else None,
+        requests=number * number % 1_000_003,
+        request_bytes=number * 9_973,
+        response_bytes=number * number * 13,
+    )
+
+
+def _incidents() -> list[Incident]:
+    return [
+        incident(
+            kind="denied",
+            what="WRITE on TOPIC invoices.v2",
+            principal="User:billing-batch-007",
+            client_id="billing-batch-7",
+            times=42,
+            first_ms=NOW_MS - 900_000,
+            last_ms=NOW_MS - 5_000,
+        ),
+        incident(principal="User:billing-batch-007", client_id="billing-batch-7", times=3),
+        incident(kind="expired-killed", what="Produce", principal="User:orders-013", times=7),
+        incident(kind="failed", what="bad_credentials", principal=None, client_id="legacy-loader"),
+        incident(kind="would-be-killed", what="Fetch", principal="User:audit-002"),
+        incident(kind="closed", what="broker_unreachable", principal="User:orders-001"),
+        incident(kind="closed", what="killed", principal="User:orders-001"),
+    ]
+
+
+# Workers whose answers a test can change, for the HTTP process
+
+
+class Workers:
+    """Answers that a test can change."""
+
+    def __init__(self) -> None:
+        self.written: dict[int, int | None] = {0: 5, 1: 3}
+        self.reasons: dict[int, list[str]] = {0: [], 1: []}
+        self.hanging: list[str] = []
+        self.rounds = 0
+        self.pictures = 0
+        self.open: dict[int, list[SessionFacts] | ControlError] = {
+            0: [session(1), session(2, client_id="app-2")],
+            1: [session(3, principal="User:bob")],
+        }
+
+    async def snapshots(self) -> Mapping[int, Snapshot | None]:
+        self.rounds += 1
+        return {worker: self._snapshot(count) for worker, count in self.written.items()}
+
+    async def readiness(self) -> Mapping[int, list[str]]:
+        return self.reasons
+
+    def hung(self) -> list[str]:
+        return self.hanging
+
+    async def status(self) -> Mapping[int, Mapping[str, Any] | ControlError]:
+        self.pictures += 1
+        return {
+            worker: {
+                "reasons": self.reasons[worker],
+                "listeners": [listener()],
+                "incidents": [],
+                "principals": {},
+            }
+            for worker in self.open
+        }
+
+    async def sessions(self, selector: Selector) -> Mapping[int, list[SessionFacts] | ControlError]:
+        assert selector == Selector()
+        return self.open
+
+    def _snapshot(self, written: int | None) -> Snapshot | None:
+        if written is None:
+            return None
+        snapshot = Snapshot(run="a")
+        snapshot.count(EVENTS_WRITTEN, written)
+        return snapshot

@@ -1,0 +1,292 @@
+"""Users in files and of the SCRAM APIs, and a worker's store service, whose store can break."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from typing import Any, cast
+
+import pytest
+from kio.schema.alter_user_scram_credentials.v0.request import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from kio.static.primitive import i8, i32
+
+from metrics import registry
+from metrics.snapshot import Snapshot
+from proxy.acl.model import Acl, AuthorizerMode
+from proxy.config import Authorizer
+from proxy.connection.commands import AnswerFromStore
+from proxy.store import CachedCredentials, Store, StoreError, UserStore, open_store
+from proxy.store.sqlite.mirror import SqliteMirror
+from proxy.wire.apis import (
+    CREATE_ACLS,
+    DESCRIBE_ACLS,
+    DESCRIBE_USER_SCRAM_CREDENTIALS,
+)
+from proxy.wire.request import Request
+from proxy.worker.acl_service import AclService
+from proxy.worker.store_service import StoreService
+from sasl.credentials import ScramCredential, ScramMechanism
+from sasl.verifier_text import written
+from tests.support.acls import asking, create_body, creation, describe_body
+
+# Files of SCRAM users
+
+SHA_256 = ScramMechanism.SCRAM_SHA_256
+SHA_512 = ScramMechanism.SCRAM_SHA_512
+PASSWORD = "secret"
+SECRET = "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlYyE="
+
+
+def verifier(
+    password: str = PASSWORD, mechanism: ScramMechanism = SHA_256, iterations: int = 4096
+) -> ScramCredential:
+    return ScramCredential.from_password(mechanism, password, b"salt", iterations)
+
+
+def content(**users: dict[str, str] | Any) -> dict[str, Any]:
+    return {"secret": SECRET, "users": users}
+
+
+def of(*mechanisms: ScramMechanism, password: str = PASSWORD) -> dict[str, str]:
+    """What stands there for one user."""
+    return {each.value: written(verifier(password, each)) for each in mechanisms}
+
+
+def put(path: Path, found: object) -> None:
+    """Put a file in place of this one, as configuration management does."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(found if isinstance(found, str) else json.dumps(found))
+    new.replace(path)
+
+
+# Requests of AlterUserScramCredentials, and what is answered; a user `old` exists before each
+
+DUPLICATE = ("duplicate_resource", "A user credential cannot be altered twice in the same request")
+NOT_FOUND = ("resource_not_found", "Attempt to delete a user credential that does not exist")
+NO_USER = ("unacceptable_credential", "Username must not be empty")
+UNKNOWN_MECHANISM = ("unsupported_sasl_mechanism", "Unknown SCRAM mechanism")
+TOO_FEW = ("unacceptable_credential", "Too few iterations")
+TOO_MANY = ("unacceptable_credential", "Too many iterations")
+DONE = ("none", None)
+SALT = b"salt" * 8
+SALTED_PASSWORD = b"p" * 32
+
+Answer = dict[str, tuple[str, str | None]]
+"""By user: the error's name and message."""
+Change = ScramCredentialDeletion | ScramCredentialUpsertion
+
+
+def delete(name: str, mechanism: int = 1) -> ScramCredentialDeletion:
+    return ScramCredentialDeletion(name=name, mechanism=i8(mechanism))
+
+
+def upsert(
+    name: str,
+    mechanism: int = 1,
+    iterations: int = 4096,
+    salt: bytes = SALT,
+    salted_password: bytes = SALTED_PASSWORD,
+) -> ScramCredentialUpsertion:
+    return ScramCredentialUpsertion(
+        name=name,
+        mechanism=i8(mechanism),
+        iterations=i32(iterations),
+        salt=salt,
+        salted_password=salted_password,
+    )
+
+
+def request_of(changes: Sequence[Change]) -> AlterUserScramCredentialsRequest:
+    return AlterUserScramCredentialsRequest(
+        deletions=tuple(c for c in changes if isinstance(c, ScramCredentialDeletion)),
+        upsertions=tuple(c for c in changes if isinstance(c, ScramCredentialUpsertion)),
+    )
+
+
+SEEN: list[tuple[tuple[Change, ...], Answer]] = [
+    ((), {}),
+    ((upsert("a"),), {"a": DONE}),
+    ((upsert("a", 2, 16384),), {"a": DONE}),
+    ((upsert("a", 1, 0),), {"a": TOO_FEW}),
+    ((upsert("a", 1, -1),), {"a": TOO_FEW}),
+    ((upsert("a", 1, 4095),), {"a": TOO_FEW}),
+    ((upsert("a", 1, 16385),), {"a": TOO_MANY}),
+    ((upsert("a", 0),), {"a": UNKNOWN_MECHANISM}),
+    ((upsert("a", 3),), {"a": UNKNOWN_MECHANISM}),
+    ((upsert("a", -1),), {"a": UNKNOWN_MECHANISM}),
+    ((upsert("a", 9, 1),), {"a": UNKNOWN_MECHANISM}),
+    ((delete("a", 9),), {"a": UNKNOWN_MECHANISM}),
+    ((upsert(""),), {"": NO_USER}),
+    ((upsert("", 9, 1),), {"": NO_USER}),
+    ((delete(""),), {"": NO_USER}),
+    ((delete("", 9),), {"": NO_USER}),
+    ((upsert(""), upsert("")), {"": NO_USER}),
+    ((upsert("a", salted_password=b"x"),), {"a": DONE}),
+    ((upsert("a", salted_password=b"x" * 1000),), {"a": DONE}),
+    ((upsert("x" * 300), upsert(" ")), {"x" * 300: DONE, " ": DONE}),
+    ((upsert("a\0b"), upsert("é😀")), {"a\0b": DONE, "é😀": DONE}),
+    # two changes of one user
+    ((upsert("a", 1), upsert("a", 2)), {"a": DUPLICATE}),
+    ((upsert("a"), upsert("a")), {"a": DUPLICATE}),
+    ((upsert("a", 1), upsert("a", 2), upsert("a", 1)), {"a": DUPLICATE}),
+    ((upsert("a"), upsert("a", 9, 1)), {"a": DUPLICATE}),
+    ((upsert("a", 1, 1), upsert("a", 2)), {"a": TOO_FEW}),
+    ((upsert("a", 9), upsert("a", 1)), {"a": UNKNOWN_MECHANISM}),
+    ((delete("a", 9), upsert("a")), {"a": UNKNOWN_MECHANISM}),
+    ((delete("a"), upsert("a", 2)), {"a": NOT_FOUND}),
+    ((delete("old"), delete("old")), {"old": DUPLICATE}),
+    ((delete("old"), delete("old", 9)), {"old": DUPLICATE}),
+    ((delete("old", 1), delete("old", 2)), {"old": DUPLICATE}),
+    ((delete("old"), upsert("old")), {"old": DUPLICATE}),
+    ((delete("old"), upsert("old", 2)), {"old": DUPLICATE}),
+    ((delete("old"), upsert("old", 1, 1)), {"old": DUPLICATE}),
+    # deletions
+    ((delete("a"),), {"a": NOT_FOUND}),
+    ((delete("old", 2),), {"old": NOT_FOUND}),
+    ((delete("old"),), {"old": DONE}),
+    # each user is answered on its own
+    (
+        (delete("m1"), delete("m2", 9), upsert("m3"), upsert("m4", 1, 1), upsert("m5", 9)),
+        {
+            "m3": DONE,
+            "m1": NOT_FOUND,
+            "m2": UNKNOWN_MECHANISM,
+            "m4": TOO_FEW,
+            "m5": UNKNOWN_MECHANISM,
+        },
+    ),
+    (
+        (delete("a"), delete("old"), upsert("n2"), upsert("n1", 1, 1), upsert("n2", 2)),
+        {"old": DONE, "a": NOT_FOUND, "n1": TOO_FEW, "n2": DUPLICATE},
+    ),
+]
+"""As Apache Kafka 4.1 answers; tests/kafka asks it."""
+
+BETTER_THAN_KAFKA: list[tuple[tuple[Change, ...], Answer]] = [
+    # Kafka: UNKNOWN_SERVER_ERROR, and a credential that nobody can log in with
+    (
+        (upsert("a", salted_password=b""),),
+        {"a": ("unacceptable_credential", "Salted password must not be empty")},
+    ),
+    ((upsert("a", salt=b""),), {"a": ("unacceptable_credential", "Salt must not be empty")}),
+]
+
+
+# A worker's keeper of a store, its store that can break, and what clients ask of it
+
+NOT_YET = ["what the brokers keep is not known yet"]
+
+
+class Watched:
+    """A store that can break, and during whose reads something else may happen."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+        self.broken: set[str] = set()
+        """Methods that fail."""
+        self.then: dict[str, Callable[[], object]] = {}
+        """What happens once, right after a method has returned what it had seen."""
+        self.each: dict[str, Callable[[], object]] = {}
+        """What happens each time, right before a method is called."""
+        self.looks = 0
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.inner, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self.looks += name == "mirror"
+            if name in self.broken:
+                raise StoreError("state.db: is damaged")
+            self.each.get(name, lambda: None)()
+            found = method(*arguments, **named)
+            self.then.pop(name, lambda: None)()
+            return found
+
+        return call
+
+
+class Reading:
+    """A keeper of a store with ACLs, and what it says to its worker."""
+
+    def __init__(self, store: Store, users: UserStore | None = None) -> None:
+        self.store = Watched(store)
+        shared = cast(Store, self.store)
+        users = users or shared
+        self.credentials = CachedCredentials(users)
+        settings = Authorizer.model_validate({"mode": AuthorizerMode.ENFORCE})
+        self.authorization = AclService(settings, shared, observer=cast(Any, None))
+        self.judged_anew = 0
+        self.keeper = StoreService(
+            shared,
+            users,
+            self.credentials,
+            self.authorization,
+            None,
+            rights_changed=self._rights_changed,
+            quotas_changed=cast(Any, None),
+        )
+
+    def _rights_changed(self) -> None:
+        self.judged_anew += 1
+
+    def acls(self) -> int:
+        """How many are applied."""
+        snapshot = Snapshot()
+        self.authorization.collect(snapshot)
+        return int(snapshot.values[registry.ACLS.name][()])
+
+    def age(self) -> float:
+        snapshot = Snapshot()
+        self.keeper.collect(snapshot)
+        return snapshot.values[registry.STORE_AGE.name][()]
+
+    def refresh(self) -> None:
+        asyncio.run(self.keeper.refresh())
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[Store]:
+    opened = open_store(f"sqlite:{tmp_path / 'own.db'}")
+    opened.begin()
+    yield opened
+    opened.close()
+
+
+def answered(mirror: SqliteMirror, *acls: Acl, at: float | None = None) -> None:
+    asked_at = monotonic() if at is None else at
+    assert mirror.take_over(asked_at=asked_at, new_acls=acls, new_quotas={})
+
+
+def denied(one: AnswerFromStore) -> AnswerFromStore:
+    return replace(one, authorized=False)
+
+
+def users_question() -> AnswerFromStore:
+    return question(DESCRIBE_USER_SCRAM_CREDENTIALS, b"\0\0", version=0)
+
+
+def create_question() -> AnswerFromStore:
+    return question(CREATE_ACLS, create_body(3, [creation()]))
+
+
+def describe_question() -> AnswerFromStore:
+    return question(DESCRIBE_ACLS, describe_body(3, asking()))
+
+
+def question(api_key: int, body: bytes, *, version: int = 3) -> AnswerFromStore:
+    request = Request(
+        api_key=api_key,
+        api_version=version,
+        correlation_id=1,
+        client_id=None,
+        content=body,
+        body_at=0,
+        flexible=True,
+    )
+    return AnswerFromStore(request=request, authorized=True)
