@@ -4,7 +4,7 @@ import gc
 import os
 import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,17 +12,14 @@ from typing import Any
 import pytest
 
 from tests.support.kafka import java
-from tests.support.kafka.clients import MECHANISMS, OAUTHBEARER, User, password_of
-from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.clients import add_users
+from tests.support.kafka.cluster import KafkaCluster, StartCluster
 from tests.support.kafka.properties import BEHIND
-from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, gateway_config, sidecar_config
+from tests.support.kafka.proxy import ProxyProcess, gateway_config, sidecar_config
 from tests.support.kafka.sasl_differential.comparison import USERS, World, kafka_world
 from tests.support.kafka.tokens import Issuer
 from tests.support.kafka.upstream import add_proxys_users, sasl_cluster
 from tests.support.processes import free_ports
-
-StartCluster = Callable[..., KafkaCluster]
-
 
 UNCLOSED_SOCKETS = "ignore:unclosed <socket:ResourceWarning"
 
@@ -131,19 +128,6 @@ def proxied_world(proxied: ProxyProcess, issuer: Issuer, kafka_programs_world: W
     """The proxy's listeners under the names of Kafka's, on the same broker and topic."""
     assert proxied.addresses().keys() == kafka_programs_world.addresses.keys()
     return World(addresses=proxied.addresses(), issuer=issuer)
-
-
-def user(issuer: Issuer, mechanism: str, name: str = "carol", **more: Any) -> User:
-    """Someone whom `add_users` knows."""
-    return User(name=name, mechanism=mechanism, issuer=issuer, **more)
-
-
-def add_users(proxy: ProxyProcess) -> None:
-    """Carol with every mechanism of SCRAM, and the super user."""
-    for mechanism in MECHANISMS:
-        if mechanism != OAUTHBEARER:
-            proxy.add_user("carol", password_of("carol"), mechanism)
-    proxy.add_user(SUPER_USER, password_of(SUPER_USER), "SCRAM-SHA-256")
 
 
 @pytest.fixture

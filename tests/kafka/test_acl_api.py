@@ -8,9 +8,8 @@ import pytest
 from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from proxy.admin import AdminClient, AuthorizationFailed, InvalidRequest, Scram
 from sasl.credentials import ScramMechanism
-from tests.kafka.conftest import StartCluster
 from tests.support.acls import CREATIONS_SEEN, FILTERS_SEEN, asking, creation
-from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.cluster import KafkaCluster, StartCluster
 from tests.support.kafka.wire_client import ask
 
 DESCRIBE, CREATE, DELETE = 29, 30, 31

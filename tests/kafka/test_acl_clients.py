@@ -11,8 +11,7 @@ import kafka.admin as python_admin
 import kafka.errors as python_errors
 import pytest
 
-from tests.kafka.conftest import add_users, user
-from tests.support.kafka.clients import JavaClient, confluent_admin
+from tests.support.kafka.clients import JavaClient, add_users, confluent_admin, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.java import Finished
 from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, enforcing_acls, gateway_config

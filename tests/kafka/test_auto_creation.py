@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.conftest import StartCluster
 from tests.support.kafka.acl_differential.conversations import run_scripts, script_acls
 from tests.support.kafka.acl_differential.profiles import PROFILES
 from tests.support.kafka.acl_differential.side import (
@@ -18,6 +17,7 @@ from tests.support.kafka.acl_differential.side import (
     PASSWORD,
     Side,
 )
+from tests.support.kafka.cluster import StartCluster
 from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

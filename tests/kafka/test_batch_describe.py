@@ -22,10 +22,9 @@ from proxy.admin.connection import AdminConnection
 from proxy.admin.login import authenticate
 from proxy.wire.batch_describe import DescribeAclsResponse
 from proxy.wire.codec import decode
-from tests.kafka.conftest import StartCluster, add_users, user
 from tests.support.kafka import go
-from tests.support.kafka.clients import confluent_admin, password_of
-from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.clients import add_users, confluent_admin, password_of, user
+from tests.support.kafka.cluster import KafkaCluster, StartCluster
 from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, enforcing_acls, gateway_config
 from tests.support.kafka.tokens import Issuer
 from tests.support.kafka.wire_client import Address, api_versions_fields, ask

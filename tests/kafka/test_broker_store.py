@@ -15,8 +15,7 @@ import confluent_kafka as confluent
 import pytest
 
 from proxy.admin import AdminClient, Scram
-from tests.kafka.conftest import add_users, user
-from tests.support.kafka.clients import User, confluent_admin, password_of
+from tests.support.kafka.clients import User, add_users, confluent_admin, password_of, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.proxy import SUPER_USER, ProxyFailed, ProxyProcess, gateway_config
 from tests.support.kafka.quotas import PRODUCER

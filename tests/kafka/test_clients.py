@@ -14,8 +14,7 @@ import kafka as python
 import pytest
 from kafka.admin import NewTopic as PythonNewTopic
 
-from tests.kafka.conftest import user
-from tests.support.kafka.clients import MECHANISMS, User, confluent_admin
+from tests.support.kafka.clients import MECHANISMS, User, confluent_admin, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.java import KAFKA_VERSION
 from tests.support.kafka.proxy import ProxyProcess

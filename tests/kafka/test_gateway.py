@@ -9,8 +9,7 @@ from typing import Any
 import confluent_kafka as confluent
 import pytest
 
-from tests.kafka.conftest import add_users, user
-from tests.support.kafka.clients import User, confluent_admin
+from tests.support.kafka.clients import User, add_users, confluent_admin, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.proxy import ProxyProcess, gateway_config
 from tests.support.kafka.sasl_differential.transcript import Actor

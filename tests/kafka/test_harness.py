@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.conftest import StartCluster
 from tests.support.kafka import java
-from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.cluster import KafkaCluster, StartCluster
 from tests.support.kafka.wire_client import Outcome, WireClient, ask, metadata_fields
 
 pytestmark = pytest.mark.kafka

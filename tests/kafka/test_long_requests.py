@@ -17,9 +17,9 @@ from uuid import UUID
 import pytest
 
 from proxy.scheduling.memory_budget import LONG_BYTES, MAX_BYTES
-from tests.kafka.conftest import add_users
 from tests.support.kafka.acl_differential.messages import creation, encoded
 from tests.support.kafka.acl_differential.side import PASSWORD, SCRAM, Client, log_in
+from tests.support.kafka.clients import add_users
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
 from tests.support.kafka.wire_client import Address, Outcome, WireClient, request_header

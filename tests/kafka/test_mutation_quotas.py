@@ -14,9 +14,8 @@ import pytest
 
 from proxy.quota.model import QuotaKey
 from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
-from tests.kafka.conftest import user
 from tests.support.kafka.acl_differential.side import PASSWORD, Client
-from tests.support.kafka.clients import password_of
+from tests.support.kafka.clients import password_of, user
 from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
 from tests.support.kafka.java import Finished
 from tests.support.kafka.proxy import ProxyProcess

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from proxy.quota.model import QuotaKey
-from tests.kafka.conftest import user
 from tests.support.kafka.acl_differential.side import PASSWORD, Client
-from tests.support.kafka.clients import User
+from tests.support.kafka.clients import User, user
 from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster
 from tests.support.kafka.java import RUN_SECONDS, Finished
 from tests.support.kafka.proxy import SUPER_USER, ProxyProcess

@@ -13,10 +13,10 @@ import pytest
 
 from proxy.quota.model import QuotaKey
 from proxy.wire.apis import PRODUCE
-from tests.kafka.conftest import add_users, user
 from tests.kafka.test_mutation_quotas import MUTATIONS, Side
 from tests.support.kafka.acl_differential.messages import encoded
 from tests.support.kafka.acl_differential.side import PASSWORD, log_in
+from tests.support.kafka.clients import add_users, user
 from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
 from tests.support.kafka.proxy import ProxyProcess, gateway_config
 from tests.support.kafka.quotas import (

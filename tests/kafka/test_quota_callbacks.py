@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.kafka.conftest import StartCluster, add_users, user
 from tests.support.kafka.acl_differential.side import PASSWORD, Client
-from tests.support.kafka.clients import password_of
-from tests.support.kafka.cluster import KafkaCluster, wait_until
+from tests.support.kafka.clients import add_users, password_of, user
+from tests.support.kafka.cluster import KafkaCluster, StartCluster, wait_until
 from tests.support.kafka.proxy import ProxyFailed, ProxyProcess, gateway_config, sidecar_config
 from tests.support.kafka.quotas import PRODUCER, SCRAM, Producing, set_quota, told_in_a_row
 from tests.support.kafka.tokens import Issuer

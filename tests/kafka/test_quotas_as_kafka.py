@@ -12,8 +12,7 @@ from pathlib import Path
 import confluent_kafka as confluent
 import pytest
 
-from tests.kafka.conftest import user
-from tests.support.kafka.clients import User, password_of
+from tests.support.kafka.clients import User, password_of, user
 from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
 from tests.support.kafka.proxy import ProxyProcess
 from tests.support.kafka.quotas import (

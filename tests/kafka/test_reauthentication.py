@@ -11,8 +11,7 @@ from typing import Any
 import kafka as python
 import pytest
 
-from tests.kafka.conftest import add_users, user
-from tests.support.kafka.clients import OAUTHBEARER
+from tests.support.kafka.clients import OAUTHBEARER, add_users, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.proxy import ProxyProcess, gateway_config
 from tests.support.kafka.sasl_differential.transcript import Actor

@@ -21,12 +21,12 @@ import pytest
 from kafka.errors import KafkaError
 
 from metrics.report.libraries import library_of
-from tests.kafka.conftest import user
 from tests.support.kafka.clients import (
     OAUTHBEARER,
     User,
     confluent_admin,
     password_of,
+    user,
 )
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.proxy import ProxyProcess, gateway_config

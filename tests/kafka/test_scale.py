@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.conftest import add_users, user
 from tests.kafka.test_reauthentication import SCRAM, Traffic, end_offset
-from tests.support.kafka.clients import OAUTHBEARER
+from tests.support.kafka.clients import OAUTHBEARER, add_users, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.proxy import ProxyProcess, gateway_config
 from tests.support.kafka.sasl_differential.transcript import Actor

@@ -5,8 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.conftest import add_users, user
-from tests.support.kafka.clients import JavaClient, User, confluent_admin, password_of
+from tests.support.kafka.clients import (
+    JavaClient,
+    User,
+    add_users,
+    confluent_admin,
+    password_of,
+    user,
+)
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.java import Finished
 from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, gateway_config

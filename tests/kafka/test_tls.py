@@ -12,9 +12,8 @@ from typing import Any
 import kafka as python
 import pytest
 
-from tests.kafka.conftest import add_users, user
 from tests.support.certificates import Authority
-from tests.support.kafka.clients import User
+from tests.support.kafka.clients import User, add_users, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.properties import BEHIND
 from tests.support.kafka.proxy import ProxyProcess, sidecar_config

@@ -15,8 +15,7 @@ import confluent_kafka as confluent
 import kafka as python
 import pytest
 
-from tests.kafka.conftest import add_users, user
-from tests.support.kafka.clients import OAUTHBEARER
+from tests.support.kafka.clients import OAUTHBEARER, add_users, user
 from tests.support.kafka.cluster import SASL_LISTENERS, KafkaCluster
 from tests.support.kafka.properties import CONTROLLER, PLAINTEXT
 from tests.support.kafka.proxy import ProxyProcess, sidecar_config

@@ -16,9 +16,8 @@ import kafka as python
 import pytest
 from kafka.admin import NewTopic
 
-from tests.kafka.conftest import add_users, user
 from tests.support.certificates import Authority
-from tests.support.kafka.clients import User, confluent_admin
+from tests.support.kafka.clients import User, add_users, confluent_admin, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.properties import BEHIND, PLAINTEXT
 from tests.support.kafka.proxy import ProxyProcess, gateway_config

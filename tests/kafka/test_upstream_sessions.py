@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.conftest import add_users, user
+from tests.support.kafka.clients import add_users, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.proxy import ProxyProcess, gateway_config
 from tests.support.kafka.sasl_differential.transcript import Actor

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.conftest import user
-from tests.support.kafka.clients import password_of
+from tests.support.kafka.clients import password_of, user
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, gateway_config
 from tests.support.kafka.sasl_differential.transcript import Actor, logs_in

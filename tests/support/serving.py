@@ -179,9 +179,6 @@ class Client:
         async with asyncio.timeout(PATIENCE_SECONDS):
             return await self.reader.read(1) == b""
 
-    def is_open(self) -> bool:
-        return not self.reader.at_eof()
-
 
 class Proxy(Serving):
     """A proxy of several workers, its broker and its clients."""

@@ -14,6 +14,7 @@ from typing import Any
 import confluent_kafka.admin
 
 from tests.support.kafka import java
+from tests.support.kafka.proxy import SUPER_USER, ProxyProcess
 from tests.support.kafka.tokens import Issuer
 
 with warnings.catch_warnings():
@@ -164,3 +165,16 @@ class JavaClient:
         """Runs a tool of the distribution that takes `--command-config`."""
         where = ["--bootstrap-server", bootstrap, "--command-config", str(self.properties)]
         return java.run_tool(tool, [*where, *arguments])
+
+
+def user(issuer: Issuer, mechanism: str, name: str = "carol", **more: Any) -> User:
+    """Someone whom `add_users` knows."""
+    return User(name=name, mechanism=mechanism, issuer=issuer, **more)
+
+
+def add_users(proxy: ProxyProcess) -> None:
+    """Carol with every mechanism of SCRAM, and the super user."""
+    for mechanism in MECHANISMS:
+        if mechanism != OAUTHBEARER:
+            proxy.add_user("carol", password_of("carol"), mechanism)
+    proxy.add_user(SUPER_USER, password_of(SUPER_USER), "SCRAM-SHA-256")

@@ -396,3 +396,6 @@ def _format(nodes: Iterable[_Node], cluster_id: str, features: Sequence[str]) ->
         output, _ = process.communicate(timeout=START_DEADLINE_SECONDS)
         if process.returncode != 0:
             raise ClusterFailed(f"formatting node {node.node_id}:\n{output}")
+
+
+StartCluster = Callable[..., KafkaCluster]

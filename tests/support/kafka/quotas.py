@@ -11,9 +11,8 @@ from typing import Any
 
 import confluent_kafka as confluent
 
-from tests.kafka.conftest import add_users
 from tests.support.kafka.certified_clients import Certified
-from tests.support.kafka.clients import User
+from tests.support.kafka.clients import User, add_users
 from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
 from tests.support.kafka.proxy import ProxyProcess, gateway_config
 from tests.support.kafka.wire_client import Address

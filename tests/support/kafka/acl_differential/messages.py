@@ -24,14 +24,6 @@ def encoded(api_key: int, version: int, fields: Fields) -> bytes:
     return encode(_entity(request_type(api_key, version), fields))
 
 
-def unknown_fields(api_key: int, versions: range, fields: Fields) -> set[str]:
-    """Return the fields that no version has: spelling mistakes."""
-    unknown = set(fields)
-    for version in versions:
-        unknown -= {field.name for field, _, _ in _plan(request_type(api_key, version))}
-    return unknown
-
-
 @functools.cache
 def _plan(schema: Any) -> tuple[tuple[dataclasses.Field[Any], Any, Any], ...]:
     hints = get_type_hints(schema)
