@@ -212,7 +212,7 @@ class _Everything:
 
     @property
     def allowed_topics(self) -> AllowedTopics:
-        """None: each connection determines it for itself."""
+        """Empty collection: each connection determines its topics itself."""
         return AllowedTopics()
 
     def may(

@@ -47,10 +47,10 @@ _BEGINNING: Final = re.compile(
     (?= \Z | [.\[$] | \((?!\?) | \(\?: | \\[dDsSwW] | {_LITERAL}[*+?{{] )""",
     re.VERBOSE,
 )
-"""What all begin with that a regular expression without alternatives matches.
+"""Pattern of the prefix of every name that a regular expression without alternatives matches.
 
-Nothing stands behind it that a quantifier would pass over, to be about what stands before, as it
-does with `(?i)` and an empty `\\Q\\E`.
+Nothing may follow it that a quantifier would skip, to apply to the prefix itself, as it does with
+`(?i)` and an empty `\\Q\\E`.
 """
 
 _GROUP_DENIED: Final = ErrorCode.group_authorization_failed
