@@ -120,11 +120,20 @@ class Bucket(SharedQuota):
         """Return the number of the latest sample, not before `sample`, the lag at its beginning,
         and what was added to it since."""
         latest, lag, added = sample, 0, 0
-        columns = [words for words in self._columns() if words[KEEP_UNTIL] >= sample]
-        known = [unpack(words[_LAG], sample) for words in columns if words[_LAG]]
+        columns = list(self._columns())
+        known = [
+            unpack(words[_LAG], sample)
+            for words in columns
+            if words[_LAG] and words[KEEP_UNTIL] >= sample
+        ]
         if known:
             latest, lag = max(known)
-            cells = (unpack(words[_ADDED], sample) for words in columns if words[_ADDED])
+            # Also of rows that are not kept any more: a debt that was made later outlives them
+            cells = (
+                unpack(words[_ADDED], sample)
+                for words in columns
+                if words[_ADDED] and words[KEEP_UNTIL] >= latest
+            )
             added = sum(value - _ZERO for number, value in cells if number == latest)
         if latest < sample:
             step = self._table.config.size_ms * _MICROSECONDS

@@ -90,6 +90,14 @@ def test_a_row_is_kept_until_the_debt_is_paid() -> None:
     assert bucket.try_record(1, now=1_005.0) == 0
 
 
+def test_what_all_added_to_a_debt_is_kept_until_it_is_paid() -> None:
+    """Also what a worker added that makes no debt by itself."""
+    first, second = buckets(1.0, workers=2)
+    first.try_record(5, now=5.0)
+    second.record(500, now=5.0)
+    assert second.throttle_time_ms(now=30.0) == (505 - 11 - 25) * 1_000
+
+
 def test_a_changed_limit_changes_what_is_owed() -> None:
     (bucket,) = buckets(1.0)
     bucket.try_record(21, now=5.0)
