@@ -12,7 +12,6 @@ from metrics.connection import Client, Grant, Origin
 from metrics.history import Cadence, SessionHistory, Timeline
 from metrics.period import Usage
 
-HOUR = 3600.0
 PRODUCE = 0
 """API key of the request that meets an expired session."""
 

@@ -8,7 +8,7 @@ import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from proxy.admin.errors import BrokerUnavailable
 from proxy.errors import BrokerFault
@@ -29,8 +29,6 @@ _PERHAPS_TLS: Final = "does it speak TLS?"
 """Hint for a connection that was closed: a TLS server takes a plain request for a broken record."""
 _PERHAPS_LOGIN: Final = "does it want a login?"
 _SOFTWARE_NAME: Final = "reauth-proxy-admin"
-
-T = TypeVar("T")
 
 
 class AdminConnection:

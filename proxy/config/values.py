@@ -31,7 +31,6 @@ _MAX_PORT = 65_535
 _MAX_INT32 = 2**31 - 1
 _MAX_INT64 = 2**63 - 1
 _WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
-_RANGE = re.compile(r"([0-9]{1,5})-([0-9]{1,5})")
 _DESTINATIONS = re.compile(
     r"(?:\[(?P<v6>[0-9A-Fa-f:.]+(?:/[0-9]{1,3})?)\]|(?P<v4>[0-9.]+(?:/[0-9]{1,2})?))"
     r"(?::(?P<first>[0-9]{1,5})(?:-(?P<last>[0-9]{1,5}))?)?"
