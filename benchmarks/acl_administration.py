@@ -1,4 +1,4 @@
-"""What administering many ACLs costs, and what the relay feels of it."""
+"""Cost of administering many ACLs, and its effect on relayed requests."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ class Administered:
     seconds: float
     """It took so long."""
     p99_us: float
-    """Of the requests that were relayed meanwhile."""
+    """Latency of the requests that were relayed meanwhile."""
     max_us: float
 
 

@@ -1,4 +1,4 @@
-"""What a decision costs that no cache has, and what a change costs, among few and many ACLs.
+"""Cost of an uncached decision and of a change, among few and many ACLs.
 
     python -m benchmarks.acl_decisions
 

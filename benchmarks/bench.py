@@ -64,21 +64,21 @@ _REAUTH_LIFETIME_SECONDS = 20
 _METADATA_TOPICS, _METADATA_PARTITIONS = 1_000, 6
 _PROXY_ROWS = ("session-check", "compiled")
 _OF_THE_RELAY = ("commit", "cpu", "kernel", "python", "uvloop", "haproxy", "load before")
-"""What of the machine's description the ratios of the relay depend on."""
+"""Parts of the machine's description that the relay's ratios depend on."""
 _WITHOUT_TLS = {"haproxy-tls": "haproxy", "tls": "session-check", "compiled-tls": "compiled"}
 """Rows with TLS, and what differs from them by nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How much to measure."""
+    """Amount to measure."""
 
     rows: Sequence[Row]
     shapes: Sequence[figures.Shape]
     figures: Sequence[str]
     rounds: int
     seconds: float
-    """Of one round of one row."""
+    """Figures of one round of one row."""
     auth_warm_up_seconds: float
     idle_connections: int
     reauth_connections: int

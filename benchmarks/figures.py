@@ -21,11 +21,11 @@ class Limits:
     """The CPU per request to reach, as a multiple of the baseline's in the same run."""
 
     sessions: float
-    """Of the proxy that checks sessions and nothing else."""
+    """Limit of the proxy that checks sessions and nothing else."""
     features: float
-    """Of one with an authorizer, with quotas, or with both."""
+    """Limit of one with an authorizer, with quotas, or with both."""
     tls: float | None = None
-    """Of one whose clients speak TLS; None: there is none."""
+    """Limit of one whose clients speak TLS; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Shape:
     """Connections x requests in flight on each x bytes of records in each request or answer."""
 
     requests: str
-    """Which ones, as load.c's --requests has it."""
+    """Kind of requests, as load.c's --requests names it."""
     topics: int = 1
     """That a Produce names; each has so many bytes."""
     produce_version: int = 9
@@ -45,7 +45,7 @@ class Shape:
 
     @property
     def name(self) -> str:
-        """Which requests, then how many: `fetch/16x1x100B`."""
+        """Name of the shape, kind and numbers: `fetch/16x1x100B`."""
         several = f"-{self.topics}-topics" if self.topics > 1 else ""
         by_id = f"-v{self.produce_version}" if self.produce_version > 9 else ""
         kind = f"{self.requests}{several}{by_id}"
@@ -257,7 +257,7 @@ def idle_cpu_per_second(target: Target) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What a target's processes hold, without and with idle connections."""
+    """Memory of a target's processes, without and with idle connections."""
 
     base: dict[str, ProcessMemory]
     """By role: `main` is the first process of the tree; of its children, one that grew with the

@@ -22,12 +22,12 @@ class Measured:
     report: dict[str, Any]
     """The generator's last line."""
     cpu_seconds: float
-    """Of the target's process tree between the generator's "start" and "end"."""
+    """CPU seconds of the target's process tree between the generator's "start" and "end"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generator:
-    """How to run load.c."""
+    """Arguments of load.c."""
 
     program: Path
     credentials: Credentials

@@ -1,4 +1,4 @@
-"""What does a login cost? Once the listener is warm, and when it has only just been started."""
+"""Cost of a login, at a warm listener and at one that was just started."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the figures were measured on: they mean little without it."""
+"""Machine on which the figures were measured."""
 
 import importlib.metadata
 import os

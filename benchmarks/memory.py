@@ -43,9 +43,9 @@ from proxy.wire.apis import API_VERSIONS, FETCH, PRODUCE
 from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
 
 TOPICS = 20
-"""Of each kind in a storm."""
+"""Number of topics of each kind in a storm."""
 _FIRST_CONNECTIONS = 50
-"""What these make the processes load or allocate once is not the others' alone."""
+"""Number of first connections, whose one-time costs are not counted."""
 _LOGIN_STORMS = 10
 _PAUSE_SECONDS = 3.0
 _CLIENT_ID = b"bench"

@@ -1,4 +1,4 @@
-"""What operating costs: how long a start takes, what a scrape and a look at the status page take.
+"""Cost of operation: time of a start, of a scrape, and of a look at the status page.
 
     python -m benchmarks.operating
     python -m benchmarks.operating --figures start --rounds 20
@@ -148,7 +148,7 @@ def watch(lab: Lab, options: argparse.Namespace, judge: Judge) -> None:
 
 
 class _Fetched:
-    """What fetching a URL took, each time."""
+    """Durations of fetching a URL, in seconds."""
 
     def __init__(self) -> None:
         self.ms: list[float] = []

@@ -48,7 +48,7 @@ def compile_all(directory: Path) -> dict[str, Path]:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a program listens."""
+    """Address on which a program listens."""
 
     host: str
     port: int
@@ -182,7 +182,7 @@ def cpu_seconds(pid: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessMemory:
-    """What one process holds."""
+    """Memory of one process."""
 
     pid: int
     pss_kib: int

@@ -116,7 +116,7 @@ def _no_cluster(version: int) -> Any:
 
 
 def _request(fetch: bool) -> Any:
-    """What is sent over and over; its records are nothing that a broker could read."""
+    """Request that is sent over and over; no broker could read its records."""
     if fetch:
         return request_type(FETCH, 12)(
             max_wait=timedelta(seconds=1), min_bytes=1, topics=(), forgotten_topics_data=()

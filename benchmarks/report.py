@@ -27,7 +27,7 @@ _PAUSE_MS_LIMIT = 20
 
 
 def machine(description: Mapping[str, str]) -> Table:
-    """What it ran on."""
+    """Machine and versions of the run."""
     table = Table("machine", "", show_header=False, title="Machine")
     for name, value in description.items():
         table.add_row(name, value)

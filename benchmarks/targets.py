@@ -1,4 +1,4 @@
-"""What the load generator can be pointed at: one row of the tables each.
+"""Targets of the load generator: one row of the tables each.
 
 A target is a context manager that yields where to connect, whose CPU time and memory count, and
 how to log in. A new row is one more entry in `ROWS`.
@@ -32,7 +32,7 @@ OAUTHBEARER = "OAUTHBEARER"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """How `USER` logs in everywhere."""
+    """Mechanism of `USER`."""
 
     password_file: Path
     token_file: Path
@@ -54,17 +54,17 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lab:
-    """What all targets of a run share."""
+    """Resources that all targets of a run share."""
 
     directory: Path
     broker: Address
     credentials: Credentials
     certificate: Path
-    """What those show that speak TLS, and its key (PEM)."""
+    """Certificate and key of the targets that speak TLS (PEM)."""
     ca: Path
-    """Who signed it (PEM)."""
+    """Certificate of its authority (PEM)."""
     cpus: set[int] | None
-    """Where the programs under measurement run; None: anywhere."""
+    """CPU on which the programs under measurement run; None: any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +75,9 @@ class Target:
     pid: int | None
     """The process tree that is measured; None: nothing stands between load and broker."""
     mechanism: str | None = None
-    """How the load generator authenticates; None: not at all."""
+    """Credentials of the load generator; None: it does not authenticate."""
     ca: Path | None = None
-    """Whom the load generator trusts; None: it speaks without TLS."""
+    """Authority that the load generator trusts; None: it speaks without TLS."""
     compiled: bool | None = None
     """Whether the proxy's data path is, by what its own metrics say; None: it is no proxy."""
 
@@ -285,7 +285,7 @@ def featured(
 
 
 def _acls() -> Iterator[Acl]:
-    """What the load generator needs, and others that share all parts with it."""
+    """Parts that the load generator and its targets need."""
     user = f"User:{USER}"
     for operation in (Operation.ALTER, Operation.DESCRIBE):  # to administer ACLs
         yield _acl(ResourceType.CLUSTER, CLUSTER_NAME, operation, user)
@@ -324,7 +324,7 @@ class Row:
     baseline: str | None = None
     """The row to whose CPU per request this one's is compared, within each round."""
     limit: Literal["sessions", "features", "tls"] = "sessions"
-    """Which of a shape's limits it is held to."""
+    """Kind of a shape's limits that applies to it."""
 
     @property
     def tls(self) -> bool:

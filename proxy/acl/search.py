@@ -22,7 +22,7 @@ from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission
 from proxy.scheduling.steps import MASK, Steps, finish
 
 Found = Sequence[Acl]
-"""What a filter finds, in order."""
+"""ACLs that a filter matches, sorted."""
 
 _PATTERN_TYPES_OF_ACLS: Final = (PatternType.LITERAL, PatternType.PREFIXED)
 
@@ -61,7 +61,7 @@ def _place(wanted: AclFilter) -> object:
 
 
 _Table = tuple[Callable[[Any], Any], dict[Any, list[int]]]
-"""What gets some parts of an ACL, and the filters by what they give for these parts."""
+"""Function that returns some parts of an ACL, and the filters by these parts."""
 
 
 def _tables(filters: Sequence[AclFilter], numbers: Iterable[int]) -> Steps[list[_Table]]:
@@ -107,7 +107,7 @@ def _pass(
 
 
 class _Results:
-    """What is found so far, and how much. The last filters are given up when it is too much."""
+    """Results so far, and their size. The last filters are given up when it is too much."""
 
     def __init__(self, count: int, most: int) -> None:
         self._found: list[Found] = [()] * count

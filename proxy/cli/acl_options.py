@@ -161,7 +161,7 @@ class AclRules:
 
     @property
     def by_role(self) -> bool:
-        """Whether the operations follow from what a producer, or consumer, does."""
+        """Return whether the operations follow from what a producer, or consumer, does."""
         return self.producer or self.consumer
 
     def subjects(self) -> Iterator[tuple[str, str, Permission]]:

@@ -53,7 +53,7 @@ class Where:
 
 
 class Administration(Protocol):
-    """What can be done to ACLs and quotas, wherever they are. Raises ProxyError."""
+    """Administration of ACLs and quotas, wherever they are. Raises ProxyError."""
 
     def acls(self, filters: Sequence[AclFilter]) -> Iterable[Acl]:
         """Return what the filters find, in any order, maybe more than once."""

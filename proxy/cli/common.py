@@ -26,7 +26,7 @@ class Exit(IntEnum):
 
 
 class Output(StrEnum):
-    """How results are printed."""
+    """Format of printed results."""
 
     TABLE = "table"
     JSON = "json"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PATIENCE: Final = 30.0
 """Seconds; longer than the proxy itself waits for its workers."""
 WIDE_COLUMNS: Final = 130
-"""Of a terminal on which everything has room."""
+"""Width of a terminal on which all columns fit, in characters."""
 _UNBROKEN: Final = ("Connection", "Host", "Left", "Requests", "In", "Out")
 
 app = typer.Typer(

@@ -35,7 +35,7 @@ May = Callable[[bool, str], bool]
 
 
 class Allowed:
-    """What one connection was found to be allowed, as of one version of the ACLs."""
+    """Topics that one connection may use, as of one version of the ACLs."""
 
     __slots__ = ("_auditing", "_may", "_names", "_sessions", "_topics")
 
@@ -108,7 +108,7 @@ class Allowed:
         return Basis(all_but(varying, end - pos), True, epoch_at, max_bytes)
 
     def _may_write(self, api_version: int, said: bytes) -> bool:
-        """Whether a topic may be written to; `said` as `only_topic` finds it."""
+        """Return whether a topic may be written to; `said` as `only_topic` finds it."""
         topic = api_version, said
         if topic in self._topics.written:
             return True
@@ -119,7 +119,7 @@ class Allowed:
         return True
 
     def _may_read(self, api_version: int, said: bytes) -> bool:
-        """Whether a topic may be read; `said` is its name or its id."""
+        """Return whether a topic may be read; `said` is its name or its id."""
         by_id = api_version >= FIRST_WITH_TOPIC_IDS
         topic = by_id, said
         if topic in self._topics.read:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from proxy.connection.connection import Connection
 
 MAX_BYTES_KNOWN: Final = 256
-"""Of an ApiVersions request whose meaning is remembered."""
+"""Length of an ApiVersions request whose answer is remembered, in bytes."""
 
 _OF_SASL: Final = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE})
 _RIGHTS: Final[Mapping[int, Operation]] = {
@@ -60,7 +60,7 @@ _RIGHTS: Final[Mapping[int, Operation]] = {
     DESCRIBE_USER_SCRAM_CREDENTIALS: Operation.DESCRIBE,
     ALTER_USER_SCRAM_CREDENTIALS: Operation.ALTER,
 }
-"""What each API that the store answers needs on the cluster."""
+"""Right on the cluster that each API answered from the store needs."""
 
 
 def _refusal(request: Request) -> bytes | None:
@@ -76,7 +76,7 @@ def _refusal(request: Request) -> bytes | None:
 
 
 def _software(version: int, body: bytes) -> ClientSoftware:
-    """What an ApiVersions request says of the client. Raises ClientFault."""
+    """Return the client software of an ApiVersions request. Raises ClientFault."""
     known = len(body) <= MAX_BYTES_KNOWN
     return (_known_software if known else api_versions.parse_request)(version, body)
 
@@ -163,7 +163,7 @@ class Authentication:
             connection.end(CloseReason.UNSUPPORTED_API, now)
 
     def _may_administer(self, api_key: int, principal: str) -> bool:
-        """Whether a principal has the right on the cluster that an API of the store needs."""
+        """Return whether a principal has the right on the cluster that an API needs."""
         admission = self._connection.requests.admission
         if admission is None:
             return self._connection.rules.rights.is_super_user(principal)

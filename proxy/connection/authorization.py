@@ -97,15 +97,15 @@ class RequestAuthorization:
             authority.allowed_topics,
             auditing=authority.auditing,
         )
-        """What of it can be told without reading it whole."""
+        """First look at Produces and Fetches, which reads no request whole."""
 
     @property
     def auditing(self) -> bool:
-        """Whether denials are only counted: what is allowed must then not be remembered."""
+        """Return whether denials are only counted: what is allowed must then not be remembered."""
         return self._authority.auditing
 
     def may_administer(self, operation: Operation) -> bool:
-        """Whether its principal may do this to the cluster."""
+        """Return whether its principal may do this to the cluster."""
         self._asks()
         return self._authority.may_administer(operation)
 

@@ -10,7 +10,7 @@ from proxy.wire.request import Request
 
 
 class CloseReason(StrEnum):
-    """Why a connection ended: a label of metrics and events."""
+    """Reason of a close: a label of metrics and events."""
 
     CLIENT_CLOSED = "client_closed"
     """Its client closed it, or was gone."""
@@ -116,7 +116,7 @@ class AnswerFromStore:
 
     request: Request
     authorized: bool
-    """Whether who asks has the right on the cluster that this API needs."""
+    """True if who asks has the right on the cluster that this API needs."""
 
 
 @dataclass(frozen=True, slots=True)

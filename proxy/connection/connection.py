@@ -110,17 +110,17 @@ class Connection:
         self.client_software_name: str | None = None
         self.client_software_version: str | None = None
         self.life: int = Life.SERVING
-        """Where it stands in the table of `proxy.connection.life`."""
+        """State in the table of `proxy.connection.life`."""
         self.closed = False
         self.telemetry: object = None
         """Whatever the observer keeps per connection."""
         self.observer = observer
         self.holds = 0
-        """Why the client is not read: bits of `PauseReason`."""
+        """Reasons for which the client is not read: bits of `PauseReason`."""
         self.client_is_full = False
-        """Whether the client does not read its answers, and so the broker is not read."""
+        """True if the client does not read its answers, and so the broker is not read."""
         self._end: Close | None = None
-        """How it ends, if that is decided."""
+        """The close that was decided; None: none is."""
 
     # The client's side
 
@@ -134,7 +134,7 @@ class Connection:
         self.commands.append(ConnectToBroker())
 
     def outlives_expiry(self, api_key: int, now: float) -> bool:
-        """Whether a request may be made on an expired session: to re-authenticate (KIP-368)."""
+        """Return whether a request may be made on an expired session, to renew it (KIP-368)."""
         session = self.session.state
         assert isinstance(session, Authenticated)
         if api_key == SASL_HANDSHAKE and self.session.may_begin_reauthentication(now):
@@ -179,13 +179,13 @@ class Connection:
         )
 
     def rights_changed(self, _now: float) -> None:
-        """What its principal may do is another now."""
+        """Judge by other rights from now on."""
         if (principal := self.principal) is not None:
             self.requests.guard(self.rules.rights.admit(self, principal))
 
     @property
     def principal(self) -> str | None:
-        """Who is logged in, a re-authentication under way or not."""
+        """The authenticated principal, also during a re-authentication; None: nobody yet."""
         session = self.session.state
         if isinstance(session, Authenticating) and session.previous is not None:
             return session.previous.principal
@@ -207,7 +207,7 @@ class Connection:
 
     @property
     def is_throttled(self) -> bool:
-        """Whether the client is held for a quota."""
+        """Return whether the client is held for a quota."""
         return self.holds & PauseReason.THROTTLED != 0
 
     def _end_throttling(self, now: float) -> None:
@@ -318,7 +318,7 @@ class Connection:
 
     @property
     def _silence_ends_at(self) -> float:
-        """When it ends if nothing happens, or its client does not authenticate."""
+        """Return when it ends if nothing happens, or if its client does not authenticate."""
         throttle = self.requests.throttle
         waited = 0.0 if throttle is None else throttle.used.waits_until
         idle = max(self.active_at, self.requests.active_at, waited) + self.rules.max_idle

@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 Span = tuple[int, int]
-"""Where bytes of a frame begin and end, counted from its size field."""
+"""Start and end of a range of bytes in a frame, counted from its size field."""
 
 CORRELATED: Final = 12
 """Bytes of size, API key and version, and correlation id; what must be alike stands behind them."""
 MAX_FINGERPRINTED_BYTES: Final = 512
-"""Of a frame: those in which others must be alike, and those between them."""
+"""Length of the part of a frame that is compared, in bytes."""
 MAX_SPANS: Final = 32
-"""Of a fingerprint: a Fetch or OffsetCommit has one more than partitions."""
+"""Spans of a fingerprint; a Fetch or OffsetCommit has one more than partitions."""
 MAX_FINGERPRINTS: Final = 32
 """Per connection: a consumer's Fetches have a size for each number of partitions."""
 MAX_ALIKE: Final = 4
-"""Of one API key and version, and one size if they have one."""
+"""Fingerprints of one API key and version, and of one size if that is compared."""
 UNLIMITED: Final = 1 << 62
 
 _HEAD: Final = struct.Struct(">iI")
@@ -40,27 +40,27 @@ _EPOCH: Final = struct.Struct(">i")
 
 
 class Basis(NamedTuple):
-    """What the verdict about a frame depends on, of the frame itself."""
+    """The part of a frame that its verdict depends on."""
 
     spans: tuple[Span, ...]
     """The bytes, the first of them at `CORRELATED`; none: on more than the frame."""
     whole: bool = False
-    """Whether on its size, too."""
+    """True if the verdict depends on the size of the frame, too."""
     epoch_at: int = 0
-    """Where the epoch of a fetch session stands, which must be above zero; 0: nowhere."""
+    """Position of the epoch of a fetch session, which must be above zero; 0: there is none."""
     max_bytes: int = 0
-    """What a Fetch asks for; 0: it is none, or nobody counts it."""
+    """Bytes that a Fetch asks for; 0: it is no Fetch, or nobody counts them."""
 
     @property
     def is_short(self) -> bool:
-        """Whether so little is worth keeping."""
+        """Return whether it is short enough to be kept."""
         return 0 < len(self.spans) <= MAX_SPANS and (
             CORRELATED < self.spans[-1][1] <= MAX_FINGERPRINTED_BYTES
         )
 
 
 JUDGE_EACH: Final = Basis(())
-"""Of a verdict that holds for one frame alone."""
+"""Basis of a verdict that holds for one frame alone."""
 
 
 def all_but(varying: Sequence[Span], end: int) -> tuple[Span, ...]:
@@ -83,7 +83,7 @@ def _reader(spans: tuple[Span, ...]) -> Callable[[Bytes, int], tuple[Any, ...]]:
 
 
 class Fingerprint:
-    """How frames begin that pass like one that was judged."""
+    """Pattern of the frames that pass like one that was judged."""
 
     __slots__ = (
         "epoch_at",
@@ -101,7 +101,7 @@ class Fingerprint:
     def __init__(
         self, frame: Bytes, at: int, size: int, basis: Basis, route: Route, largest: int
     ) -> None:
-        """Of the frame of `size` at `at`; `largest`: what a size field may say at all."""
+        """Take it of the frame of `size` at `at`; `largest` is the limit of any size field."""
         spans = basis.spans
         self.route = route
         self.key: int = _HEAD.unpack_from(frame, at)[1]
@@ -109,7 +109,7 @@ class Fingerprint:
         self.width = spans[-1][1]
         """Bytes that must be here to recognise a frame."""
         self.smallest, self.largest = (size, size) if basis.whole else (self.width - 4, largest)
-        """What the size field may say."""
+        """Limits of the size field, in bytes."""
         self.epoch_at = basis.epoch_at
         self.max_bytes = basis.max_bytes
         seen = [bytes(frame[at + start : at + end]) for start, end in spans]
@@ -124,12 +124,12 @@ class Fingerprint:
             self.epoch_at,
             route,
         )
-        """What `pass_over` needs where it is not compiled, to be had at once."""
+        """All that `pass_over` needs where it is not compiled, in one tuple."""
         self.first = seen[0]
         self.others = [
             (spans[index][0], spans[index][1], seen[index]) for index in range(1, len(seen))
         ]
-        """What must be alike behind the first span."""
+        """Start, end and bytes of each span after the first."""
 
 
 def pass_over(
@@ -159,7 +159,7 @@ def pass_over(
 def _pass_over_bytes(
     data: bytes, start: "i64", found: Fingerprint, limit: "i64", owed: Callable[[Owed], None]
 ) -> "tuple[i64, i64]":
-    """What `pass_over` does, where it is compiled: machine integers beat `struct`."""
+    """Do what `pass_over` does, compiled: machine integers beat `struct`."""
     end: i64 = len(data)
     width: i64 = found.width
     key: i64 = found.key
@@ -200,7 +200,7 @@ NOTHING: Final[Sequence[Fingerprint]] = ()
 
 
 class Fingerprints:
-    """Those of one connection."""
+    """Fingerprints of one connection."""
 
     __slots__ = ("_count", "_found")
 

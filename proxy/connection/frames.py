@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 COMPILED: Final = not __file__.endswith(".py")
-"""Whether this is C: then machine integers (`i64`) beat `struct`, which beats them in Python."""
+"""True if this module is compiled: there machine integers (`i64`) beat `struct`."""
 
 Bytes = bytes | memoryview
-"""What was read: bytes, or the part of a shared read buffer that was filled."""
+"""Bytes that were read, or the part of a shared read buffer that was filled."""
 
 REQUEST_HEAD: Final = struct.Struct(">iIih")
 """Size, API key << 16 | version, correlation id, client id length."""
@@ -30,7 +30,7 @@ MIN_REQUEST: Final = REQUEST_HEAD.size - SIZE.size
 MAX_BYTES_OF_A_LOOK: Final = 65_536
 """A check that wants to see more of a frame than this is being led on."""
 MAX_BYTES_OF_A_HEAD: Final = 1_024
-"""Of a Produce up to its first topic: a longer one is gathered to be authorized."""
+"""Length of a Produce up to its first topic, in bytes; a longer one is gathered."""
 MAX_TAGS_OF_A_LOOK: Final = 16
 """Tagged fields of a request header, of which Kafka has none so far: each look passes over all of
 them, and who sends byte by byte is looked at as often."""
@@ -80,7 +80,7 @@ class LongTransform(Protocol):
 
 
 class Route:
-    """How requests of one API key and version pass to one target, and how many did.
+    """Way of the requests of one API key and version to one broker, with their counters.
 
     The counters are plain integers that are read when metrics are collected.
     """
@@ -118,9 +118,9 @@ class Route:
         self.long_transform = long_transform
         """Made per long response, from its size; None: long ones are gathered like others."""
         self.takes_long = takes_long
-        """Whether a long response is changed in steps."""
+        """True if a long response is changed in steps."""
         self.metered = metered
-        """Whether responses count towards a quota, if their client has one."""
+        """True if responses count towards a quota, if their client has one."""
         self.requests = 0
         self.request_bytes = 0
         self.response_bytes = 0
@@ -140,7 +140,7 @@ class Amendment(Route):
         takes_long: bool = False,
         keeps: int = 0,
     ) -> None:
-        """What the route's own transforms do must be part of these; see `keeps`."""
+        """Include the route's own transforms in those given; see `keeps`."""
         super().__init__(
             route.api_key,
             route.api_version,
@@ -151,7 +151,7 @@ class Amendment(Route):
             metered=route.metered,
         )
         self.counted: Route = route
-        """Whose counters count."""
+        """The route whose counters count the response."""
         self.keeps = keeps
         """About how many bytes of memory are kept until the response comes."""
         if isinstance(route, Amendment):
@@ -160,7 +160,7 @@ class Amendment(Route):
 
 
 Owed = tuple[int, Route]
-"""What is owed for a request that was forwarded: the correlation id and route of its response, or
+"""Entry of the in-flight queue: the correlation id and route of the response that is owed, or
 what stands in place of the route (`proxy.connection.inflight`)."""
 
 

@@ -20,7 +20,7 @@ from proxy.wire.apis import FETCHES
 MAX_IN_FLIGHT: Final = 1_024
 """Requests a client may have unanswered before it is not read any further."""
 MAX_KEPT_BYTES: Final = 4_194_304
-"""Of what waits for other answers, the same: own answers, and what is to be told in responses."""
+"""Bytes of own answers and of amendments that may wait before the client is not read."""
 
 ASKED_ID: Final = 0
 """Correlation id of the proxy's own requests: answers come in order, so any would do."""
@@ -44,7 +44,7 @@ class Question(Route):
     def __init__(self, api_key: int, api_version: int, taken: Taken) -> None:
         super().__init__(api_key, api_version, transform=_not_passed_on)
         self.taken = taken
-        """Who takes the answer."""
+        """Function that takes the answer."""
 
 
 class Answer(Route):
@@ -58,7 +58,7 @@ class Answer(Route):
 
 
 class InFlight:
-    """What one client is owed."""
+    """Responses that one client is owed."""
 
     __slots__ = ("_answers", "_kept_bytes", "_queue", "append", "put_back", "size", "take")
 
@@ -66,7 +66,7 @@ class InFlight:
         self._queue: deque[Owed] = deque()
         self._answers = 0
         self._kept_bytes = 0
-        """Of answers that wait, and for responses that are to be amended."""
+        """Bytes of answers that wait, and of amendments to responses."""
         self.append = self._queue.append
         """The request with this correlation id was forwarded: for plain routes alone, see `owe`."""
         self.take = self._queue.popleft
@@ -74,7 +74,7 @@ class InFlight:
         self.put_back = self._queue.appendleft
         """Undoes `take`."""
         self.size = self._queue.__len__
-        """How much is owed, as `len` says, but at once."""
+        """Number of responses owed, as `len` returns it, but faster."""
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -120,7 +120,7 @@ class InFlight:
 
     @property
     def next(self) -> Owed | None:
-        """What is owed next; None: nothing is."""
+        """The entry that is owed next; None: there is none."""
         return self._queue[0] if self._queue else None
 
     def pop(self) -> Route:
@@ -146,20 +146,20 @@ class InFlight:
 
     @property
     def waits(self) -> bool:
-        """Whether answers of the proxy's own wait for their turn."""
+        """Return whether answers of the proxy's own wait for their turn."""
         return self._answers > 0
 
     @property
     def owes_fetch(self) -> bool:
-        """Whether the broker has not begun to answer a Fetch or ShareFetch."""
+        """Return whether the broker has not begun to answer a Fetch or ShareFetch."""
         return any(route.api_key in FETCHES for _, route in self._queue)
 
     @property
     def owes_much(self) -> bool:
-        """Whether the client is owed more than it may be before it is not read any further."""
+        """Return whether the client is owed so much that it is not read any further."""
         return len(self._queue) > MAX_IN_FLIGHT or self._kept_bytes > MAX_KEPT_BYTES
 
     @property
     def owes_little(self) -> bool:
-        """Whether it is owed so little again that it is read on."""
+        """Return whether it is owed so little again that it is read on."""
         return len(self._queue) <= MAX_IN_FLIGHT // 2 and self._kept_bytes <= MAX_KEPT_BYTES // 2

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ConnectionRights(Protocol):
-    """Who may do what; one for all connections of a worker."""
+    """Rights of principals; one for all connections of a worker."""
 
     def admit(self, connection: "Connection", principal: str) -> "RequestAuthorization | None":
         """Return who judges the requests of this connection from now on.
@@ -27,7 +27,7 @@ class ConnectionRights(Protocol):
         ...
 
     def is_super_user(self, principal: str) -> bool:
-        """Whether a principal may do everything, whatever ACLs say."""
+        """Return whether a principal may do everything, whatever ACLs say."""
         ...
 
 
@@ -41,7 +41,7 @@ class NoAuthorizer:
         """Judge nothing."""
 
     def is_super_user(self, principal: str) -> bool:
-        """Whether a principal may administer the proxy."""
+        """Return whether a principal may administer the proxy."""
         return principal in self._super_users
 
     def replace_super_users(self, super_users: Iterable[str]) -> None:
@@ -50,7 +50,7 @@ class NoAuthorizer:
 
 
 class ConnectionQuotas(Protocol):
-    """How much each client may use; one for all connections of a worker."""
+    """Quotas of clients; one for all connections of a worker."""
 
     def meter(self, connection: "Connection", principal: str) -> None:
         """Have what the connection uses counted for the quotas that apply now, if any do."""
@@ -59,7 +59,7 @@ class ConnectionQuotas(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionRules:
-    """What holds for every connection of a listener.
+    """Rules for every connection of a listener.
 
     A reload makes others for connections that come after. Those that are open hear of it by
     `mechanisms` and `terms`, which are asked at each authentication and tell what holds by then.
@@ -71,7 +71,7 @@ class ConnectionRules:
     terms: Callable[[str, str], Terms]
     """`terms(principal, mechanism)`: what a session is held to."""
     rights: ConnectionRights
-    """Who may do what."""
+    """Rights of principals."""
     sasl_max_receive_size: int
     """Bytes of a frame before authentication, and of SASL's at any time."""
     request_max_bytes: int
@@ -82,9 +82,9 @@ class ConnectionRules:
     failed_authentication_delay: float
     """Seconds before the answer to a failed authentication, and the close."""
     quotas: ConnectionQuotas | None = None
-    """How much clients may use; None: as much as they like."""
+    """Quotas of clients; None: there are none."""
     logs_in: bool = False
-    """Whether brokers want a login of the proxy's own."""
+    """True if brokers want a login of the proxy's own."""
     room: MemoryBudget = field(default_factory=MemoryBudget)
     """For long requests; one for all connections of a worker."""
     strangers: MemoryBudget = field(default_factory=MemoryBudget)
@@ -96,12 +96,12 @@ class UpstreamBroker(Protocol):
 
     @property
     def routes(self) -> Mapping[int, Route]:
-        """What is forwarded, by `route_key`; empty until the broker's versions are known."""
+        """Routes by `route_key`; empty until the broker's versions are known."""
         ...
 
     @property
     def api_versions(self) -> ApiVersionsAnswers | None:
-        """What clients are told of it; None: the broker has never been reached."""
+        """Answers to ApiVersions; None: the broker has never been reached."""
         ...
 
     @property
@@ -111,7 +111,7 @@ class UpstreamBroker(Protocol):
 
 
 class Observer(Protocol):
-    """Who is told what happens on a connection. Called on the control path only."""
+    """Observer of the events of connections, called on the control path only."""
 
     def authenticated(self, connection: "Connection", session: Authenticated, now: float) -> None:
         """An authentication or re-authentication succeeded."""

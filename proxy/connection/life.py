@@ -21,7 +21,7 @@ from proxy.connection.pause_reasons import PauseReason
 
 
 class Life:
-    """Where a connection stands in the table at the head of this module. No IntEnum, which is slow
+    """State of a connection in the table at the head of this module. No IntEnum, which is slow
     to test."""
 
     SERVING: Final = 0

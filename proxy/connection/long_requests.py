@@ -46,7 +46,7 @@ depend on their bytes."""
 
 
 def takes_long(request: Request) -> bool:
-    """Whether a request is to be judged in steps."""
+    """Return whether a request is to be judged in steps."""
     size = len(request.content)
     if size <= MAX_BYTES_JUDGED_AT_ONCE:
         return False
@@ -64,7 +64,7 @@ def takes_long(request: Request) -> bool:
 
 
 Found = Judgement | TopicsUnknown | CloseReason
-"""What came of judging a request: the topics that must be looked up first, or why it cannot be."""
+"""Result of judging a request: a judgement, the topics to look up first, or a close."""
 
 
 def found(guard: Guard, inquiry: Inquiry) -> Found:
@@ -110,19 +110,19 @@ class PausingAuthority:
 
     @property
     def auditing(self) -> bool:
-        """Whether denials are only counted."""
+        """Return whether denials are only counted."""
         return self._authority.auditing
 
     def may(
         self, operation: Operation, resource_type: ResourceType, name: str, *, report: bool = True
     ) -> bool:
-        """Whether it may do this."""
+        """Return whether it may do this."""
         pause()
         self._asks()
         return self._authority.may(operation, resource_type, name, report=report)
 
     def may_any(self, operation: Operation, resource_type: ResourceType) -> bool:
-        """Whether it may do this to any one resource of the type."""
+        """Return whether it may do this to any one resource of the type."""
         self._asks()
         return self._authority.may_any(operation, resource_type)
 
@@ -134,7 +134,7 @@ class PausingAuthority:
         *,
         report: bool = True,
     ) -> bool:
-        """Whether it may do this to every resource whose name begins so."""
+        """Return whether it may do this to every resource whose name begins so."""
         self._asks()
         return self._authority.may_every(operation, resource_type, beginning, report=report)
 

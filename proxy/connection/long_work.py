@@ -24,12 +24,12 @@ MAX_IN_A_TURN: Final = 64
 LOOK_SECONDS: Final = 1.0
 """Between two looks whether others wait for the room of a slow client."""
 _BYTES_OF_A_PART: Final = 32
-"""Of a request, at worst: ten microseconds a byte is what denials of many small items take."""
+"""Size of a part of a request, in bytes; denials of small items take ten µs per byte at worst."""
 _MAX_PARTS: Final = 16
-"""Of a request: what could take longer is judged in steps."""
+"""Number of parts of a request; one with more is judged in steps."""
 
 _IN_NEED: Final = PauseReason.WAITING | PauseReason.AUTHORIZING | PauseReason.BROKER_FULL
-"""Why a client is held while its request is in memory."""
+"""Reasons for which a client is held while its request is in memory."""
 
 Tell = Callable[[Callable[["Connection", float], None]], None]
 """Has a connection told something by its shell."""
@@ -38,7 +38,7 @@ TellLater = Callable[[Callable[["Connection", float], None]], None]
 
 
 class LongWork:
-    """What a connection has of its worker for what is long."""
+    """Share of one connection in the memory and time of its worker for long requests."""
 
     __slots__ = (
         "_connection",
@@ -57,9 +57,9 @@ class LongWork:
         self._room = 0
         """Bytes."""
         self._patient_until = inf
-        """When its client has had time enough to send and take what is long (monotonic seconds)."""
+        """Deadline of the client to send and take what is long, in monotonic seconds."""
         self._looks_at = inf
-        """When it is looked whether others wait for the room (monotonic seconds)."""
+        """Time of the next look whether others wait for the memory, in monotonic seconds."""
         self._tenant = ""
         """The principal that has the room, whatever becomes of the session."""
         self._room_of_strangers = False
@@ -84,7 +84,7 @@ class LongWork:
     # Room
 
     def has_room(self, size: int, now: float) -> bool:
-        """Whether a request of so many bytes may be gathered; if not, the connection waits."""
+        """Return whether a request of this size may be gathered; if not, the connection waits."""
         if size < LONG_BYTES or size == self._room:
             return True
         self._give_room_back()
@@ -97,8 +97,8 @@ class LongWork:
         return False
 
     def admits_stranger(self, size: int, now: float) -> bool:
-        """Whether a long frame may be gathered of who may not be known yet; if not, that is the
-        end: strangers wait for nothing."""
+        """Return whether a long frame may be gathered before authentication is known; if not, it is
+        the end of the connection: the unauthenticated wait for nothing."""
         connection = self._connection
         if connection.principal is not None or self._room_of_strangers:
             return True
@@ -144,7 +144,7 @@ class LongWork:
             self._give_room_back()
 
     def next_deadline(self) -> float:
-        """When `timer` has anything to do; infinity: never."""
+        """Return when `timer` has anything to do, in monotonic seconds; infinity: never."""
         return self._looks_at if self._room else inf
 
     def timer(self, now: float) -> None:

@@ -4,7 +4,7 @@ from typing import Final
 
 
 class PauseReason:
-    """Why a client is not being read: bits of `_hold`. No IntFlag, which is slow to test."""
+    """Reasons for which a client is not read, as bits. No IntFlag, which is slow to test."""
 
     NO_BROKER: Final = 1
     WAITING: Final = 2

@@ -70,11 +70,11 @@ class RequestPipe:
         self.to_broker: Callable[[Bytes], None] | None = None
         """Writes to the broker; None: the upstream connection is not open."""
         self.requests = self.bytes = 0
-        """Of authenticated requests, those that the proxy answers included; without SASL's."""
+        """Number and bytes of authenticated requests, also those answered here; not SASL's."""
         self.last_at: float | None = None
-        """When the last of them arrived; None: none yet."""
+        """Time at which the last of them arrived, in monotonic seconds; None: there was none."""
         self.counts_produced = False
-        """Whether what is produced counts towards a quota."""
+        """True if what is produced counts towards a quota."""
         self.produced = 0
         """Bytes of Produces that passed and were not counted yet; see `take_produced`."""
         self.fetches_at_once: Callable[[int, float], int] | None = None
@@ -83,15 +83,15 @@ class RequestPipe:
         self.left = 0
         """Bytes that are to come of a frame of which the broker has a part."""
         self.is_owed = False
-        """Whether the broker will answer that frame."""
+        """True if the broker will answer that frame."""
         self.fingerprints = Fingerprints()
-        """Of frames that need no closer look."""
+        """Fingerprints of frames that need no closer look."""
         self._usual: tuple[Fingerprint, ...] = ()
         """The one that a frame had last."""
         self._read: Bytes = b""
-        """What was read, of which a part is to be written."""
+        """Bytes that were read, of which a part is to be written."""
         self._start = self._end = 0
-        """Where that part begins and ends."""
+        """Start and end of that part."""
 
     # What passes
 
@@ -230,7 +230,7 @@ class ResponsePipe:
         self.throttle: Throttle | None = None
         """Counts what is fetched; None: nobody does."""
         self.throttle_time_ms = 0
-        """What the response that comes next was found to be told, and counted for."""
+        """Throttle time of the next response, which was counted already; 0: not counted yet."""
 
     def send(self, piece: Bytes) -> None:
         """Write to the client."""
@@ -285,7 +285,7 @@ class ResponsePipe:
     # What counts towards a quota
 
     def _room(self, now: float) -> int:
-        """How many bytes of metered responses pass without a closer look."""
+        """Return how many bytes of metered responses pass without a closer look."""
         if self.throttle is None:
             return UNLIMITED
         return 0 if self.throttle_time_ms else self.throttle.fetch_room(now)
@@ -295,7 +295,7 @@ class ResponsePipe:
             self.throttle.use_fetch_room(size)
 
     def _stays(self, used: int, size: int, here: int, now: float) -> bool:
-        """Whether a metered response is more than passed on; if it is not, it was counted.
+        """Return whether a metered response is more than passed on; if it is not, it was counted.
 
         `used`: of the room, by those before it. `here`: how many bytes of it are.
         """

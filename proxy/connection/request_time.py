@@ -18,7 +18,7 @@ _REQUEST_WAITS: Final = (
     | PauseReason.LOGIN
     | PauseReason.TURN
 )
-"""Why a client is held in front of a request that is to be answered: `resume` follows, or the
+"""Reasons for which a client is held before a request that will be answered: `resume`, or the
 answer itself."""
 
 
@@ -50,9 +50,9 @@ class Stopwatch:
         self._spent_ns = 0
         self._ticking = False
         self._began = 0
-        """When the time began that is not in `_spent_ns` yet, while it is ticking."""
+        """Start of the time that is not in `_spent_ns` yet, in ns, while it is ticking."""
         self._charged = connection.pipe.requests
-        """How many requests there were when time was charged last."""
+        """Number of requests when time was charged last."""
 
     @classmethod
     def fit(cls, connection: "Connection", throttle: Throttling, clock: Callable[[], int]) -> None:
@@ -70,7 +70,7 @@ class Stopwatch:
         return True
 
     def stop(self, now: float) -> None:
-        """What began with `start` is done; charge for it if there is an answer that can tell."""
+        """End what `start` began, and charge for it if an answer can carry the time."""
         self._ticking = False
         self._spent_ns += self._clock() - self._began
         connection = self._connection
@@ -90,7 +90,7 @@ class Stopwatch:
         self._spent_ns += nanoseconds
 
     def add(self, nanoseconds: int, now: float) -> None:
-        """So much of a thread's time went into a request elsewhere."""
+        """Add the time (ns) that a thread spent on a request."""
         self._took(nanoseconds)
         if self._connection.closed:
             self.close(now)

@@ -48,14 +48,14 @@ if TYPE_CHECKING:
     from proxy.connection.throttling import Throttling
 
 NOT_SEEN: Final = -1
-"""Where to go on behind a frame that must be judged as a whole."""
+"""Result for a frame that must be judged as a whole."""
 
 Taker = Callable[[bytes, float], None]
 Gathered = tuple[bytearray, int, Taker]
 
 
 class Requests:
-    """What comes from the client, cut into frames."""
+    """Requests of one client, cut into frames."""
 
     __slots__ = (
         "_connection",
@@ -80,19 +80,19 @@ class Requests:
         self._inflight = connection.inflight
         self._pipe = connection.pipe
         self.active_at = now
-        """When the client last sent anything."""
+        """Time at which the client last sent anything, in monotonic seconds."""
         self._flows_until = -inf
         """The last moment at which a read is forwarded at a first look; see `reconsider`."""
         self.held = False
-        """Whether no further request is to be taken for now."""
+        """True if no further request is to be taken for now."""
         self.rest = b""
-        """What could not be dealt with yet; it comes before the next read."""
+        """Bytes that could not be handled yet; they come before the next read."""
         self.admission: RequestAuthorization | None = None
         """Judges what is asked; None: nothing needs to be authorized. See `guard`."""
         self.relaying = False
-        """Whether a session is authenticated and no re-authentication is under way."""
+        """True if a session is authenticated and no re-authentication is under way."""
         self.nameless = False
-        """Whether the first request with a client id tells it: no login has. See
+        """True if the first request with a client id tells it: no login has. See
         `Authentication`."""
         self.expires_at = inf
         """The last moment, in monotonic seconds, at which a request meets a living session."""
@@ -101,7 +101,7 @@ class Requests:
         self.throttle: Throttling | None = None
         """Counts what is used of quotas; None: the client has none."""
         self.held_behind = False
-        """Whether the client is to be held as soon as the broker has the whole of a frame."""
+        """True if the client is to be held as soon as the broker has the whole of a frame."""
         self.gathered: Gathered | None = None
         """The frame that is gathered, its size, and who takes it."""
 
@@ -187,7 +187,7 @@ class Requests:
         return pos
 
     def _passed(self, now: float) -> None:
-        """What follows from frames that were forwarded."""
+        """Apply the limits to frames that were forwarded."""
         pipe = self._pipe
         if pipe.left:
             self._flows_until = -inf

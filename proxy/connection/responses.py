@@ -33,13 +33,13 @@ from proxy.wire.throttle_times import HEAD
 from sasl.messages import MAX_RESPONSE_BYTES
 
 MAX_GATHERED_BYTES: Final = 104_857_600
-"""Of a response that must be rewritten whole (Metadata, say): Kafka's own bound of a frame."""
+"""Size of a response that must be rewritten whole (Metadata, say): Kafka's own limit of a frame."""
 LONG_RESPONSE: Final = 65_536
 """From this size on a response with a long transform is not gathered but changed in passing."""
 
 
 class Responses:
-    """What a connection still owes its client, and how the broker's bytes pay for it."""
+    """Responses of one broker, cut into frames."""
 
     __slots__ = (
         "_flowing",
@@ -58,17 +58,17 @@ class Responses:
         self.inflight = inflight
         self.pipe = ResponsePipe(inflight, to_client)
         self._flowing = True
-        """Whether a read begins with a response, and no own answer waits; see `_reconsider`."""
+        """True if a read begins with a response, and no own answer waits; see `_reconsider`."""
         self.rest = b""
         """The head of a response of which too little came; it comes before the next read."""
         self._forgotten = False
-        """Whether what is left of a response goes nowhere."""
+        """True if what is left of a response is dropped."""
         self._gathered: tuple[bytearray, int, Route] | None = None
         self._long: LongTransform | None = None
         self.change: Callable[[Callable[[bytes], bytes], bytes], None] | None = None
         """Has a long response changed in steps; `changed` is told the result."""
         self.changing = False
-        """Whether it is under way: what the broker sends comes later."""
+        """True while it is under way: the bytes of the broker wait."""
         self._throttled: Callable[[float], None] | None = None
 
     def meter(self, throttle: Throttle, throttled: Callable[[float], None]) -> None:
@@ -77,7 +77,7 @@ class Responses:
 
     @property
     def settled(self) -> bool:
-        """Whether every request was answered, to the last byte."""
+        """Return whether every request was answered, to the last byte."""
         return not (len(self.inflight) or self.pipe.left or self._gathered or self.changing)
 
     def answer(self, frame: bytes) -> None:

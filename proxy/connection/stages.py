@@ -55,4 +55,4 @@ Wait = Work | Ask
 Stage = Generator[Wait, Any, T]
 
 Verdict = Judgement | CloseReason
-"""What becomes of a request: it is forwarded, changed, answered, or ends its connection."""
+"""Verdict on a request: it is forwarded, changed, answered, or ends its connection."""

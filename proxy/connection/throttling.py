@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Throttling:
-    """What follows from what one connection uses: it is told, and held."""
+    """Consequences of what one connection uses: throttle times, and holds."""
 
     __slots__ = ("_connection", "mutations", "used")
 
@@ -77,7 +77,7 @@ class Throttling:
     # A Fetch or ShareFetch under a consumer_byte_rate
 
     def bounds(self, api_key: int) -> bool:
-        """Whether a request is a Fetch that may ask for so much only, and but one at a time."""
+        """Return whether a request is a Fetch whose bytes are limited, one at a time."""
         return api_key in FETCHES and self.used.bounds_fetches
 
     def defers(self, api_key: int, now: float) -> bool:
@@ -100,11 +100,11 @@ class Throttling:
         return deferred
 
     def lowers(self, max_bytes: int, now: float) -> bool:
-        """Whether a Fetch may not ask for so much now."""
+        """Return whether a Fetch may not ask for so much now."""
         return self.used.bounds_fetches and not self.used.passes_fetch(max_bytes, now)
 
     def fetches_at_once(self, max_bytes: int, now: float) -> int:
-        """How many Fetches that ask for so much may pass as they came."""
+        """Return how many Fetches that ask for so much may pass as they came."""
         used, inflight = self.used, self._connection.inflight
         if not used.bounds_fetches:
             return UNLIMITED
@@ -159,7 +159,7 @@ class Throttling:
 
 
 def _basis(frame: bytes) -> Basis:
-    """What it depends on that a Fetch may pass as it came: how much it asks for."""
+    """Return the basis on which a Fetch may pass as it came: how much it asks for."""
     asked = max_bytes_of_fetch(frame)
     if asked is None:
         return JUDGE_EACH
@@ -198,7 +198,7 @@ class ThrottledHead:
     __slots__ = ("_inner", "_owed", "_throttle_time_ms")
 
     def __init__(self, owed: Route, size: int, throttle_time_ms: int) -> None:
-        """What `owed` does to a response of this size is done too."""
+        """Do also what `owed` does to a response of this size."""
         self._owed = owed
         self._inner = None if owed.long_transform is None else owed.long_transform(size)
         self._throttle_time_ms = throttle_time_ms

@@ -38,7 +38,7 @@ PATIENCE: Final = 10.0
 
 
 class UpstreamLogin:
-    """Who the proxy is on one connection to a broker. See the laws at the head of this module."""
+    """Login of the proxy on one connection to a broker. See the laws at the head of this module."""
 
     __slots__ = ("_connection", "_is_renewal", "_login", "_looks_at", "_overdue_at", "_owed")
 
@@ -46,13 +46,13 @@ class UpstreamLogin:
         self._connection = connection
         self._is_renewal = False
         self._login: Login | None = None
-        """What is under way; None: nothing, or our identity is looked up."""
+        """The login under way; None: there is none, or the identity is being looked up."""
         self._owed: Question | None = None
-        """What stands in the queue for the answer that is waited for."""
+        """Queue entry of the answer that is awaited; None: none is."""
         self._overdue_at: float | None = None
-        """When it is missed; None: it is not its turn yet."""
+        """Deadline of the answer, in monotonic seconds; None: it is not its turn yet."""
         self._looks_at = inf
-        """When it is looked whether it is its turn (monotonic seconds)."""
+        """Time of the next look whether it is its turn, in monotonic seconds."""
 
     def begin(self) -> None:
         """Log in, or log in again, before anything else is sent."""
@@ -61,12 +61,12 @@ class UpstreamLogin:
         self._connection.commands.append(GetIdentity())
 
     def identified(self, exchange: ClientExchange, now: float) -> None:
-        """Who we are is known."""
+        """Go on with the identity of the proxy."""
         login = self._login = Login(exchange, self._connection.target.sasl_version)
         self._advance(login.begin, now)
 
     def derived(self, token: bytes, now: float) -> None:
-        """What `DeriveKeys` asked for is there."""
+        """Go on with the keys that `DeriveKeys` asked for."""
         login = self._login
         assert login is not None
         self._advance(lambda: login.derived(token), now)
@@ -84,7 +84,7 @@ class UpstreamLogin:
             self.failed(LoginError("it closed the connection instead of answering"), now)
 
     def next_deadline(self) -> float:
-        """When `timer` has anything to do; infinity: never."""
+        """Return when `timer` has anything to do, in monotonic seconds; infinity: never."""
         return inf if self._owed is None else self._looks_at
 
     def timer(self, now: float) -> None:

@@ -188,7 +188,7 @@ class Verdicts:
 
 
 def _unanswered(frame: bytes, route: Route) -> bool:
-    """Whether the broker will not answer: Produce with acks=0."""
+    """Return whether the broker will not answer: Produce with acks=0."""
     if route.check is None:
         return False
     at = REQUEST_HEAD.size + max(0, INT16.unpack_from(frame, 12)[0])
