@@ -63,6 +63,19 @@ def _pem(key: PrivateKey, encryption: serialization.KeySerializationEncryption) 
     )
 
 
+_SIGNS_CERTIFICATES: Final = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+
+
 @dataclass
 class Authority:
     """Signs what it is asked to sign."""
@@ -121,7 +134,15 @@ class Authority:
             .not_valid_before(begins)
             .not_valid_after(ends)
             .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+            # Wanted since Python 3.13, which asks OpenSSL for all that RFC 5280 demands
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
         )
+        if is_authority:
+            builder = builder.add_extension(_SIGNS_CERTIFICATES, critical=True)
         if hosts:
             names = x509.SubjectAlternativeName([_host(host) for host in hosts])
             usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]

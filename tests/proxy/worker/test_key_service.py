@@ -175,12 +175,14 @@ def test_no_redirect_leads_from_https_to_http(tmp_path: Path) -> None:
         server = TestServer(provider.app())
         async with TestServer(plain.app()) as other, asyncio.timeout(PATIENCE_SECONDS):
             await server.start_server(ssl=server_context(authority.issue()))
-            url = str(server.make_url("/jwks"))
-            assert await answer(url) == "1 None", "its certificate is trusted"
-            provider.status = 302
-            provider.headers = {"Location": str(other.make_url("/jwks"))}
-            assert (await answer(url)).startswith("0 HTTP status 302: redirects")
-            await server.close()
+            try:
+                url = str(server.make_url("/jwks"))
+                assert await answer(url) == "1 None", "its certificate is trusted"
+                provider.status = 302
+                provider.headers = {"Location": str(other.make_url("/jwks"))}
+                assert (await answer(url)).startswith("0 HTTP status 302: redirects")
+            finally:
+                await server.close()
         assert (provider.asked, plain.asked) == (2, 0)
 
     asyncio.run(run())
