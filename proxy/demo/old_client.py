@@ -8,9 +8,11 @@ import argparse
 import logging
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from kafka import KafkaConsumer
+from kafka.errors import KafkaConnectionError
 
 from proxy.demo.report import Report, told_to_stop
 
@@ -65,8 +67,10 @@ def main() -> int:
     )
     report_at = 0.0
     while not stop.is_set():
-        for records in consumer.poll(timeout_ms=250).values():
-            report.received += len(records)
+        # kafka-python raises it if the connection is closed that it looks for its coordinator on
+        with suppress(KafkaConnectionError):
+            for records in consumer.poll(timeout_ms=250).values():
+                report.received += len(records)
         if time.monotonic() >= report_at:
             report.send()
             report_at = time.monotonic() + REPORT_SECONDS
