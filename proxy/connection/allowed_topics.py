@@ -4,13 +4,12 @@ No request is read whole for that, and none is refused: what a look does not all
 what was found holds until rights change; where denials are only counted, nothing is remembered.
 """
 
-import struct
 from collections.abc import Callable
 from typing import Final
 
 from proxy.acl.decision import AllowedTopics, FetchSessions
 from proxy.connection.fingerprints import CORRELATED, JUDGE_EACH, Basis, all_but
-from proxy.connection.frames import REQUEST_HEAD, SIZE, Bytes
+from proxy.connection.frames import REQUEST_HEAD, Bytes
 from proxy.wire.apis import FETCH, PRODUCE
 from proxy.wire.fetch_bounds import FINAL_EPOCH, INITIAL_EPOCH
 from proxy.wire.fetch_requests import plain as plain_fetch
@@ -27,8 +26,6 @@ MAX_TOPICS: Final = 4_096
 """Topics that a principal at an address is remembered to write to, and to read."""
 MAX_NAME_BYTES: Final = 256
 """Length of a name that is remembered, in bytes."""
-_HEADER: Final = struct.Struct(">hhih")
-"""API key, version, correlation id, client id length."""
 
 May = Callable[[bool, str], bool]
 """`may(writes, topic)`: whether a topic may be written to, or read."""
@@ -71,7 +68,8 @@ class Allowed:
 
         None: it is not, or this look does not suffice.
         """
-        api_key, version, _, length = _HEADER.unpack_from(data, pos + SIZE.size)
+        _, key, _, length = REQUEST_HEAD.unpack_from(data, pos)
+        api_key, version = key >> 16, key & 0xFFFF
         if api_key not in (PRODUCE, FETCH):
             return None
         frame = data if isinstance(data, bytes) else bytes(data[pos:end])
