@@ -50,7 +50,6 @@ def test_a_worker_that_hangs_is_replaced(serving: Serving) -> None:
     hung = serving.children()[1]
     os.kill(hung, signal.SIGSTOP)
     eventually(lambda: is_stopped(hung), "it stands still")
-    eventually(lambda: serving.get("/healthz")[0] == 503, "that is no health")
     eventually(lambda: not alive(hung), "it is ended")
     eventually(lambda: serving.workers_up() == [True, True], "another takes its place")
     eventually(lambda: serving.get("/healthz") == (200, "ok\n"), "all is well again")
@@ -92,16 +91,22 @@ def test_where_a_child_hung_is_told() -> None:
     assert "in lost" in done.stderr
 
 
-def test_a_parent_that_hangs_is_no_health(serving: Serving) -> None:
-    """Nobody but Kubernetes, or whatever asks, can do anything about it."""
+def test_processes_that_hang_are_named_by_healthz(serving: Serving) -> None:
+    """The parent is stopped first: it would replace the worker while this test still asks."""
     serving.look_often()
     serving.start()
     eventually(lambda: serving.workers_up() == [True, True], "workers answer")
+    worker = serving.children()[1]
     serving.process.send_signal(signal.SIGSTOP)
-    told = (503, "does not go on: the parent\n")
-    eventually(lambda: serving.get("/healthz") == told, "it is told")
+    parent = (503, "does not go on: the parent\n")
+    eventually(lambda: serving.get("/healthz") == parent, "the parent is named")
+    os.kill(worker, signal.SIGSTOP)
+    both = (503, "does not go on: the parent, worker 1\n")
+    eventually(lambda: serving.get("/healthz") == both, "the worker is named too")
+    os.kill(worker, signal.SIGCONT)
+    eventually(lambda: serving.get("/healthz") == parent, "the worker goes on")
     serving.process.send_signal(signal.SIGCONT)
-    eventually(lambda: serving.get("/healthz") == (200, "ok\n"), "so is that it goes on")
+    eventually(lambda: serving.get("/healthz") == (200, "ok\n"), "so does the parent")
 
 
 def test_a_worker_that_keeps_dying_does_not_end_the_others(serving: Serving) -> None:
