@@ -7,6 +7,7 @@ from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, 
 from proxy.acl.validation import filter_refusal
 from proxy.admin.errors import InvalidRequest, UnsupportedVersion, kafka_error
 from proxy.admin.results import DeletedAcl, DescribedAcls, FilterResult
+from proxy.wire.apis import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
 from proxy.wire.batch_describe import (
     ACLS_BATCHED,
     DescribeAclsFilter,
@@ -14,9 +15,6 @@ from proxy.wire.batch_describe import (
     request_type,
 )
 
-DESCRIBE_ACLS: Final = 29
-CREATE_ACLS: Final = 30
-DELETE_ACLS: Final = 31
 VERSIONS: Final = (0, 3)
 """Lowest and highest version of CreateAcls and DeleteAcls that this module understands."""
 DESCRIBE_VERSIONS: Final = (0, ACLS_BATCHED)

@@ -12,7 +12,6 @@ from kio.schema.errors import ErrorCode
 
 from proxy.acl.model import Acl, AclFilter
 from proxy.admin import acl_messages, quota_messages
-from proxy.admin.acl_messages import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
 from proxy.admin.connection import AdminConnection
 from proxy.admin.errors import (
     BrokerUnavailable,
@@ -22,7 +21,6 @@ from proxy.admin.errors import (
 )
 from proxy.admin.login import authenticate
 from proxy.admin.quota_changes import (
-    ALTER_CLIENT_QUOTAS,
     ALTER_VERSIONS,
     AlterClientQuotasResult,
     QuotaChanges,
@@ -30,7 +28,6 @@ from proxy.admin.quota_changes import (
     altered,
 )
 from proxy.admin.quota_messages import (
-    DESCRIBE_CLIENT_QUOTAS,
     ClientQuotaFilter,
     ClientQuotas,
     DescribeClientQuotasResult,
@@ -45,6 +42,13 @@ from proxy.admin.results import (
 from proxy.admin.security import Login
 from proxy.errors import ConfigError
 from proxy.quota.model import QuotaEntity
+from proxy.wire.apis import (
+    ALTER_CLIENT_QUOTAS,
+    CREATE_ACLS,
+    DELETE_ACLS,
+    DESCRIBE_ACLS,
+    DESCRIBE_CLIENT_QUOTAS,
+)
 from proxy.wire.batch_describe import ACLS_BATCHED, MAX_FILTERS, QUOTAS_BATCHED
 
 REQUEST_TIMEOUT_S: Final = 30.0

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from proxy.admin.errors import BrokerUnavailable, KafkaError, kafka_error
 from proxy.quota.model import Default, QuotaEntity
+from proxy.wire.apis import ALTER_CLIENT_QUOTAS
 from proxy.wire.codec import request_type
 
-ALTER_CLIENT_QUOTAS: Final = 49
 ALTER_VERSIONS: Final = (0, 1)
 
 QuotaChanges = Mapping[QuotaEntity, Mapping[str, float | None]]

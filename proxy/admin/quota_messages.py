@@ -20,6 +20,7 @@ from proxy.quota.model import (
     key_of,
     value_problem,
 )
+from proxy.wire.apis import DESCRIBE_CLIENT_QUOTAS
 from proxy.wire.batch_describe import (
     QUOTAS_BATCHED,
     ComponentData,
@@ -28,7 +29,6 @@ from proxy.wire.batch_describe import (
     request_type,
 )
 
-DESCRIBE_CLIENT_QUOTAS: Final = 48
 DESCRIBE_VERSIONS: Final = (0, QUOTAS_BATCHED)
 
 _EXACT, _DEFAULT, _ANY = i8(0), i8(1), i8(2)

@@ -175,7 +175,6 @@ def look_closer(data: Bytes, at: int, end: int) -> tuple[int, int]:
     return FORWARD, 0
 
 
-FIRST_FLEXIBLE_PRODUCE: Final = 9
 _INT16 = struct.Struct(">h")
 
 

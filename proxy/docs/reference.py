@@ -15,7 +15,7 @@ from pathlib import Path
 
 from metrics.docs import filled, members, table
 from proxy.connection.commands import CloseReason
-from proxy.wire.apis import APIS, Api, Kind
+from proxy.wire.apis import APIS, NEVER, Api, Kind
 from sasl import session
 from sasl.mechanism import FailureReason
 
@@ -38,7 +38,7 @@ def _api_row(api: Api) -> str:
     versions = f"{api.min_version} to {api.max_version}"
     if api.min_version == api.max_version:
         versions = str(api.min_version)
-    rewritten = "" if api.addresses_since is None else f"from v{api.addresses_since}"
+    rewritten = "" if api.addresses_since == NEVER else f"from v{api.addresses_since}"
     offered = "" if api.kind is Kind.NOT_OFFERED else versions
     return f"| {api.key} | {api.name} | {offered} | {who} | {rewritten} |"
 

@@ -8,11 +8,13 @@ from typing import Final
 
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.scheduling.steps import Steps
+from proxy.wire.apis import APIS, DESCRIBE_ACLS
 from proxy.wire.primitives import write_array_length, write_string
 
 FIRST_WITH_PATTERN_TYPE: Final = 1
 """KIP-290; every pattern of older messages is literal."""
-FIRST_FLEXIBLE: Final = 2
+FIRST_FLEXIBLE: Final = APIS[DESCRIBE_ACLS].first_flexible
+"""The same for all three ACL APIs."""
 _AT_ONCE: Final = 128
 """Number of ACLs that are encoded in one step, which takes some tens of microseconds."""
 _FEW: Final = 128

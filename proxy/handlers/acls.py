@@ -39,13 +39,10 @@ from proxy.handlers.acl_resources import FIRST_FLEXIBLE
 from proxy.scheduling.steps import Steps, finish
 from proxy.store.interface import StoreError, refusal_of
 from proxy.wire.acl_v0 import request_type
+from proxy.wire.apis import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
 from proxy.wire.batch_describe import ACLS_BATCHED
 from proxy.wire.codec import decode
 from proxy.wire.primitives import Malformed, array_length
-
-DESCRIBE_ACLS: Final = 29
-CREATE_ACLS: Final = 30
-DELETE_ACLS: Final = 31
 
 MAX_ITEMS: Final = 10_000
 """Maximum number of creations, filters, or ACLs deleted per request: Kafka's limit of records per

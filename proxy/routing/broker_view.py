@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from proxy.connection.frames import (
-    FIRST_FLEXIBLE_PRODUCE,
     Check,
     Route,
     check_flexible_produce,
@@ -23,6 +22,7 @@ from proxy.wire.apis import (
     SASL_AUTHENTICATE,
     Kind,
     carries_addresses,
+    is_flexible,
     understands,
 )
 from proxy.wire.long_frames import APIS_CUT_THROUGH, LongFrameEndpoints
@@ -79,7 +79,7 @@ class BrokerView:
     def _make(self, api_key: int, version: int) -> Route:
         check: Check | None = None
         if api_key == PRODUCE:
-            flexible = version >= FIRST_FLEXIBLE_PRODUCE
+            flexible = is_flexible(PRODUCE, version)
             check = check_flexible_produce if flexible else check_produce
         elif api_key in MUTATIONS and self._metered:
             check = look_closer

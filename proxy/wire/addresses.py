@@ -27,6 +27,7 @@ from proxy.wire.apis import (
     PRODUCE,
     SHARE_ACKNOWLEDGE,
     SHARE_FETCH,
+    is_flexible,
 )
 from proxy.wire.metadata import check_brokers
 from proxy.wire.primitives import (
@@ -85,7 +86,7 @@ def rewrite(api_key: int, api_version: int, body: bytes, resolve: Resolve) -> by
 
 
 def _metadata(body: bytes, version: int, resolve: Resolve) -> bytes:
-    flexible = version >= 9  # KIP-482
+    flexible = is_flexible(METADATA, version)
     start = skip_tags(body, 4) if flexible else 4
     if version >= 3:  # throttle_time_ms
         start += 4
@@ -153,7 +154,7 @@ def _check_end(body: View, position: int) -> None:
 def _find_coordinator(body: bytes, version: int, resolve: Resolve) -> bytes:
     if version >= 4:  # several keys in one request: KIP-699
         return _find_coordinators(body, resolve)
-    flexible = version >= 3  # KIP-482
+    flexible = is_flexible(FIND_COORDINATOR, version)
     position = skip_tags(body, 4) if flexible else 4
     if version >= 1:
         position += 4  # throttle_time_ms

@@ -37,7 +37,7 @@ from proxy.wire.primitives import (
     write_uvarint,
 )
 
-FIRST_FLEXIBLE: Final = 3
+FIRST_FLEXIBLE: Final = APIS[API_VERSIONS].first_flexible
 FIRST_WITH_ALL_FEATURES: Final = 4
 """First version with all features: older ones omit features whose minimum version is 0 (KIP-1022),
 because clients treated it as an error."""

@@ -5,8 +5,8 @@ Laws:
 - What is not in this table is not offered, and is not forwarded.
 - A version range is what the proxy can decode where it must (kio's schemas); what clients are
   offered is its intersection with what the broker offers, see `offers`.
-- Each version whose response tells a broker's address is marked by `addresses_since`; a test
-  compares the marks with kio's schemas, so that no address slips through with a new version.
+- Tests compare the columns with kio's schemas, so that no address of a broker, and no throttle
+  time, is overlooked in a new version.
 """
 
 from collections.abc import Mapping
@@ -18,26 +18,70 @@ from proxy.wire.primitives import View, skip_tags
 
 PRODUCE: Final = 0
 FETCH: Final = 1
+LIST_OFFSETS: Final = 2
 METADATA: Final = 3
 OFFSET_COMMIT: Final = 8
+OFFSET_FETCH: Final = 9
 FIND_COORDINATOR: Final = 10
+JOIN_GROUP: Final = 11
+HEARTBEAT: Final = 12
+LEAVE_GROUP: Final = 13
+SYNC_GROUP: Final = 14
+DESCRIBE_GROUPS: Final = 15
+LIST_GROUPS: Final = 16
 SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 CREATE_TOPICS: Final = 19
 DELETE_TOPICS: Final = 20
+DELETE_RECORDS: Final = 21
+INIT_PRODUCER_ID: Final = 22
+OFFSET_FOR_LEADER_EPOCH: Final = 23
+ADD_PARTITIONS_TO_TXN: Final = 24
+ADD_OFFSETS_TO_TXN: Final = 25
+END_TXN: Final = 26
+WRITE_TXN_MARKERS: Final = 27
+TXN_OFFSET_COMMIT: Final = 28
 DESCRIBE_ACLS: Final = 29
 CREATE_ACLS: Final = 30
 DELETE_ACLS: Final = 31
+DESCRIBE_CONFIGS: Final = 32
+ALTER_CONFIGS: Final = 33
+ALTER_REPLICA_LOG_DIRS: Final = 34
+DESCRIBE_LOG_DIRS: Final = 35
 SASL_AUTHENTICATE: Final = 36
 CREATE_PARTITIONS: Final = 37
+DELETE_GROUPS: Final = 42
+ELECT_LEADERS: Final = 43
+INCREMENTAL_ALTER_CONFIGS: Final = 44
+ALTER_PARTITION_REASSIGNMENTS: Final = 45
+LIST_PARTITION_REASSIGNMENTS: Final = 46
+OFFSET_DELETE: Final = 47
 DESCRIBE_CLIENT_QUOTAS: Final = 48
 ALTER_CLIENT_QUOTAS: Final = 49
 DESCRIBE_USER_SCRAM_CREDENTIALS: Final = 50
 ALTER_USER_SCRAM_CREDENTIALS: Final = 51
 DESCRIBE_QUORUM: Final = 55
+UPDATE_FEATURES: Final = 57
 DESCRIBE_CLUSTER: Final = 60
+DESCRIBE_PRODUCERS: Final = 61
+UNREGISTER_BROKER: Final = 64
+DESCRIBE_TRANSACTIONS: Final = 65
+LIST_TRANSACTIONS: Final = 66
+CONSUMER_GROUP_HEARTBEAT: Final = 68
+CONSUMER_GROUP_DESCRIBE: Final = 69
+LIST_CONFIG_RESOURCES: Final = 74
+DESCRIBE_TOPIC_PARTITIONS: Final = 75
+SHARE_GROUP_HEARTBEAT: Final = 76
+SHARE_GROUP_DESCRIBE: Final = 77
 SHARE_FETCH: Final = 78
 SHARE_ACKNOWLEDGE: Final = 79
+ADD_RAFT_VOTER: Final = 80
+REMOVE_RAFT_VOTER: Final = 81
+STREAMS_GROUP_HEARTBEAT: Final = 88
+STREAMS_GROUP_DESCRIBE: Final = 89
+DESCRIBE_SHARE_GROUP_OFFSETS: Final = 90
+ALTER_SHARE_GROUP_OFFSETS: Final = 91
+DELETE_SHARE_GROUP_OFFSETS: Final = 92
 
 ACL_APIS: Final = frozenset({DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS})
 MUTATIONS: Final = frozenset({CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS})
@@ -60,6 +104,10 @@ class Kind(Enum):
     """No answer: APIs between brokers, and those that the proxy does not implement."""
 
 
+NEVER: Final = 0x8000
+"""First version of what no version has: greater than any version, which is an INT16."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
     """Row of the table."""
@@ -72,20 +120,24 @@ class Api:
     """Lowest version that the proxy understands."""
     max_version: int
     """Highest version that the proxy understands."""
-    first_flexible: int | None
-    """First version with tagged fields and compact types (KIP-482); None if no version has them."""
-    addresses_since: int | None
-    """First version whose response contains the address of a broker or controller; None if none
-    does."""
+    first_flexible: int
+    """First version with tagged fields and compact types (KIP-482); `NEVER` if none has
+    them."""
+    throttle_time_since: int
+    """First version whose response has a throttle time; `NEVER` if none has."""
+    addresses_since: int
+    """First version whose response contains the address of a broker or controller; `NEVER` if
+    none does."""
 
 
 def _api(
     key: int,
     name: str,
     versions: tuple[int, int],
-    first_flexible: int | None,
+    first_flexible: int,
+    throttle_time_since: int,
     kind: Kind = Kind.FORWARDED,
-    addresses_since: int | None = None,
+    addresses_since: int = NEVER,
 ) -> Api:
     return Api(
         key=key,
@@ -94,6 +146,7 @@ def _api(
         min_version=versions[0],
         max_version=versions[1],
         first_flexible=first_flexible,
+        throttle_time_since=throttle_time_since,
         addresses_since=addresses_since,
     )
 
@@ -104,95 +157,102 @@ _NOT_OFFERED = Kind.NOT_OFFERED
 APIS: Final[Mapping[int, Api]] = {
     api.key: api
     for api in (
-        _api(PRODUCE, "Produce", (3, 13), 9, addresses_since=10),  # KIP-951
-        _api(FETCH, "Fetch", (4, 18), 12, addresses_since=16),  # KIP-951
-        _api(2, "ListOffsets", (1, 11), 6),
-        _api(METADATA, "Metadata", (0, 13), 9, addresses_since=0),
-        _api(OFFSET_COMMIT, "OffsetCommit", (2, 10), 8),
-        _api(9, "OffsetFetch", (1, 10), 6),
-        _api(FIND_COORDINATOR, "FindCoordinator", (0, 6), 3, addresses_since=0),
-        _api(11, "JoinGroup", (0, 9), 6),
-        _api(12, "Heartbeat", (0, 4), 4),
-        _api(13, "LeaveGroup", (0, 5), 4),
-        _api(14, "SyncGroup", (0, 5), 4),
-        _api(15, "DescribeGroups", (0, 6), 5),
-        _api(16, "ListGroups", (0, 5), 3),
-        _api(SASL_HANDSHAKE, "SaslHandshake", (0, 1), None, _ANSWERED),
-        _api(API_VERSIONS, "ApiVersions", (0, 4), 3, _ANSWERED),
-        _api(19, "CreateTopics", (2, 7), 5),
-        _api(20, "DeleteTopics", (1, 6), 4),
-        _api(21, "DeleteRecords", (0, 2), 2),
-        _api(22, "InitProducerId", (0, 6), 2),
-        _api(23, "OffsetForLeaderEpoch", (2, 4), 4),
-        _api(24, "AddPartitionsToTxn", (0, 5), 3),
-        _api(25, "AddOffsetsToTxn", (0, 4), 3),
-        _api(26, "EndTxn", (0, 5), 3),
-        _api(27, "WriteTxnMarkers", (1, 2), 1),  # an admin API too: aborts a transaction (KIP-664)
-        _api(28, "TxnOffsetCommit", (0, 5), 3),
-        _api(DESCRIBE_ACLS, "DescribeAcls", (0, 4), 2, _ANSWERED),  # v4: KIP-888
-        _api(CREATE_ACLS, "CreateAcls", (0, 3), 2, _ANSWERED),
-        _api(DELETE_ACLS, "DeleteAcls", (0, 3), 2, _ANSWERED),
-        _api(32, "DescribeConfigs", (1, 4), 4),
-        _api(33, "AlterConfigs", (0, 2), 2),
-        _api(34, "AlterReplicaLogDirs", (1, 2), 2),
-        _api(35, "DescribeLogDirs", (1, 5), 2),
-        _api(SASL_AUTHENTICATE, "SaslAuthenticate", (0, 2), 2, _ANSWERED),
-        _api(37, "CreatePartitions", (0, 3), 2),
-        _api(38, "CreateDelegationToken", (1, 3), 2, _NOT_OFFERED),
-        _api(39, "RenewDelegationToken", (1, 2), 2, _NOT_OFFERED),
-        _api(40, "ExpireDelegationToken", (1, 2), 2, _NOT_OFFERED),
-        _api(41, "DescribeDelegationToken", (1, 3), 2, _NOT_OFFERED),
-        _api(42, "DeleteGroups", (0, 2), 2),
-        _api(43, "ElectLeaders", (0, 2), 2),
-        _api(44, "IncrementalAlterConfigs", (0, 1), 1),
-        _api(45, "AlterPartitionReassignments", (0, 1), 0),
-        _api(46, "ListPartitionReassignments", (0, 0), 0),
-        _api(47, "OffsetDelete", (0, 0), None),
-        _api(DESCRIBE_CLIENT_QUOTAS, "DescribeClientQuotas", (0, 2), 1, _ANSWERED),  # v2: KIP-888
-        _api(ALTER_CLIENT_QUOTAS, "AlterClientQuotas", (0, 1), 1, _ANSWERED),
-        _api(DESCRIBE_USER_SCRAM_CREDENTIALS, "DescribeUserScramCredentials", (0, 0), 0, _ANSWERED),
-        _api(ALTER_USER_SCRAM_CREDENTIALS, "AlterUserScramCredentials", (0, 0), 0, _ANSWERED),
-        _api(52, "Vote", (0, 2), 0, _NOT_OFFERED),
-        _api(53, "BeginQuorumEpoch", (0, 1), 1, _NOT_OFFERED),
-        _api(54, "EndQuorumEpoch", (0, 1), 1, _NOT_OFFERED),
-        _api(DESCRIBE_QUORUM, "DescribeQuorum", (0, 2), 0, addresses_since=2),  # KIP-853
-        _api(56, "AlterPartition", (2, 3), 0, _NOT_OFFERED),
-        _api(57, "UpdateFeatures", (0, 2), 0),
-        _api(58, "Envelope", (0, 0), 0, _NOT_OFFERED),
-        _api(59, "FetchSnapshot", (0, 1), 0, _NOT_OFFERED),
-        _api(DESCRIBE_CLUSTER, "DescribeCluster", (0, 2), 0, addresses_since=0),
-        _api(61, "DescribeProducers", (0, 0), 0),
-        _api(62, "BrokerRegistration", (0, 4), 0, _NOT_OFFERED),
-        _api(63, "BrokerHeartbeat", (0, 2), 0, _NOT_OFFERED),
-        _api(64, "UnregisterBroker", (0, 0), 0),
-        _api(65, "DescribeTransactions", (0, 0), 0),
-        _api(66, "ListTransactions", (0, 2), 0),
-        _api(67, "AllocateProducerIds", (0, 0), 0, _NOT_OFFERED),
-        _api(68, "ConsumerGroupHeartbeat", (0, 1), 0),
-        _api(69, "ConsumerGroupDescribe", (0, 1), 0),
-        _api(70, "ControllerRegistration", (0, 0), 0, _NOT_OFFERED),
-        _api(71, "GetTelemetrySubscriptions", (0, 0), 0),
-        _api(72, "PushTelemetry", (0, 0), 0),
-        _api(73, "AssignReplicasToDirs", (0, 0), 0, _NOT_OFFERED),
-        _api(74, "ListConfigResources", (0, 1), 0),
-        _api(75, "DescribeTopicPartitions", (0, 0), 0),
-        _api(76, "ShareGroupHeartbeat", (1, 1), 0),
-        _api(77, "ShareGroupDescribe", (1, 1), 0),
-        _api(SHARE_FETCH, "ShareFetch", (1, 2), 0, addresses_since=1),
-        _api(SHARE_ACKNOWLEDGE, "ShareAcknowledge", (1, 2), 0, addresses_since=1),
-        _api(80, "AddRaftVoter", (0, 1), 0),
-        _api(81, "RemoveRaftVoter", (0, 0), 0),
-        _api(82, "UpdateRaftVoter", (0, 0), 0, _NOT_OFFERED),
-        _api(83, "InitializeShareGroupState", (0, 0), 0, _NOT_OFFERED),
-        _api(84, "ReadShareGroupState", (0, 0), 0, _NOT_OFFERED),
-        _api(85, "WriteShareGroupState", (0, 1), 0, _NOT_OFFERED),
-        _api(86, "DeleteShareGroupState", (0, 0), 0, _NOT_OFFERED),
-        _api(87, "ReadShareGroupStateSummary", (0, 1), 0, _NOT_OFFERED),
-        _api(88, "StreamsGroupHeartbeat", (0, 0), 0),
-        _api(89, "StreamsGroupDescribe", (0, 0), 0),
-        _api(90, "DescribeShareGroupOffsets", (0, 1), 0),
-        _api(91, "AlterShareGroupOffsets", (0, 0), 0),
-        _api(92, "DeleteShareGroupOffsets", (0, 0), 0),
+        # key, name, (lowest, highest version), first flexible, throttle time since, and the rest
+        _api(PRODUCE, "Produce", (3, 13), 9, 1, addresses_since=10),  # KIP-951
+        _api(FETCH, "Fetch", (4, 18), 12, 1, addresses_since=16),  # KIP-951
+        _api(LIST_OFFSETS, "ListOffsets", (1, 11), 6, 2),
+        _api(METADATA, "Metadata", (0, 13), 9, 3, addresses_since=0),
+        _api(OFFSET_COMMIT, "OffsetCommit", (2, 10), 8, 3),
+        _api(OFFSET_FETCH, "OffsetFetch", (1, 10), 6, 3),
+        _api(FIND_COORDINATOR, "FindCoordinator", (0, 6), 3, 1, addresses_since=0),
+        _api(JOIN_GROUP, "JoinGroup", (0, 9), 6, 2),
+        _api(HEARTBEAT, "Heartbeat", (0, 4), 4, 1),
+        _api(LEAVE_GROUP, "LeaveGroup", (0, 5), 4, 1),
+        _api(SYNC_GROUP, "SyncGroup", (0, 5), 4, 1),
+        _api(DESCRIBE_GROUPS, "DescribeGroups", (0, 6), 5, 1),
+        _api(LIST_GROUPS, "ListGroups", (0, 5), 3, 1),
+        _api(SASL_HANDSHAKE, "SaslHandshake", (0, 1), NEVER, NEVER, _ANSWERED),
+        _api(API_VERSIONS, "ApiVersions", (0, 4), 3, 1, _ANSWERED),
+        _api(CREATE_TOPICS, "CreateTopics", (2, 7), 5, 2),
+        _api(DELETE_TOPICS, "DeleteTopics", (1, 6), 4, 1),
+        _api(DELETE_RECORDS, "DeleteRecords", (0, 2), 2, 0),
+        _api(INIT_PRODUCER_ID, "InitProducerId", (0, 6), 2, 0),
+        _api(OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", (2, 4), 4, 0),
+        _api(ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn", (0, 5), 3, 0),
+        _api(ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn", (0, 4), 3, 0),
+        _api(END_TXN, "EndTxn", (0, 5), 3, 0),
+        _api(
+            WRITE_TXN_MARKERS, "WriteTxnMarkers", (1, 2), 1, NEVER
+        ),  # an admin API too: aborts a transaction (KIP-664)
+        _api(TXN_OFFSET_COMMIT, "TxnOffsetCommit", (0, 5), 3, 0),
+        _api(DESCRIBE_ACLS, "DescribeAcls", (0, 4), 2, 0, _ANSWERED),  # KIP-888
+        _api(CREATE_ACLS, "CreateAcls", (0, 3), 2, 0, _ANSWERED),
+        _api(DELETE_ACLS, "DeleteAcls", (0, 3), 2, 0, _ANSWERED),
+        _api(DESCRIBE_CONFIGS, "DescribeConfigs", (1, 4), 4, 0),
+        _api(ALTER_CONFIGS, "AlterConfigs", (0, 2), 2, 0),
+        _api(ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDirs", (1, 2), 2, 0),
+        _api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", (1, 5), 2, 0),
+        _api(SASL_AUTHENTICATE, "SaslAuthenticate", (0, 2), 2, NEVER, _ANSWERED),
+        _api(CREATE_PARTITIONS, "CreatePartitions", (0, 3), 2, 0),
+        _api(38, "CreateDelegationToken", (1, 3), 2, 1, _NOT_OFFERED),
+        _api(39, "RenewDelegationToken", (1, 2), 2, 1, _NOT_OFFERED),
+        _api(40, "ExpireDelegationToken", (1, 2), 2, 1, _NOT_OFFERED),
+        _api(41, "DescribeDelegationToken", (1, 3), 2, 1, _NOT_OFFERED),
+        _api(DELETE_GROUPS, "DeleteGroups", (0, 2), 2, 0),
+        _api(ELECT_LEADERS, "ElectLeaders", (0, 2), 2, 0),
+        _api(INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", (0, 1), 1, 0),
+        _api(ALTER_PARTITION_REASSIGNMENTS, "AlterPartitionReassignments", (0, 1), 0, 0),
+        _api(LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments", (0, 0), 0, 0),
+        _api(OFFSET_DELETE, "OffsetDelete", (0, 0), NEVER, 0),
+        _api(
+            DESCRIBE_CLIENT_QUOTAS, "DescribeClientQuotas", (0, 2), 1, 0, _ANSWERED
+        ),  # v2: KIP-888
+        _api(ALTER_CLIENT_QUOTAS, "AlterClientQuotas", (0, 1), 1, 0, _ANSWERED),
+        _api(
+            DESCRIBE_USER_SCRAM_CREDENTIALS, "DescribeUserScramCredentials", (0, 0), 0, 0, _ANSWERED
+        ),
+        _api(ALTER_USER_SCRAM_CREDENTIALS, "AlterUserScramCredentials", (0, 0), 0, 0, _ANSWERED),
+        _api(52, "Vote", (0, 2), 0, NEVER, _NOT_OFFERED),
+        _api(53, "BeginQuorumEpoch", (0, 1), 1, NEVER, _NOT_OFFERED),
+        _api(54, "EndQuorumEpoch", (0, 1), 1, NEVER, _NOT_OFFERED),
+        _api(DESCRIBE_QUORUM, "DescribeQuorum", (0, 2), 0, NEVER, addresses_since=2),  # KIP-853
+        _api(56, "AlterPartition", (2, 3), 0, 2, _NOT_OFFERED),
+        _api(UPDATE_FEATURES, "UpdateFeatures", (0, 2), 0, 0),
+        _api(58, "Envelope", (0, 0), 0, NEVER, _NOT_OFFERED),
+        _api(59, "FetchSnapshot", (0, 1), 0, 0, _NOT_OFFERED),
+        _api(DESCRIBE_CLUSTER, "DescribeCluster", (0, 2), 0, 0, addresses_since=0),
+        _api(DESCRIBE_PRODUCERS, "DescribeProducers", (0, 0), 0, 0),
+        _api(62, "BrokerRegistration", (0, 4), 0, 0, _NOT_OFFERED),
+        _api(63, "BrokerHeartbeat", (0, 2), 0, 0, _NOT_OFFERED),
+        _api(UNREGISTER_BROKER, "UnregisterBroker", (0, 0), 0, 0),
+        _api(DESCRIBE_TRANSACTIONS, "DescribeTransactions", (0, 0), 0, 0),
+        _api(LIST_TRANSACTIONS, "ListTransactions", (0, 2), 0, 0),
+        _api(67, "AllocateProducerIds", (0, 0), 0, 0, _NOT_OFFERED),
+        _api(CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat", (0, 1), 0, 0),
+        _api(CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribe", (0, 1), 0, 0),
+        _api(70, "ControllerRegistration", (0, 0), 0, 0, _NOT_OFFERED),
+        _api(71, "GetTelemetrySubscriptions", (0, 0), 0, 0),
+        _api(72, "PushTelemetry", (0, 0), 0, 0),
+        _api(73, "AssignReplicasToDirs", (0, 0), 0, 0, _NOT_OFFERED),
+        _api(LIST_CONFIG_RESOURCES, "ListConfigResources", (0, 1), 0, 0),
+        _api(DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", (0, 0), 0, 0),
+        _api(SHARE_GROUP_HEARTBEAT, "ShareGroupHeartbeat", (1, 1), 0, 0),
+        _api(SHARE_GROUP_DESCRIBE, "ShareGroupDescribe", (1, 1), 0, 0),
+        _api(SHARE_FETCH, "ShareFetch", (1, 2), 0, 0, addresses_since=1),
+        _api(SHARE_ACKNOWLEDGE, "ShareAcknowledge", (1, 2), 0, 0, addresses_since=1),
+        _api(ADD_RAFT_VOTER, "AddRaftVoter", (0, 1), 0, 0),
+        _api(REMOVE_RAFT_VOTER, "RemoveRaftVoter", (0, 0), 0, 0),
+        _api(82, "UpdateRaftVoter", (0, 0), 0, 0, _NOT_OFFERED),
+        _api(83, "InitializeShareGroupState", (0, 0), 0, NEVER, _NOT_OFFERED),
+        _api(84, "ReadShareGroupState", (0, 0), 0, NEVER, _NOT_OFFERED),
+        _api(85, "WriteShareGroupState", (0, 1), 0, NEVER, _NOT_OFFERED),
+        _api(86, "DeleteShareGroupState", (0, 0), 0, NEVER, _NOT_OFFERED),
+        _api(87, "ReadShareGroupStateSummary", (0, 1), 0, NEVER, _NOT_OFFERED),
+        _api(STREAMS_GROUP_HEARTBEAT, "StreamsGroupHeartbeat", (0, 0), 0, 0),
+        _api(STREAMS_GROUP_DESCRIBE, "StreamsGroupDescribe", (0, 0), 0, 0),
+        _api(DESCRIBE_SHARE_GROUP_OFFSETS, "DescribeShareGroupOffsets", (0, 1), 0, 0),
+        _api(ALTER_SHARE_GROUP_OFFSETS, "AlterShareGroupOffsets", (0, 0), 0, 0),
+        _api(DELETE_SHARE_GROUP_OFFSETS, "DeleteShareGroupOffsets", (0, 0), 0, 0),
     )
 }
 
@@ -240,8 +300,7 @@ def answered_here(api_key: int, api_version: int) -> bool:
 
 def is_flexible(api_key: int, api_version: int) -> bool:
     """Return whether requests of this version have header v2, not v1."""
-    first = APIS[api_key].first_flexible
-    return first is not None and api_version >= first
+    return api_version >= APIS[api_key].first_flexible
 
 
 def response_header_version(api_key: int, api_version: int) -> int:
@@ -265,8 +324,4 @@ def carries_addresses(api_key: int, api_version: int) -> bool:
     """Return whether responses of this version may contain an address, so that a gateway rewrites
     them."""
     api = APIS.get(api_key)
-    return (
-        api is not None
-        and api.addresses_since is not None
-        and api.addresses_since <= api_version <= api.max_version
-    )
+    return api is not None and api.addresses_since <= api_version <= api.max_version

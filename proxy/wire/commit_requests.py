@@ -5,7 +5,9 @@ Schema: Kafka's `OffsetCommitRequest.json`, v8 to v10, the flexible ones.
 
 from typing import Final
 
-FIRST_FLEXIBLE: Final = 8
+from proxy.wire.apis import APIS, OFFSET_COMMIT
+
+FIRST_FLEXIBLE: Final = APIS[OFFSET_COMMIT].first_flexible
 FIRST_WITH_TOPIC_IDS: Final = 10
 _TOPIC_ID: Final = 16
 _GENERATION: Final = 4

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from proxy.scheduling.stepped_thread import pause, pausing
-from proxy.wire.apis import FETCH
+from proxy.wire.apis import APIS, FETCH
 from proxy.wire.codec import decode, request_type
 from proxy.wire.fetch_bounds import (
     FINAL_EPOCH,
@@ -33,7 +33,7 @@ from proxy.wire.primitives import (
     write_array_length,
 )
 
-FIRST_FLEXIBLE: Final = 12
+FIRST_FLEXIBLE: Final = APIS[FETCH].first_flexible
 FIRST_WITH_TOPIC_IDS: Final = 13
 
 _LIMITS: Final = 4 + 4 + 4 + 1

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from proxy.scheduling.stepped_thread import pausing
+from proxy.wire.apis import METADATA, is_flexible
 from proxy.wire.primitives import (
     INT32,
     Malformed,
@@ -21,7 +22,6 @@ from proxy.wire.primitives import (
     write_array_length,
 )
 
-FIRST_FLEXIBLE: Final = 9
 FIRST_WITH_TOPIC_IDS: Final = 10
 _NOT_ASKED_FOR: Final = -0x8000_0000
 """Value of Kafka's authorized operations when they were not requested."""
@@ -56,7 +56,7 @@ class MetadataTopics(NamedTuple):
 
 def parse(api_version: int, body: bytes) -> MetadataTopics:
     """Return the topics in a response's body. Raises Malformed."""
-    flexible = api_version >= FIRST_FLEXIBLE
+    flexible = is_flexible(METADATA, api_version)
     position = topics_at = _topics_at(api_version, body, flexible)
     count, position = array_length(body, position, flexible)
     topics = []
@@ -116,7 +116,7 @@ def _topic(api_version: int, body: bytes, start: int, flexible: bool) -> Topic:
 
 def partition_count(api_version: int, body: bytes, topic: Topic) -> int:
     """Return the number of partitions of a topic in the response."""
-    flexible = api_version >= FIRST_FLEXIBLE
+    flexible = is_flexible(METADATA, api_version)
     position = skip_string(body, topic.start + 2, flexible)
     position += 16 * (api_version >= FIRST_WITH_TOPIC_IDS) + (api_version >= 1)
     return array_length(body, position, flexible)[0]
@@ -156,7 +156,7 @@ def keep(api_version: int, body: bytes, found: MetadataTopics, entries: Iterable
     return b"".join(
         (
             body[: found.topics_at],
-            write_array_length(len(entries), api_version >= FIRST_FLEXIBLE),
+            write_array_length(len(entries), is_flexible(METADATA, api_version)),
             *entries,
             body[found.topics_end :],
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from proxy.scheduling.stepped_thread import pause, pausing
+from proxy.wire.apis import APIS, PRODUCE
 from proxy.wire.primitives import (
     HIGHEST_UVARINT,
     INT32,
@@ -26,7 +27,7 @@ from proxy.wire.primitives import (
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-FIRST_FLEXIBLE: Final = 9
+FIRST_FLEXIBLE: Final = APIS[PRODUCE].first_flexible
 FIRST_WITH_TOPIC_IDS: Final = 13
 """First version that names topics by their id (KIP-516)."""
 _TIMEOUT: Final = 4

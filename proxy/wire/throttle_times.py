@@ -17,7 +17,14 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from proxy.errors import BrokerFault
-from proxy.wire.apis import API_VERSIONS, FETCH, PRODUCE, response_body_at
+from proxy.wire.apis import (
+    API_VERSIONS,
+    APIS,
+    OFFSET_DELETE,
+    PRODUCE,
+    is_flexible,
+    response_body_at,
+)
 from proxy.wire.primitives import (
     INT32,
     Malformed,
@@ -28,52 +35,14 @@ from proxy.wire.primitives import (
     skip_tags,
 )
 
-_OFFSET_DELETE: Final = 47
-
 HEAD: Final = 16
 """Number of bytes of a response that suffice for `place` where `is_first`, unless its header has
 tags."""
 
-_FIRST_SINCE: Final[Mapping[int, int]] = {
-    FETCH: 1,
-    2: 2,  # ListOffsets
-    3: 3,  # Metadata
-    8: 3,  # OffsetCommit
-    9: 3,  # OffsetFetch
-    10: 1,  # FindCoordinator
-    11: 2,  # JoinGroup
-    12: 1,  # Heartbeat
-    13: 1,  # LeaveGroup
-    14: 1,  # SyncGroup
-    15: 1,  # DescribeGroups
-    16: 1,  # ListGroups
-    19: 2,  # CreateTopics
-    20: 1,  # DeleteTopics
-    **dict.fromkeys(range(21, 27), 0),  # DeleteRecords … EndTxn
-    28: 0,  # TxnOffsetCommit
-    **dict.fromkeys(range(29, 36), 0),  # DescribeAcls … DescribeLogDirs
-    37: 0,  # CreatePartitions
-    **dict.fromkeys(range(42, 47), 0),  # DeleteGroups … ListPartitionReassignments
-    **dict.fromkeys(range(48, 52), 0),  # DescribeClientQuotas … AlterUserScramCredentials
-    57: 0,  # UpdateFeatures
-    60: 0,  # DescribeCluster
-    61: 0,  # DescribeProducers
-    64: 0,  # UnregisterBroker
-    65: 0,  # DescribeTransactions
-    66: 0,  # ListTransactions
-    68: 0,  # ConsumerGroupHeartbeat
-    69: 0,  # ConsumerGroupDescribe
-    71: 0,  # GetTelemetrySubscriptions
-    72: 0,  # PushTelemetry
-    **dict.fromkeys(range(74, 82), 0),  # ListConfigResources … RemoveRaftVoter
-    **dict.fromkeys(range(88, 93), 0),  # StreamsGroupHeartbeat … DeleteShareGroupOffsets
-}
-"""First version whose body begins with the field, by API key."""
-
 
 def _in_produce(content: View, position: int, version: int) -> int:
     """Return the position after everything but the body's tags."""
-    flexible = version >= 9  # KIP-482
+    flexible = is_flexible(PRODUCE, version)
     topics, position = array_length(content, position, flexible)
     for _ in range(topics):
         # KIP-516: topic ids instead of names
@@ -101,7 +70,7 @@ def _skip_partition(content: View, position: int, version: int, flexible: bool) 
 
 
 def _in_api_versions(content: View, position: int, version: int) -> int:
-    flexible = version >= 3  # KIP-511
+    flexible = is_flexible(API_VERSIONS, version)
     apis, position = array_length(content, position + 2, flexible)
     for _ in range(apis):
         position += 2 + 2 + 2
@@ -116,25 +85,23 @@ def _in_offset_delete(_content: View, position: int, _version: int) -> int:
     return position + 2  # after the error code
 
 
-_ELSEWHERE: Final[Mapping[int, tuple[int, Callable[[View, int, int], int]]]] = {
-    PRODUCE: (1, _in_produce),
-    API_VERSIONS: (1, _in_api_versions),
-    _OFFSET_DELETE: (0, _in_offset_delete),
+_POSITIONS: Final[Mapping[int, Callable[[View, int, int], int]]] = {
+    PRODUCE: _in_produce,
+    API_VERSIONS: _in_api_versions,
+    OFFSET_DELETE: _in_offset_delete,
 }
-"""First version with the field, and the function that finds its position, by API key."""
+"""Functions that find the field, by API key, in bodies that do not begin with it. Each takes the
+content, the position of the body, and the version."""
 
 
 def has_throttle_time(api_key: int, api_version: int) -> bool:
     """Return whether responses of this version have the field."""
-    if api_key in _ELSEWHERE:
-        return api_version >= _ELSEWHERE[api_key][0]
-    return is_first(api_key, api_version)
+    return api_version >= APIS[api_key].throttle_time_since
 
 
 def is_first(api_key: int, api_version: int) -> bool:
     """Return whether the body begins with the field."""
-    since = _FIRST_SINCE.get(api_key)
-    return since is not None and api_version >= since
+    return api_key not in _POSITIONS and has_throttle_time(api_key, api_version)
 
 
 def place(api_key: int, api_version: int, content: View) -> int | None:
@@ -145,8 +112,8 @@ def place(api_key: int, api_version: int, content: View) -> int | None:
     if not has_throttle_time(api_key, api_version):
         return None
     position = response_body_at(api_key, api_version, content)
-    if api_key in _ELSEWHERE:
-        position = _ELSEWHERE[api_key][1](content, position, api_version)
+    if api_key in _POSITIONS:
+        position = _POSITIONS[api_key](content, position, api_version)
     int32(content, position)
     return position
 

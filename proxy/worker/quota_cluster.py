@@ -17,7 +17,7 @@ from proxy.errors import BrokerFault
 from proxy.quota.callback import Cluster
 from proxy.upstream.access import Access
 from proxy.upstream.service_connection import ServiceConnection, ask
-from proxy.wire.apis import METADATA, response_body_at
+from proxy.wire.apis import DESCRIBE_CONFIGS, METADATA, response_body_at
 from proxy.wire.codec import decode, encode, request_type, response_type
 from proxy.wire.primitives import Malformed
 from proxy.worker.endpoints import Endpoints
@@ -25,7 +25,6 @@ from proxy.worker.quota_service import QuotaService
 
 log = logging.getLogger(__name__)
 
-DESCRIBE_CONFIGS: Final = 32
 METADATA_VERSION: Final = 9
 """Version of Metadata: the first flexible one; later ones add topic ids, which are not needed
 here."""

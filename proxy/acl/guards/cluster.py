@@ -19,20 +19,22 @@ from proxy.acl.guards.items import (
 )
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
 from proxy.scheduling.stepped_thread import pausing
-from proxy.wire.apis import DESCRIBE_CLUSTER, DESCRIBE_QUORUM
+from proxy.wire.apis import (
+    ADD_RAFT_VOTER,
+    ALTER_PARTITION_REASSIGNMENTS,
+    ALTER_REPLICA_LOG_DIRS,
+    DESCRIBE_CLUSTER,
+    DESCRIBE_LOG_DIRS,
+    DESCRIBE_QUORUM,
+    ELECT_LEADERS,
+    LIST_CONFIG_RESOURCES,
+    LIST_PARTITION_REASSIGNMENTS,
+    REMOVE_RAFT_VOTER,
+    UNREGISTER_BROKER,
+    UPDATE_FEATURES,
+    WRITE_TXN_MARKERS,
+)
 from proxy.wire.codec import decode, encode, response_type
-
-WRITE_TXN_MARKERS: Final = 27
-ALTER_REPLICA_LOG_DIRS: Final = 34
-DESCRIBE_LOG_DIRS: Final = 35
-ELECT_LEADERS: Final = 43
-ALTER_PARTITION_REASSIGNMENTS: Final = 45
-LIST_PARTITION_REASSIGNMENTS: Final = 46
-UPDATE_FEATURES: Final = 57
-UNREGISTER_BROKER: Final = 64
-LIST_CONFIG_RESOURCES: Final = 74
-ADD_RAFT_VOTER: Final = 80
-REMOVE_RAFT_VOTER: Final = 81
 
 _ERROR: Final = {"error_code": ErrorCode.cluster_authorization_failed}
 _ERROR_AND_MESSAGE: Final = {

@@ -8,10 +8,7 @@ from proxy.acl.decision import Inquiry, Judgement
 from proxy.acl.guards.items import MESSAGES, Values, answer, judge_items, read_request
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
 from proxy.scheduling.stepped_thread import pausing
-
-DESCRIBE_CONFIGS: Final = 32
-ALTER_CONFIGS: Final = 33
-INCREMENTAL_ALTER_CONFIGS: Final = 44
+from proxy.wire.apis import ALTER_CONFIGS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS
 
 _TOPIC: Final = 2
 _BROKER: Final = 4

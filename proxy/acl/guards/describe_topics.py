@@ -18,9 +18,8 @@ from proxy.acl.guards.entities import item_type, struct_type
 from proxy.acl.guards.items import answer, entities, entity, may_topic, read_request
 from proxy.acl.model import Operation, ResourceType
 from proxy.scheduling.stepped_thread import pausing
+from proxy.wire.apis import DESCRIBE_TOPIC_PARTITIONS
 from proxy.wire.codec import decode, encode, request_type, response_type
-
-DESCRIBE_TOPIC_PARTITIONS: Final = 75
 
 _DENIED: Final = ErrorCode.topic_authorization_failed
 _MAX_PARTITIONS: Final = 2_000

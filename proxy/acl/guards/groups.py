@@ -17,14 +17,15 @@ from proxy.acl.guards.items import read_request as read
 from proxy.acl.guards.parts import may_describe, may_group, on_response
 from proxy.acl.model import Operation, ResourceType
 from proxy.scheduling.stepped_thread import pausing
+from proxy.wire.apis import (
+    CONSUMER_GROUP_DESCRIBE,
+    DELETE_GROUPS,
+    DESCRIBE_GROUPS,
+    LIST_GROUPS,
+    SHARE_GROUP_DESCRIBE,
+    STREAMS_GROUP_DESCRIBE,
+)
 from proxy.wire.codec import encode, response_type
-
-DESCRIBE_GROUPS: Final = 15
-LIST_GROUPS: Final = 16
-DELETE_GROUPS: Final = 42
-CONSUMER_GROUP_DESCRIBE: Final = 69
-SHARE_GROUP_DESCRIBE: Final = 77
-STREAMS_GROUP_DESCRIBE: Final = 89
 
 _GROUP_DENIED: Final = ErrorCode.group_authorization_failed
 _TOPIC_DENIED: Final = ErrorCode.topic_authorization_failed

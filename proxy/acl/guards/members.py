@@ -25,16 +25,17 @@ from proxy.acl.guards.parts import (
 )
 from proxy.acl.model import Operation, ResourceType
 from proxy.scheduling.stepped_thread import pausing
-from proxy.wire.apis import FIND_COORDINATOR
+from proxy.wire.apis import (
+    CONSUMER_GROUP_HEARTBEAT,
+    FIND_COORDINATOR,
+    HEARTBEAT,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    SHARE_GROUP_HEARTBEAT,
+    STREAMS_GROUP_HEARTBEAT,
+    SYNC_GROUP,
+)
 from proxy.wire.codec import encode, response_type
-
-JOIN_GROUP: Final = 11
-HEARTBEAT: Final = 12
-LEAVE_GROUP: Final = 13
-SYNC_GROUP: Final = 14
-CONSUMER_GROUP_HEARTBEAT: Final = 68
-SHARE_GROUP_HEARTBEAT: Final = 76
-STREAMS_GROUP_HEARTBEAT: Final = 88
 
 _LITERAL: Final = r"(?:[A-Za-z0-9_-]|\\[._-])"
 """Pattern of a character of a topic's name in a regular expression of RE2/J, escaped or not."""

@@ -29,12 +29,8 @@ from proxy.acl.guards.parts import (
 )
 from proxy.acl.model import Operation
 from proxy.scheduling.stepped_thread import pausing
+from proxy.wire.apis import OFFSET_COMMIT, OFFSET_DELETE, OFFSET_FETCH, TXN_OFFSET_COMMIT
 from proxy.wire.codec import encode, response_type
-
-OFFSET_COMMIT: Final = 8
-OFFSET_FETCH: Final = 9
-TXN_OFFSET_COMMIT: Final = 28
-OFFSET_DELETE: Final = 47
 
 _GROUP_DENIED: Final = ErrorCode.group_authorization_failed
 _TOPIC_DENIED: Final = ErrorCode.topic_authorization_failed

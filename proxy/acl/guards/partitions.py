@@ -15,11 +15,12 @@ from proxy.acl.guards.items import (
 )
 from proxy.acl.model import Operation
 from proxy.scheduling.stepped_thread import pausing
-
-LIST_OFFSETS: Final = 2
-DELETE_RECORDS: Final = 21
-OFFSET_FOR_LEADER_EPOCH: Final = 23
-DESCRIBE_PRODUCERS: Final = 61
+from proxy.wire.apis import (
+    DELETE_RECORDS,
+    DESCRIBE_PRODUCERS,
+    LIST_OFFSETS,
+    OFFSET_FOR_LEADER_EPOCH,
+)
 
 _DENIED: Final = ErrorCode.topic_authorization_failed
 _UNKNOWN: Final = -1

@@ -26,11 +26,12 @@ from proxy.acl.guards.parts import (
 )
 from proxy.acl.model import Operation
 from proxy.scheduling.stepped_thread import pausing
+from proxy.wire.apis import (
+    ALTER_SHARE_GROUP_OFFSETS,
+    DELETE_SHARE_GROUP_OFFSETS,
+    DESCRIBE_SHARE_GROUP_OFFSETS,
+)
 from proxy.wire.codec import encode, response_type
-
-DESCRIBE_SHARE_GROUP_OFFSETS: Final = 90
-ALTER_SHARE_GROUP_OFFSETS: Final = 91
-DELETE_SHARE_GROUP_OFFSETS: Final = 92
 
 _GROUP_DENIED: Final = ErrorCode.group_authorization_failed
 _TOPIC_DENIED: Final = ErrorCode.topic_authorization_failed

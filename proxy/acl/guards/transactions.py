@@ -19,14 +19,15 @@ from proxy.acl.guards.parts import (
 )
 from proxy.acl.model import Operation, ResourceType
 from proxy.scheduling.stepped_thread import pausing
+from proxy.wire.apis import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
+    DESCRIBE_TRANSACTIONS,
+    END_TXN,
+    INIT_PRODUCER_ID,
+    LIST_TRANSACTIONS,
+)
 from proxy.wire.codec import encode, response_type
-
-INIT_PRODUCER_ID: Final = 22
-ADD_PARTITIONS_TO_TXN: Final = 24
-ADD_OFFSETS_TO_TXN: Final = 25
-END_TXN: Final = 26
-DESCRIBE_TRANSACTIONS: Final = 65
-LIST_TRANSACTIONS: Final = 66
 
 _DENIED: Final = ErrorCode.transactional_id_authorization_failed
 _FIRST_BATCHED: Final = 4

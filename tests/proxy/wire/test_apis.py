@@ -8,7 +8,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.index import api_key_map, schema_name_map
 
 from proxy.wire import apis
-from proxy.wire.apis import APIS, Kind, offers, understands
+from proxy.wire.apis import APIS, NEVER, Kind, offers, understands
 
 KAFKA_4_1 = Path(__file__).with_name("kafka_4_1_api_keys.csv")
 CLIENT_APIS_OF_PROXY = {17, 18, 29, 30, 31, 36, 48, 49, 50, 51}
@@ -55,11 +55,10 @@ def test_kafka_agrees_on_names_lowest_versions_and_headers() -> None:
         assert (api.name, api.min_version) == (row["name"], oldest)
         assert api.max_version >= int(row["latest"]), api.name
         if row["first_flexible"]:
-            assert api.first_flexible is not None
             first = max(int(row["first_flexible"]), api.min_version)
             assert max(api.first_flexible, api.min_version) == first, api.name
         else:
-            assert api.first_flexible is None
+            assert api.first_flexible == NEVER
 
 
 def test_what_only_brokers_and_controllers_say_is_not_offered() -> None:

@@ -28,7 +28,7 @@ def is_text(name: bytes) -> bool:
 
 
 def is_name(field: bytes) -> bool:
-    """Whether a compact string is neither null nor invalid: only then is a topic looked up by it."""
+    """Whether a compact string is a name: neither null nor invalid UTF-8."""
     return field != b"\0" and is_text(field[1:])
 
 
