@@ -1,7 +1,8 @@
 """Meter of one quota: usage by all workers together, and the throttle time.
 
-Kafka's arithmetic (see `window.Rate`) over samples that begin at the same moments everywhere. What
-is recorded at the beginning of each sample gives the same rate as in Kafka; a test compares them.
+Kafka's arithmetic (its `Rate` of a `WindowedSum`) over samples that begin at the same moments
+everywhere. What is recorded at the beginning of each sample gives the same rate as in Kafka; a test
+compares them.
 
 One thing is done better. Kafka forgets a sample as soon as it leaves the window: a client that is
 throttled for a burst may repeat it eleven seconds later, so that what passes over half a minute

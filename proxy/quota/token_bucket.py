@@ -1,6 +1,6 @@
 """Token bucket of mutations under one quota, shared by all workers (KIP-599).
 
-Kafka's arithmetic (a test compares it with `window.TokenBucket`), in units of time: a bucket
+Kafka's arithmetic (`TokenBucket`; a test compares them), in units of time: a bucket
 of N tokens that fills at N per window *lags* behind by the time that it takes to fill it up. A
 mutation adds its share of the window to the lag, time takes it away; with a lag beyond the window
 there is a debt of tokens, and as much as the lag is too long is the throttle time.

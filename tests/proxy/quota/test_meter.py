@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from proxy.quota.meter import Meter
 from proxy.quota.shared_memory import UsageTable
-from proxy.quota.window import Rate, WindowConfig, throttle_time_ms
+from proxy.quota.window import WindowConfig
+from tests.support.kafka_quotas import Rate, throttle_time_ms
 
 CONFIG = WindowConfig()
 TAGS = {"user": "u", "client-id": ""}

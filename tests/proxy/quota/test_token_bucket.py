@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from proxy.quota.shared_memory import UsageTable
 from proxy.quota.token_bucket import Bucket
-from proxy.quota.window import MAX_THROTTLE_TIME_MS, TokenBucket, WindowConfig
+from proxy.quota.window import MAX_THROTTLE_TIME_MS, WindowConfig
+from tests.support.kafka_quotas import TokenBucket
 
 KIND, TAGS = "controller_mutation_rate", {"user": "u", "client-id": ""}
 CONFIG = WindowConfig()

@@ -6,12 +6,10 @@ from hypothesis import strategies as st
 
 from proxy.quota.window import (
     MAX_THROTTLE_TIME_MS,
-    Rate,
-    TokenBucket,
     WindowConfig,
     most_in_window,
-    throttle_time_ms,
 )
+from tests.support.kafka_quotas import Rate, TokenBucket, throttle_time_ms
 
 KAFKA = WindowConfig()
 
