@@ -12,8 +12,8 @@ from proxy.wire.batch_describe import (
     ACLS_BATCHED,
     DescribeAclsFilter,
     DescribeAclsRequest,
-    request_type,
 )
+from proxy.wire.codec import request_type
 
 VERSIONS: Final = (0, 3)
 """Lowest and highest version of CreateAcls and DeleteAcls that this module understands."""

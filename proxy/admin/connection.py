@@ -14,8 +14,7 @@ from proxy.admin.errors import BrokerUnavailable
 from proxy.errors import BrokerFault
 from proxy.upstream.api_versions import ask_api_versions
 from proxy.wire.apis import response_body_at
-from proxy.wire.batch_describe import response_type
-from proxy.wire.codec import decode, encode
+from proxy.wire.codec import decode, encode, response_type
 from proxy.wire.primitives import INT32, Malformed
 from proxy.wire.request import request_frame
 

@@ -26,8 +26,8 @@ from proxy.wire.batch_describe import (
     ComponentData,
     DescribeClientQuotasFilter,
     DescribeClientQuotasRequest,
-    request_type,
 )
+from proxy.wire.codec import request_type
 
 DESCRIBE_VERSIONS: Final = (0, QUOTAS_BATCHED)
 

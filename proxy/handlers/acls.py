@@ -38,10 +38,9 @@ from proxy.handlers.acl_requests import acl_filter, acl_of, describe_refusal
 from proxy.handlers.acl_resources import FIRST_FLEXIBLE
 from proxy.scheduling.steps import Steps, finish
 from proxy.store.interface import StoreError, refusal_of
-from proxy.wire.acl_v0 import request_type
 from proxy.wire.apis import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
 from proxy.wire.batch_describe import ACLS_BATCHED
-from proxy.wire.codec import decode
+from proxy.wire.codec import decode, request_type
 from proxy.wire.primitives import Malformed, array_length
 
 MAX_ITEMS: Final = 10_000

@@ -9,9 +9,8 @@ begin with throttle_time_ms, and DescribeAcls names the resource before the prin
 two do (`DescribeAclsRequest.json` and its siblings up to Kafka 3.9).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from kio.schema.errors import ErrorCode
 from kio.schema.request_header.v1.header import RequestHeader
@@ -19,7 +18,7 @@ from kio.schema.response_header.v0.header import ResponseHeader
 from kio.static.constants import EntityType
 from kio.static.primitive import i8, i16, i32Timedelta
 
-from proxy.wire import codec
+from proxy.wire.apis import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
 
 
 class _Part:
@@ -45,7 +44,7 @@ class DescribeAclsRequest(_InRequest):
     """DescribeAcls request: the filter of the ACLs to list; null and ANY match every value."""
 
     __type__: ClassVar = EntityType.request
-    __api_key__: ClassVar[i16] = i16(29)
+    __api_key__: ClassVar[i16] = i16(DESCRIBE_ACLS)
     resource_type_filter: i8 = field(metadata={"kafka_type": "int8"})
     resource_name_filter: str | None = field(metadata={"kafka_type": "string"})
     principal_filter: str | None = field(metadata={"kafka_type": "string"})
@@ -59,7 +58,7 @@ class AclDescription(_InResponse):
     """Access control entry of a resource."""
 
     __type__: ClassVar = EntityType.nested
-    __api_key__: ClassVar[i16] = i16(29)
+    __api_key__: ClassVar[i16] = i16(DESCRIBE_ACLS)
     principal: str = field(metadata={"kafka_type": "string"})
     host: str = field(metadata={"kafka_type": "string"})
     operation: i8 = field(metadata={"kafka_type": "int8"})
@@ -71,7 +70,7 @@ class DescribeAclsResource(_InResponse):
     """Resource with its matching ACLs."""
 
     __type__: ClassVar = EntityType.nested
-    __api_key__: ClassVar[i16] = i16(29)
+    __api_key__: ClassVar[i16] = i16(DESCRIBE_ACLS)
     resource_type: i8 = field(metadata={"kafka_type": "int8"})
     resource_name: str = field(metadata={"kafka_type": "string"})
     acls: tuple[AclDescription, ...]
@@ -82,7 +81,7 @@ class DescribeAclsResponse(_InResponse):
     """DescribeAcls response: the ACLs, by resource."""
 
     __type__: ClassVar = EntityType.response
-    __api_key__: ClassVar[i16] = i16(29)
+    __api_key__: ClassVar[i16] = i16(DESCRIBE_ACLS)
     throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
     error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
     error_message: str | None = field(metadata={"kafka_type": "string"})
@@ -94,7 +93,7 @@ class AclCreation(_InRequest):
     """ACL to be created."""
 
     __type__: ClassVar = EntityType.nested
-    __api_key__: ClassVar[i16] = i16(30)
+    __api_key__: ClassVar[i16] = i16(CREATE_ACLS)
     resource_type: i8 = field(metadata={"kafka_type": "int8"})
     resource_name: str = field(metadata={"kafka_type": "string"})
     principal: str = field(metadata={"kafka_type": "string"})
@@ -108,7 +107,7 @@ class CreateAclsRequest(_InRequest):
     """CreateAcls request: the ACLs to create."""
 
     __type__: ClassVar = EntityType.request
-    __api_key__: ClassVar[i16] = i16(30)
+    __api_key__: ClassVar[i16] = i16(CREATE_ACLS)
     creations: tuple[AclCreation, ...]
 
 
@@ -117,7 +116,7 @@ class AclCreationResult(_InResponse):
     """Result of one creation."""
 
     __type__: ClassVar = EntityType.nested
-    __api_key__: ClassVar[i16] = i16(30)
+    __api_key__: ClassVar[i16] = i16(CREATE_ACLS)
     error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
     error_message: str | None = field(metadata={"kafka_type": "string"})
 
@@ -127,7 +126,7 @@ class CreateAclsResponse(_InResponse):
     """CreateAcls response: one result per creation, in their order."""
 
     __type__: ClassVar = EntityType.response
-    __api_key__: ClassVar[i16] = i16(30)
+    __api_key__: ClassVar[i16] = i16(CREATE_ACLS)
     throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
     results: tuple[AclCreationResult, ...]
 
@@ -137,7 +136,7 @@ class DeleteAclsFilter(_InRequest):
     """Filter of the ACLs to delete."""
 
     __type__: ClassVar = EntityType.nested
-    __api_key__: ClassVar[i16] = i16(31)
+    __api_key__: ClassVar[i16] = i16(DELETE_ACLS)
     resource_type_filter: i8 = field(metadata={"kafka_type": "int8"})
     resource_name_filter: str | None = field(metadata={"kafka_type": "string"})
     principal_filter: str | None = field(metadata={"kafka_type": "string"})
@@ -151,7 +150,7 @@ class DeleteAclsRequest(_InRequest):
     """DeleteAcls request: the filters of the ACLs to delete."""
 
     __type__: ClassVar = EntityType.request
-    __api_key__: ClassVar[i16] = i16(31)
+    __api_key__: ClassVar[i16] = i16(DELETE_ACLS)
     filters: tuple[DeleteAclsFilter, ...]
 
 
@@ -160,7 +159,7 @@ class DeleteAclsMatchingAcl(_InResponse):
     """ACL that a filter matched."""
 
     __type__: ClassVar = EntityType.nested
-    __api_key__: ClassVar[i16] = i16(31)
+    __api_key__: ClassVar[i16] = i16(DELETE_ACLS)
     error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
     error_message: str | None = field(metadata={"kafka_type": "string"})
     resource_type: i8 = field(metadata={"kafka_type": "int8"})
@@ -176,7 +175,7 @@ class DeleteAclsFilterResult(_InResponse):
     """Result of one filter."""
 
     __type__: ClassVar = EntityType.nested
-    __api_key__: ClassVar[i16] = i16(31)
+    __api_key__: ClassVar[i16] = i16(DELETE_ACLS)
     error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
     error_message: str | None = field(metadata={"kafka_type": "string"})
     matching_acls: tuple[DeleteAclsMatchingAcl, ...]
@@ -187,30 +186,10 @@ class DeleteAclsResponse(_InResponse):
     """DeleteAcls response: one result per filter, in their order."""
 
     __type__: ClassVar = EntityType.response
-    __api_key__: ClassVar[i16] = i16(31)
+    __api_key__: ClassVar[i16] = i16(DELETE_ACLS)
     throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
     filter_results: tuple[DeleteAclsFilterResult, ...]
 
 
-_REQUESTS: Final[Mapping[int, type[Any]]] = {
-    29: DescribeAclsRequest,
-    30: CreateAclsRequest,
-    31: DeleteAclsRequest,
-}
-_RESPONSES: Final[Mapping[int, type[Any]]] = {
-    29: DescribeAclsResponse,
-    30: CreateAclsResponse,
-    31: DeleteAclsResponse,
-}
-
-
-def request_type(api_key: int, api_version: int) -> type[Any]:
-    """Return the class of a request: one of these, or kio's."""
-    own = _REQUESTS.get(api_key) if api_version == 0 else None
-    return own or codec.request_type(api_key, api_version)
-
-
-def response_type(api_key: int, api_version: int) -> type[Any]:
-    """Return the class of a response: one of these, or kio's."""
-    own = _RESPONSES.get(api_key) if api_version == 0 else None
-    return own or codec.response_type(api_key, api_version)
+REQUESTS: Final = (DescribeAclsRequest, CreateAclsRequest, DeleteAclsRequest)
+RESPONSES: Final = (DescribeAclsResponse, CreateAclsResponse, DeleteAclsResponse)

@@ -7,9 +7,8 @@ The fields of the older versions are gone from these ("will only be accepted in 
 for older versions"), but for `strict` of DescribeClientQuotas, which counts for all filters.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from kio.schema.errors import ErrorCode
 from kio.schema.request_header.v2.header import RequestHeader
@@ -18,7 +17,7 @@ from kio.static.constants import EntityType
 from kio.static.primitive import f64, i8, i16, i32Timedelta
 
 from proxy.scheduling.steps import MASK, Steps
-from proxy.wire import acl_v0
+from proxy.wire.apis import DESCRIBE_ACLS, DESCRIBE_CLIENT_QUOTAS
 from proxy.wire.primitives import Malformed, nullable_string, uvarint
 
 ACLS_BATCHED: Final = 4
@@ -53,7 +52,7 @@ class _OfAcls:
 
     __slots__ = ()
     __version__: ClassVar[i16] = i16(ACLS_BATCHED)
-    __api_key__: ClassVar[i16] = i16(29)
+    __api_key__: ClassVar[i16] = i16(DESCRIBE_ACLS)
 
 
 class _OfQuotas:
@@ -61,7 +60,7 @@ class _OfQuotas:
 
     __slots__ = ()
     __version__: ClassVar[i16] = i16(QUOTAS_BATCHED)
-    __api_key__: ClassVar[i16] = i16(48)
+    __api_key__: ClassVar[i16] = i16(DESCRIBE_CLIENT_QUOTAS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,21 +271,5 @@ def _count(body: bytes, position: int, *, least_size: int) -> int:
     return length - 1
 
 
-_REQUESTS: Final[Mapping[tuple[int, int], type[Any]]] = {
-    (29, ACLS_BATCHED): DescribeAclsRequest,
-    (48, QUOTAS_BATCHED): DescribeClientQuotasRequest,
-}
-_RESPONSES: Final[Mapping[tuple[int, int], type[Any]]] = {
-    (29, ACLS_BATCHED): DescribeAclsResponse,
-    (48, QUOTAS_BATCHED): DescribeClientQuotasResponse,
-}
-
-
-def request_type(api_key: int, api_version: int) -> type[Any]:
-    """Return the class of a request: one of these, of `acl_v0`, or kio's."""
-    return _REQUESTS.get((api_key, api_version)) or acl_v0.request_type(api_key, api_version)
-
-
-def response_type(api_key: int, api_version: int) -> type[Any]:
-    """Return the class of a response: one of these, of `acl_v0`, or kio's."""
-    return _RESPONSES.get((api_key, api_version)) or acl_v0.response_type(api_key, api_version)
+REQUESTS: Final = (DescribeAclsRequest, DescribeClientQuotasRequest)
+RESPONSES: Final = (DescribeAclsResponse, DescribeClientQuotasResponse)

@@ -1,8 +1,9 @@
-"""Strict codec of whole Kafka messages from untrusted bytes, for every schema that kio has.
+"""Strict codec of whole Kafka messages from untrusted bytes.
 
 Laws:
 
-- The messages are kio's frozen dataclasses; reading and writing them is ours. kio's reader makes
+- The messages are kio's frozen dataclasses, and ours for versions that kio lacks (`acl_v0`,
+  `batch_describe`); reading and writing them is ours. kio's reader makes
   room for as many items as an array claims to have and knows no unknown tags: it is for bytes of
   one's own making. What `decode` meets that is missing or impossible is `Malformed`.
 - Memory is bounded by the bytes that are there: an array is refused before its first item if the
@@ -21,7 +22,7 @@ Sources: the protocol guide; KIP-482 (compact types, tags); KIP-893 (structs tha
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from types import NoneType
@@ -30,6 +31,7 @@ from typing import Any, Final, TypeVar, cast, get_args, get_origin
 from kio.index import load_request_schema, load_response_schema
 
 from proxy.scheduling.stepped_thread import TooManyValuesError, at_most, pause, pausing
+from proxy.wire import acl_v0, batch_describe
 from proxy.wire.codec_values import (
     FIXED,
     NULLABLE_MOMENT,
@@ -57,16 +59,27 @@ _NULL: Final = b"\xff"
 _NOT_NULL: Final = b"\x01"
 
 
+_OWN_REQUESTS: Final[Mapping[tuple[int, int], Any]] = {
+    (one.__api_key__, one.__version__): one for one in (*acl_v0.REQUESTS, *batch_describe.REQUESTS)
+}
+_OWN_RESPONSES: Final[Mapping[tuple[int, int], Any]] = {
+    (one.__api_key__, one.__version__): one
+    for one in (*acl_v0.RESPONSES, *batch_describe.RESPONSES)
+}
+
+
 @cache
 def request_type(api_key: int, api_version: int) -> Any:
-    """Return kio's class of a request. An unknown version is a programming error."""
-    return load_request_schema(api_key, api_version)
+    """Return the class of a request: kio's, or ours. An unknown version is a programming error."""
+    own = _OWN_REQUESTS.get((api_key, api_version))
+    return own or load_request_schema(api_key, api_version)
 
 
 @cache
 def response_type(api_key: int, api_version: int) -> Any:
-    """Return kio's class of a response. An unknown version is a programming error."""
-    return load_response_schema(api_key, api_version)
+    """Return the class of a response: kio's, or ours. An unknown version is a programming error."""
+    own = _OWN_RESPONSES.get((api_key, api_version))
+    return own or load_response_schema(api_key, api_version)
 
 
 def decode(entity_type: type[E], data: bytes, position: int = 0) -> E:

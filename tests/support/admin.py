@@ -26,7 +26,7 @@ from proxy.admin import (
 )
 from proxy.handlers import quotas as quota_api
 from proxy.handlers.acls import answer
-from proxy.wire.batch_describe import request_type
+from proxy.wire.codec import request_type
 from tests.support.acls import Shelf
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.quotas import MemoryStore

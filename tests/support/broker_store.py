@@ -22,7 +22,6 @@ from proxy.store.brokers import follower as follower_module
 from proxy.store.brokers.follower import Follower
 from proxy.store.sqlite.mirror import SqliteMirror
 from proxy.upstream.access import open_access
-from proxy.wire.acl_v0 import response_type as acl_response_type
 from proxy.wire.codec import encode, response_type
 from tests.support.acls import Shelf
 from tests.support.admin import Body, Peer
@@ -126,7 +125,7 @@ def acls_answer(*operations: int, principal: str = "User:alice", pattern_type: i
     """ACLs of a topic `t` each."""
 
     def answer(version: int, _body: bytes) -> bytes:
-        schema: Any = acl_response_type(DESCRIBE_ACLS, version)
+        schema: Any = response_type(DESCRIBE_ACLS, version)
         resource = schema.__annotations__["resources"].__args__[0]
         entry = resource.__annotations__["acls"].__args__[0]
         acls = tuple(

@@ -15,7 +15,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import Records, TZAware, i32Timedelta
 
 from proxy.wire import apis
-from proxy.wire.batch_describe import response_type
+from proxy.wire.codec import response_type
 
 CORRELATION_ID = 0x01020304
 

@@ -14,8 +14,7 @@ from proxy.handlers.acl_changes import Acls
 from proxy.handlers.acls import MAX_ITEMS, MAX_SEARCHES
 from proxy.store import open_store
 from proxy.store.acl_cache import CachedAcls
-from proxy.wire.acl_v0 import response_type
-from proxy.wire.codec import decode
+from proxy.wire.codec import decode, response_type
 from tests.support.acls import (
     APPLIED,
     CREATE,

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from proxy.errors import ClientFault
 from proxy.handlers.acls import MAX_ITEMS
-from proxy.wire.acl_v0 import response_type
-from proxy.wire.codec import decode
+from proxy.wire.codec import decode, response_type
 from tests.support.acls import (
     CREATE,
     DELETE,

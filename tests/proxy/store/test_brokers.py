@@ -19,8 +19,7 @@ from proxy.store import StoreRefused
 from proxy.store.brokers import BrokerStore
 from proxy.store.brokers.administration import Brokers
 from proxy.upstream.access import open_access
-from proxy.wire.acl_v0 import response_type
-from proxy.wire.codec import decode, encode
+from proxy.wire.codec import decode, encode, response_type
 from tests.support.acls import acl, create_body, creation
 from tests.support.admin import Body, in_a_thread
 from tests.support.broker_store import (

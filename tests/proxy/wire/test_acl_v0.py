@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i8, i32Timedelta
 
 from proxy.wire import acl_v0
-from proxy.wire.codec import decode, encode
+from proxy.wire.codec import decode, encode, request_type, response_type
 from proxy.wire.primitives import Malformed
 
 NO_TIME = i32Timedelta.parse(timedelta(0))
@@ -193,8 +193,8 @@ def without_pattern_types(described: list[object]) -> list[object]:
 def test_it_is_version_1_without_pattern_types(api_key: int) -> None:
     """What Kafka's own description said up to 3.9: v1 added the pattern type, and no more."""
     for ours, kios in (
-        (acl_v0.request_type(api_key, 0), load_request_schema(api_key, 1)),
-        (acl_v0.response_type(api_key, 0), load_response_schema(api_key, 1)),
+        (request_type(api_key, 0), load_request_schema(api_key, 1)),
+        (response_type(api_key, 0), load_response_schema(api_key, 1)),
     ):
         assert shape(ours) == without_pattern_types(shape(kios))
         assert (ours.__name__, ours.__version__, ours.__flexible__) == (kios.__name__, 0, False)
@@ -202,5 +202,5 @@ def test_it_is_version_1_without_pattern_types(api_key: int) -> None:
 
 
 def test_later_versions_are_kios() -> None:
-    assert acl_v0.request_type(30, 1) is load_request_schema(30, 1)
-    assert acl_v0.response_type(36, 0) is load_response_schema(36, 0)
+    assert request_type(30, 1) is load_request_schema(30, 1)
+    assert response_type(36, 0) is load_response_schema(36, 0)

@@ -16,7 +16,7 @@ from kio.static.primitive import f64, i8, i32Timedelta
 from proxy.scheduling.steps import finish
 from proxy.wire import acl_v0
 from proxy.wire import batch_describe as batch
-from proxy.wire.codec import decode, encode
+from proxy.wire.codec import decode, encode, request_type, response_type
 from proxy.wire.primitives import Malformed
 
 NO_TIME = i32Timedelta.parse(timedelta(0))
@@ -235,8 +235,8 @@ def test_filters_and_results_are_the_older_versions_bodies() -> None:
 @pytest.mark.parametrize(("api_key", "version"), [(29, 4), (48, 2)])
 def test_headers_and_names(api_key: int, version: int) -> None:
     for ours, kios in (
-        (batch.request_type(api_key, version), load_request_schema(api_key, version - 1)),
-        (batch.response_type(api_key, version), load_response_schema(api_key, version - 1)),
+        (request_type(api_key, version), load_request_schema(api_key, version - 1)),
+        (response_type(api_key, version), load_response_schema(api_key, version - 1)),
     ):
         assert (ours.__name__, ours.__version__, ours.__flexible__) == (
             kios.__name__,
@@ -248,9 +248,9 @@ def test_headers_and_names(api_key: int, version: int) -> None:
 
 
 def test_older_versions_are_as_they_were() -> None:
-    assert batch.request_type(29, 3) is load_request_schema(29, 3)
-    assert batch.response_type(48, 1) is load_response_schema(48, 1)
-    assert batch.request_type(29, 0) is acl_v0.DescribeAclsRequest
+    assert request_type(29, 3) is load_request_schema(29, 3)
+    assert response_type(48, 1) is load_response_schema(48, 1)
+    assert request_type(29, 0) is acl_v0.DescribeAclsRequest
 
 
 few_bytes = st.binary(max_size=8)

@@ -8,8 +8,7 @@ import pytest
 from kio.serial import entity_reader, entity_writer
 
 from proxy.wire.apis import APIS, Kind
-from proxy.wire.batch_describe import request_type, response_type
-from proxy.wire.codec import decode, encode
+from proxy.wire.codec import decode, encode, request_type, response_type
 from proxy.wire.primitives import Malformed
 from tests.support.messages import large, small
 

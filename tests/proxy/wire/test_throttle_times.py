@@ -11,7 +11,7 @@ from kio.static.primitive import i32Timedelta
 
 from proxy.errors import BrokerFault
 from proxy.wire.apis import APIS, Kind
-from proxy.wire.batch_describe import response_type
+from proxy.wire.codec import response_type
 from proxy.wire.throttle_times import (
     HEAD,
     has_throttle_time,
