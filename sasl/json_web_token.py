@@ -1,14 +1,14 @@
 """Signed tokens (JWS compact serialization, RFC 7515): strict parsing, then verification.
 
-The order matters: nothing but a short header is parsed before the signature is verified, so that an
-unverified token costs one signature check at most. A header's `jwk`, `jku`, `x5u` and `x5c` are
-never looked at: keys come from the JWKS alone.
+Only a short header is parsed before the signature is verified, so that an invalid token costs one
+signature check at most. A header's `jwk`, `jku`, `x5u` and `x5c` are ignored: keys come from the
+JWKS alone.
 """
 
 import base64
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from sasl.jwks import KeyCache, KeyMissing
 from sasl.jwt_claims import AcceptedClaims, OAuthBearerSettings, judge_claims
@@ -17,8 +17,8 @@ from sasl.signatures import ALGORITHMS, PublicKey
 from sasl.strict_json import read_object
 
 MAX_HEADER_CHARACTERS: Final = 32 * 1024
-"""The most characters of a header, which is parsed unverified. A chain of four certificates has
-about 12 KiB."""
+"""Maximum length in characters of a header, which is parsed unverified. A chain of four
+certificates takes about 12 KiB."""
 
 _COMPACT: Final = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
 _LAST_CHARACTERS: Final = {
@@ -26,12 +26,12 @@ _LAST_CHARACTERS: Final = {
     2: "AQgw",
     3: "AEIMQUYcgkosw048",
 }
-"""The characters that may end canonical base64url, by length modulo 4 (RFC 4648, 3.5)."""
+"""Characters that may end canonical base64url, by length modulo 4 (RFC 4648 section 3.5)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedToken:
-    """A token that lets its bearer in, and the key that vouches for it."""
+    """Valid token, and the key that verified its signature."""
 
     claims: AcceptedClaims
     algorithm: str
@@ -51,7 +51,10 @@ class _SignedToken:
 def judge_token(
     token: str, keys: KeyCache, settings: OAuthBearerSettings, wall_now: float, now: float
 ) -> AcceptedToken | FailureReason | KeyMissing:
-    """Decide on a token; `KeyMissing` when the key for its signature cannot be found."""
+    """Return the accepted token, or the reason for its rejection; `KeyMissing` if no key is found.
+
+    `wall_now` is seconds since 1970, `now` monotonic seconds.
+    """
     parsed = _parse(token)
     if isinstance(parsed, FailureReason):
         return parsed
@@ -60,13 +63,13 @@ def judge_token(
         return key
     if not ALGORITHMS[parsed.algorithm].verify(key, parsed.signed, parsed.signature):
         return FailureReason.BAD_SIGNATURE
-    said = read_object(parsed.payload)
-    if said is None:
+    claims = read_object(parsed.payload)
+    if claims is None:
         return FailureReason.BAD_CLAIMS
-    claims = judge_claims(said, settings, wall_now)
-    if isinstance(claims, FailureReason):
-        return claims
-    return AcceptedToken(claims=claims, algorithm=parsed.algorithm, kid=parsed.kid, key=key)
+    accepted = judge_claims(claims, settings, wall_now)
+    if isinstance(accepted, FailureReason):
+        return accepted
+    return AcceptedToken(claims=accepted, algorithm=parsed.algorithm, kid=parsed.kid, key=key)
 
 
 def _parse(token: str) -> _SignedToken | FailureReason:
@@ -82,7 +85,8 @@ def _parse(token: str) -> _SignedToken | FailureReason:
     algorithm, kid = header.get("alg"), header.get("kid")
     if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
         return FailureReason.FORBIDDEN_ALGORITHM
-    if _demands_extensions(header) or not (kid is None or isinstance(kid, str)):
+    # `crit` names extensions that must be understood (RFC 7515 section 4.1.11): none is
+    if "crit" in header or not (kid is None or isinstance(kid, str)):
         return FailureReason.BAD_MESSAGE
     return _SignedToken(
         algorithm=algorithm,
@@ -93,13 +97,9 @@ def _parse(token: str) -> _SignedToken | FailureReason:
     )
 
 
-def _demands_extensions(header: dict[str, Any]) -> bool:
-    """Return True if the header has `crit` (RFC 7515 section 4.1.11): no extension is known."""
-    return "crit" in header
-
-
 def _base64url(text: str) -> bytes | None:
-    """Read base64url without padding; None unless canonical, or a token had several spellings."""
+    """Read base64url without padding; return None unless it is canonical, so that a token has only
+    one spelling."""
     if text[-1] not in _LAST_CHARACTERS.get(len(text) % 4, ""):
         return None
     return base64.urlsafe_b64decode(text + "==")

@@ -1,12 +1,13 @@
 """Key set of an identity provider (RFC 7517): its keys, their age, and when to fetch it.
 
-Pure: the caller fetches the document from its file or URL and reports what happened. Laws:
+Pure: the caller fetches the document from its file or URL and reports the result. Laws:
 
-- Only a good document replaces the keys; a bad one counts as a failed fetch and changes nothing.
-- Keys outlive an outage of the identity provider for `max_age_ms`, then none is found: fail closed.
-- Tokens with unknown key ids leave nothing behind: no memory grows, and however many come, they
-  ask for one fetch per `UNKNOWN_KID_INTERVAL_SECONDS`. During an outage or an attack honest
-  clients with a new key wait no longer than that.
+- Only a valid document replaces the keys; an invalid one counts as a failed fetch.
+- During an outage of the identity provider the keys stay in use for `max_age_ms`; then none is
+  found, and tokens are rejected.
+- Tokens with unknown key ids are not remembered, so they take no memory, and all together cause one
+  fetch per `UNKNOWN_KID_INTERVAL_SECONDS`. During an outage or an attack, clients with a new key
+  wait no longer than that.
 """
 
 import contextlib
@@ -25,33 +26,34 @@ from sasl.signatures import ALGORITHMS, PublicKey
 from sasl.strict_json import read_object
 
 MAX_DOCUMENT_BYTES: Final = 1024 * 1024
-"""The most bytes of a document: a hundred times what identity providers publish."""
+"""Maximum size of a document in bytes: a hundred times that of what identity providers publish."""
 MAX_KEYS: Final = 256
-"""The most keys of a document: parsing them takes the event loop some ten milliseconds."""
+"""Maximum number of keys in a document: parsing them delays the event loop by some ten
+milliseconds."""
 MIN_RSA_BITS: Final = 2048
-"""The least length of an RSA key, in bits (RFC 7518 sections 3.3 and 3.5)."""
+"""Minimum length of an RSA key in bits (RFC 7518 sections 3.3 and 3.5)."""
 MAX_RSA_BITS: Final = 8192
-"""The greatest length of an RSA key, in bits: the work of verifying grows with its square, and
+"""Maximum length of an RSA key in bits: the time that verification takes grows with its square, and
 nobody publishes longer ones."""
 UNKNOWN_KID_INTERVAL_SECONDS: Final = 10.0
-"""The least time in seconds between two fetches that unknown key ids may cause: Kafka's
+"""Minimum time in seconds between two fetches that unknown key ids cause: the default of Kafka's
 `sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyCacheSettings:
-    """Schedule on which keys are fetched; times in milliseconds, as Kafka names them."""
+    """Schedule on which keys are fetched; all times are in milliseconds."""
 
     refresh_ms: int = 3_600_000
-    """The time from a good fetch to the next: `sasl.oauthbearer.jwks.endpoint.refresh.ms`."""
+    """Time from a successful fetch to the next: `sasl.oauthbearer.jwks.endpoint.refresh.ms`."""
     retry_backoff_ms: int = 100
-    """The wait after a failed fetch, which doubles with each further one:
+    """Wait after a failed fetch, which doubles with each further one:
     `sasl.oauthbearer.jwks.endpoint.retry.backoff.ms`."""
     retry_backoff_max_ms: int = 10_000
-    """The longest wait after a failed fetch:
+    """Maximum wait after a failed fetch:
     `sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms`."""
     max_age_ms: int = 86_400_000
-    """The time for which keys are used after the last good fetch; Kafka has no such limit."""
+    """Time for which keys are used after the last successful fetch; Kafka has no such limit."""
 
     def __post_init__(self) -> None:
         if not 0 < self.retry_backoff_ms <= self.retry_backoff_max_ms:
@@ -64,15 +66,16 @@ class KeyMissing(Enum):
     """Reason for which no key was found for a token."""
 
     NO_KEYS = auto()
-    """No key was ever loaded, or all are too old; a fetch may help."""
+    """No key was ever loaded, or all are older than `max_age_ms`; a fetch may help."""
     UNKNOWN_KID = auto()
-    """The key id is not in the document; a fetch may help."""
+    """No key of the document has the token's `kid`; a fetch may help."""
     NO_FIT = auto()
-    """The named key is of another type, or several fit a missing `kid`; no fetch helps."""
+    """The key does not fit the algorithm, or the token has no `kid` and not exactly one key
+    fits."""
 
 
 class KeyCache(RefreshSchedule):
-    """The keys of one JWKS; one per worker and listener."""
+    """Keys of one JWKS; one per worker and listener."""
 
     def __init__(self, settings: KeyCacheSettings | None = None) -> None:
         self._settings = settings or KeyCacheSettings()
@@ -82,15 +85,16 @@ class KeyCache(RefreshSchedule):
         self._loaded_at: float | None = None
         self._tried_at: float | None = None
         self.ignored_keys: tuple[str, ...] = ()
-        """One line of text for each unused key of the last good document, with the reason."""
+        """One line of text for each unusable key of the last valid document, with the reason."""
 
     @property
     def key_count(self) -> int:
-        """The number of keys that are held, too old or not."""
+        """Number of keys, including those that are too old to be used."""
         return len({id(key) for keys in self._by_algorithm.values() for key in keys})
 
     def loaded(self, document: bytes, now: float) -> bool:
-        """Take a fetched document; False: it was bad and counts as `failed`."""
+        """Replace the keys by those of a fetched document; return False if it is invalid, which
+        counts as `failed`."""
         try:
             keys, ignored = _read_document(document)
         except _BadDocumentError as error:
@@ -107,33 +111,33 @@ class KeyCache(RefreshSchedule):
         return True
 
     def failed(self, error: str, now: float, *, refused: bool = False) -> None:
-        """Note that a fetch failed; the old keys stay."""
+        """Record a failed fetch; the keys stay. `refused` is that of `RefreshSchedule.failed`."""
         self._tried_at = now
         super().failed(error, now, refused=refused)
 
-    def unknown_kid(self, now: float) -> bool:
-        """Return True if a token whose key is not known may wait for a fetch, out of turn.
+    def may_fetch_for_unknown_kid(self, now: float) -> bool:
+        """Return whether a token with an unknown key may wait for a fetch ahead of the schedule.
 
-        True until a fetch ends: those who ask meanwhile share the one under way, so the caller
-        must never run two at a time.
+        The answer changes when a fetch ends: tokens that arrive meanwhile wait for the same one, so
+        the caller must never run two at a time.
         """
         return self._tried_at is None or now >= self._tried_at + UNKNOWN_KID_INTERVAL_SECONDS
 
     def age_seconds(self, now: float) -> float | None:
-        """The time since the last good fetch; None: there was none."""
+        """Return the time since the last successful fetch in seconds; None if there was none."""
         return None if self._loaded_at is None else now - self._loaded_at
 
-    def are_believed(self, now: float) -> bool:
-        """Return True if there are keys, and they are no older than `max_age_ms`."""
+    def are_usable(self, now: float) -> bool:
+        """Return whether there are keys, and they are no older than `max_age_ms`."""
         age = self.age_seconds(now)
         return age is not None and age * 1000 <= self._settings.max_age_ms
 
     def find(self, algorithm: str, kid: str | None, now: float) -> PublicKey | KeyMissing:
-        """The key for a token's `alg` (a name of `ALGORITHMS`) and `kid`.
+        """Return the key for a token's `alg` (a name in `ALGORITHMS`) and `kid`.
 
-        A token without `kid` is accepted when exactly one key fits, as in Kafka.
+        If a token has no `kid`, exactly one key must fit, as in Kafka.
         """
-        if not self.are_believed(now):
+        if not self.are_usable(now):
             return KeyMissing.NO_KEYS
         if kid is None:
             fitting = self._by_algorithm[algorithm]
@@ -145,17 +149,17 @@ class KeyCache(RefreshSchedule):
 
 
 class _BadDocumentError(Exception):
-    """The document is not taken."""
+    """The document is invalid as a whole."""
 
 
 class _UnusableKeyError(Exception):
-    """This key is left out."""
+    """A key of the document cannot be used."""
 
 
 def _read_document(
     document: bytes,
 ) -> tuple[list[tuple[str | None, PublicKey]], tuple[str, ...]]:
-    """The usable keys with their ids, and one line for each that is left out."""
+    """Return the usable keys with their ids, and one line of text for each other key."""
     if len(document) > MAX_DOCUMENT_BYTES:
         raise _BadDocumentError(f"the JWKS is larger than {MAX_DOCUMENT_BYTES} bytes")
     members = read_object(document)
@@ -181,7 +185,7 @@ def _read_document(
 
 
 _PARAMETERS: Final = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
-"""The public members of each key type (RFC 7518 section 6, RFC 8037 section 2)."""
+"""Public members of each key type (RFC 7518 section 6, RFC 8037 section 2)."""
 _READERS: Final[Mapping[str, Callable[[dict[str, Any]], object]]] = {
     "RSA": RSAAlgorithm.from_jwk,
     "EC": ECAlgorithm.from_jwk,
@@ -205,7 +209,8 @@ def _read_key(entry: object) -> tuple[str | None, PublicKey]:
 
 
 def _is_for_signatures(entry: Mapping[str, Any]) -> bool:
-    """RFC 7517 sections 4.2 and 4.3; a key that says nothing may be used."""
+    """Return whether `use` and `key_ops` permit verification (RFC 7517 sections 4.2 and 4.3); both
+    are optional."""
     operations = entry.get("key_ops")
     if operations is not None and not (isinstance(operations, list) and "verify" in operations):
         return False

@@ -1,7 +1,7 @@
 """Claims of a token (RFC 7519 section 4), judged as Kafka's `BrokerJwtValidator` does.
 
-Deliberate differences: a token that has expired is refused even within the clock skew (Kafka lets
-it in with lifetime 0, which tells the client "no expiry"), and lifetimes are clamped.
+Deliberate differences: an expired token is rejected even within the clock skew (Kafka accepts it
+with lifetime 0, which means "no expiry" to the client), and lifetimes are clamped.
 """
 
 import math
@@ -12,11 +12,11 @@ from typing import Any, Final
 from sasl.mechanism import FailureReason
 
 MAX_LIFETIME_SECONDS: Final = 365 * 86_400.0
-"""The longest lifetime of a token, in seconds: tokens of the year 10^18 must not overflow the int64
-of `session_lifetime_ms` or a timer, and no process runs for a year."""
+"""Maximum lifetime of a token in seconds: an `exp` in the year 10^18 must not overflow the int64 of
+`session_lifetime_ms`, or a timer; and no process runs for a year."""
 
 _JAVA_BLANKS: Final = "".join(map(chr, range(0x21)))
-"""The characters that Java's `String.trim` removes: U+0000 to U+0020."""
+"""Characters that Java's `String.trim` removes: U+0000 to U+0020."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,33 +24,33 @@ class OAuthBearerSettings:
     """Conditions that a token must meet: Kafka's `sasl.oauthbearer.*`, with its defaults."""
 
     expected_audience: frozenset[str] = frozenset()
-    """The audiences of which one must be in `aud` (`expected.audience`). Empty: tokens that carry
-    an audience are refused, for they are meant for somebody else (RFC 7519 section 4.1.3; Kafka
-    does the same)."""
+    """Audiences of which one must be in `aud` (`expected.audience`). If empty, tokens with an `aud`
+    are rejected, because they are meant for somebody else (RFC 7519 section 4.1.3), as by Kafka."""
     expected_issuer: str | None = None
-    """The issuer that `iss` must name (`expected.issuer`); None: `iss` is not checked."""
+    """Issuer that `iss` must name (`expected.issuer`); None if `iss` is not checked."""
     clock_skew_seconds: int = 30
-    """The time in seconds by which `nbf` may lie in the future (`clock.skew.seconds`)."""
+    """Time in seconds by which `nbf` may lie in the future (`clock.skew.seconds`)."""
     scope_claim_name: str = "scope"
-    """The claim that holds the scopes (`scope.claim.name`)."""
+    """Name of the claim that holds the scopes (`scope.claim.name`)."""
     sub_claim_name: str = "sub"
-    """The claim that names the principal (`sub.claim.name`)."""
+    """Name of the claim that holds the principal's name (`sub.claim.name`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedClaims:
-    """A token that is for us and still valid. Times are wall-clock seconds since 1970."""
+    """Claims of a valid token. Times are wall-clock seconds since 1970."""
 
     subject: str
     not_before: float
-    """The time before which the token is not valid; minus infinity: it names none."""
+    """Time before which the token is not valid; minus infinity if it has no `nbf`."""
     expires_at: float
 
 
 def judge_claims(
     claims: Mapping[str, Any], settings: OAuthBearerSettings, wall_now: float
 ) -> AcceptedClaims | FailureReason:
-    """Judge the claims of a token whose signature is right; `wall_now` is seconds since 1970."""
+    """Return the claims of a token with a valid signature if they are accepted, or the reason for
+    their rejection. `wall_now` is seconds since 1970."""
     expires_at, issued_at = numeric_date(claims, "exp"), numeric_date(claims, "iat")
     not_before = numeric_date(claims, "nbf") if "nbf" in claims else -math.inf
     if expires_at is None or issued_at is None or not_before is None:
@@ -75,7 +75,7 @@ def judge_claims(
 def judge_times(
     not_before: float, expires_at: float, settings: OAuthBearerSettings, wall_now: float
 ) -> FailureReason | None:
-    """Judge the part of the claims that changes with time; None: they hold now."""
+    """Return the reason for which the token is not valid at `wall_now`, None if it is."""
     if expires_at <= wall_now:
         return FailureReason.EXPIRED
     if not_before > wall_now + settings.clock_skew_seconds:
@@ -84,16 +84,17 @@ def judge_times(
 
 
 def deadline_of(expires_at: float, wall_now: float, now: float) -> float:
-    """The monotonic second at which a token expires: the one place where two clocks meet.
+    """Return the time in monotonic seconds at which a token expires.
 
-    The lifetime left is taken once from the wall clock and clamped to 0 … `MAX_LIFETIME_SECONDS`;
-    later jumps of the wall clock change nothing.
+    The remaining lifetime is taken from the wall clock here alone, and clamped to between 0 and
+    `MAX_LIFETIME_SECONDS`; later jumps of the wall clock change nothing.
     """
     return now + min(max(expires_at - wall_now, 0.0), MAX_LIFETIME_SECONDS)
 
 
 def numeric_date(claims: Mapping[str, Any], name: str) -> float | None:
-    """Read a NumericDate in whole seconds, cut off as Kafka does; None: missing or wrong."""
+    """Return a NumericDate in whole seconds, rounded down as by Kafka; None if it is missing or
+    invalid."""
     value = claims.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -118,7 +119,8 @@ def _audience_is_expected(audience: object, settings: OAuthBearerSettings) -> bo
 
 
 def _scope_is_well_formed(scope: object) -> bool:
-    """Kafka's `ClaimValidationUtils.validateScopes`: no blank scope and none twice."""
+    """Return whether no scope is blank or occurs twice (Kafka's
+    `ClaimValidationUtils.validateScopes`)."""
     if not isinstance(scope, str | list):
         return True
     scopes = [_text(value) for value in ([scope] if isinstance(scope, str) else scope)]
@@ -126,12 +128,13 @@ def _scope_is_well_formed(scope: object) -> bool:
 
 
 def _text(value: object) -> str | None:
-    """A claim's text without blanks around it; None: not a text, blank, or not Unicode."""
+    """Return a claim's text without surrounding blanks; None if it is not a string, is blank, or
+    has a lone surrogate."""
     if not isinstance(value, str):
         return None
     text = value.strip(_JAVA_BLANKS)
     try:
-        text.encode()  # JSON can spell lone surrogates, which no later writer could encode
+        text.encode()  # JSON can express lone surrogates, which UTF-8 cannot
     except UnicodeEncodeError:
         return None
     return text or None

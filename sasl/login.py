@@ -2,11 +2,11 @@
 
 SaslHandshake v1, then SaslAuthenticate v0 to v2 (KIP-43, KIP-152, KIP-368). Laws:
 
-- Bytes in, bytes out: whoever has a connection sends what a `Say` holds, and gives `answered` the
-  body of the response. No sockets, no clock.
-- What takes milliseconds (SCRAM's iterations) is not done but handed out as `Derive`.
-- Nothing but `LoggedIn` means that we are in, and that the server is who it should be.
-- An exchange ends by itself: no server can keep it going.
+- Bytes in, bytes out: the caller sends the request that a `Say` holds, and passes the body of the
+  response to `answered`. No sockets, no clock.
+- What takes milliseconds (SCRAM's iterations) is left to the caller, as `Derive`.
+- Only `LoggedIn` means that both sides are authenticated, as far as the mechanism does that.
+- The number of steps is bounded: no server can prolong an exchange.
 - Whatever the server does wrong is a `LoginError`.
 """
 
@@ -32,25 +32,25 @@ from sasl.oauthbearer_messages import client_initial_response
 from sasl.scram_client import SaltedPasswords, ScramClientError, ScramClientExchange
 
 HANDSHAKE_VERSION: Final = 1
-"""The first version that is followed by SaslAuthenticate and not by raw tokens (KIP-152)."""
-_AGREED: Final = b"\x01"
-"""The client's message after its token was refused (RFC 7628 section 3.2.3)."""
+"""First version that SaslAuthenticate follows, not raw tokens (KIP-152)."""
+_ERROR_ACKNOWLEDGED: Final = b"\x01"
+"""Message of a client whose token was rejected (RFC 7628 section 3.2.3)."""
 
 
 class LoginError(Exception):
-    """The server refused us, broke the protocol, or is not who it should be."""
+    """The server rejected the login, broke the protocol, or did not prove who it is."""
 
     def __init__(self, reason: str, error_code: int = NONE) -> None:
         super().__init__(reason)
         self.reason = reason
-        """The reason in one line of ASCII that may be logged."""
+        """Reason in one line of ASCII, safe to log."""
         self.error_code = error_code
-        """Kafka's error code; 0: the server named none."""
+        """Kafka's error code; 0 if the server sent none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Send a request; its response goes to `answered`."""
+    """Send a request, and pass the body of its response to `answered`."""
 
     api_key: int
     api_version: int
@@ -59,33 +59,34 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Derive:
-    """Call `work` where it may take milliseconds; what it returns goes to `derived`."""
+    """Call `work` where it may take milliseconds, and pass its result to `derived`."""
 
     work: Callable[[], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedIn:
-    """The server knows us, and we know the server."""
+    """The login succeeded."""
 
     session_lifetime_ms: int
-    """The session's lifetime in milliseconds; 0: it has no end, or v0 has no field for it."""
+    """Lifetime of the session in milliseconds; 0 if it has no end, or in v0, which lacks the
+    field."""
 
 
 Step = Say | Derive | LoggedIn
 
 
 class ClientExchange(Protocol):
-    """One login by one mechanism: the client's counterpart of `sasl.mechanism`."""
+    """Login by one mechanism: the client's counterpart of `sasl.mechanism.Exchange`."""
 
     @property
     def mechanism(self) -> str:
-        """Its name in SaslHandshake."""
+        """Name of the mechanism in SaslHandshake."""
         ...
 
     @property
     def secret(self) -> str:
-        """The secret, which a server may repeat and no log may hold."""
+        """Password or token, which no log may contain, even if a server repeats it."""
         ...
 
     def first(self) -> bytes:
@@ -93,12 +94,13 @@ class ClientExchange(Protocol):
         ...
 
     def step(self, challenge: bytes) -> bytes | Derive | None:
-        """Return the next message; None: logged in, and the server proven. Raises LoginError."""
+        """Return the next message, or None at the end of the exchange, when the server is
+        authenticated as far as the mechanism does that. Raises LoginError."""
         ...
 
 
 class PlainClient:
-    """PLAIN (RFC 4616): the password itself, so only where TLS hides it."""
+    """PLAIN (RFC 4616). It sends the password, so it must be used over TLS only."""
 
     mechanism: Final = "PLAIN"
 
@@ -107,17 +109,17 @@ class PlainClient:
         self._first = f"\0{username}\0{password}".encode()
 
     def first(self) -> bytes:
-        """Name and password."""
+        """Return the message with name and password."""
         return self._first
 
     def step(self, challenge: bytes) -> None:
-        """Nothing is to come."""
+        """Expect an empty message: the server has nothing to say."""
         if challenge:
-            raise LoginError("the server goes on where PLAIN ends")
+            raise LoginError("the server sent a challenge, which PLAIN does not have")
 
 
 class OAuthBearerClient:
-    """OAUTHBEARER (RFC 7628): a token."""
+    """OAUTHBEARER (RFC 7628)."""
 
     mechanism: Final = "OAUTHBEARER"
 
@@ -126,19 +128,19 @@ class OAuthBearerClient:
         self._is_refused = False
 
     def first(self) -> bytes:
-        """The token."""
+        """Return the message with the token."""
         return client_initial_response(self.secret)
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Agree to be refused: the error comes after that."""
+        """Acknowledge a rejection: the server sends its error code only then."""
         if self._is_refused:
             raise LoginError("the token was refused")
         self._is_refused = bool(challenge)
-        return _AGREED if challenge else None
+        return _ERROR_ACKNOWLEDGED if challenge else None
 
 
 class ScramClient:
-    """SCRAM (RFC 5802): both sides prove that they know the password, and neither tells it."""
+    """SCRAM (RFC 5802): both sides prove knowledge of the password without sending it."""
 
     def __init__(
         self,
@@ -147,25 +149,25 @@ class ScramClient:
         password: str,
         salted: SaltedPasswords | None = None,
     ) -> None:
-        """`salted`: what other logins of the same user derived; None: this one is alone."""
+        """`salted` holds keys derived in other logins of the same user; None to share none."""
         self.mechanism: Final = mechanism.value
         self.secret: Final = password
         self._exchange = ScramClientExchange(
             mechanism=mechanism, username=username, password=password, salted=salted
         )
-        self._proven = False
+        self._proof_sent = False
 
     def first(self) -> bytes:
-        """Name and nonce."""
+        """Return the message with name and nonce."""
         return self._exchange.first()
 
     def step(self, challenge: bytes) -> bytes | Derive | None:
-        """Prove; then have the server prove."""
+        """Return the proof; then check that of the server."""
         try:
-            if self._proven:
+            if self._proof_sent:
                 self._exchange.verify(challenge)
                 return None
-            self._proven = True
+            self._proof_sent = True
             if self._exchange.takes_long(challenge):
                 return Derive(lambda: self._exchange.final(challenge))
             return self._exchange.final(challenge)
@@ -174,29 +176,30 @@ class ScramClient:
 
 
 class Login:
-    """One login, or the next one on the same connection (KIP-368). See the laws above."""
+    """Login, or re-authentication on the same connection (KIP-368). See the laws above."""
 
     def __init__(self, exchange: ClientExchange, highest_version: int) -> None:
-        """`highest_version`: of SaslAuthenticate, as the server's ApiVersions has it."""
+        """`highest_version` is that of SaslAuthenticate in the server's ApiVersions; -1 if it has
+        none."""
         self._exchange = exchange
         self._version = min(highest_version, SASL_AUTHENTICATE_VERSIONS[-1])
         self._in_handshake = True
 
     def begin(self) -> Say:
-        """Name the mechanism. Raises LoginError."""
+        """Return the SaslHandshake request. Raises LoginError."""
         if self._version < 0:
             raise LoginError("the server does not know SaslAuthenticate")
         return Say(SASL_HANDSHAKE, HANDSHAKE_VERSION, handshake_request(self._exchange.mechanism))
 
     def answered(self, body: bytes) -> Step:
-        """Take the response to what was said last. Raises LoginError."""
+        """Process the body of the response to the last request. Raises LoginError."""
         try:
             return self._after_handshake(body) if self._in_handshake else self._after_token(body)
         except MalformedMessage:
-            raise LoginError("an answer that does not parse") from None
+            raise LoginError("the server's response does not parse") from None
 
     def derived(self, token: bytes) -> Say:
-        """Take what was derived."""
+        """Continue with the result of a `Derive`."""
         return self._say(token)
 
     def _after_handshake(self, body: bytes) -> Say:

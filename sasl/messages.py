@@ -1,7 +1,7 @@
 """Bodies of SaslHandshake v0-v1 and SaslAuthenticate v0-v2, without headers.
 
 Written by hand because every connection begins with them, authenticated or not: they must be cheap,
-and the sidecar's workers then need no schema library in memory.
+and workers then do without a schema library, which takes 16 MiB of memory.
 """
 
 import struct
@@ -16,7 +16,7 @@ SASL_HANDSHAKE_VERSIONS = range(2)
 SASL_AUTHENTICATE_VERSIONS = range(3)
 FIRST_FLEXIBLE_SASL_AUTHENTICATE = 2
 FIRST_SASL_AUTHENTICATE_WITH_LIFETIME = 1
-"""The first version whose response ends in session_lifetime_ms (KIP-368)."""
+"""First version whose response ends with session_lifetime_ms (KIP-368)."""
 
 NONE = 0
 UNSUPPORTED_SASL_MECHANISM = 33
@@ -24,9 +24,9 @@ ILLEGAL_SASL_STATE = 34
 SASL_AUTHENTICATION_FAILED = 58
 
 MAX_RESPONSE_BYTES: Final = 524_288
-"""The most bytes of a login's response, as many as `sasl.server.max.receive.size`."""
+"""Maximum size of a response to a login in bytes: the default of `sasl.server.max.receive.size`."""
 MAX_MECHANISMS = 64
-"""The number of mechanisms that are read of those that a server says it has."""
+"""Maximum number of a server's mechanisms that are read."""
 
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
@@ -34,11 +34,14 @@ _LONG = struct.Struct(">q")
 
 
 class MalformedMessage(ValueError):
-    """The body is not what its API and version say."""
+    """The body does not have the format of its API and version."""
 
 
 def handshake_mechanism(body: bytes) -> str:
-    """The mechanism named by a SaslHandshake request; bytes behind it are ignored, as by Kafka."""
+    """Return the mechanism in a SaslHandshake request; bytes after it are ignored, as by Kafka.
+
+    Raises MalformedMessage.
+    """
     try:
         (length,) = _SHORT.unpack_from(body)
         return _slice(body, 2, length).decode()
@@ -48,7 +51,7 @@ def handshake_mechanism(body: bytes) -> str:
 
 @lru_cache(maxsize=64)
 def handshake_response(error_code: int, mechanisms: tuple[str, ...]) -> bytes:
-    """Body of a SaslHandshake response, the same in v0 and v1."""
+    """Return the body of a SaslHandshake response, the same in v0 and v1."""
     names = [name.encode() for name in mechanisms]
     parts = [_SHORT.pack(error_code), _INT.pack(len(names))]
     for name in names:
@@ -57,7 +60,10 @@ def handshake_response(error_code: int, mechanisms: tuple[str, ...]) -> bytes:
 
 
 def authenticate_token(version: int, body: bytes) -> bytes:
-    """The mechanism's bytes in a SaslAuthenticate request; not nullable in any version."""
+    """Return the token in a SaslAuthenticate request, which no version allows to be null.
+
+    Raises MalformedMessage.
+    """
     try:
         if version >= FIRST_FLEXIBLE_SASL_AUTHENTICATE:
             length, start = _uvarint(body)
@@ -76,7 +82,7 @@ def authenticate_response(
     auth_bytes: bytes = b"",
     session_lifetime_ms: int = 0,
 ) -> bytes:
-    """Body of a SaslAuthenticate response; 0 as lifetime tells a client (v1+) "no expiry".
+    """Return the body of a SaslAuthenticate response; a lifetime of 0 means "no expiry" (v1+).
 
     The message of a success is empty, not null, as Kafka's is.
     """
@@ -95,13 +101,16 @@ def authenticate_response(
 
 
 def handshake_request(mechanism: str) -> bytes:
-    """Body of a SaslHandshake request, the same in v0 and v1."""
+    """Return the body of a SaslHandshake request, the same in v0 and v1."""
     name = mechanism.encode()
     return _SHORT.pack(len(name)) + name
 
 
 def read_handshake_response(body: bytes) -> tuple[int, tuple[str, ...]]:
-    """The error code of a SaslHandshake response, and which mechanisms the server has."""
+    """Return the error code of a SaslHandshake response, and the server's mechanisms.
+
+    Raises MalformedMessage.
+    """
     try:
         error_code, count = struct.unpack_from(">hi", body)
         names, at = [], 6
@@ -115,7 +124,7 @@ def read_handshake_response(body: bytes) -> tuple[int, tuple[str, ...]]:
 
 
 def authenticate_request(version: int, token: bytes) -> bytes:
-    """Body of a SaslAuthenticate request."""
+    """Return the body of a SaslAuthenticate request."""
     if version >= FIRST_FLEXIBLE_SASL_AUTHENTICATE:
         return _compact(token) + b"\0"
     return _INT.pack(len(token)) + token
@@ -131,14 +140,18 @@ class AuthenticateResponse:
     ) -> None:
         self.error_code: Final = error_code
         self.error_message: Final = error_message
-        """The server's message; empty: it gave none."""
+        """Message of the server; empty if it sent none."""
         self.auth_bytes: Final = auth_bytes
         self.session_lifetime_ms: Final = session_lifetime_ms
-        """The session's lifetime in milliseconds; 0: it has no end, or v0 has no field for it."""
+        """Lifetime of the session in milliseconds; 0 if it has no end, or in v0, which lacks the
+        field."""
 
 
 def read_authenticate_response(version: int, body: bytes) -> AuthenticateResponse:
-    """Read the body of a SaslAuthenticate response; bytes behind it are ignored."""
+    """Parse the body of a SaslAuthenticate response; bytes after it are ignored.
+
+    Raises MalformedMessage.
+    """
     try:
         (error_code,) = _SHORT.unpack_from(body)
         if version >= FIRST_FLEXIBLE_SASL_AUTHENTICATE:
@@ -160,7 +173,7 @@ def read_authenticate_response(version: int, body: bytes) -> AuthenticateRespons
 
 
 def _nullable_compact(body: bytes, at: int) -> tuple[bytes, int]:
-    """Read compact bytes, null as none, and return where they end."""
+    """Return compact bytes, null as empty, and the position after them."""
     length, used = _uvarint(body[at : at + 5])
     at += used
     length = max(length - 1, 0)

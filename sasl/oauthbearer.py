@@ -2,12 +2,12 @@
 
 Laws of this module:
 
-- A message that does not parse ends the exchange. A token that is rejected is answered with the
-  error as JSON, and the client's next message ends the exchange; if that message is a good token,
-  it lets the client in, as in Kafka. A second rejected token ends the exchange (Kafka goes on for
-  as long as a client likes to guess, and counts nothing).
-- The failure carries the reason of the rejected token, which the client is never told.
-- Keys are asked for at most once per exchange.
+- A message that does not parse ends the exchange. A rejected token is answered with the error as
+  JSON, and the client's next message ends the exchange; a valid token in it is accepted, as by
+  Kafka. A second rejected token ends the exchange (Kafka accepts any number of them, and counts
+  none).
+- The failure has the reason for the rejection, which is never sent to the client.
+- An exchange returns `KeysNeeded` once at most.
 """
 
 import time
@@ -33,14 +33,14 @@ from sasl.verified_tokens import VerifiedTokens
 NAME: Final = "OAUTHBEARER"
 
 INVALID_TOKEN: Final = '{"status":"invalid_token"}'  # noqa: S105  (no password)
-"""The error of RFC 7628 section 3.2.2, as Kafka's `OAuthBearerSaslServer` writes it."""
+"""Error of RFC 7628 section 3.2.2, as Kafka's `OAuthBearerSaslServer` writes it."""
 
-_CONTINUE: Final = b"\x01"
-"""The client's message after an error (RFC 7628 section 3.2.3)."""
+_ERROR_ACKNOWLEDGED: Final = b"\x01"
+"""Message of a client after an error (RFC 7628 section 3.2.3)."""
 
 
 class OAuthBearerServer:
-    """The OAUTHBEARER mechanism: shared by all connections of a listener."""
+    """OAUTHBEARER mechanism, shared by all connections of a listener."""
 
     def __init__(
         self,
@@ -66,18 +66,18 @@ class OAuthBearerServer:
 
 
 class OAuthBearerServerExchange:
-    """One OAUTHBEARER authentication; see the laws of `sasl.mechanism`."""
+    """OAUTHBEARER authentication; see the laws of `sasl.mechanism`."""
 
-    __slots__ = ("_ended", "_keys_refreshed", "_rejected", "_server")
+    __slots__ = ("_ended", "_keys_requested", "_rejected", "_server")
 
     def __init__(self, server: OAuthBearerServer) -> None:
         self._server = server
-        self._keys_refreshed = False
+        self._keys_requested = False
         self._rejected: FailureReason | None = None
         self._ended = False
 
     def step(self, message: bytes, now: float) -> Step:
-        """Take the client's next message and say what follows."""
+        """Process the client's next message, and return what follows."""
         if self._ended:
             return Failure(reason=FailureReason.ILLEGAL_STATE)
         step = self._answer(message, now)
@@ -87,7 +87,7 @@ class OAuthBearerServerExchange:
         return step
 
     def _answer(self, message: bytes, now: float) -> Step:
-        if self._rejected is not None and message == _CONTINUE:
+        if self._rejected is not None and message == _ERROR_ACKNOWLEDGED:
             return Failure(reason=self._rejected, message=INVALID_TOKEN)
         server = self._server
         wall_now = server.wall_clock()
@@ -103,7 +103,7 @@ class OAuthBearerServerExchange:
             return Failure(reason=FailureReason.BAD_MESSAGE)
         verdict = judge_token(response.token, server.keys, server.settings, wall_now, now)
         if isinstance(verdict, KeyMissing):
-            if self._may_seek_keys(verdict, now):
+            if self._may_fetch_keys(verdict, now):
                 return KeysNeeded()
             verdict = _REASONS[verdict]
         if isinstance(verdict, FailureReason):
@@ -114,11 +114,11 @@ class OAuthBearerServerExchange:
         server.verified.remember(message, verdict)
         return _success(verdict.claims, wall_now, now)
 
-    def _may_seek_keys(self, missing: KeyMissing, now: float) -> bool:
-        if missing is KeyMissing.NO_FIT or self._keys_refreshed:
+    def _may_fetch_keys(self, missing: KeyMissing, now: float) -> bool:
+        if missing is KeyMissing.NO_FIT or self._keys_requested:
             return False
-        self._keys_refreshed = self._server.keys.unknown_kid(now)
-        return self._keys_refreshed
+        self._keys_requested = self._server.keys.may_fetch_for_unknown_kid(now)
+        return self._keys_requested
 
     def _reject(self, reason: FailureReason) -> Step:
         if self._rejected is not None:
@@ -140,7 +140,7 @@ def _success(claims: AcceptedClaims, wall_now: float, now: float) -> Success:
 
 
 def _authorization_id_differs(authorization_id: str, name: str) -> Failure:
-    """Kafka's sentence; both names are the client's own, and cut to fit an int16 length."""
+    """Return the failure with Kafka's sentence, in which names are truncated to fit its length."""
     return Failure(
         reason=FailureReason.BAD_CLAIMS,
         message=(

@@ -1,12 +1,11 @@
 """Salts of SCRAM: generated ones, and the forms of those that other tools made.
 
-Who asks for a salt must not learn by its form whether there is such a user. What users are given
-here has the form that Kafka's own tools give; AlterUserScramCredentials brings whatever another
-tool made, 64 random bytes or text in hexadecimal, and salts for users who do not exist are then
-made in the same forms.
+The form of a salt must not reveal whether a user exists. Salts that are generated here have the
+form of those that Kafka's own tools generate. AlterUserScramCredentials may bring others, such as
+64 random bytes or hexadecimal text, and salts for users who do not exist then have the same forms.
 
-A form is how a salt is written and how long it is. Other features of a salt remain visible: the
-dashes of a UUID, a prefix, a length of more than `MAX_SALT_BYTES`, that several users share it.
+A form is the coding and the length of a salt. Other properties are not imitated: the dashes of a
+UUID, a prefix, a length of more than `MAX_SALT_BYTES`, a salt that several users share.
 """
 
 import re
@@ -15,21 +14,21 @@ from base64 import b64decode, b64encode
 from typing import Final, NamedTuple
 
 MAX_SALT_BYTES: Final = 1024
-"""The longest salt in bytes; a longer one counts as one of this length, as the work of each login
-grows with the longest form."""
+"""Maximum length in bytes of a form; a longer salt counts as one of this length, because the time
+of each login grows with the longest form."""
 
 _BITS: Final = 130
-"""The size of a generated salt in bits: a random number in base 36, as Kafka's
+"""Size of a generated salt in bits: a random number in base 36, as Kafka's
 `ScramFormatter.secureRandomString` writes it."""
 _DIGITS: Final = "0123456789"
 _LOWER: Final = "abcdefghijklmnopqrstuvwxyz"
 _BASE_36: Final = _DIGITS + _LOWER
 _PAIRS_OF_DIGITS: Final = [high + low for high in _BASE_36 for low in _BASE_36]
 _TEN_DIGITS: Final = 36**10
-"""The range of ten digits in base 36, which a machine integer holds."""
+"""Number of values of ten digits in base 36, which a machine integer can hold."""
 
 _KAFKAS: Final = re.compile(rb"1[0-9a-z]{25}|[1-9a-z][0-9a-z]{21,24}")
-"""The pattern of salts of 130 bits, but for one in a hundred thousand, which is shorter."""
+"""Pattern of salts of 130 bits, except for one in a hundred thousand, which is shorter."""
 _KAFKAS_CODING: Final = "Kafka's"
 _PADDED: Final = "base 64, padded"
 _ALPHABETS: Final = {
@@ -41,36 +40,34 @@ _ALPHABETS: Final = {
     "ASCII": bytes(range(0x20, 0x7F)),
     "bytes": bytes(range(256)),
 }
-"""The alphabets of salts, each before those that contain it."""
+"""Alphabets of salts, each before those that contain it."""
 _LETTERS: Final = {
     coding: bytes(alphabet[byte % len(alphabet)] for byte in range(256))
     for coding, alphabet in _ALPHABETS.items()
 }
-"""The tables for `bytes.translate` that make random letters of random bytes. Where an alphabet does
-not divide 256, some letters are more frequent than others, which a single salt is too short to
-show."""
+"""Tables for `bytes.translate` that turn random bytes into random letters. Unless the size of an
+alphabet divides 256, some letters are more frequent, which a single salt is too short to show."""
 
 
 class SaltForm(NamedTuple):
-    """Form in which a salt is written; ordered, so that users can be counted up to one."""
+    """Form of a salt; ordered, so that users can be counted cumulatively."""
 
     coding: str
-    """The coding: Kafka's, padded base 64, or one of the alphabets."""
+    """Coding: Kafka's, padded base 64, or one of the alphabets."""
     length: int
-    """The length in bytes, of the content of padded base 64, or else of the salt; 0: Kafka's form,
-    whose length varies."""
+    """Length in bytes, decoded if it is padded base 64; 0 for Kafka's form, whose length varies."""
 
 
 KAFKAS_FORM: Final = SaltForm(_KAFKAS_CODING, 0)
 
 
 def new_salt() -> bytes:
-    """A random salt of the form that Kafka's own tools give to the users they make."""
+    """Return a random salt in the form of Kafka's own tools."""
     return salt_of(secrets.randbits(_BITS))
 
 
 def salt_of(number: int) -> bytes:
-    """The salt that a number makes: its low 130 bits in base 36, as Kafka writes it."""
+    """Return the low 130 bits of a number in base 36, as Kafka writes a salt."""
     rest, last = divmod(number & (1 << _BITS) - 1, _TEN_DIGITS)
     first, middle = divmod(rest, _TEN_DIGITS)
     digits = _digits(first, 3) + _digits(middle, 5) + _digits(last, 5)
@@ -86,7 +83,7 @@ def _digits(number: int, pairs: int) -> str:
 
 
 def form_of(salt: bytes) -> SaltForm:
-    """The form of a salt, whoever made it: the narrowest that it has."""
+    """Return the form of a salt: the one with the smallest alphabet that fits."""
     if _KAFKAS.fullmatch(salt):
         return KAFKAS_FORM
     if salt.endswith(b"=") and (padded := _padded_bytes(salt)):
@@ -98,7 +95,7 @@ def form_of(salt: bytes) -> SaltForm:
 
 
 def _padded_bytes(salt: bytes) -> int:
-    """Return the number of bytes encoded in base 64; 0: no encoder writes such a text."""
+    """Return the number of bytes that are encoded in base 64; 0 if it is not canonical base 64."""
     try:
         found = b64decode(salt, validate=True)
     except ValueError:
@@ -107,9 +104,9 @@ def _padded_bytes(salt: bytes) -> int:
 
 
 def salt_in(form: SaltForm, number: int, random: bytes) -> bytes:
-    """The salt of a form that is made of a number of 130 bits, or of `random` bytes.
+    """Return a salt of this form, made from a number of 130 bits, or from `random` bytes.
 
-    There must be as many of these as the form is long. The work hardly depends on the form.
+    There must be as many bytes as the form is long. The time hardly depends on the form.
     """
     kafkas = salt_of(number)
     if form.coding == _KAFKAS_CODING:

@@ -2,15 +2,15 @@
 
 Laws of this module:
 
-- An unknown user and a wrong password fail at the second message, with the same words and the same
-  hashing work, and the same name is always shown the same salt: nobody can ask who exists.
-  (Kafka fails an unknown user at the first message: a deliberate difference.)
-- Users who do not exist are shown iterations and the form of a salt (`sasl.salts`) with the
-  distribution that both together have for those who do. (When users are added or altered, a few
-  names on the edge between two shapes change theirs.)
+- A client cannot find out whether a user exists: an unknown user and a wrong password fail at the
+  second message, with the same text and after the same hashing, and a name is always sent the
+  same salt. (Kafka fails an unknown user at the first message: a deliberate difference.)
+- Iterations and form of the salt (`sasl.salts`) of users who do not exist have the distribution
+  that they have among those who do. (When users are added or altered, the few names at the
+  boundary between two shapes change theirs.)
 - The GS2 header is compared with `c=` (RFC 5802 section 6; Kafka does not compare it).
 - Channel binding is not offered: `p=…` and `y,,` fail, as in Kafka.
-- Nothing that depends on a stored key is compared byte by byte.
+- What depends on a stored key is compared in constant time.
 """
 
 import hashlib
@@ -34,24 +34,24 @@ from sasl.scram_messages import ClientFirst, ServerFirst
 MIN_FAKE_SECRET_BYTES: Final = 16
 _SEED_BYTES: Final = 32
 _FRACTION_BITS: Final = 53
-"""The number of bits that a float holds exactly."""
+"""Number of bits that a float represents exactly."""
 
 AUTHORIZATION_ID_DIFFERS: Final = (
     "Authentication failed: Client requested an authorization id that is different from username"
 )
-"""The message of Kafka 4.1 `ScramSaslServer.evaluateResponse`, sent before the look-up."""
+"""Message of Kafka 4.1 (`ScramSaslServer.evaluateResponse`), sent before the user is looked up."""
 
 _TOKEN_AUTHENTICATION: Final = "tokenauth"  # noqa: S105  (the name of an extension)
-"""The extension that marks a delegation token's login (KIP-48), which is not offered."""
+"""Extension that requests a login by delegation token (KIP-48), which is not offered."""
 
 
 def new_nonce() -> str:
-    """A fresh nonce of 144 bits; RFC 5802 wants printable ASCII without a comma."""
+    """Return a random nonce of 144 bits, in printable ASCII without commas (RFC 5802)."""
     return messages.encode_base64(secrets.token_bytes(18))
 
 
 class ScramServer:
-    """A SCRAM mechanism: shared by all connections of a listener."""
+    """SCRAM mechanism, shared by all connections of a listener."""
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class ScramServer:
         fake_iterations: int = DEFAULT_ITERATIONS,
         server_nonce: Callable[[], str] = new_nonce,
     ) -> None:
-        """Offer `mechanism` to the users of `credentials`.
+        """Authenticate the users of `credentials` by `mechanism`.
 
-        `fake_secret`: at least 16 random bytes, the same for all workers and after a restart;
-        whoever knows it can tell which users exist, nothing more.
-        `fake_iterations`: the iterations shown for users that do not exist, as long as nobody
-        does; best what users are given.
+        `fake_secret` is at least 16 random bytes, the same for all workers and after a restart;
+        whoever knows it can find out which users exist, and no more. `fake_iterations` is the
+        number of iterations sent as long as there are no users at all; it should be what new users
+        get.
         """
         if len(fake_secret) < MIN_FAKE_SECRET_BYTES:
             raise ValueError(f"fake_secret needs at least {MIN_FAKE_SECRET_BYTES} bytes")
@@ -92,9 +92,9 @@ class ScramServer:
         return ScramServerExchange(self._mechanism, self._lookup, self._server_nonce)
 
     def _lookup(self, user: str) -> "_Verifier":
-        """The user's verifier, or the fake of a user who does not exist.
+        """Return the user's verifier, or a fake one if the user does not exist.
 
-        The fake is made for everybody: a user who exists must not be answered sooner.
+        The fake is always computed, so that the response time does not reveal who exists.
         """
         salt, iterations = self._fake(user)
         found = self._credentials.find(user, self._mechanism)
@@ -115,23 +115,24 @@ class ScramServer:
         )
 
     def _fake(self, user: str) -> tuple[bytes, int]:
-        """The salt and the iterations that a user who does not exist is shown."""
-        # keyed BLAKE2 (RFC 7693): made at every login, and a third of what HMAC takes
+        """Return the salt and the iterations for a user who does not exist."""
+        # Keyed BLAKE2 (RFC 7693), which takes a third of the time of HMAC, at every login
         subject = f"{self._name}\0{user}".encode()
         keyed = hashlib.blake2b(subject, key=self._salt_key, digest_size=_SEED_BYTES)
         seed = int.from_bytes(keyed.digest())
         shares = self._credentials.shape_shares(self._mechanism)
-        # the top bits, which a salt of Kafka's form leaves unused
+        # The top bits, which a salt of Kafka's form does not use
         fraction = (seed >> 8 * _SEED_BYTES - _FRACTION_BITS) / (1 << _FRACTION_BITS)
         shape = shares.draw(fraction, self._without_users)
         random = self._random(shape.salt_form, subject, shares.longest_salt)
         return salt_in(shape.salt_form, seed, random), shape.iterations
 
     def _random(self, form: SaltForm, subject: bytes, length: int) -> bytes:
-        """Bytes for a salt that has another form than Kafka's; `length`: as the longest one needs.
+        """Return pseudo-random bytes for a salt that has another form than Kafka's.
 
-        Made for every name alike, whatever form it is shown. They differ by the form: a name that
-        is shown another one some day must not be shown part of the salt it had.
+        `length` is that of the longest form: the bytes are computed for every name alike, so that
+        the time does not depend on the form. They depend on the form: if it changes for a name, the
+        new salt must have nothing in common with the old one.
         """
         if not length:
             return b""
@@ -141,7 +142,7 @@ class ScramServer:
 
 @final
 class _Verifier:
-    """Verifier that a client's proof is checked against: a user's, or a fake one."""
+    """Verifier against which a client's proof is checked: a user's, or a fake one."""
 
     __slots__ = ("exists", "iterations", "salt", "server_key", "stored_key")
 
@@ -153,7 +154,7 @@ class _Verifier:
         self.stored_key: Final = stored_key
         self.server_key: Final = server_key
         self.exists: Final = exists
-        """True if there is such a user."""
+        """True if the user exists; False for a fake verifier."""
 
 
 @final
@@ -165,7 +166,7 @@ class _AwaitFirst:
 
 @final
 class _AwaitFinal:
-    """The client owes a proof."""
+    """State before the client's proof."""
 
     __slots__ = (
         "client_first",
@@ -185,7 +186,7 @@ class _AwaitFinal:
 
 @final
 class _Ended:
-    """A success or a failure was returned."""
+    """State after a success or a failure."""
 
     __slots__ = ()
 
@@ -194,7 +195,7 @@ _State = _AwaitFirst | _AwaitFinal | _Ended
 
 
 class ScramServerExchange:
-    """One SCRAM authentication; see the laws of `sasl.mechanism`."""
+    """SCRAM authentication; see the laws of `sasl.mechanism`."""
 
     __slots__ = ("_lookup", "_mechanism", "_server_nonce", "_state")
 
@@ -209,8 +210,8 @@ class ScramServerExchange:
         self._server_nonce = server_nonce
         self._state: _State = _AwaitFirst()
 
-    def step(self, message: bytes, now: float) -> Step:  # noqa: ARG002  (a password has no clock)
-        """Take the client's next message and say what follows."""
+    def step(self, message: bytes, now: float) -> Step:  # noqa: ARG002  (passwords do not expire)
+        """Process the client's next message, and return what follows."""
         state, self._state = self._state, _Ended()
         match state:
             case _AwaitFirst():
@@ -262,7 +263,7 @@ class ScramServerExchange:
         )
 
     def _proves(self, proof: bytes, stored_key: bytes, signed: bytes) -> bool:
-        """Return True if the proof yields the stored key (RFC 5802 section 3), in constant time."""
+        """Return whether the proof yields the stored key (RFC 5802 section 3), in constant time."""
         client_key = xor(proof, self._mechanism.hmac(stored_key, signed))
         return hmac.compare_digest(self._mechanism.hash(client_key), stored_key)
 
@@ -275,11 +276,11 @@ def _asks_for_token_authentication(client_first: ClientFirst) -> bool:
 
 
 def auth_message(client_first_bare: str, server_first: str, without_proof: str) -> bytes:
-    """AuthMessage of RFC 5802 section 3: what both sides sign."""
+    """Return the AuthMessage of RFC 5802 section 3, which both sides sign."""
     return f"{client_first_bare},{server_first},{without_proof}".encode()
 
 
 def xor(left: bytes, right: bytes) -> bytes:
-    """Bitwise exclusive or of two strings of the same length."""
+    """Return the bitwise exclusive or of two byte strings of the same length."""
     number = int.from_bytes(left) ^ int.from_bytes(right)
     return number.to_bytes(len(left))

@@ -8,20 +8,22 @@ from sasl.credentials import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism
 from sasl.scram import auth_message, new_nonce, xor
 
 MAX_SALTED_PASSWORDS: Final = 16
-"""The number of derived passwords kept, whatever salts a server sends."""
+"""Maximum number of cached keys, whatever salts a server sends."""
 
 _GS2_HEADER: Final = "n,,"
 _CHANNEL_BINDING: Final = messages.encode_base64(_GS2_HEADER.encode())
 
 
 class ScramClientError(Exception):
-    """The server refused us, broke the protocol, or does not know our password's verifier."""
+    """The server broke the protocol, rejected the proof, or did not prove that it knows the
+    verifier."""
 
 
 class SaltedPasswords:
-    """Cache of keys derived from a password, so that not each login costs its iterations.
+    """Cache of keys that were derived from a password, so that not every login takes the
+    iterations.
 
-    A server keeps salt and iterations until the password is another, or has one pair per node.
+    Salt and iterations of a server stay the same until the password changes, or differ by node.
     """
 
     def __init__(self) -> None:
@@ -30,13 +32,13 @@ class SaltedPasswords:
     def known(
         self, mechanism: ScramMechanism, password: str, salt: bytes, iterations: int
     ) -> bytes | None:
-        """Return what was derived from these before; None: nothing was."""
+        """Return the cached key; None if there is none."""
         return self._known.get((mechanism.value, password, salt, iterations))
 
     def derive(
         self, mechanism: ScramMechanism, password: str, salt: bytes, iterations: int
     ) -> bytes:
-        """Derive from these, in milliseconds, and remember."""
+        """Derive the key, which takes milliseconds, and cache it."""
         salted = mechanism.salted_password(password, salt, iterations)
         if len(self._known) >= MAX_SALTED_PASSWORDS:
             self._known.clear()
@@ -45,10 +47,10 @@ class SaltedPasswords:
 
 
 class ScramClientExchange:
-    """One authentication to a server: `first()`, then `final()`, then `verify()`.
+    """Authentication to a server: `first()`, then `final()`, then `verify()`.
 
-    `verify` must be called: only the server's signature proves a real server from one that took
-    whatever we sent.
+    `verify` must be called: only the server's signature shows that it knows the verifier, and did
+    not merely accept whatever was sent.
     """
 
     __slots__ = ("_bare", "_expected", "_mechanism", "_nonce", "_password", "_salted")
@@ -64,7 +66,7 @@ class ScramClientExchange:
     ) -> None:
         """Log in as `username`; `nonce` is for tests that replay a known exchange.
 
-        `salted`: what other logins derived; None: this one is alone.
+        `salted` holds keys derived in other logins; None to share none.
         """
         self._mechanism = mechanism
         self._password = password
@@ -74,17 +76,17 @@ class ScramClientExchange:
         self._expected: bytes | None = None
 
     def first(self) -> bytes:
-        """The first message to send."""
+        """Return the first message."""
         return f"{_GS2_HEADER}{self._bare}".encode()
 
     def takes_long(self, server_first: bytes) -> bool:
-        """Return True if `final` would derive from the password first."""
+        """Return whether `final` has to derive a key from the password first."""
         server = self._read(server_first)
         known = self._salted.known(self._mechanism, self._password, server.salt, server.iterations)
         return known is None
 
     def final(self, server_first: bytes) -> bytes:
-        """The proof that answers the server's first message; see `takes_long`."""
+        """Return the message with the proof, which answers the server's first; see `takes_long`."""
         server, mechanism = self._read(server_first), self._mechanism
         given = mechanism, self._password, server.salt, server.iterations
         salted = self._salted.known(*given) or self._salted.derive(*given)
@@ -96,10 +98,10 @@ class ScramClientExchange:
         return f"{without_proof},p={messages.encode_base64(proof)}".encode()
 
     def _read(self, server_first: bytes) -> messages.ServerFirst:
-        """Read the server's first message.
+        """Parse the server's first message. Raises ScramClientError.
 
-        Iterations are held to Kafka's bounds: fewer would weaken the password (a false server
-        could ask for one), more would keep a processor busy.
+        Iterations must be within Kafka's bounds: with fewer, a false server could guess the
+        password from the proof; more would keep a processor busy.
         """
         server = messages.read_server_first(server_first)
         if server is None:
@@ -111,7 +113,7 @@ class ScramClientExchange:
         return server
 
     def verify(self, server_final: bytes) -> None:
-        """Check the server's signature; raises ScramClientError unless it is right."""
+        """Check the server's signature. Raises ScramClientError unless it is valid."""
         signature = messages.read_server_final(server_final)
         if signature is None or self._expected is None:
             raise ScramClientError("the server's last message carries no signature")

@@ -1,10 +1,11 @@
 """Messages of SCRAM (RFC 5802 section 7): readers and writers.
 
-A message that breaks the grammar reads as None. Where Kafka's grammar is wider or narrower:
+Readers return None for a message that does not match the grammar, which is that of the RFC. Where
+Kafka's grammar differs:
 
-- `m=` (a mandatory extension) is refused as RFC 5802 section 5.1 demands; Kafka ignores it.
-- user names may hold any UTF-8 as in the RFC; Kafka's grammar stops at ASCII.
-- extensions have names of one or more letters, as Kafka's `tokenauth` needs.
+- `m=` (a mandatory extension) is rejected, as RFC 5802 section 5.1 demands; Kafka ignores it.
+- User names may have any character, as in the RFC; Kafka allows ASCII only.
+- Names of extensions have one or more letters, unlike in the RFC, as Kafka's `tokenauth` needs.
 """
 
 import binascii
@@ -12,9 +13,9 @@ import re
 from typing import Final, final
 
 MAX_MESSAGE_BYTES: Final = 16 * 1024
-"""The most bytes of a message: an unfinished exchange keeps its first message in memory, and a
-client that has not authenticated must not hold `sasl.server.max.receive.size` (512 KiB) with each
-connection. Messages of real clients have some hundred bytes."""
+"""Maximum size of a message in bytes: an unfinished exchange keeps its first message in memory, and
+unauthenticated clients must not take `sasl.server.max.receive.size` (512 KiB) of it per connection.
+Messages of real clients have some hundred bytes."""
 
 _SASLNAME: Final = r"(?:[^\0=,]|=2C|=3D)+"
 _NONCE: Final = r"[\x21-\x2b\x2d-\x7e]+"
@@ -37,7 +38,7 @@ _SERVER_FINAL: Final = re.compile(rf"v=(?P<verifier>{_BASE64}){_EXTENSIONS}")
 
 @final
 class ClientFirst:
-    """`n,a=authzid,n=user,r=nonce,…`: who wants in."""
+    """First message of the client: `n,a=authzid,n=user,r=nonce,…`."""
 
     __slots__ = (
         "authorization_id",
@@ -59,18 +60,18 @@ class ClientFirst:
         extensions: tuple[tuple[str, str], ...],
     ) -> None:
         self.gs2_header = gs2_header
-        """The GS2 header, which `c=` of the last message must repeat."""
+        """GS2 header, which `c=` of the last message must repeat."""
         self.authorization_id: Final = authorization_id
         self.username: Final = username
         self.nonce: Final = nonce
         self.bare: Final = bare
-        """The message without the GS2 header: part of what the proof signs."""
+        """Message without the GS2 header: a part of what the proof signs."""
         self.extensions: Final = extensions
 
 
 @final
 class ClientFinal:
-    """`c=…,r=…,p=…`: the proof."""
+    """Last message of the client, with the proof: `c=…,r=…,p=…`."""
 
     __slots__ = (
         "channel_binding",
@@ -90,7 +91,7 @@ class ClientFinal:
 
 @final
 class ServerFirst:
-    """`r=…,s=…,i=…`: what the client must hash."""
+    """First message of the server, with salt and iterations: `r=…,s=…,i=…`."""
 
     __slots__ = (
         "iterations",
@@ -105,7 +106,7 @@ class ServerFirst:
 
 
 def read_client_first(message: bytes) -> ClientFirst | None:
-    """Read the client's first message; None: it breaks the grammar."""
+    """Parse the client's first message; return None if it is invalid."""
     match = _match(_CLIENT_FIRST, message)
     if match is None:
         return None
@@ -129,7 +130,8 @@ def _read_extensions(written: str) -> tuple[tuple[str, str], ...]:
 
 
 def read_client_final(message: bytes) -> ClientFinal | None:
-    """Read the client's last message; extensions are refused: no known client sends one."""
+    """Parse the client's last message; return None if it is invalid, or has extensions, which no
+    known client sends."""
     match = _match(_CLIENT_FINAL, message)
     if match is None:
         return None
@@ -143,7 +145,7 @@ def read_client_final(message: bytes) -> ClientFinal | None:
 
 
 def read_server_first(message: bytes) -> ServerFirst | None:
-    """Read the server's first message; None: it breaks the grammar."""
+    """Parse the server's first message; return None if it is invalid."""
     match = _match(_SERVER_FIRST, message)
     if match is None:
         return None
@@ -154,36 +156,37 @@ def read_server_first(message: bytes) -> ServerFirst | None:
 
 
 def read_server_final(message: bytes) -> bytes | None:
-    """Read the server's signature; None: an error (`e=…`) or a broken message."""
+    """Return the server's signature; None if the message is an error (`e=…`), or invalid."""
     match = _match(_SERVER_FINAL, message)
     return None if match is None else decode_base64(match["verifier"])
 
 
 def write_server_first(first: ServerFirst) -> str:
-    """Write the server's first message."""
+    """Return the text of the server's first message."""
     return f"r={first.nonce},s={encode_base64(first.salt)},i={first.iterations}"
 
 
 def encode_saslname(name: str) -> str:
-    """Escape a name as RFC 5802 section 5.1 says: `=2C` for a comma, `=3D` for an equals sign."""
+    """Escape a name (RFC 5802 section 5.1): `=2C` for a comma, `=3D` for an equals sign."""
     return name.replace("=", "=3D").replace(",", "=2C")
 
 
 def decode_saslname(name: str) -> str:
-    """Undo `encode_saslname`; the grammar has let no other escape in."""
+    """Undo `encode_saslname`; the grammar permits no other escapes."""
     return name.replace("=2C", ",").replace("=3D", "=")
 
 
 def encode_base64(data: bytes) -> str:
-    """Canonical base64."""
+    """Return canonical base64."""
     return binascii.b2a_base64(data, newline=False).decode()
 
 
 def decode_base64(text: str) -> bytes | None:
-    """Read base64; None unless canonical, so that two texts never stand for the same bytes."""
+    """Decode base64; return None unless it is canonical, so that two texts never stand for the same
+    bytes."""
     try:
         data = binascii.a2b_base64(text)
-    except ValueError:  # binascii.Error is one, and so is what a character outside ASCII causes
+    except ValueError:  # includes binascii.Error, and the error for a character outside ASCII
         return None
     return data if encode_base64(data) == text else None
 

@@ -1,7 +1,7 @@
 """SASL session of one connection (KIP-368): authenticate, re-authenticate, expire.
 
-Security barrier: which requests are legal in which state. Whatever is not listed ends the
-connection, and nothing at all reaches a broker before `Authenticated`.
+Security barrier: the legal requests of each state. Any other request ends the connection, and none
+reaches a broker before `Authenticated`.
 
     state            legal requests                        what follows
     AwaitHandshake   ApiVersions (once), SaslHandshake     Authenticating, or Failed
@@ -11,8 +11,8 @@ connection, and nothing at all reaches a broker before `Authenticated`.
                      passed, SaslHandshake alone           re-authentication: Authenticating
     Failed           nothing                               the connection is closed
 
-Where there is no SASL (Kafka's PLAINTEXT and SSL), `admit` leads from AwaitHandshake to
-Authenticated, whose session then has no end: nothing could renew it.
+Without SASL (Kafka's PLAINTEXT and SSL), `admit` leads from AwaitHandshake to Authenticated, and
+the session has no end, because nothing could renew it.
 
 Time is monotonic seconds and always an argument.
 """
@@ -41,19 +41,19 @@ from sasl.states import (
 )
 
 MIN_REAUTHENTICATION_INTERVAL = 1.0
-"""The least time between two re-authentications, in seconds (Kafka: KafkaChannel)."""
+"""Minimum time between two re-authentications in seconds (Kafka's `KafkaChannel`)."""
 
 MAX_SESSION_LIFETIME_MS = 10 * 365 * 24 * 3600 * 1000
-"""The longest lifetime of a session in milliseconds, ten years: it bounds what a hostile token or a
-typing error can make of a deadline."""
+"""Maximum lifetime of a session in milliseconds, ten years: a bound on the deadline that a hostile
+token, or a typing error in the configuration, may cause."""
 
 ALREADY_AUTHENTICATED = "SaslAuthenticate request received after successful authentication"
-"""Kafka's answer to a SaslAuthenticate that no SaslHandshake announced."""
+"""Kafka's message for a SaslAuthenticate without a SaslHandshake before it."""
 
 
 @final
 class Outcome:
-    """Action for the connection. The new state is in `Session.state`."""
+    """Result of a message: what the connection is to do. `Session.state` is the new state."""
 
     __slots__ = (
         "reply",
@@ -62,25 +62,27 @@ class Outcome:
 
     def __init__(self, *, reply: bytes | None = None, wants_keys: bool = False) -> None:
         self.reply: Final = reply
-        """The response's body, or, for raw tokens, the frame's content; None: no response."""
+        """Body of the response, or content of the frame for raw tokens; None for no response."""
         self.wants_keys: Final = wants_keys
-        """True: look for newer signing keys, then call `keys_refreshed` before anything else."""
+        """True if newer signing keys are to be fetched, and then `keys_refreshed` to be called,
+        before anything else."""
 
 
 NO_REPLY = Outcome()
 
 
 class Session:
-    """One connection's state, and the only place where it changes."""
+    """SASL session of one connection: its state, and all transitions."""
 
     __slots__ = ("_mechanisms", "_pending_token", "_reauthentication_began", "_terms", "state")
 
     def __init__(
         self, mechanisms: Mapping[str, Mechanism], terms: Callable[[str, str], Terms]
     ) -> None:
-        """Offer `mechanisms` by name; `terms(principal, mechanism)` says what binds whom.
+        """Offer `mechanisms`, by name; `terms(principal, mechanism)` returns the rules of a
+        session.
 
-        Both are asked at each authentication, and may answer another thing each time.
+        Both are read at each authentication, so they may change in between.
         """
         self._mechanisms = mechanisms
         self._terms = terms
@@ -89,7 +91,7 @@ class Session:
         self.state: State = AwaitHandshake()
 
     def admit(self, principal: str, now: float) -> Authenticated:
-        """Let a client in that is known without SASL; its session has no end."""
+        """Accept a client without SASL; its session has no end."""
         assert isinstance(self.state, AwaitHandshake)
         self.state = Authenticated(
             principal=principal,
@@ -107,18 +109,19 @@ class Session:
         return self.state
 
     def api_versions_answered(self) -> None:
-        """An ApiVersions was answered without an error."""
+        """Record that an ApiVersions was answered without an error."""
         if isinstance(self.state, AwaitHandshake):
             self.state = AwaitHandshake(api_versions_answered=True)
 
     def handshake(self, version: int, body: bytes, now: float) -> Outcome:
-        """Take a SaslHandshake request (v0, v1). Raises MalformedMessage where none is awaited."""
+        """Process a SaslHandshake request (v0, v1). Raises MalformedMessage for an invalid one
+        where none is legal, as Kafka parses it before it rejects it."""
         state = self.state
         if isinstance(state, Authenticating):
             self._fail(FailureReason.ILLEGAL_STATE)
             return Outcome(reply=messages.handshake_response(messages.ILLEGAL_SASL_STATE, ()))
         if isinstance(state, Authenticated) and not self._may_reauthenticate(state, now):
-            messages.handshake_mechanism(body)  # Kafka reads it before it refuses it
+            messages.handshake_mechanism(body)  # only checked
             return Outcome(reply=messages.handshake_response(messages.ILLEGAL_SASL_STATE, ()))
         try:
             name = messages.handshake_mechanism(body)
@@ -130,9 +133,9 @@ class Session:
         return self._begin(name, version, now, previous=None)
 
     def authenticate(self, version: int, body: bytes, now: float) -> Outcome:
-        """Take a SaslAuthenticate request (v0 to v2). Raises MalformedMessage as `handshake`."""
+        """Process a SaslAuthenticate request (v0 to v2). Raises MalformedMessage as `handshake`."""
         if isinstance(self.state, Authenticated):
-            messages.authenticate_token(version, body)  # as above
+            messages.authenticate_token(version, body)  # only checked
             return Outcome(
                 reply=messages.authenticate_response(
                     version,
@@ -147,26 +150,28 @@ class Session:
         return self._step(version, token, now)
 
     def raw_token(self, token: bytes, now: float) -> Outcome:
-        """Take a bare token, as clients send it after SaslHandshake v0."""
+        """Process a token without a request header, as clients send it after SaslHandshake v0."""
         return self._step(None, token, now)
 
     def keys_refreshed(self, now: float) -> Outcome:
-        """Offer the waiting token once more, whether newer keys were found or not."""
+        """Process the waiting token again, whether newer keys were found or not."""
         assert self._pending_token is not None
         version, token = self._pending_token
         self._pending_token = None
         return self._step(version, token, now)
 
     def illegal_request(self) -> None:
-        """A request came that is not legal in this state; the connection says so and closes."""
+        """Record a request that is not legal in this state; the connection answers it and
+        closes."""
         self._fail(FailureReason.ILLEGAL_STATE)
 
     def abandon(self) -> None:
-        """The time for authentication is over, or the client went away in the middle of it."""
+        """Record that the time for authentication is over, or that the client disconnected in the
+        middle of it."""
         self._fail(FailureReason.TIMEOUT)
 
     def may_begin_reauthentication(self, now: float) -> bool:
-        """Return True if a SaslHandshake would begin a re-authentication now."""
+        """Return whether a SaslHandshake would begin a re-authentication now."""
         return isinstance(self.state, Authenticated) and self._may_reauthenticate(self.state, now)
 
     def _may_reauthenticate(self, state: Authenticated, now: float) -> bool:
@@ -182,7 +187,7 @@ class Session:
         offered = tuple(self._mechanisms)
         if mechanism is None:
             self._fail(FailureReason.UNSUPPORTED_MECHANISM)
-            if previous is not None:  # Kafka closes such a re-authentication without a word
+            if previous is not None:  # Kafka closes such a re-authentication without a response
                 return NO_REPLY
             return Outcome(
                 reply=messages.handshake_response(messages.UNSUPPORTED_SASL_MECHANISM, offered)
@@ -248,7 +253,7 @@ class Session:
         message: str | None,
     ) -> Outcome:
         self._fail(reason)
-        if version is None:  # raw tokens have no way to say no
+        if version is None:  # there is no response to raw tokens that means an error
             return NO_REPLY
         if message is None:
             message = _invalid_credentials(state)
@@ -274,10 +279,10 @@ class Session:
 
 
 def session_lifetime_ms(terms: Terms, credential_deadline: float | None, now: float) -> int:
-    """The lifetime to announce, in milliseconds; 0: none (KIP-368, and KAFKA-13848 for tokens).
+    """Return the lifetime to announce, in milliseconds; 0 for none (KIP-368, KAFKA-13848).
 
-    The smaller of `connections.max.reauth.ms` and what remains of the credential. Never rounded
-    down to 0, which would tell the client that the session has no end.
+    It is the smaller of `connections.max.reauth.ms` and what remains of the credential, and never
+    rounded down to 0, which would mean to the client that the session has no end.
     """
     if terms.enforcement is Enforcement.OBSERVE:
         return 0
@@ -291,7 +296,7 @@ def session_lifetime_ms(terms: Terms, credential_deadline: float | None, now: fl
 
 
 def _invalid_credentials(state: Authenticating) -> str:
-    """Kafka's sentence for every refusal that has no other."""
+    """Return Kafka's sentence for a failure that has no other."""
     what = "authentication" if state.previous is None else "re-authentication"
     return (
         f"Authentication failed during {what} due to invalid credentials "
@@ -300,7 +305,7 @@ def _invalid_credentials(state: Authenticating) -> str:
 
 
 def _principal_changed(previous: str, principal: str) -> str:
-    """Kafka's sentence to a re-authentication as somebody else; both names are the client's."""
+    """Return Kafka's sentence for a re-authentication as another principal."""
     was, now = (name.replace(":", ".", 1)[:MAX_QUOTED_CHARACTERS] for name in (previous, principal))
     return f"Cannot change principals during re-authentication from {was}: {now}"
 

@@ -1,7 +1,7 @@
 """Signature algorithms of tokens (RFC 7518, RFC 8037), and the keys that fit them.
 
-Asymmetric ones only: `none` and HMAC have no row here, so they cannot be reached, whatever a token
-or a key says. What fits is decided by the type of the parsed key, never by its own `alg`.
+Asymmetric ones only: `none` and HMAC have no row here, so no token or key can select them. Whether
+a key fits depends on the type of the parsed key, never on its `alg`.
 """
 
 from collections.abc import Mapping
@@ -26,21 +26,21 @@ PublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey | Ed448Publ
 
 @dataclass(frozen=True, slots=True)
 class SignatureAlgorithm:
-    """One value of a token's `alg`."""
+    """Algorithm that a token's `alg` may name."""
 
     verifier: Algorithm
     key_types: tuple[type, ...]
     curve: type[EllipticCurve] | None = None
-    """The curve of an ES algorithm (RFC 7518 section 3.4); None: any curve of the key type."""
+    """Curve of an ES algorithm (RFC 7518 section 3.4); None if any key of the types fits."""
 
     def fits(self, key: PublicKey) -> bool:
-        """Return True if a key of this type may be used with the algorithm."""
+        """Return whether a key of this type may be used with the algorithm."""
         if not isinstance(key, self.key_types):
             return False
         return self.curve is None or isinstance(cast(EllipticCurvePublicKey, key).curve, self.curve)
 
     def verify(self, key: PublicKey, message: bytes, signature: bytes) -> bool:
-        """Return True if the signature is the key's; the key must fit."""
+        """Return whether the signature was made with the key, which must fit."""
         return self.verifier.verify(message, key, signature)
 
 

@@ -11,20 +11,21 @@ class Enforcement(StrEnum):
     """Treatment of sessions that expire, per listener or per principal."""
 
     OBSERVE = "observe"
-    """Announce lifetime 0 and let every session live, but record it."""
+    """Announces no lifetime, closes no session, but records them."""
     PROBE = "probe"
-    """Announce the lifetime, kill nobody, count those who would have been killed."""
+    """Announces the lifetime, closes no session, but counts those that would have been closed."""
     ENFORCE = "enforce"
-    """Announce the lifetime and close a connection that is used after it (KIP-368)."""
+    """Announces the lifetime, and closes a connection that is used after it (KIP-368)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """Rules that a principal's sessions are held to."""
+    """Rules for the sessions of a principal."""
 
     enforcement: Enforcement
     max_reauth_ms: int
-    """The longest session, `connections.max.reauth.ms`; 0: only a token's expiry bounds it."""
+    """Maximum lifetime of a session in milliseconds (`connections.max.reauth.ms`); 0 if only the
+    expiry of a token bounds it."""
 
 
 @final
@@ -35,7 +36,7 @@ class AwaitHandshake:
 
     def __init__(self, *, api_versions_answered: bool = False) -> None:
         self.api_versions_answered: Final = api_versions_answered
-        """True after an ApiVersions was answered without an error: another is illegal."""
+        """True after an ApiVersions was answered without an error; another one is illegal then."""
 
 
 @final
@@ -72,31 +73,32 @@ class Authenticated:
         reauthentications: int,
     ) -> None:
         self.principal: Final = principal
-        """The principal with its type, e.g. `User:alice`."""
+        """Principal with its type, e.g. `User:alice`."""
         self.mechanism: Final = mechanism
-        """None: known without SASL."""
+        """Name of the mechanism; None without SASL."""
         self.handshake_version: Final = handshake_version
-        """None: known without SASL."""
+        """Version of SaslHandshake; None without SASL."""
         self.authenticate_version: Final = authenticate_version
-        """The version of SaslAuthenticate; None: raw tokens, or authenticated without SASL. Below 1
-        the client cannot re-authenticate."""
+        """Version of SaslAuthenticate; None for raw tokens, and without SASL. Below 1 the client
+        cannot re-authenticate."""
         self.enforcement: Final = enforcement
         self.authenticated_at: Final = authenticated_at
-        """The time at which the last successful authentication ended, in monotonic seconds."""
+        """Time at which the last successful authentication ended, in monotonic seconds."""
         self.latency: Final = latency
-        """The time from the arrival of the SaslHandshake to success, in seconds (KIP-368)."""
+        """Time from the arrival of the SaslHandshake to success, in seconds (KIP-368)."""
         self.session_lifetime_ms: Final = session_lifetime_ms
-        """The session's lifetime in milliseconds, as KIP-368 announces it; 0: it has none."""
+        """Lifetime of the session in milliseconds, as KIP-368 announces it; 0 if it has no end."""
         self.credential_lifetime_ms: Final = credential_lifetime_ms
-        """Milliseconds that the token had left; None: the credential does not expire."""
+        """Remaining lifetime of the token at that time, in milliseconds; None if the credential
+        does not expire."""
         self.deadline: Final = deadline
-        """The end of the session, in monotonic seconds; None: it has no end."""
+        """End of the session in monotonic seconds; None if it has no end."""
         self.reauthentications: Final = reauthentications
-        """The number of re-authentications that succeeded on this connection."""
+        """Number of successful re-authentications on this connection."""
 
     @property
     def told_of_lifetime(self) -> bool:
-        """Return True if the client's protocol can carry a lifetime (SaslAuthenticate v1+)."""
+        """True if the protocol can announce a lifetime to the client (SaslAuthenticate v1+)."""
         return bool(self.authenticate_version)
 
 
@@ -124,28 +126,30 @@ class Authenticating:
         self.mechanism: Final = mechanism
         self.handshake_version: Final = handshake_version
         self.exchange: Final = exchange
-        """The exchange under way; None: of another mechanism, so the next token is refused."""
+        """Exchange in progress; None if a re-authentication chose another mechanism, so that its
+        next token is rejected."""
         self.begun_at: Final = begun_at
+        """Time at which the SaslHandshake arrived, in monotonic seconds."""
         self.previous: Final = previous
-        """The session that is being renewed; None at a first login."""
+        """Session that is being renewed; None at the first authentication."""
 
     @property
     def raw(self) -> bool:
-        """Return True if tokens come without request headers (after SaslHandshake v0)."""
+        """True if tokens have no request header (after SaslHandshake v0)."""
         return self.handshake_version == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """State after a failure; the connection is about to close."""
+    """State after a failure; the connection will be closed."""
 
     reason: FailureReason
     mechanism: str | None
-    """The mechanism under way; None: none was chosen yet."""
+    """Mechanism of the failed authentication; None if none was chosen."""
     handshake_version: int | None
-    """The version of the handshake under way; None: there was none."""
+    """Version of its SaslHandshake; None if there was none."""
     previous: Authenticated | None
-    """The session that was to be renewed; None at a first login."""
+    """Session that was to be renewed; None at the first authentication."""
 
 
 State = AwaitHandshake | Authenticating | Authenticated | Failed

@@ -1,9 +1,9 @@
 """Strict JSON parser for untrusted input: an object, or None; never an exception.
 
-Stricter than RFC 8259 asks, as RFC 7519 section 4 and RFC 7515 section 4 allow: UTF-8 only, no
-name twice in an object (two readers could each see another one), no NaN or Infinity. Nesting is
-limited (RFC 8259 section 9): Python's decoder recurses, to a depth that differs from version to
-version, and before 3.14 it overruns the stack of a thread that has a small one.
+Stricter than RFC 8259 demands, as RFC 7519 section 4 and RFC 7515 section 4 allow: UTF-8 only, no
+duplicate names in an object (of which two readers could choose different ones), no NaN or Infinity.
+Nesting is limited (RFC 8259 section 9): Python's decoder recurses, to a depth that differs between
+versions, and before 3.14 it can overrun the stack of a thread that has a small one.
 """
 
 import json
@@ -11,14 +11,14 @@ import re
 from typing import Any, Final, NoReturn
 
 MAX_NESTING: Final = 32
-"""The greatest depth of arrays and objects; claims and key sets have fewer than ten."""
+"""Maximum depth of arrays and objects; those of claims and key sets are below ten."""
 
 _NO_BRACKETS: Final = re.compile(r'[^][{}"]++|"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-"""The pattern of strings, closed or not, and of all else that opens and closes nothing."""
+"""Pattern of strings, closed or not, and of everything else but brackets."""
 
 
 def read_object(data: bytes) -> dict[str, Any] | None:
-    """Read a JSON object; None: it is something else, is malformed, or is nested too deeply."""
+    """Parse a JSON object; return None if it is invalid, not an object, or nested too deeply."""
     try:
         text = data.decode()
         if text.count("[") + text.count("{") > MAX_NESTING and _is_deep(text):
@@ -30,7 +30,7 @@ def read_object(data: bytes) -> dict[str, Any] | None:
 
 
 def _is_deep(text: str) -> bool:
-    """Return True if anything is nested more deeply than allowed, or is not closed."""
+    """Return whether anything is nested more deeply than `MAX_NESTING`, or not closed."""
     brackets = _NO_BRACKETS.sub("", text).replace("{", "[").replace("}", "]")
     for _ in range(MAX_NESTING):
         brackets = brackets.replace("[]", "")  # the innermost level
@@ -49,4 +49,4 @@ def _no_constant(name: str) -> NoReturn:
 
 
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique_names, parse_constant=_no_constant)
-"""The decoder, made once: `json.loads` makes one each time, at the cost of parsing."""
+"""Decoder, created once: `json.loads` creates one at each call, which takes as long as parsing."""

@@ -1,10 +1,11 @@
-"""Cache of the proxy's own bearer token: its lifetime, and when to ask again.
+"""Cache of the proxy's own bearer token, with the schedule of its refreshes.
 
-Pure: the caller asks the token endpoint (RFC 6749 section 4.4) and reports what happened. Laws:
+Pure: the caller sends the request to the token endpoint (RFC 6749 section 4.4) and reports the
+result. Laws:
 
-- Only a good answer replaces the token; a bad one counts as a failed fetch and changes nothing.
-- A token outlives an outage of the identity provider until it expires; then there is none.
-- What the provider wrote reaches a log only through `fit_for_log`; tokens reach none at all.
+- Only a valid response replaces the token; an invalid one counts as a failed fetch.
+- During an outage of the identity provider the token stays in use until it expires.
+- Text from the provider is logged only after `fit_for_log`, and a token never.
 """
 
 import base64
@@ -18,15 +19,15 @@ from sasl.refresh_schedule import RefreshSchedule
 from sasl.strict_json import read_object
 
 MAX_ANSWER_BYTES: Final = 256 * 1024
-"""The most bytes of a response or a file: half of what a broker takes in one message of SASL
-(`sasl.server.max.receive.size`), and a hundred times what tokens are long."""
+"""Maximum size in bytes of a response, or of a file with a token: half of what a broker accepts in
+a SASL message (`sasl.server.max.receive.size`), and a hundred times the size of usual tokens."""
 UNKNOWN_LIFETIME_REFRESH_SECONDS: Final = 300.0
-"""The time in seconds after which a token without an expiry is asked for anew. Until then, and as
-long as there is no other, it is used: the broker knows whether it is still valid."""
+"""Time in seconds after which a token without a known expiry is refreshed. It is used as long as
+there is no other one, because the broker decides whether it is still valid."""
 
 _B64TOKEN: Final = re.compile(r"[-_~+/.A-Za-z0-9]+=*")
-"""The grammar of a bearer token (RFC 6750 section 2.1): without a blank, comma or control
-character, no token can end the message that carries it (RFC 7628 section 3.1) or add to it."""
+"""Grammar of a bearer token (RFC 6750 section 2.1), without blanks, commas and control characters,
+so that no token can end the message that carries it (RFC 7628 section 3.1), or add to it."""
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 
 
@@ -35,23 +36,24 @@ class TokenCacheSettings:
     """Schedule of token refreshes: Kafka's `sasl.login.*`, with its defaults and bounds."""
 
     refresh_window_factor: float = 0.8
-    """The share of a token's lifetime after which it is refreshed
+    """Share of a token's lifetime after which it is refreshed
     (`sasl.login.refresh.window.factor`)."""
     refresh_window_jitter: float = 0.05
-    """The most that is added to the share, at random (`sasl.login.refresh.window.jitter`)."""
+    """Maximum of the random number that is added to the share
+    (`sasl.login.refresh.window.jitter`)."""
     refresh_min_period_seconds: int = 60
-    """The least time in seconds between two refreshes (`sasl.login.refresh.min.period.seconds`). It
-    is not 0, which Kafka allows: a lifetime of `refresh_buffer_seconds` would cause refreshes
+    """Minimum time in seconds between two refreshes (`sasl.login.refresh.min.period.seconds`).
+    Kafka also allows 0; then tokens with a lifetime of `refresh_buffer_seconds` would be refreshed
     without a pause."""
     refresh_buffer_seconds: int = 300
-    """The time in seconds before the expiry at which a token is refreshed at the latest
-    (`sasl.login.refresh.buffer.seconds`). For a token that lives shorter than both together only
-    the share of its lifetime counts."""
+    """Time in seconds before its expiry at which a token is refreshed at the latest
+    (`sasl.login.refresh.buffer.seconds`). If the lifetime is shorter than the minimum period and
+    this together, only the share counts."""
     retry_backoff_ms: int = 100
-    """The wait in milliseconds after a failed fetch, which doubles
+    """Wait in milliseconds after a failed fetch, which doubles with each further one
     (`sasl.login.retry.backoff.ms`)."""
     retry_backoff_max_ms: int = 10_000
-    """The longest wait in milliseconds after a failed fetch (`sasl.login.retry.backoff.max.ms`)."""
+    """Maximum wait in milliseconds after a failed fetch (`sasl.login.retry.backoff.max.ms`)."""
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.refresh_window_factor <= 1:
@@ -67,26 +69,28 @@ class TokenCacheSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Held:
+class _Token:
     token: str = field(repr=False)
     deadline: float
-    """The time of its expiry, in monotonic seconds; infinite: it names none."""
+    """Expiry in monotonic seconds; infinite if unknown."""
     expires_at: float | None
-    """The time of its expiry, in Unix time; None: it names none."""
+    """Expiry in Unix time; None if unknown."""
 
 
 class TokenCache(RefreshSchedule):
-    """The token of one endpoint and client; one per worker."""
+    """Token of one endpoint and client; one per worker."""
 
     def __init__(self, settings: TokenCacheSettings | None = None) -> None:
         self._settings = settings or TokenCacheSettings()
         super().__init__(self._settings.retry_backoff_ms, self._settings.retry_backoff_max_ms)
-        self._held: _Held | None = None
+        self._held: _Token | None = None
 
     def loaded(self, answer: bytes, *, now: float, wall_now: float, jitter: float) -> bool:
-        """Take the answer to what was asked at `now`; False: it was bad and counts as `failed`.
+        """Replace the token by that of a response; return False if it is invalid, which counts as
+        `failed`.
 
-        `wall_now` is Unix time at `now`; `jitter` is drawn by the caller, from 0 to 1.
+        `now` is the time of the request in monotonic seconds, `wall_now` the same in Unix time;
+        `jitter` is a random number from 0 to 1.
         """
         try:
             held = _read_answer(answer, now, wall_now)
@@ -98,18 +102,18 @@ class TokenCache(RefreshSchedule):
         return True
 
     def token(self, now: float) -> str | None:
-        """Return the token to log in with; None: there is none, or it has expired."""
+        """Return the token; None if there is none, or it has expired."""
         held = self._held
         return held.token if held is not None and now < held.deadline else None
 
     @property
     def expires_at(self) -> float | None:
-        """The expiry of the last token, Unix time; None: there is no token, or it names none."""
+        """Expiry of the last token in Unix time; None if unknown, or if there is no token."""
         return None if self._held is None else self._held.expires_at
 
 
 def read_token(data: bytes) -> str | None:
-    """Read a token, as files hold it; None: it is no bearer token."""
+    """Return the token in a file's content; None if it is not a bearer token."""
     try:
         token = data.strip().decode("ascii")
     except UnicodeDecodeError:
@@ -118,9 +122,10 @@ def read_token(data: bytes) -> str | None:
 
 
 def expiry_claim(token: str) -> float | None:
-    """Return a token's own `exp` (RFC 7519 section 4.1.4), Unix time; None: it has none to read.
+    """Return a token's `exp` in Unix time (RFC 7519 section 4.1.4); None if it is not a JWT, or has
+    none.
 
-    Nothing is verified: it tells when to ask for another one. Brokers judge the token.
+    Nothing is verified, because only the refresh depends on it. Brokers verify the token.
     """
     parts = token.split(".")
     if len(parts) != 3:
@@ -134,17 +139,20 @@ def expiry_claim(token: str) -> float | None:
 
 
 def read_refusal(answer: bytes) -> str:
-    """Return what an error answer says (RFC 6749 section 5.2), as it was written; or nothing."""
+    """Return the text of an error response (RFC 6749 section 5.2), unchanged; empty if it has
+    none."""
     members = read_object(answer) if len(answer) <= MAX_ANSWER_BYTES else None
-    said = [(members or {}).get(name) for name in ("error", "error_description")]
-    return ": ".join(text for text in said if isinstance(text, str) and text)
+    texts = [(members or {}).get(name) for name in ("error", "error_description")]
+    return ": ".join(text for text in texts if isinstance(text, str) and text)
 
 
 def _refresh_at(settings: TokenCacheSettings, now: float, deadline: float, jitter: float) -> float:
-    """Kafka 4.1 `ExpiringCredentialRefreshingLogin.refreshMs`, for a token that begins `now`.
+    """Return the time of the refresh of a token issued `now`, in monotonic seconds, like Kafka 4.1
+    (`ExpiringCredentialRefreshingLogin.refreshMs`).
 
-    Kafka counts from the token's `iat` where it has one; here the clocks of two machines do not
-    meet. Never past the deadline, which Kafka's factor and jitter together can bring about.
+    Kafka counts from the token's `iat` if it has one; here the clocks of two machines are not
+    compared. Unlike in Kafka, where factor and jitter may exceed 1 together, it is never after the
+    deadline.
     """
     lifetime = deadline - now
     if math.isinf(lifetime):
@@ -158,11 +166,11 @@ def _refresh_at(settings: TokenCacheSettings, now: float, deadline: float, jitte
 
 
 class _BadAnswerError(Exception):
-    """The answer is not taken; the message repeats nothing of it."""
+    """The response is invalid; the message quotes nothing of it."""
 
 
-def _read_answer(answer: bytes, now: float, wall_now: float) -> _Held:
-    """Read a successful answer (RFC 6749 section 5.1)."""
+def _read_answer(answer: bytes, now: float, wall_now: float) -> _Token:
+    """Parse a successful response (RFC 6749 section 5.1)."""
     if len(answer) > MAX_ANSWER_BYTES:
         raise _BadAnswerError(f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
     members = read_object(answer)
@@ -178,23 +186,23 @@ def _read_answer(answer: bytes, now: float, wall_now: float) -> _Held:
         raise _BadAnswerError("the answer's token_type is not Bearer")
     lifetime = _lifetime(members, token, wall_now)
     if lifetime is None:
-        return _Held(token=token, deadline=math.inf, expires_at=None)
+        return _Token(token=token, deadline=math.inf, expires_at=None)
     if lifetime <= 0:
         raise _BadAnswerError("the token of the answer has expired already, by this clock")
-    return _Held(token=token, deadline=now + lifetime, expires_at=wall_now + lifetime)
+    return _Token(token=token, deadline=now + lifetime, expires_at=wall_now + lifetime)
 
 
 def _lifetime(members: dict[str, Any], token: str, wall_now: float) -> float | None:
-    """Return the seconds that a token lives from now on; None: nobody says.
+    """Return the remaining lifetime of a token in seconds; None if unknown.
 
-    `expires_in` comes first, which no clock that is set wrong changes.
+    `expires_in` has precedence, because it does not depend on the clocks.
     """
     expires_in = members.get("expires_in")
     if expires_in is None:
         expires_at = expiry_claim(token)
         return None if expires_at is None else deadline_of(expires_at, wall_now, 0.0)
     if isinstance(expires_in, str) and _DIGITS.fullmatch(expires_in):
-        expires_in = int(expires_in)  # Microsoft's endpoint of version 1 writes a text
+        expires_in = int(expires_in)  # Microsoft's endpoint of version 1 writes a string
     seconds = numeric_date({"expires_in": expires_in}, "expires_in")
     if seconds is None:
         raise _BadAnswerError("the answer's expires_in is not a number of seconds")

@@ -1,16 +1,15 @@
 """Cache of verified tokens, so that judging one again is a lookup.
 
-A client offers the same token on each of its connections and again after each interruption, until
-its identity provider gives it another: when a broker comes back, thousands of connections offer a
-few tokens at once. Laws:
+A client sends the same token on each of its connections, and again after each reconnect, until it
+has a new one: when a broker restarts, thousands of connections send a few tokens at once. Laws:
 
-- What is remembered is one fact: this very key object verifies the token in this very message, and
-  by these rules it says this. What changes with time is judged anew, each time: whether the key is
-  still there, and whether the token is valid now. A key that was withdrawn, replaced (under its old
-  id, too) or is too old lets nobody in, and each good fetch of the JWKS makes new key objects, so
-  no signature is believed for longer than `refresh_ms`.
-- Only tokens of authenticated clients are kept: nobody else can fill or flush the cache.
-- Memory is bounded, and holds no token, only the message's SHA-256, whom it names and until when.
+- An entry states that this key object verified the token in this message, and which claims were
+  accepted. What changes with time is checked at each lookup: whether the key is still in use, and
+  whether the token is valid now. A key that was withdrawn, replaced (even under the same id) or is
+  too old verifies no token, and each successful fetch of the JWKS creates new key objects, so no
+  entry is used for longer than `refresh_ms`.
+- Only tokens of authenticated clients are cached: no other client can fill or flush the cache.
+- Memory is bounded, and contains no token, only the message's SHA-256 and the accepted claims.
 """
 
 import hashlib
@@ -22,18 +21,18 @@ from sasl.jwks import KeyCache
 from sasl.jwt_claims import AcceptedClaims, OAuthBearerSettings, judge_times
 
 MAX_CACHED_TOKENS: Final = 1_024
-"""The number of tokens that are kept: 4 MiB at most with `MAX_CACHED_MESSAGE_BYTES`."""
+"""Maximum number of cached tokens: 4 MiB at most with `MAX_CACHED_MESSAGE_BYTES`."""
 MAX_CACHED_MESSAGE_BYTES: Final = 4_096
-"""The length in bytes up to which a message is cached; most have about a thousand."""
+"""Maximum size in bytes of a message that is cached; most have about a thousand."""
 
 
 class VerifiedTokens:
-    """Cache of one listener in one worker; the least recently used token is dropped first."""
+    """Cache of one listener in one worker; the least recently used token is evicted first."""
 
     def __init__(
         self, keys: KeyCache, settings: OAuthBearerSettings, max_tokens: int = MAX_CACHED_TOKENS
     ) -> None:
-        """Remember what `keys` verified, and `settings` let in."""
+        """Cache tokens that `keys` verified, and `settings` accepted."""
         self._keys = keys
         self._settings = settings
         self._max_tokens = max_tokens
@@ -43,7 +42,11 @@ class VerifiedTokens:
         return len(self._by_digest)
 
     def find(self, message: bytes, wall_now: float, now: float) -> AcceptedClaims | None:
-        """Return the claims of a message's token, if it is known to be good; None: judge it."""
+        """Return the claims of a message's token if it is cached and valid; None if it has to be
+        verified.
+
+        `wall_now` is seconds since 1970, `now` monotonic seconds.
+        """
         if len(message) > MAX_CACHED_MESSAGE_BYTES:
             return None
         digest = hashlib.sha256(message).digest()
@@ -62,7 +65,7 @@ class VerifiedTokens:
         return claims
 
     def remember(self, message: bytes, accepted: AcceptedToken) -> None:
-        """Keep in mind that the token of `message` lets its bearer in."""
+        """Cache the accepted token of `message`."""
         if len(message) > MAX_CACHED_MESSAGE_BYTES:
             return
         self._by_digest[hashlib.sha256(message).digest()] = accepted

@@ -2,7 +2,7 @@
 
     salt=…,stored_key=…,server_key=…,iterations=8192
 
-The first three are base64. What an old cluster has can be taken over as it is.
+The first three are base64. Verifiers of an old cluster can be imported as they are.
 """
 
 import base64
@@ -13,7 +13,7 @@ from typing import Final
 from sasl.credentials import ScramCredential, ScramMechanism
 
 MAX_STORED_ITERATIONS: Final = 2**31 - 1
-"""The most iterations that DescribeUserScramCredentials can describe (KIP-554)."""
+"""Maximum number of iterations: an INT32 in DescribeUserScramCredentials (KIP-554)."""
 
 _FORM: Final = re.compile(
     r"salt=([^,=]+={0,2}),stored_key=([^,=]+={0,2}),server_key=([^,=]+={0,2}),iterations=(\d{1,10})",
@@ -22,11 +22,12 @@ _FORM: Final = re.compile(
 
 
 class NoVerifier(ValueError):
-    """A text is no verifier; the message says why, without repeating it."""
+    """The text is not a verifier; the message says why, without quoting it."""
 
 
 def written(verifier: ScramCredential) -> str:
-    """Return a verifier's text. It is no password, but enough to guess one offline."""
+    """Return a verifier's text. It suffices to guess the password offline, so it is to be kept
+    secret."""
     keys = (verifier.salt, verifier.stored_key, verifier.server_key)
     salt, stored_key, server_key = (base64.b64encode(each).decode() for each in keys)
     return (
@@ -36,7 +37,7 @@ def written(verifier: ScramCredential) -> str:
 
 
 def read(mechanism: ScramMechanism, text: str) -> ScramCredential:
-    """Return the verifier that a text holds. Raises NoVerifier."""
+    """Parse a verifier's text. Raises NoVerifier."""
     form = _FORM.fullmatch(text)
     if form is None:
         raise NoVerifier("must be salt=…,stored_key=…,server_key=…,iterations=…")

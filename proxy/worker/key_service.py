@@ -74,7 +74,7 @@ class KeyService:
         elif error is None and known_error is not None:
             log.info("JWKS %s: read again", self._name)
         were_too_old = self._are_too_old
-        self._are_too_old = self.cache.key_count > 0 and not self.cache.are_believed(now)
+        self._are_too_old = self.cache.key_count > 0 and not self.cache.are_usable(now)
         if self._are_too_old and not were_too_old:
             log.error(
                 "JWKS %s: the keys are too old, every token is refused until they are read again",
@@ -83,7 +83,7 @@ class KeyService:
 
     def not_ready(self, now: float) -> str | None:
         """Why no token can be verified now; None: tokens can."""
-        if self.cache.are_believed(now):
+        if self.cache.are_usable(now):
             return None
         age = self.cache.age_seconds(now)
         what = "were never read" if age is None else f"are too old, read {age:.0f} s ago"

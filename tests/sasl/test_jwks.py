@@ -195,7 +195,7 @@ def test_a_flood_of_unknown_kids_causes_few_fetches() -> None:
     for tick in range(60_000):
         now = NOW + tick / 1000
         assert found(cache, "RS256", f"kid-{tick}", now) is KeyMissing.UNKNOWN_KID
-        if cache.unknown_kid(now):
+        if cache.may_fetch_for_unknown_kid(now):
             assert {name: id(value) for name, value in vars(cache).items()} == before
             fetches.append(now)
             assert cache.loaded(document(RSA_JWK), now)
@@ -210,9 +210,12 @@ def test_who_asks_while_a_fetch_is_under_way_joins_it() -> None:
     """After a rotation many clients come with the new key at once; none must be refused."""
     cache = cache_of(rsa_key())
     later = NOW + UNKNOWN_KID_INTERVAL_SECONDS
-    assert [cache.unknown_kid(later), cache.unknown_kid(later + 1)] == [True, True]
+    assert [cache.may_fetch_for_unknown_kid(later), cache.may_fetch_for_unknown_kid(later + 1)] == [
+        True,
+        True,
+    ]
     cache.failed("refused", later + 2)
-    assert not cache.unknown_kid(later + 2)
+    assert not cache.may_fetch_for_unknown_kid(later + 2)
 
 
 @pytest.mark.parametrize(

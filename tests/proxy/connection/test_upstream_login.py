@@ -135,8 +135,8 @@ def test_a_refusal_ends_the_connection_before_the_client_reached_the_broker() ->
         (offers("SCRAM-SHA-256", error_code=33), "PLAIN is refused; offered: SCRAM-SHA-256"),
         (offers(error_code=33), "PLAIN is refused; offered: none"),
         (offers(error_code=34), "the server does not ask for a login"),
-        (response(0, b"\0"), "an answer that does not parse"),
-        (response(0), "an answer that does not parse"),
+        (response(0, b"\0"), "the server's response does not parse"),
+        (response(0), "the server's response does not parse"),
     ],
 )
 def test_a_handshake_that_fails(answer: bytes, reason: str) -> None:
