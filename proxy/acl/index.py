@@ -12,7 +12,7 @@ each, the patterns by resource type, permission and operation.
 An index is immutable. The next version shares with it what did not change. Any thread may use it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
@@ -29,6 +29,7 @@ from proxy.acl.model import (
     ResourceType,
 )
 from proxy.acl.patterns import Patterns
+from proxy.scheduling.steps import Steps
 
 _Codes = Mapping[int, tuple[int, ...]]
 """Codes of the rules that apply to a check, by `_question`."""
@@ -227,22 +228,22 @@ class AclIndex:
                 return _ALLOWED_BY_DEFAULT
         return _DENIED_BY_DEFAULT
 
-    def matching(self, asked: AclFilter) -> Iterator[Acl]:
+    def matching(self, wanted: AclFilter) -> Iterator[Acl]:
         """Yield the ACLs that a filter matches, sorted, from this snapshot."""
-        return chain.from_iterable(self.matching_chunks(asked))
+        return chain.from_iterable(self._chunks(wanted))
 
-    def matching_chunks(self, asked: AclFilter) -> Iterator[list[Acl]]:
-        """Yield the same in lists, which may be empty: each step takes about a millisecond.
+    def find(self, wanted: AclFilter) -> Steps[list[Acl]]:
+        """Return the same as a list, in steps."""
+        found: list[Acl] = []
+        for chunk in self._chunks(wanted):
+            found += chunk
+            yield
+        return found
 
-        Other work can run between the steps.
-        """
-        return listing.chunks(self.held_by(asked.principal), asked)
-
-    def held_by(self, principal: str | None) -> Sequence[Acl]:
-        """Return the ACLs of a principal, or all, sorted: a list that never changes."""
-        if principal is None:
-            return self._tables.acls
-        return self._tables.of_principal.get(principal, ())
+    def _chunks(self, wanted: AclFilter) -> Iterator[list[Acl]]:
+        if wanted.principal is None:
+            return listing.chunks(self._tables.acls, wanted)
+        return listing.chunks(self._tables.of_principal.get(wanted.principal, ()), wanted)
 
     def _rules(self, principal: str, host: str) -> list[index_tables.Rules]:
         """Return the rules for this principal or for every principal, at this address."""

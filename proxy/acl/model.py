@@ -122,9 +122,9 @@ class AclFilter:
     def matches(self, acl: Acl) -> bool:
         """Return whether the filter matches `acl` (KIP-140, KIP-290)."""
         return (
-            self.resource_type in (ResourceType.ANY, acl.resource_type)
-            and self.principal in (None, acl.principal)
+            self.principal in (None, acl.principal)
             and self.host in (None, acl.host)
+            and self.resource_type in (ResourceType.ANY, acl.resource_type)
             and self.operation in (Operation.ANY, acl.operation)
             and self.permission in (Permission.ANY, acl.permission)
             and self._pattern_matches(acl)

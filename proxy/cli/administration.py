@@ -1,6 +1,5 @@
 """Choice of what administration commands act on: a running proxy, Kafka, or the store."""
 
-import sys
 import time
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -141,11 +140,10 @@ class _ThroughStore:
 
     def acls(self, filters: Sequence[AclFilter]) -> Iterable[Acl]:
         from proxy.acl.index import AclIndex
-        from proxy.acl.search import find_each
 
         snapshot = self._store.acl_snapshot()
         index = AclIndex(snapshot.acls, version=snapshot.version)
-        return chain.from_iterable(find_each(index, [*dict.fromkeys(filters)], most=sys.maxsize))
+        return chain.from_iterable(map(index.matching, dict.fromkeys(filters)))
 
     def create_acls(self, acls: Sequence[Acl]) -> dict[Acl, str | None]:
         from proxy.acl.validation import acl_refusal

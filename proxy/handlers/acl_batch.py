@@ -11,14 +11,13 @@
 `begin` uses the store and must run in a thread; the steps that it returns need no store.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from proxy.acl.index import AclIndex
-from proxy.acl.model import AclFilter
-from proxy.acl.search import Found, find_in_steps
+from proxy.acl.model import Acl
 from proxy.acl.validation import (
     DISABLED_TO_DESCRIBE,
     UNAUTHORIZED,
@@ -29,11 +28,10 @@ from proxy.acl.validation import (
 from proxy.handlers.acl_changes import Acls
 from proxy.handlers.acl_requests import filter_of, has_code_0
 from proxy.handlers.acl_responses import DescribeBatch, Place, batch_refusal
-from proxy.scheduling.steps import MASK, Steps
+from proxy.scheduling.steps import Steps
 from proxy.wire.batch_describe import (
     MAX_FILTERS,
     MAX_RESULT_BYTES,
-    PRINCIPAL,
     AclFilterParts,
     acl_filter_count,
     acl_filters,
@@ -42,9 +40,6 @@ from proxy.wire.primitives import Malformed
 
 _MALFORMED: Final = invalid("The request cannot be read.")
 _TOO_MANY: Final = invalid(f"More than {MAX_FILTERS} filters.")
-_MIN_ACL_SIZE: Final = 6
-"""Minimum size of an ACL in a response, in bytes: a principal with a colon, a host, two codes, no
-tags."""
 
 
 def begin(
@@ -70,7 +65,6 @@ def _described(body: bytes, index: AclIndex, most_bytes: int) -> Steps[bytes]:
         filters = yield from acl_filters(body)
     except Malformed:
         return batch_refusal(1, _MALFORMED)
-    refused, found = yield from _results(index, filters, most_bytes // _MIN_ACL_SIZE)
     made = DescribeBatch(len(filters), most_bytes=most_bytes)
     too_large = Refusal(
         ErrorCode.policy_violation,
@@ -80,57 +74,29 @@ def _described(body: bytes, index: AclIndex, most_bytes: int) -> Steps[bytes]:
     is_full = False
     for queried in filters:
         yield
-        if queried in refused:
-            made.refuse(refused[queried])
-            continue
-        is_full = is_full or not (yield from _added(made, queried, found, places))
-        if is_full:
-            made.refuse(too_large)
-    return made.body()
-
-
-def _results(
-    index: AclIndex, filters: Sequence[AclFilterParts], most: int
-) -> Steps[tuple[Mapping[AclFilterParts, Refusal], Mapping[AclFilterParts, Found]]]:
-    """Return the filters that are refused, with the reason, and the matches of the others, except
-    those that cannot fit."""
-    refused: dict[AclFilterParts, Refusal] = {}
-    valid: dict[AclFilterParts, AclFilter] = {}
-    found: dict[AclFilterParts, Found] = {}
-    for number, queried in enumerate(filters):
-        if not number & MASK:
-            yield
-        if queried in valid:
-            continue
-        wanted = filter_of(queried)
-        refusal = filter_refusal(wanted)
+        refusal = filter_refusal(filter_of(queried)) if has_code_0(queried) else None
         if refusal is None:
-            valid[queried] = wanted
-        elif has_code_0(queried):
-            refused[queried] = refusal
-        else:
-            found[queried] = ()  # a code of a later Kafka: no stored ACL can have it
-    results = yield from find_in_steps(index, [*valid.values()], most)
-    for number, (queried, result) in enumerate(zip(valid, results, strict=False)):
-        if not number & MASK:
-            yield
-        found[queried] = result
-    return refused, found
+            is_full = is_full or not (yield from _added(made, queried, index, places))
+            refusal = too_large if is_full else None
+        if refusal is not None:
+            made.refuse(refusal)
+    return made.body()
 
 
 def _added(
     made: DescribeBatch,
     queried: AclFilterParts,
-    found: Mapping[AclFilterParts, Found],
+    index: AclIndex,
     places: dict[AclFilterParts, Place],
 ) -> Steps[bool]:
     """Add a result if it fits; return whether it did."""
     if queried in places:
         return (yield from made.repeat(places[queried]))
-    if queried not in found:
-        return False
-    principal = queried[PRINCIPAL]
-    if (place := (yield from made.add(found[queried], principal))) is None:
+    wanted = filter_of(queried)
+    found: Sequence[Acl] = ()
+    if not filter_refusal(wanted):  # a code of a later Kafka: no stored ACL can have it
+        found = yield from index.find(wanted)
+    if (place := (yield from made.add(found, wanted.principal))) is None:
         return False
     places[queried] = place
     return True

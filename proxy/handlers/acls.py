@@ -14,14 +14,12 @@ a thread. Nothing in it holds the interpreter lock for long: no large sort, few 
 """
 
 from collections.abc import Sequence
-from sys import maxsize
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, AclFilter
-from proxy.acl.search import find_in_steps
 from proxy.acl.validation import (
     DISABLED,
     DISABLED_TO_DESCRIBE,
@@ -123,7 +121,7 @@ def _describe(
 
 
 def _described(api_version: int, wanted: AclFilter, index: AclIndex) -> Steps[bytes]:
-    [found] = yield from find_in_steps(index, [wanted], maxsize)
+    found = yield from index.find(wanted)
     return (yield from acl_responses.describe_body(api_version, found, wanted.principal))
 
 

@@ -202,8 +202,6 @@ class DescribeClientQuotasResponse(_OfQuotas, _InResponse):
 
 AclFilterParts = tuple[int, str | None, int, str | None, str | None, int, int]
 """Fields of a `DescribeAclsFilter`, in their order; negative codes are increased by 256."""
-PRINCIPAL: Final = 3
-"""Index of the principal among these fields."""
 
 
 def acl_filters(body: bytes) -> Steps[list[AclFilterParts]]:
