@@ -20,7 +20,8 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from proxy.acl.decision import AllowedTopics, ClientAuthority, Inquiry, Judgement
-from proxy.acl.guards.items import Values, judge_items
+from proxy.acl.guards.entities import Values
+from proxy.acl.guards.responses import judge_items
 from proxy.acl.model import Operation, ResourceType
 from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS

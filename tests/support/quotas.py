@@ -6,8 +6,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make
-from proxy.acl.guards.items import entity
+from proxy.acl.guards.entities import NOT_THROTTLED, entity, item_type, make
 from proxy.acl.topic_ids import KnownTopics
 from proxy.config import Quotas
 from proxy.connection.authorization import RequestAuthorization

@@ -4,7 +4,7 @@ Each guard says in its docstring what it checks and how it answers; this is the 
 beside "Authorization and ACLs, Protocols" of Kafka's documentation. An API that the proxy forwards
 and that is not in here is refused: a test compares the table with `proxy.wire.apis`.
 
-Importing this package loads kio (24 MiB, half a second): only who authorizes needs it.
+Importing this package loads kio (24 MiB, half a second): import it only with an authorizer.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ GUARDS: Final[Mapping[int, Guard]] = {
     15: groups.describe_groups,                   # Describe on Group
     16: groups.list_groups,                       # Describe on Cluster or Group
     19: topics.create_topics,                     # Create on Cluster or Topic; DescribeConfigs on
-                                                  #   Topic to be told its configuration
+                                                  #   Topic for its configuration
     20: topics.delete_topics,                     # Delete on Topic (by name: and Describe),
                                                   #   or Delete on Cluster
     21: partitions.delete_records,                # Delete on Topic
@@ -76,7 +76,7 @@ GUARDS: Final[Mapping[int, Guard]] = {
     47: offsets.offset_delete,                    # Delete on Group, Read on Topic
     55: cluster.describe_quorum,                  # Describe on Cluster
     57: cluster.update_features,                  # Alter on Cluster
-    60: cluster.describe_cluster,                 # none; Describe on Cluster to be told rights
+    60: cluster.describe_cluster,                 # none; Describe on Cluster for rights
     61: partitions.describe_producers,            # Read on Topic
     64: cluster.unregister_broker,                # Alter on Cluster
     65: transactions.describe_transactions,       # Describe on TransactionalId and Topic

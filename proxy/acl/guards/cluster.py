@@ -1,4 +1,4 @@
-"""Guards of APIs that need a right on the cluster as a whole.
+"""Guards of APIs that need a permission on the cluster as a whole.
 
 A refusal has the form that Kafka's `getErrorResponse` gives it for the API.
 """
@@ -10,13 +10,9 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from proxy.acl.decision import FORWARD, Change, Guard, Inquiry, Judgement
-from proxy.acl.guards.items import (
-    MESSAGES,
-    Values,
-    answer,
-    may_cluster,
-    read_request,
-)
+from proxy.acl.guards.checks import may_cluster
+from proxy.acl.guards.entities import Values
+from proxy.acl.guards.responses import MESSAGES, answer, read_request
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
 from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import (
@@ -191,15 +187,15 @@ def describe_cluster(inquiry: Inquiry) -> Judgement:
         operations = inquiry.authority.operations(ResourceType.CLUSTER, CLUSTER_NAME)
     schema = response_type(DESCRIBE_CLUSTER, inquiry.api_version)
 
-    def tell(body: bytes) -> bytes:
+    def with_operations(body: bytes) -> bytes:
         response = decode(schema, body)
         if response.error_code is not ErrorCode.none:
             return body
         return encode(replace(response, cluster_authorized_operations=operations))
 
-    return Change(response=tell)
+    return Change(response=with_operations)
 
 
-def open_to_all(inquiry: Inquiry) -> Judgement:  # noqa: ARG001 - nothing is asked
+def open_to_all(inquiry: Inquiry) -> Judgement:  # noqa: ARG001 - no permission is checked
     """Allow every request: Kafka requires no permission for clients' telemetry (KIP-714)."""
     return FORWARD

@@ -1,11 +1,16 @@
-"""Guards of configuration APIs: topics and groups by their own rights, brokers by the cluster's."""
+"""Guards of DescribeConfigs, AlterConfigs and IncrementalAlterConfigs.
+
+Topics and groups have permissions of their own; brokers, loggers and client metrics need those of
+the cluster.
+"""
 
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from proxy.acl.decision import Inquiry, Judgement
-from proxy.acl.guards.items import MESSAGES, Values, answer, judge_items, read_request
+from proxy.acl.guards.entities import Values
+from proxy.acl.guards.responses import MESSAGES, answer, judge_items, read_request
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
 from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import ALTER_CONFIGS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS
@@ -35,20 +40,22 @@ def describe_configs(inquiry: Inquiry) -> Judgement:
     request = read_request(inquiry, DESCRIBE_CONFIGS)
     if any(resource.resource_type not in _DENIALS for resource in pausing(request.resources)):
         error = ErrorCode.invalid_request
-        results = [_described(each, error, MESSAGES[error]) for each in pausing(request.resources)]
+        results = [
+            _describe_result(each, error, MESSAGES[error]) for each in pausing(request.resources)
+        ]
         return answer(inquiry, DESCRIBE_CONFIGS, results=results)
 
     def refuse(resource: Any) -> Values | None:
         denial = _denial(inquiry, Operation.DESCRIBE_CONFIGS, resource)
-        return None if denial is None else _described(resource, denial, MESSAGES[denial])
+        return None if denial is None else _describe_result(resource, denial, MESSAGES[denial])
 
     return judge_items(
         inquiry, DESCRIBE_CONFIGS, request, items="resources", results="results", refuse=refuse
     )
 
 
-def _described(resource: Any, error: ErrorCode, message: str) -> dict[str, Any]:
-    return {**_altered(resource, error, message), "configs": []}
+def _describe_result(resource: Any, error: ErrorCode, message: str) -> dict[str, Any]:
+    return {**_alter_result(resource, error, message), "configs": []}
 
 
 def alter_configs(inquiry: Inquiry) -> Judgement:
@@ -70,14 +77,13 @@ def _judge_alteration(inquiry: Inquiry, api_key: int, types: frozenset[int]) -> 
     def refuse(resource: Any) -> Values | None:
         if resource.resource_type not in types:
             unknown = f"Unknown resource type {resource.resource_type}"
-            return _altered(resource, ErrorCode.invalid_request, unknown)
+            return _alter_result(resource, ErrorCode.invalid_request, unknown)
         denial = _denial(inquiry, Operation.ALTER_CONFIGS, resource)
         if denial is None:
             return None
-        # Loggers belong to the broker, which denies them without a message; the controller sends
-        # one.
+        # Kafka's broker denies loggers without a message, its controller the others with one
         message = None if resource.resource_type == _BROKER_LOGGER else MESSAGES[denial]
-        return _altered(resource, denial, message)
+        return _alter_result(resource, denial, message)
 
     return judge_items(
         inquiry,
@@ -97,7 +103,7 @@ def _denial(inquiry: Inquiry, operation: Operation, resource: Any) -> ErrorCode 
     return None if inquiry.authority.may(operation, resource_type, name) else error
 
 
-def _altered(resource: Any, error: ErrorCode, message: str | None) -> dict[str, Any]:
+def _alter_result(resource: Any, error: ErrorCode, message: str | None) -> dict[str, Any]:
     return {
         "error_code": error,
         "error_message": message,

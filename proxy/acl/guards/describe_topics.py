@@ -14,8 +14,9 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from proxy.acl.decision import BodyTransform, Change, Inquiry, Judgement, TopicsUnlisted
-from proxy.acl.guards.entities import item_type, struct_type
-from proxy.acl.guards.items import answer, entities, entity, may_topic, read_request
+from proxy.acl.guards.checks import may_topic
+from proxy.acl.guards.entities import entities, entity, item_type, struct_type
+from proxy.acl.guards.responses import answer, read_request
 from proxy.acl.model import Operation, ResourceType
 from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import DESCRIBE_TOPIC_PARTITIONS
@@ -35,23 +36,22 @@ def describe_topic_partitions(inquiry: Inquiry) -> Judgement:
     cursor = request.cursor
     names = [topic.name for topic in pausing(request.topics)]
     if cursor is not None and (cursor.partition_index < 0 or cursor.topic_name not in names):
-        refusals = _refusals(
-            names, ErrorCode.invalid_request
-        )  # as in Kafka, whatever the permissions
+        # As in Kafka, whatever the permissions
+        refusals = _refusals(names, ErrorCode.invalid_request)
         return answer(inquiry, DESCRIBE_TOPIC_PARTITIONS, topics=refusals)
-    asked = {
+    requested = {
         topic.name: topic
         for topic in pausing(request.topics)
         if cursor is None or _sort_key(topic.name) >= _sort_key(cursor.topic_name)
     }
-    seen = {name for name in asked if may_topic(inquiry, Operation.DESCRIBE, name)}
-    kept = tuple(topic for name, topic in asked.items() if name in seen)
-    refused = [name for name in asked if name not in seen]
+    permitted = {name for name in requested if may_topic(inquiry, Operation.DESCRIBE, name)}
+    kept = tuple(topic for name, topic in requested.items() if name in permitted)
+    refused = [name for name in requested if name not in permitted]
     if not kept:  # an empty list would request all
         return answer(inquiry, DESCRIBE_TOPIC_PARTITIONS, topics=_refusals(refused))
     if not refused:
         return Change(response=_cut(inquiry))
-    if cursor is not None and cursor.topic_name not in seen:
+    if cursor is not None and cursor.topic_name not in permitted:
         cursor = None
     smaller = replace(request, topics=kept, cursor=cursor)
     return Change(request=encode(smaller), response=_cut(inquiry, refused))
@@ -65,9 +65,10 @@ def _of_all(inquiry: Inquiry, request: Any) -> Judgement:
     if cursor is not None and cursor.partition_index < 0:  # Kafka refuses each named topic
         return answer(inquiry, DESCRIBE_TOPIC_PARTITIONS, topics=[], next_cursor=None)
     # Each topic has a partition, except the first, of which the cursor may leave none
-    most = 1 + min(max(request.response_partition_limit, 1), _MAX_PARTITIONS)
-    names = [*islice(_visible(inquiry, "" if cursor is None else cursor.topic_name), most + 1)]
-    page, behind = names[:most], names[most:]
+    max_topics = 1 + min(max(request.response_partition_limit, 1), _MAX_PARTITIONS)
+    first = "" if cursor is None else cursor.topic_name
+    names = [*islice(_visible(inquiry, first), max_topics + 1)]
+    page, next_topic = names[:max_topics], names[max_topics:]
     if not page:  # an empty list would request all
         return answer(inquiry, DESCRIBE_TOPIC_PARTITIONS, topics=[], next_cursor=None)
     if cursor is not None and cursor.topic_name != page[0]:
@@ -75,7 +76,7 @@ def _of_all(inquiry: Inquiry, request: Any) -> Judgement:
     item = item_type(request_type(DESCRIBE_TOPIC_PARTITIONS, inquiry.api_version), "topics")
     topics = entities(item, ({"name": name} for name in page))
     smaller = replace(request, topics=topics, cursor=cursor)
-    return Change(request=encode(smaller), response=_page(inquiry, *behind))
+    return Change(request=encode(smaller), response=_page(inquiry, *next_topic))
 
 
 def _visible(inquiry: Inquiry, first: str) -> Iterator[str]:
@@ -98,12 +99,7 @@ def _refusals(names: list[str], error: ErrorCode = _DENIED) -> list[dict[str, An
     """Return refusals without an id or the internal flag: they must not show whether a topic
     exists."""
     return [
-        {
-            "error_code": error,
-            "name": name,
-            "topic_id": None,
-            "partitions": [],
-        }
+        {"error_code": error, "name": name, "topic_id": None, "partitions": []}
         for name in pausing(names)
     ]
 
@@ -121,22 +117,22 @@ def _cut(inquiry: Inquiry, refused: list[str] | None = None) -> BodyTransform:
     return cut
 
 
-def _page(inquiry: Inquiry, behind: str | None = None) -> BodyTransform:
+def _page(inquiry: Inquiry, next_topic: str | None = None) -> BodyTransform:
     """Return a transformation that makes one page of all topics from the response about some.
 
-    `behind` is the first topic that was not requested; None if there are no more.
+    `next_topic` is the first topic that was not requested; None if there are no more.
     """
     schema = response_type(DESCRIBE_TOPIC_PARTITIONS, inquiry.api_version)
 
     def page(body: bytes) -> bytes:
         response = decode(schema, body)
-        # Deleted meanwhile: reported only to clients that named the topic
-        there = tuple(one for one in _shown(inquiry, response) if one.error_code is ErrorCode.none)
+        # A topic that was deleted meanwhile is reported only to clients that named it
+        shown = tuple(one for one in _shown(inquiry, response) if one.error_code is ErrorCode.none)
         cursor = response.next_cursor
-        if cursor is None and behind is not None:
+        if cursor is None and next_topic is not None:
             kind = struct_type(schema, "next_cursor")
-            cursor = entity(kind, {"topic_name": behind, "partition_index": 0})
-        return encode(replace(response, topics=there, next_cursor=cursor))
+            cursor = entity(kind, {"topic_name": next_topic, "partition_index": 0})
+        return encode(replace(response, topics=shown, next_cursor=cursor))
 
     return page
 

@@ -1,11 +1,25 @@
-"""Response entities in whichever version is needed: kio has a class per version."""
+"""Response entities in whichever version is needed: kio has a class per version.
+
+Values are written as plain names and values, lists within lists as in Kafka's description of the
+message; fields that a version lacks are left out.
+"""
 
 import datetime
 import uuid
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any, Final, get_args
 
 from kio.static.primitive import i32Timedelta
+
+from proxy.scheduling.stepped_thread import pause, pausing
+
+Values = Mapping[str, Any]
+"""Fields of a message; an array of structs is a list of such mappings."""
+
+NOT_THROTTLED: Final = i32Timedelta.parse(datetime.timedelta())
+"""Throttle time of 0."""
 
 
 def item_type(entity_type: Any, array: str) -> type[Any]:
@@ -25,14 +39,35 @@ def struct_type(entity_type: Any, struct: str) -> type[Any]:
     return found
 
 
-def make(entity_type: type[Any], /, **values: Any) -> Any:
+@cache
+def _field_names(entity_type: Any) -> frozenset[str]:
+    return frozenset(field.name for field in fields(entity_type))
+
+
+def make(entity_type: Any, /, **values: Any) -> Any:
     """Return an entity with those `values` for which this version has a field."""
-    names = {field.name for field in fields(entity_type)}
+    names = _field_names(entity_type)
     return entity_type(**{name: value for name, value in values.items() if name in names})
 
 
-NOT_THROTTLED: Final = i32Timedelta.parse(datetime.timedelta())
-"""Throttle time of 0."""
+def entity(entity_type: Any, values: Values) -> Any:
+    """Return an entity, including nested ones."""
+    pause(len(values))
+    names = _field_names(entity_type)
+    return entity_type(
+        **{
+            name: entities(item_type(entity_type, name), value)
+            if isinstance(value, list)
+            else value
+            for name, value in values.items()
+            if name in names
+        }
+    )
+
+
+def entities(entity_type: Any, values: Iterable[Values]) -> tuple[Any, ...]:
+    """Return the items of an array."""
+    return tuple(entity(entity_type, each) for each in pausing(values))
 
 
 def uuid_or_none(topic_id: bytes | None) -> uuid.UUID | None:

@@ -15,20 +15,19 @@ from kio.schema.errors import ErrorCode
 
 from proxy.acl.decision import (
     FORWARD,
-    Answer,
-    BodyTransform,
     Change,
     FetchSessions,
     Inquiry,
     Judgement,
     names_of,
 )
-from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make, uuid_or_none
-from proxy.acl.guards.items import topic_refusal
-from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
+from proxy.acl.guards.checks import may_cluster, topic_error
+from proxy.acl.guards.entities import item_type, make, uuid_or_none
+from proxy.acl.guards.responses import answer, on_response
+from proxy.acl.model import Operation
 from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import FETCH
-from proxy.wire.codec import decode, encode, response_type
+from proxy.wire.codec import response_type
 from proxy.wire.fetch_bounds import FINAL_EPOCH, INITIAL_EPOCH
 from proxy.wire.fetch_requests import FetchedTopic, keep, parse, session_of_response
 from proxy.wire.primitives import Malformed
@@ -51,14 +50,23 @@ def fetch(inquiry: Inquiry) -> Judgement:
         if not denied and request.session_id in sessions:
             return FORWARD
         sessions.discard(request.session_id)
-        return Answer(_answer(version, ErrorCode.fetch_session_id_not_found))
+        error = ErrorCode.fetch_session_id_not_found
+        return answer(inquiry, FETCH, error_code=error, responses=())
     if not denied:
         if request.session_epoch == INITIAL_EPOCH:
             return Change(watch=_note_session(version, sessions))
         return FORWARD
     kept = [topic for topic in pausing(request.topics) if topic not in denied]
     if not kept:
-        return Answer(_answer(version, ErrorCode.none, denied))
+        return answer(
+            inquiry, FETCH, error_code=ErrorCode.none, responses=_entries(version, denied)
+        )
+
+    def merge(response: Any) -> Any:
+        if getattr(response, "error_code", ErrorCode.none) is not ErrorCode.none:
+            return response
+        return replace(response, responses=(*response.responses, *_entries(version, denied)))
+
     return Change(
         request=keep(
             version,
@@ -68,21 +76,18 @@ def fetch(inquiry: Inquiry) -> Judgement:
             epoch=FINAL_EPOCH,
             most_bytes=MAX_BYTES_IN_PART,
         ),
-        response=_merge(version, denied),
+        response=on_response(inquiry, FETCH, merge),
     )
 
 
 def _denied(inquiry: Inquiry, topics: tuple[FetchedTopic, ...], *, replica: bool) -> Denied:
     if replica:
-        if inquiry.authority.may(
-            Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME, report=False
-        ):
+        if may_cluster(inquiry, Operation.CLUSTER_ACTION, report=False):
             return {}
         return dict.fromkeys(topics, ErrorCode.topic_authorization_failed)
     names = names_of(inquiry.topics, (one.topic_id for one in topics if one.topic_id is not None))
     errors = (
-        (one, topic_refusal(inquiry, Operation.READ, one.name, one.topic_id, names))
-        for one in topics
+        (one, topic_error(inquiry, Operation.READ, one.name, one.topic_id, names)) for one in topics
     )
     return {topic: error for topic, error in errors if error is not None}
 
@@ -98,28 +103,6 @@ def _note_session(api_version: int, sessions: FetchSessions) -> Callable[[bytes]
             sessions.add(session)
 
     return note
-
-
-def _answer(api_version: int, error: ErrorCode, denied: Denied | None = None) -> bytes:
-    return encode(
-        make(
-            response_type(FETCH, api_version),
-            throttle_time=NOT_THROTTLED,
-            error_code=error,
-            responses=_entries(api_version, denied or {}),
-        )
-    )
-
-
-def _merge(api_version: int, denied: Denied) -> BodyTransform:
-    def merge(body: bytes) -> bytes:
-        response = decode(response_type(FETCH, api_version), body)
-        if getattr(response, "error_code", ErrorCode.none) is not ErrorCode.none:
-            return body
-        entries = (*response.responses, *_entries(api_version, denied))
-        return encode(replace(response, responses=entries))
-
-    return merge
 
 
 def _entries(api_version: int, denied: Denied) -> tuple[Any, ...]:

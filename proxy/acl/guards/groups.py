@@ -1,4 +1,4 @@
-"""Guards of describing, listing and deleting groups.
+"""Guards of the APIs that describe, list and delete groups.
 
 Groups that may not be described come first in a response, as in Kafka. A broker without an
 authorizer reports all operations as authorized: they are replaced by those of the principal.
@@ -11,10 +11,9 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from proxy.acl.decision import FORWARD, Change, Inquiry, Judgement
-from proxy.acl.guards.entities import item_type
-from proxy.acl.guards.items import Values, answer, entities, entity, judge_items, may_cluster
-from proxy.acl.guards.items import read_request as read
-from proxy.acl.guards.parts import may_describe, may_group, on_response
+from proxy.acl.guards.checks import may_cluster, may_describe, may_group
+from proxy.acl.guards.entities import Values, entities, entity, item_type
+from proxy.acl.guards.responses import answer, judge_items, on_response, only, read_request
 from proxy.acl.model import Operation, ResourceType
 from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import (
@@ -44,20 +43,18 @@ def list_groups(inquiry: Inquiry) -> Judgement:
     if may_cluster(inquiry, Operation.DESCRIBE, report=False):
         return FORWARD
 
+    def may_show(group: Any) -> bool:
+        return may_group(inquiry, Operation.DESCRIBE, group.group_id, report=False)
+
     def cut(response: Any) -> Any:
-        shown = tuple(
-            group
-            for group in response.groups
-            if may_group(inquiry, Operation.DESCRIBE, group.group_id, report=False)
-        )
-        return response if len(shown) == len(response.groups) else replace(response, groups=shown)
+        return only(response, "groups", may_show)
 
     return Change(response=on_response(inquiry, LIST_GROUPS, cut))
 
 
 def delete_groups(inquiry: Inquiry) -> Judgement:
     """Judge a DeleteGroups: Delete on each group."""
-    request = read(inquiry, DELETE_GROUPS)
+    request = read_request(inquiry, DELETE_GROUPS)
     request = replace(request, groups_names=tuple(dict.fromkeys(request.groups_names)))
 
     def refuse(group: str) -> Values | None:
@@ -107,8 +104,8 @@ def streams_group_describe(inquiry: Inquiry) -> Judgement:
             yield from (topic.name for topic in each.repartition_source_topics)
             yield from (topic.name for topic in each.state_changelog_topics)
 
-    said = "The described group uses topics that the client is not authorized to describe."
-    return _describe(inquiry, STREAMS_GROUP_DESCRIBE, "group_ids", topics, said)
+    message = "The described group uses topics that the client is not authorized to describe."
+    return _describe(inquiry, STREAMS_GROUP_DESCRIBE, "group_ids", topics, message)
 
 
 def _describe(
@@ -116,19 +113,19 @@ def _describe(
     api_key: int,
     groups: str,
     topics: Topics | None,
-    said_of_hidden: str = (
+    hidden_message: str = (
         "The group has described topic(s) that the client is not authorized to describe."
     ),
 ) -> Judgement:
     """Judge a description of `groups`, which may contain `topics`; None if it never does."""
-    request = read(inquiry, api_key)
+    request = read_request(inquiry, api_key)
     kept: list[str] = []
     refused: list[str] = []
     for group_id in getattr(request, groups):
         may = may_group(inquiry, Operation.DESCRIBE, group_id)
         (kept if may else refused).append(group_id)
     refusals = [
-        _undescribed(group_id, _GROUP_DENIED, None)
+        _refused_group(group_id, _GROUP_DENIED, None)
         for group_id in pausing(refused, values=_FIELDS_OF_A_REFUSAL)
     ]
     if refused and not kept:
@@ -141,7 +138,7 @@ def _describe(
 
     def shown(group: Any) -> Any:
         if topics is not None and not all(may_describe(inquiry, name) for name in topics(group)):
-            return entity(item, _undescribed(group.group_id, _TOPIC_DENIED, said_of_hidden))
+            return entity(item, _refused_group(group.group_id, _TOPIC_DENIED, hidden_message))
         if with_operations and group.error_code is ErrorCode.none:
             operations = inquiry.authority.operations(ResourceType.GROUP, group.group_id)
             return replace(group, authorized_operations=operations)
@@ -157,7 +154,7 @@ def _describe(
     )
 
 
-def _undescribed(group_id: str, error: ErrorCode, message: str | None) -> dict[str, Any]:
+def _refused_group(group_id: str, error: ErrorCode, message: str | None) -> dict[str, Any]:
     """Return the description of a hidden group, with the fields of all the APIs."""
     return {
         "error_code": error,

@@ -14,14 +14,20 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from proxy.acl.decision import FORWARD, Change, Inquiry, Judgement
-from proxy.acl.guards.entities import item_type
-from proxy.acl.guards.items import answer, entities, may_cluster, may_topic, read_request
-from proxy.acl.guards.parts import (
-    interleaved,
+from proxy.acl.guards.checks import (
+    may_cluster,
     may_describe_all,
     may_group,
+    may_topic,
     may_transact,
+)
+from proxy.acl.guards.entities import entities, item_type
+from proxy.acl.guards.responses import (
+    MESSAGES,
+    answer,
+    interleaved,
     on_response,
+    read_request,
 )
 from proxy.acl.model import Operation, ResourceType
 from proxy.scheduling.stepped_thread import pausing
@@ -39,12 +45,12 @@ from proxy.wire.codec import encode, response_type
 
 _LITERAL: Final = r"(?:[A-Za-z0-9_-]|\\[._-])"
 """Pattern of a character of a topic's name in a regular expression of RE2/J, escaped or not."""
-_MAX_LETTERS: Final = 249
+_MAX_NAME: Final = 249
 """Maximum length of a topic's name in characters (`Topic.MAX_NAME_LENGTH`)."""
-_NAME: Final = re.compile(rf"\^?({_LITERAL}{{1,{_MAX_LETTERS}}})\$?")
+_EXACT_NAME: Final = re.compile(rf"\^?({_LITERAL}{{1,{_MAX_NAME}}})\$?")
 """Pattern of a regular expression that matches exactly one name."""
-_BEGINNING: Final = re.compile(
-    rf"""\^?({_LITERAL}{{0,{_MAX_LETTERS}}})
+_PREFIX: Final = re.compile(
+    rf"""\^?({_LITERAL}{{0,{_MAX_NAME}}})
     (?= \Z | [.\[$] | \((?!\?) | \(\?: | \\[dDsSwW] | {_LITERAL}[*+?{{] )""",
     re.VERBOSE,
 )
@@ -66,10 +72,6 @@ _FIRST_WITH_KEYS: Final = 4
 """First version of FindCoordinator with several keys (KIP-699)."""
 _FIRST_WITH_SHARE_KEYS: Final = 6
 _NO_NODE: Final = {"node_id": -1, "host": "", "port": -1}
-_MESSAGES: Final = {
-    _GROUP_DENIED: "Group authorization failed.",
-    _TRANSACTIONAL_ID_DENIED: "Transactional Id authorization failed.",
-}
 
 
 def find_coordinator(inquiry: Inquiry) -> Judgement:
@@ -84,27 +86,27 @@ def find_coordinator(inquiry: Inquiry) -> Judgement:
         if error is None:
             return FORWARD
         return answer(
-            inquiry, FIND_COORDINATOR, error_code=error, error_message=_MESSAGES[error], **_NO_NODE
+            inquiry, FIND_COORDINATOR, error_code=error, error_message=MESSAGES[error], **_NO_NODE
         )
     if key_type == _SHARE_KEY:
         return _find_share_coordinator(inquiry, request)
     errors = [_key_error(inquiry, key_type, key) for key in request.coordinator_keys]
-    asked = list(zip(request.coordinator_keys, errors, strict=True))
+    requested = list(zip(request.coordinator_keys, errors, strict=True))
     if not any(errors):
         return FORWARD
-    refused = [error and _no_coordinator(key, error, "") for key, error in pausing(asked)]
+    refused = [error and _no_coordinator(key, error, "") for key, error in pausing(requested)]
     if all(errors):
         return answer(inquiry, FIND_COORDINATOR, coordinators=refused)
-    kept = tuple(key for key, error in pausing(asked) if error is None)
+    kept = tuple(key for key, error in pausing(requested) if error is None)
     item = item_type(response_type(FIND_COORDINATOR, inquiry.api_version), "coordinators")
-    placed = [each and entities(item, [each])[0] for each in refused]
+    refusals = [each and entities(item, [each])[0] for each in refused]
     return Change(
         request=encode(replace(request, coordinator_keys=kept)),
         response=on_response(
             inquiry,
             FIND_COORDINATOR,
             lambda response: replace(
-                response, coordinators=interleaved(placed, response.coordinators)
+                response, coordinators=interleaved(refusals, response.coordinators)
             ),
         ),
     )
@@ -127,8 +129,9 @@ def _find_share_coordinator(inquiry: Inquiry, request: Any) -> Judgement:
     ):
         return FORWARD
     denied = ErrorCode.cluster_authorization_failed
-    message = "Cluster authorization failed."
-    refused = [_no_coordinator(key, denied, message) for key in pausing(request.coordinator_keys)]
+    refused = [
+        _no_coordinator(key, denied, MESSAGES[denied]) for key in pausing(request.coordinator_keys)
+    ]
     return answer(inquiry, FIND_COORDINATOR, coordinators=refused)
 
 
@@ -203,7 +206,7 @@ def _subscribed(inquiry: Inquiry, api_key: int) -> Judgement:
         error = _GROUP_DENIED
     elif not (
         may_describe_all(inquiry, request.subscribed_topic_names or ())
-        and _may_match(inquiry, getattr(request, "subscribed_topic_regex", None) or "")
+        and _may_describe_matches(inquiry, getattr(request, "subscribed_topic_regex", None) or "")
     ):
         error = _TOPIC_DENIED
     else:
@@ -211,7 +214,7 @@ def _subscribed(inquiry: Inquiry, api_key: int) -> Judgement:
     return answer(inquiry, api_key, error_code=error, member_epoch=0, heartbeat_interval=0)
 
 
-def _may_match(inquiry: Inquiry, regex: str) -> bool:
+def _may_describe_matches(inquiry: Inquiry, regex: str) -> bool:
     """Return whether every topic that a regular expression could match may be described.
 
     The empty expression, which ends a subscription, matches none.
@@ -219,11 +222,11 @@ def _may_match(inquiry: Inquiry, regex: str) -> bool:
     if not regex:
         return True
     authority = inquiry.authority
-    if (name := _NAME.fullmatch(regex)) is not None:
+    if (name := _EXACT_NAME.fullmatch(regex)) is not None:
         return authority.may(Operation.DESCRIBE, ResourceType.TOPIC, _unescaped(name[1]))
-    found = None if "|" in regex else _BEGINNING.match(regex)
-    beginning = "" if found is None else _unescaped(found[1])
-    return authority.may_every(Operation.DESCRIBE, ResourceType.TOPIC, beginning)
+    found = None if "|" in regex else _PREFIX.match(regex)
+    prefix = "" if found is None else _unescaped(found[1])
+    return authority.may_every(Operation.DESCRIBE, ResourceType.TOPIC, prefix)
 
 
 def _unescaped(literal: str) -> str:
@@ -241,7 +244,7 @@ def streams_group_heartbeat(inquiry: Inquiry) -> Judgement:
     """
     request = read_request(inquiry, STREAMS_GROUP_HEARTBEAT)
     if not may_group(inquiry, Operation.READ, request.group_id):
-        return _no_streams(inquiry, _GROUP_DENIED)
+        return _streams_refusal(inquiry, _GROUP_DENIED)
     if request.topology is None:
         return FORWARD
     made = [
@@ -261,11 +264,11 @@ def streams_group_heartbeat(inquiry: Inquiry) -> Judgement:
     }
     if (
         may_describe_all(inquiry, (*read, *made))
-        and all(_may_match(inquiry, regex) for regex in pausing(patterns))
+        and all(_may_describe_matches(inquiry, regex) for regex in pausing(patterns))
         and _may_create_all(inquiry, made)
     ):
         return FORWARD
-    return _no_streams(inquiry, _TOPIC_DENIED)
+    return _streams_refusal(inquiry, _TOPIC_DENIED)
 
 
 def _may_create_all(inquiry: Inquiry, topics: Iterable[str]) -> bool:
@@ -275,7 +278,7 @@ def _may_create_all(inquiry: Inquiry, topics: Iterable[str]) -> bool:
     return not denied
 
 
-def _no_streams(inquiry: Inquiry, error: ErrorCode) -> Judgement:
+def _streams_refusal(inquiry: Inquiry, error: ErrorCode) -> Judgement:
     return answer(
         inquiry,
         STREAMS_GROUP_HEARTBEAT,

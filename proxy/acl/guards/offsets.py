@@ -1,4 +1,4 @@
-"""Guards of committing, fetching and deleting a group's offsets.
+"""Guards of OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete.
 
 Since version 10 of OffsetCommit and OffsetFetch topics are named by their ids (KIP-848).
 """
@@ -17,15 +17,15 @@ from proxy.acl.decision import (
     TopicsUnknown,
     names_of,
 )
-from proxy.acl.guards.entities import item_type
-from proxy.acl.guards.items import Values, answer, entities, entity, may_topic, read_request
-from proxy.acl.guards.parts import (
-    interleaved,
-    may_describe,
-    may_group,
-    may_transact,
+from proxy.acl.guards.checks import may_describe, may_group, may_transact, topic_errors
+from proxy.acl.guards.entities import Values, entities, entity, item_type
+from proxy.acl.guards.responses import (
+    answer,
+    merge_groups,
     on_response,
-    refuse_parts,
+    only,
+    read_request,
+    refused_partitions,
 )
 from proxy.acl.model import Operation
 from proxy.scheduling.stepped_thread import pausing
@@ -33,7 +33,6 @@ from proxy.wire.apis import OFFSET_COMMIT, OFFSET_DELETE, OFFSET_FETCH, TXN_OFFS
 from proxy.wire.codec import encode, response_type
 
 _GROUP_DENIED: Final = ErrorCode.group_authorization_failed
-_TOPIC_DENIED: Final = ErrorCode.topic_authorization_failed
 _UNKNOWN_ID: Final = ErrorCode.unknown_topic_id
 _FIRST_BY_ID: Final = 10
 _FIRST_WITH_GROUPS: Final = 8
@@ -49,7 +48,7 @@ def offset_commit(inquiry: Inquiry) -> Judgement:
     """Judge an OffsetCommit: Read on the group, and on each topic."""
     request = read_request(inquiry, OFFSET_COMMIT)
     if not may_group(inquiry, Operation.READ, request.group_id):
-        return _uncommitted(inquiry, OFFSET_COMMIT, request.topics, _GROUP_DENIED)
+        return _commit_refusal(inquiry, OFFSET_COMMIT, request.topics, _GROUP_DENIED)
     return _commit(inquiry, OFFSET_COMMIT, request)
 
 
@@ -58,19 +57,24 @@ def txn_offset_commit(inquiry: Inquiry) -> Judgement:
     request = read_request(inquiry, TXN_OFFSET_COMMIT)
     if not may_transact(inquiry, Operation.WRITE, request.transactional_id):
         denied = ErrorCode.transactional_id_authorization_failed
-        return _uncommitted(inquiry, TXN_OFFSET_COMMIT, request.topics, denied)
+        return _commit_refusal(inquiry, TXN_OFFSET_COMMIT, request.topics, denied)
     if not may_group(inquiry, Operation.READ, request.group_id):
-        return _uncommitted(inquiry, TXN_OFFSET_COMMIT, request.topics, _GROUP_DENIED)
+        return _commit_refusal(inquiry, TXN_OFFSET_COMMIT, request.topics, _GROUP_DENIED)
     return _commit(inquiry, TXN_OFFSET_COMMIT, request)
 
 
-def _uncommitted(
+def _commit_key(inquiry: Inquiry, api_key: int) -> str:
+    by_id = api_key == OFFSET_COMMIT and inquiry.api_version >= _FIRST_BY_ID
+    return "topic_id" if by_id else "name"
+
+
+def _commit_refusal(
     inquiry: Inquiry, api_key: int, topics: Iterable[Any], error: ErrorCode
 ) -> Judgement:
-    by_id = api_key == OFFSET_COMMIT and inquiry.api_version >= _FIRST_BY_ID
+    key = _commit_key(inquiry, api_key)
     refusals = [
         {
-            "topic_id" if by_id else "name": topic.topic_id if by_id else topic.name,
+            key: getattr(topic, key),
             "partitions": [
                 {"partition_index": each.partition_index, "error_code": error}
                 for each in pausing(topic.partitions)
@@ -82,17 +86,15 @@ def _uncommitted(
 
 
 def _commit(inquiry: Inquiry, api_key: int, request: Any) -> Judgement:
-    by_id = api_key == OFFSET_COMMIT and inquiry.api_version >= _FIRST_BY_ID
-    key = "topic_id" if by_id else "name"
-    errors = _errors(inquiry, Operation.READ, key, request.topics)
+    key = _commit_key(inquiry, api_key)
+    errors = topic_errors(inquiry, Operation.READ, key, request.topics)
     if not errors:
         return FORWARD
-    refusals = _refused_partitions(request.topics, key, errors)
+    refusals = refused_partitions(request.topics, key, errors)
     kept = tuple(topic for topic in pausing(request.topics) if getattr(topic, key) not in errors)
     if not kept:
         return answer(inquiry, api_key, topics=refusals)
-    item = item_type(response_type(api_key, inquiry.api_version), "topics")
-    first = entities(item, refusals)
+    first = entities(item_type(response_type(api_key, inquiry.api_version), "topics"), refusals)
     return Change(
         request=encode(replace(request, topics=kept)),
         response=on_response(
@@ -100,43 +102,6 @@ def _commit(inquiry: Inquiry, api_key: int, request: Any) -> Judgement:
             api_key,
             lambda response: replace(response, topics=(*first, *response.topics)),
         ),
-    )
-
-
-def _errors(
-    inquiry: Inquiry, operation: Operation, key: str, topics: Iterable[Any]
-) -> dict[Any, ErrorCode]:
-    """Return the errors of the topics that are refused, by name or id (`key`).
-
-    An id without a topic is refused here: by the time the broker sees it, a topic could have it.
-    """
-    keys = list(dict.fromkeys(getattr(topic, key) for topic in pausing(topics)))
-    if key == "name":
-        return {name: _TOPIC_DENIED for name in keys if not may_topic(inquiry, operation, name)}
-    names = names_of(inquiry.topics, [each.bytes for each in pausing(keys) if each is not None])
-    errors = {}
-    for topic_id in keys:
-        name = None if topic_id is None else names[topic_id.bytes]
-        if name is None:
-            errors[topic_id] = _UNKNOWN_ID
-        elif not may_topic(inquiry, operation, name):
-            errors[topic_id] = _TOPIC_DENIED
-    return errors
-
-
-def _refused_partitions(topics: Iterable[Any], key: str, errors: Errors) -> list[Values]:
-    return refuse_parts(
-        (
-            (
-                getattr(topic, key),
-                [each.partition_index for each in pausing(topic.partitions)],
-                {"error_code": errors[getattr(topic, key)]},
-            )
-            for topic in topics
-            if getattr(topic, key) in errors
-        ),
-        key,
-        "partitions",
     )
 
 
@@ -148,11 +113,11 @@ def offset_delete(inquiry: Inquiry) -> Judgement:
     request = read_request(inquiry, OFFSET_DELETE)
     if not may_group(inquiry, Operation.DELETE, request.group_id):
         return answer(inquiry, OFFSET_DELETE, error_code=_GROUP_DENIED, topics=[])
-    errors = _errors(inquiry, Operation.READ, "name", request.topics)
+    errors = topic_errors(inquiry, Operation.READ, "name", request.topics)
     if not errors:
         return FORWARD
     item = item_type(response_type(OFFSET_DELETE, inquiry.api_version), "topics")
-    first = entities(item, _refused_partitions(request.topics, "name", errors))
+    first = entities(item, refused_partitions(request.topics, "name", errors))
 
     def merge(response: Any) -> Any:
         if response.error_code is not ErrorCode.none:
@@ -177,7 +142,7 @@ def offset_fetch(inquiry: Inquiry) -> Judgement:
     schema = response_type(OFFSET_FETCH, inquiry.api_version)
     item = item_type(schema, "groups")
     refused: list[Any] = []
-    kept, unshown = [], []
+    kept, refused_topics = [], []
     changed = False
     for group in request.groups:
         if not may_group(inquiry, Operation.DESCRIBE, group.group_id):
@@ -186,21 +151,16 @@ def offset_fetch(inquiry: Inquiry) -> Judgement:
         errors = _fetch_errors(inquiry, group.topics)
         refused.append(None)
         kept.append(_without(inquiry, group, errors))
-        unshown.append(entities(item_type(item, "topics"), _unfetched(inquiry, group, errors)))
+        refused_topics.append(
+            entities(item_type(item, "topics"), _refused_topics(inquiry, group, errors))
+        )
         changed = changed or bool(errors) or group.topics is None
     if not kept and refused:
         return answer(inquiry, OFFSET_FETCH, groups=refused)
     if not changed and len(kept) == len(refused):
         return FORWARD
-    placed = [each and entity(item, each) for each in refused]
-
-    def merge(response: Any) -> Any:
-        groups = [_shown(inquiry, group) for group in response.groups]
-        for place, topics in enumerate(unshown[: len(groups)]):
-            if groups[place].error_code is ErrorCode.none:
-                groups[place] = replace(groups[place], topics=(*groups[place].topics, *topics))
-        return replace(response, groups=interleaved(placed, groups))
-
+    refused_groups = [each and entity(item, each) for each in refused]
+    merge = merge_groups(refused_groups, refused_topics, lambda group: _shown(inquiry, group))
     return Change(
         request=encode(replace(request, groups=tuple(kept))),
         response=on_response(inquiry, OFFSET_FETCH, merge),
@@ -212,13 +172,13 @@ def _fetch_of_one_group(inquiry: Inquiry, request: Any) -> Judgement:
     if not may_group(inquiry, Operation.DESCRIBE, request.group_id):
         errors = dict.fromkeys((topic.name for topic in request.topics or ()), _GROUP_DENIED)
         old = inquiry.api_version < _FIRST_WITH_GROUP_ERROR
-        topics = _unfetched(inquiry, request, errors) if old else []
+        topics = _refused_topics(inquiry, request, errors) if old else []
         return answer(inquiry, OFFSET_FETCH, topics=topics, error_code=_GROUP_DENIED)
     errors = _fetch_errors(inquiry, request.topics)
     if not errors and request.topics is not None:
         return FORWARD
     item = item_type(response_type(OFFSET_FETCH, inquiry.api_version), "topics")
-    last = entities(item, _unfetched(inquiry, request, errors))
+    last = entities(item, _refused_topics(inquiry, request, errors))
 
     def merge(response: Any) -> Any:
         if getattr(response, "error_code", ErrorCode.none) is not ErrorCode.none:
@@ -237,7 +197,7 @@ def _key(inquiry: Inquiry) -> str:
 
 
 def _fetch_errors(inquiry: Inquiry, topics: Iterable[Any] | None) -> dict[Any, ErrorCode]:
-    return _errors(inquiry, Operation.DESCRIBE, _key(inquiry), topics or ())
+    return topic_errors(inquiry, Operation.DESCRIBE, _key(inquiry), topics or ())
 
 
 def _without(inquiry: Inquiry, group: Any, errors: Errors) -> Any:
@@ -250,7 +210,7 @@ def _without(inquiry: Inquiry, group: Any, errors: Errors) -> Any:
     return replace(group, topics=kept)
 
 
-def _unfetched(inquiry: Inquiry, group: Any, errors: Errors) -> list[Values]:
+def _refused_topics(inquiry: Inquiry, group: Any, errors: Errors) -> list[Values]:
     key = _key(inquiry)
     return [
         {
@@ -279,15 +239,11 @@ def _shown(inquiry: Inquiry, group: Any) -> Any:
     ids can meet that, and Kafka's own clients send it in a version with names.
     """
     if inquiry.api_version < _FIRST_BY_ID:
-        topics = tuple(each for each in group.topics if may_describe(inquiry, each.name))
-        return replace(group, topics=topics)
+        return only(group, "topics", lambda topic: may_describe(inquiry, topic.name))
     try:
         ids = [each.topic_id.bytes for each in group.topics if each.topic_id is not None]
         names = names_of(inquiry.topics, ids)
     except TopicsUnknown:
         return replace(group, topics=(), error_code=_UNKNOWN_ID)
     allowed = {topic_id for topic_id, name in names.items() if name and may_describe(inquiry, name)}
-    topics = tuple(
-        each for each in group.topics if each.topic_id and each.topic_id.bytes in allowed
-    )
-    return replace(group, topics=topics)
+    return only(group, "topics", lambda each: each.topic_id and each.topic_id.bytes in allowed)

@@ -1,18 +1,13 @@
-"""Guards of partition APIs: offsets, epochs, producers, deletion of records."""
+"""Guards of ListOffsets, DeleteRecords, OffsetForLeaderEpoch and DescribeProducers."""
 
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from proxy.acl.decision import FORWARD, Inquiry, Judgement
-from proxy.acl.guards.items import (
-    MESSAGES,
-    Values,
-    judge_items,
-    may_cluster,
-    may_topic,
-    read_request,
-)
+from proxy.acl.guards.checks import may_cluster, may_topic
+from proxy.acl.guards.entities import Values
+from proxy.acl.guards.responses import MESSAGES, judge_items, read_request
 from proxy.acl.model import Operation
 from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import (

@@ -11,23 +11,22 @@ from kio.schema.errors import ErrorCode
 
 from proxy.acl.decision import (
     FORWARD,
-    Answer,
-    BodyTransform,
     Change,
     Close,
     Inquiry,
     Judgement,
     names_of,
 )
+from proxy.acl.guards.checks import may_transact, topic_error
 from proxy.acl.guards.entities import item_type, make, uuid_or_none
-from proxy.acl.guards.items import topic_refusal
-from proxy.acl.model import Operation, ResourceType
+from proxy.acl.guards.responses import answer, on_response
+from proxy.acl.model import Operation
 from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import PRODUCE
-from proxy.wire.codec import decode, encode, response_type
+from proxy.wire.codec import response_type
 from proxy.wire.produce_requests import ProducedTopic, ProduceRequest, keep, parse
 
-_NOWHERE: Final = -1
+_UNKNOWN_OFFSET: Final = -1
 """Kafka's offset of a batch that was not written."""
 
 Denied = dict[ProducedTopic, ErrorCode]
@@ -47,10 +46,15 @@ def produce(inquiry: Inquiry) -> Judgement:
         body = keep(inquiry.api_version, inquiry.body, request, kept)
         return Change(request=body, close=True)
     if not kept:
-        return Answer(_answer(inquiry.api_version, denied))
+        return answer(inquiry, PRODUCE, responses=_entries(inquiry.api_version, denied))
+
+    def merge(response: Any) -> Any:
+        refused = _entries(inquiry.api_version, denied)
+        return replace(response, responses=(*response.responses, *refused))
+
     return Change(
         request=keep(inquiry.api_version, inquiry.body, request, kept),
-        response=_merge(inquiry.api_version, denied),
+        response=on_response(inquiry, PRODUCE, merge),
     )
 
 
@@ -60,30 +64,15 @@ def _denied(inquiry: Inquiry, request: ProduceRequest) -> Denied:
     ids = (topic.topic_id for topic in request.topics if topic.topic_id is not None)
     names = names_of(inquiry.topics, ids)
     errors = (
-        (one, topic_refusal(inquiry, Operation.WRITE, one.name, one.topic_id, names))
+        (one, topic_error(inquiry, Operation.WRITE, one.name, one.topic_id, names))
         for one in request.topics
     )
     return {topic: error for topic, error in errors if error}
 
 
 def _may_transact(inquiry: Inquiry, request: ProduceRequest) -> bool:
-    return request.transactional_id is not None and inquiry.authority.may(
-        Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
-    )
-
-
-def _answer(api_version: int, denied: Denied) -> bytes:
-    response = response_type(PRODUCE, api_version)
-    return encode(response(responses=_entries(api_version, denied)))
-
-
-def _merge(api_version: int, denied: Denied) -> BodyTransform:
-    def merge(body: bytes) -> bytes:
-        response = decode(response_type(PRODUCE, api_version), body)
-        entries = (*response.responses, *_entries(api_version, denied))
-        return encode(replace(response, responses=entries))
-
-    return merge
+    name = request.transactional_id
+    return name is not None and may_transact(inquiry, Operation.WRITE, name)
 
 
 def _entries(api_version: int, denied: Denied) -> tuple[Any, ...]:
@@ -99,7 +88,7 @@ def _entries(api_version: int, denied: Denied) -> tuple[Any, ...]:
                     partition_type,
                     index=index,
                     error_code=error,
-                    base_offset=_NOWHERE,
+                    base_offset=_UNKNOWN_OFFSET,
                     record_errors=(),
                 )
                 for index in pausing(topic.partitions)

@@ -8,7 +8,7 @@ if no topic is left in it: the session's epoch must advance.
 """
 
 from collections.abc import Iterable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -21,11 +21,10 @@ from proxy.acl.decision import (
     Inquiry,
     Judgement,
     TopicsUnknown,
-    names_of,
 )
-from proxy.acl.guards.entities import item_type
-from proxy.acl.guards.items import Values, answer, entities, may_topic, read_request
-from proxy.acl.guards.parts import may_group, on_response, refuse_parts
+from proxy.acl.guards.checks import may_group, may_topic, topic_errors
+from proxy.acl.guards.entities import Values, entities, item_type, struct_type
+from proxy.acl.guards.responses import answer, on_response, read_request, refused_partitions
 from proxy.acl.model import Operation
 from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import SHARE_ACKNOWLEDGE, SHARE_FETCH
@@ -43,11 +42,11 @@ def share_fetch(inquiry: Inquiry) -> Judgement:
     request = read_request(inquiry, SHARE_FETCH)
     if refusal := _group_refusal(inquiry, SHARE_FETCH, request):
         return refusal
-    errors = _errors(inquiry, request.topics)
+    errors = topic_errors(inquiry, Operation.READ, "topic_id", request.topics)
     schema = response_type(SHARE_FETCH, inquiry.api_version)
     item = item_type(schema, "responses")
     partition = item_type(item, "partitions")
-    refused = _refused_topics(item, _unfetched(request, errors))
+    refused = _refused_topics(item, _fetch_refusals(request, errors))
 
     def cut(response: Any) -> Any:
         if response.error_code is not ErrorCode.none:
@@ -79,20 +78,11 @@ def share_acknowledge(inquiry: Inquiry) -> Judgement:
     request = read_request(inquiry, SHARE_ACKNOWLEDGE)
     if refusal := _group_refusal(inquiry, SHARE_ACKNOWLEDGE, request):
         return refusal
-    errors = _errors(inquiry, request.topics)
+    errors = topic_errors(inquiry, Operation.READ, "topic_id", request.topics)
     if not errors:
         return FORWARD
     item = item_type(response_type(SHARE_ACKNOWLEDGE, inquiry.api_version), "responses")
-    said = (
-        (
-            topic.topic_id,
-            [each.partition_index for each in pausing(topic.partitions)],
-            {"error_code": errors[topic.topic_id]},
-        )
-        for topic in request.topics
-        if topic.topic_id in errors
-    )
-    refused = _refused_topics(item, refuse_parts(said, "topic_id", "partitions"))
+    refused = _refused_topics(item, refused_partitions(request.topics, "topic_id", errors))
 
     def merge(response: Any) -> Any:
         if response.error_code is not ErrorCode.none:
@@ -123,20 +113,6 @@ def _group_refusal(inquiry: Inquiry, api_key: int, request: Any) -> Answer | Non
     )
 
 
-def _errors(inquiry: Inquiry, topics: Iterable[Any]) -> dict[UUID | None, ErrorCode]:
-    """Return the errors of the topics of a request that are refused."""
-    ids = list(dict.fromkeys(topic.topic_id for topic in pausing(topics)))
-    names = names_of(inquiry.topics, [each.bytes for each in ids if each is not None])
-    errors = {}
-    for topic_id in ids:
-        name = None if topic_id is None else names[topic_id.bytes]
-        if name is None:
-            errors[topic_id] = ErrorCode.unknown_topic_id
-        elif not may_topic(inquiry, Operation.READ, name):
-            errors[topic_id] = _TOPIC_DENIED
-    return errors
-
-
 def _may_be_read(inquiry: Inquiry, topic_id: UUID | None) -> bool:
     """Return whether a topic of a response may be read; False if its name is unknown.
 
@@ -149,7 +125,7 @@ def _may_be_read(inquiry: Inquiry, topic_id: UUID | None) -> bool:
     return name is not None and may_topic(inquiry, Operation.READ, name)
 
 
-def _unfetched(request: Any, errors: dict[UUID | None, ErrorCode]) -> list[Values]:
+def _fetch_refusals(request: Any, errors: dict[UUID | None, ErrorCode]) -> list[Values]:
     acknowledges = any(
         partition.acknowledgement_batches
         for topic in request.topics
@@ -157,7 +133,7 @@ def _unfetched(request: Any, errors: dict[UUID | None, ErrorCode]) -> list[Value
     )
     fetches = request.share_session_epoch != _FINAL_EPOCH
 
-    def said(error: ErrorCode) -> Values:
+    def fields(error: ErrorCode) -> Values:
         return {
             "error_code": error if fetches else ErrorCode.none,
             "acknowledge_error_code": error.value if acknowledges else 0,
@@ -165,19 +141,7 @@ def _unfetched(request: Any, errors: dict[UUID | None, ErrorCode]) -> list[Value
             "acquired_records": [],
         }
 
-    return refuse_parts(
-        (
-            (
-                topic.topic_id,
-                [each.partition_index for each in pausing(topic.partitions)],
-                said(errors[topic.topic_id]),
-            )
-            for topic in request.topics
-            if topic.topic_id in errors
-        ),
-        "topic_id",
-        "partitions",
-    )
+    return refused_partitions(request.topics, "topic_id", errors, fields)
 
 
 def _emptied(partition_type: type[Any], partition: Any) -> Any:
@@ -208,6 +172,4 @@ def _refused_topics(item: type[Any], refusals: Iterable[Values]) -> tuple[Any, .
 
 
 def _no_leader(partition_type: type[Any]) -> Any:
-    (leader,) = (field.type for field in fields(partition_type) if field.name == "current_leader")
-    assert isinstance(leader, type)
-    return leader(**_NO_LEADER)
+    return struct_type(partition_type, "current_leader")(**_NO_LEADER)

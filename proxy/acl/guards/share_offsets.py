@@ -1,28 +1,22 @@
-"""Guards of share group offsets (KIP-932)."""
+"""Guards of the APIs for offsets of share groups (KIP-932)."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import replace
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from proxy.acl.decision import FORWARD, Change, Inquiry, Judgement
-from proxy.acl.guards.entities import item_type
-from proxy.acl.guards.items import (
+from proxy.acl.guards.checks import may_describe, may_group, topic_errors
+from proxy.acl.guards.entities import Values, entities, entity, item_type
+from proxy.acl.guards.responses import (
     MESSAGES,
-    Values,
     answer,
-    entities,
-    entity,
-    may_topic,
-    read_request,
-)
-from proxy.acl.guards.parts import (
-    interleaved,
-    may_describe,
-    may_group,
+    merge_groups,
     on_response,
-    refuse_parts,
+    only,
+    read_request,
+    refused_partitions,
 )
 from proxy.acl.model import Operation
 from proxy.scheduling.stepped_thread import pausing
@@ -52,7 +46,7 @@ def describe_share_group_offsets(inquiry: Inquiry) -> Judgement:
             refused.append({"group_id": group.group_id, "topics": [], "error_code": _GROUP_DENIED})
             continue
         refused.append(None)
-        denied = _denied(inquiry, Operation.DESCRIBE, group.topics or ())
+        denied = topic_errors(inquiry, Operation.DESCRIBE, "topic_name", group.topics or ())
         hidden.append([topic for topic in group.topics or () if topic.topic_name in denied])
         kept.append(replace(group, topics=_without(group.topics, denied)) if denied else group)
     if refused and not kept:
@@ -61,37 +55,25 @@ def describe_share_group_offsets(inquiry: Inquiry) -> Judgement:
     if len(kept) == len(refused) and not any(hidden) and not everything:
         return FORWARD
     item = item_type(response_type(api_key, inquiry.api_version), "groups")
-    placed = [each and entity(item, each) for each in refused]
-    last = [entities(item_type(item, "topics"), map(_undescribed, topics)) for topics in hidden]
+    refused_groups = [each and entity(item, each) for each in refused]
+    refused_topics = [
+        entities(item_type(item, "topics"), map(_refused_topic, topics)) for topics in hidden
+    ]
 
-    def merge(response: Any) -> Any:
-        groups = [_shown(inquiry, group) for group in response.groups]
-        for place, topics in enumerate(last[: len(groups)]):
-            if groups[place].error_code is ErrorCode.none:
-                groups[place] = replace(groups[place], topics=(*groups[place].topics, *topics))
-        return replace(response, groups=interleaved(placed, groups))
+    def shown(group: Any) -> Any:
+        return only(group, "topics", lambda topic: may_describe(inquiry, topic.topic_name))
 
     return Change(
         request=encode(replace(request, groups=tuple(kept))),
-        response=on_response(inquiry, api_key, merge),
+        response=on_response(inquiry, api_key, merge_groups(refused_groups, refused_topics, shown)),
     )
 
 
-def _denied(inquiry: Inquiry, operation: Operation, topics: Iterable[Any]) -> set[str]:
-    names = dict.fromkeys(topic.topic_name for topic in pausing(topics))
-    return {name for name in names if not may_topic(inquiry, operation, name)}
-
-
-def _without(topics: Iterable[Any], denied: set[str]) -> tuple[Any, ...]:
+def _without(topics: Iterable[Any], denied: Container[str]) -> tuple[Any, ...]:
     return tuple(topic for topic in pausing(topics) if topic.topic_name not in denied)
 
 
-def _shown(inquiry: Inquiry, group: Any) -> Any:
-    topics = tuple(each for each in group.topics if may_describe(inquiry, each.topic_name))
-    return replace(group, topics=topics)
-
-
-def _undescribed(topic: Any) -> Values:
+def _refused_topic(topic: Any) -> Values:
     partitions = [
         {"partition_index": index, "start_offset": -1, "leader_epoch": 0, "lag": -1, **_DENIAL}
         for index in pausing(topic.partitions)
@@ -107,18 +89,10 @@ def alter_share_group_offsets(inquiry: Inquiry) -> Judgement:
     request = read_request(inquiry, ALTER_SHARE_GROUP_OFFSETS)
     if not may_group(inquiry, Operation.READ, request.group_id):
         return _group_denied(inquiry, ALTER_SHARE_GROUP_OFFSETS)
-    denied = _denied(inquiry, Operation.READ, request.topics)
+    denied = topic_errors(inquiry, Operation.READ, "topic_name", request.topics)
     if not denied:
         return FORWARD
-    refusals = refuse_parts(
-        (
-            (topic.topic_name, [each.partition_index for each in topic.partitions], _DENIAL)
-            for topic in request.topics
-            if topic.topic_name in denied
-        ),
-        "topic_name",
-        "partitions",
-    )
+    refusals = refused_partitions(request.topics, "topic_name", denied, lambda _: _DENIAL)
     return _merged(inquiry, ALTER_SHARE_GROUP_OFFSETS, request, denied, refusals)
 
 
@@ -127,7 +101,7 @@ def delete_share_group_offsets(inquiry: Inquiry) -> Judgement:
     request = read_request(inquiry, DELETE_SHARE_GROUP_OFFSETS)
     if not may_group(inquiry, Operation.DELETE, request.group_id):
         return _group_denied(inquiry, DELETE_SHARE_GROUP_OFFSETS)
-    denied = _denied(inquiry, Operation.READ, request.topics)
+    denied = topic_errors(inquiry, Operation.READ, "topic_name", request.topics)
     if not denied:
         return FORWARD
     refusals: list[Values] = [
@@ -156,7 +130,7 @@ def _group_denied(inquiry: Inquiry, api_key: int) -> Judgement:
 
 
 def _merged(
-    inquiry: Inquiry, api_key: int, request: Any, denied: set[str], refusals: Iterable[Values]
+    inquiry: Inquiry, api_key: int, request: Any, denied: Container[str], refusals: Iterable[Values]
 ) -> Judgement:
     """Forward what is allowed, and put the refusals before the broker's results."""
     item = item_type(response_type(api_key, inquiry.api_version), "responses")

@@ -1,4 +1,4 @@
-"""Guards of creating, deleting and growing topics."""
+"""Guards of CreateTopics, CreatePartitions and DeleteTopics."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
@@ -14,16 +14,11 @@ from proxy.acl.decision import (
     Change,
     Inquiry,
     Judgement,
-    TopicsUnknown,
+    names_of,
 )
-from proxy.acl.guards.items import (
-    MESSAGES,
-    Values,
-    judge_items,
-    may_cluster,
-    may_topic,
-    read_request,
-)
+from proxy.acl.guards.checks import may_cluster, may_topic
+from proxy.acl.guards.entities import Values
+from proxy.acl.guards.responses import MESSAGES, judge_items, read_request
 from proxy.acl.model import Operation
 from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
@@ -34,7 +29,8 @@ _CONFIGS_IN_RESPONSE: Final = 5
 """First version of CreateTopics whose response has a new topic's configuration (KIP-525)."""
 _TOPICS_BY_ID: Final = 6
 """First version of DeleteTopics with topic ids (KIP-516)."""
-_UNTOLD: Final = -1
+_HIDDEN_NUMBER: Final = -1
+"""Kafka's number of partitions and replication factor where the configuration is not shown."""
 _CLUSTER_METADATA: Final = "__cluster_metadata"
 """Name of the quorum's log, which no client may create, whatever its permissions."""
 
@@ -45,15 +41,15 @@ class _Repetitions:
 
     def __init__(self, keys: Iterable[Hashable]) -> None:
         self._times = Counter(keys)
-        self._told: set[Hashable] = set()
+        self._answered: set[Hashable] = set()
 
     def result(self, key: Hashable, otherwise: Values, repeated: Values) -> Values:
         """Return the result of a denied item."""
         if self._times[key] == 1:
             return otherwise
-        if key in self._told:
+        if key in self._answered:
             return {}
-        self._told.add(key)
+        self._answered.add(key)
         return {**otherwise, "error_code": ErrorCode.invalid_request, **repeated}
 
 
@@ -120,8 +116,8 @@ def _hide_configs(api_version: int, hidden: set[str]) -> BodyTransform:
         return replace(
             result,
             topic_config_error_code=_DENIED.value,
-            num_partitions=_UNTOLD,
-            replication_factor=_UNTOLD,
+            num_partitions=_HIDDEN_NUMBER,
+            replication_factor=_HIDDEN_NUMBER,
             configs=(),
         )
 
@@ -171,7 +167,8 @@ def delete_topics(inquiry: Inquiry) -> Judgement:
         each.topic_id for each in pausing(request.topics) if each.name is None and each.topic_id
     ]
     refuse_by_name = _refuse_deletion_by_name(inquiry, by_name)
-    names, repeated_ids = _names(inquiry, by_id), _Repetitions(by_id)
+    names = names_of(inquiry.topics, (each.bytes for each in by_id))
+    repeated_ids = _Repetitions(by_id)
 
     def refuse(topic: Any) -> Values | None:
         if topic.topic_id is None:
@@ -179,27 +176,12 @@ def delete_topics(inquiry: Inquiry) -> Judgement:
         if topic.name is not None:
             message = "You may not specify both topic name and topic id."
             return _undeleted(topic.name, topic.topic_id, ErrorCode.invalid_request, message)
-        refusal = _refuse_deletion_by_id(inquiry, topic.topic_id, names[topic.topic_id])
+        refusal = _refuse_deletion_by_id(inquiry, topic.topic_id, names[topic.topic_id.bytes])
         return refusal and repeated_ids.result(topic.topic_id, refusal, _REPEATED_ID)
 
     return judge_items(
         inquiry, DELETE_TOPICS, request, items="topics", results="responses", refuse=refuse
     )
-
-
-def _names(inquiry: Inquiry, topic_ids: list[UUID]) -> dict[UUID, str | None]:
-    """Return the names of topic ids. Raises TopicsUnknown with all that are unknown, not only the
-    first."""
-    names: dict[UUID, str | None] = {}
-    unknown: set[bytes] = set()
-    for topic_id in pausing(topic_ids):
-        try:
-            names[topic_id] = inquiry.topics[topic_id.bytes]
-        except TopicsUnknown as error:
-            unknown |= error.ids
-    if unknown:
-        raise TopicsUnknown(frozenset(unknown))
-    return names
 
 
 def _refuse_deletion_by_name(

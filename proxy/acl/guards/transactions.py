@@ -1,4 +1,4 @@
-"""Guards of producer ids and transactions."""
+"""Guards of InitProducerId and the APIs for transactions."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -7,16 +7,9 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from proxy.acl.decision import FORWARD, Answer, Change, Inquiry, Judgement
-from proxy.acl.guards.entities import item_type
-from proxy.acl.guards.items import Values, answer, entity, may_cluster, may_topic, read_request
-from proxy.acl.guards.parts import (
-    interleaved,
-    may_describe,
-    may_group,
-    may_transact,
-    on_response,
-    refuse_parts,
-)
+from proxy.acl.guards.checks import may_cluster, may_describe, may_group, may_topic, may_transact
+from proxy.acl.guards.entities import Values, entity, item_type
+from proxy.acl.guards.responses import answer, interleaved, on_response, only, read_request
 from proxy.acl.model import Operation, ResourceType
 from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import (
@@ -109,15 +102,14 @@ def add_partitions_to_txn(inquiry: Inquiry) -> Judgement:
 
 
 def _nothing_added(inquiry: Inquiry, topics: Iterable[Any], errors: dict[str, ErrorCode]) -> Answer:
-    said = (
-        (topic.name, topic.partitions, {"partition_error_code": errors[topic.name]})
-        for topic in topics
-    )
-    return answer(
-        inquiry,
-        ADD_PARTITIONS_TO_TXN,
-        results_by_topic_v3_and_below=refuse_parts(said, "name", "results_by_partition"),
-    )
+    by_topic: dict[str, list[Values]] = {}  # a topic that is named twice has one result
+    for topic in pausing(topics):
+        by_topic.setdefault(topic.name, []).extend(
+            {"partition_index": index, "partition_error_code": errors[topic.name]}
+            for index in pausing(topic.partitions)
+        )
+    results = [{"name": name, "results_by_partition": each} for name, each in by_topic.items()]
+    return answer(inquiry, ADD_PARTITIONS_TO_TXN, results_by_topic_v3_and_below=results)
 
 
 def add_offsets_to_txn(inquiry: Inquiry) -> Judgement:
@@ -146,7 +138,8 @@ def describe_transactions(inquiry: Inquiry) -> Judgement:
     ids = request.transactional_ids
     allowed = [may_transact(inquiry, Operation.DESCRIBE, name) for name in ids]
     refusals = [
-        None if may else _undescribed(name) for name, may in pausing(zip(ids, allowed, strict=True))
+        None if may else _refused_transaction(name)
+        for name, may in pausing(zip(ids, allowed, strict=True))
     ]
     if refusals and not any(allowed):
         return answer(inquiry, DESCRIBE_TRANSACTIONS, transaction_states=refusals)
@@ -156,8 +149,7 @@ def describe_transactions(inquiry: Inquiry) -> Judgement:
     refused = [each and entity(item, each) for each in refusals]
 
     def shown(state: Any) -> Any:
-        topics = tuple(each for each in state.topics if may_describe(inquiry, each.topic))
-        return state if len(topics) == len(state.topics) else replace(state, topics=topics)
+        return only(state, "topics", lambda each: may_describe(inquiry, each.topic))
 
     kept = tuple(name for name, may in pausing(zip(ids, allowed, strict=True)) if may)
     return Change(
@@ -173,7 +165,7 @@ def describe_transactions(inquiry: Inquiry) -> Judgement:
     )
 
 
-def _undescribed(transactional_id: str) -> Values:
+def _refused_transaction(transactional_id: str) -> Values:
     return {
         "error_code": _DENIED,
         "transactional_id": transactional_id,
@@ -189,14 +181,10 @@ def _undescribed(transactional_id: str) -> Values:
 def list_transactions(inquiry: Inquiry) -> Judgement:
     """Judge a ListTransactions: Describe on each transactional id that is listed."""
 
+    def may_show(state: Any) -> bool:
+        return may_transact(inquiry, Operation.DESCRIBE, state.transactional_id, report=False)
+
     def cut(response: Any) -> Any:
-        states = tuple(
-            state
-            for state in response.transaction_states
-            if may_transact(inquiry, Operation.DESCRIBE, state.transactional_id, report=False)
-        )
-        if len(states) == len(response.transaction_states):
-            return response
-        return replace(response, transaction_states=states)
+        return only(response, "transaction_states", may_show)
 
     return Change(response=on_response(inquiry, LIST_TRANSACTIONS, cut))
