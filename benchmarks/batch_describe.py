@@ -54,7 +54,8 @@ from proxy.admin import AdminClient, OAuthBearer
 from proxy.admin.acl_messages import batch_request, describe_request
 from proxy.store import open_store
 from proxy.wire.codec import encode
-from tests.support.kafka.wire_client import Address, Outcome, WireClient, request_body
+from tests.support.kafka.wire_client import Address, Outcome, WireClient
+from tests.support.messages import request_body
 
 ACLS: Final = 100_000
 PRINCIPALS: Final = 1_000

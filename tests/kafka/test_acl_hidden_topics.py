@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.support.kafka.acl_differential.messages import creation
+from tests.support.kafka.acl_differential.profiles import creation
 from tests.support.kafka.acl_differential.side import AUTHORIZER_PROPERTIES, PASSWORD, SCRAM, Client
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config

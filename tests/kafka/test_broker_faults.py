@@ -15,14 +15,8 @@ from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.proxy import ProxyProcess, gateway_config, sidecar_config
 from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.tokens import Issuer
-from tests.support.kafka.wire_client import (
-    Address,
-    Outcome,
-    WireClient,
-    milliseconds,
-    record_batch,
-    request_body,
-)
+from tests.support.kafka.wire_client import Address, Outcome, WireClient, record_batch
+from tests.support.messages import request_body
 
 pytestmark = pytest.mark.kafka
 
@@ -137,7 +131,7 @@ def fill(kafka: KafkaCluster, topic: str) -> None:
         9,
         transactional_id=None,
         acks=-1,
-        timeout=milliseconds(60_000),
+        timeout=60_000,
         topic_data=[
             {
                 "name": topic,
@@ -155,7 +149,7 @@ def fetch_body(topic: str) -> bytes:
     return request_body(
         _FETCH,
         4,
-        max_wait=milliseconds(100),
+        max_wait=100,
         min_bytes=1,
         max_bytes=1_000_000,
         isolation_level=0,

@@ -15,7 +15,6 @@ import pytest
 
 from proxy.acl.model import Operation, Permission, ResourceType
 from tests.support.acls import asking
-from tests.support.kafka.acl_differential.messages import Fields
 from tests.support.kafka.acl_differential.side import (
     AUTHORIZER_PROPERTIES,
     FEATURES,
@@ -25,6 +24,7 @@ from tests.support.kafka.acl_differential.side import (
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
 from tests.support.kafka.wire_client import Address
+from tests.support.messages import Values
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -59,8 +59,8 @@ OPERATIONS = (
     Operation.IDEMPOTENT_WRITE,
 )
 _LITERAL, _PREFIXED = 3, 4
-PRODUCER: Fields = {"transactional_id": None, "transaction_timeout": 60_000}
-EVERY_ACL: Fields = asking()
+PRODUCER: Values = {"transactional_id": None, "transaction_timeout": 60_000}
+EVERY_ACL: Values = asking()
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +92,9 @@ def sides(
             }
 
 
-def drawn(random: Random) -> list[Fields]:
+def drawn(random: Random) -> list[Values]:
     """Some ACLs, no two alike."""
-    acls: dict[tuple[object, ...], Fields] = {}
+    acls: dict[tuple[object, ...], Values] = {}
     for _ in range(random.randint(1, MAX_ACLS)):
         kind = random.choice((ResourceType.TOPIC, ResourceType.TOPIC, *NAMES))
         acl = {
@@ -110,7 +110,7 @@ def drawn(random: Random) -> list[Fields]:
     return list(acls.values())
 
 
-def replace_all(admin: Client, acls: Sequence[Fields]) -> None:
+def replace_all(admin: Client, acls: Sequence[Values]) -> None:
     """Have these ACLs in force, and no others."""
 
     def known(count: int) -> None:

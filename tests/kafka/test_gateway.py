@@ -20,10 +20,9 @@ from tests.support.kafka.wire_client import (
     Outcome,
     WireClient,
     metadata_fields,
-    milliseconds,
     record_batch,
-    request_body,
 )
+from tests.support.messages import request_body
 
 pytestmark = pytest.mark.kafka
 
@@ -179,7 +178,7 @@ def test_leader_end_points_are_rewritten(
         10,
         transactional_id=None,
         acks=-1,
-        timeout=milliseconds(60_000),
+        timeout=60_000,
         topic_data=[
             {"name": topic, "partition_data": [{"index": 0, "records": record_batch(b"x")}]}
         ],
@@ -194,7 +193,7 @@ def test_leader_end_points_are_rewritten(
         _FETCH,
         16,
         cluster_id=None,
-        max_wait=milliseconds(100),
+        max_wait=100,
         min_bytes=1,
         max_bytes=1_000_000,
         isolation_level=0,

@@ -17,12 +17,13 @@ from uuid import UUID
 import pytest
 
 from proxy.scheduling.memory_budget import LONG_BYTES, MAX_BYTES
-from tests.support.kafka.acl_differential.messages import creation, encoded
+from tests.support.kafka.acl_differential.profiles import creation
 from tests.support.kafka.acl_differential.side import PASSWORD, SCRAM, Client, log_in
 from tests.support.kafka.clients import add_users
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
 from tests.support.kafka.wire_client import Address, Outcome, WireClient, request_header
+from tests.support.messages import request_body
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -183,7 +184,7 @@ def test_what_is_allowed_is_answered_as_kafka_does(
 ) -> None:
     api_key, version, fields, names = REQUESTS[name]
     asked = fields(names)
-    assert len(encoded(api_key, version, asked)) > LONG_BYTES
+    assert len(request_body(api_key, version, **asked)) > LONG_BYTES
     direct, proxied = clients(kafka, proxy)
     with contextlib.closing(direct), contextlib.closing(proxied):
         expected = direct.ask(api_key, version, asked)
@@ -242,7 +243,7 @@ def flood(address: Address, content: bytes, stop: threading.Event) -> int:
 def hostile(api_key: int, version: int, fields: dict[str, Any], filler: int) -> bytes:
     """A request that has `LONGEST` bytes behind its size."""
     header = request_header(api_key, version, 1, "mallory", flexible=True)
-    content = header + encoded(api_key, version, fields)
+    content = header + request_body(api_key, version, **fields)
     assert filler + len(content) <= LONGEST
     return content + bytes(LONGEST - len(content))
 

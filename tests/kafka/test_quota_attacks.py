@@ -14,7 +14,6 @@ import pytest
 from proxy.quota.model import QuotaKey
 from proxy.wire.apis import PRODUCE
 from tests.kafka.test_mutation_quotas import MUTATIONS, Side
-from tests.support.kafka.acl_differential.messages import encoded
 from tests.support.kafka.acl_differential.side import PASSWORD, log_in
 from tests.support.kafka.clients import add_users, user
 from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
@@ -29,6 +28,7 @@ from tests.support.kafka.quotas import (
 )
 from tests.support.kafka.tokens import Issuer
 from tests.support.kafka.wire_client import Address, WireClient, record_batch, request_header
+from tests.support.messages import request_body
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -67,7 +67,7 @@ def produce_frame(topic: str, size: int, correlation_id: int) -> bytes:
     topics = [{"name": topic, "partition_data": [partition]}]
     fields = {"transactional_id": None, "acks": 1, "timeout": 10_000, "topic_data": topics}
     header = request_header(PRODUCE, 9, correlation_id, "mallory", flexible=True)
-    content = header + encoded(PRODUCE, 9, fields)
+    content = header + request_body(PRODUCE, 9, **fields)
     return struct.pack(">i", len(content)) + content
 
 

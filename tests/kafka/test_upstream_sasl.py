@@ -38,7 +38,8 @@ from tests.support.kafka.upstream import (
     by_token_file,
     sidecar_of,
 )
-from tests.support.kafka.wire_client import WireClient, metadata_fields, request_body
+from tests.support.kafka.wire_client import WireClient, metadata_fields
+from tests.support.messages import request_body
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

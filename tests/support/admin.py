@@ -4,7 +4,6 @@ import asyncio
 import base64
 import hashlib
 import hmac
-import io
 import ssl
 import struct
 import threading
@@ -16,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 from kio.static.primitive import i32Timedelta, i64Timedelta
 
 from proxy.admin import (
@@ -28,6 +27,7 @@ from proxy.handlers import quotas as quota_api
 from proxy.handlers.acls import answer
 from proxy.wire.codec import request_type
 from tests.support.acls import Shelf
+from tests.support.messages import written
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.quotas import MemoryStore
 
@@ -138,12 +138,6 @@ def _flexible(api_key: int, version: int) -> bool:
 def _read(api_key: int, version: int, body: bytes) -> Any:
     schema: Any = load_request_schema(api_key, version)
     return entity_reader(schema)(body, 0)[0]
-
-
-def written(entity: Any) -> bytes:
-    buffer = io.BytesIO()
-    entity_writer(type(entity))(buffer, entity)
-    return buffer.getvalue()
 
 
 class _Conversation:

@@ -1,7 +1,6 @@
 """A broker that answers ApiVersions and Metadata over real TCP, encoded by kio; also a program."""
 
 import asyncio
-import io
 import ssl
 import struct
 import sys
@@ -12,8 +11,9 @@ from typing import Any
 
 from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_writer
 from kio.static.primitive import i32Timedelta
+
+from tests.support.messages import response_bytes
 
 # A broker that answers ApiVersions and Metadata over real TCP, encoded by kio
 
@@ -85,7 +85,7 @@ class FakeBroker:
             if error is ErrorCode.none or key == 18
         )
         more = {"throttle_time": NO_TIME} if version >= 1 else {}
-        return encode(schema(error_code=error, api_keys=keys, **more), correlation_id)
+        return response_bytes(schema(error_code=error, api_keys=keys, **more), correlation_id)
 
     def _metadata(self, version: int, correlation_id: int) -> bytes:
         schema: Any = load_response_schema(3, version)
@@ -99,15 +99,7 @@ class FakeBroker:
         more |= {"cluster_id": "c1"} if version >= 2 else {}
         more |= {"controller_id": 1} if version >= 1 else {}
         more |= {"error_code": ErrorCode.none} if version >= 13 else {}
-        return encode(schema(brokers=brokers, topics=(), **more), correlation_id)
-
-
-def encode(entity: Any, correlation_id: int) -> bytes:
-    header = entity.__header_schema__
-    buffer = io.BytesIO()
-    entity_writer(header)(buffer, header(correlation_id=correlation_id))
-    entity_writer(type(entity))(buffer, entity)
-    return buffer.getvalue()
+        return response_bytes(schema(brokers=brokers, topics=(), **more), correlation_id)
 
 
 # `python -m tests.support.fake_broker ID=HOST:PORT …`: fake brokers until stdin ends

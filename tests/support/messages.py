@@ -1,18 +1,20 @@
-"""Kafka messages of any version: made without chance, or from plain values."""
+"""Kafka messages of any API and version: built from plain values, written and read by kio."""
 
+import io
 import typing
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from types import NoneType
 from typing import Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
 
-from proxy.acl.guards.entities import item_type
 from proxy.wire.apis import APIS
-from proxy.wire.codec import request_type, response_type
+from proxy.wire.batch_describe import request_type, response_type
 
 # The least and a well filled instance of any of kio's schemas, made without chance
 
@@ -83,38 +85,80 @@ def _large(field: Field[Any]) -> Any:
     return (value, value) if is_array else value
 
 
-# Messages of any version from plain values; what is not said is as small as can be
+# Messages of any API and version from plain values; what is not given is as small as can be
 
 Values = Mapping[str, Any]
+"""By field: structures are mappings, arrays are sequences, durations may be milliseconds."""
 
 
-def message(schema: type[Any], values: Values) -> Any:
+def message(schema: Any, values: Values) -> Any:
     """A field that this version lacks is left out."""
-    names = {field.name for field in fields(schema)}
-    return replace(
-        small(schema),
-        **{name: _field(schema, name, value) for name, value in values.items() if name in names},
-    )
+    least, known = _plan(schema)
+    given = {
+        name: _value(known[name], known[name].type, values[name])
+        for name in known.keys() & values.keys()
+    }
+    return schema(**least | given)
 
 
-def _field(schema: type[Any], name: str, value: Any) -> Any:
-    if isinstance(value, list):
-        item = item_type(schema, name)
-        return tuple(message(item, each) if is_dataclass(item) else each for each in value)
-    if isinstance(value, dict):
-        kind = next(field.type for field in fields(schema) if field.name == name)
-        kinds = (kind, *getattr(kind, "__args__", ()))
-        return message(next(one for one in kinds if is_dataclass(one)), value)  # type: ignore[arg-type]
-    return value
+@cache
+def _plan(schema: Any) -> tuple[dict[str, Any], dict[str, Field[Any]]]:
+    """The values of what has no default, and all fields."""
+    known = {field.name: field for field in fields(schema)}
+    return {name: _small(one) for name, one in known.items() if one.default is MISSING}, known
 
 
-def request(api_key: int, version: int, **values: Any) -> Any:
+def _value(field: Field[Any], kind: Any, given: Any) -> Any:
+    if given is None:
+        return None
+    if NoneType in typing.get_args(kind):
+        (kind,) = (one for one in typing.get_args(kind) if one is not NoneType)
+    if typing.get_origin(kind) is tuple:
+        return tuple(_value(field, typing.get_args(kind)[0], one) for one in given)
+    if isinstance(given, Mapping):
+        return message(kind, given)
+    if isinstance(given, int) and field.metadata["kafka_type"].startswith("timedelta"):
+        return timedelta(milliseconds=given)
+    return given
+
+
+def request(api_key: int, version: int, /, **values: Any) -> Any:
     return message(request_type(api_key, version), values)
 
 
-def response(api_key: int, version: int, **values: Any) -> Any:
+def response(api_key: int, version: int, /, **values: Any) -> Any:
     return message(response_type(api_key, version), values)
+
+
+def request_body(api_key: int, version: int, /, **values: Any) -> bytes:
+    """The bytes of a request without its header."""
+    return written(request(api_key, version, **values))
 
 
 def versions(api_key: int) -> range:
     return range(APIS[api_key].min_version, APIS[api_key].max_version + 1)
+
+
+# Bytes of messages, written and read by kio
+
+
+def written(entity: Any) -> bytes:
+    """A message without its header."""
+    buffer = io.BytesIO()
+    entity_writer(type(entity))(buffer, entity)
+    return buffer.getvalue()
+
+
+def response_bytes(entity: Any, correlation_id: int) -> bytes:
+    """A response with its header."""
+    return written(entity.__header_schema__(correlation_id=correlation_id)) + written(entity)
+
+
+def read_response(api_key: int, version: int, frame: bytes) -> tuple[int, Any]:
+    """Correlation id and message of a response that is whole, and nothing behind it."""
+    schema: Any = response_type(api_key, version)
+    header, start = entity_reader(schema.__header_schema__)(frame, 0)
+    found, size = entity_reader(schema)(frame, start)
+    if start + size != len(frame):
+        raise ValueError(f"{len(frame) - start - size} bytes behind the response")
+    return header.correlation_id, found

@@ -1,6 +1,5 @@
 """kio's schemas as judge: made-up responses, their bytes, and where they hold addresses."""
 
-import io
 import re
 import typing
 from collections.abc import Callable, Iterator
@@ -11,11 +10,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import Records, TZAware, i32Timedelta
 
 from proxy.wire import apis
 from proxy.wire.codec import response_type
+from tests.support.messages import read_response, response_bytes
 
 CORRELATION_ID = 0x01020304
 
@@ -86,21 +85,13 @@ def responses(api_key: int, version: int) -> st.SearchStrategy[Entity]:
 
 def encode(entity: Entity) -> bytes:
     """A response from its correlation id on."""
-    schema = type(entity)
-    buffer = io.BytesIO()
-    header = schema.__header_schema__(correlation_id=CORRELATION_ID)
-    entity_writer(schema.__header_schema__)(buffer, header)
-    entity_writer(schema)(buffer, entity)
-    return buffer.getvalue()
+    return response_bytes(entity, CORRELATION_ID)
 
 
 def decode(api_key: int, version: int, body: bytes) -> Entity:
     """Read a response that must be whole: no byte is missing, and none is left over."""
-    schema: Any = response_type(api_key, version)
-    header, start = entity_reader(schema.__header_schema__)(body, 0)
-    assert header.correlation_id == CORRELATION_ID
-    entity, size = entity_reader(schema)(body, start)
-    assert start + size == len(body)
+    correlation_id, entity = read_response(api_key, version, body)
+    assert correlation_id == CORRELATION_ID
     return entity
 
 

@@ -25,11 +25,9 @@ from tests.support.kafka.wire_client import (
     ask,
     ask_for_bytes,
     metadata_fields,
-    milliseconds,
     record_batch,
-    request_body,
-    response,
 )
+from tests.support.messages import read_response, request_body
 
 _DIRECTORY = Path(__file__).parent
 _LINE_BYTES = 48
@@ -128,7 +126,7 @@ def _coordinator(address: Address, version: int) -> bytes:
     def is_found() -> bool:
         # The first question creates the internal topic and is answered with an error.
         found[:] = [ask_for_bytes(address, _FIND_COORDINATOR, version, fields)]
-        message = response(_FIND_COORDINATOR, version, found[0])[1]
+        message = read_response(_FIND_COORDINATOR, version, found[0])[1]
         items = getattr(message, "coordinators", (message,))
         return all(item.error_code == 0 for item in items)
 
@@ -145,7 +143,7 @@ def _produce(cluster: KafkaCluster, topic_id: uuid.UUID) -> Captures:
             fields = {
                 "transactional_id": None,
                 "acks": -1,
-                "timeout": milliseconds(5_000),
+                "timeout": 5_000,
                 "topic_data": [{"name": _TOPIC, "topic_id": topic_id, "partition_data": data}],
             }
             frame = ask_for_bytes(cluster.address(1), _PRODUCE, version, fields)
@@ -174,7 +172,7 @@ def _fetch_fields(topic_id: uuid.UUID, partitions: list[int]) -> dict[str, objec
         for n in partitions
     ]
     return {
-        "max_wait": milliseconds(200),
+        "max_wait": 200,
         "min_bytes": 1,
         "topics": [{"topic": _TOPIC, "topic_id": topic_id, "partitions": entries}],
         "forgotten_topics_data": [],
@@ -182,7 +180,7 @@ def _fetch_fields(topic_id: uuid.UUID, partitions: list[int]) -> dict[str, objec
 
 
 def _check_end_points(api_key: int, version: int, frame: bytes, *, wanted: bool) -> None:
-    message = response(api_key, version, frame)[1]
+    message = read_response(api_key, version, frame)[1]
     # An older version has no such field: it never tells any.
     if bool(getattr(message, "node_endpoints", ())) != wanted:
         raise SystemExit(f"API {api_key} v{version}: expected end points: {wanted}, got {message}")
@@ -198,7 +196,7 @@ def _share(cluster: KafkaCluster, topic_id: uuid.UUID) -> Captures:
     fields: dict[str, Any] = {
         "group_id": _SHARE_GROUP,
         "member_id": member,
-        "max_wait": milliseconds(500),
+        "max_wait": 500,
         "min_bytes": 1,
         "max_bytes": 1 << 20,
         "max_records": 10,
@@ -256,7 +254,7 @@ def _acquired(
     """Fetches until records come: the group's state is set up behind the first fetch."""
     for epoch in range(20):
         frame = _share_fetch(client, fields, topic_id, partition=0, epoch=epoch)
-        answer = response(_SHARE_FETCH, 1, frame)[1]
+        answer = read_response(_SHARE_FETCH, 1, frame)[1]
         if any(p.acquired_records for topic in answer.responses for p in topic.partitions):
             return epoch, frame
     raise SystemExit(f"no records for the share group: {answer}")

@@ -1,7 +1,6 @@
 """The expected answers were given by Apache Kafka 4.1.0, but where a difference is named."""
 
 import contextlib
-import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,13 +15,13 @@ from kio.schema.describe_user_scram_credentials.v0.request import (
     DescribeUserScramCredentialsRequest,
     UserName,
 )
-from kio.serial import entity_writer
 
 from proxy.errors import ClientFault
 from proxy.handlers.scram_users import _read, alter, answer, describe
 from proxy.store import CachedCredentials, CredentialStore, Store, open_store
 from proxy.store.users_file import UsersFile
 from sasl.credentials import ScramCredential, ScramMechanism
+from tests.support.messages import written
 from tests.support.store import (
     BETTER_THAN_KAFKA,
     DONE,
@@ -292,21 +291,17 @@ any_name, any_bytes = st.text(max_size=5), st.binary(max_size=5)
     )
 )
 def test_what_a_client_writes_is_what_is_read(request: AlterUserScramCredentialsRequest) -> None:
-    buffer = io.BytesIO()
-    entity_writer(AlterUserScramCredentialsRequest)(buffer, request)
-    assert _read(AlterUserScramCredentialsRequest, buffer.getvalue()) == request
+    assert _read(AlterUserScramCredentialsRequest, written(request)) == request
 
 
 @pytest.mark.parametrize("api_key", [50, 51])
 def test_every_truncation_is_the_clients_fault(store: Store, api_key: int) -> None:
-    buffer = io.BytesIO()
     request = (
         request_of([delete("a"), upsert("b")])
         if api_key == 51
         else DescribeUserScramCredentialsRequest(users=(UserName(name="a"), UserName(name="b")))
     )
-    entity_writer(type(request))(buffer, request)
-    whole = buffer.getvalue()
+    whole = written(request)
     for end in range(len(whole)):
         with pytest.raises(ClientFault):
             answer(api_key, whole[:end], store, authorized=True)

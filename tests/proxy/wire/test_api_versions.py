@@ -1,6 +1,5 @@
 """ApiVersions as Kafka answers it; kio is the judge of form."""
 
-import io
 from contextlib import suppress
 from typing import Any
 
@@ -9,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 
 from proxy.errors import BrokerFault, ClientFault
 from proxy.wire.api_versions import (
@@ -24,6 +23,7 @@ from proxy.wire.api_versions import (
     unsupported_version,
     write_request,
 )
+from tests.support.messages import written
 from tests.support.responses import CORRELATION_ID, decode, encode, responses
 
 UPSTREAM = UpstreamVersions(
@@ -105,14 +105,13 @@ def test_a_request_tells_the_clients_software(version: int) -> None:
     schema: Any = load_request_schema(18, version)
     said = {"client_software_name": "librdkafka", "client_software_version": "2.6.0"}
     entity = schema(**said) if version >= 3 else schema()
-    buffer = io.BytesIO()
-    entity_writer(schema)(buffer, entity)
-    software = parse_request(version, buffer.getvalue() + b"ignored")
+    body = written(entity)
+    software = parse_request(version, body + b"ignored")
     expected = ("librdkafka", "2.6.0") if version >= 3 else ("", "")
     assert (software.name, software.version) == expected
-    assert write_request(version, *expected) == buffer.getvalue()
+    assert write_request(version, *expected) == body
     read, size = entity_reader(schema)(write_request(version, *expected), 0)
-    assert (read, size) == (entity, len(buffer.getvalue()))
+    assert (read, size) == (entity, len(body))
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,15 @@
 """The codec against kio's own reader and writer, and against bytes that lie."""
 
-import io
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 
 from proxy.wire.apis import APIS, Kind
 from proxy.wire.codec import decode, encode, request_type, response_type
 from proxy.wire.primitives import Malformed
-from tests.support.messages import large, small
+from tests.support.messages import large, small, written
 
 SCHEMAS = [
     pytest.param(schema(api.key, version), id=f"{api.name}-{schema.__name__}-v{version}")
@@ -21,17 +20,11 @@ SCHEMAS = [
 ]
 
 
-def kio_bytes(entity: Any) -> bytes:
-    buffer = io.BytesIO()
-    entity_writer(type(entity))(buffer, entity)
-    return buffer.getvalue()
-
-
 @pytest.mark.parametrize("schema", SCHEMAS)
 @pytest.mark.parametrize("make", [small, large])
 def test_reads_and_writes_what_kio_does(schema: type[Any], make: Any) -> None:
     entity = make(schema)
-    data = kio_bytes(entity)
+    data = written(entity)
     assert encode(entity) == data
     assert decode(schema, data) == entity == entity_reader(schema)(data, 0)[0]
 
@@ -39,7 +32,7 @@ def test_reads_and_writes_what_kio_does(schema: type[Any], make: Any) -> None:
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_a_message_cut_anywhere_is_malformed(schema: type[Any]) -> None:
     """And nothing but Malformed comes out: a stranger must not reach any other handler."""
-    data = kio_bytes(large(schema))
+    data = written(large(schema))
     step = max(1, len(data) // 150)
     for length in range(0, len(data), step):
         with pytest.raises(Malformed):
@@ -49,16 +42,16 @@ def test_a_message_cut_anywhere_is_malformed(schema: type[Any]) -> None:
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_a_lying_byte_raises_nothing_but_malformed(schema: type[Any]) -> None:
     """Each lie is a length, a count, a tag or a value somewhere: what can be read is written."""
-    data = kio_bytes(large(schema))
+    data = written(large(schema))
     step = max(1, len(data) // 60)
     for position in range(0, len(data), step):
         for lie in (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07", b"\x80"):
             lying = data[:position] + lie + data[position + len(lie) :]
             try:
-                written = encode(decode(schema, lying))
+                again = encode(decode(schema, lying))
             except Malformed:
                 continue
-            assert encode(decode(schema, written)) == written
+            assert encode(decode(schema, again)) == again
 
 
 METADATA = request_type(3, 12)

@@ -5,15 +5,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from kio.index import load_response_schema
 from kio.schema.index import api_key_map
-from kio.serial import entity_reader
 
 from proxy.wire.addresses import rewrite
 from proxy.wire.api_versions import ApiVersionsAnswers, parse_response
 from proxy.wire.apis import API_VERSIONS, APIS, Kind, carries_addresses
 from proxy.wire.long_frames import APIS_CUT_THROUGH
 from tests.proxy.wire.test_long_frames import judge, pass_through
+from tests.support.messages import read_response
 from tests.support.responses import Entity, resolved
 
 DIRECTORY = Path(__file__).parents[2] / "wire"
@@ -45,11 +44,7 @@ API_VERSIONS_ANSWERS = [one for one in fixtures() if one.api_key == API_VERSIONS
 
 
 def read(fixture: Fixture, body: bytes) -> Entity:
-    schema = load_response_schema(fixture.api_key, fixture.version)
-    _, start = entity_reader(schema.__header_schema__)(body, 0)
-    entity, size = entity_reader(schema)(body, start)
-    assert start + size == len(body)
-    return entity
+    return read_response(fixture.api_key, fixture.version, body)[1]
 
 
 def odd_ones(node_id: int, _host: str, _port: int) -> tuple[str, int] | None:

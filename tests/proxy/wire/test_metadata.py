@@ -1,6 +1,5 @@
 """The proxy's own reading of Metadata, judged by kio."""
 
-import io
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.index import load_request_schema
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 
 from proxy.errors import BrokerFault
 from proxy.wire.metadata import (
@@ -20,6 +19,7 @@ from proxy.wire.metadata import (
     parse_response,
     write_request,
 )
+from tests.support.messages import written
 from tests.support.responses import encode, responses
 
 VERSIONS = range(LOWEST_VERSION, HIGHEST_VERSION + 1)
@@ -32,9 +32,7 @@ def test_the_request_asks_for_no_topics_and_creates_none(version: int) -> None:
     assert size == len(write_request(version))
     assert request.topics == ()
     assert not getattr(request, "allow_auto_topic_creation", False)
-    buffer = io.BytesIO()
-    entity_writer(schema)(buffer, request)
-    assert buffer.getvalue() == write_request(version)
+    assert written(request) == write_request(version)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -14,7 +14,8 @@ from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.proxy import GATEWAY_BROKERS
 from tests.support.kafka.sasl_differential.transcript import METADATA, Actor
 from tests.support.kafka.tokens import Issuer
-from tests.support.kafka.wire_client import Address, WireClient, ask, metadata_fields, request_body
+from tests.support.kafka.wire_client import Address, WireClient, ask, metadata_fields
+from tests.support.messages import request_body
 from tests.support.processes import free_port_range, free_ports
 
 CREATE_ACLS = 30

@@ -23,7 +23,7 @@ from typing import Any, Self
 from tests.support.kafka import java, properties
 from tests.support.kafka.properties import BEHIND, CONTROLLER, PLAINTEXT
 from tests.support.kafka.scram_client import salted_password
-from tests.support.kafka.wire_client import Address, ask, metadata_fields, milliseconds
+from tests.support.kafka.wire_client import Address, ask, metadata_fields
 from tests.support.processes import free_ports, is_stopped
 
 #: `connections.max.reauth.ms` of each SASL listener, by the listener's name.
@@ -217,9 +217,7 @@ class KafkaCluster:
             "assignments": assignments,
             "configs": [{"name": key, "value": value} for key, value in (configs or {}).items()],
         }
-        self.ask(
-            _CREATE_TOPICS, 7, topics=[topic], timeout=milliseconds(60_000), validate_only=False
-        )
+        self.ask(_CREATE_TOPICS, 7, topics=[topic], timeout=60_000, validate_only=False)
         wait_until(
             lambda: self._has_leaders(name), what=f"no leaders for {name}", details=self.logs
         )

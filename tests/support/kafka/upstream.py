@@ -33,15 +33,8 @@ from tests.support.kafka.sasl_differential.transcript import (
     bearer,
 )
 from tests.support.kafka.tokens import Issuer
-from tests.support.kafka.wire_client import (
-    Address,
-    Outcome,
-    WireClient,
-    milliseconds,
-    record_batch,
-    request_body,
-    response,
-)
+from tests.support.kafka.wire_client import Address, Outcome, WireClient, record_batch
+from tests.support.messages import read_response, request_body
 from tests.support.processes import free_ports
 
 # A broker whose listeners want SASL, and the ways in which the proxy may log in to it
@@ -298,7 +291,7 @@ class Connection:
             api_key, version, number, then = self._in_flight.popleft()
             frame = self.client.receive()
             assert not isinstance(frame, Outcome), f"{frame} instead of API {api_key}"
-            correlation_id, answer = response(api_key, version, frame)
+            correlation_id, answer = read_response(api_key, version, frame)
             assert correlation_id == number
             then(answer)
 
@@ -355,7 +348,7 @@ def _produce_body(topic: str, batch: bytes) -> bytes:
         9,
         transactional_id=None,
         acks=-1,
-        timeout=milliseconds(60_000),
+        timeout=60_000,
         topic_data=[{"name": topic, "partition_data": [{"index": 0, "records": batch}]}],
     )
 
@@ -416,7 +409,7 @@ def _fetch_body(topic: str, offset: int, wait_ms: int) -> bytes:
     return request_body(
         FETCH,
         4,
-        max_wait=milliseconds(wait_ms),
+        max_wait=wait_ms,
         min_bytes=_LARGEST_FETCH,
         max_bytes=_LARGEST_FETCH,
         isolation_level=0,

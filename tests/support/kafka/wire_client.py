@@ -1,29 +1,27 @@
 """A Kafka client with nothing between the test and the bytes: one socket, one frame at a time.
 
-Messages are described once for all versions: a field that a version does not have is left out.
+Messages are built and read by `tests.support.messages`.
 """
 
-import dataclasses
 import enum
 import io
 import socket
 import ssl
 import struct
 import time
-import types
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, NamedTuple, Self, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, Self
 
-from kio.index import load_request_schema, load_response_schema
+from kio.index import load_request_schema
 from kio.records.schema import NewRecordBatch, Record
 from kio.records.writers import write_new_batch
-from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
 
+from tests.support.messages import read_response, request_body
+
 API_VERSIONS = 18
-_CONTROLLED_SHUTDOWN = 7
 _SIZE = struct.Struct(">i")
 _REQUEST_HEADER = struct.Struct(">hhi")
 
@@ -48,53 +46,6 @@ class Outcome(enum.Enum):
 
     CLOSED = "closed"
     SILENT = "silent"
-
-
-def request_body(api_key: int, version: int, **fields: object) -> bytes:
-    """Encodes a request; nested structures are mappings, arrays are sequences of them."""
-    schema = load_request_schema(api_key, version)
-    buffer = io.BytesIO()
-    entity_writer(schema)(buffer, _entity(schema, fields))
-    return buffer.getvalue()
-
-
-def response(api_key: int, version: int, frame: bytes) -> tuple[int, Any]:
-    """Decodes a whole response frame into its correlation id and message."""
-    schema = load_response_schema(api_key, version)
-    offset = 4
-    if "v1" in schema.__header_schema__.__module__.split("."):
-        if frame[offset] != 0:
-            raise ValueError("a response header with tagged fields")
-        offset += 1
-    message, size = entity_reader(schema)(frame, offset)
-    if offset + size != len(frame):
-        raise ValueError(f"{len(frame) - offset - size} bytes behind the response")
-    return int.from_bytes(frame[:4], "big"), message
-
-
-def _entity(schema: type[Any], fields: Mapping[str, object]) -> Any:
-    hints = get_type_hints(schema)
-    values = {
-        field.name: _value(hints[field.name], fields[field.name])
-        for field in dataclasses.fields(schema)
-        if field.name in fields
-    }
-    return schema(**values)
-
-
-def _value(hint: Any, given: Any) -> Any:
-    if isinstance(hint, types.UnionType):
-        hint = next(choice for choice in get_args(hint) if choice is not type(None))
-    if get_origin(hint) is tuple and given is not None:
-        return tuple(_value(get_args(hint)[0], item) for item in given)
-    if isinstance(given, Mapping):
-        return _entity(hint, given)
-    return given
-
-
-def milliseconds(number: int) -> timedelta:
-    """Kafka's unit of durations, as `kio` wants them."""
-    return timedelta(milliseconds=number)
 
 
 def is_flexible(api_key: int, version: int) -> bool:
@@ -222,7 +173,7 @@ def ask(
 ) -> Any:
     """One question on a connection of its own; raises ConnectionError without an answer."""
     frame = ask_for_bytes(address, api_key, version, fields)
-    return response(api_key, version, frame)[1]
+    return read_response(api_key, version, frame)[1]
 
 
 def ask_for_bytes(

@@ -4,7 +4,7 @@ from itertools import product
 from typing import Any
 
 from tests.support.acls import asking
-from tests.support.kafka.acl_differential.messages import as_filter, creation
+from tests.support.kafka.acl_differential.profiles import as_filter, creation
 from tests.support.kafka.acl_differential.requests import WITH_MISSING, Context, ask, constant
 
 _TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP = 2, 4, 8, 16, 32

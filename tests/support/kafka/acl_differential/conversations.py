@@ -16,11 +16,11 @@ from kio.records.writers import write_new_batch
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
 
 from tests.support.kafka.acl_differential.comparison import Normal
-from tests.support.kafka.acl_differential.messages import Fields, creation
-from tests.support.kafka.acl_differential.profiles import Names
+from tests.support.kafka.acl_differential.profiles import Names, creation
 from tests.support.kafka.acl_differential.side import Side
 from tests.support.kafka.cluster import wait_until
 from tests.support.kafka.wire_client import Outcome, record_batch
+from tests.support.messages import Values
 
 # Where the conversations of the ACL test take place: a connection, and what was seen on it
 
@@ -36,7 +36,7 @@ class Stage:
         self.lines: list[str] = []
         self._normal = Normal(self.names, side.topics)
 
-    def ask(self, label: str, api_key: int, version: int, fields: Fields) -> Any:
+    def ask(self, label: str, api_key: int, version: int, fields: Values) -> Any:
         """Sends a request and writes the answer down."""
         answer = self.client.ask(api_key, version, fields)
         self.see(f"{label} v{version}", self.text(api_key, answer))
@@ -77,7 +77,7 @@ class Stage:
         fields = {"replica_id": -1, "topics": self.topics(topic, partitions=partitions)}
         return int(self.side.as_broker(2, 5, fields).topics[0].partitions[0].offset)
 
-    def _entries(self, acls: Sequence[str]) -> list[Fields]:
+    def _entries(self, acls: Sequence[str]) -> list[Values]:
         return [creation(acl, self.names.user, self.names) for acl in acls]
 
 
@@ -130,7 +130,7 @@ def run_scripts(side: Side, beginning: str = "", *, at_once: int = 4) -> dict[st
 # --- Produce without an answer
 
 
-def _produced(stage: Stage, acks: int, *shorts: str, **more: Any) -> Fields:
+def _produced(stage: Stage, acks: int, *shorts: str, **more: Any) -> Values:
     partitions = [{"index": 0, "records": more.pop("records", record_batch(b"value"))}]
     topics = stage.topics(*shorts, partition_data=partitions)
     return {"acks": acks, "timeout": 10_000, "topic_data": topics, **more}
@@ -220,7 +220,7 @@ class _Session:
         return stage.client.ask(1, self._version, fields)
 
 
-def _end_of(stage: Stage, topic: str) -> Fields:
+def _end_of(stage: Stage, topic: str) -> Values:
     partitions = [{"partition_index": 0, "timestamp": -1}]
     return {"replica_id": -1, "topics": stage.topics(topic, partitions=partitions)}
 

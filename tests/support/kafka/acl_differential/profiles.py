@@ -4,10 +4,11 @@ Each profile has resources of its own, topics, groups and transactional ids call
 `two` behind the profile's name, so that profiles neither wait for nor disturb each other.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from tests.support.kafka.acl_differential.messages import Fields, creation
+from proxy.acl.model import Operation
+from tests.support.messages import Values
 
 #: Further resources beside `one` and `two`, with the same rights: what a program uses up (`.d`),
 #: and groups of the newer protocols.
@@ -136,7 +137,7 @@ class Names:
         return text.replace(self.prefix, "").replace(self.user, "ME").replace(f"{self.side}.", "")
 
 
-def creations(names: Names, acls: Sequence[str]) -> Iterator[Fields]:
+def creations(names: Names, acls: Sequence[str]) -> Iterator[Values]:
     """The entries of CreateAcls; those that name `one` or `two` apply to their forks too."""
     for acl in acls:
         forks = FORKS if ":one:" in acl or ":two:" in acl else ("",)
@@ -148,10 +149,52 @@ def creations(names: Names, acls: Sequence[str]) -> Iterator[Fields]:
             )
 
 
-def all_creations(side: str, profiles: Mapping[str, Sequence[str]] = PROFILES) -> list[Fields]:
+def all_creations(side: str, profiles: Mapping[str, Sequence[str]] = PROFILES) -> list[Values]:
     """The ACLs of all profiles of one side."""
     return list(
         chain.from_iterable(
             creations(Names(side, profile), acls) for profile, acls in profiles.items()
         )
     )
+
+
+# --- ACLs in one line each
+
+_LITERAL_PATTERN = 3
+
+RESOURCE_TYPES = {"topic": 2, "group": 3, "cluster": 4, "txn": 5, "token": 6, "user": 7}
+OPERATIONS = {operation.name: operation.value for operation in Operation}
+
+
+def creation(acl: str, principal: str, name: Callable[[str], str]) -> Values:
+    """One entry of CreateAcls from `+topic:one:READ`.
+
+    `-` denies, `name^` is a prefix, `+*topic` is for everybody, `@host` ends it. `name` turns the
+    short names of the resources into whole ones.
+    """
+    rule, _, host = acl[1:].partition("@")
+    kind, resource, operation = rule.split(":")
+    everybody, kind = kind.startswith("*"), kind.removeprefix("*")
+    prefixed, resource = resource.endswith("^"), resource.removesuffix("^")
+    return {
+        "resource_type": RESOURCE_TYPES[kind],
+        "resource_name": name(resource) if kind != "cluster" else "kafka-cluster",
+        "resource_pattern_type": _LITERAL_PATTERN + prefixed,
+        "principal": "User:*" if everybody else f"User:{principal}",
+        "host": host or "*",
+        "operation": OPERATIONS[operation],
+        "permission_type": 3 if acl[0] == "+" else 2,
+    }
+
+
+def as_filter(entry: Values) -> Values:
+    """The filter of DescribeAcls and DeleteAcls that finds just this entry."""
+    return {
+        "resource_type_filter": entry["resource_type"],
+        "resource_name_filter": entry["resource_name"],
+        "pattern_type_filter": entry["resource_pattern_type"],
+        "principal_filter": entry["principal"],
+        "host_filter": entry["host"],
+        "operation": entry["operation"],
+        "permission_type": entry["permission_type"],
+    }

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.kafka.acl_differential.messages import Fields
 from tests.support.kafka.acl_differential.profiles import Names
 from tests.support.kafka.acl_differential.side import Side
+from tests.support.messages import Values
 
 _TWO = ("one", "two")
 _THREE = ("one", "two", "missing")
@@ -44,7 +44,7 @@ class Context:
         return [self.names(short) for short in shorts]
 
 
-Build = Callable[..., Fields]
+Build = Callable[..., Values]
 """Given a `Context`; what rows of a loop have of their own are defaults of further arguments."""
 
 

@@ -13,8 +13,13 @@ from typing import Any
 
 from proxy.wire.apis import is_flexible, response_header_version
 from proxy.wire.codec import decode, response_type
-from tests.support.kafka.acl_differential.messages import Fields, as_filter, encoded
-from tests.support.kafka.acl_differential.profiles import DELETERS, PROFILES, Names, all_creations
+from tests.support.kafka.acl_differential.profiles import (
+    DELETERS,
+    PROFILES,
+    Names,
+    all_creations,
+    as_filter,
+)
 from tests.support.kafka.cluster import DEADLINE_SECONDS, wait_until
 from tests.support.kafka.proxy import SUPER_USER
 from tests.support.kafka.scram_client import ScramClient, salted_password
@@ -23,10 +28,9 @@ from tests.support.kafka.wire_client import (
     Outcome,
     WireClient,
     record_batch,
-    request_body,
     request_header,
-    response,
 )
+from tests.support.messages import Values, read_response, request_body
 
 PASSWORD = "of-everybody"
 SCRAM = "SCRAM-SHA-256"
@@ -64,13 +68,13 @@ class Client:
         self._wire: WireClient | None = None
         self._correlation_ids = itertools.count(1)
 
-    def send(self, api_key: int, version: int, fields: Fields) -> None:
+    def send(self, api_key: int, version: int, fields: Values) -> None:
         """Sends one request."""
         wire = self._connected()
         correlation_id = next(self._correlation_ids)
         flexible = is_flexible(api_key, version)
         header = request_header(api_key, version, correlation_id, "acl", flexible=flexible)
-        wire.send_payload(header + encoded(api_key, version, fields))
+        wire.send_payload(header + request_body(api_key, version, **fields))
 
     def receive(self, api_key: int, version: int, seconds: float = _DEADLINE_SECONDS) -> Any:
         """The next answer decoded, or the `Outcome` that came instead."""
@@ -81,7 +85,7 @@ class Client:
         position = 4 + response_header_version(api_key, version)
         return decode(response_type(api_key, version), frame, position)
 
-    def ask(self, api_key: int, version: int, fields: Fields) -> Any:
+    def ask(self, api_key: int, version: int, fields: Values) -> Any:
         """Sends and receives."""
         self.send(api_key, version, fields)
         return self.receive(api_key, version)
@@ -120,7 +124,7 @@ def _exchange(
     frame = wire.receive()
     if isinstance(frame, Outcome):
         raise ConnectionError(f"{frame.value} at API {api_key}")
-    answer = response(api_key, version, frame)[1]
+    answer = read_response(api_key, version, frame)[1]
     if answer.error_code != 0:
         raise ConnectionError(f"{answer}")
     return answer
@@ -176,13 +180,13 @@ class Side:
         witness = Names(self.name, "all")
         self.wait_until_allowed(witness.user, witness("one"))
 
-    def create_acls(self, entries: Sequence[Fields]) -> None:
+    def create_acls(self, entries: Sequence[Values]) -> None:
         """As the administrator."""
         with self._admin_lock:
             answer = self.admin.ask(30, 3, {"creations": entries})
         assert {result.error_code for result in answer.results} <= {0}, answer
 
-    def delete_acls(self, entries: Sequence[Fields]) -> None:
+    def delete_acls(self, entries: Sequence[Values]) -> None:
         """As the administrator; each must be there."""
         with self._admin_lock:
             answer = self.admin.ask(31, 3, {"filters": [as_filter(each) for each in entries]})
@@ -230,7 +234,7 @@ class Side:
                 what=f"{user} sees {topic}: not {is_allowed}",
             )
 
-    def as_broker(self, api_key: int, version: int, fields: Fields) -> Any:
+    def as_broker(self, api_key: int, version: int, fields: Values) -> Any:
         """Asks the broker itself, which forbids nothing."""
         with self._admin_lock:
             return self._broker.ask(api_key, version, fields)
@@ -299,7 +303,7 @@ class Side:
             self._until_done(22, 4, fields, _top_error)
 
     def _until_done(
-        self, api_key: int, version: int, fields: Fields, error: Callable[[Any], int]
+        self, api_key: int, version: int, fields: Values, error: Callable[[Any], int]
     ) -> None:
         deadline = time.monotonic() + DEADLINE_SECONDS
         while True:
@@ -333,7 +337,7 @@ def _commit_error(answer: Any) -> int:
     return int(answer.topics[0].partitions[0].error_code)
 
 
-def _produced(name: str) -> Fields:
+def _produced(name: str) -> Values:
     partitions = [{"index": 0, "records": record_batch(b"first", b"second")}]
     topics = [{"name": name, "partition_data": partitions}]
     return {"acks": -1, "timeout": 30_000, "topic_data": topics}
@@ -343,13 +347,13 @@ def _produce_error(answer: Any) -> int:
     return int(answer.responses[0].partition_responses[0].error_code)
 
 
-def _commit(names: Names, group: str) -> Fields:
+def _commit(names: Names, group: str) -> Values:
     partitions = [{"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}]
     topics = [{"name": names(name), "partitions": partitions} for name in _TWO]
     return {"group_id": group, "topics": topics}
 
 
-def _heartbeat(names: Names, group: str) -> Fields:
+def _heartbeat(names: Names, group: str) -> Values:
     return {
         "group_id": group,
         "member_id": f"{group}.member",

@@ -8,7 +8,8 @@ from tests.support.kafka.sasl_differential.transcript import (
     bearer,
     program,
 )
-from tests.support.kafka.wire_client import API_VERSIONS, is_flexible, request_body
+from tests.support.kafka.wire_client import API_VERSIONS, is_flexible
+from tests.support.messages import request_body
 
 
 def _api_versions() -> None:

@@ -9,7 +9,8 @@ from tests.support.kafka.sasl_differential.transcript import (
     authenticate_body,
     program,
 )
-from tests.support.kafka.wire_client import API_VERSIONS, request_body
+from tests.support.kafka.wire_client import API_VERSIONS
+from tests.support.messages import request_body
 
 #: The SHORT listener's lifetime and some more: an expiry is judged by whole milliseconds.
 _PAST_EXPIRY_SECONDS = 2.3

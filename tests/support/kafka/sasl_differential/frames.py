@@ -4,7 +4,7 @@ import struct
 from collections.abc import Callable
 
 from tests.support.kafka.sasl_differential.transcript import SASL_AUTHENTICATE, Actor, program
-from tests.support.kafka.wire_client import request_body
+from tests.support.messages import request_body
 
 _LIMIT = 524_288  # sasl.server.max.receive.size
 _SOCKET_LIMIT = 104_857_600  # socket.request.max.bytes

@@ -9,7 +9,7 @@ from tests.support.kafka.sasl_differential.transcript import (
     program,
 )
 from tests.support.kafka.scram_client import ScramClient
-from tests.support.kafka.wire_client import request_body
+from tests.support.messages import request_body
 
 _FIRST = ScramClient(mechanism="SCRAM-SHA-256", name="alice", password="alice-secret").first()
 

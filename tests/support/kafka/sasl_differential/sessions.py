@@ -10,7 +10,8 @@ from tests.support.kafka.sasl_differential.transcript import (
     program,
 )
 from tests.support.kafka.scram_client import ScramClient
-from tests.support.kafka.wire_client import API_VERSIONS, milliseconds, request_body
+from tests.support.kafka.wire_client import API_VERSIONS
+from tests.support.messages import request_body
 
 _FETCH, _PRODUCE = 1, 0
 
@@ -25,7 +26,7 @@ def _fetch_body(max_wait_ms: int) -> bytes:
     return request_body(
         _FETCH,
         12,
-        max_wait=milliseconds(max_wait_ms),
+        max_wait=max_wait_ms,
         min_bytes=1,
         topics=[{"topic": TOPIC, "partitions": [partition]}],
         forgotten_topics_data=[],
@@ -342,7 +343,7 @@ def _(actor: Actor) -> None:
 def _(actor: Actor) -> None:
     actor.oauth(actor.issuer.mint())
     actor.handshake("OAUTHBEARER")
-    body = request_body(_PRODUCE, 9, acks=0, timeout=milliseconds(1000), topic_data=[])
+    body = request_body(_PRODUCE, 9, acks=0, timeout=1000, topic_data=[])
     actor.send(_PRODUCE, 9, body)
     actor.ends()
 

@@ -22,9 +22,8 @@ from tests.support.kafka.wire_client import (
     WireClient,
     api_versions_fields,
     metadata_fields,
-    request_body,
-    response,
 )
+from tests.support.messages import read_response, request_body
 
 Transcript = tuple[str, ...]
 
@@ -335,8 +334,8 @@ def _decoded(api_key: int, version: int, frame: bytes) -> tuple[int, Any]:
     if api_key == API_VERSIONS:
         # KIP-511: a version that is too new is answered in version 0.
         error_code = struct.unpack_from(">h", frame, 4)[0]
-        return response(api_key, 0 if error_code == 35 or version > 4 else version, frame)
-    return response(api_key, version, frame)
+        return read_response(api_key, 0 if error_code == 35 or version > 4 else version, frame)
+    return read_response(api_key, version, frame)
 
 
 def _lifetime(lifetime: timedelta | None) -> str:

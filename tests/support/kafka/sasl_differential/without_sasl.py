@@ -8,7 +8,8 @@ from tests.support.kafka.sasl_differential.transcript import (
     SASL_HANDSHAKE,
     Actor,
 )
-from tests.support.kafka.wire_client import API_VERSIONS, request_body
+from tests.support.kafka.wire_client import API_VERSIONS
+from tests.support.messages import request_body
 
 
 def _handshakes(actor: Actor) -> None:
