@@ -19,13 +19,13 @@ def relative(path: Path) -> str:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The top-level names of what a module imports, wherever in it."""
+    """The names of the modules that a module imports, wherever in it."""
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.Import(names=names):
-                yield from (name.name.partition(".")[0] for name in names)
+                yield from (name.name for name in names)
             case ast.ImportFrom(module=str(module), level=0):
-                yield module.partition(".")[0]
+                yield module
 
 
 def test_import_contracts() -> None:
@@ -42,5 +42,20 @@ def test_few_files_lie_flat() -> None:
 
 
 def test_nobody_imports_tests_or_benchmarks() -> None:
-    guilty = [relative(path) for path in MODULES if {"tests", "benchmarks"} & {*imported(path)}]
+    guilty = [
+        relative(path)
+        for path in MODULES
+        if {"tests", "benchmarks"} & {name.partition(".")[0] for name in imported(path)}
+    ]
+    assert guilty == []
+
+
+def test_tests_share_nothing_but_what_lies_in_support() -> None:
+    """What two test modules need is in `tests/support`, and that needs none of them."""
+    guilty = [
+        f"{relative(path)} imports {name}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for name in imported(path)
+        if f"{name}.".startswith("tests.") and not f"{name}.".startswith("tests.support.")
+    ]
     assert guilty == []

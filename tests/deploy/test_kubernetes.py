@@ -15,7 +15,6 @@ import yaml
 
 from proxy.process.supervisor import KILL_AFTER
 from tests.support import deploy
-from tests.support.certificates import Authority
 from tests.support.deploy import (
     CHART,
     DEPLOY,
@@ -23,6 +22,7 @@ from tests.support.deploy import (
     Document,
     helm,
     kustomized,
+    laid_out,
     load,
     operator_schema,
 )
@@ -210,25 +210,6 @@ def test_events_fit_their_volume(documents: list[Document]) -> None:
     assert volume["emptyDir"]["sizeLimit"] == "2Gi"
     file = config["events"].get("rotate.bytes", 134_217_728)
     assert config["events"]["retention.bytes"] + 2 * file < 2 * 1024**3
-
-
-def laid_out(documents: list[Document], root: Path) -> Path:
-    """The container's mounts as directories, and the configuration that says so; returns it.
-
-    A path outside of them would be on the read-only root.
-    """
-    config = deploy.configuration(documents)
-    for mount in deploy.container(documents)["volumeMounts"]:
-        directory = root / mount["mountPath"].lstrip("/")
-        directory.mkdir(parents=True, exist_ok=True)
-        config = re.sub(rf"(?<=[ :]){mount['mountPath']}(?=[/\n])", str(directory), config)
-    assert not re.search(r"[ :]/(etc|var)/", config)
-    certificate = Authority().issue()
-    for name, pem in (("tls.crt", certificate.certificate), ("tls.key", certificate.key)):
-        if (root / "etc/reauth-proxy-tls").exists():
-            (root / "etc/reauth-proxy-tls" / name).write_bytes(pem)
-    (root / "etc/reauth-proxy/proxy.yaml").write_text(config)
-    return root / "etc/reauth-proxy/proxy.yaml"
 
 
 def _proxy(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

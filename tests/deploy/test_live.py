@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.test_prometheus_rules import SERIES
-from tests.support.deploy import DEPLOY, find, metric_names
+from tests.support.deploy import DEPLOY, SERIES, find, metric_names
 from tests.support.prometheus import Prometheus, scraped_proxy, until
 
 GRAFANA = DEPLOY / "grafana"

@@ -5,31 +5,24 @@ from typing import Any
 
 import pytest
 
-from metrics.metric import Metric, MetricType
 from metrics.registry import METRICS
-from tests.support.deploy import DEPLOY, ROOT, load, metric_names, run
+from tests.support.deploy import (
+    DEPLOY,
+    RECORDED,
+    ROOT,
+    RULES,
+    SERIES,
+    _rules,
+    load,
+    metric_names,
+    run,
+)
 
-RULES = sorted((DEPLOY / "prometheus").glob("*.rules.yaml"))
 TESTS = DEPLOY / "prometheus" / "alerts.test.yaml"
 HEADINGS = re.findall(r"^## (.+)$", (ROOT / "docs/runbooks.md").read_text(), re.MULTILINE)
 
 
-def _rules() -> list[dict[str, Any]]:
-    return [rule for path in RULES for group in load(path)["groups"] for rule in group["rules"]]
-
-
 ALERTS = [rule for rule in _rules() if "alert" in rule]
-RECORDED = {rule["record"] for rule in _rules() if "record" in rule}
-
-
-def series_of(metric: Metric) -> set[str]:
-    """The names under which a metric is scraped."""
-    if metric.type in (MetricType.HISTOGRAM, MetricType.GAUGE_HISTOGRAM):
-        return {f"{metric.name}_{part}" for part in ("bucket", "sum", "count", "gsum", "gcount")}
-    return {metric.name}
-
-
-SERIES = set().union(*map(series_of, METRICS)) | RECORDED
 
 
 def test_prometheus_takes_the_rules() -> None:

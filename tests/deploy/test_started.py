@@ -15,9 +15,8 @@ from proxy.demo import identity
 from proxy.demo.broker import BROKERS
 from proxy.demo.processes import Program
 from proxy.demo.report import read_report
-from tests.deploy.test_kubernetes import laid_out
 from tests.support import deploy
-from tests.support.deploy import OVERLAYS, kustomized, missing
+from tests.support.deploy import OVERLAYS, kustomized, laid_out, missing
 from tests.support.kafka import java
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.properties import BEHIND

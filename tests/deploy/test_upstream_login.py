@@ -9,9 +9,8 @@ import yaml
 
 from proxy.config import load
 from proxy.config.values import Secret
-from tests.deploy.test_kubernetes import laid_out
 from tests.support import deploy
-from tests.support.deploy import ROOT, Document
+from tests.support.deploy import ROOT, Document, laid_out
 
 LOGIN = "/etc/reauth-proxy-login"
 RUN = "/var/run/reauth-proxy-brokers"

@@ -17,8 +17,6 @@ from proxy.connection.connection import Connection
 from proxy.connection.inflight import MAX_IN_FLIGHT
 from proxy.net.read_buffer import BUFFER_BYTES
 from sasl.states import Enforcement
-from tests.fuzz.fuzz_sasl import mutate
-from tests.fuzz.rounds import arg_parser, run
 from tests.support.frames import (
     api_versions,
     authenticate,
@@ -31,6 +29,7 @@ from tests.support.frames import (
     response,
     sized,
 )
+from tests.support.fuzzing import arg_parser, mutate, run
 from tests.support.playbook import OAUTHBEARER, SCRAM, Play, log_in
 
 RECEIVE_SIZE: Final = 20_000

@@ -18,11 +18,10 @@ from proxy.acl.guards.entities import item_type, make
 from proxy.acl.model import Operation
 from proxy.wire.apis import FETCH, OFFSET_COMMIT, PRODUCE
 from proxy.wire.codec import encode, request_type
-from tests.fuzz.fuzz_sasl import mutate
-from tests.fuzz.rounds import arg_parser, run
-from tests.proxy.wire.test_hot_requests import fetch_body, produce_body, topic_id
 from tests.support.authorization import Guarded, group, topic
 from tests.support.frames import request, response
+from tests.support.fuzzing import arg_parser, mutate, run
+from tests.support.messages import fetch_body, produce_body, topic_id
 
 NAMES = ("mine", "ours", "their")
 HEARTBEAT = 12

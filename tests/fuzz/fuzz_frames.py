@@ -6,7 +6,6 @@ Exit status 1 on any exception but ClientFault and BrokerFault, or if a frame cu
 its length; the input is printed in hex.
 """
 
-import argparse
 import random
 import sys
 import time
@@ -21,19 +20,13 @@ from proxy.wire.addresses import rewrite
 from proxy.wire.api_versions import ApiVersionsAnswers, parse_request, parse_response
 from proxy.wire.apis import API_VERSIONS, APIS, METADATA, carries_addresses
 from proxy.wire.long_frames import APIS_CUT_THROUGH, LongFrameEndpoints
+from tests.support.fuzzing import arg_parser
 from tests.support.responses import encode, responses
 
 SEEDS_PER_VERSION = 4
 INTERESTING = (0, 1, 2, 0x7F, 0x80, 0xFF)
 
 Corpus = list[tuple[int, int, bytes]]
-
-
-def arg_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=0)
-    return parser
 
 
 def corpus() -> Corpus:
@@ -128,4 +121,4 @@ def main(seconds: float, seed: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(**vars(arg_parser().parse_args())))
+    sys.exit(main(**vars(arg_parser(__doc__).parse_args())))

@@ -15,7 +15,7 @@ from sasl.jwt_claims import MAX_LIFETIME_SECONDS
 from sasl.mechanism import Challenge, Failure, KeysNeeded, Success
 from sasl.oauthbearer_messages import client_initial_response, read_client_initial_response
 from sasl.scram_client import ScramClientError, ScramClientExchange
-from tests.fuzz.rounds import arg_parser, run
+from tests.support.fuzzing import arg_parser, mutate, run
 from tests.support.sasl import (
     NOW,
     all_keys,
@@ -30,35 +30,6 @@ from tests.support.sasl import (
     sign,
     token,
 )
-
-WORDS = (
-    *(b",", b"=", b"=2C", b"=3D", b"n,,", b"y,,", b"p=x,,", b"a=alice,", b"n=", b"r=", b"m=x,"),
-    *(b"\x01", b"\x01\x01", b"auth=", b"Bearer ", b".", b"=="),
-    *(b"\x00", b"\x7f", b"\x80", b"\xff", b"\xc3\xa9", b"\xed\xa0\x80", b"\xef\xbb\xbf"),
-    *(b'"', b"{", b"}", b"[", b"]", b":", b"null", b"NaN", b"1e999", b"-1", b"\\ud800", b"true"),
-    *(b'"exp"', b'"sub"', b'"alg"', b'"kid"', b'"crit":[],', b'"none"', b'"HS256"', b'"oct"'),
-)
-
-
-def mutate(rng: random.Random, message: bytes) -> bytes:
-    """Change, cut, repeat or insert, once or several times."""
-    mutated = bytearray(message)
-    for _ in range(rng.randint(1, 4)):
-        at = rng.randint(0, len(mutated))
-        match rng.randint(0, 5):
-            case 0 if at < len(mutated):
-                mutated[at] = rng.randint(0, 255)
-            case 1 if at < len(mutated):
-                mutated[at] ^= 1 << rng.randint(0, 7)
-            case 2:
-                del mutated[at : at + rng.randint(1, 8)]
-            case 3:
-                mutated[at:at] = mutated[: at + rng.randint(1, 8)]
-            case 4:
-                del mutated[at:]
-            case _:
-                mutated[at:at] = rng.choice(WORDS)
-    return bytes(mutated)
 
 
 class Fuzzer:

@@ -2,38 +2,38 @@
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka.admin as librdkafka
 import pytest
 
-from proxy.quota.model import QuotaKey
-from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
-from tests.support.kafka.acl_differential.side import PASSWORD, Client
+from tests.support.kafka.acl_differential.side import PASSWORD
 from tests.support.kafka.clients import password_of, user
-from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
+from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster
 from tests.support.kafka.java import Finished
 from tests.support.kafka.proxy import ProxyProcess
-from tests.support.kafka.quotas import SCRAM, enforcing_quotas, set_kafkas, set_quota
+from tests.support.kafka.quotas import (
+    MUTATIONS,
+    SCRAM,
+    Side,
+    Told,
+    enforcing_quotas,
+    set_kafkas,
+    set_quota,
+)
 from tests.support.kafka.tokens import Issuer
-from tests.support.kafka.wire_client import Address, Outcome
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
-MUTATIONS = QuotaKey.CONTROLLER_MUTATION_RATE.value
 RATE = 0.5
 """Partitions per second: the bucket holds five and a half."""
 FULL_WITHIN_SECONDS = 11.0
 """How long a bucket without tokens and without debts takes to fill up."""
 MANY = 33
 """Partitions: a debt of more than 54 s, whatever the bucket held."""
-METADATA = 3
-TIMEOUT_MS = 60_000
 
 
 @pytest.fixture(scope="module")
@@ -44,107 +44,6 @@ def proxy(
     process.add_user("dora", password_of("dora"), SCRAM)
     with process:
         yield process
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What an answer says, but for names that are one side's own."""
-
-    errors: Mapping[str, int]
-    throttle_time: float
-    sent: float
-    answered: float
-
-    def debt_since(self, first: "Told") -> tuple[float, float]:
-        """From the first charge to the end of the debt, in seconds: at least, at most.
-
-        Time pays the debt off while requests are on their way, so this is what two servers have
-        in common. When a request was charged is known as well as it took.
-        """
-        return (
-            self.sent + self.throttle_time - first.answered,
-            self.answered + self.throttle_time - first.sent,
-        )
-
-
-class Side:
-    """A server under test, a user of its own, and the topics it made.
-
-    Each request has a connection of its own, as the one that was throttled is held.
-    """
-
-    def __init__(self, address: Address, name: str) -> None:
-        self._address = address
-        self._user = name
-        self._prefix = f"{name}-"
-
-    def name(self, short: str) -> str:
-        return self._prefix + short
-
-    def ask(self, api_key: int, version: int, fields: Mapping[str, Any]) -> Told:
-        with closing(Client(self._address, self._user)) as client:
-            client.log_in()
-            sent = time.monotonic()
-            answer = client.ask(api_key, version, dict(fields))
-            answered = time.monotonic()
-        assert not isinstance(answer, Outcome), answer
-        results = next(
-            getattr(answer, name)
-            for name in ("topics", "responses", "results")
-            if hasattr(answer, name)
-        )
-        return Told(
-            errors={one.name.removeprefix(self._prefix): int(one.error_code) for one in results},
-            throttle_time=answer.throttle_time.total_seconds(),
-            sent=sent,
-            answered=answered,
-        )
-
-    def create(self, version: int, *, validate: bool = False, **topics: int) -> Told:
-        listed = [
-            {
-                "name": self.name(name),
-                "num_partitions": partitions,
-                "replication_factor": 1,
-                "assignments": [],
-                "configs": [],
-            }
-            for name, partitions in topics.items()
-        ]
-        fields = {"topics": listed, "timeout": TIMEOUT_MS, "validate_only": validate}
-        return self.ask(CREATE_TOPICS, version, fields)
-
-    def grow(self, version: int, **topics: int) -> Told:
-        listed = [
-            {"name": self.name(name), "count": count, "assignments": None}
-            for name, count in topics.items()
-        ]
-        fields = {"topics": listed, "timeout": TIMEOUT_MS, "validate_only": False}
-        return self.ask(CREATE_PARTITIONS, version, fields)
-
-    def delete(self, version: int, *topics: str) -> Told:
-        names = [self.name(name) for name in topics]
-        fields: dict[str, Any] = {"timeout": TIMEOUT_MS, "topic_names": names}
-        if version >= 6:
-            listed = [{"name": name, "topic_id": None} for name in names]
-            fields = {"timeout": TIMEOUT_MS, "topics": listed}
-        return self.ask(DELETE_TOPICS, version, fields)
-
-    def until_known(self, **partitions: int) -> None:
-        """Wait until the broker knows what the controller did."""
-        names = [{"name": self.name(name), "topic_id": None} for name in partitions]
-        fields = {
-            "topics": names,
-            "allow_auto_topic_creation": False,
-            "include_topic_authorized_operations": False,
-        }
-
-        def known() -> bool:
-            with closing(Client(self._address, self._user)) as client:
-                topics = client.ask(METADATA, 12, fields).topics
-            return [len(one.partitions) for one in topics] == list(partitions.values())
-
-        wait_until(known, what=f"not known: {partitions}")
 
 
 def validated(side: Side) -> Iterator[Told]:

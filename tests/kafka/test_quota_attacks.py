@@ -2,7 +2,6 @@
 
 import contextlib
 import socket
-import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +11,6 @@ import confluent_kafka as confluent
 import pytest
 
 from proxy.quota.model import QuotaKey
-from proxy.wire.apis import PRODUCE
-from tests.kafka.test_mutation_quotas import MUTATIONS, Side
 from tests.support.kafka.acl_differential.side import PASSWORD, log_in
 from tests.support.kafka.clients import add_users, user
 from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
@@ -21,14 +18,16 @@ from tests.support.kafka.proxy import ProxyProcess, gateway_config
 from tests.support.kafka.quotas import (
     CONNECTIONS,
     CONSUMER,
+    MUTATIONS,
     PRODUCER,
     SCRAM,
     WINDOW_SECONDS,
+    Side,
+    produce_frame,
     set_quota,
 )
 from tests.support.kafka.tokens import Issuer
-from tests.support.kafka.wire_client import Address, WireClient, record_batch, request_header
-from tests.support.messages import request_body
+from tests.support.kafka.wire_client import Address, WireClient
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -60,15 +59,6 @@ def proxy(
     process = started(kafka, jwks, tmp_path_factory.mktemp("attacked"), "enforce", **most)
     yield process
     process.stop()
-
-
-def produce_frame(topic: str, size: int, correlation_id: int) -> bytes:
-    partition = {"index": 0, "records": record_batch(b"x" * size)}
-    topics = [{"name": topic, "partition_data": [partition]}]
-    fields = {"transactional_id": None, "acks": 1, "timeout": 10_000, "topic_data": topics}
-    header = request_header(PRODUCE, 9, correlation_id, "mallory", flexible=True)
-    content = header + request_body(PRODUCE, 9, **fields)
-    return struct.pack(">i", len(content)) + content
 
 
 def _connect(address: Address) -> socket.socket:

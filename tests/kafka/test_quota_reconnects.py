@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.test_quota_attacks import produce_frame
 from tests.support.kafka.acl_differential.side import PASSWORD, SCRAM, log_in
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.proxy import ProxyProcess
@@ -14,6 +13,7 @@ from tests.support.kafka.quotas import (
     PRODUCER,
     WINDOW_SECONDS,
     enforcing_quotas,
+    produce_frame,
     set_kafkas,
     set_quota,
 )

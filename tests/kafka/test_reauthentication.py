@@ -3,7 +3,7 @@
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,13 @@ from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.proxy import ProxyProcess, gateway_config
 from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.tokens import Issuer
-from tests.support.kafka.traffic import PARTITIONS, confluent_traffic, java_traffic
+from tests.support.kafka.traffic import (
+    PARTITIONS,
+    Traffic,
+    confluent_traffic,
+    end_offset,
+    java_traffic,
+)
 from tests.support.kafka.wire_client import WireClient
 
 pytestmark = pytest.mark.kafka
@@ -33,8 +39,6 @@ LISTENERS = {
     "LONG": 3_600_000,
 }
 SCRAM = "SCRAM-SHA-256"
-
-Traffic = Callable[..., list[int]]
 
 
 @pytest.fixture
@@ -109,17 +113,6 @@ def assert_renewed_under_traffic(
     assert "Traceback" not in proxy.log()
     proxy.stop()
     assert_consistent(proxy.events())
-
-
-def end_offset(kafka: KafkaCluster, topic: str, partition: int) -> int:
-    """As the broker itself says."""
-    consumer = python.KafkaConsumer(bootstrap_servers=kafka.bootstrap())
-    try:
-        where = python.TopicPartition(topic, partition)
-        found: int = consumer.end_offsets([where])[where]
-    finally:
-        consumer.close()
-    return found
 
 
 def assert_consistent(events: list[dict[str, Any]]) -> None:

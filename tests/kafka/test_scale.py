@@ -8,13 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.test_reauthentication import SCRAM, Traffic, end_offset
+from tests.kafka.test_reauthentication import SCRAM
 from tests.support.kafka.clients import OAUTHBEARER, add_users, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.proxy import ProxyProcess, gateway_config
 from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.tokens import Issuer
-from tests.support.kafka.traffic import PARTITIONS, confluent_traffic, java_traffic
+from tests.support.kafka.traffic import (
+    PARTITIONS,
+    Traffic,
+    confluent_traffic,
+    end_offset,
+    java_traffic,
+)
 from tests.support.kafka.wire_client import Address, WireClient
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

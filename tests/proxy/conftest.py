@@ -6,6 +6,15 @@ from pathlib import Path
 import pytest
 
 from proxy.store.sqlite.mirror import SqliteMirror
+from tests.support.tls import AUTHORITY
+from tests.support.tls import FIRST as SERVER
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "server.pem").write_bytes(SERVER.pem)
+    AUTHORITY.write(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture

@@ -30,8 +30,10 @@ from proxy.connection.long_requests import MAX_AT_ONCE, PausingAuthority, found
 from proxy.scheduling.memory_budget import LONG_BYTES, MemoryBudget
 from proxy.scheduling.stepped_thread import in_steps
 from proxy.scheduling.steps import finish
+from proxy.wire.apis import PRODUCE
 from proxy.wire.codec import decode, encode, request_type, response_type
 from tests.support.frames import request, response
+from tests.support.messages import produce_body
 from tests.support.playbook import Play, everything, logged_in
 
 # What the tests of guards are given: somebody's rights, a request, and what came of it
@@ -298,3 +300,8 @@ class Describer(Guarded):
         """Names and errors in a response that the client received."""
         body = decode(DescribeGroupsResponse, self.play.received[frame], 5)
         return [(one.group_id.strip("."), one.error_code.name) for one in body.groups]
+
+
+def produce(correlation_id: int, *topics: str, version: int = 9, acks: int = -1) -> bytes:
+    body = produce_body(version, [(name, [0]) for name in topics], acks=acks)
+    return request(PRODUCE, version, correlation_id, body)

@@ -13,6 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
+from metrics.metric import Metric, MetricType
+from metrics.registry import METRICS
+from tests.support.certificates import Authority
+
 # Programs that judge what is in deploy/, and files in it
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -212,3 +216,42 @@ def configuration(documents: list[Document]) -> str:
     """The text of the proxy's configuration file."""
     text: str = of_kind(documents, "ConfigMap")["data"]["proxy.yaml"]
     return text
+
+
+def laid_out(documents: list[Document], root: Path) -> Path:
+    """The container's mounts as directories, and the configuration that says so; returns it.
+
+    A path outside of them would be on the read-only root.
+    """
+    config = configuration(documents)
+    for mount in container(documents)["volumeMounts"]:
+        directory = root / mount["mountPath"].lstrip("/")
+        directory.mkdir(parents=True, exist_ok=True)
+        config = re.sub(rf"(?<=[ :]){mount['mountPath']}(?=[/\n])", str(directory), config)
+    assert not re.search(r"[ :]/(etc|var)/", config)
+    certificate = Authority().issue()
+    for name, pem in (("tls.crt", certificate.certificate), ("tls.key", certificate.key)):
+        if (root / "etc/reauth-proxy-tls").exists():
+            (root / "etc/reauth-proxy-tls" / name).write_bytes(pem)
+    (root / "etc/reauth-proxy/proxy.yaml").write_text(config)
+    return root / "etc/reauth-proxy/proxy.yaml"
+
+
+RULES = sorted((DEPLOY / "prometheus").glob("*.rules.yaml"))
+
+
+def _rules() -> list[dict[str, Any]]:
+    return [rule for path in RULES for group in load(path)["groups"] for rule in group["rules"]]
+
+
+RECORDED = {rule["record"] for rule in _rules() if "record" in rule}
+
+
+def series_of(metric: Metric) -> set[str]:
+    """The names under which a metric is scraped."""
+    if metric.type in (MetricType.HISTOGRAM, MetricType.GAUGE_HISTOGRAM):
+        return {f"{metric.name}_{part}" for part in ("bucket", "sum", "count", "gsum", "gcount")}
+    return {metric.name}
+
+
+SERIES = set().union(*map(series_of, METRICS)) | RECORDED

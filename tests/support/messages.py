@@ -2,19 +2,19 @@
 
 import io
 import typing
+import uuid
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from types import NoneType
 from typing import Any
-from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from proxy.wire.apis import APIS
-from proxy.wire.batch_describe import request_type, response_type
+from proxy.wire.apis import APIS, FETCH, METADATA, PRODUCE
+from proxy.wire.codec import request_type, response_type
 
 # The least and a well filled instance of any of kio's schemas, made without chance
 
@@ -40,7 +40,7 @@ LARGE: dict[str, Any] = {
     "string": "Zürich" * 25,
     "bytes": bytes(range(150)),
     "records": bytes(range(150)),
-    "uuid": UUID(int=2**127 + 5),
+    "uuid": uuid.UUID(int=2**127 + 5),
     "float64": -1.5,
     "error_code": ErrorCode.topic_authorization_failed,
     "timedelta_i32": timedelta(milliseconds=1001),
@@ -162,3 +162,100 @@ def read_response(api_key: int, version: int, frame: bytes) -> tuple[int, Any]:
     if start + size != len(frame):
         raise ValueError(f"{len(frame) - start - size} bytes behind the response")
     return header.correlation_id, found
+
+
+# Produce, Fetch and Metadata, which most tests ask for
+
+TOPIC_ID = uuid.UUID(int=1)
+
+
+def topic_id(name: str) -> uuid.UUID:
+    return uuid.uuid5(uuid.NAMESPACE_DNS, name)
+
+
+def produce_body(
+    version: int,
+    topics: list[tuple[str, list[int]]],
+    *,
+    transactional_id: str | None = None,
+    acks: int = -1,
+    records: bytes | None = bytes(80),
+) -> bytes:
+    """To the partitions of each topic."""
+    return request_body(
+        PRODUCE,
+        version,
+        transactional_id=transactional_id,
+        acks=acks,
+        topic_data=[
+            {
+                "name": name,
+                "topic_id": topic_id(name),
+                "partition_data": [{"index": index, "records": records} for index in partitions],
+            }
+            for name, partitions in topics
+        ],
+    )
+
+
+def fetch_body(version: int, topics: list[tuple[str, list[int]]], **more: Any) -> bytes:
+    """From the partitions of each topic, within a fetch session."""
+    return request_body(
+        FETCH,
+        version,
+        topics=[
+            {
+                "topic": name,
+                "topic_id": topic_id(name),
+                "partitions": [
+                    {"partition": index, "fetch_offset": 9, "partition_max_bytes": 99}
+                    for index in partitions
+                ],
+            }
+            for name, partitions in topics
+        ],
+        **{
+            "replica_id": -1,
+            "min_bytes": 1,
+            "max_bytes": 2,
+            "session_id": 5,
+            "session_epoch": 6,
+        }
+        | more,
+    )
+
+
+def metadata_request(
+    version: int, *names: str | None, ids: tuple[uuid.UUID, ...] = (), **more: Any
+) -> Any:
+    """A request for topics; with a single None as the name: for all of them."""
+    topics: Any = [{"name": name, "topic_id": None} for name in names]
+    if names == (None,):
+        topics = None if version else ()
+    if ids:
+        topics = [{"name": None, "topic_id": one} for one in ids]
+    return request(
+        METADATA, version, **{"topics": topics, "allow_auto_topic_creation": True} | more
+    )
+
+
+def metadata_response(version: int, *topics: tuple[str, int], operations: int = -(2**31)) -> Any:
+    """A broker's response: names and error codes, with a partition in each topic."""
+    partition = {"leader_id": 1, "replica_nodes": range(200), "isr_nodes": (1,)}
+    return response(
+        METADATA,
+        version,
+        cluster_id="c",
+        controller_id=1,
+        cluster_authorized_operations=operations,
+        topics=[
+            {
+                "name": name,
+                "topic_id": TOPIC_ID,
+                "error_code": ErrorCode(error),
+                "topic_authorized_operations": operations,
+                "partitions": [partition],
+            }
+            for name, error in topics
+        ],
+    )

@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from kio.schema.errors import ErrorCode
 
 from proxy.acl.guards.entities import NOT_THROTTLED, entity, item_type, make
@@ -11,14 +12,17 @@ from proxy.acl.topic_ids import KnownTopics
 from proxy.config import Quotas
 from proxy.connection.authorization import RequestAuthorization
 from proxy.connection.connection import Connection
+from proxy.handlers import quotas as quota_api
 from proxy.quota.model import QuotaEntity, QuotaKey
 from proxy.quota.shared_memory import UsageTable
 from proxy.quota.store import Changes, QuotaSnapshot, altered
 from proxy.quota.window import WindowConfig
 from proxy.wire.apis import (
+    ALTER_CLIENT_QUOTAS,
     CREATE_PARTITIONS,
     CREATE_TOPICS,
     DELETE_TOPICS,
+    DESCRIBE_CLIENT_QUOTAS,
     METADATA,
     is_flexible,
     response_header_version,
@@ -27,7 +31,7 @@ from proxy.wire.codec import decode, encode, request_type, response_type
 from proxy.worker.quota_service import QuotaService
 from tests.support.authorization import Rights
 from tests.support.frames import request, response
-from tests.support.messages import large, small
+from tests.support.messages import large, request_body, small
 from tests.support.playbook import Play, everything, logged_in, whole_frame
 
 # A store in memory: the plain reading of `QuotaStore`'s laws
@@ -347,3 +351,74 @@ def errors(answer: Any) -> dict[Any, ErrorCode]:
 def throttle_time_ms(answer: Any) -> int:
     seconds: float = answer.throttle_time.total_seconds()
     return round(seconds * 1_000)
+
+
+Parts = list[tuple[str, str | None]]
+
+
+Op = tuple[str, float | None]
+
+
+VERSIONS = pytest.mark.parametrize("version", [0, 1])
+
+
+def alter_request(
+    entries: list[tuple[Parts, list[Op]]], *, validate_only: bool = False, version: int = 1
+) -> bytes:
+    return request_body(
+        ALTER_CLIENT_QUOTAS,
+        version,
+        validate_only=validate_only,
+        entries=[
+            {
+                "entity": [{"entity_type": kind, "entity_name": name} for kind, name in parts],
+                "ops": [
+                    {"key": key, "value": value or 0.0, "remove": value is None}
+                    for key, value in ops
+                ],
+            }
+            for parts, ops in entries
+        ],
+    )
+
+
+def alter(
+    store: MemoryStore, *entries: tuple[Parts, list[Op]], authorized: bool = True, **more: Any
+) -> list[tuple[str, str | None]]:
+    version = more.get("version", 1)
+    body = quota_api.answer(
+        ALTER_CLIENT_QUOTAS,
+        version,
+        alter_request(list(entries), **more),
+        store,
+        authorized=authorized,
+    )
+    response = decode(response_type(ALTER_CLIENT_QUOTAS, version), body)
+    return [(one.error_code.name, one.error_message) for one in response.entries]
+
+
+def describe(
+    store: MemoryStore,
+    *components: tuple[str, int, str | None],
+    strict: bool = False,
+    version: int = 1,
+    authorized: bool = True,
+) -> Any:
+    wanted = [
+        {"entity_type": kind, "match_type": match_type, "match": match}
+        for kind, match_type, match in components
+    ]
+    body = request_body(DESCRIBE_CLIENT_QUOTAS, version, components=wanted, strict=strict)
+    told = quota_api.answer(DESCRIBE_CLIENT_QUOTAS, version, body, store, authorized=authorized)
+    response = decode(response_type(DESCRIBE_CLIENT_QUOTAS, version), told)
+    if response.error_code.value:
+        assert response.entries is None
+        return response.error_code.value, response.error_message
+    assert response.error_message == ""
+    return [
+        "+".join(f"{part.entity_type}:{part.entity_name}" for part in entry.entity)
+        for entry in response.entries
+    ]
+
+
+DONE = ("none", None)

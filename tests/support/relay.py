@@ -20,8 +20,13 @@ from proxy.net.relay import BrokerSide, ClientSide
 from proxy.net.tls_sides import ClientTls, ServerTls
 from proxy.scheduling.steps import LongTask
 from proxy.scheduling.time_slices import TimeSlices
-from tests.support.frames import authenticate, bearer, handshake
-from tests.support.playbook import OAUTHBEARER, Offer, Play
+from tests.support.frames import (
+    authenticate,
+    bearer,
+    handshake,
+    response,
+)
+from tests.support.playbook import OAUTHBEARER, Offer, Play, everything
 from tests.support.processes import PATIENCE_SECONDS, until
 from tests.support.sasl import cache_of, ed_key
 
@@ -42,7 +47,7 @@ class Secured:
 
 
 present = [Secured()]
-"""What holds where a test says nothing: `test_tls_relay` runs the tests of the relay again."""
+"""What holds where a test says nothing; a fixture may change it, to run tests with TLS as well."""
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -222,3 +227,17 @@ def relayed(
 
     uvloop.run(bounded())
     return play
+
+
+PLAIN = everything(rewritten=frozenset())
+
+
+MEGABYTE = 1_000_000
+
+
+async def answer_slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Each request is answered with its own correlation id, a little later."""
+    while True:
+        content = await read_frame(reader)
+        await asyncio.sleep(0.02)
+        writer.write(response(struct.unpack_from(">i", content, 4)[0], b"late"))

@@ -14,6 +14,9 @@ from kio.static.primitive import Records, TZAware, i32Timedelta
 
 from proxy.wire import apis
 from proxy.wire.codec import response_type
+from proxy.wire.long_frames import UNKNOWN_TAG, LongFrameEndpoints
+from proxy.wire.primitives import uvarint
+from proxy.wire.walks import TAGGED
 from tests.support.messages import read_response, response_bytes
 
 CORRELATION_ID = 0x01020304
@@ -142,3 +145,29 @@ def _nested(kind: Any) -> Iterator[type[Any]]:
         yield kind
     for argument in typing.get_args(kind):
         yield from _nested(argument)
+
+
+def pass_through(api_key: int, version: int, body: bytes, cuts: list[int]) -> bytes:
+    """What a client receives of a body that arrives in pieces."""
+    follower = LongFrameEndpoints(api_key, version, len(body))
+    received = bytearray()
+    for start, end in zip([0, *cuts], [*cuts, len(body)], strict=True):
+        chunk = bytearray(body[start:end])
+        follower.feed(memoryview(chunk))
+        received += chunk
+    return bytes(received)
+
+
+def judge(entity: Entity, body: bytes, received: bytes) -> None:
+    """Compare with the same response without end points; kio refuses unknown tags, so by hand."""
+    assert len(received) == len(body)
+    if not entity.node_endpoints:
+        assert received == body
+        return
+    bare = encode(replace(entity, node_endpoints=()))
+    assert bare[-1] == 0, "no tagged field"
+    assert received[: len(bare) + 1] == bare[:-1] + bytes((1, UNKNOWN_TAG)), "one unknown field"
+    size, start = uvarint(received, len(bare) + 1)
+    if entity.__api_key__ in TAGGED:
+        assert received[len(bare) + 1 :] == body[len(bare) + 1 :]
+    assert start + size == len(received), "which holds all the rest"

@@ -13,27 +13,11 @@ from kio.static.primitive import i16, i32
 from proxy.acl.guards.entities import NOT_THROTTLED, item_type
 from proxy.acl.model import Operation, ResourceType
 from proxy.wire.codec import decode, encode, request_type
-from tests.support.authorization import Guarded, Rights, topic
+from tests.support.authorization import Guarded, Rights, produce, topic
 from tests.support.frames import request, response
 
 READ_ID = uuid.UUID(int=7)
 HIDDEN_ID = uuid.UUID(int=8)
-
-
-def produce(correlation_id: int, *topics: str, version: int = 9, acks: int = -1) -> bytes:
-    schema = request_type(0, version)
-    entry = item_type(schema, "topic_data")
-    partition = item_type(entry, "partition_data")
-    body = schema(
-        transactional_id=None,
-        acks=i16(acks),
-        timeout=NOT_THROTTLED,
-        topic_data=tuple(
-            entry(name=name, partition_data=(partition(index=i32(0), records=bytes(80)),))
-            for name in topics
-        ),
-    )
-    return request(0, version, correlation_id, encode(body))
 
 
 def produced_topics(frame: bytes) -> list[str]:

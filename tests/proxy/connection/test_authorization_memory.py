@@ -9,8 +9,8 @@ from proxy.acl.topic_ids import KnownTopics
 from proxy.connection.allowed_topics import MAX_NAME_BYTES, MAX_TOPICS
 from proxy.connection.authorization import RequestAuthorization
 from proxy.connection.connection import Connection
-from tests.proxy.connection.test_authorization import produce
 from tests.support.acl_index import ADDRESS, ALICE, PREFIXED, WRITE, acl
+from tests.support.authorization import produce
 from tests.support.frames import response
 from tests.support.playbook import Play, everything, logged_in
 

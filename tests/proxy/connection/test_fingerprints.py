@@ -15,9 +15,9 @@ from proxy.connection.fingerprints import MAX_ALIKE, MAX_FINGERPRINTS
 from proxy.connection.verdicts import Verdicts
 from proxy.wire.apis import FETCH, OFFSET_COMMIT, PRODUCE
 from proxy.wire.codec import decode, encode, request_type, response_type
-from tests.proxy.wire.test_hot_requests import fetch_body, produce_body, topic_id
 from tests.support.authorization import Guarded, Right, group, topic
 from tests.support.frames import request, response
+from tests.support.messages import fetch_body, produce_body, topic_id
 from tests.support.playbook import Play
 from tests.support.quotas import CONSUMER, Judged, Quoted
 

@@ -14,9 +14,9 @@ from proxy.wire.apis import (
     response_header_version,
 )
 from proxy.wire.codec import decode, encode, request_type
-from tests.proxy.wire.test_hot_requests import produce_body
 from tests.support.authorization import LITTLE, MUCH, Describer, describe, topic
 from tests.support.frames import api_versions, handshake, request, response
+from tests.support.messages import produce_body
 from tests.support.playbook import OAUTHBEARER, whole_frame
 from tests.support.quotas import (
     ALICE,

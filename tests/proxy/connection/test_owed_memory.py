@@ -6,9 +6,9 @@ from proxy.acl.model import Operation
 from proxy.connection.inflight import MAX_KEPT_BYTES
 from proxy.net.read_buffer import BUFFER_BYTES
 from proxy.wire.primitives import write_uvarint
-from tests.proxy.wire.test_hot_requests import fetch_body
 from tests.support.authorization import Guarded, describe, described, group, topic
 from tests.support.frames import request, response
+from tests.support.messages import fetch_body
 
 FETCH, DESCRIBE_CONFIGS = 1, 32
 ITEMS = 4_000

@@ -13,9 +13,9 @@ from proxy.scheduling.memory_budget import LONG_BYTES
 from proxy.wire.apis import FETCH, PRODUCE
 from proxy.wire.primitives import write_uvarint
 from proxy.wire.request import Request, parse_request
-from tests.proxy.wire.test_hot_requests import fetch_body, produce_body
 from tests.support.authorization import Describer, Guarded, describe, topic
 from tests.support.frames import api_versions, produce, request
+from tests.support.messages import fetch_body, produce_body
 from tests.support.playbook import Play, logged_in
 from tests.support.quotas import Quoted
 

@@ -25,8 +25,8 @@ from proxy.wire.apis import (
     DELETE_ACLS,
 )
 from proxy.wire.codec import decode, encode, response_type
-from tests.proxy.handlers.test_quotas import alter_request
 from tests.support.acls import acl, asking, create_body, creation, delete_body
+from tests.support.quotas import alter_request
 from tests.support.store import SHA_256, Reading, question, verifier
 
 CANNOT = ("kafka_storage_error", "The store cannot be read or written at the moment.")

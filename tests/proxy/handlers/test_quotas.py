@@ -1,95 +1,27 @@
 """DescribeClientQuotas and AlterClientQuotas: Kafka's answers, but where a difference is named."""
 
-import sys
 from contextlib import suppress
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kio.static.primitive import i8
 
 from proxy.errors import ClientFault
 from proxy.handlers.quotas import answer
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey, value_problem
 from proxy.wire.apis import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
-from proxy.wire.codec import decode, encode, request_type, response_type
-from tests.support.quotas import MemoryStore
-
-Parts = list[tuple[str, str | None]]
-Op = tuple[str, float | None]
+from tests.support.quotas import (
+    DONE,
+    VERSIONS,
+    MemoryStore,
+    Op,
+    Parts,
+    alter,
+    alter_request,
+    describe,
+)
 
 PRODUCER, CONSUMER = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
-VERSIONS = pytest.mark.parametrize("version", [0, 1])
-
-
-def alter_request(
-    entries: list[tuple[Parts, list[Op]]], *, validate_only: bool = False, version: int = 1
-) -> bytes:
-    request = request_type(ALTER_CLIENT_QUOTAS, version)
-    schema: Any = sys.modules[request.__module__]
-    return encode(
-        request(
-            entries=tuple(
-                schema.EntryData(
-                    entity=tuple(
-                        schema.EntityData(entity_type=kind, entity_name=name)
-                        for kind, name in parts
-                    ),
-                    ops=tuple(
-                        schema.OpData(key=key, value=value or 0.0, remove=value is None)
-                        for key, value in ops
-                    ),
-                )
-                for parts, ops in entries
-            ),
-            validate_only=validate_only,
-        )
-    )
-
-
-def alter(
-    store: MemoryStore, *entries: tuple[Parts, list[Op]], authorized: bool = True, **more: Any
-) -> list[tuple[str, str | None]]:
-    version = more.get("version", 1)
-    body = answer(
-        ALTER_CLIENT_QUOTAS,
-        version,
-        alter_request(list(entries), **more),
-        store,
-        authorized=authorized,
-    )
-    response = decode(response_type(ALTER_CLIENT_QUOTAS, version), body)
-    return [(one.error_code.name, one.error_message) for one in response.entries]
-
-
-def describe(
-    store: MemoryStore,
-    *components: tuple[str, int, str | None],
-    strict: bool = False,
-    version: int = 1,
-    authorized: bool = True,
-) -> Any:
-    request = request_type(DESCRIBE_CLIENT_QUOTAS, version)
-    schema: Any = sys.modules[request.__module__]
-    wanted = tuple(
-        schema.ComponentData(entity_type=kind, match_type=i8(match_type), match=match)
-        for kind, match_type, match in components
-    )
-    body = encode(request(components=wanted, strict=strict))
-    told = answer(DESCRIBE_CLIENT_QUOTAS, version, body, store, authorized=authorized)
-    response = decode(response_type(DESCRIBE_CLIENT_QUOTAS, version), told)
-    if response.error_code.value:
-        assert response.entries is None
-        return response.error_code.value, response.error_message
-    assert response.error_message == ""
-    return [
-        "+".join(f"{part.entity_type}:{part.entity_name}" for part in entry.entity)
-        for entry in response.entries
-    ]
-
-
-DONE = ("none", None)
 
 
 @VERSIONS

@@ -6,8 +6,7 @@ from kio.schema.errors import ErrorCode
 from proxy.quota.model import QuotaEntity, QuotaKey
 from proxy.quota.store import Changes
 from proxy.store import StoreRefused
-from tests.proxy.handlers.test_quotas import DONE, Op, Parts, alter, describe
-from tests.support.quotas import MemoryStore
+from tests.support.quotas import DONE, MemoryStore, Op, Parts, alter, describe
 
 PRODUCER = QuotaKey.PRODUCER_BYTE_RATE
 FIVE: list[Op] = [(PRODUCER, 5.0)]

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import os
 import struct
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -15,17 +16,42 @@ from proxy.connection.connection import Connection
 from proxy.net import read_buffer
 from proxy.net import relay as module
 from proxy.wire.codec import decode
+from tests.support import relay as harness
 from tests.support.authorization import LITTLE, MUCH, PADDING, Judge, describe, described, group
 from tests.support.frames import fetch, metadata, produce, response, sized
 from tests.support.playbook import Offer, everything
 from tests.support.processes import PATIENCE_SECONDS, until
-from tests.support.relay import SMALL_BUFFER, Relay, read_frame, relayed
+from tests.support.relay import (
+    MEGABYTE,
+    PLAIN,
+    SMALL_BUFFER,
+    Relay,
+    Secured,
+    answer_slowly,
+    read_frame,
+    relayed,
+)
+from tests.support.tls import BACK, BOTH, FRONT
 
-PLAIN = everything(rewritten=frozenset())
 REWRITING = everything()
-MEGABYTE = 1_000_000
 
 
+@pytest.fixture(
+    params=[
+        pytest.param(Secured(), id="plain"),
+        pytest.param(FRONT, id="clients", marks=pytest.mark.slow),
+        pytest.param(BACK, id="brokers", marks=pytest.mark.slow),
+        pytest.param(BOTH, id="both"),
+    ],
+)
+def with_and_without_tls(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The laws of the relay hold with TLS on either side."""
+    harness.present[0] = request.param
+    yield
+    harness.present[0] = Secured()
+
+
+@pytest.mark.usefixtures("with_and_without_tls")
 @pytest.mark.parametrize("receive_buffer", [None, SMALL_BUFFER])
 @pytest.mark.parametrize("offer", [PLAIN, REWRITING])
 def test_20_megabytes_both_ways(receive_buffer: int | None, offer: Offer) -> None:
@@ -60,6 +86,7 @@ def test_20_megabytes_both_ways(receive_buffer: int | None, offer: Offer) -> Non
     assert received.digest() == hashlib.sha256(b"".join(answers)).digest()
 
 
+@pytest.mark.usefixtures("with_and_without_tls")
 def test_many_small_frames_between_large_ones() -> None:
     """Frames cut at the end of the read buffer, with rewritten answers in between."""
     requests, answers, expected = [], [], []
@@ -122,14 +149,6 @@ def test_long_requests_and_responses_of_a_judged_connection() -> None:
         assert answers[2].groups[0].error_code is ErrorCode.group_authorization_failed
 
     relayed(broker, test, offer=PLAIN, rights=judge)
-
-
-async def answer_slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Each request is answered with its own correlation id, a little later."""
-    while True:
-        content = await read_frame(reader)
-        await asyncio.sleep(0.02)
-        writer.write(response(struct.unpack_from(">i", content, 4)[0], b"late"))
 
 
 def test_a_half_closed_client_gets_its_answers() -> None:
@@ -205,6 +224,7 @@ def test_a_small_acks_0_request_arrives_though_the_end_comes_with_it() -> None:
     assert arrived == [produce(4, acks=0)[4:]]
 
 
+@pytest.mark.usefixtures("with_and_without_tls")
 def test_a_broker_that_closes_in_the_middle_takes_the_client_along() -> None:
     async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_frame(reader)
@@ -217,6 +237,7 @@ def test_a_broker_that_closes_in_the_middle_takes_the_client_along() -> None:
     assert relayed(broker, test, offer=PLAIN).take()[-1] == "closed broker_closed"
 
 
+@pytest.mark.usefixtures("with_and_without_tls")
 def test_a_client_that_goes_takes_its_broker_along() -> None:
     """After the answer: a close looks like the end of sending, until something is sent."""
     asked, gone, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -269,6 +290,7 @@ def test_a_client_that_does_not_read_its_last_bytes_is_dropped(
     assert play.take()[-1] == "closed drained"
 
 
+@pytest.mark.usefixtures("with_and_without_tls")
 def test_memory_is_bounded_when_a_client_does_not_read() -> None:
     """The broker is not read either: what it sends stays in its own kernel."""
     sent = 0

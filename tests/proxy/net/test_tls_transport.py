@@ -19,12 +19,20 @@ from proxy.net import tls_transport as tls_module
 from proxy.net.read_buffer import BulkReader, ReadBuffer
 from proxy.net.tls_pace import RECORD
 from proxy.net.tls_sides import ClientTls
-from tests.proxy.net.test_relay import MEGABYTE, PLAIN, answer_slowly
 from tests.support import relay as harness
 from tests.support.frames import authenticate, bearer, fetch, handshake, produce, response
 from tests.support.playbook import OAUTHBEARER
 from tests.support.processes import PATIENCE_SECONDS, turns, until
-from tests.support.relay import SMALL_BUFFER, Relay, Secured, read_frame, relayed
+from tests.support.relay import (
+    MEGABYTE,
+    PLAIN,
+    SMALL_BUFFER,
+    Relay,
+    Secured,
+    answer_slowly,
+    read_frame,
+    relayed,
+)
 from tests.support.tls import AUTHORITY, BACK, BOTH, FRONT, TlsClient, Turns, client_context
 
 

@@ -10,9 +10,8 @@ from proxy.quota.shared_memory import UsageTable
 from proxy.quota.throttle import Mode
 from proxy.quota.window import WindowConfig
 from proxy.quota.worker_quotas import WorkerQuotas
-from tests.proxy.handlers.test_quotas import DONE, alter, describe
 from tests.support.certificates import NAMES, certificate
-from tests.support.quotas import MemoryStore
+from tests.support.quotas import DONE, MemoryStore, alter, describe
 
 EXACT = 0
 

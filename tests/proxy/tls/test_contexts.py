@@ -22,13 +22,6 @@ from tests.support.tls import (
 )
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    (tmp_path / "server.pem").write_bytes(FIRST.pem)
-    AUTHORITY.write(tmp_path)
-    return tmp_path
-
-
 def upstream(directory: Path, **more: Any) -> ssl.SSLContext:
     keys = {key.replace("_", "."): value for key, value in more.items()}
     tls = opened(directory, upstream={"security.protocol": "SSL", **keys}).upstream

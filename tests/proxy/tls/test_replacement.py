@@ -28,13 +28,6 @@ from tests.support.tls import (
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    (tmp_path / "server.pem").write_bytes(FIRST.pem)
-    AUTHORITY.write(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
 def tls(directory: Path) -> Tls:
     return opened(directory).listeners["clients"]
 

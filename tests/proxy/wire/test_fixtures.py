@@ -11,9 +11,8 @@ from proxy.wire.addresses import rewrite
 from proxy.wire.api_versions import ApiVersionsAnswers, parse_response
 from proxy.wire.apis import API_VERSIONS, APIS, Kind, carries_addresses
 from proxy.wire.long_frames import APIS_CUT_THROUGH
-from tests.proxy.wire.test_long_frames import judge, pass_through
 from tests.support.messages import read_response
-from tests.support.responses import Entity, resolved
+from tests.support.responses import Entity, judge, pass_through, resolved
 
 DIRECTORY = Path(__file__).parents[2] / "wire"
 KEYS = {name: key for key, name in api_key_map.items()}

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.types import BrokerId, TopicName
-from kio.static.primitive import i16, i32, i64
+from kio.static.primitive import i32, i64
 
-from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make
+from proxy.acl.guards.entities import item_type, make
 from proxy.wire import commit_requests, fetch_requests, produce_requests
 from proxy.wire.codec import decode, encode, request_type
 from proxy.wire.primitives import Malformed, write_string
+from tests.support.messages import fetch_body, produce_body, topic_id
 
 NAMES = st.text(st.sampled_from("abcdé.-"), min_size=0, max_size=40)
 TOPICS = st.lists(st.tuples(NAMES, st.lists(st.integers(0, 2**31 - 1), max_size=4)), max_size=4)
@@ -30,80 +31,6 @@ def is_text(name: bytes) -> bool:
 def is_name(field: bytes) -> bool:
     """Whether a compact string is a name: neither null nor invalid UTF-8."""
     return field != b"\0" and is_text(field[1:])
-
-
-def topic_id(name: str) -> uuid.UUID:
-    return uuid.uuid5(uuid.NAMESPACE_DNS, name)
-
-
-def produce_body(
-    version: int,
-    topics: list[tuple[str, list[int]]],
-    *,
-    transactional_id: str | None = None,
-    acks: int = -1,
-    records: bytes | None = bytes(80),
-) -> bytes:
-    schema = request_type(0, version)
-    entry = item_type(schema, "topic_data")
-    partition = item_type(entry, "partition_data")
-    return encode(
-        schema(
-            transactional_id=transactional_id,
-            acks=i16(acks),
-            timeout=NOT_THROTTLED,
-            topic_data=tuple(
-                make(
-                    entry,
-                    name=TopicName(name),
-                    topic_id=topic_id(name),
-                    partition_data=tuple(
-                        partition(index=i32(index), records=records) for index in partitions
-                    ),
-                )
-                for name, partitions in topics
-            ),
-        )
-    )
-
-
-def fetch_body(version: int, topics: list[tuple[str, list[int]]], **more: Any) -> bytes:
-    schema = request_type(1, version)
-    entry = item_type(schema, "topics")
-    partition = item_type(entry, "partitions")
-    values: dict[str, Any] = {
-        "replica_id": BrokerId(-1),
-        "max_wait": NOT_THROTTLED,
-        "min_bytes": i32(1),
-        "max_bytes": i32(2),
-        "isolation_level": 0,
-        "session_id": i32(5),
-        "session_epoch": i32(6),
-        "forgotten_topics_data": (),
-    }
-    return encode(
-        make(
-            schema,
-            topics=tuple(
-                make(
-                    entry,
-                    topic=TopicName(name),
-                    topic_id=topic_id(name),
-                    partitions=tuple(
-                        make(
-                            partition,
-                            partition=i32(index),
-                            fetch_offset=i64(9),
-                            partition_max_bytes=i32(99),
-                        )
-                        for index in partitions
-                    ),
-                )
-                for name, partitions in topics
-            ),
-            **(values | more),
-        )
-    )
 
 
 @pytest.mark.parametrize("version", range(3, 14))

@@ -13,8 +13,7 @@ from proxy.errors import BrokerFault
 from proxy.wire.apis import APIS, FETCH, PRODUCE, SHARE_ACKNOWLEDGE, SHARE_FETCH, carries_addresses
 from proxy.wire.long_frames import APIS_CUT_THROUGH, UNKNOWN_TAG, LongFrameEndpoints
 from proxy.wire.primitives import uvarint
-from proxy.wire.walks import TAGGED
-from tests.support.responses import Entity, encode, entities, responses
+from tests.support.responses import Entity, encode, entities, judge, pass_through, responses
 
 CUT_THROUGH = [
     (api_key, version)
@@ -22,32 +21,6 @@ CUT_THROUGH = [
     for version in range(APIS[api_key].max_version + 1)
     if carries_addresses(api_key, version)
 ]
-
-
-def pass_through(api_key: int, version: int, body: bytes, cuts: list[int]) -> bytes:
-    """What a client receives of a body that arrives in pieces."""
-    follower = LongFrameEndpoints(api_key, version, len(body))
-    received = bytearray()
-    for start, end in zip([0, *cuts], [*cuts, len(body)], strict=True):
-        chunk = bytearray(body[start:end])
-        follower.feed(memoryview(chunk))
-        received += chunk
-    return bytes(received)
-
-
-def judge(entity: Entity, body: bytes, received: bytes) -> None:
-    """Compare with the same response without end points; kio refuses unknown tags, so by hand."""
-    assert len(received) == len(body)
-    if not entity.node_endpoints:
-        assert received == body
-        return
-    bare = encode(replace(entity, node_endpoints=()))
-    assert bare[-1] == 0, "no tagged field"
-    assert received[: len(bare) + 1] == bare[:-1] + bytes((1, UNKNOWN_TAG)), "one unknown field"
-    size, start = uvarint(received, len(bare) + 1)
-    if entity.__api_key__ in TAGGED:
-        assert received[len(bare) + 1 :] == body[len(bare) + 1 :]
-    assert start + size == len(received), "which holds all the rest"
 
 
 @pytest.mark.parametrize(("api_key", "version"), CUT_THROUGH)

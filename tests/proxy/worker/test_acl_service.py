@@ -17,8 +17,9 @@ from proxy.connection.connection import Connection
 from proxy.store import StoreError, open_store
 from proxy.wire.codec import decode, encode, response_type
 from proxy.worker.acl_service import MAX_NAME_LOGGED, AclService
-from tests.proxy.acl.guards.test_metadata import asking, telling
 from tests.support.frames import request, response
+from tests.support.messages import metadata_request as asking
+from tests.support.messages import metadata_response as telling
 from tests.support.playbook import Play, everything, logged_in
 
 

@@ -6,19 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.proxy.worker.test_listener_without_sasl import (
-    AUTHORITY,
-    PLAINTEXT,
-    Front,
-    listen,
-    ssl_listener,
-)
-from tests.proxy.worker.test_listener_without_sasl import directory as directory
 from tests.support.config import room_for
 from tests.support.frames import api_versions, handshake
+from tests.support.listeners import PLAINTEXT, Front, listen, ssl_listener
 from tests.support.processes import until
 from tests.support.relay import read_frame
-from tests.support.tls import client_context
+from tests.support.tls import AUTHORITY, client_context
 
 SASL: dict[str, Any] = {"sasl.enabled.mechanisms": ["SCRAM-SHA-256"]}
 EVICTED, FULL = "closed evicted", "refused too_many_connections"

@@ -13,9 +13,9 @@ from proxy.connection.connection import Connection
 from proxy.connection.interfaces import NoAuthorizer
 from proxy.worker.listener import Listener
 from sasl.states import Enforcement
-from tests.proxy.worker.test_listener_without_sasl import Office
 from tests.support.config import room_for
 from tests.support.frames import authenticate, bearer, fetch, handshake
+from tests.support.listeners import Office
 from tests.support.playbook import (
     OAUTHBEARER,
     SCRAM,

@@ -8,11 +8,14 @@ import math
 import struct
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import confluent_kafka as confluent
+import kafka as python
 
 from tests.support.kafka.clients import User
+from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.java import RUN_SECONDS
 
 PARTITIONS = 4
@@ -163,3 +166,17 @@ def _check(message: confluent.Message, read: list[int]) -> None:
     if _NUMBER.unpack_from(value)[0] != read[partition]:
         raise TrafficFailed(f"partition {partition}: not {read[partition]} at {message.offset()}")
     read[partition] += 1
+
+
+Traffic = Callable[..., list[int]]
+
+
+def end_offset(kafka: KafkaCluster, topic: str, partition: int) -> int:
+    """As the broker itself says."""
+    consumer = python.KafkaConsumer(bootstrap_servers=kafka.bootstrap())
+    try:
+        where = python.TopicPartition(topic, partition)
+        found: int = consumer.end_offsets([where])[where]
+    finally:
+        consumer.close()
+    return found

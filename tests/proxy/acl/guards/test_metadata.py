@@ -6,14 +6,10 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from kio.schema.types import TopicName
-from kio.static.primitive import i32
 
 from proxy.acl.decision import FORWARD, Change, Inquiry, Judgement, TopicsUnknown
-from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make
 from proxy.acl.guards.metadata import metadata
 from proxy.acl.model import Operation
-from proxy.wire.codec import request_type, response_type
 from proxy.wire.primitives import Malformed
 from tests.support.authorization import (
     EVERYTHING,
@@ -25,66 +21,13 @@ from tests.support.authorization import (
     sent,
     topic,
 )
+from tests.support.messages import TOPIC_ID as ID
+from tests.support.messages import metadata_request as asking
+from tests.support.messages import metadata_response as telling
 
-ID = uuid.UUID(int=1)
 HIDDEN = ErrorCode.topic_authorization_failed
 SEEN = topic(Operation.DESCRIBE, "seen")
 MAY_MAKE = topic(Operation.CREATE, "seen")
-
-
-def asking(version: int, *names: str | None, ids: tuple[uuid.UUID, ...] = (), **more: Any) -> Any:
-    """A request for topics; with a single None as the name: for all of them."""
-    schema = request_type(3, version)
-    entry = item_type(schema, "topics")
-    topics: Any = tuple(make(entry, name=TopicName(name or ""), topic_id=None) for name in names)
-    if names == (None,):
-        topics = None if version else ()
-    if ids:
-        topics = tuple(make(entry, name=None, topic_id=one) for one in ids)
-    values: dict[str, Any] = {
-        "allow_auto_topic_creation": True,
-        "include_topic_authorized_operations": False,
-        "include_cluster_authorized_operations": False,
-    }
-    return make(schema, topics=topics, **(values | more))
-
-
-def telling(version: int, *topics: tuple[str, int], operations: int = -(2**31)) -> Any:
-    """A broker's response, with a partition in each topic."""
-    schema = response_type(3, version)
-    entry = item_type(schema, "topics")
-    partition = item_type(entry, "partitions")
-    return make(
-        schema,
-        throttle_time=NOT_THROTTLED,
-        brokers=(),
-        cluster_id="c",
-        controller_id=1,
-        cluster_authorized_operations=i32(operations),
-        error_code=ErrorCode.none,
-        topics=tuple(
-            make(
-                entry,
-                name=TopicName(name),
-                topic_id=ID,
-                error_code=ErrorCode(error),
-                is_internal=False,
-                topic_authorized_operations=i32(operations),
-                partitions=(
-                    make(
-                        partition,
-                        error_code=ErrorCode.none,
-                        partition_index=i32(0),
-                        leader_id=1,
-                        replica_nodes=tuple(range(200)),
-                        isr_nodes=(1,),
-                        offline_replicas=(),
-                    ),
-                ),
-            )
-            for name, error in topics
-        ),
-    )
 
 
 def metadata_before_brokers_that_make_none(asked: Inquiry) -> Judgement:
