@@ -39,6 +39,15 @@ HEAD: Final = 16
 """Number of bytes of a response that suffice for `place` where `is_first`, unless its header has
 tags."""
 
+_PARTITION_BEFORE_V5: Final = 4 + 2 + 8 + 8
+"""Size in bytes of a partition of a Produce response."""
+
+_PARTITION: Final = _PARTITION_BEFORE_V5 + 8
+"""The same since v5, with log_start_offset; since v8 its errors follow."""
+
+_API: Final = 2 + 2 + 2
+"""Size in bytes of an API of an ApiVersions response, without its tags."""
+
 
 def _in_produce(content: View, position: int, version: int) -> int:
     """Return the position after everything but the body's tags."""
@@ -48,36 +57,33 @@ def _in_produce(content: View, position: int, version: int) -> int:
         # KIP-516: topic ids instead of names
         position = position + 16 if version >= 13 else skip_string(content, position, flexible)
         partitions, position = array_length(content, position, flexible)
+        if version < 8:  # of a fixed size: no loop, whatever the broker claims
+            position += partitions * (_PARTITION if version >= 5 else _PARTITION_BEFORE_V5)
+            continue
         for _ in range(partitions):
-            position = _skip_partition(content, position, version, flexible)
+            position = _skip_partition(content, position, flexible)
         if flexible:
             position = skip_tags(content, position)
     return position
 
 
-def _skip_partition(content: View, position: int, version: int, flexible: bool) -> int:
-    position += 4 + 2 + 8 + 8
-    if version >= 5:
-        position += 8  # log_start_offset
-    if version >= 8:  # KIP-467
-        errors, position = array_length(content, position, flexible)
-        for _ in range(errors):
-            position = skip_string(content, position + 4, flexible)
-            if flexible:
-                position = skip_tags(content, position)
-        position = skip_string(content, position, flexible)
+def _skip_partition(content: View, position: int, flexible: bool) -> int:
+    errors, position = array_length(content, position + _PARTITION, flexible)  # KIP-467
+    for _ in range(errors):
+        position = skip_string(content, position + 4, flexible)
+        if flexible:
+            position = skip_tags(content, position)
+    position = skip_string(content, position, flexible)
     return skip_tags(content, position) if flexible else position
 
 
 def _in_api_versions(content: View, position: int, version: int) -> int:
     flexible = is_flexible(API_VERSIONS, version)
     apis, position = array_length(content, position + 2, flexible)
+    if not flexible:
+        return position + apis * _API
     for _ in range(apis):
-        position += 2 + 2 + 2
-        if flexible:
-            position = skip_tags(content, position)
-        elif position > len(content):
-            raise Malformed("ends inside an array")
+        position = skip_tags(content, position + _API)
     return position
 
 

@@ -1,8 +1,10 @@
 """kio's schemas as judge: no API or version with a throttle time is missed, no other byte moves."""
 
+import sys
 from contextlib import suppress
 from dataclasses import fields, replace
 from datetime import timedelta
+from types import FrameType
 
 import pytest
 from hypothesis import given, settings
@@ -94,12 +96,37 @@ def test_tags_in_the_header_are_passed_over() -> None:
     assert patched == content[:9] + b"\x00\x00\x01\x02" + content[13:]
 
 
-@pytest.mark.parametrize("claim", [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff"])
-@pytest.mark.parametrize(("api_key", "version"), [(0, 3), (0, 8), (18, 1)])
+CORRELATION_ID = b"\x00" * 4
+ONE_TOPIC = b"\x00\x00\x00\x01" + b"\x00\x01t"
+
+
+@pytest.mark.parametrize("claim", [b"\x7f\xff\xff\xff", b"\x00\x0f\x00\x00"])
+@pytest.mark.parametrize(
+    ("api_key", "version", "before"),
+    [
+        (0, 3, b""),
+        (0, 8, b""),
+        (0, 1, ONE_TOPIC),
+        (0, 7, ONE_TOPIC),
+        (0, 8, ONE_TOPIC),
+        (18, 1, b"\x00\x00"),
+    ],
+)
 def test_an_array_that_claims_billions_ends_at_once(
-    api_key: int, version: int, claim: bytes
+    api_key: int, version: int, before: bytes, claim: bytes
 ) -> None:
-    with suppress(BrokerFault):
-        patch(
-            api_key, version, b"\x00" * 4 + b"\x00\x00" * (api_key == 18) + claim + b"\x00" * 9, 1
-        )
+    """No step is taken for an item that is not there."""
+    content = CORRELATION_ID + before + claim + bytes(9)
+    steps = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal steps
+        steps += event == "call"
+
+    sys.setprofile(count)
+    try:
+        with pytest.raises(BrokerFault):
+            patch(api_key, version, content, 1)
+    finally:
+        sys.setprofile(None)
+    assert steps < 50
