@@ -102,7 +102,6 @@ def test_a_listing_is_that_of_a_naive_scan(acls: list[Acl], asked: AclFilter) ->
     assert len(made) == len({*acls})
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     first=ACLS,
     changes=st.lists(st.tuples(ACLS, ACLS), min_size=1, max_size=4),

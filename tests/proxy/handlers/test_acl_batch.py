@@ -23,6 +23,7 @@ from proxy.wire.batch_describe import (
     DescribeAclsResponse,
 )
 from proxy.wire.codec import decode, encode, request_type, response_type
+from proxy.wire.primitives import write_array_length
 from tests.support.acls import FILTERS_BETTER, FILTERS_SEEN, Shelf, acl, asking
 
 DESCRIBE: Final = 29
@@ -191,17 +192,39 @@ def test_repeated_filters_each_have_the_result() -> None:
 
 
 def test_100_000_filters() -> None:
-    store = Shelf(acl(principal="User:7"))
-    filters = [asking(principal_filter=f"User:{number}") for number in range(MAX_FILTERS)]
-    results, _ = bounded(store, filters)
-    assert len(results) == MAX_FILTERS
-    assert [number for number, one in enumerate(results) if one.resources] == [7]
+    store = Shelf(acl(principal="User:00007"))
+    one = body_of([asking(principal_filter="User:00000")])
+    items = [one[1:-1].replace(b"00000", b"%05d" % number) for number in range(MAX_FILTERS)]
+    found, nothing = (
+        alone_in_batch(store, {"principal_filter": f"User:{n}"}) for n in ("00007", "00008")
+    )
+    assert b"User:00007" in found
+    assert b"User:00007" not in nothing
+    assert many(b"".join(items), store) == nothing * 7 + found + nothing * (MAX_FILTERS - 8)
 
 
 def test_the_same_filter_100_000_times() -> None:
     """Answered from what was found for the first."""
-    results, _ = bounded(Shelf(acl()), [asking()] * MAX_FILTERS)
-    assert [len(one.resources) for one in results] == [1] * MAX_FILTERS
+    store = Shelf(acl())
+    item = body_of([asking()])[1:-1]
+    assert [len(one.resources) for one in described(store, asking())] == [1]
+    assert many(item * MAX_FILTERS, store) == alone_in_batch(store, {}) * MAX_FILTERS
+
+
+def alone_in_batch(store: Shelf, fields: dict[str, str]) -> bytes:
+    """The result of the only filter of a request."""
+    body = body_of([asking(**fields)])
+    _, answer = answered(body, store)
+    return answer[5:-1]
+
+
+def many(items: bytes, store: Shelf) -> bytes:
+    """The results of as many filters as a request may have."""
+    body = write_array_length(MAX_FILTERS, flexible=True) + items + TAGS
+    answer = bounded_answer(body, store.administered(), MAX_RESULT_BYTES)
+    head = bytes(4) + write_array_length(MAX_FILTERS, flexible=True)
+    assert (answer[: len(head)], answer[-1:]) == (head, TAGS)
+    return answer[len(head) : -1]
 
 
 @pytest.mark.parametrize("authorized", [True, False])

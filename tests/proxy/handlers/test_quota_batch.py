@@ -20,6 +20,7 @@ from proxy.wire.batch_describe import (
     DescribeClientQuotasResponse,
 )
 from proxy.wire.codec import decode, encode, request_type, response_type
+from proxy.wire.primitives import write_array_length
 from tests.support.quotas import MemoryStore
 
 DESCRIBE = 48
@@ -54,6 +55,14 @@ def body_of(*filters: Components, strict: bool = False) -> bytes:
             ),
         )
     )
+
+
+def for_each(users: list[str]) -> bytes:
+    """A filter for each of these names of six letters."""
+    one = body_of((("user", 0, "u00000"),))
+    head, item, tail = one[:1], one[2:-1], one[-1:]
+    items = [item.replace(b"u00000", user.encode()) for user in users]
+    return head + write_array_length(len(users), flexible=True) + b"".join(items) + tail
 
 
 def results(
@@ -182,13 +191,26 @@ def test_garbage_is_answered(body: bytes, authorized: bool) -> None:
 
 
 def test_100_000_filters_and_one_more() -> None:
-    store = store_of(QuotaEntity(user="u7"))
-    filters: list[Components] = [(("user", 0, f"u{n}"),) for n in range(MAX_FILTERS)]
-    told = results(store, body_of(*filters))
-    assert len(told) == MAX_FILTERS
-    assert [n for n, one in enumerate(told) if one.entries] == [7]
+    store = store_of(QuotaEntity(user="u00007"))
+    users = [f"u{n:05}" for n in range(MAX_FILTERS)]
+    found, nothing = (
+        quota_batch.answer(body_of((("user", 0, user),)), store, authorized=True)
+        for user in ("u00007", "u00008")
+    )
+    (one,) = results(store, body_of((("user", 0, "u00007"),)))
+    assert names_of(one) == [["u00007"]]
+    result, other = found[5:-1], nothing[5:-1]
+    whole = quota_batch.answer(for_each(users), store, authorized=True)
+    assert whole == (
+        found[:4]
+        + write_array_length(MAX_FILTERS, flexible=True)
+        + other * 7
+        + result
+        + other * (MAX_FILTERS - 8)
+        + found[-1:]
+    )
     for authorized in (True, False):
-        too_many = results(store, body_of(*filters, ALICE), authorized=authorized)
+        too_many = results(store, for_each([*users, "u00007"]), authorized=authorized)
         assert [plain(one)[1] for one in too_many] == ["More than 100000 filters."]
 
 
