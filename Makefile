@@ -18,7 +18,7 @@ MODULES := proxy.docs.configuration metrics.docs proxy.docs.reference
 SCRIPTS := deploy/helm/schema.py deploy/grafana/generate.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast pythons slow check static fmt lint types imports docs docs-check cov fuzz bench lock
+.PHONY: help demo test fast pythons slow check static fmt lint types imports docs docs-check cov fuzz bench kafka-drift lock
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -73,6 +73,9 @@ fuzz: $(VENV)/test ## each fuzzer for SECONDS
 
 bench: $(VENV)/test ## CPU per request, latency and memory, beside HAProxy and Kafka
 	$(BIN)/python -m benchmarks.bench
+
+kafka-drift: $(VENV)/test ## what a release of Kafka has that is unknown here: KAFKA=4.4.0, or the newest
+	$(BIN)/python -m tests.drift $(KAFKA)
 
 lock: ## pin the dependencies anew; needs uv
 	$(COMPILE) --upgrade $(PROJECT) requirements/compile.in --extra demo --extra test --output-file requirements/test.lock

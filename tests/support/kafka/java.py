@@ -86,6 +86,27 @@ def _fetched_jars() -> Path:
     return jars
 
 
+def fetch_jar(artifact: str, version: str, directory: Path) -> Path:
+    """Fetch one jar of Kafka; with the version `RELEASE` that of the newest release.
+
+    Raises `KafkaUnavailable`.
+    """
+    if shutil.which("mvn") is None:
+        raise KafkaUnavailable(f"no mvn on PATH: {_INSTALL_HINT}")
+    directory.mkdir(parents=True)
+    goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
+    what = f"-Dartifact=org.apache.kafka:{artifact}:{version}"
+    command = ["mvn", "-q", "-B", goal, what, f"-DoutputDirectory={directory}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
+    jars = list(directory.glob("*.jar"))
+    if done.returncode != 0 or len(jars) != 1:
+        raise KafkaUnavailable(
+            f"Maven could not fetch {artifact} {version}; is there such a release?\n"
+            f"{done.stdout[:500]}"
+        )
+    return jars[0]
+
+
 def _copy_dependencies(jars: Path) -> None:
     if shutil.which("mvn") is None:
         raise KafkaUnavailable(f"no mvn on PATH and KAFKA_JARS is not set: {_INSTALL_HINT}")

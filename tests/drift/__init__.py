@@ -1,0 +1,1 @@
+"""Kafka's releases beside what this proxy knows: `make kafka-drift`."""
