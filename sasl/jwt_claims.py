@@ -23,11 +23,12 @@ _JAVA_BLANKS: Final = "".join(map(chr, range(0x21)))
 class OAuthBearerSettings:
     """Conditions that a token must meet: Kafka's `sasl.oauthbearer.*`, with its defaults."""
 
-    expected_audience: frozenset[str] = frozenset()
-    """Audiences of which one must be in `aud` (`expected.audience`). If empty, tokens with an `aud`
-    are rejected, because they are meant for somebody else (RFC 7519 section 4.1.3), as by Kafka."""
-    expected_issuer: str | None = None
-    """Issuer that `iss` must name (`expected.issuer`); None if `iss` is not checked."""
+    expected_audience: frozenset[str] | None
+    """Audiences of which one must be in `aud` (`expected.audience`); None if `aud` is not checked
+    (`allow.unverified.audience`)."""
+    expected_issuer: str | None
+    """Issuer that `iss` must name (`expected.issuer`); None if `iss` is not checked
+    (`allow.unverified.issuer`)."""
     clock_skew_seconds: int = 30
     """Time in seconds by which `nbf` may lie in the future (`clock.skew.seconds`)."""
     scope_claim_name: str = "scope"
@@ -110,8 +111,8 @@ def _issuer_is_expected(claims: Mapping[str, Any], settings: OAuthBearerSettings
 
 
 def _audience_is_expected(audience: object, settings: OAuthBearerSettings) -> bool:
-    if audience is None:
-        return not settings.expected_audience
+    if settings.expected_audience is None:
+        return True
     values = audience if isinstance(audience, list) else [audience]
     if not all(isinstance(value, str) for value in values):
         return False

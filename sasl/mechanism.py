@@ -40,8 +40,7 @@ class FailureReason(StrEnum):
     WRONG_ISSUER = "wrong_issuer"
     """The token's `iss` is not `expected.issuer`."""
     WRONG_AUDIENCE = "wrong_audience"
-    """The token's `aud` has none of `expected.audience`; or there is an `aud`, and no audience is
-    expected."""
+    """The token's `aud` has none of `expected.audience`."""
     BAD_CLAIMS = "bad_claims"
     """A required claim is missing or malformed, or the client requested an authorization id that is
     not the token's subject."""

@@ -12,9 +12,11 @@ from proxy.principals.builder import ANONYMOUS
 
 
 def exposures(config: Config) -> tuple[str, ...]:
-    """Return a sentence for each open listener, and each secret sent in the clear."""
+    """Return a sentence for each open listener, each unchecked token, and each secret sent in the
+    clear."""
     return (
         *_open_listeners(config),
+        *_unverified_tokens(config),
         *_lent_rights(config),
         *_readable_secrets(config.upstream),
     )
@@ -29,6 +31,23 @@ def _open_listeners(config: Config) -> Iterator[str]:
         if (cause := _unauthenticated_access(one)) is not None:
             yield (
                 f"listener {one.name} serves whoever reaches {one.address} ({cause}), and {granted}"
+            )
+
+
+def _unverified_tokens(config: Config) -> Iterator[str]:
+    """Yield a sentence for each claim that a listener does not check, as Kafka 4.4 warns."""
+    for one in config.listeners:
+        if "OAUTHBEARER" not in one.sasl_enabled_mechanisms:
+            continue
+        if not one.sasl_oauthbearer_expected_audience:
+            yield (
+                f"listener {one.name} accepts tokens for any service"
+                " (sasl.oauthbearer.allow.unverified.audience: true)"
+            )
+        if one.sasl_oauthbearer_expected_issuer is None:
+            yield (
+                f"listener {one.name} accepts tokens of any issuer"
+                " (sasl.oauthbearer.allow.unverified.issuer: true)"
             )
 
 

@@ -173,13 +173,22 @@ class OauthbearerSettings(Section):
     sasl_oauthbearer_expected_audience: Annotated[
         tuple[Text, ...], BeforeValidator(one_or_list)
     ] = setting((), source=KAFKA_BROKER, reloadable=True, repeated_or_one=True)
-    """A token must name one of these in `aud`. Empty: only tokens without an `aud` are accepted,
-    since one that has it is intended for another service (RFC 7519 section 4.1.3; Kafka does the
-    same)."""
+    """A token must name one of these in `aud`: one for another service is none for this one (RFC
+    7519 section 4.1.3). Required for OAUTHBEARER, unless the next setting is true."""
+    sasl_oauthbearer_allow_unverified_audience: bool = setting(
+        False, source=KAFKA_BROKER, reloadable=True
+    )
+    """true: without an expected audience, tokens for any service are accepted."""
     sasl_oauthbearer_expected_issuer: Text | None = setting(
         None, source=KAFKA_BROKER, reloadable=True
     )
-    """A token's `iss` must be equal to this. null: the issuer is not checked."""
+    """A token's `iss` must be equal to this. Required for OAUTHBEARER, unless the next setting is
+    true."""
+    sasl_oauthbearer_allow_unverified_issuer: bool = setting(
+        False, source=KAFKA_BROKER, reloadable=True
+    )
+    """true: without an expected issuer, tokens of any issuer are accepted that one of the keys has
+    signed."""
     sasl_oauthbearer_clock_skew_seconds: Seconds = setting(
         30, source=KAFKA_BROKER, reloadable=True, unit="s"
     )
@@ -307,9 +316,31 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
             raise KeyProblemError("sasl.enabled.mechanisms", problem)
         if len(set(mechanisms)) < len(mechanisms):
             raise KeyProblemError("sasl.enabled.mechanisms", "names a mechanism twice")
-        if "OAUTHBEARER" in mechanisms and self.sasl_oauthbearer_jwks_endpoint_url is None:
+        if "OAUTHBEARER" in mechanisms:
+            self._check_tokens()
+
+    def _check_tokens(self) -> None:
+        """Refuse what would accept tokens that are not meant for this listener (as Kafka 4.4)."""
+        if self.sasl_oauthbearer_jwks_endpoint_url is None:
             raise KeyProblemError(
                 "sasl.oauthbearer.jwks.endpoint.url", "is required for OAUTHBEARER"
+            )
+        if not (
+            self.sasl_oauthbearer_expected_audience
+            or self.sasl_oauthbearer_allow_unverified_audience
+        ):
+            raise KeyProblemError(
+                "sasl.oauthbearer.expected.audience",
+                "is required for OAUTHBEARER: name the `aud` of the tokens that are meant for this"
+                " listener; sasl.oauthbearer.allow.unverified.audience: true accepts any",
+            )
+        if not (
+            self.sasl_oauthbearer_expected_issuer or self.sasl_oauthbearer_allow_unverified_issuer
+        ):
+            raise KeyProblemError(
+                "sasl.oauthbearer.expected.issuer",
+                "is required for OAUTHBEARER: name the `iss` of the tokens;"
+                " sasl.oauthbearer.allow.unverified.issuer: true accepts any",
             )
 
     @model_validator(mode="after")

@@ -107,6 +107,8 @@ _SENTENCES = {
     "missing": "is required",
     "greater_than_equal": "must be at least {ge}, got {given}",
     "less_than_equal": "must be at most {le}, got {given}",
+    "bool_parsing": "must be true or false, got {given}",
+    "bool_type": "must be true or false, got {given}",
     "literal_error": "must be {expected}, got {given}",
     "enum": "must be {expected}, got {given}",
     "model_type": "must be a mapping, got {given}",

@@ -94,6 +94,7 @@ listeners:
         connections.max.reauth.ms: 14400000
     sasl.oauthbearer.jwks.endpoint.url: https://idp.example.com/jwks.json
     sasl.oauthbearer.expected.audience: kafka
+    sasl.oauthbearer.expected.issuer: https://idp.example.com
 events:
   directory: events
 http:

@@ -244,7 +244,7 @@ class Listener:
 
 def _token_settings(settings: config.Listener) -> OAuthBearerSettings:
     return OAuthBearerSettings(
-        expected_audience=frozenset(settings.sasl_oauthbearer_expected_audience),
+        expected_audience=frozenset(settings.sasl_oauthbearer_expected_audience) or None,
         expected_issuer=settings.sasl_oauthbearer_expected_issuer,
         clock_skew_seconds=settings.sasl_oauthbearer_clock_skew_seconds,
         scope_claim_name=settings.sasl_oauthbearer_scope_claim_name,

@@ -46,6 +46,7 @@ def _on_this_machine(overlay: str, directory: Path, upstream: str) -> dict[str, 
     identity.write_jwks(jwks, identity.write_key(directory / "identity.pem"))
     (listener,) = config["listeners"]
     listener["sasl.oauthbearer.jwks.endpoint.url"] = jwks.as_uri()
+    listener["sasl.oauthbearer.expected.issuer"] = identity.ISSUER
     first = free_port_range(BROKERS + 3)
     listener["address"] = f"127.0.0.1:{first}"
     config["http"]["address"] = f"127.0.0.1:{first + 1}"
@@ -112,7 +113,6 @@ def test_a_rolling_restart_loses_nothing(tmp_path: Path) -> None:
             kafka.create_topic(name, partitions=3)
         upstream = str(kafka.address(listener=BEHIND))
         config = sidecar_config(upstream, jwks, listeners={"LONG": 20_000}, port=port)
-        config["listeners"][0]["sasl.oauthbearer.expected.issuer"] = identity.ISSUER
         proxy = ProxyProcess(config, tmp_path)
         with proxy:
             clients = [

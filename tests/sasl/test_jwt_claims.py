@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ NOT_YET_VALID = FailureReason.NOT_YET_VALID
 BAD_CLAIMS = FailureReason.BAD_CLAIMS
 WRONG_ISSUER = FailureReason.WRONG_ISSUER
 WRONG_AUDIENCE = FailureReason.WRONG_AUDIENCE
+
+ANY = OAuthBearerSettings(expected_audience=None, expected_issuer=None)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +114,7 @@ def test_bad_claims(changes: dict[str, Any], reason: FailureReason) -> None:
 
 def test_an_expired_token_is_refused_within_the_clock_skew() -> None:
     """Kafka lets it in with lifetime 0, which tells the client "no expiry"."""
-    generous = OAuthBearerSettings(expected_audience=frozenset({"kafka"}), clock_skew_seconds=3600)
+    generous = replace(SETTINGS, clock_skew_seconds=3600)
     assert judge_claims(claims(exp=WALL - 1), generous, WALL) is EXPIRED
     assert isinstance(judge_claims(claims(nbf=WALL + 200), generous, WALL), AcceptedClaims)
 
@@ -126,15 +129,21 @@ def test_subjects_are_trimmed_as_java_does() -> None:
     assert accepted.subject == "\u00a0alice"
 
 
-def test_without_an_expected_audience_a_token_for_somebody_is_refused() -> None:
-    """RFC 7519 section 4.1.3, and what jose4j does under Kafka."""
-    anything = OAuthBearerSettings()
-    assert judge_claims(claims(), anything, WALL) is WRONG_AUDIENCE
-    assert isinstance(judge_claims(claims(aud=None), anything, WALL), AcceptedClaims)
+@pytest.mark.parametrize("audience", ["kafka", ["a", "b"], ["a", 7], {"a": 1}, "", None])
+@pytest.mark.parametrize("issuer", [7, "", None])
+def test_claims_that_need_not_be_verified_may_be_anything(audience: Any, issuer: Any) -> None:
+    """As with Kafka's allow.unverified.audience and allow.unverified.issuer."""
+    assert isinstance(judge_claims(claims(aud=audience, iss=issuer), ANY, WALL), AcceptedClaims)
+
+
+def test_each_claim_is_verified_by_itself() -> None:
+    said = claims(aud="other", iss="https://other.test")
+    assert judge_claims(said, replace(SETTINGS, expected_issuer=None), WALL) is WRONG_AUDIENCE
+    assert judge_claims(said, replace(SETTINGS, expected_audience=None), WALL) is WRONG_ISSUER
 
 
 def test_another_claim_may_name_the_principal() -> None:
-    settings = OAuthBearerSettings(sub_claim_name="client_id", scope_claim_name="scp")
+    settings = replace(ANY, sub_claim_name="client_id", scope_claim_name="scp")
     said = claims(aud=None, sub=None, client_id="svc", scope="")
     accepted = judge_claims(said, settings, WALL)
     assert isinstance(accepted, AcceptedClaims)

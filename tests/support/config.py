@@ -21,6 +21,7 @@ listeners:
     reauth.enforcement: enforce
     sasl.oauthbearer.jwks.endpoint.url: file:jwks.json
     sasl.oauthbearer.expected.audience: [kafka]
+    sasl.oauthbearer.expected.issuer: https://issuer.test
 authorizer:
   mode: off
   super.users: [User:admin]
@@ -60,7 +61,7 @@ MISTAKES = [
     ("workers: 1", "max.connections.per.ip.overrides: 'host:5'", "max.connections.per.ip.overrides[0]: must be an IP address and a number such as 127.0.0.1:200, got 'host:5'"),
     ("workers: 1", "max.connections.per.ip.overrides: '10.0.0.1:5,10.0.0.2:-1'", "max.connections.per.ip.overrides[1]: must end in a number from 0 to 2147483647, got '10.0.0.2:-1'"),
     ("workers: 1", "max.connections.per.ip.overrides: '10.0.0.1:5,::ffff:10.0.0.1:6'", "max.connections.per.ip.overrides: names an address twice"),
-    ("workers: 1", "workers: 1\nworkers: 2", "line 24: the key 'workers' is given twice"),
+    ("workers: 1", "workers: 1\nworkers: 2", "line 25: the key 'workers' is given twice"),
     ("http:\n  address", "http: 3 #", "http: must be a mapping, got 3"),
     ("[User:admin]", "User:admin", "authorizer.super.users: must be a list, got 'User:admin'"),
     ("[User:admin]", "[admin]", "authorizer.super.users[0]: must be a principal such as User:alice, got 'admin'"),
@@ -121,6 +122,9 @@ MISTAKES = [
     ("    advertised.host: 127.0.0.1\n", "", f"{LISTENER}.advertised.host: is required with routing: gateway"),
     ("routing: gateway", "routing: sidecar", f"{LISTENER}.advertised.host: has no meaning with routing: sidecar"),
     ("    sasl.oauthbearer.jwks.endpoint.url: file:jwks.json\n", "", f"{LISTENER}.sasl.oauthbearer.jwks.endpoint.url: is required for OAUTHBEARER"),
+    ("    sasl.oauthbearer.expected.audience: [kafka]\n", "", f"{LISTENER}.sasl.oauthbearer.expected.audience: is required for OAUTHBEARER: name the `aud` of the tokens that are meant for this listener; sasl.oauthbearer.allow.unverified.audience: true accepts any"),
+    ("    sasl.oauthbearer.expected.issuer: https://issuer.test\n", "", f"{LISTENER}.sasl.oauthbearer.expected.issuer: is required for OAUTHBEARER: name the `iss` of the tokens; sasl.oauthbearer.allow.unverified.issuer: true accepts any"),
+    ("expected.audience: [kafka]", "allow.unverified.audience: maybe", f"{LISTENER}.sasl.oauthbearer.allow.unverified.audience: must be true or false, got 'maybe'"),
     ("authorizer:", SIDECAR.replace("sidecar\n", "clients\n", 1) + "authorizer:", "listeners[1].name: clients is the name of another listener"),
     ("authorizer:", SIDECAR.replace("9300", "9120") + "authorizer:", "listeners[1].address: 127.0.0.1:9120 is taken by listener clients"),
     ("connections.max.reauth.ms: 3600000", "connections.max.idle.ms: 100", f"{LISTENER}.connection.failed.authentication.delay.ms: must be less than connections.max.idle.ms, 100"),

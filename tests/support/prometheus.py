@@ -125,6 +125,7 @@ def _config(upstream: str, directory: Path) -> dict[str, Any]:
                 "connections.max.reauth.ms": SESSION_MS,
                 "sasl.oauthbearer.jwks.endpoint.url": "file:jwks.json",
                 "sasl.oauthbearer.expected.audience": identity.AUDIENCE,
+                "sasl.oauthbearer.expected.issuer": identity.ISSUER,
                 **more,
             }
         )

@@ -195,6 +195,7 @@ class Proxy(Serving):
             "connections.max.reauth.ms": LIFETIME_S * 1000,
             "sasl.oauthbearer.jwks.endpoint.url": f"file:{jwks}",
             "sasl.oauthbearer.expected.audience": "kafka",
+            "sasl.oauthbearer.expected.issuer": "https://issuer.test",
         }
         self.write()
 

@@ -55,6 +55,42 @@ def test_a_secret_that_the_network_can_read_is_told(upstream: dict[str, Any], li
     assert "hidden" not in found
 
 
+@pytest.mark.parametrize(
+    ("claims", "what"),
+    [
+        ({"expected.audience": "kafka", "expected.issuer": "https://idp"}, []),
+        ({"expected.audience": "kafka", "allow.unverified.issuer": True}, ["of any issuer"]),
+        ({"allow.unverified.audience": True, "expected.issuer": "x"}, ["for any service"]),
+        (
+            {"allow.unverified.audience": True, "allow.unverified.issuer": True},
+            ["for any service", "of any issuer"],
+        ),
+        (  # what is expected is verified all the same
+            {
+                "allow.unverified.audience": True,
+                "allow.unverified.issuer": True,
+                "expected.audience": "kafka",
+                "expected.issuer": "x",
+            },
+            [],
+        ),
+    ],
+)
+def test_a_listener_that_verifies_too_little_is_warned_of(
+    claims: dict[str, Any], what: list[str]
+) -> None:
+    listener = {"name": "clients", "address": "0.0.0.0:9094", "routing": "sidecar"} | {
+        "sasl.enabled.mechanisms": ["OAUTHBEARER"],
+        "sasl.oauthbearer.jwks.endpoint.url": "https://idp/keys",
+    }
+    listener |= {f"sasl.oauthbearer.{key}": value for key, value in claims.items()}
+    mapping = {"upstream": {"bootstrap.servers": "localhost:9092"}, "listeners": [listener]}
+    lines = exposures(from_mapping(mapping, base_dir=Path("/etc/reauth-proxy")))
+    assert [line.partition(" (")[0] for line in lines] == [
+        f"listener clients accepts tokens {one}" for one in what
+    ]
+
+
 def test_each_secret_is_told_by_itself() -> None:
     lines = told(CLEAR | ASKED | REMOTE | {URL: "http://idp/token"})
     assert [line.split()[2] for line in lines] == ["token", "client"]

@@ -51,6 +51,7 @@ def test_nothing_is_enforced_without_sasl() -> None:
         ("reauth.overrides", [{"principal": "User:a", "reauth.enforcement": "probe"}]),
         ("sasl.oauthbearer.jwks.endpoint.url", "file:jwks.json"),
         ("sasl.oauthbearer.expected.audience", "kafka"),
+        ("sasl.oauthbearer.allow.unverified.issuer", True),
         ("sasl.server.max.receive.size", 1_000),
         ("connection.failed.authentication.delay.ms", 100),
     ],

@@ -87,6 +87,7 @@ def settings(directory: Path, everything: bool) -> Path:
             "sasl.enabled.mechanisms": ["SCRAM-SHA-256", "OAUTHBEARER"],
             "sasl.oauthbearer.jwks.endpoint.url": "file:jwks.json",
             "sasl.oauthbearer.expected.audience": "kafka",
+            "sasl.oauthbearer.expected.issuer": "https://issuer.test",
         }
         config |= {
             "authorizer": {"mode": "enforce"},

@@ -41,6 +41,7 @@ def test_a_life_of_two_workers(serving: Serving) -> None:
         "sasl.enabled.mechanisms": ["OAUTHBEARER"],
         "sasl.oauthbearer.jwks.endpoint.url": "file:keys.json",
         "sasl.oauthbearer.expected.audience": ["kafka"],
+        "sasl.oauthbearer.expected.issuer": "https://issuer.test",
     }
     serving.write()
     serving.process.send_signal(signal.SIGHUP)

@@ -72,6 +72,7 @@ def test_a_listener_whose_keys_are_too_old_makes_the_proxy_not_ready(serving: Se
         "sasl.enabled.mechanisms": ["OAUTHBEARER"],
         "sasl.oauthbearer.jwks.endpoint.url": "file:keys.json",
         "sasl.oauthbearer.expected.audience": ["kafka"],
+        "sasl.oauthbearer.expected.issuer": "https://issuer.test",
         "sasl.oauthbearer.jwks.endpoint.refresh.ms": 200,
         "sasl.oauthbearer.jwks.max.stale.ms": 1_000,
     }
