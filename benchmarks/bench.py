@@ -267,7 +267,7 @@ def fake_broker(programs: dict[str, Path], lab: Lab, *options: str) -> Iterator[
 
 def make_credentials(directory: Path) -> Credentials:
     """Make a password, a signing key and a token that live as long as the run."""
-    from tests.support.kafka.tokens import AUDIENCE, ISSUER, Issuer
+    from tests.support.sasl import AUDIENCE, ISSUER, Issuer
 
     issuer = Issuer()
     password_file, token_file = directory / "password", directory / "token"

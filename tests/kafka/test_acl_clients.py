@@ -15,7 +15,7 @@ from tests.support.kafka.clients import JavaClient, add_users, confluent_admin, 
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.java import Finished
 from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, enforcing_acls, gateway_config
-from tests.support.kafka.tokens import Issuer
+from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -19,7 +19,6 @@ from tests.support.kafka.clients import User, add_users, confluent_admin, passwo
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.proxy import SUPER_USER, ProxyFailed, ProxyProcess, gateway_config
 from tests.support.kafka.quotas import PRODUCER
-from tests.support.kafka.tokens import Issuer
 from tests.support.kafka.upstream import (
     LITTLE,
     PASSWORD,
@@ -28,6 +27,7 @@ from tests.support.kafka.upstream import (
     by_token_file,
     sasl_cluster,
 )
+from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

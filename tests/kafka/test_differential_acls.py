@@ -22,7 +22,7 @@ from tests.support.kafka.acl_differential.comparison import (
 )
 from tests.support.kafka.acl_differential.conversations import run_scripts, script_acls
 from tests.support.kafka.acl_differential.profiles import PROFILES
-from tests.support.kafka.acl_differential.requests import QUESTIONS
+from tests.support.kafka.acl_differential.questions import QUESTIONS
 from tests.support.kafka.acl_differential.side import (
     AUTHORIZER_PROPERTIES,
     FEATURES,

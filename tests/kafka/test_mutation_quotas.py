@@ -24,7 +24,7 @@ from tests.support.kafka.quotas import (
     set_kafkas,
     set_quota,
 )
-from tests.support.kafka.tokens import Issuer
+from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -29,7 +29,7 @@ from tests.support.kafka.quotas import (
     remove_kafkas,
     remove_quotas,
 )
-from tests.support.kafka.tokens import Issuer
+from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -26,8 +26,8 @@ from tests.support.kafka.quotas import (
     produce_frame,
     set_quota,
 )
-from tests.support.kafka.tokens import Issuer
 from tests.support.kafka.wire_client import Address, WireClient
+from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -28,7 +28,7 @@ from tests.support.kafka.quotas import (
     told_by_librdkafka,
     told_in_a_row,
 )
-from tests.support.kafka.tokens import Issuer
+from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -28,7 +28,7 @@ from tests.support.kafka.quotas import (
     set_quota,
     told_by_librdkafka,
 )
-from tests.support.kafka.tokens import Issuer
+from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -13,7 +13,6 @@ from tests.support.kafka.clients import OAUTHBEARER, add_users, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.proxy import ProxyProcess, gateway_config
 from tests.support.kafka.sasl_differential.transcript import Actor
-from tests.support.kafka.tokens import Issuer
 from tests.support.kafka.traffic import (
     PARTITIONS,
     Traffic,
@@ -22,6 +21,7 @@ from tests.support.kafka.traffic import (
     java_traffic,
 )
 from tests.support.kafka.wire_client import Address, WireClient
+from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -24,10 +24,10 @@ from tests.support.kafka.sasl_differential.comparison import (
     differences,
     run_all,
 )
-from tests.support.kafka.tokens import Issuer
 from tests.support.kafka.traffic import PARTITIONS, confluent_traffic, java_traffic
 from tests.support.kafka.wire_client import API_VERSIONS, Address, Outcome, WireClient
 from tests.support.processes import free_ports
+from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

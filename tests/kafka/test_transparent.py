@@ -27,8 +27,8 @@ from tests.support.kafka.sasl_differential.comparison import (
     run_all,
 )
 from tests.support.kafka.sasl_differential.transcript import TOPIC
-from tests.support.kafka.tokens import Issuer
-from tests.support.namespaces import Namespace, missing, wired
+from tests.support.processes import Namespace, missing, wired
+from tests.support.sasl import Issuer
 
 pytestmark = [
     pytest.mark.kafka,

@@ -22,7 +22,6 @@ from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.properties import BEHIND, PLAINTEXT
 from tests.support.kafka.proxy import ProxyProcess, gateway_config
 from tests.support.kafka.sasl_differential.transcript import METADATA, Actor
-from tests.support.kafka.tokens import Issuer
 from tests.support.kafka.upstream import (
     CHANGING,
     CLIENT_SECRET,
@@ -40,6 +39,7 @@ from tests.support.kafka.upstream import (
 )
 from tests.support.kafka.wire_client import WireClient, metadata_fields
 from tests.support.messages import request_body
+from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -16,8 +16,7 @@ from tests.support.kafka.clients import add_users, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.proxy import ProxyProcess, gateway_config
 from tests.support.kafka.sasl_differential.transcript import Actor
-from tests.support.kafka.tokens import Issuer
-from tests.support.kafka.traffic import PARTITIONS, confluent_traffic
+from tests.support.kafka.traffic import PARTITIONS, confluent_traffic, read, write
 from tests.support.kafka.upstream import (
     BUSY,
     BUSY_MS,
@@ -30,11 +29,10 @@ from tests.support.kafka.upstream import (
     TokenEndpoint,
     by_client_credentials,
     by_password,
-    read,
     sidecar_of,
-    write,
 )
 from tests.support.kafka.wire_client import WireClient
+from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -15,24 +15,7 @@ import confluent_kafka as confluent
 import kafka as python
 import pytest
 
-from tests.support.kafka.certified_clients import (
-    CLIENT_AUTH,
-    CREATE_ACLS,
-    DEADLINE,
-    MAPPED,
-    NONE,
-    PLAINTEXT,
-    REQUESTED,
-    REQUIRED,
-    SUBJECTS,
-    Certified,
-    Side,
-    kafka_properties,
-    proxy_config,
-    topics,
-    with_acls,
-    write_certificates,
-)
+from tests.support.kafka.clients import Certified
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.java import RUN_SECONDS
 from tests.support.kafka.proxy import ProxyProcess
@@ -48,9 +31,26 @@ from tests.support.kafka.quotas import (
     told_by_librdkafka,
 )
 from tests.support.kafka.sasl_differential.transcript import Actor
-from tests.support.kafka.sasl_differential.without_sasl import CONVERSATIONS
-from tests.support.kafka.tokens import Issuer
 from tests.support.kafka.wire_client import ask
+from tests.support.kafka.without_sasl import (
+    CLIENT_AUTH,
+    CONVERSATIONS,
+    CREATE_ACLS,
+    DEADLINE,
+    MAPPED,
+    NONE,
+    PLAINTEXT,
+    REQUESTED,
+    REQUIRED,
+    SUBJECTS,
+    Side,
+    kafka_properties,
+    proxy_config,
+    topics,
+    with_acls,
+    write_certificates,
+)
+from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -4,7 +4,7 @@ import pytest
 
 from metrics.event_rate_limit import BURST_BYTES, BYTES_PER_SECOND, UnauthenticatedEventLimit
 from metrics.history import SessionHistory
-from tests.support.events import history
+from tests.support.metrics import history
 
 LINE = "x" * 512
 DAY = 86_400

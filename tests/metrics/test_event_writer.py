@@ -9,7 +9,7 @@ from metrics.event_log import EventLogSettings
 from metrics.event_writer import EventWriter
 from metrics.registry import EVENT_LOG_BYTES, EVENTS_DROPPED, EVENTS_WRITTEN
 from metrics.snapshot import Snapshot
-from tests.support.events import event, to_json_line
+from tests.support.metrics import event, to_json_line
 
 
 def line(sequence: int = 0) -> str:

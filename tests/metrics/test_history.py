@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from metrics.events import MAX_INTERVALS, AuthInterval, EventKind, SessionEvent
 from metrics.history import Cadence, Timeline
 from metrics.period import LATENCY_GAMMA, latency_bucket
-from tests.support.events import EPOCH_MS, grant, history, to_json_line, used
+from tests.support.metrics import EPOCH_MS, grant, history, to_json_line, used
 
 
 def test_login_reauthentication_and_close() -> None:

@@ -32,7 +32,7 @@ from sasl.messages import (
 )
 from sasl.scram_client import MAX_SALTED_PASSWORDS, SaltedPasswords
 
-WIRE = Path(__file__).parent.parent / "wire"
+WIRE = Path(__file__).parent.parent / "proxy/wire/captured"
 VERSIONS = range(3)
 SHA_256 = ScramMechanism.SCRAM_SHA_256
 

@@ -17,7 +17,7 @@ from sasl.messages import (
 )
 from tests.support.frames import authenticate, handshake, read_authenticated
 
-WIRE = Path(__file__).parent.parent / "wire"
+WIRE = Path(__file__).parent.parent / "proxy/wire/captured"
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])

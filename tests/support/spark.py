@@ -10,7 +10,7 @@ from metrics.spark import event_rows
 from metrics.spark.analysis import BaseTables, IncompleteEvents, base_tables
 from metrics.spark.sessions import identities, last_events, sessions
 from metrics.spark.usage import sequence_totals, sequences, usage
-from tests.support.events import EPOCH_MS, event, to_json_line
+from tests.support.metrics import EPOCH_MS, event, to_json_line
 
 MINUTE_MS = 60_000
 AUTHENTICATED = {

@@ -7,7 +7,7 @@ import pytest
 
 from metrics.report.facts import build_facts
 from metrics.report.page import page
-from tests.support.report import collected, first_screen
+from tests.support.metrics import collected, first_screen
 
 
 @pytest.mark.parametrize(

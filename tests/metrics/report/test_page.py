@@ -12,7 +12,7 @@ from metrics.events import MAX_TEXT_CHARS
 from metrics.report.facts import build_facts
 from metrics.report.formats import duration, moment, name_of, number, rate, share, span
 from metrics.report.page import block, page
-from tests.support.report import collected, facts_of, first_screen
+from tests.support.metrics import collected, facts_of, first_screen
 
 DAY_MS = 86_400_000
 

@@ -7,7 +7,7 @@ from metrics.events import MAX_INT64
 from metrics.spark import event_rows
 from metrics.spark.cleaning import Cleaned, Rows, cleaned
 from metrics.spark.event_rows import CLOCK_TOLERANCE_MS, Problem
-from tests.support.events import EPOCH_MS, to_json_line
+from tests.support.metrics import EPOCH_MS, to_json_line
 from tests.support.spark import frame, lines, login, only, rows
 
 GOOD = to_json_line(login())

@@ -20,7 +20,7 @@ from metrics.report.requirements import requirement
 from metrics.spark import job, results
 from metrics.spark.ingest import EventTable, ingest_batch, ingest_new
 from metrics.spark.sources import FolderSource, SourceError, holds_parquet, local_bytes
-from tests.support.events import to_json_line
+from tests.support.metrics import to_json_line
 from tests.support.spark import login
 
 PATIENCE = 600.0

@@ -13,7 +13,7 @@ from metrics.spark.readiness import (
     principals,
     rank,
 )
-from tests.support.events import event
+from tests.support.metrics import event
 from tests.support.spark import MINUTE_MS, frame, later, login, only, rows, sessions_of
 
 TOLD = {"session_lifetime_ms": 15 * MINUTE_MS, "announced_lifetime_ms": 15 * MINUTE_MS}

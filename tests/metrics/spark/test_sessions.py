@@ -13,7 +13,7 @@ from metrics.spark.denials import denials
 from metrics.spark.intervals import adds_to_intervals, intervals, intervals_if_complete
 from metrics.spark.sessions import identities, last_events, sessions
 from metrics.spark.usage import sequences, usage, usage_if_whole
-from tests.support.events import EPOCH_MS, event, read, to_json_line
+from tests.support.metrics import EPOCH_MS, event, read, to_json_line
 from tests.support.spark import (
     MINUTE_MS,
     base_tables_of,

@@ -9,7 +9,7 @@ from metrics.events import AuthInterval, EventKind, LatencyBucket, SessionEvent
 from metrics.period import latency_bucket
 from metrics.spark.analysis import TABLES
 from metrics.spark.trends import storm_profile
-from tests.support.events import EPOCH_MS, event
+from tests.support.metrics import EPOCH_MS, event
 from tests.support.spark import MINUTE_MS, base_tables_of, frame, later, login, only, rows
 
 DAY_MS = 86_400_000

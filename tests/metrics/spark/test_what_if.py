@@ -12,7 +12,7 @@ from metrics.period import Usage
 from metrics.spark.analysis import what_if_table
 from metrics.spark.intervals import intervals
 from metrics.spark.what_if import kills, what_if
-from tests.support.events import EPOCH, EPOCH_MS, ParsedHistory, grant, history
+from tests.support.metrics import EPOCH, EPOCH_MS, ParsedHistory, grant, history
 from tests.support.spark import (
     MINUTE_MS,
     base_tables_of,

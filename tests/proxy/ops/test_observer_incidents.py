@@ -17,7 +17,7 @@ from proxy.ops.status.incidents import CLOSES, Incident
 from proxy.wire.apis import PRODUCE
 from sasl.mechanism import FailureReason
 from sasl.states import Authenticated, Enforcement, Failed
-from tests.support.events import read
+from tests.support.metrics import read
 from tests.support.playbook import Play
 from tests.support.sasl import NOW, WALL
 

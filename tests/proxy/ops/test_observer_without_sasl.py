@@ -11,7 +11,7 @@ from proxy.connection.commands import CloseReason
 from proxy.ops.observer import SessionObserver
 from proxy.ops.status.incidents import Incident
 from sasl.states import Enforcement
-from tests.support.events import read
+from tests.support.metrics import read
 from tests.support.playbook import Play
 from tests.support.sasl import NOW
 

@@ -22,7 +22,7 @@ from proxy.worker.listener import Listener
 from sasl.login import LoginError
 from tests.support.config import room_for
 from tests.support.fake_broker import FakeBroker
-from tests.support.listeners import Office
+from tests.support.relay import Office
 from tests.support.sasl import FAKE_SECRET, alice
 from tests.support.tls import Spoken
 from tests.support.upstream import SECRET, providing

@@ -1,4 +1,4 @@
-"""What a real broker sent (`tests/wire`), rewritten and cut through."""
+"""What a real broker sent (`captured/`), rewritten and cut through."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from proxy.wire.long_frames import APIS_CUT_THROUGH
 from tests.support.messages import read_response
 from tests.support.responses import Entity, judge, pass_through, resolved
 
-DIRECTORY = Path(__file__).parents[2] / "wire"
+DIRECTORY = Path(__file__).parent / "captured"
 KEYS = {name: key for key, name in api_key_map.items()}
 
 

@@ -16,8 +16,8 @@ from proxy.worker.endpoints import Endpoints
 from proxy.worker.listener import Listener
 from tests.support.config import room_for
 from tests.support.fake_broker import FakeBroker
-from tests.support.listeners import Office
 from tests.support.processes import free_port_range, until
+from tests.support.relay import Office
 from tests.support.sasl import FAKE_SECRET, alice
 
 HOST = "127.0.0.1"

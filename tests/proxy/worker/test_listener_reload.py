@@ -15,7 +15,6 @@ from proxy.worker.listener import Listener
 from sasl.states import Enforcement
 from tests.support.config import room_for
 from tests.support.frames import authenticate, bearer, fetch, handshake
-from tests.support.listeners import Office
 from tests.support.playbook import (
     OAUTHBEARER,
     SCRAM,
@@ -24,6 +23,7 @@ from tests.support.playbook import (
     log_in,
     log_in_by_scram,
 )
+from tests.support.relay import Office
 from tests.support.sasl import FAKE_SECRET, NOW, alice, document, ed_key
 
 BEFORE: dict[str, Any] = {

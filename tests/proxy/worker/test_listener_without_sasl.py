@@ -12,9 +12,16 @@ from cryptography.x509.oid import NameOID
 
 from tests.support.certificates import Authority, Issued
 from tests.support.frames import api_versions, handshake, metadata
-from tests.support.listeners import PLAINTEXT, Front, is_closed, listen, settings_of, ssl_listener
 from tests.support.processes import until
-from tests.support.relay import read_frame
+from tests.support.relay import (
+    PLAINTEXT,
+    Front,
+    is_closed,
+    listen,
+    read_frame,
+    settings_of,
+    ssl_listener,
+)
 from tests.support.tls import AUTHORITY, client_context
 from tests.support.tls import FIRST as SERVER
 

@@ -15,7 +15,7 @@ import confluent_kafka.admin
 
 from tests.support.kafka import java
 from tests.support.kafka.proxy import SUPER_USER, ProxyProcess
-from tests.support.kafka.tokens import Issuer
+from tests.support.sasl import Issuer
 
 with warnings.catch_warnings():
     # It reads its schemas in a way that Python 3.11 deprecates and 3.13 takes back.
@@ -178,3 +178,52 @@ def add_users(proxy: ProxyProcess) -> None:
         if mechanism != OAUTHBEARER:
             proxy.add_user("carol", password_of("carol"), mechanism)
     proxy.add_user(SUPER_USER, password_of(SUPER_USER), "SCRAM-SHA-256")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certified:
+    """A client that shows a certificate."""
+
+    files: Path
+    name: str
+
+    @property
+    def _mine(self) -> str:
+        return str(self.files / f"{self.name}.pem")
+
+    def confluent(self, bootstrap: str, **more: Any) -> dict[str, Any]:
+        """librdkafka's configuration."""
+        return {
+            "bootstrap.servers": bootstrap,
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(self.files / "ca.pem"),
+            "ssl.certificate.location": self._mine,
+            "ssl.key.location": self._mine,
+            **{key.replace("_", "."): value for key, value in more.items()},
+        }
+
+    def python(self, bootstrap: str, **more: Any) -> dict[str, Any]:
+        """kafka-python's keyword arguments."""
+        return {
+            "bootstrap_servers": bootstrap,
+            "security_protocol": "SSL",
+            "ssl_cafile": str(self.files / "ca.pem"),
+            "ssl_certfile": self._mine,
+            "ssl_keyfile": self._mine,
+            "bootstrap_timeout_ms": 120_000,
+            "request_timeout_ms": 120_000,
+            **more,
+        }
+
+    def java(self, directory: Path) -> JavaClient:
+        """A properties file for Java's clients."""
+        settings = {
+            "security.protocol": "SSL",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.files / "ca.pem"),
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": self._mine,
+        }
+        path = directory / f"{self.name}.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return JavaClient(properties=path, jvm_options=())

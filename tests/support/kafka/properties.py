@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from tests.support.kafka.tokens import AUDIENCE, ISSUER
+from tests.support.sasl import AUDIENCE, ISSUER
 
 PLAINTEXT = "PLAINTEXT"
 CONTROLLER = "CONTROLLER"

@@ -20,9 +20,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.ops.http import MIN_SCRAPE_SECONDS
 from tests.support.kafka.cluster import SASL_LISTENERS, SCRAM_ITERATIONS, wait_until
-from tests.support.kafka.tokens import AUDIENCE, ISSUER
 from tests.support.kafka.wire_client import Address
 from tests.support.processes import free_port_range, free_ports
+from tests.support.sasl import AUDIENCE, ISSUER
 
 START_DEADLINE_SECONDS = 120.0
 #: The proxy drains for a bounded time; past this it hangs.

@@ -17,8 +17,7 @@ import confluent_kafka as confluent
 from proxy.quota.model import QuotaKey
 from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS, PRODUCE
 from tests.support.kafka.acl_differential.side import Client
-from tests.support.kafka.certified_clients import Certified
-from tests.support.kafka.clients import User, add_users
+from tests.support.kafka.clients import Certified, User, add_users
 from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
 from tests.support.kafka.proxy import ProxyProcess, gateway_config
 from tests.support.kafka.wire_client import Address, Outcome, record_batch, request_header

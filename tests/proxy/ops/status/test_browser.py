@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.browser import Browser, browsing, program
 from tests.support.serving import Proxy, running
+from tests.support.status import Browser, browsing, program
 
 pytestmark = pytest.mark.slow
 

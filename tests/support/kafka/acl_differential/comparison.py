@@ -8,9 +8,8 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 
-from tests.support.kafka.acl_differential import cluster, data, groups
 from tests.support.kafka.acl_differential.profiles import PROFILES, THOROUGH, Names
-from tests.support.kafka.acl_differential.requests import QUESTIONS, Context, Question
+from tests.support.kafka.acl_differential.questions import QUESTIONS, Context, Question
 from tests.support.kafka.acl_differential.side import Client, Side
 from tests.support.kafka.wire_client import Address, Outcome, ask
 
@@ -216,12 +215,6 @@ def _name_of(value: Any) -> str | None:
 
 
 # Every question of the tables, asked by every profile, in the versions that both sides offer
-
-__all__ = [
-    "cluster",
-    "data",
-    "groups",
-]
 
 Versions = Mapping[int, tuple[int, int]]
 Answers = dict[str, str]

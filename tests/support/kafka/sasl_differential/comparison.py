@@ -9,8 +9,6 @@ from itertools import zip_longest
 
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.sasl_differential import (
-    api_versions,
-    expiry,
     frames,
     login,
     oauthbearer,
@@ -28,8 +26,8 @@ from tests.support.kafka.sasl_differential.transcript import (
     Transcript,
     World,
 )
-from tests.support.kafka.tokens import Issuer
 from tests.support.kafka.wire_client import WireClient
+from tests.support.sasl import Issuer
 
 # Runs the programs of `transcript` against a server, and compares what two servers said
 
@@ -108,9 +106,7 @@ __all__ = [
     "USERS",
     "Transcript",
     "World",
-    "api_versions",
     "differences",
-    "expiry",
     "frames",
     "kafka_world",
     "login",

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from tests.support.kafka.sasl_differential.transcript import Actor, bearer, program
-from tests.support.kafka.tokens import Issuer, tampered
+from tests.support.sasl import Issuer, tampered
 
 Mint = Callable[[Issuer], str]
 

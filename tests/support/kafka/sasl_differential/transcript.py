@@ -14,7 +14,6 @@ from datetime import timedelta
 from typing import Any
 
 from tests.support.kafka.scram_client import NONCE, ScramClient, ScramFinal
-from tests.support.kafka.tokens import Issuer
 from tests.support.kafka.wire_client import (
     API_VERSIONS,
     Address,
@@ -24,6 +23,7 @@ from tests.support.kafka.wire_client import (
     metadata_fields,
 )
 from tests.support.messages import read_response, request_body
+from tests.support.sasl import Issuer
 
 Transcript = tuple[str, ...]
 

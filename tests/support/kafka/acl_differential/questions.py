@@ -1,0 +1,996 @@
+"""What every API is asked in the ACL test, as a table: one row per question, all versions.
+
+A question names `one` and `two`, of which a profile may have rights to both, one or none, and
+where it matters something that does not exist.
+"""
+
+import base64
+import re
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from tests.support.acls import asking
+from tests.support.kafka.acl_differential.profiles import DELETERS, Names, as_filter, creation
+from tests.support.kafka.acl_differential.side import Side
+from tests.support.kafka.wire_client import record_batch
+from tests.support.messages import Values
+
+_TWO = ("one", "two")
+_THREE = ("one", "two", "missing")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Whose question, and where."""
+
+    names: Names
+    side: Side
+    version: int
+
+    def topics(self, shorts: Sequence[str], **more: Any) -> list[dict[str, Any]]:
+        """Items of topics, by name and by id under whatever name a version has for them."""
+        return [self.topic(short, **more) for short in shorts]
+
+    def topic(self, short: str, **more: Any) -> dict[str, Any]:
+        """One item."""
+        name = self.names(short)
+        return {
+            "name": name,
+            "topic": name,
+            "topic_name": name,
+            "topic_id": self.side.topic_id(name),
+            **more,
+        }
+
+    def all(self, shorts: Sequence[str] = _TWO) -> list[str]:
+        """Whole names."""
+        return [self.names(short) for short in shorts]
+
+
+Build = Callable[..., Values]
+"""Given a `Context`; what rows of a loop have of their own are defaults of further arguments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One row."""
+
+    api_key: int
+    label: str
+    build: Build
+    versions: Callable[[int], bool]
+    """Which versions it is asked in."""
+    is_list: bool
+    """It asks for everything there is."""
+    profiles: Sequence[str] | None
+    """Who asks; None: everybody."""
+
+
+QUESTIONS: list[Question] = []
+
+
+def ask(
+    api_key: int,
+    label: str,
+    build: Build,
+    *,
+    since: int = 0,
+    until: int = 99,
+    is_list: bool = False,
+    profiles: Sequence[str] | None = None,
+) -> None:
+    """Adds a row."""
+    QUESTIONS.append(
+        Question(
+            api_key=api_key,
+            label=label,
+            build=build,
+            versions=lambda version: since <= version <= until,
+            is_list=is_list,
+            profiles=profiles,
+        )
+    )
+
+
+def constant(**fields: Any) -> Build:
+    """A question that names nothing of the profile."""
+    return lambda _: fields
+
+
+BOTH, WITH_MISSING = _TWO, _THREE
+
+
+# The cluster and its configuration, and the ACL APIs themselves
+
+_TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP = 2, 4, 8, 16, 32
+_KEY = {
+    _TOPIC: "retention.ms",
+    _BROKER: "log.cleaner.threads",
+    _GROUP: "consumer.session.timeout.ms",
+}
+
+
+def _resources(context: Context, *types: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for kind in types:
+        if kind in (_TOPIC, _GROUP, _CLIENT_METRICS):
+            names = [context.names(each) for each in WITH_MISSING]
+        else:
+            names = ["1"]
+        found += [{"resource_type": kind, "resource_name": name} for name in names]
+    return found
+
+
+# --- ACLs
+
+
+def _entry(context: Context, acl: str, user: str = "someone") -> dict[str, Any]:
+    return dict(creation(acl, f"{context.names.user}.{user}", context.names))
+
+
+_ENTRIES = ("+topic:acl:READ", "-topic:acl:WRITE", "+topic:ac^:READ@10.0.0.1", "+group:acl:DELETE")
+_ODD = (
+    {"resource_type": 1},
+    {"resource_type": 99},
+    {"operation": 1},
+    {"operation": 99},
+    {"permission_type": 1},
+    {"permission_type": 99},
+    {"principal": "nobody"},
+    {"principal": ""},
+    {"resource_name": ""},
+    {"resource_type": 4},
+    {"host": ""},
+    {"host": "no host"},
+    {"operation": 12},
+)
+
+
+def _filter_field(name: str) -> str:
+    return name if name in ("operation", "permission_type") else f"{name}_filter"
+
+
+ask(30, "CreateAcls", lambda c: {"creations": [_entry(c, acl) for acl in _ENTRIES]})
+ask(30, "CreateAcls of nothing", constant(creations=()))
+for _odd in _ODD:
+    ask(
+        30,
+        f"CreateAcls, one of two odd: {_odd}",
+        lambda c, odd=_odd: {
+            "creations": [_entry(c, _ENTRIES[0]), {**_entry(c, _ENTRIES[1]), **odd}]
+        },
+        since=3,
+        profiles=("all", "none", "cluster-alter"),
+    )
+
+# --- configuration
+
+_CONFIGURED = (("topics", (_TOPIC,)), ("the broker", (_BROKER,)), ("both", (_TOPIC, _BROKER)))
+for _word, _types in (
+    *_CONFIGURED,
+    ("groups", (_GROUP,)),
+    ("client metrics", (_CLIENT_METRICS,)),
+    ("loggers", (_BROKER_LOGGER,)),
+):
+    ask(
+        32,
+        f"DescribeConfigs of {_word}",
+        lambda c, types=_types: {
+            "resources": [
+                {
+                    **each,
+                    "configuration_keys": [_KEY.get(each["resource_type"], "kafka.none")],
+                }
+                for each in _resources(c, *types)
+            ]
+        },
+    )
+for _word, _types in (*_CONFIGURED, ("groups", (_GROUP,)), ("client metrics", (_CLIENT_METRICS,))):
+    ask(
+        44,
+        f"IncrementalAlterConfigs of {_word}, validated only",
+        lambda c, types=_types: {
+            "resources": [
+                {
+                    **each,
+                    "configs": [
+                        {
+                            "name": _KEY.get(each["resource_type"], "interval.ms"),
+                            "config_operation": 1,
+                            "value": None,
+                        }
+                    ],
+                }
+                for each in _resources(c, *types)
+            ],
+            "validate_only": True,
+        },
+    )
+for _word, _types in _CONFIGURED:
+    ask(
+        33,
+        f"AlterConfigs of {_word}, validated only",
+        lambda c, types=_types: {
+            "resources": [{**each, "configs": []} for each in _resources(c, *types)],
+            "validate_only": True,
+        },
+    )
+ask(
+    33,
+    "AlterConfigs of two",
+    lambda c: {
+        "resources": [
+            {
+                **each,
+                "configs": [{"name": "retention.ms", "value": "777777777"}],
+            }
+            for each in _resources(c, _TOPIC)[:2]
+        ],
+    },
+)
+
+ask(48, "DescribeClientQuotas", constant(components=(), strict=True))
+ask(
+    55,
+    "DescribeQuorum",
+    constant(topics=[{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]),
+)
+ask(57, "UpdateFeatures of none", constant(timeout=10_000, validate_only=True))
+ask(
+    57,
+    "UpdateFeatures, validated only",
+    constant(
+        timeout=10_000,
+        validate_only=True,
+        feature_updates=[{"feature": "no.such", "max_version_level": 1, "upgrade_type": 1}],
+    ),
+)
+for _include in (False, True):
+    ask(
+        60,
+        f"DescribeCluster{' with operations' if _include else ''}",
+        constant(include_cluster_authorized_operations=_include, endpoint_type=1),
+    )
+ask(64, "UnregisterBroker", constant(broker_id=77))
+ask(71, "GetTelemetrySubscriptions", constant())
+ask(72, "PushTelemetry", constant(metrics=b""))
+ask(74, "ListConfigResources", constant(resource_types=()), is_list=True)
+ask(74, "ListConfigResources of metrics", constant(resource_types=[16]), since=1)
+ask(74, "ListConfigResources of groups", constant(resource_types=[32]), since=1)
+ask(
+    80,
+    "AddRaftVoter",
+    constant(cluster_id="another", voter_id=77, listeners=()),
+)
+ask(81, "RemoveRaftVoter", constant(cluster_id="another", voter_id=77))
+
+# --- ACLs again, when the broker has learnt of them
+
+for _type, _pattern in product((1, 2, 3), (1, 2, 3, 4)):
+    ask(
+        29,
+        f"DescribeAcls of type {_type} by pattern {_pattern}",
+        lambda c, kind=_type, pattern=_pattern: {
+            **asking(),
+            "resource_type_filter": kind,
+            "resource_name_filter": c.names("acl"),
+            "pattern_type_filter": pattern,
+            "principal_filter": f"User:{c.names.user}.someone",
+        },
+        profiles=("all", "none", "one", "cluster-describe", "cluster-alter", "deny-all"),
+    )
+ask(
+    29,
+    "DescribeAcls of one user",
+    lambda c: {**asking(), "principal_filter": f"User:{c.names.user}.someone"},
+)
+for _operation in (2, 3, 4, 8):
+    ask(
+        29,
+        f"DescribeAcls of operation {_operation}",
+        lambda c, operation=_operation: {
+            **asking(),
+            "operation": operation,
+            "principal_filter": f"User:{c.names.user}.someone",
+        },
+        profiles=("all",),
+    )
+for _odd in _ODD:
+    ask(
+        29,
+        f"DescribeAcls, odd: {_odd}",
+        lambda c, odd=_odd: {
+            **as_filter(_entry(c, _ENTRIES[0])),
+            **{_filter_field(name): value for name, value in odd.items()},
+        },
+        since=3,
+        profiles=("all", "none", "cluster-describe"),
+    )
+
+ask(
+    31,
+    "DeleteAcls",
+    lambda c: {
+        "filters": [
+            as_filter(_entry(c, _ENTRIES[0])),
+            as_filter(_entry(c, "+topic:never:READ")),
+            {**asking(), "principal_filter": f"User:{c.names.user}.someone"},
+        ]
+    },
+)
+ask(31, "DeleteAcls of nothing", constant(filters=()))
+for _odd in _ODD:
+    ask(
+        31,
+        f"DeleteAcls, one of two odd: {_odd}",
+        lambda c, odd=_odd: {
+            "filters": [
+                as_filter(_entry(c, "+topic:acl:CREATE")),
+                {
+                    **as_filter(_entry(c, "+topic:acl:ALTER")),
+                    **{_filter_field(name): value for name, value in odd.items()},
+                },
+            ]
+        },
+        since=3,
+        profiles=("all", "none", "cluster-alter"),
+    )
+
+
+# Topics and their records
+
+_BATCH = record_batch(b"value")
+_MAX_BYTES = 1 << 20
+
+
+def _produced(context: Context, shorts: tuple[str, ...]) -> dict[str, Any]:
+    partitions = [{"index": 0, "records": _BATCH}]
+    return {
+        "acks": -1,
+        "timeout": 10_000,
+        "topic_data": context.topics(shorts, partition_data=partitions),
+    }
+
+
+ask(0, "Produce", lambda c: _produced(c, WITH_MISSING), since=3)
+ask(0, "Produce to one", lambda c: _produced(c, ("one",)), since=3)
+ask(0, "Produce nothing", lambda c: _produced(c, ()), since=3)
+ask(
+    0,
+    "Produce to a partition that is missing",
+    lambda c: (
+        _produced(c, BOTH)
+        | {"topic_data": c.topics(BOTH, partition_data=[{"index": 7, "records": _BATCH}])}
+    ),
+    since=3,
+)
+
+
+def _fetched(context: Context, shorts: tuple[str, ...], **more: Any) -> dict[str, Any]:
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": _MAX_BYTES}
+    return {
+        "replica_id": -1,
+        "max_bytes": _MAX_BYTES,
+        "session_epoch": -1,
+        "topics": context.topics(shorts, partitions=[partition]),
+        **more,
+    }
+
+
+ask(1, "Fetch", lambda c: _fetched(c, WITH_MISSING))
+ask(1, "Fetch two", lambda c: _fetched(c, ("two",)))
+ask(1, "Fetch as follower", lambda c: _fetched(c, BOTH, replica_id=9), until=14)
+ask(
+    1,
+    "Fetch as follower",
+    lambda c: _fetched(c, BOTH, replica_state={"replica_id": 9, "replica_epoch": 1}),
+    since=15,
+)
+ask(1, "Fetch nothing", lambda c: _fetched(c, ()))
+
+for _timestamp, _word in ((-1, "latest"), (-2, "earliest"), (0, "by time")):
+    ask(
+        2,
+        f"ListOffsets {_word}",
+        lambda c, timestamp=_timestamp: {
+            "replica_id": -1,
+            "topics": c.topics(
+                WITH_MISSING, partitions=[{"partition_index": 0, "timestamp": timestamp}]
+            ),
+        },
+    )
+
+
+def _metadata(context: Context, shorts: tuple[str, ...], **more: Any) -> dict[str, Any]:
+    topics = [{"name": context.names(short), "topic_id": None} for short in shorts]
+    return {
+        "topics": topics,
+        "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": False,
+        **more,
+    }
+
+
+_OPERATIONS = {
+    "include_topic_authorized_operations": True,
+    "include_cluster_authorized_operations": True,
+}
+ask(3, "Metadata", lambda c: _metadata(c, WITH_MISSING), since=4)
+ask(3, "Metadata", lambda c: _metadata(c, BOTH), until=3)
+ask(3, "Metadata of nothing", lambda c: _metadata(c, ()), since=1)
+ask(3, "Metadata of two", lambda c: _metadata(c, ("two",)))
+ask(3, "Metadata of an invalid name", lambda c: _metadata(c, ("in/valid",)), since=4)
+ask(3, "Metadata with operations", lambda c: _metadata(c, BOTH, **_OPERATIONS), since=8)
+ask(
+    3,
+    "Metadata of all",
+    lambda c: _metadata(c, ()) | {"topics": None},
+    since=1,
+    is_list=True,
+)
+ask(3, "Metadata of all", lambda c: _metadata(c, ()), until=0, is_list=True)
+ask(
+    3,
+    "Metadata of all with operations",
+    lambda c: _metadata(c, (), **_OPERATIONS) | {"topics": None},
+    since=8,
+    is_list=True,
+)
+ask(
+    3,
+    "Metadata by id",
+    lambda c: (
+        _metadata(c, ())
+        | {"topics": [{"topic_id": t["topic_id"], "name": None} for t in c.topics(WITH_MISSING)]}
+    ),
+    since=12,
+)
+ask(
+    3,
+    "Metadata by id, name given too",
+    lambda c: _metadata(c, ()) | {"topics": c.topics(BOTH)},
+    since=10,
+)
+
+ask(
+    21,
+    "DeleteRecords",
+    lambda c: {
+        "topics": c.topics(WITH_MISSING, partitions=[{"partition_index": 0, "offset": 0}]),
+        "timeout": 10_000,
+    },
+)
+ask(
+    23,
+    "OffsetForLeaderEpoch",
+    lambda c: {
+        "replica_id": -1,
+        "topics": c.topics(WITH_MISSING, partitions=[{"partition": 0, "leader_epoch": 0}]),
+    },
+)
+ask(
+    23,
+    "OffsetForLeaderEpoch as follower",
+    lambda c: {
+        "replica_id": 9,
+        "topics": c.topics(BOTH, partitions=[{"partition": 0, "leader_epoch": 0}]),
+    },
+)
+ask(
+    61,
+    "DescribeProducers",
+    lambda c: {"topics": c.topics(WITH_MISSING, partition_indexes=[0])},
+)
+ask(75, "DescribeTopicPartitions", lambda c: {"topics": c.topics(WITH_MISSING)})
+ask(75, "DescribeTopicPartitions of all", constant(topics=()), is_list=True)
+for _first, _partition in (("missing", 0), ("one", 0), ("one", 1), ("two", 0), ("two", -1)):
+    ask(
+        75,
+        f"DescribeTopicPartitions of all from {_first} {_partition} on",
+        lambda c, first=_first, partition=_partition: {
+            "topics": (),
+            "response_partition_limit": 1,
+            "cursor": {"topic_name": c.names(first), "partition_index": partition},
+        },
+        is_list=True,
+    )
+ask(
+    75,
+    "DescribeTopicPartitions behind a cursor",
+    lambda c: {
+        "topics": c.topics(BOTH),
+        "cursor": {"topic_name": c.names("two"), "partition_index": 0},
+    },
+)
+ask(
+    75,
+    "DescribeTopicPartitions with a limit",
+    lambda c: {"topics": c.topics(BOTH), "response_partition_limit": 1},
+)
+
+
+def _created(context: Context, **more: Any) -> dict[str, Any]:
+    topics = [
+        {"name": context.names(short), "num_partitions": 1, "replication_factor": 1}
+        for short in ("one.new", "two.new", "one")
+    ]
+    return {"topics": topics, "timeout": 10_000, "validate_only": True, **more}
+
+
+ask(19, "CreateTopics, validated only", _created)
+ask(
+    19,
+    "CreateTopics twice the same",
+    lambda c: _created(c) | {"topics": [_created(c)["topics"][0]] * 2},
+)
+ask(37, "CreatePartitions, validated only", lambda c: _partitions(c, validate_only=True))
+ask(37, "CreatePartitions: not more", lambda c: _partitions(c) | {"validate_only": False})
+
+
+def _partitions(context: Context, **more: Any) -> dict[str, Any]:
+    count = 2 if more.get("validate_only") else 1
+    return {"topics": context.topics(WITH_MISSING, count=count), "timeout": 10_000, **more}
+
+
+ask(
+    43,
+    "ElectLeaders",
+    lambda c: {"topic_partitions": c.topics(WITH_MISSING, partitions=[0]), "timeout": 10_000},
+)
+ask(
+    45,
+    "AlterPartitionReassignments: cancelled",
+    lambda c: {
+        "topics": c.topics(BOTH, partitions=[{"partition_index": 0, "replicas": None}]),
+        "timeout": 10_000,
+    },
+)
+ask(
+    46,
+    "ListPartitionReassignments",
+    lambda c: {"topics": c.topics(BOTH, partition_indexes=[0]), "timeout": 10_000},
+)
+ask(46, "ListPartitionReassignments of all", constant(topics=None, timeout=10_000))
+ask(
+    34,
+    "AlterReplicaLogDirs",
+    lambda c: {"dirs": [{"path": "/nowhere", "topics": c.topics(BOTH, partitions=[0])}]},
+)
+ask(35, "DescribeLogDirs", lambda c: {"topics": c.topics(BOTH, partitions=[0])}, is_list=True)
+ask(35, "DescribeLogDirs of all", constant(topics=None), is_list=True)
+
+# Last: their logs vanish from lists some time later.
+
+_FORK_OF_VERSION = {1: ".d1", 5: ".d5", 6: ".d6"}
+
+
+def _deleted(context: Context) -> dict[str, Any]:
+    fork = _FORK_OF_VERSION[context.version]
+    names = [context.names(short) for short in (f"one{fork}", f"two{fork}", "missing")]
+    return {
+        "topic_names": names,
+        "topics": [{"name": name, "topic_id": None} for name in names],
+        "timeout": 10_000,
+    }
+
+
+def _deleted_by_id(context: Context) -> dict[str, Any]:
+    topics = [
+        {"name": None, "topic_id": context.side.topic_id(context.names(short))}
+        for short in ("one.id", "two.id", "missing")
+    ]
+    return {"topics": topics, "timeout": 10_000}
+
+
+ask(20, "DeleteTopics", _deleted, until=1, profiles=DELETERS)
+ask(20, "DeleteTopics", _deleted, since=5, profiles=DELETERS)
+ask(20, "DeleteTopics by id", _deleted_by_id, since=6, profiles=DELETERS)
+
+
+# Groups and transactions
+
+_NOBODY = "nobody"
+_COMMITTED = [{"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}]
+_PRODUCER = {"producer_id": 987_654_321, "producer_epoch": 0}
+
+for _group in WITH_MISSING:
+    ask(
+        8,
+        f"OffsetCommit to {_group}",
+        lambda c, group=_group: {
+            "group_id": c.names(group),
+            "topics": c.topics(WITH_MISSING, partitions=_COMMITTED),
+        },
+    )
+    ask(
+        9,
+        f"OffsetFetch of {_group}",
+        lambda c, group=_group: {
+            "group_id": c.names(group),
+            "topics": c.topics(WITH_MISSING, partition_indexes=[0]),
+        },
+        until=7,
+    )
+    ask(
+        9,
+        f"OffsetFetch of {_group}, all topics",
+        lambda c, group=_group: {"group_id": c.names(group), "topics": None},
+        since=2,
+        until=7,
+    )
+    ask(
+        13,
+        f"LeaveGroup {_group}",
+        lambda c, group=_group: {
+            "group_id": c.names(group),
+            "member_id": _NOBODY,
+            "members": [{"member_id": _NOBODY}],
+        },
+    )
+    ask(
+        12,
+        f"Heartbeat to {_group}",
+        lambda c, group=_group: {
+            "group_id": c.names(group),
+            "generation_id": 1,
+            "member_id": _NOBODY,
+        },
+    )
+    ask(
+        11,
+        f"JoinGroup {_group}",
+        lambda c, group=_group: {
+            "group_id": c.names(group),
+            "session_timeout": 10_000,
+            "rebalance_timeout": 10_000,
+            "member_id": _NOBODY,
+            "protocol_type": "consumer",
+            "protocols": [{"name": "range", "metadata": b""}],
+        },
+    )
+    ask(
+        14,
+        f"SyncGroup {_group}",
+        lambda c, group=_group: {
+            "group_id": c.names(group),
+            "generation_id": 1,
+            "member_id": _NOBODY,
+            "protocol_type": "consumer",
+            "protocol_name": "range",
+        },
+    )
+    ask(
+        28,
+        f"TxnOffsetCommit to {_group}",
+        lambda c, group=_group: {
+            **_PRODUCER,
+            "transactional_id": c.names("one"),
+            "group_id": c.names(group),
+            "topics": c.topics(WITH_MISSING, partitions=_COMMITTED),
+        },
+    )
+    ask(
+        25,
+        f"AddOffsetsToTxn of {_group}",
+        lambda c, group=_group: {
+            **_PRODUCER,
+            "transactional_id": c.names("one"),
+            "group_id": c.names(group),
+        },
+    )
+
+
+def _offsets_of_groups(context: Context, *, of_all: bool) -> dict[str, Any]:
+    topics = None if of_all else context.topics(WITH_MISSING, partition_indexes=[0])
+    groups = [{"group_id": name, "topics": topics} for name in context.all(WITH_MISSING)]
+    return {"groups": groups}
+
+
+ask(9, "OffsetFetch of groups", lambda c: _offsets_of_groups(c, of_all=False), since=8)
+ask(9, "OffsetFetch of groups, all topics", lambda c: _offsets_of_groups(c, of_all=True), since=8)
+
+for _key_type, _kind in enumerate(("group", "transactional id", "share partition")):
+    ask(
+        10,
+        f"FindCoordinator of a {_kind}",
+        lambda c, key_type=_key_type: {"key": c.names("one"), "key_type": key_type},
+        until=3,
+    )
+    ask(
+        10,
+        f"FindCoordinator of the other {_kind}",
+        lambda c, key_type=_key_type: {"key": c.names("two"), "key_type": key_type},
+        until=3,
+    )
+    ask(
+        10,
+        f"FindCoordinator of {_kind}s",
+        lambda c, key_type=_key_type: {
+            "key_type": key_type,
+            "coordinator_keys": [
+                f"{name}:AAAAAAAAAAAAAAAAAAAAAQ:0" if key_type == 2 else name
+                for name in c.all(WITH_MISSING)
+            ],
+        },
+        since=4,
+    )
+
+ask(15, "DescribeGroups", lambda c: {"groups": c.all(WITH_MISSING)})
+ask(
+    15,
+    "DescribeGroups with operations",
+    lambda c: {"groups": c.all(WITH_MISSING), "include_authorized_operations": True},
+    since=3,
+)
+ask(16, "ListGroups", constant(), is_list=True)
+ask(16, "ListGroups that are empty", constant(states_filter=["Empty"]), since=4, is_list=True)
+ask(
+    42,
+    "DeleteGroups",
+    lambda c: {
+        "groups_names": c.all((f"one.d{c.version}", f"two.d{c.version}", "missing")),
+    },
+)
+for _group in BOTH:
+    ask(
+        47,
+        f"OffsetDelete of {_group}",
+        lambda c, group=_group: {
+            "group_id": c.names(group),
+            "topics": c.topics(WITH_MISSING, partitions=[{"partition_index": 3}]),
+        },
+    )
+
+
+def _heartbeat(context: Context, group: str, **more: Any) -> dict[str, Any]:
+    return {
+        "group_id": context.names(group),
+        "member_id": _NOBODY,
+        "member_epoch": 7,
+        **more,
+    }
+
+
+def _regex(context: Context, beginning: str, rest: str) -> str:
+    return re.escape(context.names(beginning)) + rest if beginning else rest
+
+
+for _group in ("one.cg", "two.cg", "missing"):
+    for _topic in BOTH:
+        ask(
+            68,
+            f"ConsumerGroupHeartbeat of {_group} with topic {_topic}",
+            lambda c, group=_group, topic=_topic: _heartbeat(
+                c, group, subscribed_topic_names=[c.names(topic)]
+            ),
+        )
+    for _beginning, _rest in (("", ".*"), ("on", ".*"), ("one", "")):
+        ask(
+            68,
+            f"ConsumerGroupHeartbeat of {_group} with a regex: {_beginning}{_rest}",
+            lambda c, group=_group, beginning=_beginning, rest=_rest: _heartbeat(
+                c, group, subscribed_topic_regex=_regex(c, beginning, rest)
+            ),
+            since=1,
+        )
+    ask(68, f"ConsumerGroupHeartbeat of {_group}", lambda c, g=_group: _heartbeat(c, g))
+for _include in (False, True):
+    _more = " with operations" if _include else ""
+    ask(
+        69,
+        f"ConsumerGroupDescribe{_more}",
+        lambda c, include=_include: {
+            "group_ids": c.all(("one.cg", "two.cg", "one", "missing")),
+            "include_authorized_operations": include,
+        },
+    )
+    ask(
+        77,
+        f"ShareGroupDescribe{_more}",
+        lambda c, include=_include: {
+            "group_ids": c.all(("one.sg", "two.sg", "one", "missing")),
+            "include_authorized_operations": include,
+        },
+    )
+
+# --- share groups
+
+
+def _share_member(number: int) -> str:
+    return base64.urlsafe_b64encode(uuid.UUID(int=number).bytes).rstrip(b"=").decode()
+
+
+ask(
+    78,
+    "ShareFetch of an unknown id",
+    lambda c: {
+        "group_id": c.names("one.sg"),
+        "member_id": _share_member(100 + c.version),
+        "share_session_epoch": 0,
+        "topics": c.topics(("missing",), partitions=[{"partition_index": 0}]),
+    },
+)
+for _group in ("one.sg", "two.sg"):
+    ask(
+        76,
+        f"ShareGroupHeartbeat of {_group}",
+        lambda c, group=_group: _heartbeat(c, group, subscribed_topic_names=c.all(BOTH)),
+    )
+    ask(
+        76,
+        f"ShareGroupHeartbeat of {_group} with one topic",
+        lambda c, group=_group: _heartbeat(c, group, subscribed_topic_names=[c.names("one")]),
+    )
+    ask(
+        78,
+        f"ShareFetch by {_group}",
+        lambda c, group=_group: {
+            "group_id": c.names(group),
+            "member_id": _share_member(c.version),
+            "share_session_epoch": 0,
+            "max_bytes": 1 << 20,
+            "max_records": 1,
+            "batch_size": 1,
+            "topics": c.topics(BOTH, partitions=[{"partition_index": 0}]),
+        },
+    )
+    ask(
+        78,
+        f"ShareFetch by {_group} without a session",
+        lambda c, group=_group: {
+            "group_id": c.names(group),
+            "member_id": _share_member(99),
+            "share_session_epoch": 9,
+            "max_bytes": 1 << 20,
+            "max_records": 1,
+            "batch_size": 1,
+        },
+    )
+    ask(
+        79,
+        f"ShareAcknowledge by {_group}",
+        lambda c, group=_group: {
+            "group_id": c.names(group),
+            "member_id": _share_member(99),
+            "share_session_epoch": 9,
+            "topics": c.topics(BOTH, partitions=[{"partition_index": 0}]),
+        },
+    )
+    ask(
+        91,
+        f"AlterShareGroupOffsets of {_group}",
+        lambda c, group=_group: {
+            "group_id": c.names(group),
+            "topics": c.topics(
+                WITH_MISSING, partitions=[{"partition_index": 0, "start_offset": 0}]
+            ),
+        },
+    )
+    ask(
+        92,
+        f"DeleteShareGroupOffsets of {_group}",
+        lambda c, group=_group: {"group_id": c.names(group), "topics": c.topics(WITH_MISSING)},
+    )
+ask(
+    90,
+    "DescribeShareGroupOffsets",
+    lambda c: {
+        "groups": [
+            {"group_id": c.names(group), "topics": c.topics(WITH_MISSING, partitions=[0])}
+            for group in ("one.sg", "two.sg", "missing")
+        ]
+    },
+)
+ask(
+    90,
+    "DescribeShareGroupOffsets of all topics",
+    lambda c: {
+        "groups": [{"group_id": c.names(group), "topics": None} for group in ("one.sg", "two.sg")]
+    },
+)
+
+# --- streams groups
+
+
+def _topology(context: Context, group: str, topic: str) -> dict[str, Any]:
+    subtopology = {
+        "subtopology_id": "0",
+        "source_topics": [context.names(topic)],
+        # The answer lists them in the order of a hash: one is enough.
+        "repartition_source_topics": [
+            {"name": context.names(f"{topic}.{group}.re"), "partitions": 1}
+        ],
+    }
+    return {"epoch": 1, "subtopologies": [subtopology]}
+
+
+for _group in ("one.st", "two.st"):
+    ask(88, f"StreamsGroupHeartbeat of {_group}", lambda c, g=_group: _heartbeat(c, g))
+    for _topic in BOTH:
+        ask(
+            88,
+            f"StreamsGroupHeartbeat of {_group} with topic {_topic}",
+            lambda c, group=_group, topic=_topic: _heartbeat(
+                c,
+                group,
+                member_id=f"with-{topic}",
+                member_epoch=0,
+                rebalance_timeout=60_000,
+                process_id="process",
+                topology=_topology(c, group, topic),
+                active_tasks=[],
+                standby_tasks=[],
+                warmup_tasks=[],
+            ),
+        )
+for _include in (False, True):
+    _more = " with operations" if _include else ""
+    ask(
+        89,
+        f"StreamsGroupDescribe{_more}",
+        lambda c, include=_include: {
+            "group_ids": c.all(("one.st", "two.st", "one", "missing")),
+            "include_authorized_operations": include,
+        },
+    )
+
+
+# Questions about producer ids and transactions
+
+ask(22, "InitProducerId, idempotent", constant(transactional_id=None, transaction_timeout=60_000))
+for _name in BOTH:
+    for _two_phase in (False, True):
+        ask(
+            22,
+            f"InitProducerId of {_name}{', two phases' if _two_phase else ''}",
+            lambda c, name=_name, two_phase=_two_phase: {
+                "transactional_id": c.names(name),
+                "transaction_timeout": 60_000,
+                "enable2_pc": two_phase,
+            },
+            since=6 if _two_phase else 0,
+        )
+    ask(
+        26,
+        f"EndTxn of {_name}",
+        lambda c, name=_name: {**_PRODUCER, "transactional_id": c.names(name), "committed": True},
+    )
+    for _topics in (("one",), WITH_MISSING):
+        ask(
+            24,
+            f"AddPartitionsToTxn of {_name}: {' '.join(_topics)}",
+            lambda c, name=_name, topics=_topics: {
+                "v3_and_below_transactional_id": c.names(name),
+                "v3_and_below_producer_id": _PRODUCER["producer_id"],
+                "v3_and_below_producer_epoch": 0,
+                "v3_and_below_topics": c.topics(topics, partitions=[0]),
+            },
+            until=3,
+        )
+ask(
+    24,
+    "AddPartitionsToTxn, batched",
+    lambda c: {
+        "transactions": [
+            {
+                **_PRODUCER,
+                "transactional_id": name,
+                "topics": c.topics(WITH_MISSING, partitions=[0]),
+            }
+            for name in c.all(BOTH)
+        ]
+    },
+    since=4,
+)
+ask(
+    27,
+    "WriteTxnMarkers",
+    lambda c: {
+        "markers": [{**_PRODUCER, "topics": c.topics(("missing",), partition_indexes=[0])}],
+    },
+)
+ask(65, "DescribeTransactions", lambda c: {"transactional_ids": c.all(WITH_MISSING)})
+ask(66, "ListTransactions", constant(), is_list=True)

@@ -1,0 +1,331 @@
+"""Writer of the frames in `tests/proxy/wire/captured`: responses as a real Kafka sends them.
+
+Run `python -m tests.support.kafka.capture` from the repository's root; it needs Java and takes
+a minute.
+Each file's first line says what it holds; the rest is one response frame in hexadecimal, from the
+correlation id on (without the four bytes of its size).
+"""
+
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.support.kafka.cluster import KafkaCluster, kafka_uuid, wait_until
+from tests.support.kafka.java import KAFKA_VERSION
+from tests.support.kafka.sasl_differential.transcript import bearer
+from tests.support.kafka.scram_client import ScramClient
+from tests.support.kafka.wire_client import (
+    Address,
+    Outcome,
+    WireClient,
+    api_versions_fields,
+    ask,
+    ask_for_bytes,
+    metadata_fields,
+    record_batch,
+)
+from tests.support.messages import read_response, request_body
+from tests.support.sasl import Issuer
+
+_DIRECTORY = Path(__file__).parents[2] / "proxy/wire/captured"
+_LINE_BYTES = 48
+
+_PRODUCE, _FETCH, _METADATA, _FIND_COORDINATOR = 0, 1, 3, 10
+_HANDSHAKE, _API_VERSIONS, _AUTHENTICATE = 17, 18, 36
+_DESCRIBE_CLUSTER, _DESCRIBE_TOPIC_PARTITIONS = 60, 75
+_INCREMENTAL_ALTER_CONFIGS = 44
+_SHARE_GROUP_HEARTBEAT, _SHARE_FETCH, _SHARE_ACKNOWLEDGE = 76, 78, 79
+_NOT_LEADER_OR_FOLLOWER = 6
+
+_TOPIC = "wire"
+_GROUP = "wire-group"
+_SHARE_GROUP = "wire-share"
+
+#: File name without its ending, and the frame.
+Captures = Iterator[tuple[str, bytes]]
+
+
+def capture_all(cluster: KafkaCluster, issuer: Issuer) -> None:
+    """Captures from three brokers that each lead one partition of a topic."""
+    cluster.create_topic(_TOPIC, replicas={0: [1, 2], 1: [2, 3], 2: [3, 1]})
+    topic_id = ask(cluster.address(), _METADATA, 12, metadata_fields([_TOPIC])).topics[0].topic_id
+    captures: tuple[Callable[[], Captures], ...] = (
+        lambda: _cluster_facts(cluster),
+        lambda: _produce(cluster, topic_id),
+        lambda: _fetch(cluster, topic_id),
+        lambda: _share(cluster, topic_id),
+        lambda: _sasl(cluster.address(listener="LONG"), issuer),
+    )
+    for capture in captures:
+        for name, frame in capture():
+            _write(name, frame)
+
+
+def _write(name: str, frame: bytes) -> None:
+    title = f"# {name}: Apache Kafka {KAFKA_VERSION}, python -m tests.support.kafka.capture"
+    hexadecimal = frame.hex()
+    width = 2 * _LINE_BYTES
+    lines = [hexadecimal[start : start + width] for start in range(0, len(hexadecimal), width)]
+    (_DIRECTORY / f"{name}.hex").write_text("\n".join([title, *lines]) + "\n")
+
+
+def _cluster_facts(cluster: KafkaCluster) -> Captures:
+    address = cluster.address()
+    for version in range(5):
+        frame = ask_for_bytes(address, _API_VERSIONS, version, api_versions_fields())
+        yield f"api_versions_v{version}_all", frame
+    yield "api_versions_v0_unsupported_version", _too_new(address)
+    for version in (0, 1, 4, 7, 9, 12, 13):
+        for case, topics in {"one_topic": [_TOPIC], "unknown_topic": ["missing"]}.items():
+            frame = ask_for_bytes(address, _METADATA, version, metadata_fields(topics))
+            yield f"metadata_v{version}_{case}", frame
+        brokers_only = ask_for_bytes(address, _METADATA, version, _brokers_only(version))
+        yield f"metadata_v{version}_{'all_topics' if version == 0 else 'brokers'}", brokers_only
+    for version in (0, 3, 4, 6):
+        yield f"find_coordinator_v{version}_group", _coordinator(address, version)
+    for version in (0, 3, 4, 6):
+        unknown = {"key": "k", "key_type": 9, "coordinator_keys": ["k"]}
+        if version > 0:
+            frame = ask_for_bytes(address, _FIND_COORDINATOR, version, unknown)
+            yield f"find_coordinator_v{version}_invalid_type", frame
+    for version in range(3):
+        fields = {
+            "include_cluster_authorized_operations": True,
+            "endpoint_type": 1,
+            "include_fenced_brokers": False,
+        }
+        frame = ask_for_bytes(address, _DESCRIBE_CLUSTER, version, fields)
+        yield f"describe_cluster_v{version}_brokers", frame
+    listing = {"topics": [{"name": _TOPIC}], "response_partition_limit": 2000, "cursor": None}
+    frame = ask_for_bytes(address, _DESCRIBE_TOPIC_PARTITIONS, 0, listing)
+    yield "describe_topic_partitions_v0_one_topic", frame
+    frame = ask_for_bytes(
+        address, _DESCRIBE_TOPIC_PARTITIONS, 0, {**listing, "response_partition_limit": 1}
+    )
+    yield "describe_topic_partitions_v0_cursor", frame
+
+
+def _brokers_only(version: int) -> dict[str, object]:
+    # In version 0 an empty list means all topics.
+    return {**metadata_fields(), "topics": []} if version == 0 else metadata_fields()
+
+
+def _too_new(address: Address) -> bytes:
+    with WireClient(address) as client:
+        body = request_body(_API_VERSIONS, 4, **api_versions_fields())
+        client.send_frame(_API_VERSIONS, 99, 1, "harness", body)
+        return _frame(client)
+
+
+def _coordinator(address: Address, version: int) -> bytes:
+    fields = {"key": _GROUP, "key_type": 0, "coordinator_keys": [_GROUP, "another"]}
+    found: list[bytes] = []
+
+    def is_found() -> bool:
+        # The first question creates the internal topic and is answered with an error.
+        found[:] = [ask_for_bytes(address, _FIND_COORDINATOR, version, fields)]
+        message = read_response(_FIND_COORDINATOR, version, found[0])[1]
+        items = getattr(message, "coordinators", (message,))
+        return all(item.error_code == 0 for item in items)
+
+    wait_until(is_found, 30, what="no group coordinator")
+    return found[0]
+
+
+def _produce(cluster: KafkaCluster, topic_id: uuid.UUID) -> Captures:
+    for version in range(9, 14):
+        tells_end_points = version >= 10
+        elsewhere = "node_endpoints" if tells_end_points else "not_leader"
+        for case, partitions in {"success": [0], elsewhere: [1, 2], "mixed": [0, 1]}.items():
+            data = [{"index": n, "records": record_batch(b"a", b"bc")} for n in partitions]
+            fields = {
+                "transactional_id": None,
+                "acks": -1,
+                "timeout": 5_000,
+                "topic_data": [{"name": _TOPIC, "topic_id": topic_id, "partition_data": data}],
+            }
+            frame = ask_for_bytes(cluster.address(1), _PRODUCE, version, fields)
+            wanted = tells_end_points and case != "success"
+            _check_end_points(_PRODUCE, version, frame, wanted=wanted)
+            yield f"produce_v{version}_{case}", frame
+
+
+def _fetch(cluster: KafkaCluster, topic_id: uuid.UUID) -> Captures:
+    for version in (12, 16, 17):
+        tells_end_points = version >= 16
+        elsewhere = "node_endpoints" if tells_end_points else "not_leader"
+        for case, partitions in {"records": [0], elsewhere: [1], "mixed": [0, 1]}.items():
+            frame = ask_for_bytes(
+                cluster.address(1), _FETCH, version, _fetch_fields(topic_id, partitions)
+            )
+            wanted = tells_end_points and case != "records"
+            _check_end_points(_FETCH, version, frame, wanted=wanted)
+            yield f"fetch_v{version}_{case}", frame
+
+
+def _fetch_fields(topic_id: uuid.UUID, partitions: list[int]) -> dict[str, object]:
+    entries = [
+        # A leader's epoch lets a broker that is a mere follower answer "not leader".
+        {"partition": n, "current_leader_epoch": 0, "fetch_offset": 0, "partition_max_bytes": 4096}
+        for n in partitions
+    ]
+    return {
+        "max_wait": 200,
+        "min_bytes": 1,
+        "topics": [{"topic": _TOPIC, "topic_id": topic_id, "partitions": entries}],
+        "forgotten_topics_data": [],
+    }
+
+
+def _check_end_points(api_key: int, version: int, frame: bytes, *, wanted: bool) -> None:
+    message = read_response(api_key, version, frame)[1]
+    # An older version has no such field: it never tells any.
+    if bool(getattr(message, "node_endpoints", ())) != wanted:
+        raise SystemExit(f"API {api_key} v{version}: expected end points: {wanted}, got {message}")
+
+
+def _share(cluster: KafkaCluster, topic_id: uuid.UUID) -> Captures:
+    member = kafka_uuid()
+    earliest = {"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}
+    resource = {"resource_type": 32, "resource_name": _SHARE_GROUP, "configs": [earliest]}
+    cluster.ask(_INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
+    coordinator = _share_coordinator(cluster)
+    _join_share_group(coordinator, member)
+    fields: dict[str, Any] = {
+        "group_id": _SHARE_GROUP,
+        "member_id": member,
+        "max_wait": 500,
+        "min_bytes": 1,
+        "max_bytes": 1 << 20,
+        "max_records": 10,
+        "batch_size": 10,
+        "forgotten_topics_data": [],
+    }
+    with WireClient(cluster.address(1)) as client:
+        epoch, frame = _acquired(client, fields, topic_id)
+        yield "share_fetch_v1_records", frame
+        for case, partition in {"success": 0, "unknown_partition": 1}.items():
+            epoch += 1
+            message = {**fields, "share_session_epoch": epoch}
+            message["topics"] = [_acknowledged(topic_id, partition)]
+            yield f"share_acknowledge_v1_{case}", _exchange(client, _SHARE_ACKNOWLEDGE, message)
+        message = {**fields, "share_session_epoch": -1, "topics": []}
+        yield "share_fetch_v1_end_of_session", _exchange(client, _SHARE_FETCH, message)
+    with WireClient(cluster.address(1)) as client:
+        frame = _share_fetch(client, fields, topic_id, partition=1, epoch=0)
+        _check_end_points(_SHARE_FETCH, 1, frame, wanted=True)
+        yield "share_fetch_v1_node_endpoints", frame
+
+
+def _share_coordinator(cluster: KafkaCluster) -> Address:
+    _coordinator(cluster.address(), 4)
+    fields = {"key_type": 0, "coordinator_keys": [_SHARE_GROUP]}
+    found = ask(cluster.address(), _FIND_COORDINATOR, 4, fields).coordinators[0]
+    return Address(found.host, found.port)
+
+
+def _join_share_group(coordinator: Address, member: str) -> None:
+    epoch = 0
+
+    def is_assigned() -> bool:
+        nonlocal epoch
+        fields = {
+            "group_id": _SHARE_GROUP,
+            "member_id": member,
+            "member_epoch": epoch,
+            "rack_id": None,
+            "subscribed_topic_names": [_TOPIC] if epoch == 0 else None,
+        }
+        answer = ask(coordinator, _SHARE_GROUP_HEARTBEAT, 1, fields)
+        if answer.error_code != 0:
+            return False
+        epoch = answer.member_epoch
+        assignment = answer.assignment
+        return assignment is not None and len(assignment.topic_partitions) > 0
+
+    wait_until(is_assigned, 30, what="no share group assignment")
+
+
+def _acquired(
+    client: WireClient, fields: Mapping[str, Any], topic_id: uuid.UUID
+) -> tuple[int, bytes]:
+    """Fetches until records come: the group's state is set up behind the first fetch."""
+    for epoch in range(20):
+        frame = _share_fetch(client, fields, topic_id, partition=0, epoch=epoch)
+        answer = read_response(_SHARE_FETCH, 1, frame)[1]
+        if any(p.acquired_records for topic in answer.responses for p in topic.partitions):
+            return epoch, frame
+    raise SystemExit(f"no records for the share group: {answer}")
+
+
+def _share_fetch(
+    client: WireClient,
+    fields: Mapping[str, Any],
+    topic_id: uuid.UUID,
+    *,
+    partition: int,
+    epoch: int,
+) -> bytes:
+    entry = {"partition_index": partition, "acknowledgement_batches": []}
+    message = {**fields, "share_session_epoch": epoch}
+    message["topics"] = [{"topic_id": topic_id, "partitions": [entry]}]
+    return _exchange(client, _SHARE_FETCH, message)
+
+
+def _exchange(client: WireClient, api_key: int, message: Mapping[str, Any]) -> bytes:
+    client.send_frame(api_key, 1, 8, "harness", request_body(api_key, 1, **message))
+    return _frame(client)
+
+
+def _acknowledged(topic_id: uuid.UUID, partition: int) -> dict[str, object]:
+    batch = {"first_offset": 0, "last_offset": 0, "acknowledge_types": [1]}
+    entry = {"partition_index": partition, "acknowledgement_batches": [batch]}
+    return {"topic_id": topic_id, "partitions": [entry]}
+
+
+def _sasl(address: Address, issuer: Issuer) -> Captures:
+    for version in (0, 1):
+        for case, mechanism in {"known": "OAUTHBEARER", "unsupported_mechanism": "PLAIN"}.items():
+            frame = ask_for_bytes(address, _HANDSHAKE, version, {"mechanism": mechanism})
+            yield f"sasl_handshake_v{version}_{case}", frame
+    scram = ScramClient(mechanism="SCRAM-SHA-256", name="alice", password="alice-secret")
+    for version in (0, 1, 2):
+        messages = {
+            "success": ("OAUTHBEARER", bearer(issuer.mint())),
+            "invalid_token": ("OAUTHBEARER", bearer(issuer.mint(aud="other"))),
+            "failed": ("OAUTHBEARER", b"garbage"),
+            "scram_first": ("SCRAM-SHA-256", scram.first()),
+        }
+        for case, (mechanism, message) in messages.items():
+            with WireClient(address) as client:
+                handshake = request_body(_HANDSHAKE, 1, mechanism=mechanism)
+                client.send_frame(_HANDSHAKE, 1, 1, "harness", handshake)
+                client.receive()
+                body = request_body(_AUTHENTICATE, version, auth_bytes=message)
+                client.send_frame(_AUTHENTICATE, version, 2, "harness", body)
+                yield f"sasl_authenticate_v{version}_{case}", _frame(client)
+
+
+def _frame(client: WireClient) -> bytes:
+    frame = client.receive()
+    if isinstance(frame, Outcome):
+        raise SystemExit(f"{frame.value} instead of an answer")
+    return frame
+
+
+def main() -> int:
+    """Starts three nodes, captures, ends them."""
+    issuer = Issuer()
+    with tempfile.TemporaryDirectory() as directory:
+        jwks = issuer.write_jwks(Path(directory) / "jwks.json")
+        with KafkaCluster(nodes=3, jwks=jwks, features=["share.version=1"]) as cluster:
+            cluster.add_scram_user("alice", "alice-secret")
+            capture_all(cluster, issuer)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+"""Session events, histories and reports with defaults; lines of the log read back."""
+
+import json
+import re
+from dataclasses import asdict
+from typing import Any
+
+from metrics.connection import Client, Grant, Origin
+from metrics.events import AuthInterval, EventKind, IntervalEnd, LatencyBucket, SessionEvent
+from metrics.history import Cadence, SessionHistory, Timeline
+from metrics.period import Usage
+from metrics.report.facts import Collected, build_facts
+from metrics.report.page import page
+
+EPOCH = 1_800_000_000.0
+"""Wall clock at monotonic time 0; a whole minute."""
+EPOCH_MS = int(EPOCH * 1000)
+
+
+def event(**more: Any) -> SessionEvent:
+    fields: dict[str, Any] = {
+        "kind": EventKind.CHECKPOINT,
+        "timestamp_ms": EPOCH_MS,
+        "proxy_id": "proxy",
+        "worker": 0,
+        "connection_id": "c-1",
+        "sequence": 0,
+        "connected_ms": EPOCH_MS,
+        "listener": "clients",
+        "enforcement": "probe",
+        "client_host": "10.0.0.7",
+        "authentications": 1,
+        "requests": 0,
+        "request_bytes": 0,
+        "response_bytes": 0,
+    }
+    return SessionEvent(**fields | more)
+
+
+def read(line: str) -> SessionEvent:
+    """Read a line back; it fails if a field of it is not in the schema."""
+    fields = json.loads(line)
+    fields["kind"] = EventKind(fields["kind"])
+    if (intervals := fields.get("intervals")) is not None:
+        fields["intervals"] = tuple(_interval(**each) for each in intervals)
+    if (buckets := fields.get("reauth_latencies")) is not None:
+        fields["reauth_latencies"] = tuple(LatencyBucket(**each) for each in buckets)
+    return SessionEvent(**fields)
+
+
+def _interval(*, ended_by: str | None = None, **fields: Any) -> AuthInterval:
+    return AuthInterval(ended_by=None if ended_by is None else IntervalEnd(ended_by), **fields)
+
+
+def to_json_line(given: SessionEvent) -> str:
+    """Write an event as a line of the log, whatever it says."""
+    return json.dumps(json.loads(json.dumps(asdict(given)), object_hook=_without_nulls))
+
+
+def _without_nulls(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}
+
+
+class ParsedHistory:
+    """A history whose lines are read back as events."""
+
+    def __init__(self, history: SessionHistory) -> None:
+        self.history = history
+        self.client = history.client
+
+    def authenticated(self, grant: Grant, usage: Usage, now: float) -> list[SessionEvent]:
+        return [read(line) for line in self.history.authenticated(grant, usage, now)]
+
+    def failed(self, reason: str, usage: Usage, now: float) -> SessionEvent:
+        return read(self.history.failed(reason, usage, now))
+
+    def would_be_killed(self, api_key: int, usage: Usage, now: float) -> SessionEvent | None:
+        line = self.history.would_be_killed(api_key, usage, now)
+        return None if line is None else read(line)
+
+    def expired_killed(self, api_key: int, usage: Usage, now: float) -> SessionEvent:
+        return read(self.history.expired_killed(api_key, usage, now))
+
+    def denied(self, **denial: Any) -> SessionEvent:
+        return read(self.history.denied(**denial))
+
+    def closed(self, reason: str, usage: Usage, now: float) -> list[SessionEvent]:
+        return [read(line) for line in self.history.closed(reason, usage, now)]
+
+    def sweep(self, usage: Usage, now: float) -> list[SessionEvent]:
+        return [read(line) for line in self.history.sweep(usage, now)]
+
+
+def history(
+    *, authenticate_version: int | None = 2, cadence: Cadence | None = None, connected: float = 0
+) -> ParsedHistory:
+    origin = Origin(
+        proxy_id="proxy",
+        worker=0,
+        listener="clients",
+        connection_id="c-1",
+        client_host="10.0.0.7",
+        connected_at=connected,
+    )
+    client = Client(
+        enforcement="probe",
+        mechanism="SCRAM-SHA-256",
+        handshake_version=1,
+        authenticate_version=authenticate_version,
+    )
+    timeline = Timeline(wall=EPOCH, now=0)
+    return ParsedHistory(SessionHistory(origin, client, timeline, cadence or Cadence()))
+
+
+def grant(**more: Any) -> Grant:
+    fields: dict[str, Any] = {
+        "principal": "User:alice",
+        "session_lifetime_ms": 60_000,
+        "announced_lifetime_ms": 60_000,
+        "credential_lifetime_ms": None,
+        "latency": 0.004,
+    }
+    return Grant(**fields | more)
+
+
+def used(requests: int, last_request: float | None) -> Usage:
+    return Usage(requests, requests * 100, requests * 50, last_request)
+
+
+# Facts of a small report, with a name that the test gives
+
+
+def client(**more: Any) -> dict[str, Any]:
+    fields = {
+        "principal": "User:alice",
+        "client_id": "app",
+        "client_software_name": "librdkafka",
+        "client_software_version": "1.9.2",
+        "mechanism": "SCRAM-SHA-256",
+        "connections": 2,
+        "verdict": "not_capable",
+        "evidence": "SaslAuthenticate v0 on 2 of 2 connections",
+        "hosts": ["10.0.0.1"],
+        "host_count": 3,
+        "credential_lifetime_ms": 30_000,
+        "outlived_ms": None,
+        "used_ms": 9_000,
+    }
+    return fields | more
+
+
+def collected(name: str, *, verdict: str = "not_capable") -> Collected:
+    verdicts = {each: int(each == verdict) for each in ("ready", "unproven", "failing", "unknown")}
+    one = client(
+        principal=name, client_id=name, client_software_name=name, verdict=verdict, hosts=[name]
+    )
+    row = {"principal": name, "clients": 1, "verdict": verdict, "enforceable": verdict == "ready"}
+    row |= {"listeners": [name]}
+    what_if = {
+        "lifetime_ms": 900_000,
+        "killed_connections": 2,
+        "killed_clients": 1,
+        "killed_principals": 1,
+        "kills_per_day_least": 3.0,
+        "kills_per_day_most": 5.5,
+        "late_median_ms": 61_000,
+        "unproven_connections": 1,
+        "cut_short_connections": 0,
+        "observed_ms": 7_200_000,
+    }
+    day = {"day": 20_000, "clients": 1, "ready": 0, "not_capable": 1, "ready_share": 0.0}
+    storm = {"minute_ms": 0, "mechanism": name, "authentications": 3, "reauthentications": 1}
+    software = {"client_software_name": name, "client_software_version": "1.9.2", "clients": 1}
+    software |= {"principals": [name], "principal_count": 1}
+    rows: dict[str, list[dict[str, Any]]] = {
+        "clients": [one],
+        "upgrades": [software] if verdict in {"failing", "not_capable"} else [],
+        "clients_by_verdict": [
+            {"verdict": verdict, "clients": 1, "connections": 2, "from_ms": 0, "to_ms": 60_000}
+        ],
+        "principals": [
+            row | verdicts | {"not_capable": int(verdict == "not_capable"), "connections": 2}
+        ],
+        "principals_by_verdict": [{"verdict": verdict, "principals": 1}],
+        "enforceable": [row] if verdict == "ready" else [],
+        "what_if": [what_if],
+        "session_lengths": [{"up_to_ms": 120_000, "standing": verdict, "connections": 2}],
+        "storms": [storm | {"busy_us": 12_000}],
+        "storm_profile": [storm],
+        "latencies": [
+            {"mechanism": name, "kind": "reauthenticated", "count": 3}
+            | {"p50_us": 900.0, "p95_us": 1200.0, "p99_us": None}
+        ],
+        "by_day": [day],
+        "short_tokens": [one],
+        "failures": [
+            {"mechanism": name, "failure_reason": name, "reauthentication": True, "count": 1}
+        ],
+        "denied_resources": [
+            {"principal": name, "resource_type": "TOPIC", "resource_name": name}
+            | {"operations": ["READ"], "denied": 1, "would_be_denied": 2, "place": 1}
+        ],
+        "denied_count": [{"resources": 1}],
+    }
+    lines = dict.fromkeys(
+        ("unreadable", "unknown_version", "unknown_kind", "impossible", "duplicate", "missing"), 0
+    )
+    return Collected(
+        as_of_ms=120_000, source=name, lines=lines | {"lines": 9, "future": 1}, rows=rows
+    )
+
+
+def facts_of(verdict: str = "not_capable", **more: Any) -> dict[str, Any]:
+    return build_facts(collected("User:alice", verdict=verdict)) | more
+
+
+def first_screen(facts: dict[str, Any]) -> str:
+    """The text before the second section, as it is read."""
+    written = page(facts)
+    return re.sub("<[^>]*>", "", written[written.index("<header>") : written.index("</section>")])
