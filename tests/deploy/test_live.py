@@ -4,13 +4,207 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from proxy.demo import identity
+from proxy.demo.broker import BROKERS
+from proxy.demo.processes import Program
+from tests.support.certificates import Authority
 from tests.support.deploy import DEPLOY, SERIES, find, metric_names
-from tests.support.prometheus import Prometheus, scraped_proxy, until
+from tests.support.processes import free_port_range, free_ports
+from tests.support.proxy_process import ProxyProcess
+
+JOB = "kafka/kafka-reauth-proxy"
+"""As the Prometheus operator names the job of a PodMonitor."""
+SESSION_MS = 3_000
+DEADLINE_SECONDS = 240.0
+_ENFORCED, _PROBED, _ENCRYPTED = "enforced", "probed", "encrypted"
+_USERS = [
+    f"{client}-{listener}" for client in ("orders", "ledger") for listener in (_ENFORCED, _PROBED)
+]
+"""A group for each client: two in one would wait for each other in its rebalances."""
+
+_SEEN = (
+    "kafka_reauth_proxy_expired_connections_killed_total",
+    "kafka_reauth_proxy_expired_connections_would_be_killed_total",
+    "kafka_reauth_proxy_failed_authentication_total",
+    # Rates need two of each.
+    "kafka_reauth_proxy:successful_reauthentication_rate",
+    "kafka_reauth_proxy:successful_authentication_no_reauth_rate",
+    "kafka_reauth_proxy:throttle_time",
+)
+"""What must have happened before the dashboards are looked at."""
+
+
+class Prometheus:
+    """Its HTTP API."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def values(self, promql: str) -> list[float]:
+        """The values of an instant query; raises if it is not a query."""
+        query = urllib.parse.urlencode({"query": promql})
+        url = f"http://{self._address}/api/v1/query?{query}"
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            result = json.load(answer)["data"]["result"]
+        return [float(series["value"][1]) for series in result]
+
+    def rules(self) -> list[dict[str, Any]]:
+        """Every rule, with its health."""
+        url = f"http://{self._address}/api/v1/rules"
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            groups = json.load(answer)["data"]["groups"]
+        return [rule for group in groups for rule in group["rules"]]
+
+
+@contextmanager
+def scraped_proxy(directory: Path) -> Iterator[Prometheus]:
+    """Brokers, a proxy with three listeners, clients of every kind, and Prometheus.
+
+    Returns when the clients have been through what the dashboards are about.
+    """
+    with ExitStack() as running:
+        brokers = Program("broker", "proxy.demo.broker", [], directory / "broker.log")
+        running.callback(_end, [brokers])
+        config = _config(brokers.wait_for_line(DEADLINE_SECONDS), directory)
+        proxy = ProxyProcess(config, directory)
+        for user in _USERS:
+            (directory / user).write_text(user)
+            proxy.add_user(user, user, "SCRAM-SHA-256")
+        limits = ["producer_byte_rate=200", "request_percentage=50"]
+        proxy.command("quotas", "set", *limits, "--user", f"payments-{_PROBED}")
+        running.enter_context(proxy)
+        prometheus = running.enter_context(_prometheus(directory, config["http"]["address"]))
+        until(lambda: prometheus.values("up") == [1])  # the first logins shall be an increase
+        clients = [each for one in config["listeners"][:2] for each in _clients(directory, one)]
+        running.callback(_end, clients)
+        until(lambda: all(sum(prometheus.values(one)) > 0 for one in _SEEN))
+        yield prometheus
+
+
+def _end(programs: Sequence[Program]) -> None:
+    for program in programs:
+        program.ask_to_stop()
+    for program in programs:
+        program.ended(time.monotonic() + DEADLINE_SECONDS)
+
+
+def _config(upstream: str, directory: Path) -> dict[str, Any]:
+    """A gateway thrice: enforcing, probing, and with TLS (for its certificate)."""
+    identity.write_jwks(directory / "jwks.json", identity.write_key(directory / "identity.pem"))
+    identity.write_key(directory / "stranger.pem")
+    (directory / "listener.pem").write_bytes(Authority().issue().pem)
+    ports = free_port_range(3 * (BROKERS + 2))
+    listeners = []
+    for number, (name, more) in enumerate(
+        {
+            _ENFORCED: {"reauth.enforcement": "enforce"},
+            _PROBED: {"reauth.enforcement": "probe"},
+            _ENCRYPTED: {
+                "security.protocol": "SASL_SSL",
+                "ssl.keystore.location": "listener.pem",
+            },
+        }.items()
+    ):
+        first = ports + number * (BROKERS + 2)
+        listeners.append(
+            {
+                "name": name,
+                "address": f"127.0.0.1:{first}",
+                "routing": "gateway",
+                "advertised.host": "127.0.0.1",
+                "broker.ports": f"{first + 1}-{first + 1 + BROKERS}",
+                "sasl.enabled.mechanisms": ["OAUTHBEARER", "SCRAM-SHA-256"],
+                "connections.max.reauth.ms": SESSION_MS,
+                "sasl.oauthbearer.jwks.endpoint.url": "file:jwks.json",
+                "sasl.oauthbearer.expected.audience": identity.AUDIENCE,
+                "sasl.oauthbearer.expected.issuer": identity.ISSUER,
+                **more,
+            }
+        )
+    return {
+        "upstream": {"bootstrap.servers": upstream.split(",")},
+        "listeners": listeners,
+        "authorizer": {"mode": "audit"},
+        "quotas": {"mode": "enforce"},
+        "events": {"directory": "events"},
+        "http": {"address": f"127.0.0.1:{free_ports(1)[0]}"},
+        "shutdown.drain.ms": 1_000,
+        "workers": 2,
+    }
+
+
+def _clients(directory: Path, listener: dict[str, Any]) -> Iterator[Program]:
+    """The demo's: two that re-authenticate, one that cannot, one with a bad token."""
+    modern, old, where = "proxy.demo.modern_client", "proxy.demo.old_client", listener["name"]
+    topic = f"orders-{where}"
+    for client, module, options in (
+        (f"payments-{where}", modern, ["--key-file", "identity.pem"]),
+        (topic, modern, ["--password-file", topic]),
+        (f"ledger-{where}", old, ["--password-file", f"ledger-{where}", "--topic", topic]),
+        (f"intruder-{where}", modern, ["--key-file", "stranger.pem"]),
+    ):
+        options[1] = str(directory / options[1])
+        common = ["--bootstrap-server", listener["address"], "--client-id", client]
+        yield Program(client, module, [*common, *options], directory / f"{client}.log")
+
+
+@contextmanager
+def _prometheus(directory: Path, target: str) -> Iterator[Prometheus]:
+    port = free_ports(1)[0]
+    settings = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(DEPLOY / "prometheus" / "*.rules.yaml")],
+        "scrape_configs": [{"job_name": JOB, "static_configs": [{"targets": [target]}]}],
+    }
+    file = directory / "prometheus.yaml"
+    file.write_text(yaml.safe_dump(settings))
+    with (directory / "prometheus.log").open("w") as log:
+        process = subprocess.Popen(
+            [
+                find("prometheus"),
+                f"--config.file={file}",
+                f"--storage.tsdb.path={directory / 'tsdb'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        until(lambda: _is_ready(port))
+        yield Prometheus(f"127.0.0.1:{port}")
+    finally:
+        process.terminate()
+        process.wait(DEADLINE_SECONDS)
+
+
+def _is_ready(port: int) -> bool:
+    url = f"http://127.0.0.1:{port}/-/ready"
+    try:
+        with urllib.request.urlopen(url, timeout=60):
+            return True
+    except OSError:
+        return False
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until it is true; raises if that takes too long."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.5)
+
 
 GRAFANA = DEPLOY / "grafana"
 DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(GRAFANA.glob("*.json"))}

@@ -20,8 +20,8 @@ from tests.support.deploy import OVERLAYS, kustomized, laid_out, missing
 from tests.support.kafka import java
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.properties import BEHIND
-from tests.support.kafka.proxy import ProxyProcess, sidecar_config
 from tests.support.processes import free_port_range, free_ports
+from tests.support.proxy_process import ProxyProcess, sidecar_config
 
 pytestmark = pytest.mark.slow
 

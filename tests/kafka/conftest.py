@@ -15,10 +15,10 @@ from tests.support.kafka import java
 from tests.support.kafka.clients import add_users
 from tests.support.kafka.cluster import KafkaCluster, StartCluster
 from tests.support.kafka.properties import BEHIND
-from tests.support.kafka.proxy import ProxyProcess, gateway_config, sidecar_config
 from tests.support.kafka.sasl_differential.comparison import USERS, World, kafka_world
 from tests.support.kafka.upstream import add_proxys_users, sasl_cluster
 from tests.support.processes import free_ports
+from tests.support.proxy_process import ProxyProcess, gateway_config, sidecar_config
 from tests.support.sasl import Issuer
 
 UNCLOSED_SOCKETS = "ignore:unclosed <socket:ResourceWarning"

@@ -14,7 +14,7 @@ import pytest
 from tests.support.kafka.clients import JavaClient, add_users, confluent_admin, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.java import Finished
-from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, enforcing_acls, gateway_config
+from tests.support.proxy_process import SUPER_USER, ProxyProcess, enforcing_acls, gateway_config
 from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

@@ -16,8 +16,8 @@ from kio.schema.errors import ErrorCode
 from tests.support.kafka.acl_differential.profiles import creation
 from tests.support.kafka.acl_differential.side import AUTHORIZER_PROPERTIES, PASSWORD, SCRAM, Client
 from tests.support.kafka.cluster import KafkaCluster, wait_until
-from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
 from tests.support.kafka.wire_client import Address
+from tests.support.proxy_process import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.acl_commands import rows, run
 from tests.support.certificates import Authority, Issued
 from tests.support.kafka.clients import JavaClient, password_of
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.java import RUN_SECONDS
 from tests.support.kafka.properties import PLAINTEXT
-from tests.support.kafka.proxy import GATEWAY_BROKERS, SUPER_USER, ProxyProcess
 from tests.support.processes import free_port_range, free_ports
+from tests.support.proxy_process import GATEWAY_BROKERS, SUPER_USER, ProxyProcess, rows
+from tests.support.proxy_process import run_acls as run
 from tests.support.tls import PASSWORD, escaped, keystore
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

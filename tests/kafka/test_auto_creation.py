@@ -18,7 +18,7 @@ from tests.support.kafka.acl_differential.side import (
     Side,
 )
 from tests.support.kafka.cluster import StartCluster
-from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
+from tests.support.proxy_process import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

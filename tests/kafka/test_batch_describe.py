@@ -25,8 +25,8 @@ from proxy.wire.codec import decode
 from tests.support.kafka import go
 from tests.support.kafka.clients import add_users, confluent_admin, password_of, user
 from tests.support.kafka.cluster import KafkaCluster, StartCluster
-from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, enforcing_acls, gateway_config
 from tests.support.kafka.wire_client import Address, api_versions_fields, ask
+from tests.support.proxy_process import SUPER_USER, ProxyProcess, enforcing_acls, gateway_config
 from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

@@ -12,10 +12,10 @@ from typing import Self
 import pytest
 
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.proxy import ProxyProcess, gateway_config, sidecar_config
 from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.wire_client import Address, Outcome, WireClient, record_batch
 from tests.support.messages import request_body
+from tests.support.proxy_process import ProxyProcess, gateway_config, sidecar_config
 from tests.support.sasl import Issuer
 
 pytestmark = pytest.mark.kafka

@@ -17,7 +17,6 @@ import pytest
 from proxy.admin import AdminClient, Scram
 from tests.support.kafka.clients import User, add_users, confluent_admin, password_of, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
-from tests.support.kafka.proxy import SUPER_USER, ProxyFailed, ProxyProcess, gateway_config
 from tests.support.kafka.quotas import PRODUCER
 from tests.support.kafka.upstream import (
     LITTLE,
@@ -27,6 +26,7 @@ from tests.support.kafka.upstream import (
     by_token_file,
     sasl_cluster,
 )
+from tests.support.proxy_process import SUPER_USER, ProxyFailed, ProxyProcess, gateway_config
 from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

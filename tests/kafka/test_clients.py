@@ -17,7 +17,7 @@ from kafka.admin import NewTopic as PythonNewTopic
 from tests.support.kafka.clients import MECHANISMS, User, confluent_admin, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.java import KAFKA_VERSION
-from tests.support.kafka.proxy import ProxyProcess
+from tests.support.proxy_process import ProxyProcess
 from tests.support.sasl import Issuer
 
 pytestmark = pytest.mark.kafka

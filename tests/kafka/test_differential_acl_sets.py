@@ -22,9 +22,9 @@ from tests.support.kafka.acl_differential.side import (
     Client,
 )
 from tests.support.kafka.cluster import KafkaCluster, wait_until
-from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
 from tests.support.kafka.wire_client import Address
 from tests.support.messages import Values
+from tests.support.proxy_process import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

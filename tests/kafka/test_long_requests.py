@@ -21,9 +21,9 @@ from tests.support.kafka.acl_differential.profiles import creation
 from tests.support.kafka.acl_differential.side import PASSWORD, SCRAM, Client, log_in
 from tests.support.kafka.clients import add_users
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
 from tests.support.kafka.wire_client import Address, Outcome, WireClient, request_header
 from tests.support.messages import request_body
+from tests.support.proxy_process import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -14,7 +14,6 @@ from tests.support.kafka.acl_differential.side import PASSWORD
 from tests.support.kafka.clients import password_of, user
 from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster
 from tests.support.kafka.java import Finished
-from tests.support.kafka.proxy import ProxyProcess
 from tests.support.kafka.quotas import (
     MUTATIONS,
     SCRAM,
@@ -24,6 +23,7 @@ from tests.support.kafka.quotas import (
     set_kafkas,
     set_quota,
 )
+from tests.support.proxy_process import ProxyProcess
 from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

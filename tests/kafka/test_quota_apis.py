@@ -15,7 +15,6 @@ from tests.support.kafka.acl_differential.side import PASSWORD, Client
 from tests.support.kafka.clients import User, user
 from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster
 from tests.support.kafka.java import RUN_SECONDS, Finished
-from tests.support.kafka.proxy import SUPER_USER, ProxyProcess
 from tests.support.kafka.quotas import (
     ALTER,
     CONSUMER,
@@ -29,6 +28,7 @@ from tests.support.kafka.quotas import (
     remove_kafkas,
     remove_quotas,
 )
+from tests.support.proxy_process import SUPER_USER, ProxyProcess
 from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

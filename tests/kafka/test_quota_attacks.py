@@ -14,7 +14,6 @@ from proxy.quota.model import QuotaKey
 from tests.support.kafka.acl_differential.side import PASSWORD, log_in
 from tests.support.kafka.clients import add_users, user
 from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
-from tests.support.kafka.proxy import ProxyProcess, gateway_config
 from tests.support.kafka.quotas import (
     CONNECTIONS,
     CONSUMER,
@@ -27,6 +26,7 @@ from tests.support.kafka.quotas import (
     set_quota,
 )
 from tests.support.kafka.wire_client import Address, WireClient
+from tests.support.proxy_process import ProxyProcess, gateway_config
 from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

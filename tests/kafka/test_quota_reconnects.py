@@ -8,7 +8,6 @@ import pytest
 
 from tests.support.kafka.acl_differential.side import PASSWORD, SCRAM, log_in
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.proxy import ProxyProcess
 from tests.support.kafka.quotas import (
     PRODUCER,
     WINDOW_SECONDS,
@@ -18,6 +17,7 @@ from tests.support.kafka.quotas import (
     set_quota,
 )
 from tests.support.kafka.wire_client import Address, WireClient
+from tests.support.proxy_process import ProxyProcess
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

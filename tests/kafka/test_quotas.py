@@ -15,7 +15,6 @@ import pytest
 from tests.support.kafka import java
 from tests.support.kafka.clients import User, password_of, user
 from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
-from tests.support.kafka.proxy import ProxyProcess
 from tests.support.kafka.quotas import (
     CONSUMER,
     PRODUCER,
@@ -28,6 +27,7 @@ from tests.support.kafka.quotas import (
     told_by_librdkafka,
     told_in_a_row,
 )
+from tests.support.proxy_process import ProxyProcess
 from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

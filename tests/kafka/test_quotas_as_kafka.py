@@ -14,7 +14,6 @@ import pytest
 
 from tests.support.kafka.clients import User, password_of, user
 from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
-from tests.support.kafka.proxy import ProxyProcess
 from tests.support.kafka.quotas import (
     CONNECTIONS,
     CONSUMER,
@@ -28,6 +27,7 @@ from tests.support.kafka.quotas import (
     set_quota,
     told_by_librdkafka,
 )
+from tests.support.proxy_process import ProxyProcess
 from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

@@ -29,8 +29,8 @@ from tests.support.kafka.clients import (
     user,
 )
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.proxy import ProxyProcess, gateway_config
 from tests.support.kafka.traffic import PARTITIONS, confluent_traffic, java_traffic
+from tests.support.proxy_process import ProxyProcess, gateway_config
 from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

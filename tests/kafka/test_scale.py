@@ -11,7 +11,6 @@ import pytest
 from tests.kafka.test_reauthentication import SCRAM
 from tests.support.kafka.clients import OAUTHBEARER, add_users, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
-from tests.support.kafka.proxy import ProxyProcess, gateway_config
 from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.traffic import (
     PARTITIONS,
@@ -21,6 +20,7 @@ from tests.support.kafka.traffic import (
     java_traffic,
 )
 from tests.support.kafka.wire_client import Address, WireClient
+from tests.support.proxy_process import ProxyProcess, gateway_config
 from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

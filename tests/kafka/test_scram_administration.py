@@ -15,9 +15,9 @@ from tests.support.kafka.clients import (
 )
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.java import Finished
-from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, gateway_config
 from tests.support.kafka.sasl_differential.transcript import logs_in
 from tests.support.kafka.wire_client import Address
+from tests.support.proxy_process import SUPER_USER, ProxyProcess, gateway_config
 from tests.support.sasl import Issuer
 
 pytestmark = pytest.mark.kafka

@@ -16,7 +16,6 @@ from tests.support.certificates import Authority
 from tests.support.kafka.clients import User, add_users, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.properties import BEHIND
-from tests.support.kafka.proxy import ProxyProcess, sidecar_config
 from tests.support.kafka.sasl_differential.comparison import (
     DELIBERATE,
     USERS,
@@ -27,6 +26,7 @@ from tests.support.kafka.sasl_differential.comparison import (
 from tests.support.kafka.traffic import PARTITIONS, confluent_traffic, java_traffic
 from tests.support.kafka.wire_client import API_VERSIONS, Address, Outcome, WireClient
 from tests.support.processes import free_ports
+from tests.support.proxy_process import ProxyProcess, sidecar_config
 from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

@@ -18,7 +18,6 @@ import pytest
 from tests.support.kafka.clients import OAUTHBEARER, add_users, user
 from tests.support.kafka.cluster import SASL_LISTENERS, KafkaCluster
 from tests.support.kafka.properties import CONTROLLER, PLAINTEXT
-from tests.support.kafka.proxy import ProxyProcess, sidecar_config
 from tests.support.kafka.sasl_differential.comparison import (
     DELIBERATE,
     USERS,
@@ -28,6 +27,7 @@ from tests.support.kafka.sasl_differential.comparison import (
 )
 from tests.support.kafka.sasl_differential.transcript import TOPIC
 from tests.support.processes import Namespace, missing, wired
+from tests.support.proxy_process import ProxyProcess, sidecar_config
 from tests.support.sasl import Issuer
 
 pytestmark = [

@@ -10,7 +10,6 @@ import pytest
 
 from tests.support.kafka.clients import User, add_users, confluent_admin, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
-from tests.support.kafka.proxy import ProxyProcess, gateway_config
 from tests.support.kafka.traffic import PARTITIONS, confluent_traffic
 from tests.support.kafka.upstream import (
     BUSY,
@@ -22,6 +21,7 @@ from tests.support.kafka.upstream import (
     sasl_properties,
 )
 from tests.support.kafka.wire_client import Address
+from tests.support.proxy_process import ProxyProcess, gateway_config
 from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

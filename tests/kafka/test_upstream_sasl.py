@@ -20,7 +20,6 @@ from tests.support.certificates import Authority
 from tests.support.kafka.clients import User, add_users, confluent_admin, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.properties import BEHIND, PLAINTEXT
-from tests.support.kafka.proxy import ProxyProcess, gateway_config
 from tests.support.kafka.sasl_differential.transcript import METADATA, Actor
 from tests.support.kafka.upstream import (
     CHANGING,
@@ -39,6 +38,7 @@ from tests.support.kafka.upstream import (
 )
 from tests.support.kafka.wire_client import WireClient, metadata_fields
 from tests.support.messages import request_body
+from tests.support.proxy_process import ProxyProcess, gateway_config
 from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

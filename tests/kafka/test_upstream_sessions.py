@@ -14,7 +14,6 @@ import pytest
 
 from tests.support.kafka.clients import add_users, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
-from tests.support.kafka.proxy import ProxyProcess, gateway_config
 from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.traffic import PARTITIONS, confluent_traffic, read, write
 from tests.support.kafka.upstream import (
@@ -32,6 +31,7 @@ from tests.support.kafka.upstream import (
     sidecar_of,
 )
 from tests.support.kafka.wire_client import WireClient
+from tests.support.proxy_process import ProxyProcess, gateway_config
 from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

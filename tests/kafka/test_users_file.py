@@ -10,10 +10,10 @@ import pytest
 
 from tests.support.kafka.clients import password_of, user
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.proxy import SUPER_USER, ProxyProcess, gateway_config
 from tests.support.kafka.sasl_differential.transcript import Actor, logs_in
 from tests.support.kafka.scram_client import ScramClient
 from tests.support.kafka.wire_client import Address, WireClient
+from tests.support.proxy_process import SUPER_USER, ProxyProcess, gateway_config
 from tests.support.sasl import Issuer
 
 pytestmark = pytest.mark.kafka

@@ -18,7 +18,6 @@ import pytest
 from tests.support.kafka.clients import Certified
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.java import RUN_SECONDS
-from tests.support.kafka.proxy import ProxyProcess
 from tests.support.kafka.quotas import (
     ALTER,
     PRODUCER,
@@ -50,6 +49,7 @@ from tests.support.kafka.without_sasl import (
     with_acls,
     write_certificates,
 )
+from tests.support.proxy_process import ProxyProcess
 from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

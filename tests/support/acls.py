@@ -157,19 +157,6 @@ CREATIONS_SEEN: list[tuple[dict[str, Any], Result]] = [
     ),
 ]
 
-CREATIONS_BETTER: list[tuple[dict[str, Any], Result]] = [
-    # Kafka closes the connection
-    ({"resource_type": 0}, unknown("resourceType")),
-    ({"resource_pattern_type": 0}, unknown("patternType")),
-    ({"operation": 0}, unknown("operation")),
-    ({"permission_type": 0}, unknown("permissionType")),
-    # Kafka fails the whole request with UNKNOWN_SERVER_ERROR
-    ({"resource_type": 1}, unknown("resourceType", "ANY")),
-    ({"resource_pattern_type": 1}, unknown("patternType", "ANY")),
-    ({"resource_pattern_type": 2}, unknown("patternType", "MATCH")),
-    ({"operation": 1}, unknown("operation", "ANY")),
-    ({"permission_type": 1}, unknown("permissionType", "ANY")),
-]
 
 UNKNOWN_PATTERN: Result = ("invalid_request", "Unknown patternFilter.")
 UNKNOWN_ENTRY: Result = ("invalid_request", "Unknown entryFilter.")
@@ -273,31 +260,3 @@ def described(
     store: Shelf | None, fields: dict[str, Any], *, version: int = 3, **rights: bool
 ) -> Any:
     return asked(DESCRIBE, version, describe_body(version, fields), store, **rights)
-
-
-def acls_of(response: Any) -> list[Acl]:
-    return [
-        Acl(
-            ResourceType(resource.resource_type),
-            PatternType(getattr(resource, "pattern_type", 3)),
-            resource.resource_name,
-            one.principal,
-            one.host,
-            Operation(one.operation),
-            Permission(one.permission_type),
-        )
-        for resource in response.resources
-        for one in resource.acls
-    ]
-
-
-def versioned(
-    cases: Sequence[tuple[dict[str, Any], Result]], since_v1: str
-) -> list[tuple[int, dict[str, Any], Result]]:
-    """Each case in each version that has its fields."""
-    return [
-        (version, changes, expected)
-        for version in VERSIONS
-        for changes, expected in cases
-        if version or since_v1 not in changes
-    ]

@@ -4,14 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from kio.static.primitive import i32Timedelta
 
 from proxy.acl.model import Acl
 from proxy.config import Config, from_mapping
@@ -22,10 +20,9 @@ from proxy.store.brokers import follower as follower_module
 from proxy.store.brokers.follower import Follower
 from proxy.store.sqlite.mirror import SqliteMirror
 from proxy.upstream.access import open_access
-from proxy.wire.codec import encode, response_type
 from tests.support.acls import Shelf
-from tests.support.admin import Body, Peer
-from tests.support.false_broker import ESCAPES
+from tests.support.fake_broker import ESCAPES, Body, Peer
+from tests.support.messages import response, written
 from tests.support.processes import PATIENCE_SECONDS
 
 DESCRIBE_ACLS, DESCRIBE_QUOTAS = 29, 48
@@ -35,7 +32,6 @@ ALICE, BOB = QuotaEntity(user="alice"), QuotaEntity(user="bob")
 PRODUCER = QuotaKey.PRODUCER_BYTE_RATE
 LIE = f"{ESCAPES}{PASSWORD}"
 """What a broker says that wants to be read by an operator."""
-NO_TIME = i32Timedelta.parse(timedelta())
 
 
 def broker(*acls: Acl, handlers: dict[int, Body] | None = None, **more: Any) -> Peer:
@@ -121,53 +117,20 @@ class Pauses:
         return self.taken
 
 
-def acls_answer(*operations: int, principal: str = "User:alice", pattern_type: int = 3) -> Body:
-    """ACLs of a topic `t` each."""
-
-    def answer(version: int, _body: bytes) -> bytes:
-        schema: Any = response_type(DESCRIBE_ACLS, version)
-        resource = schema.__annotations__["resources"].__args__[0]
-        entry = resource.__annotations__["acls"].__args__[0]
-        acls = tuple(
-            entry(principal=principal, host="*", operation=one, permission_type=3)
-            for one in operations
-        )
-        resources = (
-            resource(resource_type=2, resource_name="t", pattern_type=pattern_type, acls=acls),
-        )
-        return encode(
-            schema(
-                throttle_time=NO_TIME,
-                error_code=ErrorCode.none,
-                error_message=None,
-                resources=resources,
-            )
-        )
-
-    return answer
-
-
 Entry = tuple[list[tuple[str, str | None]], dict[str, float]]
 
 
 def quotas_answer(*entries: Entry, error: ErrorCode = ErrorCode.none) -> Body:
-    def answer(version: int, _body: bytes) -> bytes:
-        schema: Any = response_type(DESCRIBE_QUOTAS, version)
-        entry = schema.__annotations__["entries"].__args__[0].__args__[0]
-        part = entry.__annotations__["entity"].__args__[0]
-        value = entry.__annotations__["values"].__args__[0]
-        told = tuple(
-            entry(
-                entity=tuple(part(entity_type=kind, entity_name=name) for kind, name in parts),
-                values=tuple(value(key=key, value=number) for key, number in values.items()),
-            )
-            for parts, values in entries
-        )
-        return encode(
-            schema(throttle_time=NO_TIME, error_code=error, error_message=LIE, entries=told)
-        )
-
-    return answer
+    told = [
+        {
+            "entity": [{"entity_type": kind, "entity_name": name} for kind, name in parts],
+            "values": [{"key": key, "value": number} for key, number in values.items()],
+        }
+        for parts, values in entries
+    ]
+    return lambda version, _: written(
+        response(DESCRIBE_QUOTAS, version, error_code=error, error_message=LIE, entries=told)
+    )
 
 
 def hangs_up(_version: int, _body: bytes) -> bytes | None:

@@ -530,12 +530,3 @@ EMPTIED: Final[list[tuple[str, str]]] = [
     ("RULE:.*//", DUKE),
 ]
 """Rules that leave nothing of a subject, whose principal to Kafka is `User:`."""
-
-DOUBTFUL: Final[list[tuple[str, str]]] = [
-    ("RULE:^CN=(.*)\\bops$/$1/", "CN=é-ops"),
-    ("RULE:^CN=dev\\B(.*)$/$1/", "CN=devé"),
-    ("RULE:^CN=(\\p{IsAlphabetic}+)$/$1/", "CN=\u0905\u093e"),
-    ("RULE:^CN=(\\p{L}+)$/$1/", "CN=a\U0001dfff"),
-    ("RULE:.*?/-/", "a😀"),
-]
-"""Rules, and subjects that versions of Java, or of Unicode, do not read alike: they name nobody."""

@@ -1,6 +1,5 @@
 """Manifests of `deploy/`, and the programs that judge them."""
 
-import json
 import os
 import re
 import shutil
@@ -22,12 +21,6 @@ from tests.support.certificates import Authority
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 RUN_SECONDS = 600
-OPERATOR = (
-    "github.com/prometheus-operator/prometheus-operator",
-    "v0.85.0",
-    "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
-)
-"""The Go module that has its custom resources' definitions, its version and checksum."""
 
 _HINTS = {
     "promtool": "apt-get install prometheus",
@@ -66,31 +59,6 @@ def run(program: str, *arguments: str | Path, check: bool = True) -> str:
     return done.stdout + done.stderr
 
 
-def operator_schema(plural: str) -> dict[str, Any]:
-    """The schema of a custom resource of the Prometheus operator, an unknown field an error."""
-    module, version, digest = OPERATOR
-    found = json.loads(run("go", "mod", "download", "-json", f"{module}@{version}"))
-    assert found["Sum"] == digest
-    directory = Path(found["Dir"], "example", "prometheus-operator-crd")
-    definition = load(directory / f"monitoring.coreos.com_{plural}.yaml")
-    (of_version,) = definition["spec"]["versions"]
-    schema: dict[str, Any] = of_version["schema"]["openAPIV3Schema"]
-    schema["properties"]["metadata"] = {}  # Kubernetes' own, as in every object
-    strict: dict[str, Any] = _strict(schema)
-    return strict
-
-
-def _strict(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_strict(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    made = {key: _strict(value) for key, value in schema.items()}
-    if isinstance(made.get("properties"), dict) and "type" in made:
-        made.setdefault("additionalProperties", False)
-    return made
-
-
 def load(path: Path) -> Any:
     """A YAML file of one document."""
     return yaml.safe_load(path.read_text())
@@ -113,7 +81,6 @@ SHARED = {"ConfigMap", "StatefulSet", "Deployment", "NetworkPolicy"} | {
 }
 """Kinds that both make; the workload's own Service is nobody's but the overlay's."""
 WORKLOADS = ("StatefulSet", "Deployment")
-_HASH = re.compile(r"reauth-proxy-[0-9a-z]{10}")
 
 _WAYS_OUT = [
     {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]},
@@ -179,18 +146,6 @@ def templated(given: dict[str, Any], *, check: bool = True) -> str:
 def helm(overlay: str) -> list[Document]:
     """What `helm install` would send."""
     return of_text(templated(values(overlay)))
-
-
-def normal(documents: list[Document]) -> dict[str, Document]:
-    """By kind, without what may differ: the hash of a ConfigMap's name, the layout of its YAML."""
-    found = {}
-    for document in documents:
-        document = yaml.safe_load(_HASH.sub("reauth-proxy-HASH", yaml.safe_dump(document)))
-        if document["kind"] == "ConfigMap":
-            document["metadata"].pop("annotations", None)  # kustomize's are never deleted
-            document["data"] = {"proxy.yaml": yaml.safe_load(document["data"]["proxy.yaml"])}
-        found[document["kind"]] = document
-    return {kind: found[kind] for kind in sorted(found) if kind in SHARED}
 
 
 def of_kind(documents: list[Document], *kinds: str) -> Document:

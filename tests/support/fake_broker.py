@@ -1,28 +1,49 @@
-"""A broker that answers ApiVersions and Metadata over real TCP, encoded by kio; also a program."""
+"""Fake brokers over real TCP: an honest one, one with SASL and ACLs, and one that lies.
+
+python -m tests.support.fake_broker ID=HOST:PORT …: honest ones until stdin ends
+"""
 
 import asyncio
+import base64
+import hashlib
+import hmac
+import socket
 import ssl
 import struct
 import sys
-from contextlib import AsyncExitStack, suppress
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Any
+from types import TracebackType
+from typing import Self, TypeVar
 
-from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
-from kio.static.primitive import i32Timedelta
 
-from tests.support.messages import response_bytes
+from proxy.admin import AdminClient, Login, Scram
+from proxy.handlers import quotas as quota_api
+from proxy.handlers.acls import answer as answer_about_acls
+from proxy.wire.apis import API_VERSIONS, DESCRIBE_CLIENT_QUOTAS, METADATA
+from proxy.wire.batch_describe import request_type
+from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from tests.support import messages
+from tests.support.acls import Shelf
+from tests.support.frames import response
+from tests.support.messages import written
+from tests.support.processes import PATIENCE_SECONDS, free_ports
+from tests.support.quotas import MemoryStore
 
-# A broker that answers ApiVersions and Metadata over real TCP, encoded by kio
+LARGEST_REQUEST = 104_857_600
 
-NO_TIME = i32Timedelta.parse(timedelta(0))
+Body = Callable[[int, bytes], bytes | None]
+"""From a version and a request's body to the response's; None: the connection is closed."""
+Respond = Callable[[int, int, bytes], bytes | None]
+"""The same, with the API key before."""
 
 
 @dataclass(eq=False)
 class FakeBroker:
-    """Its fields may be changed while it runs."""
+    """Answers ApiVersions and Metadata; its fields may be changed while it runs."""
 
     brokers: dict[int, tuple[str, int]] = field(default_factory=dict)
     versions: dict[int, tuple[int, int]] = field(
@@ -33,13 +54,16 @@ class FakeBroker:
     silent: bool = False
     requests: list[tuple[int, int]] = field(default_factory=list)
     """API key and version of each request seen."""
+    correlation_shift: int = 0
+    connections: int = 0
     host: str = "127.0.0.1"
     port: int = 0
     tls: ssl.SSLContext | None = None
     _server: asyncio.Server | None = None
-    _connections: set["asyncio.Task[None] | None"] = field(default_factory=set)
+    _tasks: set["asyncio.Task[None] | None"] = field(default_factory=set)
+    _writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
-    async def __aenter__(self) -> "FakeBroker":
+    async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, self.host, self.port, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -47,62 +71,79 @@ class FakeBroker:
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
-        await self._server.wait_closed()
-        await asyncio.gather(*(task for task in self._connections if task))
+        self.drop_connections()
+        await asyncio.gather(*(task for task in self._tasks if task))
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def drop_connections(self) -> None:
+        for writer in self._writers:
+            writer.close()
+        self._writers.clear()
+
+    def seen(self, api_key: int) -> int:
+        return sum(key == api_key for key, _ in self.requests)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections.add(asyncio.current_task())
+        self._tasks.add(asyncio.current_task())
+        self._writers.append(writer)
+        self.connections += 1
+        respond = self._accepted()
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 (size,) = struct.unpack(">i", await reader.readexactly(4))
-                request = await reader.readexactly(size)
-                key, version, correlation_id = struct.unpack_from(">hhi", request)
+                if size > LARGEST_REQUEST:
+                    break
+                frame = await reader.readexactly(size)
+                key, version, correlation_id, length = struct.unpack_from(">hhih", frame)
                 self.requests.append((key, version))
-                if self.silent:
+                if self._is_silent(key):
                     continue
                 if self.answer is not None:
                     writer.write(self.answer)
                     break
-                body = self._respond(key, version, correlation_id)
-                writer.write(struct.pack(">i", len(body)) + body)
+                flexible = bool(request_type(key, version).__flexible__)
+                body = respond(key, version, frame[10 + max(length, 0) + flexible :])
+                if body is None:
+                    break
+                tags = b"\0" if flexible and key != API_VERSIONS else b""
+                writer.write(response(correlation_id + self.correlation_shift, tags + body))
         writer.close()
         with suppress(ConnectionError):
             await writer.wait_closed()
 
-    def _respond(self, key: int, version: int, correlation_id: int) -> bytes:
-        if key == 3:
-            return self._metadata(version, correlation_id)
-        if version > self.versions[18][1]:
-            return self._api_versions(0, correlation_id, ErrorCode.unsupported_version)
-        return self._api_versions(version, correlation_id, ErrorCode.none)
+    def _accepted(self) -> Respond:
+        """What answers the requests of a new connection."""
+        return self.respond
 
-    def _api_versions(self, version: int, correlation_id: int, error: ErrorCode) -> bytes:
-        schema: Any = load_response_schema(18, version)
-        one: Any = schema.__annotations__["api_keys"].__args__[0]
-        keys = tuple(
-            one(api_key=key, min_version=low, max_version=high)
+    def _is_silent(self, _api_key: int) -> bool:
+        return self.silent
+
+    def respond(self, api_key: int, version: int, _body: bytes) -> bytes | None:
+        return self._metadata(version) if api_key == METADATA else self.offer(version)
+
+    def offer(self, version: int) -> bytes:
+        """The body of the answer to ApiVersions."""
+        known = version <= self.versions[API_VERSIONS][1]
+        offered = [
+            {"api_key": key, "min_version": low, "max_version": high}
             for key, (low, high) in self.versions.items()
-            if error is ErrorCode.none or key == 18
-        )
-        more = {"throttle_time": NO_TIME} if version >= 1 else {}
-        return response_bytes(schema(error_code=error, api_keys=keys, **more), correlation_id)
+            if known or key == API_VERSIONS
+        ]
+        error = ErrorCode.none if known else ErrorCode.unsupported_version
+        shown = version if known else 0
+        return written(messages.response(API_VERSIONS, shown, error_code=error, api_keys=offered))
 
-    def _metadata(self, version: int, correlation_id: int) -> bytes:
-        schema: Any = load_response_schema(3, version)
-        one: Any = schema.__annotations__["brokers"].__args__[0]
-        rack = {"rack": "r1"} if version >= 1 else {}
-        brokers = tuple(
-            one(node_id=id_, host=host, port=port, **rack)
+    def _metadata(self, version: int) -> bytes:
+        brokers = [
+            {"node_id": id_, "host": host, "port": port, "rack": "r1"}
             for id_, (host, port) in self.brokers.items()
+        ]
+        return written(
+            messages.response(METADATA, version, brokers=brokers, cluster_id="c1", controller_id=1)
         )
-        more: dict[str, Any] = {"throttle_time": NO_TIME} if version >= 3 else {}
-        more |= {"cluster_id": "c1"} if version >= 2 else {}
-        more |= {"controller_id": 1} if version >= 1 else {}
-        more |= {"error_code": ErrorCode.none} if version >= 13 else {}
-        return response_bytes(schema(brokers=brokers, topics=(), **more), correlation_id)
-
-
-# `python -m tests.support.fake_broker ID=HOST:PORT …`: fake brokers until stdin ends
 
 
 async def main(arguments: list[str]) -> None:
@@ -117,6 +158,402 @@ async def main(arguments: list[str]) -> None:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         await asyncio.to_thread(sys.stdin.read)
+
+
+# A broker that an AdminClient can log in to, with ACLs and quotas
+
+SALT, ITERATIONS = b"salt" * 4, 4096
+
+
+@dataclass(eq=False)
+class Peer(FakeBroker):
+    """SASL, and the APIs of ACLs and of quotas."""
+
+    versions: dict[int, tuple[int, int]] = field(
+        default_factory=lambda: {
+            17: (0, 1),
+            18: (0, 4),
+            29: (0, 3),
+            30: (0, 3),
+            31: (0, 3),
+            36: (0, 2),
+            48: (0, 1),
+        }
+    )
+    silent: set[int] = field(default_factory=set)  # type: ignore[assignment]  # by API
+    """API keys whose requests are not answered."""
+    shelf: Shelf = field(default_factory=Shelf)
+    quotas: MemoryStore = field(default_factory=MemoryStore)
+    rights: bool = True
+    passwords: dict[str, str] | None = None
+    """By user; None: nobody need log in."""
+    tokens: set[str] = field(default_factory=set)
+    lifetime_ms: int = 0
+    handlers: dict[int, Body] = field(default_factory=dict)
+    """Instead of what it does by itself, by API key."""
+    handshake_errors: list[ErrorCode] = field(default_factory=list)
+    """To be answered to the next handshakes, the first first."""
+    lying: bool = False
+    """Whether it signs as one who does not know the password."""
+
+    def _accepted(self) -> Respond:
+        return _Conversation(self).answer
+
+    def _is_silent(self, api_key: int) -> bool:
+        return api_key in self.silent
+
+
+class _Conversation:
+    """One connection: who has logged in, and how far a login is."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._authenticated = peer.passwords is None
+        self._mechanism = ""
+        self._scram: list[str] = []
+        self._refused = False
+
+    def answer(self, key: int, version: int, body: bytes) -> bytes | None:
+        if handler := self._peer.handlers.get(key):
+            return handler(version, body)
+        if key == API_VERSIONS:
+            return self._peer.offer(version)
+        if key == SASL_HANDSHAKE:
+            return self._handshake(messages.read_request(key, version, body).mechanism, version)
+        if key == SASL_AUTHENTICATE:
+            return self._authenticate(messages.read_request(key, version, body).auth_bytes, version)
+        if not self._authenticated:
+            return None
+        rights = self._peer.rights
+        if key == DESCRIBE_CLIENT_QUOTAS:
+            return quota_api.answer(key, version, body, self._peer.quotas, authorized=rights)
+        acls = self._peer.shelf.administered()
+        return answer_about_acls(key, version, body, acls, may_describe=rights, may_alter=rights)
+
+    def _handshake(self, mechanism: str, version: int) -> bytes:
+        self._mechanism, self._scram, self._refused = mechanism, [], False
+        errors = self._peer.handshake_errors
+        error = errors.pop(0) if errors else ErrorCode.none
+        mechanisms = ("SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+        if mechanism not in mechanisms:
+            error = ErrorCode.unsupported_sasl_mechanism
+        return written(
+            messages.response(SASL_HANDSHAKE, version, error_code=error, mechanisms=mechanisms)
+        )
+
+    def _authenticate(self, token: bytes, version: int) -> bytes:
+        said = self._oauthbearer(token) if self._mechanism == "OAUTHBEARER" else self._step(token)
+        answer = messages.response(
+            SASL_AUTHENTICATE,
+            version,
+            error_code=ErrorCode.sasl_authentication_failed if said is None else ErrorCode.none,
+            error_message="refused" if said is None else "",
+            auth_bytes=said or b"",
+            session_lifetime=self._peer.lifetime_ms,
+        )
+        return written(answer)
+
+    def _oauthbearer(self, message: bytes) -> bytes | None:
+        if self._refused:
+            return None
+        token = message.decode().split("auth=Bearer ")[1].split("\x01")[0]
+        self._authenticated = token in self._peer.tokens
+        self._refused = not self._authenticated
+        return b"" if self._authenticated else b'{"status":"invalid_token"}'
+
+    def _step(self, message: bytes) -> bytes | None:
+        """RFC 5802, written apart from the implementation under test."""
+        text = message.decode()
+        if not self._scram:
+            nonce = text.rsplit("r=", 1)[1] + "server"
+            first = f"r={nonce},s={base64.b64encode(SALT).decode()},i={ITERATIONS}"
+            self._scram = [text.removeprefix("n,,"), first]
+            return first.encode()
+        user = self._scram[0].split(",")[0].removeprefix("n=")
+        bare, proof = text.rsplit(",p=", 1)
+        name = "sha256" if self._mechanism.endswith("256") else "sha512"
+        password = (self._peer.passwords or {}).get(user, "\0nobody")
+        salted = hashlib.pbkdf2_hmac(name, password.encode(), SALT, ITERATIONS)
+        signed = ",".join((*self._scram, bare)).encode()
+        client_key = hmac.digest(salted, b"Client Key", name)
+        signature = hmac.digest(hashlib.new(name, client_key).digest(), signed, name)
+        expected = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        if base64.b64decode(proof) != expected and not self._peer.lying:
+            return None
+        self._authenticated = True
+        server_key = hmac.digest(salted, b"Server Key", name)
+        return b"v=" + base64.b64encode(hmac.digest(server_key, signed, name))
+
+
+@contextmanager
+def in_a_thread(peer: Peer) -> Iterator[Peer]:
+    """Serve in a thread of its own: the command line runs its own event loop."""
+    started, ended = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        async with peer:
+            started.set()
+            await asyncio.to_thread(ended.wait, 600)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    try:
+        assert started.wait(60)
+        yield peer
+    finally:
+        ended.set()
+        thread.join(60)
+
+
+# A client at work against a broker that speaks the bytes that kio writes
+
+DESCRIBE, CREATE, DELETE = 29, 30, 31
+T = TypeVar("T")
+ALICE = Scram(username="alice", password="alice-secret")
+
+
+def against(
+    peer: Peer,
+    work: Callable[[AdminClient], Awaitable[T]],
+    *,
+    login: Login | None = None,
+    tls: ssl.SSLContext | None = None,
+    timeout_s: float = PATIENCE_SECONDS,
+) -> T:
+    """Runs the work with a client of the peer, in a bounded time."""
+
+    async def run() -> T:
+        async with (
+            asyncio.timeout(2 * PATIENCE_SECONDS),
+            peer,
+            AdminClient(
+                peer.address, login=login, ssl_context=tls, request_timeout_s=timeout_s
+            ) as client,
+        ):
+            return await work(client)
+
+    return asyncio.run(run())
+
+
+# A broker that may lie to whoever logs in to it, and what it was sent meanwhile
+
+NAME, PASSWORD = "gate", "gate-secret,=1"
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER")
+ECHO = b"echo"
+_VERSIONS = {0: (3, 12), 1: (4, 17), 3: (0, 13), 17: (0, 1), 18: (0, 4), 36: (0, 2)}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """To a SaslAuthenticate."""
+
+    token: bytes = b""
+    error_code: int = 0
+    message: str | None = None
+    lifetime_ms: int = 0
+
+    def body(self, version: int) -> bytes:
+        """As a response of that version, from v1 on, has it."""
+        text = None if self.message is None else self.message.encode()
+        lifetime = struct.pack(">q", self.lifetime_ms)
+        error = struct.pack(">h", self.error_code)
+        if version >= 2:
+            return b"\0" + error + _compact(text) + _compact(self.token) + lifetime + b"\0"
+        written = b"\xff\xff" if text is None else struct.pack(">h", len(text)) + text
+        return error + written + struct.pack(">i", len(self.token)) + self.token + lifetime
+
+
+def _compact(data: bytes | None) -> bytes:
+    length, written = 0 if data is None else len(data) + 1, b""
+    while length > 0x7F:
+        written += bytes([length & 0x7F | 0x80])
+        length >>= 7
+    return written + bytes([length]) + (data or b"")
+
+
+def _mac(key: bytes, text: bytes) -> bytes:
+    return hmac.digest(key, text, "sha256")
+
+
+class Behaviour:
+    """An honest broker's, on one connection; a lie overrides a method.
+
+    Each method returns bytes to send as they are; `HangupError` may be raised instead.
+    """
+
+    lifetime_ms = 0
+
+    def __init__(self) -> None:
+        self.logins = 0
+        self.rounds = 0
+        """SaslAuthenticate requests of the present login."""
+        self._first = self._server_first = b""
+
+    def greet(self) -> bytes:
+        """Before anything was asked."""
+        return b""
+
+    def handshake(self, number: int) -> bytes:
+        """To SaslHandshake."""
+        self.rounds = 0
+        names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in MECHANISMS)
+        return response(number, struct.pack(">hi", 0, len(MECHANISMS)) + names)
+
+    def authenticate(self, number: int, version: int, token: bytes) -> bytes:
+        """To SaslAuthenticate."""
+        self.rounds += 1
+        return response(number, self.judge(token).body(version))
+
+    def judge(self, token: bytes) -> Answer:
+        """What an honest broker would say, of each mechanism."""
+        if token.startswith(b"n,,\x01auth=Bearer ") or token == f"\0{NAME}\0{PASSWORD}".encode():
+            return self.let_in()
+        if token.startswith(b"n,,n="):
+            return self.challenge(token)
+        if token.startswith(b"c="):
+            return self.let_in(b"v=" + base64.b64encode(self.signature(token)))
+        return Answer(error_code=58, message="Authentication failed")
+
+    def let_in(self, token: bytes = b"") -> Answer:
+        """The login is complete."""
+        self.logins += 1
+        return Answer(token, lifetime_ms=self.lifetime_ms)
+
+    def challenge(self, first: bytes) -> Answer:
+        """To SCRAM's first message."""
+        self._first = first.removeprefix(b"n,,")
+        self._server_first = self.server_first(self._first.partition(b",r=")[2])
+        return Answer(self._server_first)
+
+    def server_first(self, nonce: bytes) -> bytes:
+        """SCRAM's challenge."""
+        return b"r=%bbroker,s=%b,i=%d" % (nonce, base64.b64encode(SALT), ITERATIONS)
+
+    def signature(self, final: bytes) -> bytes:
+        """The broker's proof that it knows the password (RFC 5802 section 3)."""
+        salted = hashlib.pbkdf2_hmac("sha256", PASSWORD.encode(), SALT, ITERATIONS)
+        signed = b",".join((self._first, self._server_first, final.partition(b",p=")[0]))
+        return _mac(_mac(salted, b"Server Key"), signed)
+
+    def request(self, number: int) -> bytes:
+        """To anything else."""
+        return response(number, ECHO)
+
+
+class HangupError(Exception):
+    """The broker closes the connection."""
+
+
+@dataclass(eq=False)
+class Met:
+    """One connection, as the broker saw it."""
+
+    received: bytearray = field(default_factory=bytearray)
+    keys: list[int] = field(default_factory=list)
+    """API keys of the requests."""
+    behaviour: Behaviour = field(default_factory=Behaviour)
+
+
+class FalseBroker:
+    """Listens until it is left. The proxy's own questions begin with ApiVersions."""
+
+    def __init__(self) -> None:
+        (port,) = free_ports(1)
+        self._accepting = socket.create_server(("127.0.0.1", port))
+        self.address = f"127.0.0.1:{port}"
+        self.relayed: type[Behaviour] = Behaviour
+        """How connections are treated that clients wait for."""
+        self.asked: type[Behaviour] = Behaviour
+        """How those are that the proxy makes for itself."""
+        self.met: list[Met] = []
+        """Connections of the first kind, which have sent something."""
+        self._sockets: set[socket.socket] = set()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Closing alone would leave the threads in their calls.
+        for each in (self._accepting, *self._sockets):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        self._accepting.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._accepting.accept()
+            except OSError:
+                return
+            self._sockets.add(near)
+            threading.Thread(target=self._serve, args=(near,), daemon=True).start()
+
+    def _serve(self, near: socket.socket) -> None:
+        with near, suppress(OSError, HangupError):
+            self._converse(near)
+        self._sockets.discard(near)
+
+    def _converse(self, near: socket.socket) -> None:
+        met = Met()
+        frame = _read_frame(near)
+        is_ours = frame[:2] == struct.pack(">h", API_VERSIONS)
+        met.behaviour = self.asked() if is_ours else self.relayed()
+        if not is_ours:
+            self.met.append(met)
+        near.sendall(met.behaviour.greet())
+        while frame:
+            met.received += frame
+            met.keys.append(struct.unpack_from(">h", frame)[0])
+            near.sendall(_answer(met.behaviour, frame))
+            frame = _read_frame(near)
+
+
+def _read_frame(near: socket.socket) -> bytes:
+    """The next frame; empty: there is none."""
+    size = near.recv(4, socket.MSG_WAITALL)
+    return near.recv(int.from_bytes(size), socket.MSG_WAITALL) if len(size) == 4 else b""
+
+
+def _answer(behaviour: Behaviour, frame: bytes) -> bytes:
+    api_key, version, number = struct.unpack_from(">hhi", frame)
+    if api_key == API_VERSIONS:
+        return response(number, FakeBroker(versions=_VERSIONS).offer(version))
+    if api_key == SASL_HANDSHAKE:
+        return behaviour.handshake(number)
+    if api_key == SASL_AUTHENTICATE:
+        return behaviour.authenticate(number, version, _token(version, frame))
+    return behaviour.request(number)
+
+
+def _token(version: int, frame: bytes) -> bytes:
+    (name_size,) = struct.unpack_from(">h", frame, 8)
+    at = 10 + name_size
+    if version < 2:
+        return frame[at + 4 :]
+    at += 1  # no tags in the header
+    while frame[at] >= 0x80:
+        at += 1
+    return frame[at + 1 : -1]
+
+
+# What a false broker says to the proxy's login: honest each time, but for one lie
+
+
+TOKEN = "a.token.of.the.proxys"
+FORGED = "ERROR forged"
+ESCAPES = f"\x1b]0;owned\x07\x1b[2J\r\n{FORGED} line\u202e\u2028"
+"""What a terminal might obey."""
+
+
+# A whole proxy in front of a false broker, as a child process: memory and log are the real ones.
+#
+# Its clients need no login of their own
 
 
 if __name__ == "__main__":

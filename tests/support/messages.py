@@ -154,6 +154,11 @@ def response_bytes(entity: Any, correlation_id: int) -> bytes:
     return written(entity.__header_schema__(correlation_id=correlation_id)) + written(entity)
 
 
+def read_request(api_key: int, version: int, body: bytes) -> Any:
+    """A request without its header; what follows is ignored."""
+    return entity_reader(request_type(api_key, version))(body, 0)[0]
+
+
 def read_response(api_key: int, version: int, frame: bytes) -> tuple[int, Any]:
     """Correlation id and message of a response that is whole, and nothing behind it."""
     schema: Any = response_type(api_key, version)

@@ -19,7 +19,6 @@ from proxy.quota.store import Changes, QuotaSnapshot, altered
 from proxy.quota.window import WindowConfig
 from proxy.wire.apis import (
     ALTER_CLIENT_QUOTAS,
-    CREATE_PARTITIONS,
     CREATE_TOPICS,
     DELETE_TOPICS,
     DESCRIBE_CLIENT_QUOTAS,
@@ -115,9 +114,6 @@ def answer(key: int, version: int, correlation_id: int, *, filled: bool = False)
     return response(correlation_id, b"\0" + encode(make(response_type(key, version))))
 
 
-FETCH_BODIES = {"short": 100, "long": 300_000}
-
-
 def fetched(correlation_id: int, size: int) -> bytes:
     return response(correlation_id, b"\0" + b"\0\0\0\0" + b"f" * size)
 
@@ -139,8 +135,6 @@ class Judged:
 # A connection of a controller_mutation_rate, a broker that makes topics, and its requests
 
 MUTATION_RATE = QuotaKey.CONTROLLER_MUTATION_RATE
-BURST = 11
-"""Partitions that pass at once with a rate of 1."""
 NONE, EXISTS, EXCEEDED = (
     ErrorCode.none,
     ErrorCode.topic_already_exists,
@@ -312,19 +306,6 @@ def created(version: int, *topics: tuple[str, int], validate: bool = False) -> A
         ),
         timeout=NOT_THROTTLED,
         validate_only=validate,
-    )
-
-
-def grown(version: int, *topics: tuple[str, int], assignments: Any = None) -> Any:
-    kind = request_type(CREATE_PARTITIONS, version)
-    entry = item_type(kind, "topics")
-    return make(
-        kind,
-        topics=tuple(
-            entry(name=name, count=count, assignments=assignments) for name, count in topics
-        ),
-        timeout=NOT_THROTTLED,
-        validate_only=False,
     )
 
 

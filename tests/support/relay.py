@@ -14,6 +14,7 @@ from typing import Any, Final
 import uvloop
 
 from proxy.config import from_mapping
+from proxy.config.address_limits import LARGEST
 from proxy.config.listener import Listener as Settings
 from proxy.connection.commands import AnswerFromStore, CloseReason, DeriveKeys, GetIdentity
 from proxy.connection.connection import Connection
@@ -28,11 +29,11 @@ from proxy.scheduling.steps import LongTask
 from proxy.scheduling.time_slices import TimeSlices
 from proxy.tls.contexts import open_tls
 from proxy.upstream.access import Access
+from proxy.worker.connection_limits import ConnectionLimits, Evictable, OpenConnections, Shared
 from proxy.worker.endpoint import Endpoint
 from proxy.worker.listener import Listener
 from proxy.worker.work_queues import WorkQueues
 from tests.support.certificates import NOW
-from tests.support.config import room_for
 from tests.support.fake_broker import FakeBroker
 from tests.support.frames import (
     api_versions,
@@ -390,3 +391,10 @@ def ssl_listener(**more: str) -> dict[str, Any]:
 
 
 PLAINTEXT = {"security.protocol": "PLAINTEXT"}
+
+
+def room_for(most: int) -> OpenConnections[Evictable]:
+    """What a listener of the one worker there is counts its connections with."""
+    limits = ConnectionLimits(Shared(1, [most]), 0)
+    limits.apply(LARGEST, {})
+    return OpenConnections(limits, 0)

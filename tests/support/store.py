@@ -38,7 +38,6 @@ from tests.support.acls import asking, create_body, creation, describe_body
 # Files of SCRAM users
 
 SHA_256 = ScramMechanism.SCRAM_SHA_256
-SHA_512 = ScramMechanism.SCRAM_SHA_512
 PASSWORD = "secret"
 SECRET = "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlYyE="
 
@@ -167,15 +166,6 @@ SEEN: list[tuple[tuple[Change, ...], Answer]] = [
     ),
 ]
 """As Apache Kafka 4.1 answers; tests/kafka asks it."""
-
-BETTER_THAN_KAFKA: list[tuple[tuple[Change, ...], Answer]] = [
-    # Kafka: UNKNOWN_SERVER_ERROR, and a credential that nobody can log in with
-    (
-        (upsert("a", salted_password=b""),),
-        {"a": ("unacceptable_credential", "Salted password must not be empty")},
-    ),
-    ((upsert("a", salt=b""),), {"a": ("unacceptable_credential", "Salt must not be empty")}),
-]
 
 
 # A worker's keeper of a store, its store that can break, and what clients ask of it

@@ -1,16 +1,13 @@
 """TLS between a test and the proxy: contexts, both ends without a socket, raw clients."""
 
-import _ssl
 import asyncio
-import ctypes
 import os
 import ssl
-import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
@@ -134,113 +131,6 @@ OURS = AUTHORITY.issue()
 FRONT = Secured(client=client_context(AUTHORITY), clients=server_context(OURS))
 BACK = Secured(brokers=client_context(AUTHORITY), broker=server_context(OURS))
 BOTH = Secured(client=FRONT.client, clients=FRONT.clients, brokers=BACK.brokers, broker=BACK.broker)
-
-
-class TlsClient:
-    """TLS over plain streams: unlike asyncio's it can end its sending and go on reading."""
-
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: ssl.SSLContext
-    ) -> None:
-        self._reader, self._writer = reader, writer
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.ssl = context.wrap_bio(self._incoming, self._outgoing, server_hostname="localhost")
-        self._plain = b""
-        self.was_told_of_the_end = False
-
-    @classmethod
-    async def connect(
-        cls, port: int, context: ssl.SSLContext, *, bytewise: bool = False, first: bytes = b""
-    ) -> Self:
-        """`first` is sent together with the last bytes of the handshake."""
-        client = cls(*await asyncio.open_connection("127.0.0.1", port), context)
-        try:
-            await client._shake_hands(first, bytewise=bytewise)
-        except BaseException:
-            client.close()
-            raise
-        return client
-
-    async def _shake_hands(self, first: bytes, *, bytewise: bool) -> None:
-        while True:
-            try:
-                self.ssl.do_handshake()
-            except ssl.SSLWantReadError:
-                await self._send(bytewise=bytewise)
-                await self._receive()
-            else:
-                while first:
-                    first = first[self.ssl.write(first) :]
-                await self._send(bytewise=bytewise)
-                return
-
-    async def _send(self, *, bytewise: bool) -> None:
-        data = self._outgoing.read()
-        step = 1 if bytewise else max(1, len(data))
-        for start in range(0, len(data), step):
-            self._writer.write(data[start : start + step])
-            await asyncio.sleep(0)
-
-    async def _receive(self) -> None:
-        data = await self._reader.read(65_536)
-        if not data:
-            raise asyncio.IncompleteReadError(b"", None)
-        self._incoming.write(data)
-
-    def write(self, data: bytes) -> None:
-        while data:
-            data = data[self.ssl.write(data) :]
-        self._writer.write(self._outgoing.read())
-
-    def write_raw(self, data: bytes) -> None:
-        self._writer.write(data)
-
-    def finish_sending(self, *, notify: bool = True) -> None:
-        if notify:
-            with suppress(ssl.SSLError):
-                self.ssl.unwrap()
-            self._writer.write(self._outgoing.read())
-        self._writer.write_eof()
-
-    def pause(self) -> None:
-        self._writer.transport.pause_reading()  # type: ignore[attr-defined]
-
-    async def _some(self) -> bytes:
-        while True:
-            try:
-                data = self.ssl.read(65_536)
-            except ssl.SSLWantReadError:
-                await self._receive()
-                continue
-            except ssl.SSLZeroReturnError:
-                data = b""
-            self.was_told_of_the_end = not data
-            return data
-
-    async def read(self) -> bytes:
-        """Everything to the end."""
-        found, self._plain = self._plain, b""
-        try:
-            while data := await self._some():
-                found += data
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        return found
-
-    async def frame(self) -> bytes:
-        while (
-            len(self._plain) < 4 or len(self._plain) < 4 + struct.unpack(">i", self._plain[:4])[0]
-        ):
-            data = await self._some()
-            if not data:
-                raise asyncio.IncompleteReadError(self._plain, None)
-            self._plain += data
-        end = 4 + int.from_bytes(self._plain[:4], "big")
-        frame, self._plain = self._plain[4:end], self._plain[end:]
-        return frame
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 # Both ends of TLS without a socket: a client, and the transport under test
@@ -370,74 +260,6 @@ class Conversation(Server):
 
 # A client by OpenSSL itself: Python's `ssl` sends no key updates (RFC 8446 section 4.6.3)
 
-_POINTER: Final = ctypes.c_void_p
-_TYPES: Final = {
-    "TLS_client_method": (_POINTER, ()),
-    "SSL_CTX_new": (_POINTER, (_POINTER,)),
-    "SSL_new": (_POINTER, (_POINTER,)),
-    "SSL_free": (None, (_POINTER,)),
-    "SSL_CTX_free": (None, (_POINTER,)),
-    "SSL_set_bio": (None, (_POINTER, _POINTER, _POINTER)),
-    "SSL_connect": (ctypes.c_int, (_POINTER,)),
-    "SSL_do_handshake": (ctypes.c_int, (_POINTER,)),
-    "SSL_key_update": (ctypes.c_int, (_POINTER, ctypes.c_int)),
-    "SSL_write": (ctypes.c_int, (_POINTER, ctypes.c_char_p, ctypes.c_int)),
-    "BIO_new": (_POINTER, (_POINTER,)),
-    "BIO_s_mem": (_POINTER, ()),
-    "BIO_read": (ctypes.c_int, (_POINTER, ctypes.c_char_p, ctypes.c_int)),
-    "BIO_write": (ctypes.c_int, (_POINTER, ctypes.c_char_p, ctypes.c_int)),
-}
-
-
-def _openssl() -> ctypes.CDLL:
-    """The OpenSSL that Python itself has."""
-    library = ctypes.CDLL(_ssl.__file__)
-    for name, (result, arguments) in _TYPES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library
-
-
-class KeyUpdater:
-    """A client that verifies nobody, in memory."""
-
-    def __init__(self) -> None:
-        self._openssl = openssl = _openssl()
-        self._context = openssl.SSL_CTX_new(openssl.TLS_client_method())
-        self._ssl = openssl.SSL_new(self._context)
-        self._incoming, self._outgoing = (openssl.BIO_new(openssl.BIO_s_mem()) for _ in range(2))
-        openssl.SSL_set_bio(self._ssl, self._incoming, self._outgoing)
-
-    def shakes_hands(self, received: bytes) -> bool:
-        """Take what the server said; whether the handshake is done."""
-        self._openssl.BIO_write(self._incoming, received, len(received))
-        return bool(self._openssl.SSL_connect(self._ssl) == 1)
-
-    def update_keys(self, count: int = 1, *, answer: bool) -> bytes:
-        """What updates its own key so often, and wants the other's updated."""
-        for _ in range(count):
-            assert self._openssl.SSL_key_update(self._ssl, int(answer)) == 1
-            assert self._openssl.SSL_do_handshake(self._ssl) == 1
-        return self.sent()
-
-    def encrypted(self, plain: bytes) -> bytes:
-        """One record of data."""
-        assert self._openssl.SSL_write(self._ssl, plain, len(plain)) == len(plain)
-        return self.sent()
-
-    def sent(self) -> bytes:
-        """All that it has to say."""
-        said = b""
-        buffer = ctypes.create_string_buffer(65_536)
-        while (count := self._openssl.BIO_read(self._outgoing, buffer, 65_536)) > 0:
-            said += buffer.raw[:count]
-        return said
-
-    def close(self) -> None:
-        """Give the memory back."""
-        self._openssl.SSL_free(self._ssl)
-        self._openssl.SSL_CTX_free(self._context)
-
 
 # A properties file's `ssl.*`, the files that it names, and a handshake without sockets
 
@@ -456,10 +278,6 @@ def context(directory: Path, *lines: str) -> ssl.SSLContext:
 
 def trusting(path: Path, kind: str = "PEM") -> tuple[str, ...]:
     return (f"ssl.truststore.type={kind}", f"ssl.truststore.location={path}")
-
-
-def showing(path: Path, kind: str = "PEM") -> tuple[str, ...]:
-    return (f"ssl.keystore.type={kind}", f"ssl.keystore.location={path}")
 
 
 def written(path: Path, data: bytes) -> Path:
@@ -492,23 +310,3 @@ def keystore(issued: Issued, *above: bytes) -> bytes:
         [x509.load_pem_x509_certificate(pem) for pem in above],
         BUNDLED,
     )
-
-
-def shake_hands(
-    client: ssl.SSLContext, server: ssl.SSLContext, host: str = "localhost"
-) -> tuple[str | None, int | None]:
-    """The version of TLS, and the serial number that the server was shown. Raises ssl.SSLError."""
-    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ours = client.wrap_bio(down, up, server_hostname=host)
-    theirs = server.wrap_bio(up, down, server_side=True)
-    waiting = [ours, theirs]
-    for _ in range(10):
-        for one in tuple(waiting):
-            try:
-                one.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-            waiting.remove(one)
-    assert waiting == []
-    shown = theirs.getpeercert()
-    return theirs.version(), int(str(shown["serialNumber"]), 16) if shown else None

@@ -5,8 +5,10 @@ import base64
 import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -17,15 +19,30 @@ from proxy.connection.connection import Connection
 from proxy.connection.upstream_login import UpstreamLogin
 from proxy.upstream.token_source import EndpointTokens, FileTokens, TokenUnavailable
 from sasl.login import ClientExchange, PlainClient
-from sasl.messages import authenticate_response, handshake_response
+from sasl.messages import (
+    authenticate_response,
+    handshake_response,
+)
 from sasl.token_cache import TokenCacheSettings
-from tests.support.frames import fetch, response
+from tests.support.fake_broker import (
+    ECHO,
+    FORGED,
+    NAME,
+    PASSWORD,
+    TOKEN,
+    Behaviour,
+    FalseBroker,
+    Met,
+)
+from tests.support.frames import fetch, produce, response
+from tests.support.kafka.wire_client import Outcome, WireClient
 from tests.support.playbook import Play, logged_in
-from tests.support.processes import PATIENCE_SECONDS
+from tests.support.processes import PATIENCE_SECONDS, free_ports
+from tests.support.proxy_process import ProxyProcess
 
 # A broker that wants a login of the proxy, and answers as it is told
 
-PLAIN = PlainClient("proxy", "secret")
+PROXY_LOGIN = PlainClient("proxy", "secret")
 
 
 def waiting_play() -> Play:
@@ -44,7 +61,7 @@ def on_login(play: Play, what: Callable[[UpstreamLogin, float], None]) -> None:
     play.tell(tell)
 
 
-def identify(play: Play, exchange: ClientExchange = PLAIN) -> None:
+def identify(play: Play, exchange: ClientExchange = PROXY_LOGIN) -> None:
     on_login(play, lambda login, now: login.identified(exchange, now))
 
 
@@ -188,3 +205,97 @@ async def why_none(tokens: FileTokens | EndpointTokens) -> str:
     for secret in (SECRET, SECRET[:8], BASIC, BASIC[:12], "s3cret%2Fwith"):
         assert secret.lower() not in reason.lower()
     return reason
+
+
+PLAIN, SCRAM, OAUTHBEARER = "PLAIN", "SCRAM-SHA-256", "OAUTHBEARER"
+
+
+MARKER = b"what clients alone may tell brokers"
+
+
+class Attacked:
+    """A proxy in front of a false broker."""
+
+    def __init__(self, proxy: ProxyProcess, broker: FalseBroker) -> None:
+        self.proxy = proxy
+        self.broker = broker
+
+    def client(self) -> WireClient:
+        return WireClient(self.proxy.addresses()["CLIENTS"])
+
+    def ask(self, behaviour: type[Behaviour]) -> tuple[bytes | Outcome, Met]:
+        """What a client hears that asks such a broker, and what that heard."""
+        self.broker.relayed = behaviour
+        before = len(self.broker.met)
+        with self.client() as client:
+            client.raw(produce(1, records=MARKER))
+            heard = client.receive()
+        return heard, self.broker.met[before]
+
+    def works(self) -> bool:
+        """Whether a client of an honest broker is served."""
+        heard, met = self.ask(Behaviour)
+        return heard == response(1, ECHO)[4:] and MARKER in met.received
+
+    def closed(self, reason: str) -> float:
+        """How many connections ended so."""
+        return self.proxy.metric("connections_closed_total", reason=reason)
+
+    def peak_kb(self) -> int:
+        """Of the memory of the worker that ever had the most."""
+        task = Path(f"/proc/{self.proxy.pid}/task/{self.proxy.pid}/children")
+        peaks = []
+        for child in task.read_text().split():
+            lines = Path(f"/proc/{child}/status").read_text().splitlines()
+            peaks += [int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
+        return max(peaks)
+
+
+def login(mechanism: str, directory: Path) -> dict[str, Any]:
+    secret = directory / "secret"
+    if mechanism == OAUTHBEARER:
+        secret.write_text(TOKEN)
+        return {"sasl.oauthbearer.token.endpoint.url": secret.as_uri()}
+    secret.write_text(PASSWORD)
+    return {"sasl.username": NAME, "sasl.password": f"file:{secret}"}
+
+
+def assert_clean(text: str) -> None:
+    """Of a log: nobody forged a line, and no secret is in it."""
+    assert "Traceback" not in text
+    for line in text.split("\n"):
+        assert line.isprintable()
+        assert not line.startswith(FORGED)
+    for secret in (PASSWORD, TOKEN, MARKER.decode()):
+        assert secret not in text
+
+
+def start(
+    mechanism: str,
+    directory: Path,
+    stack: ExitStack,
+    *,
+    asked: type[Behaviour] = Behaviour,
+    relayed: type[Behaviour] = Behaviour,
+) -> Attacked:
+    broker = stack.enter_context(FalseBroker())
+    broker.asked, broker.relayed = asked, relayed
+    port, http_port = free_ports(2)
+    upstream = {
+        "bootstrap.servers": broker.address,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        **login(mechanism, directory),
+    }
+    listener = {
+        "name": "clients",
+        "address": f"127.0.0.1:{port}",
+        "routing": "sidecar",
+        "security.protocol": "PLAINTEXT",
+    }
+    config = {
+        "upstream": upstream,
+        "listeners": [listener],
+        "http": {"address": f"127.0.0.1:{http_port}"},
+    }
+    return Attacked(stack.enter_context(ProxyProcess(config, directory)), broker)

@@ -18,7 +18,7 @@ from proxy.admin import (
 from proxy.admin.client import parse_servers
 from proxy.errors import ConfigError
 from tests.support.acls import Shelf, acl
-from tests.support.admin import CREATE, DELETE, DESCRIBE, Peer, against
+from tests.support.fake_broker import CREATE, DELETE, DESCRIBE, Peer, against
 from tests.support.processes import PATIENCE_SECONDS, turns
 
 

@@ -15,21 +15,22 @@ from proxy.admin import (
     Scram,
 )
 from sasl.credentials import ScramMechanism
-from tests.support.admin import ALICE, AUTHENTICATE, DESCRIBE, HANDSHAKE, Peer, against
+from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from tests.support.fake_broker import ALICE, DESCRIBE, Peer, against
 
 
 @pytest.mark.parametrize("mechanism", ScramMechanism)
 @pytest.mark.parametrize("version", range(3))
 def test_scram(mechanism: ScramMechanism, version: int) -> None:
     peer = Peer(passwords={"alice": "alice-secret"})
-    peer.versions[AUTHENTICATE] = (0, version)
+    peer.versions[SASL_AUTHENTICATE] = (0, version)
 
     async def work(client: AdminClient) -> None:
         assert (await client.describe_acls()).values() == ()
 
     login = Scram(username="alice", password="alice-secret", mechanism=mechanism)
     against(peer, work, login=login)
-    assert (AUTHENTICATE, version) in peer.requests
+    assert (SASL_AUTHENTICATE, version) in peer.requests
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_a_refused_token() -> None:
 
     peer = Peer(passwords={}, tokens={"good"})
     against(peer, work, login=OAuthBearer(token="bad-token"))
-    assert peer.seen(AUTHENTICATE) == 2
+    assert peer.seen(SASL_AUTHENTICATE) == 2
 
 
 def test_secrets_are_masked() -> None:
@@ -118,7 +119,7 @@ def test_a_session_is_renewed_on_its_connection() -> None:
     against(peer, work, login=OAuthBearer(token=lambda: next(tokens)))
     assert peer.connections == 1
     keys = [key for key, _ in peer.requests if key != 18]
-    assert keys == [HANDSHAKE, AUTHENTICATE, DESCRIBE] * 3
+    assert keys == [SASL_HANDSHAKE, SASL_AUTHENTICATE, DESCRIBE] * 3
 
 
 def test_a_long_session_is_not_renewed() -> None:
@@ -129,7 +130,7 @@ def test_a_long_session_is_not_renewed() -> None:
         await client.describe_acls()
 
     against(peer, work, login=ALICE)
-    assert peer.seen(HANDSHAKE) == 1
+    assert peer.seen(SASL_HANDSHAKE) == 1
 
 
 def test_a_session_that_may_not_be_renewed_yet_is_replaced() -> None:

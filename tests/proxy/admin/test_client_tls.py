@@ -8,8 +8,8 @@ from contextlib import suppress
 import pytest
 
 from proxy.admin import AdminClient, BrokerUnavailable
-from tests.support.admin import ALICE, Peer, against
 from tests.support.certificates import HOUR, Authority
+from tests.support.fake_broker import ALICE, Peer, against
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.tls import AUTHORITY, OURS, client_context, server_context
 

@@ -17,7 +17,7 @@ from proxy.admin import (
 )
 from proxy.admin.connection import MAX_IN_FLIGHT
 from tests.support.acls import Shelf, acl
-from tests.support.admin import Peer
+from tests.support.fake_broker import Peer
 from tests.support.processes import PATIENCE_SECONDS, turns, until
 
 DESCRIBE = 29

@@ -16,7 +16,8 @@ from proxy.admin import (
     UnsupportedVersion,
 )
 from proxy.quota.model import QuotaEntity, QuotaKey
-from tests.support.admin import DESCRIBE_CLIENT_QUOTAS, Peer
+from proxy.wire.apis import DESCRIBE_CLIENT_QUOTAS
+from tests.support.fake_broker import Peer
 from tests.support.processes import PATIENCE_SECONDS
 
 VERSIONS = pytest.mark.parametrize("version", [0, 1, 2])

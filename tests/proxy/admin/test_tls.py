@@ -17,13 +17,36 @@ from tests.support.tls import (
     escaped,
     keystore,
     server_context,
-    shake_hands,
-    showing,
     trusting,
     truststore,
     value,
     written,
 )
+
+
+def showing(path: Path, kind: str = "PEM") -> tuple[str, ...]:
+    return (f"ssl.keystore.type={kind}", f"ssl.keystore.location={path}")
+
+
+def shake_hands(
+    client: ssl.SSLContext, server: ssl.SSLContext, host: str = "localhost"
+) -> tuple[str | None, int | None]:
+    """The version of TLS, and the serial number that the server was shown. Raises ssl.SSLError."""
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = client.wrap_bio(down, up, server_hostname=host)
+    theirs = server.wrap_bio(up, down, server_side=True)
+    waiting = [ours, theirs]
+    for _ in range(10):
+        for one in tuple(waiting):
+            try:
+                one.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            waiting.remove(one)
+    assert waiting == []
+    shown = theirs.getpeercert()
+    return theirs.version(), int(str(shown["serialNumber"]), 16) if shown else None
+
 
 AUTHORITY, OTHERS = Authority(), Authority("others")
 SERVER = server_context(AUTHORITY.issue("broker"))

@@ -1,26 +1,37 @@
 """`reauth-proxy acls` as people script it: kafka-acls.sh's options, exit statuses, JSON."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.store import open_store
-from tests.support.acl_commands import (
-    ALICE,
-    CLUSTER,
-    DESCRIBE,
-    GROUP,
-    READ,
-    WRITE,
-    every,
-    kept,
-    put,
-    rows,
-    run,
-)
 from tests.support.acls import acl
-from tests.support.config import SIDECAR
+from tests.support.proxy_process import SIDECAR, rows
+from tests.support.proxy_process import run_acls as run
+
+ALICE = ("--allow-principal", "User:alice")
+READ, WRITE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE
+GROUP, CLUSTER = ResourceType.GROUP, ResourceType.CLUSTER
+
+
+def kept(store: Path) -> set[Acl]:
+    opened = open_store(f"sqlite:{store}")
+    try:
+        return set(opened.acl_snapshot().acls)
+    finally:
+        opened.close()
+
+
+def put(store: Path, *acls: Acl) -> None:
+    opened = open_store(f"sqlite:{store}")
+    opened.create_acls(acls)
+    opened.close()
+
+
+def every(*operations: Operation, **fields: Any) -> set[Acl]:
+    return {acl(operation=operation, **fields) for operation in operations}
 
 
 @pytest.fixture

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.acl_commands import (
-    ALICE,
-    rows,
-    run,
-)
 from tests.support.acls import acl
-from tests.support.admin import Peer, in_a_thread
+from tests.support.fake_broker import Peer, in_a_thread
+from tests.support.proxy_process import rows
+from tests.support.proxy_process import run_acls as run
+
+ALICE = ("--allow-principal", "User:alice")
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from typer.testing import CliRunner, Result
 
 from proxy.cli import app
 from proxy.store.sqlite.mirror import SqliteMirror
-from tests.support.acl_commands import rows
 from tests.support.acls import acl
-from tests.support.admin import in_a_thread
 from tests.support.broker_store import ALICE, LIE, NAME, PASSWORD, PRODUCER, broker
+from tests.support.fake_broker import in_a_thread
 from tests.support.processes import free_ports
+from tests.support.proxy_process import rows, run
 
 LISTENER = {
     "name": "clients",
@@ -28,10 +28,6 @@ COMMANDS = [
     ["quotas", "set", "--user", "alice", "producer_byte_rate=5"],
     ["quotas", "remove", "--user", "alice"],
 ]
-
-
-def run(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def assert_one_line(result: Result, status: int) -> str:

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from proxy.cli import app
 from proxy.config import json_schema
 from proxy.store import open_store
 from sasl.credentials import ScramCredential, ScramMechanism
-from tests.support.config import SIDECAR
+from tests.support.proxy_process import SIDECAR, run
 
 SHA_256 = ScramMechanism.SCRAM_SHA_256
 SHA_512 = ScramMechanism.SCRAM_SHA_512
@@ -29,10 +28,6 @@ def config(tmp_path: Path) -> Path:
     file = tmp_path / "config.yaml"
     file.write_text("upstream: {bootstrap.servers: 'b:1'}\nlisteners:\n" + SIDECAR)
     return file
-
-
-def run(*arguments: str | Path, stdin: str | bytes = "") -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
 
 
 def add(config: Path, name: str, *options: str | Path, stdin: str | bytes = "secret\n") -> Result:

@@ -11,7 +11,8 @@ from typer.testing import CliRunner, Result
 from proxy.cli.quotas import app
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
 from proxy.store import open_store
-from tests.support.admin import DESCRIBE_CLIENT_QUOTAS, Peer, in_a_thread
+from proxy.wire.apis import DESCRIBE_CLIENT_QUOTAS
+from tests.support.fake_broker import Peer, in_a_thread
 
 
 @pytest.fixture

@@ -12,13 +12,15 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from proxy.cli import app
-from tests.support.acl_commands import ALICE, rows, run
 from tests.support.acls import acl
-from tests.support.admin import Peer, in_a_thread
 from tests.support.certificates import HOUR, Authority
+from tests.support.fake_broker import Peer, in_a_thread
 from tests.support.kafka.cluster import wait_until
-from tests.support.kafka.proxy import ProxyProcess
 from tests.support.processes import free_ports
+from tests.support.proxy_process import ProxyProcess, rows
+from tests.support.proxy_process import run_acls as run
+
+ALICE = ("--allow-principal", "User:alice")
 
 AUTHORITY, OTHERS = Authority(), Authority("others")
 PLAIN, SASL, MUTUAL, ELSEWHERE = "PLAIN", "SASL", "MUTUAL", "ELSEWHERE"

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from proxy.cli import app
 from proxy.store.users_file import Users
 from sasl.credentials import ScramCredential
-from tests.support.config import SIDECAR
+from tests.support.proxy_process import SIDECAR
 from tests.support.store import SHA_256, content, of, put
 
 ADD = ("--mechanism", "SCRAM-SHA-256", "--password-file", "-")

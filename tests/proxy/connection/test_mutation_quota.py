@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make
 from proxy.acl.model import Operation
 from proxy.connection.long_requests import MAX_VALUES
 from proxy.connection.mutation_quota import BY_ID_SINCE, BY_NAME_SINCE, _question
@@ -25,7 +26,6 @@ from tests.support.authorization import topic
 from tests.support.frames import request
 from tests.support.quotas import (
     ALICE,
-    BURST,
     EXCEEDED,
     EXISTS,
     MUTATION_RATE,
@@ -36,9 +36,24 @@ from tests.support.quotas import (
     created,
     deleted,
     errors,
-    grown,
     throttle_time_ms,
 )
+
+BURST = 11
+"""Partitions that pass at once with a rate of 1."""
+
+
+def grown(version: int, *topics: tuple[str, int], assignments: Any = None) -> Any:
+    kind = request_type(CREATE_PARTITIONS, version)
+    entry = item_type(kind, "topics")
+    return make(
+        kind,
+        topics=tuple(
+            entry(name=name, count=count, assignments=assignments) for name, count in topics
+        ),
+        timeout=NOT_THROTTLED,
+        validate_only=False,
+    )
 
 
 class TestStrict:

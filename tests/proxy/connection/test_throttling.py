@@ -3,23 +3,19 @@
 import pytest
 
 from proxy.acl.model import Operation
-from proxy.wire.apis import FETCH, METADATA, PRODUCE
+from proxy.wire.apis import (
+    FETCH,
+    METADATA,
+    PRODUCE,
+)
 from proxy.wire.codec import encode, request_type, response_type
 from tests.support.authorization import topic
 from tests.support.frames import fetch, metadata, produce, request, response
 from tests.support.messages import large
 from tests.support.playbook import Offer, Play, everything, logged_in
-from tests.support.quotas import (
-    CONSUMER,
-    FETCH_BODIES,
-    PLAIN,
-    PRODUCER,
-    RATE,
-    Judged,
-    Quoted,
-    answer,
-    fetched,
-)
+from tests.support.quotas import CONSUMER, PLAIN, PRODUCER, RATE, Judged, Quoted, answer, fetched
+
+FETCH_BODIES = {"short": 100, "long": 300_000}
 
 
 class TestAProducer:

@@ -1,5 +1,9 @@
 """Brokers that lie to the proxy when it logs in: what clients say never reaches them."""
 
+# ruff: noqa: ARG002 - who lies need not listen
+
+import base64
+import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -7,54 +11,204 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.false_broker import (
+from tests.support.fake_broker import (
     ECHO,
-    LAST,
-    MARKER,
-    OAUTHBEARER,
-    PLAIN,
-    SCRAM,
-    AnswersNothing,
-    AnswersTheClientFirst,
-    Attacked,
+    ESCAPES,
+    ITERATIONS,
+    PASSWORD,
+    TOKEN,
+    Answer,
     Behaviour,
-    ClaimsAHundredMegabytes,
-    ClaimsManyMechanisms,
-    EndlessChallenges,
-    GoesOn,
-    HalfABody,
-    HangsUp,
-    HundredMegabytes,
-    HundredMegabytesOfMechanisms,
-    ManyDigits,
-    NegativeSize,
-    NoChallenge,
-    NonceOfTheClientAlone,
-    NoSignature,
-    OneIteration,
-    OtherNonce,
-    OtherNumber,
-    Refuses,
-    RefusesInOtherWords,
-    RefusesTheMechanism,
-    RenewsNever,
-    RenewsOutOfTurn,
-    RenewsWrongly,
-    SaysHalf,
-    SaysNothing,
-    ShortSignature,
-    SignatureInsteadOfAChallenge,
-    SixtyMegabytes,
-    TellsAnError,
-    TenMillionIterations,
-    UnknownError,
-    WrongSignature,
-    assert_clean,
-    start,
+    HangupError,
 )
 from tests.support.frames import fetch, produce, response
 from tests.support.kafka.cluster import wait_until
 from tests.support.kafka.wire_client import Outcome
+from tests.support.upstream import MARKER, OAUTHBEARER, PLAIN, SCRAM, Attacked, assert_clean, start
+
+LAST = 1_000_000
+"""Correlation id of a request that is not answered."""
+
+
+class OneIteration(Behaviour):
+    def server_first(self, nonce: bytes) -> bytes:
+        return super().server_first(nonce).replace(b"i=%d" % ITERATIONS, b"i=1")
+
+
+class TenMillionIterations(Behaviour):
+    def server_first(self, nonce: bytes) -> bytes:
+        return super().server_first(nonce).replace(b"i=%d" % ITERATIONS, b"i=10000000")
+
+
+class ManyDigits(Behaviour):
+    def server_first(self, nonce: bytes) -> bytes:
+        return super().server_first(nonce).replace(b"i=%d" % ITERATIONS, b"i=" + b"9" * 200_000)
+
+
+class OtherNonce(Behaviour):
+    def server_first(self, nonce: bytes) -> bytes:
+        return super().server_first(b"x" * len(nonce))
+
+
+class NonceOfTheClientAlone(Behaviour):
+    def server_first(self, nonce: bytes) -> bytes:
+        return super().server_first(nonce).replace(b"broker", b"")
+
+
+class WrongSignature(Behaviour):
+    def signature(self, final: bytes) -> bytes:
+        return super().signature(final)[::-1]
+
+
+class ShortSignature(Behaviour):
+    def signature(self, final: bytes) -> bytes:
+        return super().signature(final)[:4]
+
+
+class NoSignature(Behaviour):
+    def let_in(self, token: bytes = b"") -> Answer:
+        return super().let_in()
+
+
+class NoChallenge(Behaviour):
+    def challenge(self, first: bytes) -> Answer:
+        return self.let_in()
+
+
+class SignatureInsteadOfAChallenge(Behaviour):
+    def challenge(self, first: bytes) -> Answer:
+        return self.let_in(b"v=" + base64.b64encode(bytes(32)))
+
+
+class TellsAnError(Behaviour):
+    def let_in(self, token: bytes = b"") -> Answer:
+        return super().let_in(b"e=other-error")
+
+
+class EndlessChallenges(Behaviour):
+    def judge(self, token: bytes) -> Answer:
+        return self.challenge(token) if token.startswith(b"n,,n=") else Answer(b"and now?")
+
+
+class GoesOn(Behaviour):
+    def let_in(self, token: bytes = b"") -> Answer:
+        return Answer(b"and now?")
+
+
+class Refuses(Behaviour):
+    def judge(self, token: bytes) -> Answer:
+        return Answer(error_code=58, message=f"{ESCAPES}{PASSWORD} {TOKEN}")
+
+
+class RefusesInOtherWords(Behaviour):
+    def judge(self, token: bytes) -> Answer:
+        return Answer(error_code=58, message=f"refused at {time.monotonic_ns()}")
+
+
+class UnknownError(Behaviour):
+    def judge(self, token: bytes) -> Answer:
+        return Answer(error_code=-1)
+
+
+class RefusesTheMechanism(Behaviour):
+    def handshake(self, number: int) -> bytes:
+        name = ESCAPES.encode()
+        names = struct.pack(">h", len(name)) + name
+        return response(number, struct.pack(">hi", 33, 1) + names)
+
+
+class ClaimsManyMechanisms(Behaviour):
+    def handshake(self, number: int) -> bytes:
+        return response(number, struct.pack(">hi", 33, 2**31 - 1))
+
+
+class SaysHalf(Behaviour):
+    def authenticate(self, number: int, version: int, token: bytes) -> bytes:
+        return super().authenticate(number, version, token)[:-9]
+
+
+class SaysNothing(Behaviour):
+    def authenticate(self, number: int, version: int, token: bytes) -> bytes:
+        return b""
+
+
+class ClaimsAHundredMegabytes(Behaviour):
+    def handshake(self, number: int) -> bytes:
+        return response(number, bytes(100_000_000))[:1_000]
+
+
+class HangsUp(Behaviour):
+    def handshake(self, number: int) -> bytes:
+        raise HangupError
+
+
+class HalfABody(Behaviour):
+    def authenticate(self, number: int, version: int, token: bytes) -> bytes:
+        return response(number, self.judge(token).body(version)[:3])
+
+
+class NegativeSize(Behaviour):
+    def handshake(self, number: int) -> bytes:
+        return struct.pack(">ii", -5, number)
+
+
+class HundredMegabytes(Behaviour):
+    def authenticate(self, number: int, version: int, token: bytes) -> bytes:
+        return response(number, bytes(100_000_000))
+
+
+class SixtyMegabytes(Behaviour):
+    """Less than an answer to Metadata may have."""
+
+    def authenticate(self, number: int, version: int, token: bytes) -> bytes:
+        return response(number, b"\1" * 60_000_000)
+
+
+class HundredMegabytesOfMechanisms(Behaviour):
+    def handshake(self, number: int) -> bytes:
+        return response(number, struct.pack(">hi", 0, 25_000_000) + bytes(100_000_000))
+
+
+class OtherNumber(Behaviour):
+    def handshake(self, number: int) -> bytes:
+        return super().handshake(number + 7)
+
+
+class AnswersNothing(Behaviour):
+    def greet(self) -> bytes:
+        return response(99, b"echo")
+
+
+class AnswersTheClientFirst(Behaviour):
+    def greet(self) -> bytes:
+        return response(1, b"echo")
+
+
+class RenewsWrongly(Behaviour):
+    """Honest once."""
+
+    lifetime_ms = 1
+
+    def signature(self, final: bytes) -> bytes:
+        right = super().signature(final)
+        return right[::-1] if self.logins else right
+
+
+class RenewsNever(Behaviour):
+    lifetime_ms = 1
+
+    def judge(self, token: bytes) -> Answer:
+        return Answer(error_code=58, message=PASSWORD) if self.logins else super().judge(token)
+
+
+class RenewsOutOfTurn(Behaviour):
+    """Answers the SaslHandshake, and leaves the client's request before it unanswered."""
+
+    lifetime_ms = 1
+
+    def request(self, number: int) -> bytes:
+        return b"" if number == LAST else super().request(number)
+
 
 pytestmark = pytest.mark.slow
 

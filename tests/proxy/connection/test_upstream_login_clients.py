@@ -6,20 +6,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.support.false_broker import (
-    ECHO,
-    MARKER,
-    OAUTHBEARER,
-    PLAIN,
-    SCRAM,
-    Attacked,
-    Behaviour,
-    Met,
-    start,
-)
+from tests.support.fake_broker import ECHO, Behaviour, Met
 from tests.support.frames import fetch, produce, response
 from tests.support.kafka.cluster import wait_until
 from tests.support.kafka.wire_client import Outcome, WireClient
+from tests.support.upstream import MARKER, OAUTHBEARER, PLAIN, SCRAM, Attacked, start
 
 DUE_SECONDS = 1.2
 """Past the least interval between two logins."""

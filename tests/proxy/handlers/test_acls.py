@@ -1,5 +1,6 @@
 """The expected answers were given by Apache Kafka 4.1.0, but where a difference is named."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from proxy.wire.codec import decode, response_type
 from tests.support.acls import (
     APPLIED,
     CREATE,
-    CREATIONS_BETTER,
     CREATIONS_SEEN,
     DELETE,
     DESCRIBE,
@@ -30,7 +30,6 @@ from tests.support.acls import (
     Result,
     Shelf,
     acl,
-    acls_of,
     answer,
     asking,
     create_body,
@@ -42,8 +41,50 @@ from tests.support.acls import (
     described,
     told,
     unknown,
-    versioned,
 )
+
+CREATIONS_BETTER: list[tuple[dict[str, Any], Result]] = [
+    # Kafka closes the connection
+    ({"resource_type": 0}, unknown("resourceType")),
+    ({"resource_pattern_type": 0}, unknown("patternType")),
+    ({"operation": 0}, unknown("operation")),
+    ({"permission_type": 0}, unknown("permissionType")),
+    # Kafka fails the whole request with UNKNOWN_SERVER_ERROR
+    ({"resource_type": 1}, unknown("resourceType", "ANY")),
+    ({"resource_pattern_type": 1}, unknown("patternType", "ANY")),
+    ({"resource_pattern_type": 2}, unknown("patternType", "MATCH")),
+    ({"operation": 1}, unknown("operation", "ANY")),
+    ({"permission_type": 1}, unknown("permissionType", "ANY")),
+]
+
+
+def acls_of(response: Any) -> list[Acl]:
+    return [
+        Acl(
+            ResourceType(resource.resource_type),
+            PatternType(getattr(resource, "pattern_type", 3)),
+            resource.resource_name,
+            one.principal,
+            one.host,
+            Operation(one.operation),
+            Permission(one.permission_type),
+        )
+        for resource in response.resources
+        for one in resource.acls
+    ]
+
+
+def versioned(
+    cases: Sequence[tuple[dict[str, Any], Result]], since_v1: str
+) -> list[tuple[int, dict[str, Any], Result]]:
+    """Each case in each version that has its fields."""
+    return [
+        (version, changes, expected)
+        for version in VERSIONS
+        for changes, expected in cases
+        if version or since_v1 not in changes
+    ]
+
 
 # ---------------------------------------------------------------------- CreateAcls
 

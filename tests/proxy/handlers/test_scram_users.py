@@ -23,7 +23,6 @@ from proxy.store.users_file import UsersFile
 from sasl.credentials import ScramCredential, ScramMechanism
 from tests.support.messages import written
 from tests.support.store import (
-    BETTER_THAN_KAFKA,
     DONE,
     NOT_FOUND,
     SALT,
@@ -38,6 +37,15 @@ from tests.support.store import (
     request_of,
     upsert,
 )
+
+BETTER_THAN_KAFKA: list[tuple[tuple[Change, ...], Answer]] = [
+    # Kafka: UNKNOWN_SERVER_ERROR, and a credential that nobody can log in with
+    (
+        (upsert("a", salted_password=b""),),
+        {"a": ("unacceptable_credential", "Salted password must not be empty")},
+    ),
+    ((upsert("a", salt=b""),), {"a": ("unacceptable_credential", "Salt must not be empty")}),
+]
 
 
 @pytest.fixture

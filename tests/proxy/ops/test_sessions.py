@@ -18,7 +18,14 @@ from proxy.cli import app
 from proxy.config import load
 from proxy.net.sockets import connect_privately, listen_privately, remove_left_over
 from tests.support.processes import is_stopped, until
-from tests.support.serving import LIFETIME_S, PATIENCE_SECONDS, Client, Proxy, Serving, running
+from tests.support.proxy_process import (
+    LIFETIME_S,
+    PATIENCE_SECONDS,
+    Client,
+    Proxy,
+    Serving,
+    running,
+)
 
 EACH = 16
 HOSTILE = '"><img src=x onerror=alert(1)>'

@@ -3,6 +3,7 @@
 import re
 import time
 from contextlib import suppress
+from typing import Final
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,16 @@ from hypothesis import strategies as st
 
 from proxy.principals.mapping import DEFAULT, PrincipalMapping
 from proxy.principals.subject import MAX_CHARACTERS, NamelessError
-from tests.support.certificates import DOUBTFUL, DUKE, EMPTIED, REFUSED, REFUSED_HERE, RULES
+from tests.support.certificates import DUKE, EMPTIED, REFUSED, REFUSED_HERE, RULES
+
+DOUBTFUL: Final[list[tuple[str, str]]] = [
+    ("RULE:^CN=(.*)\\bops$/$1/", "CN=é-ops"),
+    ("RULE:^CN=dev\\B(.*)$/$1/", "CN=devé"),
+    ("RULE:^CN=(\\p{IsAlphabetic}+)$/$1/", "CN=\u0905\u093e"),
+    ("RULE:^CN=(\\p{L}+)$/$1/", "CN=a\U0001dfff"),
+    ("RULE:.*?/-/", "a😀"),
+]
+"""Rules, and subjects that versions of Java, or of Unicode, do not read alike: they name nobody."""
 
 
 @pytest.mark.parametrize(("rules", "subject", "expected"), RULES)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import is_stopped
-from tests.support.serving import PATIENCE_SECONDS, Serving, alive, eventually
+from tests.support.proxy_process import PATIENCE_SECONDS, Serving, alive, eventually
 
 TRIALS = 20
 CONNECTIONS = 16

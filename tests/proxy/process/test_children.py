@@ -12,7 +12,7 @@ import pytest
 
 from proxy.process.children import how_it_ended
 from tests.support.processes import is_stopped
-from tests.support.serving import PATIENCE_SECONDS, Serving, alive, eventually
+from tests.support.proxy_process import PATIENCE_SECONDS, Serving, alive, eventually
 
 
 @pytest.fixture

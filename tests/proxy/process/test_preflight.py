@@ -11,7 +11,7 @@ from proxy.errors import ConfigError
 from proxy.process.preflight import doubts, try_named
 from proxy.store import open_store
 from tests.support.certificates import Authority
-from tests.support.config import BASE
+from tests.support.proxy_process import BASE
 from tests.support.sasl import all_keys, document
 
 JWKS = "listeners[0].sasl.oauthbearer.jwks.endpoint.url"

@@ -17,10 +17,10 @@ import pytest
 
 from proxy.store import open_store
 from tests.support.acls import Shelf, acl
-from tests.support.admin import Peer, in_a_thread
+from tests.support.fake_broker import Peer, in_a_thread
 from tests.support.frames import handshake
 from tests.support.processes import free_ports
-from tests.support.serving import PATIENCE_SECONDS, Serving, alive, eventually
+from tests.support.proxy_process import PATIENCE_SECONDS, Serving, alive, eventually
 
 ACCEPTING = "listener clients: accepting on 127.0.0.1:"
 NOT_KNOWN = "what the brokers keep is not known"

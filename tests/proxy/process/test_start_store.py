@@ -21,7 +21,7 @@ from sasl.credentials import ScramCredential, ScramMechanism
 from sasl.login import Derive, LoggedIn, Login, LoginError, Say, ScramClient, Step
 from sasl.salts import new_salt
 from tests.support.frames import request
-from tests.support.serving import PATIENCE_SECONDS, Serving, alive, eventually
+from tests.support.proxy_process import PATIENCE_SECONDS, Serving, alive, eventually
 
 SHA_256 = ScramMechanism.SCRAM_SHA_256
 PASSWORD = "secret"

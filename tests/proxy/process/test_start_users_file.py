@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from proxy.store import open_store
-from tests.support.serving import PATIENCE_SECONDS, Serving, alive, eventually
+from tests.support.proxy_process import PATIENCE_SECONDS, Serving, alive, eventually
 from tests.support.store import SHA_256, content, of, put, verifier
 
 

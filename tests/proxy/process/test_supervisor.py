@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.frames import api_versions
 from tests.support.processes import free_port_range
-from tests.support.serving import PATIENCE_SECONDS, Serving, alive, eventually
+from tests.support.proxy_process import PATIENCE_SECONDS, Serving, alive, eventually
 
 
 @pytest.fixture

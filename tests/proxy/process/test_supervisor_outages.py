@@ -14,8 +14,8 @@ import pytest
 
 from tests.support.frames import metadata
 from tests.support.processes import free_ports
+from tests.support.proxy_process import PATIENCE_SECONDS, Serving, eventually
 from tests.support.sasl import document, ed_key
-from tests.support.serving import PATIENCE_SECONDS, Serving, eventually
 
 ROOT = Path(__file__).parents[3]
 

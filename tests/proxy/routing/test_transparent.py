@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.certificates import Authority
-from tests.support.kafka.proxy import ProxyProcess
 from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.wire_client import Address, Outcome, WireClient, metadata_fields
 from tests.support.messages import request_body
 from tests.support.processes import Namespace, missing, wired
+from tests.support.proxy_process import ProxyProcess
 from tests.support.sasl import Issuer
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")

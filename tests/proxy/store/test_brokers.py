@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from proxy.acl.guards.entities import NOT_THROTTLED
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, AclFilter, PatternType
 from proxy.handlers import acls as acl_api
@@ -21,7 +22,6 @@ from proxy.store.brokers.administration import Brokers
 from proxy.upstream.access import open_access
 from proxy.wire.codec import decode, encode, response_type
 from tests.support.acls import acl, create_body, creation
-from tests.support.admin import Body, in_a_thread
 from tests.support.broker_store import (
     ALICE,
     ALTER_QUOTAS,
@@ -30,13 +30,13 @@ from tests.support.broker_store import (
     DELETE,
     LIE,
     NAME,
-    NO_TIME,
     PASSWORD,
     PRODUCER,
     broker,
     hangs_up,
     settings_of,
 )
+from tests.support.fake_broker import Body, in_a_thread
 from tests.support.processes import PATIENCE_SECONDS, free_ports
 
 REFUSED = "The brokers do not do it: "
@@ -172,7 +172,7 @@ def deleted_but_one(_version: int, _body: bytes) -> bytes:
         for name, error in (("a", ErrorCode.none), ("b", ErrorCode.unknown_server_error))
     )
     results = (result(error_code=ErrorCode.none, error_message=None, matching_acls=matches),)
-    return encode(schema(throttle_time=NO_TIME, filter_results=results))
+    return encode(schema(throttle_time=NOT_THROTTLED, filter_results=results))
 
 
 def test_an_acl_that_a_filter_found_and_that_stayed_is_shown(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_what_a_newer_broker_deleted_besides_is_no_fault(tmp_path: Path) -> None
             for operation in (3, 99)
         )
         one = result(error_code=ErrorCode.none, error_message=None, matching_acls=told)
-        return encode(schema(throttle_time=NO_TIME, filter_results=(one,)))
+        return encode(schema(throttle_time=NOT_THROTTLED, filter_results=(one,)))
 
     peer = broker(handlers={DELETE: answer})
     with in_a_thread(peer), store_of(peer.address, tmp_path) as store:

@@ -20,7 +20,6 @@ from proxy.store.brokers.follower import Follower
 from proxy.store.sqlite.mirror import SETTLES_WITHIN, SqliteMirror, Versions
 from proxy.upstream.access import Access
 from tests.support.acls import acl
-from tests.support.admin import Body, Peer
 from tests.support.broker_store import (
     ALICE,
     BOB,
@@ -32,7 +31,6 @@ from tests.support.broker_store import (
     PRODUCER,
     Entry,
     Pauses,
-    acls_answer,
     broker,
     followed,
     following,
@@ -42,8 +40,23 @@ from tests.support.broker_store import (
     settings_of,
     shown,
 )
+from tests.support.fake_broker import Body, Peer
+from tests.support.messages import response, written
 from tests.support.processes import PATIENCE_SECONDS, free_ports
 from tests.support.tls import AUTHORITY, OURS, Spoken, client_context, server_context
+
+
+def acls_answer(*operations: int, principal: str = "User:alice", pattern_type: int = 3) -> Body:
+    """ACLs of a topic `t` each."""
+    entry = {"principal": principal, "host": "*", "permission_type": 3}
+    resource = {
+        "resource_type": 2,
+        "resource_name": "t",
+        "pattern_type": pattern_type,
+        "acls": [{**entry, "operation": one} for one in operations],
+    }
+    return lambda version, _: written(response(DESCRIBE_ACLS, version, resources=[resource]))
+
 
 CREATION = QuotaKey.CONNECTION_CREATION_RATE
 

@@ -8,7 +8,6 @@ from kio.schema.errors import ErrorCode
 
 from proxy.store.sqlite.mirror import SqliteMirror
 from tests.support.acls import acl
-from tests.support.admin import Body
 from tests.support.broker_store import (
     ALICE,
     DESCRIBE_ACLS,
@@ -26,8 +25,9 @@ from tests.support.broker_store import (
     quotas_answer,
     shown,
 )
-from tests.support.false_broker import assert_clean
+from tests.support.fake_broker import Body
 from tests.support.processes import PATIENCE_SECONDS
+from tests.support.upstream import assert_clean
 
 LIES: dict[str, Body] = {
     "hangs up": hangs_up,

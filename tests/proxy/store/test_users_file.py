@@ -11,7 +11,10 @@ from kio.schema.errors import ErrorCode
 
 from proxy.store import CachedCredentials, StoreError, StoreRefused
 from proxy.store.users_file import MAX_BYTES, Users, UsersFile
-from tests.support.store import SECRET, SHA_256, SHA_512, content, of, put, verifier
+from sasl.credentials import ScramMechanism
+from tests.support.store import SECRET, SHA_256, content, of, put, verifier
+
+SHA_512 = ScramMechanism.SCRAM_SHA_512
 
 
 @pytest.fixture

@@ -20,9 +20,8 @@ from proxy.upstream.access import Access, open_access
 from proxy.worker.endpoints import Endpoints
 from proxy.worker.listener import Listener
 from sasl.login import LoginError
-from tests.support.config import room_for
 from tests.support.fake_broker import FakeBroker
-from tests.support.relay import Office
+from tests.support.relay import Office, room_for
 from tests.support.sasl import FAKE_SECRET, alice
 from tests.support.tls import Spoken
 from tests.support.upstream import SECRET, providing

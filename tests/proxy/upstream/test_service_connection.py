@@ -47,10 +47,8 @@ def test_api_versions_of_brokers_old_and_new(highest: int) -> None:
 class WantsLogin(FakeBroker):
     """As Kafka's SASL listeners do: anybody is told the versions, and nothing else."""
 
-    def _respond(self, key: int, version: int, correlation_id: int) -> bytes:
-        if key != 18:
-            raise ConnectionError
-        return super()._respond(key, version, correlation_id)
+    def respond(self, api_key: int, version: int, body: bytes) -> bytes | None:
+        return super().respond(api_key, version, body) if api_key == 18 else None
 
 
 @pytest.mark.parametrize("fetch", [fetch_api_versions, fetch_metadata])

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.frames import handshake
-from tests.support.serving import PATIENCE_SECONDS, Serving, eventually
+from tests.support.proxy_process import PATIENCE_SECONDS, Serving, eventually
 
 MOST = 20
 ELSEWHERE = "127.0.0.9"

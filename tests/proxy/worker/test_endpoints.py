@@ -14,10 +14,9 @@ from proxy.net.ports import BrokerPorts
 from proxy.upstream.access import open_access
 from proxy.worker.endpoints import Endpoints
 from proxy.worker.listener import Listener
-from tests.support.config import room_for
 from tests.support.fake_broker import FakeBroker
 from tests.support.processes import free_port_range, until
-from tests.support.relay import Office
+from tests.support.relay import Office, room_for
 from tests.support.sasl import FAKE_SECRET, alice
 
 HOST = "127.0.0.1"

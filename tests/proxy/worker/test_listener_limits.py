@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.config import room_for
 from tests.support.frames import api_versions, handshake
 from tests.support.processes import until
-from tests.support.relay import PLAINTEXT, Front, listen, read_frame, ssl_listener
+from tests.support.relay import PLAINTEXT, Front, listen, read_frame, room_for, ssl_listener
 from tests.support.tls import AUTHORITY, client_context
 
 SASL: dict[str, Any] = {"sasl.enabled.mechanisms": ["SCRAM-SHA-256"]}

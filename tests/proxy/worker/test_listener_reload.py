@@ -13,7 +13,6 @@ from proxy.connection.connection import Connection
 from proxy.connection.interfaces import NoAuthorizer
 from proxy.worker.listener import Listener
 from sasl.states import Enforcement
-from tests.support.config import room_for
 from tests.support.frames import authenticate, bearer, fetch, handshake
 from tests.support.playbook import (
     OAUTHBEARER,
@@ -23,7 +22,7 @@ from tests.support.playbook import (
     log_in,
     log_in_by_scram,
 )
-from tests.support.relay import Office
+from tests.support.relay import Office, room_for
 from tests.support.sasl import FAKE_SECRET, NOW, alice, document, ed_key
 
 BEFORE: dict[str, Any] = {

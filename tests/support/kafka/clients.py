@@ -14,7 +14,7 @@ from typing import Any
 import confluent_kafka.admin
 
 from tests.support.kafka import java
-from tests.support.kafka.proxy import SUPER_USER, ProxyProcess
+from tests.support.proxy_process import SUPER_USER, ProxyProcess
 from tests.support.sasl import Issuer
 
 with warnings.catch_warnings():

@@ -19,9 +19,9 @@ from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS, PRO
 from tests.support.kafka.acl_differential.side import Client
 from tests.support.kafka.clients import Certified, User, add_users
 from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
-from tests.support.kafka.proxy import ProxyProcess, gateway_config
 from tests.support.kafka.wire_client import Address, Outcome, record_batch, request_header
 from tests.support.messages import request_body
+from tests.support.proxy_process import ProxyProcess, gateway_config
 
 SCRAM = "SCRAM-SHA-256"
 WINDOW_SECONDS = 10

@@ -16,8 +16,8 @@ from tests.support.kafka import properties
 from tests.support.kafka.clients import OAUTHBEARER
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.properties import BEHIND, CONTROLLER, PLAINTEXT
-from tests.support.kafka.proxy import sidecar_config
 from tests.support.processes import free_ports
+from tests.support.proxy_process import sidecar_config
 from tests.support.sasl import Issuer
 
 # A broker whose listeners want SASL, and the ways in which the proxy may log in to it

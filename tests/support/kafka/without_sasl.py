@@ -11,7 +11,6 @@ from cryptography.x509.oid import NameOID, ObjectIdentifier
 
 from tests.support.certificates import Authority
 from tests.support.kafka.cluster import KafkaCluster, wait_until
-from tests.support.kafka.proxy import GATEWAY_BROKERS
 from tests.support.kafka.sasl_differential.transcript import (
     METADATA,
     SASL_AUTHENTICATE,
@@ -21,6 +20,7 @@ from tests.support.kafka.sasl_differential.transcript import (
 from tests.support.kafka.wire_client import API_VERSIONS, Address, WireClient, ask, metadata_fields
 from tests.support.messages import request_body
 from tests.support.processes import free_port_range, free_ports
+from tests.support.proxy_process import GATEWAY_BROKERS
 from tests.support.sasl import Issuer
 
 CREATE_ACLS = 30

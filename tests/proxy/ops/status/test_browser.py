@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.serving import Proxy, running
+from tests.support.proxy_process import Proxy, running
 from tests.support.status import Browser, browsing, program
 
 pytestmark = pytest.mark.slow

@@ -21,7 +21,6 @@ from tests.support.kafka.acl_differential.profiles import (
     as_filter,
 )
 from tests.support.kafka.cluster import DEADLINE_SECONDS, wait_until
-from tests.support.kafka.proxy import SUPER_USER
 from tests.support.kafka.scram_client import ScramClient, salted_password
 from tests.support.kafka.wire_client import (
     Address,
@@ -31,6 +30,7 @@ from tests.support.kafka.wire_client import (
     request_header,
 )
 from tests.support.messages import Values, read_response, request_body
+from tests.support.proxy_process import SUPER_USER
 
 PASSWORD = "of-everybody"
 SCRAM = "SCRAM-SHA-256"
