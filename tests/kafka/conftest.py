@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from tests.support.kafka import java
-from tests.support.kafka.clients import add_users
+from tests.support.kafka.clients import SCRAM, User, add_users, user
 from tests.support.kafka.cluster import KafkaCluster, StartCluster
 from tests.support.kafka.properties import BEHIND
+from tests.support.kafka.quotas import remove_quotas
 from tests.support.kafka.sasl_differential.comparison import USERS, World, kafka_world
 from tests.support.kafka.upstream import add_proxys_users, sasl_cluster
 from tests.support.processes import free_ports
@@ -183,3 +184,16 @@ def clients_proxy(request: pytest.FixtureRequest) -> ProxyProcess:
     process = request.getfixturevalue(request.param)
     assert isinstance(process, ProxyProcess)
     return process
+
+
+@pytest.fixture
+def carol(issuer: Issuer) -> User:
+    """Someone whom `add_users` knows."""
+    return user(issuer, SCRAM)
+
+
+@pytest.fixture
+def no_quotas(proxy: ProxyProcess) -> Iterator[None]:
+    """None is left behind a test with the test module's own `proxy`."""
+    yield
+    remove_quotas(proxy)

@@ -96,11 +96,6 @@ def topic(brokers: KafkaCluster) -> str:
 
 
 @pytest.fixture
-def carol(issuer: Issuer) -> User:
-    return user(issuer, SCRAM)
-
-
-@pytest.fixture
 def at_brokers(brokers: KafkaCluster) -> Any:
     """An administrator who does not come through a proxy."""
     return confluent_admin.AdminClient({"bootstrap.servers": brokers.bootstrap()})

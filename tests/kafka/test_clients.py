@@ -37,11 +37,6 @@ def anyone(request: pytest.FixtureRequest, issuer: Issuer) -> User:
 
 
 @pytest.fixture
-def carol(issuer: Issuer) -> User:
-    return user(issuer, SCRAM)
-
-
-@pytest.fixture
 def topic(kafka: KafkaCluster) -> str:
     """Two partitions, which take messages of more than 1 MB."""
     name = f"clients-{uuid.uuid4()}"

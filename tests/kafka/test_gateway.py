@@ -9,7 +9,7 @@ from typing import Any
 import confluent_kafka as confluent
 import pytest
 
-from tests.support.kafka.clients import User, add_users, confluent_admin, user
+from tests.support.kafka.clients import User, add_users, confluent_admin
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.traffic import PARTITIONS, confluent_traffic
@@ -21,7 +21,7 @@ from tests.support.kafka.wire_client import (
     record_batch,
 )
 from tests.support.messages import request_body
-from tests.support.proxy_process import ProxyProcess, gateway_config
+from tests.support.proxy_process import ProxyProcess, broker_at, gateway_config
 from tests.support.sasl import Issuer
 
 pytestmark = pytest.mark.kafka
@@ -48,17 +48,6 @@ def proxy(
     add_users(process)
     with process:
         yield process
-
-
-@pytest.fixture
-def carol(issuer: Issuer) -> User:
-    return user(issuer, "SCRAM-SHA-256")
-
-
-def broker_at(proxy: ProxyProcess, node_id: int) -> Address:
-    """Where clients find a broker."""
-    (listener,) = proxy.config["listeners"]
-    return Address("127.0.0.1", int(listener["broker.ports"].split("-")[0]) + node_id)
 
 
 def spread_topic(cluster: KafkaCluster, **replicas: list[int]) -> str:

@@ -26,12 +26,11 @@ from tests.support.kafka.quotas import (
     entities,
     ops,
     remove_kafkas,
-    remove_quotas,
 )
 from tests.support.proxy_process import SUPER_USER, ProxyProcess
 from tests.support.sasl import Issuer
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.usefixtures("no_quotas")]
 
 WIRE_ADMIN, WIRE_USER = "wire-admin", "wire-user"
 
@@ -47,12 +46,6 @@ def proxy(
         process.add_user(name, PASSWORD, SCRAM)
     with process:
         yield process
-
-
-@pytest.fixture(autouse=True)
-def no_quotas(proxy: ProxyProcess) -> Iterator[None]:
-    yield
-    remove_quotas(proxy)
 
 
 A, B = ("user", "quota-a"), ("client-id", "quota-b")

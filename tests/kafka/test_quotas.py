@@ -22,7 +22,6 @@ from tests.support.kafka.quotas import (
     WINDOW_SECONDS,
     Producing,
     enforcing_quotas,
-    remove_quotas,
     set_quota,
     told_by_librdkafka,
     told_in_a_row,
@@ -30,7 +29,7 @@ from tests.support.kafka.quotas import (
 from tests.support.proxy_process import ProxyProcess
 from tests.support.sasl import Issuer
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.usefixtures("no_quotas")]
 
 STATIC = 1_900
 
@@ -51,12 +50,6 @@ def someone(proxy: ProxyProcess, issuer: Issuer) -> User:
     name = f"user-{uuid.uuid4().hex[:8]}"
     proxy.add_user(name, password_of(name), SCRAM)
     return user(issuer, SCRAM, name)
-
-
-@pytest.fixture(autouse=True)
-def no_quotas(proxy: ProxyProcess) -> Iterator[None]:
-    yield
-    remove_quotas(proxy)
 
 
 # --- the precedence table of KIP-55

@@ -30,7 +30,7 @@ from tests.support.kafka.quotas import (
 from tests.support.proxy_process import ProxyProcess
 from tests.support.sasl import Issuer
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.usefixtures("no_quotas")]
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +48,6 @@ def someone(kafka: KafkaCluster, proxy: ProxyProcess, issuer: Issuer) -> User:
     kafka.add_scram_user(name, password_of(name))
     proxy.add_user(name, password_of(name), SCRAM)
     return user(issuer, SCRAM, name)
-
-
-@pytest.fixture(autouse=True)
-def no_quotas(proxy: ProxyProcess) -> Iterator[None]:
-    yield
-    remove_quotas(proxy)
 
 
 def test_throttles_as_kafka_does(

@@ -8,7 +8,7 @@ from pathlib import Path
 import confluent_kafka as confluent
 import pytest
 
-from tests.support.kafka.clients import User, add_users, confluent_admin, user
+from tests.support.kafka.clients import User, add_users, confluent_admin
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.traffic import PARTITIONS, confluent_traffic
 from tests.support.kafka.upstream import (
@@ -21,8 +21,7 @@ from tests.support.kafka.upstream import (
     sasl_properties,
 )
 from tests.support.kafka.wire_client import Address
-from tests.support.proxy_process import ProxyProcess, gateway_config
-from tests.support.sasl import Issuer
+from tests.support.proxy_process import ProxyProcess, broker_at, gateway_config
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -60,17 +59,6 @@ def proxy(
         yield process
     assert "Traceback" not in process.log()
     assert PASSWORD not in process.log()
-
-
-@pytest.fixture
-def carol(issuer: Issuer) -> User:
-    return user(issuer, SCRAM)
-
-
-def broker_at(proxy: ProxyProcess, node_id: int) -> Address:
-    """Where clients find a broker."""
-    (listener,) = proxy.config["listeners"]
-    return Address("127.0.0.1", int(listener["broker.ports"].split("-")[0]) + node_id)
 
 
 def spread_topic(cluster: KafkaCluster, replicas: dict[int, list[int]]) -> str:

@@ -17,7 +17,7 @@ import pytest
 from kafka.admin import NewTopic
 
 from tests.support.certificates import Authority
-from tests.support.kafka.clients import User, add_users, confluent_admin, user
+from tests.support.kafka.clients import User, add_users, confluent_admin
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.properties import BEHIND, PLAINTEXT
 from tests.support.kafka.sasl_differential.transcript import METADATA, Actor
@@ -58,11 +58,6 @@ Login = dict[str, Any]
 def endpoint(issuer: Issuer) -> Iterator[TokenEndpoint]:
     with TokenEndpoint(issuer) as one:
         yield one
-
-
-@pytest.fixture
-def carol(issuer: Issuer) -> User:
-    return user(issuer, SCRAM_256)
 
 
 @contextmanager

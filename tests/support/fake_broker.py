@@ -24,7 +24,8 @@ from proxy.admin import AdminClient, Login, Scram
 from proxy.handlers import quotas as quota_api
 from proxy.handlers.acls import answer as answer_about_acls
 from proxy.wire.apis import API_VERSIONS, DESCRIBE_CLIENT_QUOTAS, METADATA
-from proxy.wire.batch_describe import request_type
+from proxy.wire.codec import request_type
+from proxy.wire.primitives import write_uvarint
 from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tests.support import messages
 from tests.support.acls import Shelf
@@ -353,22 +354,18 @@ class Answer:
     lifetime_ms: int = 0
 
     def body(self, version: int) -> bytes:
-        """As a response of that version, from v1 on, has it."""
+        """As a response of that version, from v1 on, has it, with any lifetime."""
         text = None if self.message is None else self.message.encode()
         lifetime = struct.pack(">q", self.lifetime_ms)
         error = struct.pack(">h", self.error_code)
         if version >= 2:
             return b"\0" + error + _compact(text) + _compact(self.token) + lifetime + b"\0"
-        written = b"\xff\xff" if text is None else struct.pack(">h", len(text)) + text
-        return error + written + struct.pack(">i", len(self.token)) + self.token + lifetime
+        shown = b"\xff\xff" if text is None else struct.pack(">h", len(text)) + text
+        return error + shown + struct.pack(">i", len(self.token)) + self.token + lifetime
 
 
 def _compact(data: bytes | None) -> bytes:
-    length, written = 0 if data is None else len(data) + 1, b""
-    while length > 0x7F:
-        written += bytes([length & 0x7F | 0x80])
-        length >>= 7
-    return written + bytes([length]) + (data or b"")
+    return b"\0" if data is None else write_uvarint(len(data) + 1) + data
 
 
 def _mac(key: bytes, text: bytes) -> bytes:
@@ -396,8 +393,9 @@ class Behaviour:
     def handshake(self, number: int) -> bytes:
         """To SaslHandshake."""
         self.rounds = 0
-        names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in MECHANISMS)
-        return response(number, struct.pack(">hi", 0, len(MECHANISMS)) + names)
+        return response(
+            number, written(messages.response(SASL_HANDSHAKE, 1, mechanisms=MECHANISMS))
+        )
 
     def authenticate(self, number: int, version: int, token: bytes) -> bytes:
         """To SaslAuthenticate."""
@@ -533,13 +531,9 @@ def _answer(behaviour: Behaviour, frame: bytes) -> bytes:
 
 def _token(version: int, frame: bytes) -> bytes:
     (name_size,) = struct.unpack_from(">h", frame, 8)
-    at = 10 + name_size
-    if version < 2:
-        return frame[at + 4 :]
-    at += 1  # no tags in the header
-    while frame[at] >= 0x80:
-        at += 1
-    return frame[at + 1 : -1]
+    body = frame[10 + name_size + (version >= 2) :]
+    found: bytes = messages.read_request(SASL_AUTHENTICATE, version, body).auth_bytes
+    return found
 
 
 # What a false broker says to the proxy's login: honest each time, but for one lie

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from proxy.wire.apis import API_VERSIONS, APIS, FETCH, METADATA, PRODUCE, is_flexible
+from proxy.wire.primitives import write_uvarint
 from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from sasl.oauthbearer_messages import client_initial_response
 from tests.support.sasl import claims, ed_key, rsa_key, token
@@ -18,6 +19,11 @@ def name_of(api_key: int) -> str:
 
 def sized(content: bytes) -> bytes:
     return struct.pack(">i", len(content)) + content
+
+
+def array(item: bytes, count: int) -> bytes:
+    """A compact array (KIP-482) of the same item again and again."""
+    return write_uvarint(count + 1) + item * count
 
 
 def request(
@@ -49,11 +55,7 @@ def handshake(correlation_id: int, mechanism: str, version: int = 1) -> bytes:
 
 def authenticate(correlation_id: int, data: bytes, version: int = 1) -> bytes:
     if version >= 2:
-        length, body = len(data) + 1, b""
-        while length > 0x7F:
-            body += bytes([length & 0x7F | 0x80])
-            length >>= 7
-        body += bytes([length]) + data + b"\0"
+        body = write_uvarint(len(data) + 1) + data + b"\0"
     else:
         body = struct.pack(">i", len(data)) + data
     return request(SASL_AUTHENTICATE, version, correlation_id, body)

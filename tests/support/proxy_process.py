@@ -592,6 +592,12 @@ class ProxyProcess:
             raise ProxyFailed(f"did not end on SIGTERM:\n{self.log()}") from None
 
 
+def broker_at(proxy: ProxyProcess, node_id: int) -> Address:
+    """Where clients of a gateway find a broker."""
+    (listener,) = proxy.config["listeners"]
+    return Address("127.0.0.1", int(listener["broker.ports"].split("-")[0]) + node_id)
+
+
 def _pump(process: subprocess.Popen[str], lines: "queue.SimpleQueue[str]") -> None:
     if process.stdout is None:
         raise AssertionError("started with a pipe")

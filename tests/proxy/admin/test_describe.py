@@ -1,7 +1,6 @@
 """Many filters at once (KIP-888): in one request, or one by one where the broker is older."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -17,7 +16,7 @@ from proxy.admin import (
 )
 from proxy.admin.connection import MAX_IN_FLIGHT
 from tests.support.acls import Shelf, acl
-from tests.support.fake_broker import Peer
+from tests.support.fake_broker import Peer, against
 from tests.support.processes import PATIENCE_SECONDS, turns, until
 
 DESCRIBE = 29
@@ -26,18 +25,6 @@ ALICE, BOB = AclFilter(principal="User:alice"), AclFilter(principal="User:bob")
 NOBODY = AclFilter(principal="User:nobody")
 UNKNOWN = AclFilter(operation=Operation.UNKNOWN)
 ALICES, BOBS = acl("a"), acl("b", "User:bob")
-
-
-def against(peer: Peer, work: Callable[[AdminClient], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with (
-            asyncio.timeout(2 * PATIENCE_SECONDS),
-            peer,
-            AdminClient(peer.address, request_timeout_s=PATIENCE_SECONDS) as client,
-        ):
-            await work(client)
-
-    asyncio.run(run())
 
 
 def peer_of(versions: tuple[int, int], **fields: object) -> Peer:

@@ -1,8 +1,5 @@
 """Client quotas by many filters (KIP-888): in one request, or one by one on an older broker."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
-
 import pytest
 
 from proxy.admin import (
@@ -17,8 +14,7 @@ from proxy.admin import (
 )
 from proxy.quota.model import QuotaEntity, QuotaKey
 from proxy.wire.apis import DESCRIBE_CLIENT_QUOTAS
-from tests.support.fake_broker import Peer
-from tests.support.processes import PATIENCE_SECONDS
+from tests.support.fake_broker import Peer, against
 
 VERSIONS = pytest.mark.parametrize("version", [0, 1, 2])
 RATE = {"producer_byte_rate": 1024.0}
@@ -39,18 +35,6 @@ def peer_of(version: int) -> Peer:
         )
     }
     return peer
-
-
-def against(peer: Peer, work: Callable[[AdminClient], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with (
-            asyncio.timeout(2 * PATIENCE_SECONDS),
-            peer,
-            AdminClient(peer.address, request_timeout_s=PATIENCE_SECONDS) as client,
-        ):
-            await work(client)
-
-    asyncio.run(run())
 
 
 @VERSIONS

@@ -33,11 +33,6 @@ CANNOT = ("kafka_storage_error", "The store cannot be read or written at the mom
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.db"
-
-
-@pytest.fixture
 def store(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     monkeypatch.setattr("proxy.store.sqlite.database._WRITE_WAIT_S", 0.05)
     monkeypatch.setattr("proxy.store.sqlite.database._READ_WAIT_S", 0.05)

@@ -13,6 +13,7 @@ from proxy.wire.apis import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
 from proxy.wire.batch_describe import MAX_FILTERS
 from proxy.wire.codec import decode, response_type
 from proxy.wire.primitives import MAX_STRING, MAX_TAGS, write_string, write_uvarint
+from tests.support.frames import array
 from tests.support.quotas import VERSIONS, MemoryStore, Op, Parts, alter, alter_request, describe
 
 ENTRY, PART, COMPONENT = b"\x01\x01\x00", b"\x01\x00\x00", b"\x01\x00\x00\x00"
@@ -20,10 +21,6 @@ CHANGE: Final = b"\x01" + bytes(8) + b"\x01\x00"
 TAG: Final = b"\x01\x00"
 END: Final = b"\x00\x00"
 """Not to validate only, or not strictly; no tags."""
-
-
-def array(item: bytes, count: int) -> bytes:
-    return write_uvarint(count + 1) + item * count
 
 
 def entries(count: int) -> bytes:

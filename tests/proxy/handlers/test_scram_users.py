@@ -1,7 +1,7 @@
 """The expected answers were given by Apache Kafka 4.1.0, but where a difference is named."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -46,13 +46,6 @@ BETTER_THAN_KAFKA: list[tuple[tuple[Change, ...], Answer]] = [
     ),
     ((upsert("a", salt=b""),), {"a": ("unacceptable_credential", "Salt must not be empty")}),
 ]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    opened = open_store(f"sqlite:{tmp_path / 'state.db'}")
-    yield opened
-    opened.close()
 
 
 def altered(

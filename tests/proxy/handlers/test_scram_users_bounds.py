@@ -1,8 +1,7 @@
 """What a request about SCRAM users may cost, whoever sends it."""
 
 import tracemalloc
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from kio.schema.describe_user_scram_credentials.v0.request import (
@@ -12,22 +11,12 @@ from kio.schema.describe_user_scram_credentials.v0.request import (
 
 from proxy.errors import ClientFault
 from proxy.handlers.scram_users import MAX_BYTES, MAX_ITEMS, answer, describe
-from proxy.store import Store, open_store
+from proxy.store import Store
 from proxy.wire.apis import ALTER_USER_SCRAM_CREDENTIALS, DESCRIBE_USER_SCRAM_CREDENTIALS
 from proxy.wire.primitives import MAX_STRING, MAX_TAGS, write_uvarint
+from tests.support.frames import array
 
 DELETION, UPSERTION = b"\x01\x01\x00", b"\x01\x01" + bytes(4) + b"\x01\x01\x00"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    opened = open_store(f"sqlite:{tmp_path / 'state.db'}")
-    yield opened
-    opened.close()
-
-
-def array(item: bytes, count: int) -> bytes:
-    return write_uvarint(count + 1) + item * count
 
 
 def users(count: int) -> tuple[int, bytes]:

@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,13 +13,6 @@ from tests.support.proxy_process import PATIENCE_SECONDS, Serving, alive, eventu
 
 TRIALS = 20
 CONNECTIONS = 16
-
-
-@pytest.fixture
-def serving(tmp_path: Path) -> Iterator[Serving]:
-    one = Serving(tmp_path, workers=2)
-    yield one
-    one.stop()
 
 
 def stop(pid: int) -> None:

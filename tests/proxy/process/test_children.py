@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -13,14 +12,6 @@ import pytest
 from proxy.process.children import how_it_ended
 from tests.support.processes import is_stopped
 from tests.support.proxy_process import PATIENCE_SECONDS, Serving, alive, eventually
-
-
-@pytest.fixture
-def serving(tmp_path: Path) -> Iterator[Serving]:
-    one = Serving(tmp_path, workers=2)
-    yield one
-    one.stop()
-
 
 KILLED = "worker 0 was ended by SIGKILL, "
 

@@ -8,7 +8,6 @@ import signal
 import socket
 import sqlite3
 import time
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -17,13 +16,6 @@ import pytest
 from tests.support.frames import api_versions
 from tests.support.processes import free_port_range
 from tests.support.proxy_process import PATIENCE_SECONDS, Serving, alive, eventually
-
-
-@pytest.fixture
-def serving(tmp_path: Path) -> Iterator[Serving]:
-    one = Serving(tmp_path, workers=2)
-    yield one
-    one.stop()
 
 
 def test_a_life_of_two_workers(serving: Serving) -> None:

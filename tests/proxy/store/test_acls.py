@@ -5,7 +5,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,18 +22,6 @@ EVERYTHING = AclFilter()
 
 def acl(name: str, principal: str = "User:alice", pattern_type: PatternType = LITERAL) -> Acl:
     return Acl(TOPIC, pattern_type, name, principal, "*", Operation.READ, Permission.ALLOW)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    opened = open_store(f"sqlite:{path}")
-    yield opened
-    opened.close()
 
 
 def test_acls_are_kept_in_their_order(store: Store, path: Path) -> None:

@@ -18,11 +18,6 @@ CONSUMER = QuotaKey.CONSUMER_BYTE_RATE
 LIMITED: Quotas = {ALICE: {PRODUCER: 5.0}}
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.db"
-
-
 def take_over(mirror: SqliteMirror, asked_at: float, *acls: Acl, quotas: Quotas) -> Versions | None:
     return mirror.take_over(asked_at=asked_at, new_acls=acls, new_quotas=quotas)
 

@@ -1,7 +1,6 @@
 """Quotas in a SQLite file: the laws of `proxy.store.interface`."""
 
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,18 +15,6 @@ from tests.support.quotas import MemoryStore
 
 USER = QuotaEntity(user="alice")
 PRODUCER, CONSUMER = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    opened = open_store(f"sqlite:{path}")
-    yield opened
-    opened.close()
 
 
 def test_what_was_set_is_there_after_a_restart(store: Store, path: Path) -> None:

@@ -32,11 +32,6 @@ Restore = Callable[[Path, Path], None]
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.db"
-
-
-@pytest.fixture
 def backup(path: Path) -> Path:
     return path.with_name("backup.db")
 

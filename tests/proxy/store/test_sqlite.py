@@ -6,7 +6,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,18 +27,6 @@ def credential(seed: int = 1, iterations: int = 4096) -> ScramCredential:
         server_key=bytes([seed + 1]) * 32,
         iterations=iterations,
     )
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    opened = open_store(f"sqlite:{path}")
-    yield opened
-    opened.close()
 
 
 def test_credentials_are_kept_and_replaced(store: Store, path: Path) -> None:
