@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.support.kafka import java
-from tests.support.kafka.clients import SCRAM, User, add_users, user
+from tests.support.kafka.clients import User, add_users, user
 from tests.support.kafka.cluster import KafkaCluster, StartCluster
 from tests.support.kafka.properties import BEHIND
-from tests.support.kafka.quotas import remove_quotas
+from tests.support.kafka.quotas import SCRAM, remove_quotas
 from tests.support.kafka.sasl_differential.comparison import USERS, World, kafka_world
 from tests.support.kafka.upstream import add_proxys_users, sasl_cluster
 from tests.support.processes import free_ports

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.support.kafka.acl_differential.side import PASSWORD, Client
-from tests.support.kafka.clients import SCRAM, add_users, password_of, user
+from tests.support.kafka.clients import add_users, password_of, user
 from tests.support.kafka.cluster import KafkaCluster, StartCluster, wait_until
-from tests.support.kafka.quotas import PRODUCER, Producing, set_quota, told_in_a_row
+from tests.support.kafka.quotas import PRODUCER, SCRAM, Producing, set_quota, told_in_a_row
 from tests.support.proxy_process import ProxyFailed, ProxyProcess, gateway_config, sidecar_config
 from tests.support.sasl import Issuer
 

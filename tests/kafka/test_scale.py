@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.test_reauthentication import SCRAM
 from tests.support.kafka.clients import OAUTHBEARER, add_users, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
+from tests.support.kafka.quotas import SCRAM
 from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.traffic import (
     PARTITIONS,

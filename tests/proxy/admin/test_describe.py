@@ -17,7 +17,7 @@ from proxy.admin import (
 from proxy.admin.connection import MAX_IN_FLIGHT
 from tests.support.acls import Shelf, acl
 from tests.support.fake_broker import Peer, against
-from tests.support.processes import PATIENCE_SECONDS, turns, until
+from tests.support.processes import turns, until
 
 DESCRIBE = 29
 NEW, OLD = (0, 4), (0, 3)
