@@ -10,8 +10,11 @@ COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-h
 	--no-emit-index-url --custom-compile-command "make lock"
 PROJECT := pyproject.toml requirements/build.in
 
-# On two cores: most tests wait for Kafka, Spark or a process. A file's tests share what they started.
+# A file's tests share what they started.
 TWO := --numprocesses 2 --dist loadfile
+# Three on two cores, as most tests wait for Kafka, Spark or a process; in the order of the folders,
+# which begins with those that wait longest: xdist would end with them.
+THREE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # What the code declares, written down: tables of the docs, the chart's schema, the dashboards.
 MODULES := proxy.docs.configuration metrics.docs proxy.docs.reference
@@ -27,13 +30,13 @@ demo: $(VENV)/demo ## the proxy's main job on real traffic, in about a minute
 	$(BIN)/reauth-proxy demo
 
 test: $(VENV)/test ## the tests, without those that take long
-	$(BIN)/pytest $(TWO) -m "not slow"
+	$(BIN)/pytest $(THREE) -m "not slow"
 
 slow: $(VENV)/test ## the tests that take long
 	$(BIN)/pytest $(TWO) -m slow
 
 fast: $(VENV)/test ## the tests that need neither Kafka nor Spark
-	$(BIN)/pytest $(TWO) -m "not slow and not kafka" --ignore tests/metrics/spark --ignore tests/deploy
+	$(BIN)/pytest $(THREE) -m "not slow and not kafka" --ignore tests/metrics/spark --ignore tests/deploy
 
 pythons: ## those, and the demo, on the oldest and the newest Python that is supported
 	.ci/pythons

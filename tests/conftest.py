@@ -1,7 +1,27 @@
 """What holds for all tests."""
 
+from typing import Any
+
+import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 # How fast the machine is, is no property of ours.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+SPARK = "tests/metrics/spark/"
+"""Its files share a JVM, whose start and first queries take longer than most of the others."""
+
+
+class SharedStarts(LoadFileScheduling):
+    """A file's tests run in one process, and all of Spark's do, so that it is started once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return SPARK if nodeid.startswith(SPARK) else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """Deal the tests out; None: as another `--dist` says."""
+    return SharedStarts(config, log) if config.getoption("dist") == "loadfile" else None

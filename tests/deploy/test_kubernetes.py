@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from proxy.cli import app
 from proxy.process.supervisor import KILL_AFTER
 from tests.support import deploy
 from tests.support.deploy import (
@@ -261,19 +263,9 @@ def test_events_fit_their_volume(documents: list[Document]) -> None:
     assert config["events"]["retention.bytes"] + 2 * file < 2 * 1024**3
 
 
-def _proxy(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "proxy", *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
 def test_the_proxy_takes_the_config_map(documents: list[Document], tmp_path: Path) -> None:
-    done = _proxy("config", "check", laid_out(documents, tmp_path))
-    assert (done.returncode, done.stderr) == (0, "")
+    done = CliRunner().invoke(app, ["config", "check", str(laid_out(documents, tmp_path))])
+    assert (done.exit_code, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -293,7 +285,13 @@ def test_a_mistake_is_one_line_that_names_it(
     assert sidecar["terminationMessagePolicy"] == "FallbackToLogsOnError"
     file = laid_out(kustomized("ingress"), tmp_path)
     file.write_text(file.read_text().replace(find, put))
-    done = _proxy("serve", "--config", file)
+    done = subprocess.run(
+        [sys.executable, "-m", "proxy", "serve", "--config", file],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert words in done.stderr
