@@ -98,12 +98,12 @@ def _is_free(port: int) -> bool:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether SIGSTOP has reached every thread: until then, each may go on."""
+    """Whether it is there, and SIGSTOP has reached every thread: until then, each may go on."""
     try:
         stats = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/stat")]
     except FileNotFoundError:  # a thread that has just ended: others go on
         return False
-    return all(stat.rsplit(")", 1)[1].split()[0] == "T" for stat in stats)
+    return bool(stats) and all(stat.rsplit(")", 1)[1].split()[0] == "T" for stat in stats)
 
 
 # How tests wait, in an event loop: for what they want to see, and for as long as it takes.

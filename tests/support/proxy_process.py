@@ -51,6 +51,13 @@ from proxy.cli import main
 main()
 """
 
+REPLACES_NOBODY = """
+from proxy.child_process import heartbeats
+heartbeats.HUNG_LOOKS = 1_000_000
+from proxy.cli import main
+main()
+"""
+
 
 class Serving:
     """A proxy whose broker does not exist: it accepts clients all the same."""
@@ -101,6 +108,10 @@ class Serving:
     def look_often(self) -> None:
         """Have heartbeats looked at ten times a second: who is silent for five seconds hangs."""
         self.program = ["-c", LOOKS_OFTEN]
+
+    def replace_nobody(self) -> None:
+        """Have processes that hang left alone, so that a test may take its time."""
+        self.program = ["-c", REPLACES_NOBODY]
 
     def stop(self) -> None:
         if self.process.poll() is None:
@@ -266,10 +277,14 @@ class Proxy(Serving):
 
 
 @asynccontextmanager
-async def running(directory: Path, workers: int = 2) -> AsyncIterator[Proxy]:
-    """Start all; end all."""
+async def running(
+    directory: Path, workers: int = 2, *, replaces: bool = True
+) -> AsyncIterator[Proxy]:
+    """Start all; end all. `replaces`: as it does, a process that hangs."""
     async with FakeBroker() as broker:
         proxy = Proxy(directory, workers, broker)
+        if not replaces:
+            proxy.replace_nobody()
         try:
             await asyncio.to_thread(proxy.start)
             await proxy.until(proxy.is_ready)

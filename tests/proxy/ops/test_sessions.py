@@ -31,9 +31,15 @@ EACH = 16
 HOSTILE = '"><img src=x onerror=alert(1)>'
 
 
-def with_proxy(directory: Path, test: Callable[[Proxy], Awaitable[None]], workers: int = 2) -> None:
+def with_proxy(
+    directory: Path,
+    test: Callable[[Proxy], Awaitable[None]],
+    workers: int = 2,
+    *,
+    replaces: bool = True,
+) -> None:
     async def run() -> None:
-        async with asyncio.timeout(600), running(directory, workers) as proxy:
+        async with asyncio.timeout(600), running(directory, workers, replaces=replaces) as proxy:
             await test(proxy)
 
     asyncio.run(run())
@@ -160,7 +166,7 @@ def test_a_worker_that_hangs_is_named(tmp_path: Path) -> None:
         assert page["workers"][1]["reasons"] == ["worker 1 does not answer"]
         assert page["counts"]["sessions"] == len(rows)
 
-    with_proxy(tmp_path, test)
+    with_proxy(tmp_path, test, replaces=False)
 
 
 def test_statuses_and_refusals(tmp_path: Path) -> None:
