@@ -79,14 +79,14 @@ def test_configurations_on_pages_can_be_used(page: Path, tmp_path: Path) -> None
         if "listeners:" in block or block.startswith("upstream:"):
             file = tmp_path / "proxy.yaml"
             file.write_text(block if "listeners:" in block else block + LISTENERS)
-            load(file)
+            assert load(file).listeners
 
 
 @pytest.mark.parametrize("name", ["managed-cluster", "reauth-proxy"])
 def test_the_example_configurations_can_be_used(name: str, tmp_path: Path) -> None:
     file = tmp_path / "proxy.yaml"
     file.write_text((ROOT / "deploy" / f"{name}.example.yaml").read_text())
-    load(file)
+    assert load(file).listeners
 
 
 def test_every_page_is_in_the_list_of_pages() -> None:

@@ -247,7 +247,8 @@ VALUES = JSON | st.sampled_from(["RSA", "EC", "OKP", "P-256", "Ed25519", "sig", 
 )
 @settings(deadline=None)
 def test_no_key_raises(entry: dict[str, Any], changes: dict[str, object]) -> None:
-    KeyCache().loaded(document(entry | changes), NOW)
+    cache = KeyCache()
+    assert cache.loaded(document(entry | changes), NOW) is (cache.last_error is None)
 
 
 @given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))

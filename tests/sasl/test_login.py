@@ -1,5 +1,6 @@
 """The client's half of SASL, against Kafka's own answers and against our server."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -111,11 +112,11 @@ def test_a_handshake_that_ends_too_early(body: bytes) -> None:
 
 @given(st.binary(max_size=100), st.sampled_from(VERSIONS))
 def test_no_answer_breaks_the_reader(body: bytes, version: int) -> None:
-    for read in (read_handshake_response, lambda data: read_authenticate_response(version, data)):
-        try:
-            read(body)
-        except MalformedMessage:
-            continue
+    with suppress(MalformedMessage):
+        _, mechanisms = read_handshake_response(body)
+        assert len(mechanisms) <= len(body) // 2
+    with suppress(MalformedMessage):
+        assert read_authenticate_response(version, body).auth_bytes in body
 
 
 class TestPlain:

@@ -63,7 +63,9 @@ def test_a_large_input_and_an_unknown_one_have_both(size: int | None, parquet: b
 def test_java_knows_its_options(size: int | None) -> None:
     """A JVM that is given an option that it does not know does not start."""
     flags = local_options(size, parquet=False)[JAVA_OPTIONS].split()
-    subprocess.run(["java", *flags, "-version"], check=True, capture_output=True, timeout=PATIENCE)
+    command = ["java", *flags, "-version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
 
 
 SHOW = """

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from proxy.errors import ClientFault
 from proxy.handlers.acls import MAX_ITEMS
-from proxy.wire.codec import decode, response_type
+from proxy.wire.codec import decode, encode, response_type
 from tests.support.acls import (
     CREATE,
     DELETE,
@@ -100,4 +100,4 @@ def test_garbage_is_answered_or_the_clients_fault(
         found = answer(api_key, version, body, Shelf(acl()), may_describe=rights, may_alter=rights)
     except ClientFault:
         return
-    decode(response_type(api_key, version), found)
+    assert encode(decode(response_type(api_key, version), found)) == found

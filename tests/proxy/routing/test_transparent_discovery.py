@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import socket
 
 import pytest
 
@@ -11,13 +10,12 @@ from proxy.routing.discovery import VERSIONS_MAX_AGE
 from proxy.routing.transparent import DestinationRefused, TransparentDiscovery
 from proxy.upstream.access import Access
 from tests.support.fake_broker import FakeBroker
-from tests.support.processes import PATIENCE_SECONDS
+from tests.support.processes import PATIENCE_SECONDS, free_ports
 
 
 def test_a_broker_that_is_dialled_in_vain_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     """Whoever may connect could fill the disk otherwise, a line for each time."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        nobody = Address("127.0.0.1", server.getsockname()[1])
+    nobody = Address("127.0.0.1", *free_ports(1))
 
     async def run() -> None:
         access = Access(timeout_s=PATIENCE_SECONDS)

@@ -22,7 +22,7 @@ from proxy.wire.metadata import BrokerAddress
 from sasl.login import ClientExchange, PlainClient
 from sasl.messages import handshake_response
 from tests.support.fake_broker import FakeBroker
-from tests.support.processes import PATIENCE_SECONDS
+from tests.support.processes import PATIENCE_SECONDS, free_ports
 
 Fetch = Callable[..., Awaitable[Any]]
 
@@ -106,8 +106,7 @@ def test_a_broker_that_cannot_be_reached(host: str) -> None:
     """Refused, or a name that no resolver would take."""
 
     async def conversation() -> None:
-        async with FakeBroker() as broker:
-            port = broker.port
+        (port,) = free_ports(1)
         await fetch_api_versions(host, port, Access(timeout_s=PATIENCE_SECONDS))
 
     with pytest.raises(BrokerFault):

@@ -137,13 +137,15 @@ def test_a_malformed_request_is_the_clients_fault(body: bytes) -> None:
 @given(body=st.binary(max_size=60))
 def test_no_request_raises_anything_else(body: bytes) -> None:
     with suppress(ClientFault):
-        parse_request(4, body)
+        software = parse_request(4, body)
+        assert len(software.name) + len(software.version) <= len(body)
 
 
 @given(version=st.integers(0, 4), body=st.binary(max_size=60))
 def test_no_response_raises_anything_but_the_brokers_fault(version: int, body: bytes) -> None:
     with suppress(BrokerFault):
-        parse_response(version, body)
+        _, upstream = parse_response(version, body)
+        assert len(upstream.apis) <= len(body) // 6
 
 
 @pytest.mark.parametrize("version", range(5))

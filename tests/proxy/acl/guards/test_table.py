@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.acl.decision import FORWARD, Answer, Change, TopicsUnknown
+from proxy.acl.decision import FORWARD, Answer, Change, Close, Forward, TopicsUnknown
 from proxy.acl.guards import GUARDS, cluster
 from proxy.errors import ClientFault
 from proxy.wire.apis import APIS, Kind
@@ -93,7 +93,8 @@ def test_a_guard_fears_no_bytes(api_key: int, version: int, allowed: Any) -> Non
     ]
     for hostile in bodies:
         with suppress(Malformed, ClientFault, TopicsUnknown):
-            GUARDS[api_key](replace(asked, body=hostile))
+            judgement = GUARDS[api_key](replace(asked, body=hostile))
+            assert isinstance(judgement, Forward | Answer | Change | Close)
 
 
 @pytest.mark.parametrize(("api_key", "version"), versions(BY_ITEMS | ALL_OR_NOTHING | {75}))
