@@ -96,26 +96,45 @@ LATE = AuthInterval(
 AGAIN = {"authentications": 2, "authenticated_ms": EPOCH_MS + 25 * MINUTE_MS}
 
 
-@pytest.mark.parametrize(
-    ("what", "standing"),
-    [
-        (later(EventKind.CHECKPOINT, 30, **USED_AT_20), "failing"),
-        (later(EventKind.CHECKPOINT, 30, **{**USED_AT_20, **UNTOLD}), "unproven"),
-        (later(EventKind.CHECKPOINT, 30, last_request_ms=EPOCH_MS, **TOLD), "unproven"),
-        (later(EventKind.CHECKPOINT, 15, last_request_ms=EPOCH_MS + 900_001, **TOLD), "unproven"),
-        # the age is that of the session before, whose lifetime it does not say
-        (later(EventKind.REAUTHENTICATED, 25, **{**USED_AT_20, **AGAIN}), "ready"),
-        (later(EventKind.SUMMARY, 60, intervals=(LATE,), **{**TOLD, **AGAIN}), "failing"),
-    ],
-    ids=["past", "no lifetime", "idle", "rounded", "of the one before", "in a list"],
-)
+USED_LATE = {
+    "past": (later(EventKind.CHECKPOINT, 30, **USED_AT_20), "failing"),
+    "no lifetime": (later(EventKind.CHECKPOINT, 30, **{**USED_AT_20, **UNTOLD}), "unproven"),
+    "idle": (later(EventKind.CHECKPOINT, 30, last_request_ms=EPOCH_MS, **TOLD), "unproven"),
+    "rounded": (
+        later(EventKind.CHECKPOINT, 15, last_request_ms=EPOCH_MS + 900_001, **TOLD),
+        "unproven",
+    ),
+    # the age is that of the session before, whose lifetime it does not say
+    "of the one before": (
+        later(EventKind.REAUTHENTICATED, 25, **{**USED_AT_20, **AGAIN}),
+        "ready",
+    ),
+    "in a list": (
+        later(EventKind.SUMMARY, 60, intervals=(LATE,), **{**TOLD, **AGAIN}),
+        "failing",
+    ),
+}
+"""What is known after a login, and where its connection stands."""
+
+
+@pytest.fixture(scope="module")
+def used_late(spark: SparkSession) -> dict[str, dict[str, Any]]:
+    given = []
+    for name, (what, _) in USED_LATE.items():
+        first = replace(login(**TOLD), announced_lifetime_ms=what.announced_lifetime_ms)
+        given += [
+            replace(first, connection_id=name),
+            replace(what, connection_id=name, sequence=2),
+        ]
+    return {row["connection_id"]: row for row in rows(sessions_of(frame(spark, given)))}
+
+
+@pytest.mark.parametrize(("name", "standing"), [(name, it) for name, (_, it) in USED_LATE.items()])
 def test_a_session_used_past_what_it_was_told_is_a_kill_though_that_event_is_lost(
-    spark: SparkSession, what: SessionEvent, standing: str
+    used_late: dict[str, dict[str, Any]], name: str, standing: str
 ) -> None:
     """The proxy drops events if the disk refuses; what it announced stands in the others."""
-    after = replace(what, sequence=2)
-    given = [replace(login(**TOLD), announced_lifetime_ms=what.announced_lifetime_ms), after]
-    session = only(sessions_of(frame(spark, given)))
+    session = used_late[name]
     assert (session["standing"], session["would_be_kills"]) == (standing, standing == "failing")
 
 
