@@ -5,7 +5,7 @@ from typing import Final, final
 
 @final
 class Origin:
-    """Facts that are known of a connection when it is accepted."""
+    """Facts about a connection that are known when it is accepted."""
 
     __slots__ = (
         "client_host",
@@ -31,14 +31,14 @@ class Origin:
         self.listener: Final = listener
         self.connection_id: Final = connection_id
         self.client_host: Final = client_host
-        """The client's IP address, without its port."""
+        """IP address of the client, without its port."""
         self.connected_at: Final = connected_at
-        """The time at which the connection was accepted, in monotonic seconds."""
+        """Time at which the connection was accepted, in monotonic seconds."""
 
 
 @final
 class Client:
-    """Facts that the client gave about itself so far; they are written as they become known."""
+    """Facts about a client so far; each attribute is set when it becomes known, and None before."""
 
     __slots__ = (
         "authenticate_version",
@@ -64,7 +64,7 @@ class Client:
         principal: str | None = None,
     ) -> None:
         self.enforcement = enforcement
-        """The enforcement that applies: the listener's at first, then the principal's."""
+        """Enforcement that applies: the listener's at first, then the principal's."""
         self.client_id = client_id
         self.client_software_name = client_software_name
         self.client_software_version = client_software_version
@@ -72,7 +72,7 @@ class Client:
         self.handshake_version = handshake_version
         self.authenticate_version = authenticate_version
         self.principal = principal
-        """The principal of a client without SASL, for its denials; None: it uses SASL."""
+        """Principal of a client without SASL, for its denials; None if it uses SASL."""
 
 
 @final
@@ -98,10 +98,12 @@ class Grant:
     ) -> None:
         self.principal: Final = principal
         self.session_lifetime_ms: Final = session_lifetime_ms
-        """The lifetime that the session is held to, in milliseconds; 0: it is held to none."""
+        """Lifetime that is enforced or probed, in milliseconds; 0 if there is none."""
         self.announced_lifetime_ms: Final = announced_lifetime_ms
-        """The lifetime announced, in milliseconds; 0: none, or none can be announced."""
+        """Lifetime that was announced to the client, in milliseconds; 0 if there is none, or none
+        can be announced."""
         self.credential_lifetime_ms: Final = credential_lifetime_ms
-        """Milliseconds that the token had left; None: the credential does not expire."""
+        """Remaining lifetime of the token in milliseconds; None if the credential does not
+        expire."""
         self.latency: Final = latency
-        """The time from the arrival of the SaslHandshake to success, in seconds."""
+        """Time from the arrival of the SaslHandshake to success, in seconds."""

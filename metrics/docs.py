@@ -94,7 +94,7 @@ def _kinds(column: EventField) -> str:
 
 
 def members(enumeration: type[StrEnum]) -> list[tuple[str, str]]:
-    """Read the members of an enumeration with the string that stands under each."""
+    """Return the members of an enumeration, each with the docstring below it."""
     (definition,) = ast.parse(inspect.getsource(enumeration)).body
     if not isinstance(definition, ast.ClassDef):
         raise AssertionError(enumeration)
@@ -110,7 +110,7 @@ def members(enumeration: type[StrEnum]) -> list[tuple[str, str]]:
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Write a Markdown table."""
+    """Return a Markdown table."""
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join(_line(cells) for cells in lines)
 
@@ -135,7 +135,7 @@ TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "latencies": lambda: _field_table(event_fields(LatencyBucket)),
     },
 }
-"""The tables of each page, by the names of their markers."""
+"""Tables of each page, by the names of their markers."""
 
 
 def filled(page: str, name: str, content: str) -> str:

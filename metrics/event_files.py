@@ -1,12 +1,13 @@
 """Files of the event log in their directory: creation, closing, recovery, retention.
 
-The laws of a file:
+Laws of a file:
 
-- While it grows its name ends in `.open`; it loses that name in one step, after fsync, and never
-  changes again. Who reads only closed files reads whole lines.
-- Its writer holds a lock (flock) for as long as it is open. An `.open` file without a lock has lost
-  its writer: whoever starts next in the directory cuts its half-written last line and closes it.
-- Nothing is followed or overwritten: names are created anew, symbolic links and pipes refused.
+- While it is written, its name ends with `.open`; it is renamed after fsync, and never changes
+  again. A reader of closed files alone reads whole lines.
+- Its writer holds a lock (flock) on it while it is open. An `.open` file without a lock is an
+  orphan: the next writer that starts in the directory truncates an incomplete last line, and closes
+  it.
+- No file is overwritten, and no symbolic link or pipe opened.
 """
 
 import contextlib
@@ -27,35 +28,38 @@ _MAX_NAME_ATTEMPTS = 1000
 
 
 def file_stem(proxy_id: str, worker: int, wall: float) -> str:
-    """Name the files that begin at `wall` (Unix time): `events-<proxy>-<worker>-<utc time>`."""
+    """Return the common part of the names of files that begin at `wall` (Unix time):
+    `events-<proxy>-<worker>-<utc time>`."""
     safe = re.sub(r"[^A-Za-z0-9._]", "_", proxy_id)[:64]
     begun = datetime.fromtimestamp(wall, UTC)
     return f"events-{safe}-{worker}-{begun:%Y%m%dT%H%M%SZ}"
 
 
 def make_directory(directory: Path) -> None:
-    """Make the directory of event files if there is none; raises OSError if it takes no files."""
+    """Create the directory if it does not exist. Raises OSError if files cannot be created in
+    it."""
     directory.mkdir(mode=0o750, parents=True, exist_ok=True)
     if not os.access(directory, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
 
 
 class EventFile:
-    """One file that grows. A failed write leaves whole lines behind."""
+    """Open file of the event log. After a failed write it still has whole lines only."""
 
     def __init__(self, directory: Path, stem: str) -> None:
-        """Create it under the first free sequence number; raises OSError."""
+        """Create the file with the first free sequence number. Raises OSError."""
         make_directory(directory)
         self._fd, self._path = _create(directory, stem)
         self.size = 0
+        """Size of the file in bytes."""
 
     @property
     def path(self) -> Path:
-        """The current path, which ends in the temporary suffix."""
+        """Current path, which ends with `OPEN_SUFFIX`."""
         return self._path
 
     def write(self, data: bytes) -> None:
-        """Append whole lines; raises OSError, and then nothing of them is in the file."""
+        """Append whole lines. Raises OSError; then none of them is in the file."""
         written = 0
         try:
             while written < len(data):
@@ -68,24 +72,24 @@ class EventFile:
         self.size += written
 
     def is_in_place(self) -> bool:
-        """Return True if the file is still in the directory under its name.
+        """Return whether the file is still in the directory under its name.
 
-        False: it was removed, or its directory was removed, moved or replaced. What is written to
-        it is then seen by nobody who reads the directory.
+        It is not if it, or its directory, was removed, moved or replaced; readers of the directory
+        then cannot see what is written to it.
         """
         try:
             return _still_names(self._path, self._fd)
-        except OSError:  # writing to it, or closing it, raises what is wrong
+        except OSError:  # the next write or close will raise the error
             return True
 
     def abandon(self) -> None:
-        """Leave it as it is, wherever it is."""
+        """Close the file descriptor, and leave the file as it is."""
         os.close(self._fd)
 
     def close(self) -> None:
-        """Give it its lasting name; raises OSError if the disk or the directory refuses."""
+        """Close the file, and give it its final name. Raises OSError."""
         try:
-            _settle(self._fd, self._path)
+            _finish(self._fd, self._path)
         finally:
             os.close(self._fd)
 
@@ -102,7 +106,7 @@ def _create(directory: Path, stem: str) -> tuple[int, Path]:
             continue
         if _lock(fd) and _still_names(path, fd):
             return fd, path
-        os.close(fd)  # another process took it for an orphan before it was locked
+        os.close(fd)  # before it was locked, another process recovered it as an orphan
     raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), str(directory / stem))
 
 
@@ -123,8 +127,8 @@ def _still_names(path: Path, fd: int) -> bool:
     return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
 
 
-def _settle(fd: int, path: Path) -> None:
-    """Make the content and then the name last; an empty file just goes."""
+def _finish(fd: int, path: Path) -> None:
+    """Write the content to the disk, then rename the file; remove an empty one."""
     if os.fstat(fd).st_size == 0:
         path.unlink()
         return
@@ -138,7 +142,7 @@ def _settle(fd: int, path: Path) -> None:
 
 
 def recover_orphans(directory: Path) -> list[Path]:
-    """Close the files that lost their writer, of whatever proxy; return their lasting names.
+    """Close the files whose writer died, of any proxy; return their final names.
 
     A file that cannot be recovered is left as it is.
     """
@@ -158,14 +162,14 @@ def _recover(path: Path) -> bool:
             return False
         whole = _whole_lines_bytes(fd)
         os.ftruncate(fd, whole)
-        _settle(fd, path)
+        _finish(fd, path)
         return whole > 0
     finally:
         os.close(fd)
 
 
 def _whole_lines_bytes(fd: int) -> int:
-    """Find the end of the last whole line, reading backwards."""
+    """Return the size of the whole lines, found by reading backwards."""
     end = os.fstat(fd).st_size
     while end > 0:
         begin = max(0, end - _READ_BACK_BYTES)
@@ -177,7 +181,10 @@ def _whole_lines_bytes(fd: int) -> int:
 
 
 def enforce_retention(directory: Path, retention_bytes: int) -> int:
-    """Remove the oldest closed files until the rest fits; return how many. Raises OSError."""
+    """Remove the oldest closed files until the others fit; return the number of files removed.
+
+    Raises OSError.
+    """
     held = sorted(
         (status.st_mtime_ns, path, status.st_size)
         for path in directory.glob(FILE_PATTERN)
@@ -188,7 +195,7 @@ def enforce_retention(directory: Path, retention_bytes: int) -> int:
     for _, path, size in held:
         if excess <= 0:
             break
-        path.unlink(missing_ok=True)  # another worker may have been faster
+        path.unlink(missing_ok=True)  # another worker may have removed it
         excess -= size
         removed += 1
     return removed

@@ -1,7 +1,7 @@
 """Builder of one line of the event log.
 
-By hand, because `json` takes several times as long, which counts when ten thousand clients come
-back at once.
+It does not use `json`, which takes several times as long: that matters when ten thousand clients
+reconnect at once.
 """
 
 from json.encoder import encode_basestring_ascii
@@ -10,25 +10,26 @@ from typing import Final, final
 from metrics.events import MAX_INT64, MAX_TEXT_CHARS
 
 MAX_CACHED_TEXTS: Final = 1_024
-"""The number of texts that are kept encoded: 4 MiB at most, if all are long."""
+"""Maximum number of cached encoded texts: 4 MiB at most, if all are long."""
 
 _SURELY_FITS: Final = 2**61
-"""The largest number that compiled code compares without making objects of both sides."""
+"""Bound of the numbers that compiled code compares without creating objects."""
 
 _SMALL: Final = [str(number) for number in range(256)]
-"""The decimal forms of small numbers, which most numbers of a line are."""
+"""Decimal forms of small numbers, which most numbers of a line are."""
 
 _KEYS: Final[dict[str, str]] = {}
+"""Encoded names of fields."""
 _TEXTS: Final[dict[str, str]] = {}
-"""The encoded form of recent texts: names, addresses, versions and reasons come again."""
+"""Encoded forms of recent texts: names, addresses, versions and reasons recur."""
 
 
 @final
 class Line:
-    """An object of JSON, cell by cell; what is null is left out.
+    """JSON object that is written field by field; fields that are null are left out.
 
-    Whatever a client sent stands inside a JSON string in ASCII: no line can be forged, no
-    terminal be reached. Text and numbers are bounded.
+    Whatever a client sent is inside a JSON string in ASCII, so it can neither forge a line nor
+    control a terminal. Text and numbers are bounded.
     """
 
     __slots__ = ("_cells",)
@@ -48,17 +49,17 @@ class Line:
             self.number(name, value)
 
     def text(self, name: str, value: str) -> None:
-        """Add a text that comes again in other lines."""
+        """Add a text that recurs in other lines, and is cached."""
         self._cells.append(_key(name))
         self._cells.append(_quoted(value))
 
     def optional_text(self, name: str, value: str | None) -> None:
-        """Add such a text that may be null."""
+        """Add a text that recurs, and may be null."""
         if value is not None:
             self.text(name, value)
 
     def unique_text(self, name: str, value: str) -> None:
-        """Add a text that no other connection's lines have, and that is worth no remembering."""
+        """Add a text that does not recur in the lines of other connections, and is not cached."""
         self._cells.append(_key(name))
         self._cells.append(encode_basestring_ascii(bounded_text(value)))
 
@@ -74,20 +75,20 @@ class Line:
         self._cells.append(f"[{written}]")
 
     def cells(self) -> str:
-        """Give what stands in it so far, for other lines that begin alike (`add_cells`)."""
+        """Return the fields so far, for other lines that begin alike (`add_cells`)."""
         return "".join(self._cells)
 
     def add_cells(self, cells: str) -> None:
-        """Add the cells of another line."""
+        """Add the fields of another line."""
         self._cells.append(cells)
 
     def finish(self) -> str:
-        """Give the line, without its newline."""
+        """Return the line, without its newline."""
         return "{" + self.cells()[1:] + "}"
 
 
 def _key(name: str) -> str:
-    """Return a field's name as it stands in a line; there are as many as the log has fields."""
+    """Return a field's encoded name; there are as many as the schema has fields."""
     known = _KEYS.get(name)
     if known is None:
         known = _KEYS[name] = f',"{name}":'
@@ -107,14 +108,14 @@ def _quoted(text: str) -> str:
 
 
 def bounded_text(text: str) -> str:
-    """Cut what a client sent to `MAX_TEXT_CHARS`, and replace what no reader could decode."""
+    """Truncate a text to `MAX_TEXT_CHARS`, and replace lone surrogates, which cannot be decoded."""
     if len(text) > MAX_TEXT_CHARS:
         text = text[: MAX_TEXT_CHARS - 1] + "…"
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def bounded_int(number: int) -> int:
-    """Keep a number within a signed 64-bit integer: a token may claim to live for ever."""
+    """Clamp a number to a signed 64-bit integer: a token may claim any lifetime."""
     if -_SURELY_FITS <= number <= _SURELY_FITS:
         return number
     return max(-MAX_INT64 - 1, min(MAX_INT64, number))

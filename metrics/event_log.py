@@ -12,10 +12,10 @@ from metrics.event_files import EventFile, enforce_retention, file_stem, recover
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 5.0
-"""Seconds for which events are dropped after a failed write: a full disk is not hammered."""
+"""Time in seconds for which events are dropped after a failed write, to spare a full disk."""
 
 WARNING_SECONDS = 60.0
-"""The least time in seconds between two warnings."""
+"""Minimum time in seconds between two warnings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,40 +26,41 @@ class EventLogSettings:
     proxy_id: str
     worker: int
     rotate_bytes: int = 64 * 1024 * 1024
-    """The size in bytes at which a file is closed; it may be larger by one write."""
+    """Size in bytes at which a file is closed; it may be larger by one write."""
     rotate_seconds: float = 300.0
-    """The age in seconds at which a file is closed: readers see events no later."""
+    """Age in seconds at which a file is closed, so that readers see its events."""
     retention_bytes: int | None = None
-    """The size in bytes that all closed files of the directory may have; beyond it the oldest are
-    removed. None: no file is removed."""
+    """Maximum size in bytes of all closed files in the directory; beyond it the oldest are removed.
+    None if no file is removed."""
 
 
 class EventLog:
-    """The growing end of the log. It never raises for what the disk does."""
+    """Writer of one worker's events to files. Errors of the disk are logged and counted, not
+    raised."""
 
     def __init__(self, settings: EventLogSettings) -> None:
         self._settings = settings
         self._file: EventFile | None = None
         self._file_begun = 0.0
         self._file_events = 0
-        """The number of events in the file that is open."""
+        """Number of events in the open file."""
         self._retry_at: float | None = None
         self._warn_at: float | None = None
         self.written = 0
-        """The number of events written since the start, also to files that were removed later."""
+        """Number of events written since the start, including those in files that were removed."""
         self.written_bytes = 0
         self.dropped = 0
-        """The number of events lost because the disk refused a write."""
+        """Number of events lost because a write failed."""
         self.removed = 0
-        """The number of events lost with files that were removed or moved before they closed."""
+        """Number of events lost with files that were removed or moved before they were closed."""
 
     def recover(self) -> None:
-        """Close what a run before left open."""
+        """Close the files that an earlier run left open."""
         for path in recover_orphans(self._settings.directory):
             logger.info("recovered the event file %s of an earlier run", path.name)
 
     def append(self, lines: list[str], now: float, wall: float) -> None:
-        """Write lines, in a file that is begun if there is none."""
+        """Write lines to the open file, or to a new one."""
         if self._retry_at is not None and now < self._retry_at:
             self.dropped += len(lines)
             return
@@ -81,10 +82,10 @@ class EventLog:
         self.tick(now)
 
     def tick(self, now: float) -> None:
-        """Close the file if it is large or old enough, and look whether it is still there.
+        """Close the file if it is large or old enough, and check whether it still exists.
 
-        To be called about once a second: an event is written at most so long to a file that
-        nobody can read any more, and is counted as lost.
+        Called about once a second: events that are written meanwhile to a file that was removed are
+        counted as lost.
         """
         settings = self._settings
         self._abandon_if_removed(now)
@@ -95,7 +96,7 @@ class EventLog:
             self.close(now)
 
     def close(self, now: float) -> None:
-        """Close the file, and let the oldest ones go."""
+        """Close the file, and remove the oldest ones beyond `retention_bytes`."""
         self._abandon_if_removed(now)
         if self._file is None:
             return
@@ -115,7 +116,7 @@ class EventLog:
         self._file_events = 0
 
     def _abandon_if_removed(self, now: float) -> None:
-        """Write no further to a file that is not in its place, and count what it had as lost."""
+        """Abandon the file if it was removed or moved, and count its events as lost."""
         if self._file is None or self._file.is_in_place():
             return
         file, self._file = self._file, None
@@ -124,7 +125,7 @@ class EventLog:
         self._warn(f"has lost {file.path.name}, which was removed or moved away", now)
 
     def _give_up(self, error: OSError, now: float) -> None:
-        """Give the file up: on a disk that is sick, another one may have to be begun elsewhere."""
+        """Close the file after an error; a new one is created when writing is tried again."""
         self._warn(_refusal(error), now)
         self.close(now)
         self._retry_at = now + RETRY_SECONDS

@@ -1,7 +1,7 @@
 """Bounded queue from the data path to the event log's writer thread; it never blocks.
 
-`emit` puts a line in a bounded queue; a thread writes. If the queue is full the line is dropped and
-counted: a slow disk must not become a slow proxy.
+`emit` puts a line into a bounded queue, and a thread writes it. If the queue is full the line is
+dropped and counted: a slow disk must not slow down the proxy.
 """
 
 import threading
@@ -14,21 +14,22 @@ from metrics.registry import EVENT_LOG_BYTES, EVENTS_DROPPED, EVENTS_WRITTEN
 from metrics.snapshot import Snapshot
 
 QUEUE_EVENTS: Final = 65_536
-"""The number of events that the queue holds: a minute of 1,000 events a second, in some 60 MB."""
+"""Maximum number of events in the queue: a minute of 1,000 events a second, in some 60 MB."""
 
 FLUSH_SECONDS: Final = 1.0
-"""The time in seconds after which an event is in the open file at the latest."""
+"""Maximum time in seconds until an event is in the open file."""
 
 CHUNK_EVENTS: Final = 1_024
-"""The number of events written at a time, in some 2 ms. Writing releases the interpreter lock, so
-the event loop does not wait for a whole burst."""
+"""Maximum number of events per write, which takes some 2 ms. Writing releases the interpreter lock,
+so the event loop does not wait for a whole burst."""
 
 
 class EventWriter:
-    """The queue and the thread of one worker. Start it after the fork: threads do not survive one.
+    """Queue and writer thread of one worker. It is started after the fork, which threads do not
+    survive.
 
     `emit` and `report` are called from one thread, the event loop's. The queue needs no lock: one
-    thread appends to it, one takes from it, and each of both is one step of a deque.
+    thread appends to a deque, one removes from it, and both operations are atomic.
     """
 
     def __init__(
@@ -49,11 +50,11 @@ class EventWriter:
         self._thread = threading.Thread(target=self._run, name="event-writer", daemon=True)
 
     def start(self) -> None:
-        """Recover what an earlier run left open, and begin to write."""
+        """Start the thread, which first closes the files that an earlier run left open."""
         self._thread.start()
 
     def emit(self, line: str) -> None:
-        """Hand an event's line over, at once; it is dropped and counted if the queue is full."""
+        """Add an event's line to the queue; it is dropped and counted if the queue is full."""
         waiting = len(self._queue)
         if waiting < self._max_events:
             self._queue.append(line)
@@ -63,7 +64,8 @@ class EventWriter:
             self._wake.set()
 
     def report(self, snapshot: Snapshot, *, rate_limited: int) -> None:
-        """Add the log's counters; `rate_limited`: lines that never came here."""
+        """Add the log's counters; `rate_limited` is the number of lines that
+        `UnauthenticatedEventLimit` dropped."""
         snapshot.count(EVENTS_WRITTEN, self._log.written)
         snapshot.count(EVENT_LOG_BYTES, self._log.written_bytes)
         snapshot.count(EVENTS_DROPPED, self._queue_full, "queue_full")
@@ -72,9 +74,10 @@ class EventWriter:
         snapshot.count(EVENTS_DROPPED, rate_limited, "strangers")
 
     def close(self, timeout: float = 5.0) -> bool:
-        """Write what is queued and close the file; False: that took longer than `timeout` seconds.
+        """Write the queue and close the file; return False if that takes longer than `timeout`
+        seconds.
 
-        What is not written by then is recovered at the next start, as far as it reached the disk.
+        The file is then recovered at the next start, with what was written to it.
         """
         self._closing = True
         self._wake.set()
@@ -87,7 +90,9 @@ class EventWriter:
         while not closing:
             self._wake.wait(self._flush_seconds)
             self._wake.clear()
-            closing = self._closing  # read before draining: what was emitted before is written
+            closing = (
+                self._closing
+            )  # read before draining, so that lines emitted before are written
             self._drain()
             self._log.tick(time.monotonic())
         self._log.close(time.monotonic())

@@ -1,17 +1,17 @@
 """Schema of the session event log: every kind and field of a line, defined once.
 
-The laws of the log:
+Laws of the log:
 
-- A line is one JSON object in ASCII, ended by a newline; a field that is null is left out.
-- Whole numbers only, each within a signed 64-bit integer; times are epoch milliseconds (UTC),
-  durations carry their unit in the name.
-- Readers ignore kinds and fields that they do not know. A new kind or field does not raise
-  `SCHEMA_VERSION`; a change of an old one's meaning does.
-- `connection_id` and `sequence` together name an event: a reader recognises duplicates by them.
-- Nothing secret: no token, no password, no authentication bytes.
+- A line is one JSON object in ASCII, terminated by a newline; a field that is null is left out.
+- Numbers are signed 64-bit integers; times are epoch milliseconds (UTC), durations have their unit
+  in the name.
+- Readers ignore unknown kinds and fields. A new kind or field does not increase `SCHEMA_VERSION`; a
+  change of the meaning of an existing one does.
+- `connection_id` and `sequence` together identify an event, so readers recognize duplicates.
+- No secrets: no token, no password, no authentication bytes.
 
-`EVENT_SCHEMA` is read off `SessionEvent`, which is what a reader makes of a line. `metrics.history`
-writes lines cell by cell, and every test of it reads them back as a `SessionEvent`.
+`EVENT_SCHEMA` is derived from `SessionEvent`, as which readers parse a line. `metrics.history`
+writes lines field by field, and every test of it parses them as a `SessionEvent`.
 """
 
 # ruff: noqa: RUF009 - `_column` and `_optional` return `field()`, which is what dataclasses want
@@ -27,13 +27,13 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 SCHEMA_VERSION = 1
 
 MAX_TEXT_CHARS = 256
-"""The length of the longest text of a line, in characters. A longer one is cut and ends in `…`."""
+"""Maximum length of a text in characters. A longer one is truncated and ends with `…`."""
 
 MAX_INT64 = 2**63 - 1
 
 MAX_INTERVALS = 64
-"""The number of intervals in one summary row. A row covers about an hour, so the intervals left
-out, the least used ones, were used for less than a minute: see docs/events.md."""
+"""Maximum number of intervals in one summary row. A row covers about an hour, so the intervals that
+are left out, the least used ones, were used for less than a minute: see docs/events.md."""
 
 
 class EventKind(StrEnum):
@@ -62,7 +62,7 @@ class EventKind(StrEnum):
     CHECKPOINT = "checkpoint"
     """A long session is still open; written now and then when nothing else is."""
     SUMMARY = "summary"
-    """All of a connection's period in one row: every hour, and at its close."""
+    """One row about a period of a connection: every hour, and at its close."""
 
 
 class IntervalEnd(StrEnum):
@@ -82,19 +82,19 @@ ALL_KINDS = frozenset(EventKind)
 
 
 def _column(meaning: str, *kinds: EventKind, default: Any = MISSING) -> Any:
-    """Describe a field where it is declared. `kinds`: the only events that carry it."""
+    """Declare a field with its meaning; `kinds` are the events that have it, all if empty."""
     metadata = {"meaning": " ".join(meaning.split()), "kinds": frozenset(kinds) or ALL_KINDS}
     return field(default=default, metadata=metadata)
 
 
 def _optional(meaning: str, *kinds: EventKind) -> Any:
-    """Describe a field that may be null."""
+    """Declare a field that may be null."""
     return _column(meaning, *kinds, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyBucket:
-    """A part of a latency histogram whose buckets grow by `LATENCY_GAMMA`."""
+    """Bucket of a latency histogram whose bounds grow by `LATENCY_GAMMA`."""
 
     bucket: int = _column("Number of the bucket: it ends at gamma^bucket microseconds.")
     count: int = _column("Re-authentications in it.")
@@ -102,7 +102,7 @@ class LatencyBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthInterval:
-    """The time from one successful authentication of a connection to whatever ended it."""
+    """Time from one successful authentication of a connection to its renewal or end."""
 
     number: int = _column("Number of the authentication that began it; the login is 1.")
     authenticated_ms: int = _column("When it began, epoch ms.")
@@ -130,7 +130,7 @@ _DENIALS = (EventKind.DENIED, EventKind.WOULD_BE_DENIED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionEvent:
-    """One line of the log. The meaning of each field stands in its description."""
+    """Line of the log; each field has a description."""
 
     schema_version: int = _column("Version of this schema.", default=SCHEMA_VERSION)
     kind: EventKind = _column("What happened; see the kinds.")
@@ -251,20 +251,20 @@ class SessionEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventField:
-    """A field of a line, as a reader has to declare it."""
+    """Field of a line, as a reader declares it."""
 
     name: str
     type: str
-    """The type: `long`, `string`, `boolean`, or an array of structs in Spark's DDL, e.g.
+    """Type: `long`, `string`, `boolean`, or an array of structs in Spark's DDL, e.g.
     `array<struct<bucket:bigint,count:bigint>>`."""
     nullable: bool
     kinds: frozenset[EventKind]
-    """The kinds of events that carry the field."""
+    """Kinds of events that have the field."""
     meaning: str
 
 
 def event_fields(row: type) -> tuple[EventField, ...]:
-    """Read the fields of one of this module's rows off its dataclass."""
+    """Return the fields of one of this module's dataclasses."""
     hints = get_type_hints(row)
     return tuple(
         EventField(
@@ -305,10 +305,10 @@ EVENT_SCHEMA = event_fields(SessionEvent)
 
 
 def connection_ids() -> Iterator[str]:
-    """Number the connections of one worker process, uniquely in the world.
+    """Yield globally unique ids for the connections of one worker process.
 
-    The 64 random bits are drawn once for each start of a worker: no clock that is set back and no
-    two proxies of one name can make an id come twice.
+    They begin with 64 random bits that differ for each start of a worker, so that neither a clock
+    that is set back nor two proxies of one name lead to duplicates.
     """
     run = secrets.token_hex(8)
     return (f"{run}-{number}" for number in count(1))

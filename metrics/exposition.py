@@ -20,17 +20,17 @@ from metrics.snapshot import Histogram, Snapshot
 
 
 class SnapshotCollector(Collector):
-    """Shows one snapshot to prometheus_client, in the order of the registry."""
+    """Collector of one snapshot for prometheus_client, in the order of the registry."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
 
     def describe(self) -> Iterable[Family]:
-        """Promise nothing, so that registering reads no values."""
+        """Return nothing, so that registering reads no values."""
         return ()
 
     def collect(self) -> Iterator[Family]:
-        """Give every metric that has a value."""
+        """Yield every metric that has a value."""
         for metric in METRICS:
             if metric.type in (MetricType.COUNTER, MetricType.GAUGE):
                 if series := self._snapshot.values.get(metric.name):
@@ -40,12 +40,12 @@ class SnapshotCollector(Collector):
 
 
 def expose(snapshot: Snapshot, accept: str) -> tuple[bytes, str]:
-    """Encode a snapshot as the `Accept` header asks; return the body and its content type."""
+    """Return a snapshot encoded as the `Accept` header demands, and its content type."""
     registry = CollectorRegistry()
     registry.register(SnapshotCollector(snapshot))
     try:
         encode, content_type = choose_encoder(accept)
-    except (TypeError, ValueError):  # it trips over a version that is no number
+    except (TypeError, ValueError):  # raised for a version that is not a number
         encode, content_type = choose_encoder("")
     return encode(registry), content_type
 

@@ -1,12 +1,12 @@
 """History of one connection, and the events that describe it.
 
-The laws:
+Laws:
 
-- Time is monotonic seconds and always an argument; a `Timeline` makes epoch milliseconds of it.
-- `Usage` is what the relay has counted since the connection began; differences are taken here.
+- Time is monotonic seconds and always an argument; a `Timeline` converts it to epoch milliseconds.
+- `Usage` has the totals since the connection began; differences are computed here.
 - An expired session is reported once, however often it is used afterwards.
-- Nothing is counted per request: whether a minute was active is seen once a minute, from the time
-  of the last request (`mark_activity`).
+- Nothing is done per request: whether a minute was active is determined once a minute, from the
+  time of the last request (`_mark_activity`).
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from metrics.event_lines import Line
 from metrics.events import SCHEMA_VERSION, EventKind, IntervalEnd
 from metrics.period import NO_USAGE, Interval, Period, Usage
 
-# a member of an enumeration, looked up by its class, takes longer than all that is done with it
+# Constants, because looking up the member of an enumeration takes longer than writing it
 _AUTHENTICATED: Final = str(EventKind.AUTHENTICATED)
 _REAUTHENTICATED: Final = str(EventKind.REAUTHENTICATED)
 _NO_REAUTH: Final = str(EventKind.NO_REAUTH)
@@ -45,13 +45,13 @@ class Timeline:
         self._offset = wall - now
 
     def epoch_ms(self, now: float) -> int:
-        """Give epoch milliseconds for monotonic seconds."""
+        """Return epoch milliseconds for monotonic seconds."""
         return _rounded((now + self._offset) * 1000)
 
     def adjust(self, *, wall: float, now: float) -> None:
-        """Follow a wall clock that was set; call it now and then, e.g. every minute.
+        """Adopt a change of the wall clock. Called about every minute.
 
-        Differences below a second are left alone, so that intervals within a row agree.
+        Differences below a second are ignored, so that intervals within a row are consistent.
         """
         if abs(wall - now - self._offset) >= 1:
             self._offset = wall - now
@@ -59,17 +59,18 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
-    """Intervals at which an authenticated connection is written about when nothing else happens."""
+    """Intervals at which events of an idle authenticated connection are written."""
 
     checkpoint: float = 900.0
-    """The time in seconds without any other event until a checkpoint."""
+    """Time in seconds without any other event until a checkpoint."""
     summary: float = 3600.0
-    """The time in seconds between summary rows: an hour at most, for which a row has the bits."""
+    """Time in seconds between summary rows; at most an hour, because a row has a bit per minute."""
 
 
 @final
 class SessionHistory:
-    """Writer of one connection's events, in order. Every method but `sweep` is an occurrence."""
+    """Writer of one connection's events, in order. Each method but `sweep` records something that
+    happened, and returns the lines to write."""
 
     __slots__ = (
         "_authenticated_at",
@@ -98,8 +99,8 @@ class SessionHistory:
     ) -> None:
         self.client = client
         self.is_logged: bool | None = None
-        """True: the lines of this connection, which has not authenticated, are written; False: they
-        are dropped; None: not decided yet (`metrics.event_rate_limit`)."""
+        """True if the lines of an unauthenticated connection are written, False if they are
+        dropped, None if that is not decided yet (`metrics.event_rate_limit`)."""
         self._origin = origin
         self._timeline = timeline
         self._cadence = cadence
@@ -118,21 +119,21 @@ class SessionHistory:
 
     @property
     def principal(self) -> str | None:
-        """The principal; None: the client has not authenticated yet."""
+        """Principal; None if the client has not authenticated yet."""
         return self.client.principal if self._grant is None else self._grant.principal
 
     @property
     def client_host(self) -> str:
-        """The client's IP address, without its port."""
+        """IP address of the client, without its port."""
         return self._origin.client_host
 
     @property
     def connection_id(self) -> str:
-        """The id of the connection, in logs as in events."""
+        """Id of the connection in logs and events."""
         return self._origin.connection_id
 
     def authenticated(self, grant: Grant, usage: Usage, now: float) -> list[str]:
-        """An authentication or re-authentication succeeded."""
+        """Record a successful authentication or re-authentication."""
         first = self._grant is None
         age_ms = 0 if first else self._age_ms(now)
         latency_us = _rounded(grant.latency * 1e6)
@@ -155,14 +156,15 @@ class SessionHistory:
         return lines
 
     def failed(self, reason: str, usage: Usage, now: float) -> str:
-        """An authentication or re-authentication failed; the connection is about to close."""
+        """Record a failed authentication or re-authentication; the connection will be closed."""
         self._ended_by = _ENDED_BY_FAILURE
         line = self._event(_FAILED, usage, now)
         line.text("failure_reason", reason)
         return line.finish()
 
     def would_be_killed(self, api_key: int, usage: Usage, now: float) -> str | None:
-        """An expired session was used in `probe`; None: that was reported already."""
+        """Record the use of an expired session in `probe`; return None if it was recorded
+        before."""
         if self._expiry_reported:
             return None
         self._expiry_reported = True
@@ -170,9 +172,9 @@ class SessionHistory:
         return self._expiry(_WOULD_BE_KILLED, api_key, usage, now)
 
     def expired_killed(self, api_key: int, usage: Usage, now: float) -> str:
-        """An expired session was used in `enforce`; the connection is about to close.
+        """Record the use of an expired session in `enforce`; the connection will be closed.
 
-        The refused request is no request in `usage`, but it is a use of the session.
+        `usage` does not count the refused request, which is a use of the session all the same.
         """
         self._ended_by = _ENDED_BY_EXPIRY
         self._refused_at = now
@@ -194,7 +196,8 @@ class SessionHistory:
         usage: Usage,
         now: float,
     ) -> str:
-        """ACLs denied something `denials` times, or would have (`authorizer.mode: audit`)."""
+        """Record `denials` denials by ACLs; `would_be` says that they were not enforced
+        (`authorizer.mode: audit`)."""
         line = self._event(_WOULD_BE_DENIED if would_be else _DENIED, usage, now)
         line.text("operation", operation)
         line.text("resource_type", resource_type)
@@ -203,7 +206,8 @@ class SessionHistory:
         return line.finish()
 
     def closed(self, reason: str, usage: Usage, now: float) -> list[str]:
-        """The connection has ended. One that never began SASL (a scan, a probe) has no events."""
+        """Record the end of the connection. One without a SaslHandshake (a scan, a probe) has no
+        events."""
         if self.client.handshake_version is None:
             return []
         line = self._event(_CLOSED, usage, now)
@@ -216,7 +220,8 @@ class SessionHistory:
         return lines
 
     def sweep(self, usage: Usage, now: float) -> list[str]:
-        """See, at the end of each minute of the wall clock, what is due: nothing, most times."""
+        """Return the lines that are due, usually none. Called at the end of each minute of the wall
+        clock."""
         if self._grant is None:
             return []
         self._mark_activity(usage)
@@ -264,7 +269,7 @@ class SessionHistory:
         )
 
     def _summary(self, usage: Usage, now: float, *, close_reason: str | None) -> str:
-        """Write the period down; `close_reason` None: the connection goes on."""
+        """Return the row about the period; `close_reason` is None if the connection stays open."""
         period, final_row = self._period, close_reason is not None
         intervals = [interval.row() for interval in period.ended]
         if not final_row:
@@ -287,7 +292,7 @@ class SessionHistory:
     def _event(
         self, kind: str, usage: Usage, now: float, *, since_auth_ms: int | None = None
     ) -> Line:
-        """Begin an event proper; `since_auth_ms` None: as it is by now."""
+        """Begin an event; `since_auth_ms` None stands for the present age of the session."""
         before, self._reported = self._reported, usage
         self._last_event_at = now
         return self._row(kind, usage, before, now, since_auth_ms)
@@ -295,7 +300,7 @@ class SessionHistory:
     def _row(
         self, kind: str, usage: Usage, before: Usage, now: float, since_auth_ms: int | None
     ) -> Line:
-        """Begin a line with the fields of all lines; usage is counted since `before`."""
+        """Begin a line with the fields that all lines have; usage is counted since `before`."""
         client, grant, timeline = self.client, self._grant, self._timeline
         sequence, self._sequence = self._sequence, self._sequence + 1
         used_at = self._last_use(usage)
@@ -328,7 +333,7 @@ class SessionHistory:
         return line
 
     def _beginning(self) -> str:
-        """Return the cells that are the same in all lines of the connection."""
+        """Return the fields that are the same in all lines of the connection."""
         if self._begins is None:
             origin, line = self._origin, Line()
             line.number("schema_version", SCHEMA_VERSION)
@@ -343,5 +348,5 @@ class SessionHistory:
 
 
 def _rounded(number: float) -> int:
-    # compiled code does this without calling anybody, as `round` would have it do
+    # Compiled code does this without the call that `round` needs
     return int(number + 0.5)

@@ -1,8 +1,8 @@
 """Merger of several workers' values into counters that never run backwards.
 
-A worker that does not answer must not take its counters with it: Prometheus would see the sum drop,
-then jump back, and report the whole history of that worker as a burst. So the last answer of each
-worker is kept, and what a dead worker had counted is carried on when another takes its place.
+If the counters of a worker that does not answer were missing, Prometheus would see the sum drop and
+then jump back, and take the whole history of that worker for a burst. So the last answer of each
+worker is kept, and the counters of a dead worker are added to those of its replacement.
 """
 
 from collections.abc import Mapping
@@ -12,14 +12,15 @@ from metrics.snapshot import Snapshot
 
 
 class Merger:
-    """Merges what the workers answer, scrape after scrape."""
+    """Merger of the workers' answers, one round per scrape."""
 
     def __init__(self) -> None:
         self._last: dict[int, Snapshot] = {}
         self._retired = Snapshot()
 
     def merge(self, answers: Mapping[int, Snapshot | None]) -> Snapshot:
-        """Merge one round of answers by worker; None: the worker did not answer in time."""
+        """Return the merged answers of one round, by worker; None stands for a worker that did not
+        answer in time."""
         merged = Snapshot()
         for worker, answer in answers.items():
             if answer is not None:

@@ -6,7 +6,7 @@ from enum import StrEnum
 PREFIX = "kafka_reauth_proxy_"
 
 OTHER = "other"
-"""The label value of whatever comes after a metric has as many label sets as it may have."""
+"""Value of all labels beyond `max_label_sets`."""
 
 DEFAULT_MAX_LABEL_SETS = 200
 
@@ -18,11 +18,11 @@ class MetricType(StrEnum):
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
     GAUGE_HISTOGRAM = "gaugehistogram"
-    """A histogram of the present state: it may shrink, and needs no rate()."""
+    """Histogram of the present state, whose counts may decrease; it needs no rate()."""
 
 
 class Merge(StrEnum):
-    """Rule that makes one value of several workers' values."""
+    """Rule by which the values of several workers are merged."""
 
     SUM = "sum"
     MAX = "max"
@@ -31,7 +31,7 @@ class Merge(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KipMetric:
-    """A metric of a KIP, and the query that gives its value."""
+    """Metric of a KIP, and the query for its value."""
 
     name: str
     query: str
@@ -39,35 +39,35 @@ class KipMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One declared metric."""
+    """Declaration of a metric."""
 
     name: str
-    """The name as scraped, with `_total` for counters."""
+    """Name as scraped, with `_total` for counters."""
     type: MetricType
     help: str
-    """The text for `# HELP`: it says what is counted and what is not."""
+    """Text for `# HELP`, which says what is counted and what is not."""
     labels: tuple[str, ...] = ()
     unit: str = ""
-    """The base unit of the values; empty: they are numbers of things."""
+    """Base unit of the values; empty for plain numbers."""
     merge: Merge = Merge.SUM
     buckets: tuple[float, ...] = ()
-    """The upper bounds of a histogram's buckets, ascending, without +Inf; else empty."""
+    """Upper bounds of a histogram's buckets, ascending, without +Inf; empty for other types."""
     kip: tuple[KipMetric, ...] = ()
-    """The metrics of a KIP that this one stands for."""
+    """Metrics of a KIP that correspond to this one."""
     max_label_sets: int = DEFAULT_MAX_LABEL_SETS
-    """The number of label sets in each worker; beyond it label values become `other`."""
+    """Maximum number of label sets in each worker; the values of further ones become `other`."""
 
 
 def counter(
     name: str,
-    help: str,  # noqa: A002 - the word that Prometheus has for it
+    help: str,  # noqa: A002 - Prometheus' word
     labels: tuple[str, ...],
     *,
     unit: str = "",
     kip: str = "",
     max_label_sets: int = DEFAULT_MAX_LABEL_SETS,
 ) -> Metric:
-    """Declare a counter; `kip` is a metric that KIP-368 gives a `-rate` and a `-total`."""
+    """Declare a counter; `kip` is the metric that KIP-368 has as `-rate` and `-total`."""
     full = f"{PREFIX}{name}"
     rate = KipMetric(name=f"{kip}-rate", query=f"sum(rate({full}[1m]))")
     total = KipMetric(name=f"{kip}-total", query=f"sum({full})")
@@ -90,7 +90,7 @@ def gauge(
     unit: str = "",
     merge: Merge = Merge.SUM,
 ) -> Metric:
-    """Declare a gauge; `merge` makes one value of the workers'."""
+    """Declare a gauge; `merge` is the rule for the values of several workers."""
     return Metric(
         name=f"{PREFIX}{name}",
         type=MetricType.GAUGE,

@@ -8,17 +8,17 @@ from metrics.event_lines import Line
 from metrics.events import MAX_INTERVALS
 
 LATENCY_GAMMA: Final = 1.02
-"""Growth of the latency buckets: a bucket's middle is within 1 % of all its values (DDSketch,
+"""Growth of the latency buckets: the middle of a bucket is within 1 % of all its values (DDSketch,
 Masson et al. 2019, section 2.1: relative accuracy (gamma - 1) / (gamma + 1))."""
 
 MINUTE_MS: Final = 60_000
 LAST_MINUTE_BIT: Final = 62
-"""The highest bit of a signed 64-bit integer that is not its sign."""
+"""Highest bit of a signed 64-bit integer, apart from the sign."""
 
 
 @final
 class Usage:
-    """Totals that the relay counted since the connection began, without the requests of SASL."""
+    """Totals of a connection since it began, without the requests of SASL."""
 
     __slots__ = ("last_request", "request_bytes", "requests", "response_bytes")
 
@@ -29,7 +29,7 @@ class Usage:
         self.request_bytes: Final = request_bytes
         self.response_bytes: Final = response_bytes
         self.last_request: Final = last_request
-        """The time of the last request, in monotonic seconds; None: none came."""
+        """Time of the last request in monotonic seconds; None if there was none."""
 
 
 NO_USAGE: Final = Usage(0, 0, 0, None)
@@ -37,7 +37,7 @@ NO_USAGE: Final = Usage(0, 0, 0, None)
 
 @final
 class Interval:
-    """The time between two authentications, as `metrics.events.AuthInterval` describes it."""
+    """Time between two authentications, with the fields of `metrics.events.AuthInterval`."""
 
     __slots__ = (
         "announced_lifetime_ms",
@@ -72,7 +72,7 @@ class Interval:
         self.ended_by: Final = ended_by
 
     def row(self) -> Line:
-        """Write it down."""
+        """Return the interval as JSON."""
         row = Line()
         row.number("number", self.number)
         row.number("authenticated_ms", self.authenticated_ms)
@@ -86,7 +86,7 @@ class Interval:
 
 
 def latency_bucket(latency_us: int) -> int:
-    """Number of the bucket: the least n with gamma^n at or above the latency."""
+    """Return the number of the bucket: the least n for which gamma^n is not below the latency."""
     return math.ceil(math.log(max(latency_us, 1), LATENCY_GAMMA))
 
 
@@ -117,14 +117,14 @@ class Period:
         self.would_be_kills = 0
 
     def mark(self, last_request_ms: int) -> None:
-        """Set the bit of the minute in which a request came."""
+        """Set the bit of the minute in which a request arrived."""
         minute = (last_request_ms - self.active_from_ms) // MINUTE_MS
         self.active_minutes |= 1 << max(0, min(LAST_MINUTE_BIT, minute))
 
     def end_interval(self, interval: Interval) -> None:
-        """Keep an interval; of too many the least used is left out."""
+        """Add an interval; if there are too many, leave out the least used one."""
         self.ended.append(interval)
-        # one place is for the interval that goes on
+        # One place is for the present interval
         if len(self.ended) < MAX_INTERVALS:
             return
         least = min(self.ended, key=lambda held: held.last_request_since_auth_ms or -1)
@@ -141,7 +141,7 @@ class Period:
         self.latencies[latency_bucket(latency_us)] += 1
 
     def latency_rows(self) -> list[Line]:
-        """Write down the histogram of the period, in ascending order."""
+        """Return the buckets of the period in ascending order, as JSON."""
         return [_bucket_row(*counted) for counted in sorted((self.latencies or {}).items())]
 
 

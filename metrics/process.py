@@ -23,14 +23,15 @@ _PAGE_BYTES = resource.getpagesize()
 def report_process(
     snapshot: Snapshot, *, worker: int, version: str, compiled: bool, started: float
 ) -> None:
-    """Add the figures of this process.
+    """Add the resource use of this process.
 
-    `version`: of the proxy; `compiled`: whether its data path is; `started`: Unix time, seconds.
+    `version` is that of the proxy, `compiled` says whether its data path is compiled, and `started`
+    is Unix time in seconds.
     """
     label = str(worker)
     times = os.times()
     snapshot.count(WORKER_CPU, times.user + times.system, label)
-    with suppress(OSError):  # no file descriptor is left to ask with, as the next figure shows
+    with suppress(OSError):  # if no file descriptor is left, as the next gauge shows
         resident_pages = int(_STATM.read_bytes().split()[1])  # proc(5), statm: size resident …
         snapshot.gauge(WORKER_MEMORY, resident_pages * _PAGE_BYTES, label)
     snapshot.gauge(WORKER_OPEN_FDS, _open_fds(), label)
@@ -39,5 +40,6 @@ def report_process(
 
 
 def _open_fds() -> int:
-    """Ask Linux 6.2 or later, which keeps count; an earlier one says 0, and has them listed."""
+    """Return the number of open file descriptors: the size of the directory since Linux 6.2;
+    before, that is 0, and they are counted."""
     return _FDS.stat().st_size or sum(1 for _ in _FDS.iterdir())

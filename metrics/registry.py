@@ -1,13 +1,13 @@
 """Declarations of all metrics of the proxy.
 
-The laws of the table:
+Laws of the table:
 
-- Names begin with `kafka_reauth_proxy_`, units are base units, counters end in `_total`.
-- The help says what is left out.
+- Names begin with `kafka_reauth_proxy_`, units are base units, counters end with `_total`.
+- The help says what is not counted.
 - Labels are bounded: never a topic, and a client id or a principal only where the operator made
-  an entry for it. What comes from outside (a mechanism, a reason) is held to `max_label_sets`.
+  an entry for it. Values from outside (a mechanism, a reason) are limited by `max_label_sets`.
 
-What is not declared here cannot be counted, and what is declared appears in docs/metrics.md.
+A metric that is not declared here cannot be used, and all of them appear in docs/metrics.md.
 """
 
 from metrics.metric import (
@@ -22,13 +22,13 @@ from metrics.metric import (
 
 LISTENER = ("listener",)
 SESSION_LABELS = ("listener", "mechanism")
-"""The labels of metrics by session. Their values are known from the configuration, so such metrics
-are 0 from the start."""
+"""Labels of metrics by session. Their values are known from the configuration, so such metrics are
+0 from the start."""
 
 LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 LIFETIME_BUCKETS = (0.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 14400.0, 43200.0, 86400.0)
-"""The bounds of the lifetime left, in seconds; up to 0 are sessions past their end."""
+"""Bounds of the remaining lifetime in seconds; that of sessions past their end is 0 or less."""
 
 SUCCESSFUL_AUTHENTICATION = counter(
     "successful_authentication_total",
@@ -39,7 +39,7 @@ SUCCESSFUL_AUTHENTICATION = counter(
 FAILED_AUTHENTICATION = counter(
     "failed_authentication_total",
     "First authentications of a connection that failed; neither re-authentications nor connections"
-    " that went away before their SaslHandshake are counted.",
+    " that were closed before their SaslHandshake are counted.",
     SESSION_LABELS,
     kip="failed-authentication",
 )
@@ -52,7 +52,7 @@ SUCCESSFUL_REAUTHENTICATION = counter(
 FAILED_REAUTHENTICATION = counter(
     "failed_reauthentication_total",
     "Re-authentications that failed, each of which closed its connection; a SaslHandshake that was"
-    " refused for coming too early is not counted.",
+    " refused because it came too early is not counted.",
     SESSION_LABELS,
     kip="failed-reauthentication",
 )
@@ -87,7 +87,7 @@ EXPIRED_CONNECTIONS_KILLED = Metric(
     name=f"{PREFIX}expired_connections_killed_total",
     type=MetricType.COUNTER,
     help="Connections closed because they were used past the end of their session (`enforce`);"
-    " idle ones live on and are not counted.",
+    " idle ones stay open and are not counted.",
     labels=SESSION_LABELS,
     kip=(
         KipMetric(
@@ -99,7 +99,7 @@ EXPIRED_CONNECTIONS_KILLED = Metric(
 EXPIRED_CONNECTIONS_WOULD_BE_KILLED = counter(
     "expired_connections_would_be_killed_total",
     "Sessions that were used past their end in `probe`: each is counted once, at the first such"
-    " request, and nobody is killed.",
+    " request, and stays open.",
     SESSION_LABELS,
 )
 AUTHENTICATION_FAILURES = counter(
@@ -111,7 +111,7 @@ AUTHENTICATION_FAILURES = counter(
 SESSION_LIFETIME_LEFT = Metric(
     name=f"{PREFIX}session_lifetime_left_seconds",
     type=MetricType.GAUGE_HISTOGRAM,
-    help="Lifetime left of the sessions that are open now; le=0 holds those past their end."
+    help="Remaining lifetime of the sessions that are open now; le=0 counts those past their end."
     " Sessions without an expiry are not counted.",
     labels=SESSION_LABELS,
     unit="seconds",
@@ -150,7 +150,8 @@ RESPONSE_BYTES = counter(
 )
 UPSTREAM_CONNECT_FAILURES = counter(
     "upstream_connect_failures_total",
-    "Connections to a broker that could not be opened for a client; later breaks are not counted.",
+    "Connections to a broker that could not be opened for a client; those that broke later are not"
+    " counted.",
     LISTENER,
 )
 UPSTREAM_SUCCESSFUL_AUTHENTICATION = counter(
@@ -176,16 +177,16 @@ UPSTREAM_FAILED_REAUTHENTICATION = counter(
 )
 UPSTREAM_UNREACHABLE = gauge(
     "upstream_unreachable",
-    "1 if no broker answered when a worker last asked: at once when a connection for a client"
-    " fails and then every second, else once a minute or, of a gateway, once in"
-    " upstream.metadata.max.age.ms. A login that is refused is an answer (upstream_login_refused),"
+    "1 if no broker answered a worker's last request: sent when a connection for a client fails and"
+    " then every second, otherwise once a minute or, by a gateway, once in"
+    " upstream.metadata.max.age.ms. A refused login counts as an answer (upstream_login_refused),"
     " and one broker of a cluster suffices.",
     merge=Merge.MAX,
 )
 BROKERS_NOT_SHOWN = gauge(
     "brokers_not_shown",
-    "Brokers that clients of a gateway are not shown, of the worker that shows the fewest:"
-    " broker.ports is too short, or another program has their port.",
+    "Brokers that are hidden from clients of a gateway, because broker.ports is too short or"
+    " another program has their port; the maximum of all workers.",
     LISTENER,
     merge=Merge.MAX,
 )
@@ -205,28 +206,28 @@ JWKS_REFRESH_FAILURES = counter(
 )
 CONFIGURATION_STALE = gauge(
     "configuration_stale",
-    "1 if the configuration file could not be used at the last SIGHUP: the one before applies."
-    " The log says what is wrong with it.",
+    "1 if the configuration file was invalid at the last SIGHUP, so that the previous one is still"
+    " in use. The log says what is wrong with it.",
     merge=Merge.MAX,
 )
 
 AUTHORIZER_DECISIONS = counter(
     "authorizer_decisions_total",
     "Decisions of the authorizer by operation and result (allowed, denied, would_be_denied); those"
-    " that only cut a list to what may be seen are counted if they allow. Super users and answers"
-    " that connections of a principal remember are not counted.",
+    " that only filter a list are counted if they allow. Decisions about super users, and those"
+    " that connections of a principal have cached, are not counted.",
     ("operation", "result"),
 )
 AUTHORIZER_CACHE_HITS = counter(
     "authorizer_cache_hits_total",
-    "The part of authorizer_decisions_total that was remembered from the same principal and host.",
+    "The part of authorizer_decisions_total that was cached for the same principal and host.",
     (),
 )
 ACLS = gauge("acls", "ACLs that apply.", merge=Merge.MAX)
 STORE_VERSION = gauge(
     "store_version",
-    "Version of the ACLs that a worker has taken up, which grows with each change by a random step;"
-    " the lowest of all workers.",
+    "Version of the ACLs that a worker applies, which increases with each change by a random step;"
+    " the minimum of all workers.",
     merge=Merge.MIN,
 )
 STORE_AGE = gauge(
@@ -239,12 +240,12 @@ STORE_AGE = gauge(
 
 QUOTA_LABELS = ("quota", "entry")
 _QUOTA_ENTRIES = 2_000
-"""The label sets of quota metrics: the operator's entries, and one for the rest (`MOST_COUNTS` in
-`proxy.quota`)."""
+"""Maximum number of label sets of quota metrics: the operator's entries, and one for the rest
+(`MAX_COUNTS` in `proxy.quota`)."""
 QUOTA_LIMIT = gauge(
     "quota_limit",
-    "Limit of a quota that is in use: bytes, percent of a thread's time, partitions or connections,"
-    " per second and for each who has the entry's quota for itself.",
+    "Limit of a quota that is in use: bytes, percent of a thread's time, partitions or connections"
+    " per second, for each client or group of clients with a quota of its own under the entry.",
     QUOTA_LABELS,
     merge=Merge.MAX,
 )
@@ -252,8 +253,8 @@ _QUOTA_BYTES = f"{PREFIX}quota_bytes_total"
 QUOTA_BYTES = Metric(
     name=_QUOTA_BYTES,
     type=MetricType.COUNTER,
-    help="Bytes of Produce requests and Fetch responses that count towards a quota, by the entry it"
-    " comes from; all who fall under one entry are added up, without a quota nothing is counted.",
+    help="Bytes of Produce requests and Fetch responses that count towards a quota, by the entry"
+    " that sets it, for all clients of an entry together; without a quota nothing is counted.",
     labels=QUOTA_LABELS,
     unit="bytes",
     max_label_sets=_QUOTA_ENTRIES,
@@ -263,8 +264,8 @@ _QUOTA_REQUEST_TIME = f"{PREFIX}quota_request_seconds_total"
 QUOTA_REQUEST_TIME = Metric(
     name=_QUOTA_REQUEST_TIME,
     type=MetricType.COUNTER,
-    help="Time that workers spent on clients with a request_percentage, by the entry it comes from;"
-    " that of others is not measured.",
+    help="Time that workers spent on clients with a request_percentage, by the entry that sets it;"
+    " that of other clients is not measured.",
     labels=("entry",),
     unit="seconds",
     max_label_sets=_QUOTA_ENTRIES,
@@ -276,21 +277,22 @@ QUOTA_REQUEST_TIME = Metric(
 )
 QUOTA_CONNECTIONS = counter(
     "quota_connections_total",
-    "Connections that count towards a connection_creation_rate, by the entry it comes from; refused"
+    "Connections that count towards a connection_creation_rate, by the entry that sets it; refused"
     " ones are not counted.",
     ("entry",),
     max_label_sets=_QUOTA_ENTRIES,
 )
 QUOTA_MUTATIONS = counter(
     "quota_mutations_total",
-    "Partitions created or deleted that count towards a controller_mutation_rate, by the entry it"
-    " comes from; refused ones are not counted.",
+    "Partitions created or deleted that count towards a controller_mutation_rate, by the entry that"
+    " sets it; refused ones are not counted.",
     ("entry",),
     max_label_sets=_QUOTA_ENTRIES,
 )
 QUOTA_THROTTLES = counter(
     "quota_throttles_total",
-    "How often a quota was exceeded and somebody throttled, or in audit would have been.",
+    "Number of times that a quota was exceeded and a client throttled, or in audit would have"
+    " been.",
     QUOTA_LABELS,
     max_label_sets=_QUOTA_ENTRIES,
 )
@@ -299,7 +301,7 @@ _THROTTLE_TIME = f"{PREFIX}quota_throttle_time_seconds_total"
 QUOTA_THROTTLE_TIME = Metric(
     name=_THROTTLE_TIME,
     type=MetricType.COUNTER,
-    help="For how long, all times together.",
+    help="Sum of the throttle times of quota_throttles_total.",
     labels=QUOTA_LABELS,
     unit="seconds",
     max_label_sets=_QUOTA_ENTRIES,
@@ -313,52 +315,52 @@ QUOTA_THROTTLE_TIME = Metric(
 )
 QUOTA_CALLBACK_FAULTS = counter(
     "quota_callback_faults_total",
-    "How often the quota callback raised, stalled or answered with nonsense, by kind.",
+    "Number of times that the quota callback raised, stalled or returned an invalid answer, by"
+    " kind.",
     ("kind",),
 )
 
 CERTIFICATE_EXPIRY = gauge(
     "certificate_expiry_timestamp_seconds",
-    "When the certificate that clients are shown ends, Unix time, of the worker whose ends first;"
-    " the certificates behind it in its chain are not looked at.",
+    "Expiry of the certificate for clients in Unix time, of the worker for which it is the"
+    " earliest; other certificates of its chain are not considered.",
     LISTENER,
     unit="seconds",
     merge=Merge.MIN,
 )
 UPSTREAM_CERTIFICATE_EXPIRY = gauge(
     "upstream_certificate_expiry_timestamp_seconds",
-    "When the certificate that brokers are shown ends, Unix time, of the worker whose ends first."
-    " Absent without one.",
+    "Expiry of the certificate for brokers in Unix time, of the worker for which it is the"
+    " earliest. Absent without one.",
     unit="seconds",
     merge=Merge.MIN,
 )
 UPSTREAM_LOGIN_REFUSED = gauge(
     "upstream_login_refused",
-    "1 if no broker lets the proxy in that a worker asks questions of its own; /readyz says why."
-    " Absent where it does not log in.",
+    "1 if all brokers refuse the login of the proxy's own connections; /readyz says why. Absent"
+    " where it does not log in.",
     merge=Merge.MAX,
 )
 UPSTREAM_TOKEN_EXPIRY = gauge(
     "upstream_token_expiry_timestamp_seconds",
-    "When the token ends that the proxy logs in to brokers with, Unix time, of the worker whose"
-    " ends first. Absent without one, and if it does not say.",
+    "Expiry of the token with which the proxy logs in to brokers in Unix time, of the worker for"
+    " which it is the earliest. Absent without one, and if its expiry is unknown.",
     unit="seconds",
     merge=Merge.MIN,
 )
 UPSTREAM_TOKEN_REFRESH_FAILURES = counter(
     "upstream_token_refresh_failures_total",
-    "Attempts to get that token, from its file or its end point, that brought none, added up over"
-    " workers.",
+    "Failed attempts to load that token from its file or its end point, added up over workers.",
     (),
 )
 
 EVENTS_WRITTEN = counter("events_written_total", "Session events written to the log.", ())
 EVENTS_DROPPED = counter(
     "events_dropped_total",
-    "Session events lost: the queue was full (queue_full), the disk refused (write_error), or their"
-    " file was removed or moved away before it was closed (file_removed; events_written_total has"
-    " them, too); or left out: of connections that never authenticated, beyond the rate of such"
-    " events (strangers).",
+    "Session events lost because the queue was full (queue_full), a write failed (write_error), or"
+    " their file was removed or moved before it was closed (file_removed; events_written_total"
+    " counts them, too); or left out, because connections that never authenticated exceeded the"
+    " rate of their events (strangers).",
     ("reason",),
 )
 EVENT_LOG_BYTES = counter(
@@ -368,7 +370,7 @@ EVENT_LOG_BYTES = counter(
 EVENT_LOOP_LAG = Metric(
     name=f"{PREFIX}event_loop_lag_seconds",
     type=MetricType.HISTOGRAM,
-    help="How much later than asked for a timer of a worker's event loop ran.",
+    help="Delay of a timer of a worker's event loop.",
     unit="seconds",
     buckets=LAG_BUCKETS,
 )
@@ -381,7 +383,7 @@ BUILD_INFO = gauge(
 )
 START_TIME = gauge(
     "start_time_seconds",
-    "When the first of the workers started, Unix time.",
+    "Time at which the first of the workers started, in Unix time.",
     unit="seconds",
     merge=Merge.MIN,
 )
@@ -415,6 +417,6 @@ WORKER_OPEN_FDS = gauge("worker_open_fds", "Open file descriptors of a worker.",
 METRICS: tuple[Metric, ...] = tuple(
     value for value in tuple(globals().values()) if isinstance(value, Metric)
 )
-"""The table of all metrics, in the order of this file."""
+"""All metrics, in the order of this file."""
 
 BY_NAME = {metric.name: metric for metric in METRICS}

@@ -1,7 +1,7 @@
 """Snapshot of one worker's values, or of all workers' values merged.
 
-A worker fills a `Snapshot` when it is asked for one and sends it as JSON; what scrapes reads it
-back. Values are kept by metric name, then by label values in the metric's order.
+At each scrape a worker fills a `Snapshot`, and sends it as JSON to the HTTP process, which parses
+it. Values are stored by metric name, then by label values in the metric's order.
 """
 
 from bisect import bisect_left
@@ -17,19 +17,19 @@ Labels = tuple[str, ...]
 
 @dataclass(slots=True)
 class Histogram:
-    """Counts of a histogram, each bucket for itself (not cumulative)."""
+    """Histogram whose counts are not cumulative."""
 
     counts: list[int]
-    """The counts: one per declared bucket, and one for values above the last."""
+    """Counts: one per declared bucket, and one for values above the last bound."""
     sum: float = 0.0
 
     @classmethod
     def empty(cls, metric: Metric) -> "Histogram":
-        """Begin with nothing observed."""
+        """Return the histogram without values."""
         return cls([0] * (len(metric.buckets) + 1))
 
     def observe(self, metric: Metric, value: float) -> None:
-        """Count a value; a bucket holds what is at or below its bound."""
+        """Count a value, in the first bucket whose bound is not below it."""
         self.counts[bisect_left(metric.buckets, value)] += 1
         self.sum += value
 
@@ -41,18 +41,18 @@ class Histogram:
         self.sum += other.sum
 
     def copy(self) -> "Histogram":
-        """Copy it, so that neither changes with the other."""
+        """Return an independent copy."""
         return Histogram(list(self.counts), self.sum)
 
 
 @dataclass(slots=True)
 class Snapshot:
-    """All values of one moment. Counters count up for the whole life of a worker."""
+    """All values at one moment. Counters include everything since the start of the worker."""
 
     run: str = ""
-    """The id of this run of the worker: another value means that its counters began anew."""
+    """Id of this run of the worker; if it changes, the counters have restarted at 0."""
     values: dict[str, dict[Labels, float]] = field(default_factory=dict)
-    """The values of counters and gauges, by metric name and labels."""
+    """Values of counters and gauges, by metric name and labels."""
     histograms: dict[str, dict[Labels, Histogram]] = field(default_factory=dict)
 
     def count(self, metric: Metric, value: float, *labels: str) -> None:
@@ -75,7 +75,7 @@ class Snapshot:
         series[labels].observe(metric, value)
 
     def take(self, metric: Metric, histogram: Histogram, *labels: str) -> None:
-        """Set a histogram that was observed elsewhere."""
+        """Set a histogram whose values were counted elsewhere."""
         _expect(metric, labels, MetricType.HISTOGRAM, MetricType.GAUGE_HISTOGRAM)
         self.histograms.setdefault(metric.name, {})[labels] = histogram
 
@@ -95,7 +95,8 @@ class Snapshot:
                     held[labels] = histogram.copy()
 
     def counted(self) -> "Snapshot":
-        """Copy what counts up; leave out what says how things stand now."""
+        """Return a copy of the counters and histograms, without what describes the present
+        state."""
         lasting = (MetricType.COUNTER, MetricType.HISTOGRAM)
         kept = Snapshot(run=self.run)
         kept.merge(
@@ -107,7 +108,7 @@ class Snapshot:
         return kept
 
     def to_json(self) -> dict[str, Any]:
-        """Give it as plain lists and dicts, for a message between processes."""
+        """Return the snapshot as lists and dictionaries, for a message between processes."""
         return {
             "run": self.run,
             "values": {
@@ -122,7 +123,7 @@ class Snapshot:
 
     @classmethod
     def from_json(cls, message: Mapping[str, Any]) -> "Snapshot":
-        """Read what `to_json` gave."""
+        """Parse the result of `to_json`."""
         return cls(
             run=message["run"],
             values={
@@ -143,6 +144,6 @@ def _merged(rule: Merge, mine: float, theirs: float) -> float:
 
 
 def _expect(metric: Metric, labels: Labels, *types: MetricType) -> None:
-    """Refuse a mistake of ours where it is made, not at the next scrape."""
+    """Raise AssertionError for a wrong type or number of labels, rather than fail at the scrape."""
     if metric.type not in types or len(labels) != len(metric.labels):
         raise AssertionError(f"{metric.name} is a {metric.type} with labels {metric.labels}")

@@ -1,7 +1,7 @@
 """Counters that a worker increments on its control path.
 
-The hot path does not come here: its counters are plain integers where they arise, handed in by the
-`collect` hook when somebody scrapes.
+The hot path does not use it: its counters are plain integers elsewhere, which the `collect` hook
+adds at a scrape.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,11 +12,11 @@ from metrics.snapshot import Histogram, Labels, Snapshot
 
 
 class Tally:
-    """Counters and histograms of one worker, for one thread.
+    """Counters and histograms of one worker, to be used by one thread.
 
-    The label sets of `sessions` (listener, mechanism), of their listeners and of `listeners`, which
-    may have no mechanism, are 0 from the start, and always find room; of others a metric takes
-    `max_label_sets`, so that no client can fill the memory by inventing names.
+    Counters with the label sets of `sessions` (listener, mechanism), of their listeners and of
+    `listeners`, which may have no mechanism, are 0 from the start. Besides these, a metric has at
+    most `max_label_sets`, so that no client can fill the memory with invented names.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Tally:
         self._collect = collect
         self._counters: dict[str, dict[Labels, float]] = {}
         self._histograms: dict[str, dict[Labels, Histogram]] = {}
-        self._room: dict[str, int] = {}
+        self._max_sets: dict[str, int] = {}
         known = list(sessions)
         everyone = list(dict.fromkeys((*(listener for listener, _ in known), *listeners)))
         for metric in METRICS:
@@ -48,13 +48,13 @@ class Tally:
             self._counters[metric.name] = dict.fromkeys(start, 0)
         elif metric.type is MetricType.HISTOGRAM:
             self._histograms[metric.name] = {labels: Histogram.empty(metric) for labels in start}
-        self._room[metric.name] = len(start) + metric.max_label_sets
+        self._max_sets[metric.name] = len(start) + metric.max_label_sets
 
     def count(self, metric: Metric, *labels: str, by: float = 1) -> None:
-        """Add to a counter; label values in the order of the declaration."""
+        """Add to a counter; label values are in the order of the declaration."""
         series = self._counters[metric.name]
         if labels not in series:
-            labels = self._admit(metric, labels, len(series))
+            labels = self._bounded(metric, labels, len(series))
         series[labels] = series.get(labels, 0) + by
 
     def observe(self, metric: Metric, value: float, *labels: str) -> None:
@@ -62,12 +62,12 @@ class Tally:
         series = self._histograms[metric.name]
         histogram = series.get(labels)
         if histogram is None:
-            labels = self._admit(metric, labels, len(series))
+            labels = self._bounded(metric, labels, len(series))
             histogram = series.setdefault(labels, Histogram.empty(metric))
         histogram.observe(metric, value)
 
     def snapshot(self) -> Snapshot:
-        """Copy everything counted so far, and let `collect` add what is counted elsewhere."""
+        """Return a copy of all values so far, with those that `collect` adds."""
         snapshot = Snapshot(
             run=self._run,
             values={name: dict(series) for name, series in self._counters.items() if series},
@@ -81,7 +81,8 @@ class Tally:
             self._collect(snapshot)
         return snapshot
 
-    def _admit(self, metric: Metric, labels: Labels, taken: int) -> Labels:
+    def _bounded(self, metric: Metric, labels: Labels, taken: int) -> Labels:
+        """Return the labels of a new label set: `other` if there are already `max_label_sets`."""
         if len(labels) != len(metric.labels):
             raise AssertionError(f"{metric.name} has labels {metric.labels}")
-        return labels if taken < self._room[metric.name] else (OTHER,) * len(labels)
+        return labels if taken < self._max_sets[metric.name] else (OTHER,) * len(labels)
