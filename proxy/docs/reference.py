@@ -1,25 +1,27 @@
-"""Generator of the tables of docs/support.md, architecture.md and operations.md.
+"""Generator of the tables in the pages of docs/.
 
     python -m proxy.docs.reference            write them
-    python -m proxy.docs.reference --check    say whether they are as they should be; status 1
+    python -m proxy.docs.reference --check    compare only; exit status 1 if a page is stale
 
-A table stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->`; the words around it are
+A table stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->`; the text around it is
 written by hand.
 """
 
 import ast
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from metrics.docs import filled, members, table
 from proxy.connection.commands import CloseReason
+from proxy.docs.markdown import filled, members, table
+from proxy.docs.metrics import EVENT_TABLES, METRIC_TABLES
 from proxy.wire.apis import APIS, NEVER, Api, Kind
 from sasl import session
 from sasl.mechanism import FailureReason
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+DOCS = ROOT / "docs"
 PACKAGES = ("proxy", "sasl", "metrics")
 
 
@@ -79,21 +81,14 @@ def _summary(path: Path) -> str:
     return paragraph.replace("|", "\\|")
 
 
-BLOCKS: dict[str, tuple[Path, Callable[[], str]]] = {
-    "apis": (ROOT / "docs" / "support.md", apis),
-    "session states": (ROOT / "docs" / "architecture.md", session_states),
-    "failure reasons": (ROOT / "docs" / "operations.md", failure_reasons),
-    "close reasons": (ROOT / "docs" / "operations.md", close_reasons),
-    "modules": (ROOT / "docs" / "architecture.md", modules),
+TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
+    "architecture.md": {"session states": session_states, "modules": modules},
+    "events.md": EVENT_TABLES,
+    "metrics.md": METRIC_TABLES,
+    "operations.md": {"failure reasons": failure_reasons, "close reasons": close_reasons},
+    "support.md": {"apis": apis},
 }
-
-
-def _stale() -> Iterator[tuple[Path, str]]:
-    for name, (path, block) in BLOCKS.items():
-        page = path.read_text()
-        wanted = filled(page, name, block())
-        if page != wanted:
-            yield path, wanted
+"""Tables of each page, by the names of their markers."""
 
 
 def main(arguments: list[str]) -> int:
@@ -102,9 +97,15 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("usage: python -m proxy.docs.reference [--check]\n")
         return 2
     status = 0
-    for path, page in _stale():
+    for name, tables in TABLES.items():
+        path = DOCS / name
+        page = written = path.read_text()
+        for marker, content in tables.items():
+            page = filled(page, marker, content())
+        if page == written:
+            continue
         if arguments:
-            sys.stderr.write(f"{path.name} is stale: run python -m proxy.docs.reference\n")
+            sys.stderr.write(f"{name} is stale: run python -m proxy.docs.reference\n")
             status = 1
         else:
             path.write_text(page)
