@@ -43,7 +43,7 @@ _TOO_MANY: Final = invalid(f"More than {MAX_FILTERS} filters.")
 
 
 def begin(
-    body: bytes, acls: Acls | None, *, authorized: bool, most_bytes: int = MAX_RESULT_BYTES
+    body: bytes, acls: Acls | None, *, authorized: bool, max_bytes: int = MAX_RESULT_BYTES
 ) -> bytes | Steps[bytes]:
     """Return the response body, or the steps that make it. `acls` is None if the authorizer is off.
 
@@ -57,18 +57,18 @@ def begin(
         return batch_refusal(1, _TOO_MANY)
     if acls is None or not authorized:
         return batch_refusal(count, DISABLED_TO_DESCRIBE if acls is None else UNAUTHORIZED)
-    return _described(body, acls.current(), most_bytes)
+    return _described(body, acls.current(), max_bytes)
 
 
-def _described(body: bytes, index: AclIndex, most_bytes: int) -> Steps[bytes]:
+def _described(body: bytes, index: AclIndex, max_bytes: int) -> Steps[bytes]:
     try:
         filters = yield from acl_filters(body)
     except Malformed:
         return batch_refusal(1, _MALFORMED)
-    made = DescribeBatch(len(filters), most_bytes=most_bytes)
+    made = DescribeBatch(len(filters), max_bytes=max_bytes)
     too_large = Refusal(
         ErrorCode.policy_violation,
-        f"The results would take more than {most_bytes} bytes. Ask for fewer at once.",
+        f"The results would take more than {max_bytes} bytes. Ask for fewer at once.",
     )
     places: dict[AclFilterParts, Place] = {}
     is_full = False

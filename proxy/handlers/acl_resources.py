@@ -60,9 +60,9 @@ class Resources:
         unknown."""
 
     def write(
-        self, acls: Iterable[Acl], principal: str | None, most: int = maxsize
+        self, acls: Iterable[Acl], principal: str | None, max_bytes: int = maxsize
     ) -> Steps[tuple[bytearray, int]]:
-        """Return the encoded items, and their number. Raises TooLarge if they exceed `most` bytes.
+        """Return the encoded items, and their number. Raises TooLarge if they exceed `max_bytes`.
 
         `principal` is the principal of all the ACLs; None if they have several, or it is unknown.
         """
@@ -79,12 +79,12 @@ class Resources:
                     cut -= 1
                 if cut:
                     count += self._items(some[:cut], written)
-                some = yield from self._long_item(some[cut:], more, source, written, most)
+                some = yield from self._long_item(some[cut:], more, source, written, max_bytes)
                 count += 1
             else:
                 count += self._items(some, written)
                 some = more
-            if len(written) > most:
+            if len(written) > max_bytes:
                 raise TooLarge
             yield
         return written, count
@@ -184,7 +184,7 @@ class Resources:
         more: list[Acl],
         source: Iterator[Acl],
         written: bytearray,
-        most: int,
+        max_bytes: int,
     ) -> Steps[list[Acl]]:
         """Encode one item, of a resource with many ACLs; return the first ACLs after it."""
         resource = _RESOURCE(members[0])
@@ -201,7 +201,7 @@ class Resources:
         for at in range(0, len(members), _AT_ONCE):
             _, principals, rules = self._parts_of(members[at : at + _AT_ONCE])
             self._add_members(principals, rules, written)
-            if len(written) > most:
+            if len(written) > max_bytes:
                 raise TooLarge
             yield
         written += self._end

@@ -60,14 +60,14 @@ def describe_body(
 class DescribeBatch:
     """Builder of a DescribeAcls v4 response body, one result after the other.
 
-    All results together take `most_bytes` at most, plus the refusals after them.
+    All results together take `max_bytes` at most, plus the refusals after them.
     """
 
-    def __init__(self, count: int, *, most_bytes: int) -> None:
+    def __init__(self, count: int, *, max_bytes: int) -> None:
         self._resources = Resources(ACLS_BATCHED)
         self._out = BytesIO()
         self._out.write(_THROTTLE_TIME_MS + write_array_length(count, flexible=True))
-        self._most = self._out.tell() + most_bytes
+        self._max_size = self._out.tell() + max_bytes
 
     def add(self, acls: Iterable[Acl], principal: str | None) -> Steps[Place | None]:
         """Add a result; return its place, or None if it would exceed the bound and is not added.
@@ -75,13 +75,13 @@ class DescribeBatch:
         `principal` is the principal of all the ACLs; None if unknown.
         """
         start = self._out.tell()
-        most = self._most - start - _MIN_RESULT
+        max_bytes = self._max_size - start - _MIN_RESULT
         try:
-            resources, count = yield from self._resources.write(acls, principal, most)
+            resources, count = yield from self._resources.write(acls, principal, max_bytes)
         except TooLarge:
             return None
         head = _FOUND + self._resources.length(count)
-        if start + len(head) + len(resources) + 1 > self._most:
+        if start + len(head) + len(resources) + 1 > self._max_size:
             return None
         if len(resources) <= _STEP:
             self._out.write(b"".join((head, resources, b"\0")))
@@ -98,7 +98,7 @@ class DescribeBatch:
         """Add an earlier result once more; return False if it would exceed the bound."""
         start, end = place
         at = self._out.tell()
-        if at + end - start > self._most:
+        if at + end - start > self._max_size:
             return False
         while start < end:
             self._out.seek(start)

@@ -4,13 +4,14 @@
 
 Answers are Kafka's, seen on a running Kafka 4.1, down to its sentences. Deliberate differences:
 
-- The code 0 (UNKNOWN) is INVALID_REQUEST for its item, as unknown codes are; Kafka closes.
+- The code 0 (UNKNOWN) is INVALID_REQUEST for its item, as unknown codes are; Kafka closes the
+  connection.
 - ANY and MATCH in a creation are INVALID_REQUEST for their item; Kafka fails the whole request.
 - A denial has one fixed sentence; Kafka's prints the server's internal objects.
 - The work that the filters of one DeleteAcls cause is bounded: see the constants.
 
-Pure except for the store, whose writes wait for the disk; large requests take long: call `begin` in
-a thread. Nothing in it holds the interpreter lock for long: no large sort, few objects.
+Pure except for the store, whose writes wait for the disk; large requests take long, so `begin` is
+called in a thread. It does not hold the interpreter lock for long: no large sort, few objects.
 """
 
 from collections.abc import Sequence

@@ -50,7 +50,7 @@ def ask(
 def timed_ask(
     question: AnswerFromStore, store: Store, users: UserStore, acls: Acls | None
 ) -> tuple[bytes | Steps[bytes], int]:
-    """Return the result of `ask`, and the CPU time of this thread in ns."""
+    """Return the result of `ask`, and the CPU time that it took in ns."""
     began = thread_time_ns()
     answer = ask(question, store, users, acls)
     return answer, thread_time_ns() - began

@@ -11,8 +11,7 @@
 The quotas are read once. Filters with the same entity types, and the same choice of names or any
 name for each, share a table keyed by these names: each entity is looked up once per table.
 
-Call it in a thread, as `proxy.handlers.quotas`: nothing in it holds the interpreter
-lock for long.
+Called in a thread, as `proxy.handlers.quotas`; it does not hold the interpreter lock for long.
 """
 
 from collections.abc import Iterator, Sequence
@@ -64,7 +63,7 @@ _HEAD: Final = INT32.pack(0)
 
 
 def answer(
-    body: bytes, store: QuotaStore, *, authorized: bool, most_bytes: int = MAX_RESULT_BYTES
+    body: bytes, store: QuotaStore, *, authorized: bool, max_bytes: int = MAX_RESULT_BYTES
 ) -> bytes:
     """Return the response body. `authorized` says whether the principal may DescribeConfigs on the
     cluster. Raises StoreError.
@@ -76,11 +75,11 @@ def answer(
         if not authorized:
             return _all_alike(count, _refused(UNAUTHORIZED[0], None))
         request = decode_bounded(
-            DescribeClientQuotasRequest, body, most_bytes=maxsize, max_values=MAX_ITEMS
+            DescribeClientQuotasRequest, body, max_bytes=maxsize, max_values=MAX_ITEMS
         )
     except Malformed:
         return _all_alike(1, _refused(ErrorCode.invalid_request, "The request cannot be read."))
-    return _described(request, store.quota_snapshot().quotas, most_bytes)
+    return _described(request, store.quota_snapshot().quotas, max_bytes)
 
 
 _TOO_MANY: Final = f"More than {MAX_FILTERS} filters."
@@ -100,7 +99,7 @@ def sentence(refusal: QuotaRefusal) -> str:
     return refusal.message[:MAX_SENTENCE]
 
 
-def _described(request: DescribeClientQuotasRequest, quotas: Quotas, most_bytes: int) -> bytes:
+def _described(request: DescribeClientQuotasRequest, quotas: Quotas, max_bytes: int) -> bytes:
     wanted: dict[DescribeClientQuotasFilter, Filter | QuotaRefusal] = {}
     for queried in request.filters:
         if queried not in wanted:
@@ -109,22 +108,22 @@ def _described(request: DescribeClientQuotasRequest, quotas: Quotas, most_bytes:
             except QuotaRefusal as refusal:
                 wanted[queried] = refusal
     filters = {queried: one for queried, one in wanted.items() if isinstance(one, Filter)}
-    results = _find_each(quotas, list(filters.values()), most_bytes)
+    results = _find_each(quotas, list(filters.values()), max_bytes)
     found = dict(zip(filters, results, strict=False))  # shorter if not all results fit
     too_large = _refused(
         ErrorCode.policy_violation,
-        f"The results would take more than {most_bytes} bytes. Ask for fewer at once.",
+        f"The results would take more than {max_bytes} bytes. Ask for fewer at once.",
     )
     made = BytesIO()
     made.write(_HEAD + write_array_length(len(request.filters), flexible=True))
-    left = most_bytes
+    left = max_bytes
     for queried in request.filters:
         one = wanted[queried]
         if isinstance(one, QuotaRefusal):
             made.write(_refused(one.code, sentence(one)))
             continue
         entries = found.get(queried)
-        size = most_bytes if entries is None else sum(map(len, entries))
+        size = max_bytes if entries is None else sum(map(len, entries))
         left -= _MIN_RESULT + size
         if entries is None or left < 0:
             left = -1  # no later result fits either
@@ -149,14 +148,15 @@ class _Kind(NamedTuple):
 _Tables = dict[_Kind, dict[tuple[str | Default, ...], list[int]]]
 
 
-def _find_each(quotas: Quotas, filters: Sequence[Filter], most: int) -> list[list[bytes]]:
+def _find_each(quotas: Quotas, filters: Sequence[Filter], max_bytes: int) -> list[list[bytes]]:
     """Return the entries that each filter matches, in the order of their entities.
 
-    The list ends before the first filter with which they would exceed `most` bytes.
+    The list ends before the first filter with which they would exceed `max_bytes`.
     """
     tables = _tables(filters)
     strict = any(one.strict for one in filters)
     found: list[list[bytes]] = [[] for _ in filters]
+    left = max_bytes
     for entity in _in_order(quotas):
         entry = b""
         for number in _finders(tables, dict(entity.parts()), strict):
@@ -164,9 +164,9 @@ def _find_each(quotas: Quotas, filters: Sequence[Filter], most: int) -> list[lis
                 continue
             entry = entry or _entry(entity, quotas)
             found[number].append(entry)
-            most -= len(entry)
-            while most < 0:
-                most += sum(map(len, found.pop()))
+            left -= len(entry)
+            while left < 0:
+                left += sum(map(len, found.pop()))
     return found
 
 

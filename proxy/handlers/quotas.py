@@ -4,7 +4,7 @@
 
 Answers are Kafka's, seen on a running Kafka 4.1. Deliberate differences:
 
-- Entities and keys come in order; Kafka's hash order means nothing.
+- Entities and keys are sorted; Kafka's are in the order of their hashes.
 - The same entity type twice in one entity is INVALID_REQUEST; Kafka takes the last one.
 - NaN and infinity are INVALID_REQUEST; Kafka stores them.
 - An ip entity is an address; Kafka resolves host names while the request waits.
@@ -75,7 +75,7 @@ def answer(
         request = decode_bounded(
             request_type(api_key, api_version),
             body,
-            most_bytes=MAX_BYTES,
+            max_bytes=MAX_BYTES,
             max_values=MAX_ITEMS,
         )
     except Malformed as error:

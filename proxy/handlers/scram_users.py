@@ -2,14 +2,14 @@
 
 Answers are Kafka's, seen on a running Kafka 4.1, down to its sentences. Deliberate differences:
 
-- Users and mechanisms come in order; Kafka's hash order means nothing.
+- Users and mechanisms are sorted; Kafka's are in the order of their hashes.
 - A null list of users without authorization is answered; Kafka 4.1 never answers it.
 - An empty salted password is UNACCEPTABLE_CREDENTIAL; Kafka says UNKNOWN_SERVER_ERROR.
-- An empty salt is UNACCEPTABLE_CREDENTIAL; Kafka keeps it, and nobody can log in with it.
+- An empty salt is UNACCEPTABLE_CREDENTIAL; Kafka stores it, but no client can log in with it.
 - A denial has one fixed sentence; Kafka's prints the server's internal objects.
 - The size of a request is bounded: see the constants.
 
-Pure except for the store, whose writes wait for the disk: call `alter` in a thread.
+Pure except for the store, whose writes wait for the disk: call `answer` in a thread.
 """
 
 import datetime
@@ -90,7 +90,7 @@ def answer(api_key: int, body: bytes, store: CredentialStore, *, authorized: boo
 
 def _read(request_type: type[_Request], body: bytes) -> _Request:
     try:
-        return decode_bounded(request_type, body, most_bytes=MAX_BYTES, max_values=MAX_ITEMS)
+        return decode_bounded(request_type, body, max_bytes=MAX_BYTES, max_values=MAX_ITEMS)
     except Malformed as error:
         raise ClientFault("the request does not parse") from error
 
@@ -168,7 +168,7 @@ def alter(
     except StoreError as problem:
         unknown = _Refusal(*refusal_of(problem))
         return _altered((user, unknown) for user in _users(request))
-    accepted, refused = _sorted_out(request, existing)
+    accepted, refused = _judged(request, existing)
     deletions = [_key(c) for c in accepted.values() if isinstance(c, ScramCredentialDeletion)]
     upserts = dict(
         _verifier(c) for c in accepted.values() if isinstance(c, ScramCredentialUpsertion)
@@ -200,7 +200,7 @@ def _existing(store: CredentialStore) -> frozenset[CredentialKey]:
     return frozenset((info.user, info.mechanism) for info in store.credential_infos())
 
 
-def _sorted_out(
+def _judged(
     request: AlterUserScramCredentialsRequest, existing: frozenset[CredentialKey]
 ) -> tuple[dict[str, _Change], dict[str, _Refusal]]:
     """Return the one change of each user that can be tried, and the refusals of the others.

@@ -2,9 +2,9 @@
 
 Laws:
 
-- A certificate names somebody only if it was asked for, and so verified in the handshake.
-- A client without one is `User:ANONYMOUS`, as to Kafka; one with a certificate that names nobody
-  is closed rather than let in as somebody else.
+- A certificate counts only if it was requested, and so verified in the handshake.
+- A client without one is `User:ANONYMOUS`, as in Kafka; a connection whose certificate yields no
+  name is closed, rather than given another principal.
 """
 
 import ssl

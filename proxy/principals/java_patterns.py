@@ -1,18 +1,18 @@
 r"""Translation of Java's patterns (`java.util.regex`) to Python's `re`; pure.
 
-Law: what is translated means the same in both. What might not is refused, with half a sentence that
-says what: a pattern decides who somebody is. So these are refused, as far as one would notice:
+Law: a translated pattern has the same meaning in both languages. Any other is rejected, with the
+reason as the end of a sentence, because patterns determine principals. Rejected are, among others:
 
-- a group that is repeated and may match nothing, or is repeated possessively, and one that catches
-  within an atomic group or what looks around: where the two engines give up a way that they had
-  begun, they do not agree about what its groups have caught;
+- a group that is repeated and may match the empty string, or is repeated possessively, and a
+  capturing group within an atomic group or a lookaround: after backtracking, the two engines do not
+  agree on what a group has captured;
 - `\1` for a group that is repeated, or within one that is, for the same reason;
-- `\p{…}` of a property that Python does not know, and of cases beside `(?i)`;
-- classes within classes, their intersections, flags other than `(?i)` at the beginning.
+- `\p{…}` of a property that Python does not have, and of letter cases together with `(?i)`;
+- nested classes, their intersections, and flags other than `(?i)` at the beginning.
 
-Java's versions differ about `\b` beside letters that are not ASCII, and no two Unicode versions
-agree about all letters of all scripts: a pattern says of which subjects it cannot be sure
-(`Translated.doubtful`). Ends of lines, about which more would differ, no subject has.
+Versions of Java differ on `\b` next to letters outside ASCII, and versions of Unicode on the
+letters of some scripts: `Translated.doubtful` finds the subjects for which that matters. Line ends,
+on which they differ too, cannot occur in a subject.
 """
 
 import re
@@ -139,7 +139,7 @@ class _Translator:
 
     def _begin_group(self) -> None:
         group = _Group(self.groups)
-        if any(one.is_sealed for one in self.open) and self._catches():
+        if any(one.is_sealed for one in self.open) and self._captures():
             raise re.error("a capturing group within a lookaround or an atomic group")
         if named := _NAMED.match(self.pattern, self.pos):
             self.groups += 1
@@ -158,7 +158,7 @@ class _Translator:
             self._copy(1)
         self.open.append(group)
 
-    def _catches(self) -> bool:
+    def _captures(self) -> bool:
         return not self.pattern.startswith("(?", self.pos) or bool(
             _NAMED.match(self.pattern, self.pos)
         )
@@ -261,7 +261,7 @@ class _Translator:
         if found := _HEX.match(self.pattern, self.pos):
             code = int(found[1] or found[2] or found[3], 16)
             if 0xD800 <= code < 0xE000 or code > 0x10FFFF:
-                raise re.error(f"{found[0]} is no character")
+                raise re.error(f"{found[0]} is not a character")
             self.parts.append(written([(code, code)]))
             self.pos = found.end()
             return
@@ -279,7 +279,7 @@ class _Translator:
             return None
         name = found[1] or found[2]
         if self.ignores_case and name.removeprefix("Is") in _CASES | {"Lowercase", "Uppercase"}:
-            raise re.error(f"{found[0]} beside (?i)")
+            raise re.error(f"{found[0]} together with (?i)")
         ranges, doubtful = named_ranges(name)
         if doubtful:
             self.doubtful.add(f"[{written(doubtful)}]")

@@ -4,11 +4,10 @@ r"""`ssl.principal.mapping.rules` (KIP-371): from a certificate's subject to a n
     RULE:pattern/replacement/[LU]            where `pattern` matches the whole subject, every match
                                              of it is replaced; then lower or upper case
 
-The first rule that matches decides; where none does, the certificate names nobody. Between the
-slashes a backslash keeps the next character from being one.
+The first rule that matches determines the name; if none does, the certificate is rejected. Between
+the slashes, a backslash escapes the next character.
 
-The patterns are Java's, and are run by Python's `re`: `proxy.principals.java_patterns` says which
-can be.
+The patterns are Java's, translated to Python's `re` by `proxy.principals.java_patterns`.
 """
 
 import re
@@ -76,14 +75,14 @@ class PrincipalMapping:
         for rule in self._rules:
             name = subject if rule is None else rule.apply(subject)
             if name is not None:
-                return checked(name, "what ssl.principal.mapping.rules makes of its subject")
+                return checked(name, "the result of ssl.principal.mapping.rules for its subject")
         raise NamelessError("no rule of ssl.principal.mapping.rules matches its subject")
 
 
 def _rules(text: str) -> Iterator[Rule | None]:
     """Yield each rule, and None for DEFAULT; empty items of the list are skipped."""
     pos = 0
-    while (pos := _behind_any(text, pos, _SPACE + ",")) < len(text):
+    while (pos := _skip_any(text, pos, _SPACE + ",")) < len(text):
         begin = pos
         if text.startswith(_RULE, pos):
             pattern, pos = _up_to_slash(text, pos + len(_RULE))
@@ -94,14 +93,14 @@ def _rules(text: str) -> Iterator[Rule | None]:
         elif text.startswith(DEFAULT, pos):
             pos += len(DEFAULT)
             yield None
-        after = _behind_any(text, pos, _SPACE)
+        after = _skip_any(text, pos, _SPACE)
         if pos == begin or text[after : after + 1] not in ("", ","):
             rest = text[begin:].partition(",")[0]
             raise ValueError(f"must be DEFAULT or RULE:pattern/replacement/[LU], got {rest!a:.60}")
         pos = after
 
 
-def _behind_any(text: str, pos: int, characters: str) -> int:
+def _skip_any(text: str, pos: int, characters: str) -> int:
     return len(text) - len(text[pos:].lstrip(characters))
 
 
@@ -131,8 +130,8 @@ def _rule(pattern: str, replacement: str, case: str) -> Rule:
 def _parts(replacement: str, pattern: re.Pattern[str]) -> Iterator[str | int]:
     """Yield text and groups as Java reads a replacement. Raises ValueError.
 
-    Kafka takes a group that is not there for text, or fails where it would be replaced; here it
-    is refused, for everybody would be given the same name.
+    Kafka reads a missing group as text, or fails when it is used; here it is rejected, because all
+    clients would get the same name.
     """
     pos = 0
     while pos < len(replacement):

@@ -61,7 +61,7 @@ _MAX_LENGTH_BYTES: Final = 3
 
 
 class NamelessError(ClientFault):
-    """The certificate names nobody who could be admitted; the text says why, and quotes nothing."""
+    """The certificate yields no name; the text says why, and quotes nothing of it."""
 
 
 def subject_of(certificate: bytes) -> str:
@@ -165,8 +165,8 @@ def _escaped(value: str) -> str:
     )
     inner = text.strip(" \r")
     begin = len(text) - len(text.lstrip(" \r"))
-    spaces_before, spaces_behind = text[:begin], text[begin + len(inner) :]
-    return _each_escaped(spaces_before) + inner + _each_escaped(spaces_behind)
+    spaces_before, spaces_after = text[:begin], text[begin + len(inner) :]
+    return _each_escaped(spaces_before) + inner + _each_escaped(spaces_after)
 
 
 def _each_escaped(spaces: str) -> str:

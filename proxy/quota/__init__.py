@@ -1,4 +1,4 @@
-"""Quotas by user and client id, and what exceeding one leads to."""
+"""Quotas by user, client id and address: precedence, usage, throttle times, callbacks."""
 
 from proxy.quota.callback import ClientQuotaType, Cluster, QuotaCallback
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey

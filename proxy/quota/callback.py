@@ -5,10 +5,10 @@ It is created without arguments, once per worker process, then configured.
 
 The methods, and the moments when they are called, are Kafka's, with two improvements:
 
-- Kafka calls on every request. Here it is called when a client is first seen, and again after every
-  change (of quotas, of the cluster, or when `quota_reset_required` says so); results are cached.
-- A callback cannot stop the traffic: see `proxy.quota.guarded_callback`, which calls it in a
-  thread.
+- Kafka calls it for every request. Here it is called for the first request of a client, and again
+  after every change (of quotas, of the cluster, or if `quota_reset_required` returns True); results
+  are cached.
+- A callback cannot stop the traffic: `proxy.quota.guarded_callback` calls it in a thread.
 """
 
 import importlib
@@ -162,11 +162,11 @@ def load_callback(name: str) -> QuotaCallback:
     try:
         made: object = getattr(importlib.import_module(module_name), class_name)()
     except Exception as error:  # an imported module may raise anything
-        raise ConfigError(CLASS_SETTING, f"{name} cannot be made: {_reason(error)}") from error
+        raise ConfigError(CLASS_SETTING, f"{name} cannot be created: {_reason(error)}") from error
     missing = [method for method in _METHODS if not callable(getattr(made, method, None))]
     if missing:
         raise ConfigError(CLASS_SETTING, f"{name} has no {', '.join(missing)}")
-    return made  # type: ignore[return-value] # judged by its methods, just above
+    return made  # type: ignore[return-value] # its methods were checked above
 
 
 def configured_callback(name: str | None, configs: Mapping[str, object]) -> QuotaCallback | None:

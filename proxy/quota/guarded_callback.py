@@ -3,13 +3,13 @@
 A custom callback may raise, never return, or return invalid answers. Therefore:
 
 - It runs in its own thread, one call after the other. The data path waits for an answer for
-  `PATIENCE` at most, and not at all while the callback is busy with something that took longer.
-- An answer is kept; when a later one fails, the last good one applies. Where there is none yet,
-  KIP-55's precedence over the stored quotas does, as if there were no callback.
-- An answer that comes late is used from then on: `generation` shows that something changed.
-- Each fault is counted by its kind, and logged once per kind.
+  `MAX_WAIT_SECONDS` at most, and not at all while a call takes longer.
+- Answers are cached; if a later call fails, the last valid answer applies. If there is none,
+  KIP-55's precedence over the stored quotas applies, as without a callback.
+- A late answer is used from then on: `generation` increases.
+- Faults are counted by kind, and the first one of each kind is logged.
 
-A thread cannot be ended from outside: one that never returns stays until the process ends.
+A thread cannot be stopped from outside: a call that never returns keeps it until the process ends.
 """
 
 import logging
@@ -28,15 +28,15 @@ from proxy.quota.precedence import Tags
 
 log = logging.getLogger(__name__)
 
-PATIENCE: Final = 0.02
+MAX_WAIT_SECONDS: Final = 0.02
 """Time in seconds that the data path waits for an answer that is not cached."""
 MAX_ANSWERS: Final = 16_384
 """Maximum number of cached answers; the least recently used are evicted first."""
-MAX_WAITING: Final = 1_024
-"""Maximum number of queued questions; beyond it, no question is queued. Notifications are not
-bounded: their number is that of the changes made."""
+MAX_QUEUED: Final = 1_024
+"""Maximum number of queued calls; beyond it, none is queued for an answer. Notifications are not
+bounded: their number is that of the changes."""
 _MAX_TAGS: Final = 16
-_MAX_TAG: Final = 65_536
+_MAX_TAG_CHARACTERS: Final = 65_536
 
 
 class Fault(StrEnum):
@@ -51,7 +51,7 @@ class GuardedCallback:
     """Wrapper that calls a `QuotaCallback` in a thread, and answers in its place when it fails."""
 
     def __init__(self, callback: QuotaCallback, fallback: DefaultQuotaCallback) -> None:
-        """Wrap `callback`; `fallback` answers where the callback never did, and must hold the same
+        """Wrap `callback`; `fallback` answers until the callback has, and must have the same
         quotas."""
         self.generation = 0
         """Number that grows when an answer has changed."""
@@ -60,7 +60,7 @@ class GuardedCallback:
         self._callback = callback
         self._fallback = fallback
         self._lock = threading.Lock()
-        self._good: OrderedDict[object, object] = OrderedDict()
+        self._answers: OrderedDict[object, object] = OrderedDict()
         self._stalled = False
         self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._cluster: Cluster | None = None
@@ -70,39 +70,39 @@ class GuardedCallback:
     # Questions of the data path
 
     def tags(self, quota_type: ClientQuotaType, principal: str, client_id: str) -> Tags:
-        """Return the tags of the quota that a client uses. Never raises; waits for `PATIENCE` at
-        most."""
-        good = self._ask(
+        """Return the tags of the quota that a client uses. Never raises; waits for
+        `MAX_WAIT_SECONDS` at most."""
+        answer = self._ask(
             (quota_type, principal, client_id),
             lambda: _checked_tags(
                 self._callback.quota_metric_tags(quota_type, principal, client_id)
             ),
         )
-        if good is None:
+        if answer is None:
             return self._fallback.quota_metric_tags(quota_type, principal, client_id)
-        assert isinstance(good, dict)
-        return good
+        assert isinstance(answer, dict)
+        return answer
 
     def limit(self, quota_type: ClientQuotaType, tags: Tags) -> float | None:
-        """Return the limit of a quota, None if there is none. Never raises; waits for `PATIENCE` at
-        most."""
-        good = self._ask(
+        """Return the limit of a quota, None if there is none. Never raises; waits for
+        `MAX_WAIT_SECONDS` at most."""
+        answer = self._ask(
             (quota_type, tuple(sorted(tags.items()))),
             lambda: _checked_limit(self._callback.quota_limit(quota_type, tags)),
         )
-        if good is None:
+        if answer is None:
             return self._fallback.quota_limit(quota_type, tags)
-        assert isinstance(good, float)
-        return None if math.isinf(good) else good
+        assert isinstance(answer, float)
+        return None if math.isinf(answer) else answer
 
     def _ask(self, key: object, question: Callable[[], object]) -> object | None:
-        """Return the answer, or the last good one; None if there never was one."""
-        if self._calls.qsize() >= MAX_WAITING:
+        """Return the answer, or the last valid one; None if there never was one."""
+        if self._calls.qsize() >= MAX_QUEUED:
             self._note_stall()
         else:
             self._wait_for(key, question)
         with self._lock:
-            return self._good.get(key)
+            return self._answers.get(key)
 
     def _wait_for(self, key: object, question: Callable[[], object]) -> None:
         answered, gave_up = threading.Event(), threading.Event()
@@ -114,18 +114,18 @@ class GuardedCallback:
                 answered.set()
 
         self._calls.put(call)
-        if not answered.wait(0.0 if self._stalled else PATIENCE):
+        if not answered.wait(0.0 if self._stalled else MAX_WAIT_SECONDS):
             gave_up.set()
             self._note_stall()
 
     def _keep(self, key: object, answer: object, *, late: bool) -> None:
         with self._lock:
-            if self._good.get(key) != answer and (late or key in self._good):
+            if self._answers.get(key) != answer and (late or key in self._answers):
                 self.generation += 1
-            self._good[key] = answer
-            self._good.move_to_end(key)
-            while len(self._good) > MAX_ANSWERS:
-                self._good.popitem(last=False)
+            self._answers[key] = answer
+            self._answers.move_to_end(key)
+            while len(self._answers) > MAX_ANSWERS:
+                self._answers.popitem(last=False)
 
     def _note_stall(self) -> None:
         if not self._stalled:
@@ -186,9 +186,9 @@ class GuardedCallback:
         while (call := self._calls.get()) is not None:
             try:
                 call()
-            except _NonsenseError as nonsense:
-                self._fault(Fault.NONSENSE, str(nonsense))
-            except BaseException as error:  # SystemExit too: it is foreign code
+            except _InvalidAnswerError as error:
+                self._fault(Fault.NONSENSE, str(error))
+            except BaseException as error:  # including SystemExit
                 self._fault(Fault.RAISED, f"raised {type(error).__name__}")
             if self._calls.empty():
                 self._stalled = False
@@ -199,22 +199,22 @@ class GuardedCallback:
             first = self.faults[fault] == 1
         if first:
             name = type(self._callback).__qualname__
-            log.error("the quota callback %s %s; the last good limits apply", name, how)
+            log.error("the quota callback %s %s; the last valid limits apply", name, how)
 
 
-class _NonsenseError(Exception):
+class _InvalidAnswerError(Exception):
     """The callback returned an invalid answer."""
 
 
 def _checked_tags(tags: object) -> dict[str, str]:
     if not isinstance(tags, Mapping):
-        raise _NonsenseError(f"gave a {type(tags).__name__} for tags")
+        raise _InvalidAnswerError(f"returned {type(tags).__name__} instead of tags")
     checked: dict[str, str] = {}
     for name, value in tags.items():
         if not (isinstance(name, str) and isinstance(value, str)):
-            raise _NonsenseError("gave tags that are not text")
-        if len(checked) == _MAX_TAGS or len(name) + len(value) > _MAX_TAG:
-            raise _NonsenseError("gave tags beyond measure")
+            raise _InvalidAnswerError("returned tags that are not strings")
+        if len(checked) == _MAX_TAGS or len(name) + len(value) > _MAX_TAG_CHARACTERS:
+            raise _InvalidAnswerError("returned too many tags, or too long ones")
         checked[name] = value
     return checked
 
@@ -224,11 +224,11 @@ def _checked_limit(limit: object) -> float:
     if limit is None:
         return math.inf
     if isinstance(limit, bool) or not isinstance(limit, int | float):
-        raise _NonsenseError(f"gave a {type(limit).__name__} for a limit")
+        raise _InvalidAnswerError(f"returned {type(limit).__name__} instead of a limit")
     try:
         value = float(limit)
     except OverflowError:
-        raise _NonsenseError("gave a limit beyond measure") from None
+        raise _InvalidAnswerError("returned too large a limit") from None
     if not value > 0.0:  # also false for NaN
-        raise _NonsenseError("gave a limit that is not above 0")
+        raise _InvalidAnswerError("returned a limit that is not above 0")
     return value

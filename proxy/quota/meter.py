@@ -4,17 +4,18 @@ Kafka's arithmetic (its `Rate` of a `WindowedSum`) over samples that begin at th
 everywhere. What is recorded at the beginning of each sample gives the same rate as in Kafka; a test
 compares them.
 
-One thing is done better. Kafka forgets a sample as soon as it leaves the window: a client that is
-throttled for a burst may repeat it eleven seconds later, so that what passes over half a minute
-is off by a third. Here what leaves the window becomes a *debt* that is paid off at the quota's
-rate. It is nothing while the quota is kept, so a client that is throttled for the first time waits
-exactly as long as in Kafka; and over any time longer than the window, the average is the quota.
-Formally: for all s < t, used(s, t) <= limit * max(window, t - s), but for the last request: that of
-each connection where it is counted when it has come (a Produce), that of each worker where what
-exceeds the limit already is left out (a Fetch; see `Throttle.fetched`).
+A deliberate difference: Kafka forgets a sample as soon as it leaves the window. A client that is
+throttled for a burst may repeat it eleven seconds later, and so exceeds its quota by a third over
+half a minute. Here, usage beyond the limit that leaves the window becomes a *debt*, which decreases
+at the rate of the limit. There is no debt while the quota is kept, so a client that is throttled
+for the first time waits exactly as long as in Kafka; and over any time longer than the window, the
+average is within the quota. Formally, for all s < t, used(s, t) <= limit * max(window, t - s), not
+counting the last request: that of each connection for Produce, which counts on arrival, and that of
+each worker for Fetch, whose responses are left out while the limit is exceeded
+(`Throttle.fetched`).
 
-Debts are kept as what was used, like the samples, so that a change of the limit changes how long
-they last: whose limit was too low for a while does not wait any longer when it is raised.
+Like the samples, debts are stored as usage, not as time: if a limit that was too low is raised,
+clients wait no longer than under the new limit.
 """
 
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from proxy.quota.shared_memory import (
     pack,
     unpack,
 )
-from proxy.quota.window import MAX_THROTTLE_TIME_MS, milliseconds, most_in_window
+from proxy.quota.window import MAX_THROTTLE_TIME_MS, max_in_window, milliseconds
 
 _LOOKS_PER_SAMPLE: Final = 10
 """Minimum number of times per sample that the other workers' usage is read while a quota is in
@@ -41,20 +42,22 @@ use."""
 _ROUNDING_MS: Final = 2
 """Time in ms by which a client that waited for its throttle time may still be too early."""
 MAX_AT_ONCE: Final = 0x7FFF_FFFF
-"""Maximum of max_bytes, an INT32."""
+"""Maximum of max_bytes in a Fetch, an INT32, in bytes."""
 
 
 @dataclass(slots=True)
 class Count:
-    """Usage by one worker's clients under one entry, and throttlings; only grows."""
+    """Counters of one worker for all clients under one entry; they never decrease."""
 
     used: int = 0
     """Usage in bytes, nanoseconds or connections, without what is still pending."""
     throttles: int = 0
+    """Number of throttled requests; in audit, of those that would have been throttled."""
     throttle_time_ms: int = 0
+    """Sum of their throttle times, in ms."""
 
     def note(self, throttle_time_ms: int) -> None:
-        """Count a throttling; in audit, one that would have happened."""
+        """Count a throttled request."""
         self.throttles += 1
         self.throttle_time_ms += throttle_time_ms
 
@@ -70,15 +73,15 @@ class Meter(SharedQuota):
         "_look_at",
         "_look_every",
         "_settled_sample",
-        "claimed_until",
         "count",
-        "crowded_until",
         "entry",
         "kind",
         "left",
-        "longest_ms",
-        "most_at_once",
+        "max_at_once",
+        "max_throttle_ms",
         "pending",
+        "priority_until",
+        "returning_until",
         "tags",
     )
 
@@ -90,67 +93,68 @@ class Meter(SharedQuota):
         kind: str,
         tags: Tags,
         limit: float,
-        longest_ms: int = MAX_THROTTLE_TIME_MS,
+        max_throttle_ms: int = MAX_THROTTLE_TIME_MS,
         keeps_debts: bool = True,
     ) -> None:
         """Record usage for `worker`, numbered from 0.
 
-        `longest_ms` is the maximum throttle time in ms. In audit, where no client is held, no debts
-        are kept: they would grow without bound.
+        `max_throttle_ms` is the maximum throttle time in ms. `keeps_debts` is False in audit, where
+        no client is held, and debts would grow without bound.
         """
         super().__init__(table, worker, kind=kind, tags=tags)
         self.count, self.entry = Count(), ""
         """Counter for metrics, and the name of the entry that sets the limit."""
         self.kind = kind
         self.tags = tags
-        self.longest_ms = longest_ms
+        self.max_throttle_ms = max_throttle_ms
         self._keeps_debts = keeps_debts
         self.limit = limit
         self.pending = 0
         """Usage that is recorded but not yet published to the other workers."""
         self.left = 0.0
-        """Usage that this worker's share of the quota allowed when the other workers were last
-        read."""
+        """Usage that this worker's share of the quota allowed when the rows of the other workers
+        were last read."""
         self._allowance = -1
-        """Maximum of `pending` before the other workers are read again; negative if nothing is
-        allowed."""
+        """Maximum of `pending` before the rows of the other workers are read again; negative if the
+        limit is exceeded."""
         self._look_at = 0.0
         self._look_every = table.config.size_seconds / _LOOKS_PER_SAMPLE
         self._settled_sample = 0
-        self.crowded_until = 0.0
-        """Time in monotonic seconds until which clients return that were throttled until the same
-        moment."""
-        self.claimed_until = 0.0
-        """Time in monotonic seconds until which one of them has priority. `Throttle` sets both."""
+        self.returning_until = 0.0
+        """Time in monotonic seconds until which clients may return that were throttled until the
+        same moment."""
+        self.priority_until = 0.0
+        """Time in monotonic seconds until which one of them has priority. `Throttle` sets both
+        attributes."""
 
     @property
     def limit(self) -> float:
-        """Limit per second. It may be set at any time."""
+        """Limit per second, in the unit of the usage. It may be changed at any time."""
         return self._limit
 
     @limit.setter
     def limit(self, limit: float) -> None:
         self._limit = limit
         self._allowance = -1
-        most = most_in_window(limit, self._table.config)
-        self.most_at_once = max(1, int(min(most, MAX_AT_ONCE)))
-        """Maximum usage that passes at once after a silence; at least 1."""
+        in_window = max_in_window(limit, self._table.config)
+        self.max_at_once = max(1, int(min(in_window, MAX_AT_ONCE)))
+        """Usage that an empty window allows at once; at least 1."""
 
     def exceeded(self, now: float) -> int:
-        """Return the time in ms for which the limit stays exceeded; 0 if it is not, or was not
-        recently."""
+        """Return the time in ms until the limit is no longer exceeded; 0 if it is not, or was not
+        when the rows of the other workers were last read, up to a tenth of a sample ago."""
         if self._allowance >= 0 and now < self._look_at:
             return 0
         over_ms = self._settle(0, now)
         return over_ms if over_ms > _ROUNDING_MS else 0
 
     def is_calm(self, now: float) -> bool:
-        """Return whether the limit is kept, and no throttled clients are returning."""
-        return now >= self.crowded_until and now >= self.claimed_until and not self.exceeded(now)
+        """Return whether the limit is not exceeded, and no throttled clients are returning."""
+        return now >= self.returning_until and now >= self.priority_until and not self.exceeded(now)
 
     def room(self, now: float) -> int:
-        """Return the usage that is allowed before the other workers must be read; 0 or less if none
-        is."""
+        """Return the usage that may be recorded with `use`; 0 or less if `record` must be
+        called."""
         return self._allowance - self.pending if now < self._look_at else 0
 
     def use(self, amount: int) -> None:
@@ -158,10 +162,10 @@ class Meter(SharedQuota):
         self.pending += amount
 
     def record(self, amount: int, now: float) -> int:
-        """Record usage; return the time in ms to hold its connection, or 0.
+        """Record usage; return the time in ms for which the connection must be held, or 0.
 
-        Far from the limit this is an addition and two comparisons; the other workers' usage is read
-        ten times a second.
+        While the limit is far, this takes an addition and two comparisons; the rows of the other
+        workers are read ten times per sample.
         """
         if self.pending + amount <= self._allowance and now < self._look_at:
             self.pending += amount
@@ -169,14 +173,16 @@ class Meter(SharedQuota):
         return self._settle(amount, now)
 
     def try_record(self, amount: int, now: float) -> int:
-        """Record usage unless it exceeds the limit; return 0, or else the time in ms to wait."""
+        """Record usage and return 0, or, if it would exceed the limit, return the time in ms until
+        it would not."""
         wait = self._settle(0, now, ahead=amount)
         if not wait:
             self._settle(amount, now)
         return wait
 
     def settle(self, now: float) -> None:
-        """Publish what is pending, because the meter ends with the last connection that uses it."""
+        """Publish pending usage. Called when a connection closes, because the meter does not
+        outlive its last connection."""
         if self.pending:
             self._settle(0, now)
 
@@ -194,7 +200,7 @@ class Meter(SharedQuota):
         """
         sample = self._sample(now)
         row = self._own_row(sample)
-        if self.pending:  # all of it is from about the last reading
+        if self.pending:  # all of it was recorded shortly after the last publication
             self._write(row, max(self._settled_sample, sample - self._table.config.num + 1))
         self.pending = amount
         self._settled_sample = sample
@@ -211,7 +217,7 @@ class Meter(SharedQuota):
         over_ms = weight_ms + ahead * 1_000 / self._limit - window_ms
         if over_ms <= 0:
             return 0
-        return max(1, min(round(over_ms), self.longest_ms))
+        return max(1, min(round(over_ms), self.max_throttle_ms))
 
     def _sample(self, now: float) -> int:
         return milliseconds(now) // self._table.config.size_ms
@@ -226,8 +232,8 @@ class Meter(SharedQuota):
     def _begin(self, row: int, sample: int, now: float) -> int:
         """Count the elapsed part of the first sample as fully used.
 
-        In Kafka the first sample begins with the first usage. Here it may have begun almost a
-        sample's length earlier, which would be granted in addition.
+        In Kafka the first sample begins with the first usage. Here it may have begun up to a
+        sample's length before, for which more would be allowed than in Kafka.
         """
         passed_ms = max(0, milliseconds(now) - sample * self._table.config.size_ms)
         passed = int(self._limit * passed_ms / 1_000)
@@ -256,7 +262,7 @@ class Meter(SharedQuota):
         for words in columns:
             for word in words[SAMPLES:end]:
                 age = here - (word >> VALUE_BITS) & NUMBER_MASK
-                # A sample may be ahead of ours: a cached clock lags by some milliseconds
+                # Another worker's sample may be one ahead: cached clocks lag by milliseconds
                 if age < num or age == NUMBER_MASK:
                     used += word & VALUE_MASK
         return used, self._debt(columns, sample) if self._keeps_debts else 0
@@ -282,7 +288,7 @@ class Meter(SharedQuota):
         return int(in_one * until) - int(in_one * after)
 
     def _publish(self, row: int, sample: int, debt: int, weight_ms: float) -> None:
-        """Publish the debt, from which all workers go on; keep the row until it is paid."""
+        """Publish the debt for all workers, and reserve the row until it is paid."""
         words, config = self._table.words, self._table.config
         # At least 1, because a word of 0 means that there is none
         words[row + DEBT] = pack(sample, debt) or 1
@@ -290,10 +296,10 @@ class Meter(SharedQuota):
         words[row + KEEP_UNTIL] = max(words[row + KEEP_UNTIL], min(until, 1 << 62))
 
     def _allow(self, weight_ms: float, window_ms: int, now: float) -> None:
-        """Set the usage that is allowed before the next reading.
+        """Set the usage that is allowed before the rows of the other workers are read again.
 
-        All workers together may use half of what is left, and each at most a tenth of a sample's
-        worth: that bounds the error of the other workers' view of this one.
+        All workers together may use half of what remains, and each at most the limit of a tenth of
+        a sample: that bounds the usage that the other workers do not see.
         """
         left = (window_ms - weight_ms) * self._limit / 1_000
         fair = self.left = left / (2 * self._table.workers)

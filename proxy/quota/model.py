@@ -1,4 +1,4 @@
-"""Quota entities and keys, and their textual forms.
+"""Quota entities and keys, and their text forms.
 
 Sources: KIP-55 (users, client ids, paths, JSON), KIP-124 (request_percentage), KIP-599
 (controller_mutation_rate), KIP-612 (connection_creation_rate, ip), KIP-546 (names of the types).
@@ -175,7 +175,7 @@ def canonical_ip(text: str) -> str | None:
 
 
 _OF_ADDRESSES: Final = frozenset({QuotaKey.CONNECTION_CREATION_RATE})
-_LARGEST: Final = {
+_MAX_VALUES: Final = {
     # Java's LONG and INT: KIP-55's limits are long, KIP-612's is int
     QuotaKey.PRODUCER_BYTE_RATE: (2.0**63, "LONG"),
     QuotaKey.CONSUMER_BYTE_RATE: (2.0**63, "LONG"),
@@ -198,8 +198,8 @@ def value_problem(key: QuotaKey, value: float) -> str | None:
     """Return Kafka's sentence about an invalid limit, or None if it is valid."""
     if math.isnan(value) or value <= 0.0:  # Kafka accepts NaN by mistake
         return f"Quota {key} must be greater than 0"
-    if key in _LARGEST:
-        largest, kind = _LARGEST[key]
+    if key in _MAX_VALUES:
+        largest, kind = _MAX_VALUES[key]
         if value > largest:
             return f"Proposed value for {key} is too large for a {kind}."
         if value % 1.0 > _FRACTION:

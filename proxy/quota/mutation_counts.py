@@ -1,13 +1,13 @@
-"""Count of a request's topic mutations in partitions (KIP-599), and what of it may be done.
+"""Count of a request's topic mutations in partitions (KIP-599), and its judgement by the quota.
 
-As in Kafka (`ReplicationControlManager`), which counts what it is about to do: a new topic by its
-partitions, a deleted one by those it had, one that grows by what is added to it; also where a
-request is only to be validated. What is bound to fail does not count: duplicates, topics that exist
-already or do not exist, numbers that cannot be. What Kafka refuses for another reason counts until
-it says so.
+As in Kafka (`ReplicationControlManager`), the mutations of a request are counted before it is
+executed, or only validated: a new topic counts as its partitions, a deleted one as those it had,
+and one that is extended as the added ones. Topics that are bound to fail do not count: duplicates,
+existing ones to be created, missing ones, invalid numbers. If Kafka rejects a topic for another
+reason, its charge is corrected by the response.
 
-Strict versions (`STRICT_SINCE`) are refused topic by topic with THROTTLING_QUOTA_EXCEEDED while
-there is a debt; older ones are done, and their client is throttled.
+In strict versions (`STRICT_SINCE`), topics are refused with THROTTLING_QUOTA_EXCEEDED while there
+is a debt; requests of older versions are executed, and their client is throttled.
 """
 
 from collections import Counter
@@ -99,11 +99,10 @@ class MutationRequest:
         return sum(self._charged.values())
 
     def judge(self, topics: Topics, charge: Callable[[int], int | None]) -> Judgement:
-        """Charge the topics one after the other, and decide about each.
+        """Charge the topics one after the other, and return the judgement of the request.
 
-        `charge` takes a number of partitions, and returns the number that it charged; None refuses
-        the topic. A topic that audit mode lets pass without a charge does not count afterwards
-        either.
+        `charge` takes a number of partitions, and returns the number that it charged, or None to
+        refuse the topic. If it charged 0, in audit mode, `done` does not count the topic either.
         """
 
         def refuse(item: Any) -> Values | None:
@@ -175,7 +174,7 @@ class MutationRequest:
         partitions = getattr(result, "num_partitions", _BROKERS_DEFAULT)
         if partitions > 0 and charged != 0:
             return int(partitions)
-        # 1: it was done although the broker that answered did not know the topic
+        # 1: it was executed although the broker that was asked did not know the topic
         return 1 if charged is None else charged
 
 

@@ -1,4 +1,4 @@
-"""Precedence of quotas (KIP-55): which one applies to a client, and who shares it.
+"""Precedence of quotas (KIP-55): the one that applies to a client, and the clients that share it.
 
     1. /config/users/<user>/clients/<client-id>
     2. /config/users/<user>/clients/<default>        Kafka's since KAFKA-4006; not in the KIP's list
@@ -13,13 +13,13 @@
 
 Laws:
 
-- The order is followed for each key by itself: an entry that limits only producers leaves the
-  same client's consumer to the next row.
-- Rows with a client id are for the sole use of that user with that client id, rows with a user
-  alone are shared by the user's clients, all others by the client id of all users. Whoever has
-  the same tags shares one quota (KIP-257).
-- A client without a client id falls under the defaults of client ids. (Kafka leaves it without a
-  limit there, so that leaving out the name would get around the quota: a deliberate difference.)
+- The order applies to each key separately: if a row sets only producer_byte_rate, the next rows
+  decide about consumer_byte_rate.
+- The quota of a row with user and client id is used by one user with one client id, that of a row
+  with a user alone is shared by the user's clients, and that of the others by all users with the
+  client id. Clients with the same tags share one quota (KIP-257).
+- The defaults for client ids also apply to a client without a client id. (In Kafka they do not, so
+  that a client could evade its quota by omitting the client id: a deliberate difference.)
 """
 
 from collections.abc import Mapping
@@ -112,8 +112,8 @@ def candidates(user: str, client_id: str) -> tuple[Candidate, ...]:
         )
 
     found = [
-        candidate(row, QuotaEntity(user=who, client_id=what), share)
-        for row, who, what, share in _rows(user, client_id)
+        candidate(row, QuotaEntity(user=entry_user, client_id=entry_client_id), share)
+        for row, entry_user, entry_client_id, share in _rows(user, client_id)
     ]
     return (*found, candidate(9, None, Share.CLIENT_ID))
 
@@ -146,10 +146,11 @@ class Index:
     def applied(self, key: QuotaKey, user: str, client_id: str) -> Applied | None:
         """Return the quota that `explain` finds; None if the client is not throttled."""
         if self._by_names:
-            for _, who, what, share in _rows(user, client_id):
-                limits = self._by_names.get((who, what))
+            for _, entry_user, entry_client_id, share in _rows(user, client_id):
+                names = entry_user, entry_client_id
+                limits = self._by_names.get(names)
                 if limits is not None and key in limits:
-                    return Applied(share.tags(user, client_id), limits[key], (who, what))
+                    return Applied(share.tags(user, client_id), limits[key], names)
         if key not in self._static:
             return None
         return Applied(Share.CLIENT_ID.tags(user, client_id), self._static[key], None)

@@ -2,22 +2,22 @@
 
 Laws:
 
-- One writer per cell: a worker writes to its own column alone, and everybody reads all of them.
-- A cell is one aligned 8-byte word, written by one store (an item of a memoryview in the native
-  format is copied as a whole) and read by one load. A 64-bit processor does neither in halves, so
-  no reader ever sees a number that was never written; a test hammers on it. What belongs together
-  stands in one word: the number of a sample (20 bits) and what was used in it (44 bits).
-- No order between two words is relied upon but this: a row is cleared before it gets a new owner,
-  and a reader looks again at whose it is after reading it.
-- The number of rows is fixed. A row is given to another quota when everything in it has been
-  forgotten anyway, so that nothing is lost and nobody gets a fresh quota by reconnecting; if no
-  such row is free, the newcomer is counted by its worker alone.
+- One writer per word: a worker writes to its own column alone, and reads all of them.
+- A word has 8 bytes and is aligned; it is written by one store (an item of a memoryview in the
+  native format is copied as a whole) and read by one load, which are atomic on 64-bit processors;
+  a stress test checks it. What must be consistent is in one word: the number of a sample (20 bits)
+  and the usage in it (44 bits).
+- The only assumption about the order of two words: a row is cleared before it gets a new owner, and
+  a reader checks the owner after it has read the row.
+- The number of rows is fixed. A row is given to another quota only when its content is out of date,
+  so that no usage is lost, and no client gets a new quota by reconnecting; if no row is free, the
+  usage of a new quota is counted by its worker alone.
 
-A quota finds its row by a keyed digest of its name, in one of eight places of each column; the key
-is random, so that no client can choose names that crowd the same places. Digests of 64 bits make
-two of 10,000 quotas meet with a probability of 3e-12.
+The row of a quota is found by a keyed digest of its name, in one of eight places of each column;
+the key is random, so that no client can choose names that share the same places. The probability
+that two of 10,000 quotas have the same digest of 64 bits is 3e-12.
 
-The samples are the same for all workers: CLOCK_MONOTONIC is one clock for all processes.
+All workers have the same samples, because CLOCK_MONOTONIC is one clock for all processes.
 """
 
 import mmap
@@ -102,7 +102,7 @@ class UsageTable:
         return self._first_rows[worker] + (start + owners.index(digest)) * self.stride
 
     def read(self, worker: int, digest: int, row: int) -> list[int] | None:
-        """Return the words of a row; None if it belongs to another quota by now."""
+        """Return the words of a row; None if it now belongs to another quota."""
         words = self.words[row : row + self.stride].tolist()
         return words if self.is_owner(worker, digest, row) else None
 

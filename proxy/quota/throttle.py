@@ -1,16 +1,16 @@
-"""Throttle of one connection: throttle times, and until when it is held.
+"""Throttle of one connection: its throttle times, and the time until which it is held.
 
-No sockets, no clock. The connection asks for three decisions, with the bytes or the time used, and
-carries out two things: it puts the answer into the response (`wire.throttle_times`), and does not
-read from the client before `held_until`. A fourth precedes its first request: `admits`.
-Responses go on flowing, and so does everything that is not reading: the idle timeout, the session's
-expiry, the drain at shutdown.
+No sockets, no clock. The connection reports usage (`produced`, `fetched`, `spent`), puts the
+throttle time that is returned into the response (`wire.throttle_times`), and does not read from the
+client before `held_until`. Before its first request it calls `admits`. Only reading from the client
+is held: responses are sent, and the idle timeout, the expiry of the session and the drain at
+shutdown go on.
 
-What counts, as in Kafka: a Produce request and a Fetch response by the bytes of the whole frame,
-also for denied topics and super users; of each request the time spent on it. As in Kafka, a
-response to a Fetch or ShareFetch that comes when the quota is exceeded is left out and does not
-count. Unlike Kafka, the one that exceeds it is delivered, however large it is: what has to wait for
-its whole size to fit into a window might wait for ever.
+As in Kafka, Produce requests and Fetch responses count with the size of the whole frame, also those
+for denied topics and of super users; and every request with the time spent on it. As in Kafka, a
+response to a Fetch or ShareFetch that arrives while the quota is exceeded is left out, and does not
+count. Unlike in Kafka, the one that exceeds it is delivered, however large it is: a response larger
+than the window allows would never be delivered.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,17 +31,20 @@ class Mode(StrEnum):
     AUDIT = "audit"
     """Counts and reports exceeded quotas, but holds no client."""
     ENFORCE = "enforce"
+    """Holds clients that exceed a quota."""
 
 
 UNLIMITED: Final = 1 << 62
 """Bound that is never reached, in bytes or frames."""
-LARGEST_BATCH: Final = 1_048_576
+MAX_BATCH_BYTES: Final = 1_048_576
 """Size in bytes of the largest batch, which a broker may return whatever a Fetch requests: Kafka's
 `message.max.bytes`."""
-CROWD_SECONDS: Final = 1.0
-"""Time in seconds within which clients return that were throttled until the same moment."""
-CLAIM_SECONDS: Final = 0.1
-"""Time in seconds within which a broker answers a Fetch for which it has records."""
+RETURN_SECONDS: Final = 1.0
+"""Time in seconds within which clients that were throttled until the same moment are expected to
+return."""
+PRIORITY_SECONDS: Final = 0.1
+"""Time in seconds for which one of them has priority: a broker with records answers a Fetch
+sooner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +53,14 @@ class Throttled:
 
     quota_type: ClientQuotaType
     tags: Tags
+    """Tags of the exceeded quota."""
     throttle_time_ms: int
     enforced: bool
     """True if the connection is held; False in audit, where it only would have been."""
 
 
 Report = Callable[[Throttled], None]
-"""Callback that records a throttling in metrics and the log."""
+"""Callback that records an exceeded quota in metrics and the log."""
 
 ClientMeters = Mapping[ClientQuotaType, Meter]
 """Meters of the quotas that apply to a client; a type without a limit is missing."""
@@ -66,10 +70,10 @@ class Throttle:
     """Throttle of one connection, by all its quotas."""
 
     __slots__ = (
-        "_claimed_until",
         "_fetch",
         "_may_produce",
         "_may_request",
+        "_priority_until",
         "_produce",
         "_report",
         "_request",
@@ -97,32 +101,33 @@ class Throttle:
         self.leaves_out = False
         """True if the response last passed to `fetched` is to be sent without its records."""
         self.waits_until = 0.0
-        """Time in monotonic seconds until which the client was throttled before its next Fetch: it
-        does not count as idle before."""
-        self._claimed_until = 0.0
-        """Time in monotonic seconds until which a response is delivered even if others exceed the
-        quota meanwhile."""
+        """Time in monotonic seconds until which the client was throttled by its last Fetch, and
+        does not count as idle."""
+        self._priority_until = 0.0
+        """Time in monotonic seconds until which a response is delivered even if other clients
+        exceed the quota."""
         self._silent_until: dict[ClientQuotaType, float] = {}
-        """Time in monotonic seconds until which, in audit, each quota alone would have held the
-        connection."""
+        """Time in monotonic seconds until which each quota alone would have held the connection, in
+        audit."""
         self._produce: Meter | None = None
         self._fetch: Meter | None = None
         self._request: Meter | None = None
         self.apply(meters, mutations)
 
     def apply(self, meters: ClientMeters, mutations: Bucket | None = None) -> None:
-        """Replace the quotas, because they or the client id changed. A hold stays."""
+        """Replace the quotas, because they or the client id changed. `held_until` stays."""
         produce, request = self._produce, self._request
         self._produce = meters.get(ClientQuotaType.PRODUCE)
         self._fetch = meters.get(ClientQuotaType.FETCH)
         self._request = meters.get(ClientQuotaType.REQUEST)
         self._may_produce = self._produce is produce
-        """True if no Produce has to wait for usage by others from before this connection."""
+        """True unless the first Produce has yet to be checked by `admits`."""
         self._may_request = self._request is request
-        """True if no request has to wait for usage by others, in the quota of request time."""
+        """True unless the first request has yet to be checked by `admits`, for the quota of request
+        time."""
         self.mutations = mutations
-        """Bucket that is charged for topic mutations, None if there is no limit; see
-        `proxy.connection.mutation_quota`."""
+        """Bucket that is charged for topic mutations (`proxy.connection.mutation_quota`); None if
+        there is no limit."""
 
     @property
     def is_new(self) -> bool:
@@ -130,10 +135,10 @@ class Throttle:
         return not (self._may_produce and self._may_request)
 
     def admits(self, now: float, *, produces: bool) -> bool:
-        """Return whether a request may be read; if False, not before `held_until`.
+        """Return whether a request may be read; if not, it may be at `held_until`.
 
         The first request under a quota on this connection waits for as long as an open connection
-        would be held now. Otherwise a throttled client could reconnect, and go on.
+        would be held now. Otherwise a throttled client could reconnect and continue at once.
         """
         may_request, self._may_request = self._may_request, True
         if not may_request and self._holds(ClientQuotaType.REQUEST, self._request, now):
@@ -163,46 +168,48 @@ class Throttle:
 
     @property
     def bounds_fetches(self) -> bool:
-        """True if fetched bytes can hold the client."""
+        """True if the client can be held for fetched bytes, so that `max_bytes` of a Fetch is
+        bounded."""
         return self.enforced and self._fetch is not None
 
     def most_fetched(self, now: float) -> int:
         """Return the maximum number of bytes that a Fetch may request now, where `bounds_fetches`.
 
-        Next to nothing while the quota is exceeded, because the response will be left out. Clients
-        that were throttled until the same moment return together; then the first gets what it
-        requests, and the others request next to nothing until it has. Otherwise the broker would
-        send to all of them what only one will receive.
+        That is `NEXT_TO_NOTHING` while the quota is exceeded, because the response will be left
+        out. Clients that were throttled until the same moment return together: the first of them
+        may then request what it wants, and the others `NEXT_TO_NOTHING` until it has its response.
+        Otherwise the broker would send the same amount to all, of which only one response is
+        delivered.
 
-        Otherwise a window's worth and not less: brokers truncate responses in the middle of a
-        batch, and clients drop the incomplete batch.
+        In all other cases it is what the quota allows in a window. It must not be less, because
+        brokers truncate responses within a batch, and clients drop an incomplete batch.
         """
         meter = self._fetch
         assert meter is not None
-        if meter.exceeded(now) or self._claimed_until <= now < meter.claimed_until:
-            self._claimed_until = 0.0
+        if meter.exceeded(now) or self._priority_until <= now < meter.priority_until:
+            self._priority_until = 0.0
             return NEXT_TO_NOTHING
-        if now < meter.crowded_until:
-            self._claimed_until = meter.claimed_until = now + CLAIM_SECONDS
-        return meter.most_at_once
+        if now < meter.returning_until:
+            self._priority_until = meter.priority_until = now + PRIORITY_SECONDS
+        return meter.max_at_once
 
     def passes_fetch(self, max_bytes: int, now: float) -> bool:
-        """Return whether a Fetch may request `max_bytes`, where `bounds_fetches`, and no client
-        waits for the quota; otherwise `most_fetched` returns the bound."""
+        """Return whether a Fetch may request `max_bytes` without a call of `most_fetched`, where
+        `bounds_fetches`."""
         meter = self._fetch
         assert meter is not None
-        return max_bytes <= meter.most_at_once and meter.is_calm(now)
+        return max_bytes <= meter.max_at_once and meter.is_calm(now)
 
     def fetches_left(self, max_bytes: int) -> int:
-        """Return the number of Fetches of `max_bytes` each that together cannot exceed the
-        quota."""
+        """Return the number of Fetches with this `max_bytes` that cannot exceed the quota
+        together."""
         meter = self._fetch
         assert meter is not None
-        return int((meter.left - meter.pending) // max(max_bytes, LARGEST_BATCH))
+        return int((meter.left - meter.pending) // max(max_bytes, MAX_BATCH_BYTES))
 
     def fetch_room(self, now: float) -> int:
-        """Return the number of bytes of Fetch responses that may pass without a call of `fetched`;
-        such bytes are recorded with `use_fetch_room`."""
+        """Return the number of bytes of Fetch responses that may be recorded with `use_fetch_room`
+        instead of `fetched`."""
         return UNLIMITED if self._fetch is None else self._fetch.room(now)
 
     def use_fetch_room(self, size: int) -> None:
@@ -213,46 +220,46 @@ class Throttle:
     def fetched(self, size: int, now: float) -> int:
         """Record a Fetch response of `size` bytes; return its throttle_time_ms.
 
-        If the quota was exceeded before, the response is left out (see `leaves_out`) and not
-        counted.
+        If the quota was exceeded before, the response is to be left out (see `leaves_out`), and
+        does not count.
         """
         meter, self.leaves_out = self._fetch, False
         if meter is None:
             return 0
-        ms = meter.exceeded(now) if self.enforced and now >= self._claimed_until else 0
+        ms = meter.exceeded(now) if self.enforced and now >= self._priority_until else 0
         self.leaves_out = ms > 0
         ms = ms or meter.record(size, now)
         if not ms:
             return 0
         if self.enforced:
             self.waits_until = now + ms / 1_000
-            meter.crowded_until = self.waits_until + CROWD_SECONDS
+            meter.returning_until = self.waits_until + RETURN_SECONDS
         return self._exceeded(ClientQuotaType.FETCH, meter, ms, now)
 
     def spent(self, nanoseconds: int, now: float) -> int:
-        """Record the thread's time for a request, in nanoseconds; return its throttle_time_ms."""
+        """Record the thread time for a request in nanoseconds; return its throttle_time_ms."""
         meter = self._request
         if meter is None or not (ms := meter.record(nanoseconds, now)):
             return 0
-        self._may_request = True  # this hold covers what others used
+        self._may_request = True  # the hold includes the usage of other clients
         return self._exceeded(ClientQuotaType.REQUEST, meter, ms, now)
 
     def left(self, nanoseconds: int, now: float) -> None:
-        """Record the thread's time, in nanoseconds, that no response reports because the client is
-        gone."""
+        """Record the thread time, in nanoseconds, for requests without a response, because the
+        client has disconnected."""
         if self._request is not None:
             self._request.record(nanoseconds, now)
             self._request.settle(now)
 
     def closed(self, now: float) -> None:
-        """Settle the meters: the usage must outlast the connection."""
+        """Publish the pending usage, which must outlast the connection."""
         for meter in (self._produce, self._fetch):
             if meter is not None:
                 meter.settle(now)
 
     def mutated(self, throttle_time_ms: int, now: float) -> int:
-        """Record that topic mutations exceeded the quota, or did not; return the
-        throttle_time_ms."""
+        """Record the throttle time of topic mutations that exceeded the quota; return the
+        throttle_time_ms for the response."""
         if self.mutations is None:  # the quota was removed meanwhile
             return 0
         quota_type = ClientQuotaType.CONTROLLER_MUTATION

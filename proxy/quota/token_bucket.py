@@ -1,18 +1,18 @@
 """Token bucket of mutations under one quota, shared by all workers (KIP-599).
 
 Kafka's arithmetic (`TokenBucket`; a test compares them), in units of time: a bucket
-of N tokens that fills at N per window *lags* behind by the time that it takes to fill it up. A
-mutation adds its share of the window to the lag, time takes it away; with a lag beyond the window
-there is a debt of tokens, and as much as the lag is too long is the throttle time.
+of N tokens that fills at N per window has a *lag*: the time that it takes to fill it up. A mutation
+adds its share of the window to the lag, and the lag decreases with time. If it exceeds the window,
+the credit is negative (a debt), and the throttle time is the excess.
 
 Laws:
 
-- Each worker's row holds the lag at the beginning of a sample, by its number, and what the worker
-  added to it since. The lag of now is that of the latest sample that any worker knows, and what
-  all of them added to it. Nobody writes into another's row, and there are no locks.
-- What two workers record within the same microseconds may not see each other: both pass, and both
-  count.
-- The lag is kept as time, so that a change of the limit changes what it weighs.
+- Each worker's row has the lag at the beginning of a sample, with its number, and what the worker
+  has added since. The present lag is that of the latest sample in any row, plus what all workers
+  have added to it. A worker writes to its own row only, and there are no locks.
+- Mutations that two workers record within the same microseconds may not see each other: both pass,
+  and both count.
+- The lag is stored as time, so that the number of tokens it stands for changes with the limit.
 """
 
 from typing import Final
@@ -37,7 +37,7 @@ _ADDED: Final = SAMPLES
 """Index of the word with what the worker added to the lag since, in microseconds above `_ZERO`."""
 _ZERO: Final = (VALUE_MASK + 1) // 2
 """Encoding of 0, in the middle of the range: corrections may return more than was taken since."""
-_MOST: Final = _ZERO // 4
+_MAX_SHARE: Final = _ZERO // 4
 """Maximum of one record, in microseconds: 25 days."""
 _MICROSECONDS: Final = 1_000
 """Number of microseconds in a millisecond."""
@@ -128,7 +128,7 @@ class Bucket(SharedQuota):
         ]
         if known:
             latest, lag = max(known)
-            # Also of rows that are not kept any more: a debt that was made later outlives them
+            # Including rows that are no longer reserved: a later debt may outlive them
             cells = (
                 unpack(words[_ADDED], sample)
                 for words in columns
@@ -146,12 +146,12 @@ class Bucket(SharedQuota):
         row, words = self._own_row(sample), self._table.words
         number, lag, added = self._known(sample)
         idle = max(0, self._passed_us(number, now) - lag - added)
-        share = round(max(-_MOST, min(mutations * 1e6 / self.limit, _MOST))) + idle
+        share = round(max(-_MAX_SHARE, min(mutations * 1e6 / self.limit, _MAX_SHARE))) + idle
         mine, word = _ZERO + share, words[row + _ADDED]
         if word and words[row + KEEP_UNTIL] >= sample:
             its_number, before = unpack(word, number)
             mine += before - _ZERO if its_number == number else 0
-        # Write the lag first: it includes what was added before, and no reader may see less
+        # The lag is written first: it includes what was added before, and must not be missing
         words[row + _LAG] = pack(number, lag) or 1
         words[row + _ADDED] = pack(number, max(1, mine))
         config = self._table.config

@@ -32,7 +32,7 @@ def milliseconds(now: float) -> int:
     return round(now * 1_000)
 
 
-def most_in_window(limit: float, config: WindowConfig) -> float:
-    """Return the usage that can be recorded at once without a certain throttling: Kafka's bound for
-    the bytes of one Fetch (`getMaxValueInQuotaWindow`)."""
+def max_in_window(limit: float, config: WindowConfig) -> float:
+    """Return the usage that may be recorded at once in an empty window: Kafka's bound for the bytes
+    of one Fetch (`getMaxValueInQuotaWindow`)."""
     return limit * (config.num - 1) * config.size_seconds

@@ -1,12 +1,12 @@
-"""Quotas of one worker: who falls under which, usage, and changes.
+"""Quotas of one worker: those that apply to a client, their usage, and their changes.
 
-The seam between this package and the worker. The worker makes one `Quotas` for itself, on the
-`UsageTable` that its parent made for all workers before it forked, and calls
+The interface of this package to the worker. The worker creates one `WorkerQuotas`, on the
+`UsageTable` that its parent created for all workers before it forked, and calls
 
 - `apply` when the store's quotas changed, `update_cluster_metadata` when the cluster did, and
   `tick` once a second;
-- `meters` and `bucket` when a client is first seen, and again when `generation` is not what it was
-  then: so a change takes effect on open connections at their next request;
+- `meters` and `bucket` at the first request of a connection, and again when `generation` has
+  changed, so that changes take effect at the next request;
 - `admit` when a client connects.
 """
 
@@ -178,13 +178,15 @@ class WorkerQuotas:
         if quota_type is ClientQuotaType.PRODUCE:
             return self._shared_meter(key, tags, limit, entry)
         if quota_type is ClientQuotaType.FETCH:
-            # A window, about the longest that Kafka reports; what is owed beyond it is reported
-            # next time
-            longest = self._table.config.num * self._table.config.size_ms
-            return self._shared_meter(key, tags, limit, entry, longest)
-        # As in Kafka: request time holds a client for the length of a sample at most
-        longest = self._table.config.size_ms
-        return self._shared_meter(key, tags, limit * NANOSECONDS_PER_PERCENT, entry, longest)
+            # A window, which is about the maximum in Kafka; the rest of a debt is in the next
+            # throttle time
+            max_throttle_ms = self._table.config.num * self._table.config.size_ms
+            return self._shared_meter(key, tags, limit, entry, max_throttle_ms)
+        # As in Kafka, at most a sample for request time
+        max_throttle_ms = self._table.config.size_ms
+        return self._shared_meter(
+            key, tags, limit * NANOSECONDS_PER_PERCENT, entry, max_throttle_ms
+        )
 
     def _shared_meter(
         self,
@@ -192,7 +194,7 @@ class WorkerQuotas:
         tags: Tags,
         limit: float,
         entry: str,
-        longest_ms: int = MAX_THROTTLE_TIME_MS,
+        max_throttle_ms: int = MAX_THROTTLE_TIME_MS,
     ) -> Meter:
         key = quota.value, frozenset(tags.items())
         meter = self._meters.get(key)
@@ -203,7 +205,7 @@ class WorkerQuotas:
                 kind=quota.value,
                 tags=tags,
                 limit=limit,
-                longest_ms=longest_ms,
+                max_throttle_ms=max_throttle_ms,
                 keeps_debts=self.mode is Mode.ENFORCE,
             )
         if meter.limit != limit:
@@ -218,8 +220,8 @@ class WorkerQuotas:
         return entry, self.counts.setdefault((quota, entry), Count())
 
     def admit(self, address: str, now: float) -> int:
-        """Record a connection from this address; return 0, or the time in ms to keep it unserved
-        before it is closed, as Kafka does (KIP-612).
+        """Record a connection from this address; return 0, or the time in ms for which it is to be
+        kept open without being served, before it is closed, as in Kafka (KIP-612).
 
         A connection that is not admitted is not counted. In audit the caller reports it, and serves
         the connection.
@@ -229,8 +231,8 @@ class WorkerQuotas:
             return 0
         limit, name = found
         tags = {"ip": canonical_ip(address) or address}
-        longest = self._table.config.size_ms
-        meter = self._shared_meter(_CONNECTIONS, tags, limit, f"ips/{name}", longest)
+        max_throttle_ms = self._table.config.size_ms
+        meter = self._shared_meter(_CONNECTIONS, tags, limit, f"ips/{name}", max_throttle_ms)
         ms = meter.try_record(1, now)
         if ms:
             meter.count.note(ms)

@@ -1,1 +1,1 @@
-"""Fair turns, bounded memory, long work in steps."""
+"""Scheduling of long work: fair queues, a memory budget, work in steps and time slices."""

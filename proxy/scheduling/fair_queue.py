@@ -12,23 +12,23 @@ class FairQueue(Generic[T]):
     turn."""
 
     def __init__(self) -> None:
-        self._things: dict[str, deque[T]] = {}
+        self._items: dict[str, deque[T]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._things)
+        return bool(self._items)
 
-    def add(self, who: str, thing: T) -> None:
-        """Append an item to those of the principal `who`."""
-        self._things.setdefault(who, deque()).append(thing)
+    def add(self, principal: str, item: T) -> None:
+        """Append an item to those of the principal."""
+        self._items.setdefault(principal, deque()).append(item)
 
     def take(self, fits: Callable[[str, T], bool] = lambda _, __: True) -> tuple[str, T] | None:
         """Remove and return the first item of the first principal for which `fits`; None if none
         does."""
-        for who, things in self._things.items():
-            if fits(who, things[0]):
-                thing = things.popleft()
-                del self._things[who]
-                if things:
-                    self._things[who] = things  # now the last principal in turn
-                return who, thing
+        for principal, items in self._items.items():
+            if fits(principal, items[0]):
+                item = items.popleft()
+                del self._items[principal]
+                if items:
+                    self._items[principal] = items  # now the last principal in turn
+                return principal, item
         return None

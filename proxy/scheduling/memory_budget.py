@@ -11,9 +11,9 @@ from typing import Final
 from proxy.scheduling.fair_queue import FairQueue
 
 LONG_BYTES: Final = 1_048_576
-"""Size in bytes from which a request must reserve memory. Everyday requests are shorter."""
+"""Size in bytes from which a request must reserve memory. Usual requests are shorter."""
 MAX_BYTES: Final = 134_217_728
-"""Bound in bytes of all long requests together: one of the longest that Kafka accepts
+"""Maximum size in bytes of all long requests together: one of the longest that Kafka accepts
 (`socket.request.max.bytes`), and a reserve."""
 LONG_BYTES_UNAUTHENTICATED: Final = 16_384
 """`LONG_BYTES` for unauthenticated clients, in bytes. Most logins need a tenth of it."""
@@ -28,8 +28,8 @@ it, while others wait for memory. Kafka's own clients wait no longer (`request.t
 class MemoryBudget:
     """Memory that the long requests of one worker may use together."""
 
-    def __init__(self, most_bytes: int = MAX_BYTES) -> None:
-        self._max_bytes = most_bytes
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._taken: dict[str, int] = {}
         """Bytes that are reserved, by principal."""
         self._waiting = FairQueue[tuple[int, Callable[[], None]]]()
@@ -39,32 +39,34 @@ class MemoryBudget:
         """True while a request waits for memory."""
         return bool(self._waiting)
 
-    def take(self, who: str, size: int) -> bool:
-        """Reserve `size` bytes for a request of `who`; return False if they are not available."""
-        if not self._fits(who, size):
+    def take(self, principal: str, size: int) -> bool:
+        """Reserve `size` bytes for a request; return False if they are not available."""
+        if not self._fits(principal, size):
             return False
-        self._taken[who] = size
+        self._taken[principal] = size
         return True
 
-    def wait(self, who: str, size: int, found: Callable[[], None]) -> None:
-        """Reserve `size` bytes as soon as they are available, then call `found`, perhaps at
-        once."""
-        self._waiting.add(who, (size, found))
-        self._let_in()
+    def wait(self, principal: str, size: int, reserved: Callable[[], None]) -> None:
+        """Reserve `size` bytes as soon as they are available, possibly at once, then call
+        `reserved`."""
+        self._waiting.add(principal, (size, reserved))
+        self._admit()
 
-    def give_back(self, who: str) -> None:
-        """Release the reservation of `who`."""
-        del self._taken[who]
-        self._let_in()
+    def give_back(self, principal: str) -> None:
+        """Release the reservation of a principal."""
+        del self._taken[principal]
+        self._admit()
 
-    def _fits(self, who: str, size: int) -> bool:
+    def _fits(self, principal: str, size: int) -> bool:
         taken = self._taken
-        return not taken or (who not in taken and sum(taken.values()) + size <= self._max_bytes)
+        return not taken or (
+            principal not in taken and sum(taken.values()) + size <= self._max_bytes
+        )
 
-    def _let_in(self) -> None:
+    def _admit(self) -> None:
         while (
-            next_one := self._waiting.take(lambda who, one: self._fits(who, one[0]))
+            waiting := self._waiting.take(lambda principal, one: self._fits(principal, one[0]))
         ) is not None:
-            who, (size, found) = next_one
-            self._taken[who] = size
-            found()
+            principal, (size, reserved) = waiting
+            self._taken[principal] = size
+            reserved()

@@ -1,9 +1,9 @@
-"""Stepped thread: a plain function run in a thread, only while the event loop waits for it.
+"""Stepped thread: a function that runs in a thread, only while the event loop waits for it.
 
-The two threads never run at once, so they may share data without locks; and the interpreter lock
-changes hands twice per step, not at each socket that the event loop reads (see
-`proxy.scheduling.time_slices`). Long functions call `pause` regularly; on any other thread it does
-nothing.
+The two threads never run at the same time, so they share data without locks, and the interpreter
+lock is handed over twice per step, not at each socket that the event loop reads (see
+`proxy.scheduling.time_slices`). Long functions call `pause` regularly; on other threads it has no
+effect.
 """
 
 import threading
@@ -26,7 +26,7 @@ class TooManyValuesError(ProxyError):
 
 
 class _GivenUp(BaseException):
-    """Ends the thread of work whose result is no longer needed."""
+    """Raised in the thread to end work whose result is no longer needed."""
 
 
 class _Here(threading.local):
@@ -140,7 +140,7 @@ class _Count:
 
 
 class _Work:
-    """Hand-over between two threads, exactly one of which runs at any time."""
+    """Work in steps: the hand-over between two threads, exactly one of which runs at any time."""
 
     def __init__(self, max_values: int, seconds: float) -> None:
         self._seconds = seconds
@@ -154,7 +154,7 @@ class _Work:
         self._go.acquire()
         self._back.acquire()
 
-    # For the thread that takes the steps
+    # Called by the thread that waits for the steps
 
     def step(self) -> None:
         """Let the work go on until it pauses or is over."""
@@ -168,7 +168,7 @@ class _Work:
             self._given_up = True
             self._go.release()
 
-    # For the thread that does the work
+    # Called by the thread that does the work
 
     def begin(self) -> None:
         """Wait for the first step."""
@@ -192,7 +192,7 @@ class _Work:
                         self._pause_if_due()
 
     def end(self) -> None:
-        """Mark the work as over, and wake the thread that takes the steps."""
+        """Mark the work as over, and wake the thread that waits for the steps."""
         self.is_over = True
         self._back.release()
 

@@ -1,8 +1,8 @@
 """Stepped computation: a generator that yields after each small step, and returns the result.
 
-The caller decides what happens between the steps: nothing (`finish`), or a turn of the event loop
-(`proxy.scheduling.time_slices`). A step takes some tens of microseconds, however much work there
-is.
+The caller decides what happens between the steps: nothing (`finish`), or an iteration of the event
+loop (`proxy.scheduling.time_slices`). A step takes some tens of microseconds, whatever the amount
+of work.
 """
 
 from collections.abc import Callable, Generator
@@ -32,7 +32,7 @@ def finish(steps: Steps[T]) -> T:
 def timed(
     steps: Steps[T], took: Callable[[int], object], clock: Callable[[], int] = perf_counter_ns
 ) -> Steps[T]:
-    """Run `steps`, calling `took` after each with its duration in units of `clock`."""
+    """Run `steps`, and call `took` after each with its duration in units of `clock`."""
     with closing(steps):
         while True:
             began = clock()
@@ -54,8 +54,8 @@ class LongTask:
     def __init__(
         self, who: str, steps: Steps[Any], then: Callable[[Any, float], None], *, size: int
     ) -> None:
-        """Call `then(result, now)` at the end; `size` is the length in bytes of the request or
-        response."""
+        """Call `then(result, now)` at the end. `who` is the principal; `size` is the length in
+        bytes of the request or response."""
         self.who = who
         self.steps = steps
         self.size = size

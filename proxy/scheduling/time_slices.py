@@ -1,8 +1,9 @@
-"""Fair scheduling of long work on the event loop, one time slice per turn.
+"""Fair scheduling of long work on the event loop, one time slice per iteration.
 
-Threads would not do: the loop releases the interpreter lock at each socket that it reads, and would
-wait to get it back, up to the switch interval, many times per turn. A slice delays a turn once. If
-there are several tasks, one of them has a slice in each turn, so turns do not become longer.
+Threads are not suitable: the loop releases the interpreter lock at each socket that it reads, and
+would wait for it, up to the switch interval, many times per iteration. A slice delays an iteration
+once. If there are several tasks, each iteration has a slice of one of them, so iterations do not
+become longer.
 """
 
 import asyncio
@@ -15,49 +16,50 @@ from proxy.scheduling.fair_queue import FairQueue
 from proxy.scheduling.steps import Steps, T
 
 SLICE_SECONDS: Final = 0.000_1
-"""Time in seconds that long work adds to each turn of the event loop."""
+"""Time in seconds that long work adds to each iteration of the event loop."""
 
 
 class TimeSlices:
-    """Long tasks of one event loop, and callbacks that wait for a turn of it."""
+    """Long tasks of one event loop, and callbacks that wait for their turn."""
 
-    __slots__ = ("_loop", "_waiting", "_works")
+    __slots__ = ("_loop", "_tasks", "_waiting")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._works = deque[tuple[Steps[Any], asyncio.Future[Any]]]()
+        self._tasks = deque[tuple[Steps[Any], asyncio.Future[Any]]]()
         self._waiting = FairQueue[Callable[[], None]]()
 
-    def wait(self, who: str, go_on: Callable[[], None]) -> None:
-        """Call `go_on` in a later turn of the loop: one callback per turn, the principals in
-        turn."""
+    def wait(self, principal: str, callback: Callable[[], None]) -> None:
+        """Call `callback` in a later iteration of the loop: one callback per iteration, the
+        principals in turn."""
         if not self._waiting:
-            self._loop.call_soon(self._next_goes_on)
-        self._waiting.add(who, go_on)
+            self._loop.call_soon(self._call_next)
+        self._waiting.add(principal, callback)
 
-    def _next_goes_on(self) -> None:
-        next_one = self._waiting.take()
+    def _call_next(self) -> None:
+        waiting = self._waiting.take()
         if self._waiting:
-            self._loop.call_soon(self._next_goes_on)
-        if next_one is not None:
-            next_one[1]()
+            self._loop.call_soon(self._call_next)
+        if waiting is not None:
+            _, callback = waiting
+            callback()
 
     def run(self, steps: Steps[T]) -> "asyncio.Future[T]":
         """Schedule the task, and return the future of its result; cancelling it drops the task."""
         result: asyncio.Future[T] = self._loop.create_future()
-        self._works.append((steps, result))
-        if len(self._works) == 1:
-            self._loop.call_soon(self._turn)
+        self._tasks.append((steps, result))
+        if len(self._tasks) == 1:
+            self._loop.call_soon(self._run_slice)
         return result
 
-    def _turn(self) -> None:
-        steps, result = self._works[0]
+    def _run_slice(self) -> None:
+        steps, result = self._tasks[0]
         over = result.cancelled() or _is_done(steps, result)
-        self._works.popleft()
+        self._tasks.popleft()
         if not over:
-            self._works.append((steps, result))
-        if self._works:
-            self._loop.call_soon(self._turn)
+            self._tasks.append((steps, result))
+        if self._tasks:
+            self._loop.call_soon(self._run_slice)
 
 
 def _is_done(steps: Steps[T], result: "asyncio.Future[T]") -> bool:

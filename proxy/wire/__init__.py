@@ -1,1 +1,1 @@
-"""Kafka's wire format: API registry, primitive types, ApiVersions, broker addresses."""
+"""Kafka's wire format: API table, headers, codec, and walks through messages."""

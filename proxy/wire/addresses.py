@@ -3,14 +3,14 @@
 Laws:
 
 - Only the bytes of addresses change; all others, unknown tagged fields too, pass as they came.
-- A broker that cannot be shown is left out; the partitions it leads then have no leader for the
-  client, which asks again, as it does while Kafka elects one.
-- No client is ever told an address that did not go through `resolve`.
-- Whatever a broker sends, the only error is `BrokerFault`.
+- A broker that `resolve` hides is left out; the partitions that it leads then have no leader for
+  the client, which requests Metadata again, as during an election.
+- Every address that reaches a client was returned by `resolve`.
+- The only error is `BrokerFault`, whatever a broker sends.
 
-Metadata and DescribeCluster have their brokers in front, so that the rest, which may be
-megabytes, is one copy. Produce, Fetch, ShareFetch and ShareAcknowledge have leader end points
-(KIP-951, KIP-932) at their end; see `walks`. Responses too long to be gathered: `long_frames`.
+The brokers in Metadata and DescribeCluster come first, so that the rest, which may be megabytes, is
+one copy. The leader end points in Produce, Fetch, ShareFetch and ShareAcknowledge (KIP-951,
+KIP-932) come last; see `walks`. Responses too long to be gathered are for `long_frames`.
 """
 
 from collections.abc import Callable, Mapping
@@ -58,7 +58,7 @@ broker."""
 COORDINATOR_NOT_AVAILABLE: Final = 15
 """Error code of a retriable error: the client looks up its coordinator again."""
 BROKER_ENDPOINTS: Final = 1
-"""Endpoint_type of brokers in DescribeCluster; 2 stands for controllers (KIP-919)."""
+"""Value of EndpointType in DescribeCluster for brokers; 2 stands for controllers (KIP-919)."""
 
 
 class _Node(NamedTuple):
@@ -103,7 +103,7 @@ def _describe_cluster(body: bytes, version: int, resolve: Resolve) -> bytes:
         endpoint_type, position = int8(body, position)
     start = skip_string(body, position, flexible=True) + 4
     if endpoint_type != BROKER_ENDPOINTS:
-        resolve = _hide  # a controller's id is no broker's id
+        resolve = _hide  # controllers are not reachable through the proxy
     node = _Node(flexible=True, more=int(version >= 2))  # is_fenced
     brokers, end = _nodes(body, start, resolve, node)
     return b"".join((body[:start], brokers, body[end:]))
@@ -227,9 +227,9 @@ def _no_node(flexible: bool) -> bytes:
 def _leader_endpoints(api_key: int, body: bytes, version: int, resolve: Resolve) -> bytes:
     walk = Walk(api_key, version)
     position = walk.advance(body, 0)
-    if walk.in_vain:
+    if walk.has_no_addresses:
         return body
-    if not walk.arrived:
+    if not walk.at_addresses:
         raise Malformed("ends too early")
     if api_key not in TAGGED:
         endpoints, end = _nodes(body, position, resolve, _ENDPOINT)
@@ -237,7 +237,7 @@ def _leader_endpoints(api_key: int, body: bytes, version: int, resolve: Resolve)
     size, start = uvarint(body, position)
     endpoints, end = _nodes(body, start, resolve, _ENDPOINT)
     if end != start + size:
-        raise Malformed("a tagged field of another size than it says")
+        raise Malformed("a tagged field whose size is not that of its value")
     return b"".join((body[:position], write_uvarint(len(endpoints)), endpoints, body[end:]))
 
 
@@ -262,7 +262,7 @@ def _describe_quorum(body: bytes, version: int, _resolve: Resolve) -> bytes:
     the proxy."""
     walk = Walk(DESCRIBE_QUORUM, version)
     position = walk.advance(body, 0)
-    if not walk.arrived:
+    if not walk.at_addresses:
         raise Malformed("ends too early")
     count, end = array_length(body, position, flexible=True)
     check_brokers(count)

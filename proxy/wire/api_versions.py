@@ -2,13 +2,13 @@
 
 Laws:
 
-- Answers are built once per target and version; a request costs one copy.
+- Responses are encoded once per broker view and version; a request takes one copy.
 - A version that is too new is answered in v0 with UNSUPPORTED_VERSION and ApiVersions' own range,
-  so that the client knows what to ask next (KIP-511).
-- The broker's features are handed on: clients base the transaction protocol on them (KIP-890).
+  so that the client knows which version to try next (KIP-511).
+- The broker's features are passed on: clients base the transaction protocol on them (KIP-890).
 
-Written by hand, and not with kio, because every worker needs it at start and kio costs 16 MiB of
-memory and a quarter of a second there; tests judge it by kio.
+Written by hand, and not with kio, because every worker needs it at its start, where kio would take
+16 MiB of memory and a quarter of a second; tests compare it with kio.
 """
 
 import re
@@ -85,7 +85,7 @@ class UpstreamVersions:
 
 
 class ApiVersionsAnswers:
-    """Encoded responses for the clients of one target."""
+    """Encoded responses for the clients of one broker view."""
 
     __slots__ = ("_bodies", "offers")
 

@@ -2,7 +2,7 @@
 
 Laws:
 
-- What is not in this table is not offered, and is not forwarded.
+- An API that is not in this table is neither offered nor forwarded.
 - A version range is what the proxy can decode where it must (kio's schemas); what clients are
   offered is its intersection with what the broker offers, see `offers`.
 - Tests compare the columns with kio's schemas, so that no address of a broker, and no throttle

@@ -3,8 +3,8 @@
 No Kafka serves them, and kio does not know them. A request is a list of filters, and a response a
 list with one result for each, in their order, each with its own error.
 
-The fields of the older versions are gone from these ("will only be accepted in requests/responses
-for older versions"), but for `strict` of DescribeClientQuotas, which counts for all filters.
+They lack the fields of the older versions ("will only be accepted in requests/responses for older
+versions"), except for `strict` of DescribeClientQuotas, which applies to all filters.
 """
 
 from dataclasses import dataclass, field
@@ -221,16 +221,16 @@ def acl_filters(body: bytes) -> Steps[list[AclFilterParts]]:
             principal, at = nullable_string(body, at + 1, flexible=True)
             host, at = nullable_string(body, at, flexible=True)
             codes = body[at], body[at + 1]
-            at = at + 3 if body[at + 2] == 0 else (yield from _behind_tags(body, at + 2))
+            at = at + 3 if body[at + 2] == 0 else (yield from _after_tags(body, at + 2))
             filters.append((resource_type, name, pattern_type, principal, host, *codes))
         if body[at] != 0:
-            yield from _behind_tags(body, at)
+            yield from _after_tags(body, at)
     except IndexError:
         raise Malformed("ends inside a filter") from None
     return filters
 
 
-def _behind_tags(body: bytes, position: int) -> Steps[int]:
+def _after_tags(body: bytes, position: int) -> Steps[int]:
     """Return the position after a section of tagged fields, all of them unknown."""
     count, position = uvarint(body, position)
     for number in range(count):
@@ -249,7 +249,7 @@ def acl_filter_count(body: bytes) -> int:
 
     Raises Malformed.
     """
-    return _count(body, 0, least_size=8)  # four codes, three strings, tags
+    return _count(body, 0, min_size=8)  # four codes, three strings, tags
 
 
 def quota_filter_count(body: bytes) -> int:
@@ -257,14 +257,14 @@ def quota_filter_count(body: bytes) -> int:
 
     Raises Malformed.
     """
-    return _count(body, 1, least_size=2)  # no components, tags
+    return _count(body, 1, min_size=2)  # no components, tags
 
 
-def _count(body: bytes, position: int, *, least_size: int) -> int:
+def _count(body: bytes, position: int, *, min_size: int) -> int:
     length, position = uvarint(body, position)
     if length == 0:
-        raise Malformed("null where filters must stand")
-    if (length - 1) * least_size > len(body) - position:
+        raise Malformed("null instead of filters")
+    if (length - 1) * min_size > len(body) - position:
         raise Malformed("more filters than bytes for them")
     return length - 1
 

@@ -3,16 +3,16 @@
 Laws:
 
 - The messages are kio's frozen dataclasses, and ours for versions that kio lacks (`acl_v0`,
-  `batch_describe`); reading and writing them is ours. kio's reader makes
-  room for as many items as an array claims to have and knows no unknown tags: it is for bytes of
-  one's own making. What `decode` meets that is missing or impossible is `Malformed`.
-- Memory is bounded by the bytes that are there: an array is refused before its first item if the
-  bytes left cannot hold as many of the smallest items. Depth is bounded by the schema.
+  `batch_describe`); reading and writing them is ours. kio's reader
+  allocates as many items as an array claims to have, and rejects unknown tags, so it is for trusted
+  bytes only. Whatever is missing or impossible is `Malformed`.
+- Memory is bounded by the size of the message: an array is rejected before its first item if the
+  remaining bytes cannot hold as many items of the minimum size. Depth is bounded by the schema.
 - Whatever two readers could understand differently (a tagged field whose size is not that of its
   value, text that is not UTF-8, a varint that is negative in Java) is `Malformed`, so that nothing
   is authorized as one thing and executed as another.
 - A value that Python's type cannot express (an error code of a later Kafka, a moment in the year
-  55000, which somebody's record can have) stays an `int`, and is written as it was read.
+  55000, which a record may have) stays an `int`, and is written as it was read.
 - Unknown tagged fields are skipped, and so are lost when the message is written again.
 
 Each entity class is compiled once, at its first use, into a list of steps; neighbouring fields of
@@ -94,19 +94,19 @@ def decode(entity_type: type[E], data: bytes, position: int = 0) -> E:
     return cast(E, entity)
 
 
-def decode_bounded(entity_type: type[E], data: bytes, *, most_bytes: int, max_values: int) -> E:
-    """Read an entity of at most `most_bytes` bytes and `max_values` values: array items and tagged
+def decode_bounded(entity_type: type[E], data: bytes, *, max_bytes: int, max_values: int) -> E:
+    """Read an entity of at most `max_bytes` bytes and `max_values` values: array items and tagged
     fields.
 
     No array with too many items is allocated. Not to be used within steps. Raises Malformed.
     """
-    if len(data) > most_bytes:
-        raise Malformed("more bytes than anybody sends")
+    if len(data) > max_bytes:
+        raise Malformed("more bytes than any client sends")
     try:
         with at_most(max_values):
             return decode(entity_type, data)
     except TooManyValuesError:
-        raise Malformed("more values than anybody sends") from None
+        raise Malformed("more values than any client sends") from None
 
 
 def encode(entity: Entity) -> bytes:
@@ -180,7 +180,7 @@ class _Step:
 
     fill: Fill
     write: Write
-    least_size: int
+    min_size: int
 
 
 def _compile(entity_type: Any) -> Codec:
@@ -197,7 +197,7 @@ def _compile(entity_type: Any) -> Codec:
         for write_fields in writes:
             write_fields(parts, entity)
 
-    return Codec(read=read, write=write, least_size=sum(step.least_size for step in steps))
+    return Codec(read=read, write=write, min_size=sum(step.min_size for step in steps))
 
 
 _entity_codec: Callable[[Any], Codec] = cache(_compile)
@@ -216,7 +216,7 @@ def _nullable_entity_codec(codec: Codec) -> Codec:
         if entity is not None:
             codec.write(parts, entity)
 
-    return Codec(read=read, write=write, least_size=1)
+    return Codec(read=read, write=write, min_size=1)
 
 
 def _steps(entity_type: type[Any]) -> Iterator[_Step]:
@@ -271,7 +271,7 @@ def _run_step(entity_type: type[Any], run: list[tuple[Field[Any], Fixed]]) -> _S
     def write(parts: Parts, entity: Entity) -> None:
         parts.append(pack(*[get(entity) for get in gets]))
 
-    return _Step(fill=fill, write=write, least_size=size)
+    return _Step(fill=fill, write=write, min_size=size)
 
 
 def _field_step(entity_type: type[Any], field: Field[Any], flexible: bool) -> _Step:
@@ -287,7 +287,7 @@ def _field_step(entity_type: type[Any], field: Field[Any], flexible: bool) -> _S
     def write(parts: Parts, entity: Entity) -> None:
         write_value(parts, get(entity))
 
-    return _Step(fill=fill, write=write, least_size=codec.least_size)
+    return _Step(fill=fill, write=write, min_size=codec.min_size)
 
 
 def _tags_step(entity_type: type[Any]) -> _Step:
@@ -317,7 +317,7 @@ def _tags_step(entity_type: type[Any]) -> _Step:
             if tag in codecs:
                 value, position = codecs[tag].read(data, position)
                 if position != end:
-                    raise Malformed("a tagged field of another size than it claims")
+                    raise Malformed("a tagged field whose size is not that of its value")
                 puts[tag](entity, value)
             position = end
         return position
@@ -330,4 +330,4 @@ def _tags_step(entity_type: type[Any]) -> _Step:
             codecs[tag].write(content, value)
             parts += (write_uvarint(tag), write_uvarint(sum(map(len, content))), *content)
 
-    return _Step(fill=fill, write=write, least_size=1)
+    return _Step(fill=fill, write=write, min_size=1)

@@ -37,7 +37,7 @@ class Codec:
 
     read: Read
     write: Write
-    least_size: int
+    min_size: int
     """Size of the smallest value, in bytes."""
 
 
@@ -134,14 +134,14 @@ def fixed_codec(fixed: Fixed) -> Codec:
     def write(parts: Parts, value: Any) -> None:
         parts.append(pack(value if from_value is None else from_value(value)))
 
-    return Codec(read=read, write=write, least_size=size)
+    return Codec(read=read, write=write, min_size=size)
 
 
 def fixed_array_codec(fixed: Fixed, flexible: bool, nullable: bool) -> Codec:
     """Return the codec of an array of such values."""
     packer = struct.Struct(f">{fixed.format}")
     pack, size = packer.pack, packer.size
-    read_length, write_length = _lengths(flexible, nullable, least_size=size)
+    read_length, write_length = _lengths(flexible, nullable, min_size=size)
     to_value, from_value = fixed.to_value, fixed.from_value
 
     def read(data: bytes, position: int) -> tuple[Any, int]:
@@ -160,7 +160,7 @@ def fixed_array_codec(fixed: Fixed, flexible: bool, nullable: bool) -> Codec:
         if items:
             parts += map(pack, items if from_value is None else map(from_value, items))
 
-    return Codec(read=read, write=write, least_size=1 if flexible else 4)
+    return Codec(read=read, write=write, min_size=1 if flexible else 4)
 
 
 # ---------------------------------------------------------------------- types with a length
@@ -184,7 +184,7 @@ def _length32(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _lengths(
-    flexible: bool, nullable: bool, least_size: int
+    flexible: bool, nullable: bool, min_size: int
 ) -> tuple[Read, Callable[[Parts, Any], None]]:
     """Return the reader of an array's length, and the writer of the length of given items."""
     read_any = _compact_length if flexible else _length32
@@ -192,8 +192,8 @@ def _lengths(
     def read(data: bytes, position: int) -> tuple[int, int]:
         length, position = read_any(data, position)
         if length < 0 and not nullable:
-            raise Malformed("null where an array must stand")
-        if length * least_size > len(data) - position:
+            raise Malformed("null instead of an array")
+        if length * min_size > len(data) - position:
             raise Malformed("an array longer than its message")
         return length, position
 
@@ -212,7 +212,7 @@ def string_codec(flexible: bool, nullable: bool) -> Codec:
         length, position = read_length(data, position)
         if length < 0:
             if not nullable:
-                raise Malformed("null where a string must stand")
+                raise Malformed("null instead of a string")
             return None, position
         end = position + length
         if length > MAX_STRING or end > len(data):
@@ -231,12 +231,12 @@ def string_codec(flexible: bool, nullable: bool) -> Codec:
         parts.append(write_uvarint(size + 1) if flexible else INT16.pack(size))
         parts.append(encoded)
 
-    return Codec(read=read, write=write, least_size=1 if flexible else 2)
+    return Codec(read=read, write=write, min_size=1 if flexible else 2)
 
 
 def bytes_codec(flexible: bool, nullable: bool) -> Codec:
     """Return the codec of (COMPACT_)(NULLABLE_)BYTES or RECORDS."""
-    read_length, write_length = _lengths(flexible, nullable, least_size=1)
+    read_length, write_length = _lengths(flexible, nullable, min_size=1)
 
     def read(data: bytes, position: int) -> tuple[bytes | None, int]:
         length, position = read_length(data, position)
@@ -249,13 +249,13 @@ def bytes_codec(flexible: bool, nullable: bool) -> Codec:
         if value:
             parts.append(value)
 
-    return Codec(read=read, write=write, least_size=1 if flexible else 4)
+    return Codec(read=read, write=write, min_size=1 if flexible else 4)
 
 
 def array_codec(item: Codec, flexible: bool, nullable: bool) -> Codec:
     """Return the codec of a (COMPACT_)ARRAY of such items."""
     read_item, write_item = item.read, item.write
-    read_length, write_length = _lengths(flexible, nullable, item.least_size)
+    read_length, write_length = _lengths(flexible, nullable, item.min_size)
 
     def read(data: bytes, position: int) -> tuple[Any, int]:
         length, position = read_length(data, position)
@@ -275,4 +275,4 @@ def array_codec(item: Codec, flexible: bool, nullable: bool) -> Codec:
         for value in pausing(items or ()):
             write_item(parts, value)
 
-    return Codec(read=read, write=write, least_size=1 if flexible else 4)
+    return Codec(read=read, write=write, min_size=1 if flexible else 4)

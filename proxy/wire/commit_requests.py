@@ -25,23 +25,23 @@ def numbers(api_version: int, frame: bytes, at: int, end: int) -> list[tuple[int
         return None
     found = []
     try:
-        position = _behind_string(frame, at + 1) + _GENERATION  # group_id
-        position = _behind_string(frame, _behind_string(frame, position))  # member, instance
+        position = _after_string(frame, at + 1) + _GENERATION  # group_id
+        position = _after_string(frame, _after_string(frame, position))  # member, instance
         topics = _short(frame, position)
         position += 1
         for _ in range(topics - 1):
             if api_version >= FIRST_WITH_TOPIC_IDS:
                 position += _TOPIC_ID
             else:
-                position = _behind_string(frame, position)
+                position = _after_string(frame, position)
             partitions = _short(frame, position)
             position += 1
             for _ in range(partitions - 1):
                 found.append((position, position + _NUMBERS))
-                position = _behind_string(frame, position + _NUMBERS)  # committed_metadata
-                position = _behind_no_tags(frame, position)
-            position = _behind_no_tags(frame, position)
-        position = _behind_no_tags(frame, position)
+                position = _after_string(frame, position + _NUMBERS)  # committed_metadata
+                position = _after_no_tags(frame, position)
+            position = _after_no_tags(frame, position)
+        position = _after_no_tags(frame, position)
     except IndexError:
         return None
     return found if not frame[at] and position == end else None
@@ -55,7 +55,7 @@ def _short(frame: bytes, position: int) -> int:
     return length
 
 
-def _behind_string(frame: bytes, position: int) -> int:
+def _after_string(frame: bytes, position: int) -> int:
     """Return the position after a string, null or not. Raises IndexError for a long one."""
     length = frame[position]
     if length >= 0x80:
@@ -63,7 +63,7 @@ def _behind_string(frame: bytes, position: int) -> int:
     return position + max(length, 1)
 
 
-def _behind_no_tags(frame: bytes, position: int) -> int:
+def _after_no_tags(frame: bytes, position: int) -> int:
     """Return the position after an empty section of tagged fields. Raises IndexError if there are
     any."""
     if frame[position]:

@@ -1,8 +1,8 @@
 """Byte bounds in Fetch and ShareFetch requests, and responses without records.
 
-Kafka lets one ask for no more than passes in a window without a wait, and answers without topics
-what comes when the quota is exceeded already (`KafkaApis`: `maxValueInQuotaWindow`,
-`getThrottledResponse`, `throttleResponse`).
+Kafka bounds max_bytes by what the quota allows in a window, and sends responses without topics
+while the quota is exceeded (`KafkaApis`: `maxValueInQuotaWindow`, `getThrottledResponse`,
+`throttleResponse`).
 
 Schemas: Kafka's `FetchRequest.json`, v4 to v18, `ShareFetchRequest.json`, v1 and v2, and those of
 their responses.
@@ -37,26 +37,26 @@ _NOTHING_SHARED: Final = b"\0" + INT32.pack(0) + b"\1\1\0"
 tags."""
 
 
-def lowered(frame: bytes, most: int) -> bytes | None:
-    """Return the request with max_bytes lowered to `most`.
+def lowered(frame: bytes, bound: int) -> bytes | None:
+    """Return the request with max_bytes lowered to `bound`.
 
     `frame` may be incomplete; returns None if it is too short.
     """
     size, api_key, api_version, _, length = _HEAD.unpack_from(frame)
     try:
         at = _max_bytes_at(api_key, api_version, frame, _HEAD.size + max(length, 0))
-        asked, behind = int32(frame, at)
+        max_bytes, end = int32(frame, at)
     except Malformed:
         return None
-    if most == NEXT_TO_NOTHING and api_key == FETCH and api_version >= FIRST_WITH_SESSIONS:
-        # The response will be left out, so it must not open a session: the client then requests
-        # everything anew
-        epoch_at = behind + 1 + 4  # isolation_level, session_id
+    if bound == NEXT_TO_NOTHING and api_key == FETCH and api_version >= FIRST_WITH_SESSIONS:
+        # The response will be left out, so it must not open a session: the client then sends a full
+        # request again
+        epoch_at = end + 1 + 4  # isolation_level, session_id
         if len(frame) < min(epoch_at + 4, 4 + size):
             return None
         if frame[epoch_at : epoch_at + 4] == INT32.pack(INITIAL_EPOCH):
             frame = frame[:epoch_at] + INT32.pack(FINAL_EPOCH) + frame[epoch_at + 4 :]
-    return frame if asked <= most else frame[:at] + INT32.pack(most) + frame[behind:]
+    return frame if max_bytes <= bound else frame[:at] + INT32.pack(bound) + frame[end:]
 
 
 def max_bytes_of_fetch(frame: bytes) -> tuple[int, int] | None:
@@ -75,7 +75,7 @@ def _max_bytes_at(api_key: int, api_version: int, frame: View, at: int) -> int:
     """Return the position of max_bytes in a request whose client id ends at `at`."""
     if is_flexible(api_key, api_version):
         if tag_count(frame, at)[0] > _MAX_TAGS:
-            raise Malformed("more tagged fields than are looked at")
+            raise Malformed("more tagged fields than are skipped")
         at = skip_tags(frame, at)
     if api_key == SHARE_FETCH:
         at = skip_string(frame, at, flexible=True)  # group_id
@@ -88,7 +88,8 @@ def _max_bytes_at(api_key: int, api_version: int, frame: View, at: int) -> int:
 def without_topics(api_key: int, api_version: int, head: bytes) -> bytes:
     """Return the response that begins with `head`, without topics; its session continues.
 
-    The broker takes what a session has sent for delivered, but sends partitions with records again.
+    The broker regards the response of a session as delivered, but sends partitions with records
+    again.
     """
     at = response_body_at(api_key, api_version, head)
     if api_key == SHARE_FETCH:

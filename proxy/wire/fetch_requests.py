@@ -2,9 +2,9 @@
 
 Schema: Kafka's `FetchRequest.json`, v4 to v18.
 
-Some tagged fields are known to Kafka, which reads them without a look at the size that they claim.
-Clients send none of them, so a request with any is read whole by `codec`, which refuses what two
-readers could understand differently: nothing shall hide in a tag.
+Kafka reads the tagged fields that it knows without regard to the size that they claim. Clients send
+none of them, so a request with any is decoded by `codec`, which rejects whatever two readers could
+understand differently: nothing can be hidden in a tag.
 """
 
 import struct
@@ -38,7 +38,8 @@ FIRST_WITH_TOPIC_IDS: Final = 13
 
 _LIMITS: Final = 4 + 4 + 4 + 1
 """Size of max_wait_ms, min_bytes, max_bytes and isolation_level, in bytes."""
-_BEHIND_MAX_BYTES: Final = 4 + 1
+_FROM_MAX_BYTES: Final = 4 + 1
+"""Size of max_bytes and isolation_level, in bytes."""
 _TOPIC_ID: Final = 16
 _CONSUMER: Final = -1
 _CONSUMER_BYTES: Final = b"\xff\xff\xff\xff"
@@ -270,20 +271,19 @@ def keep(
     kept: list[FetchedTopic],
     *,
     epoch: int,
-    most_bytes: int,
+    max_bytes: int,
 ) -> bytes:
-    """Return `body` with only these topics, this session epoch, and max_bytes lowered to this
-    bound."""
+    """Return `body` with only these topics, this session epoch, and at most these max_bytes."""
     session: tuple[View, ...] = ()
-    limit = request.session_at - _BEHIND_MAX_BYTES
-    max_bytes, behind = int32(body, limit)
+    limit = request.session_at - _FROM_MAX_BYTES
+    requested, limit_end = int32(body, limit)
     if api_version >= FIRST_WITH_SESSIONS:
         session = INT32.pack(request.session_id), INT32.pack(epoch)
     return b"".join(
         (
             body[:limit],
-            INT32.pack(min(max_bytes, most_bytes)),
-            body[behind : request.session_at],
+            INT32.pack(min(requested, max_bytes)),
+            body[limit_end : request.session_at],
             *session,
             write_array_length(len(kept), api_version >= FIRST_FLEXIBLE),
             *(body[topic.start : topic.end] for topic in kept),

@@ -1,13 +1,13 @@
 """Removal of leader end points from long responses while their bytes pass.
 
-A Fetch response may be 50 MB, and its end points, the only addresses in it, stand at the end. It
-is therefore cut through, and since its length was already sent, the end points are made
-invisible in place, without a change of length:
+A Fetch response may have 50 MB, and its only addresses, the leader end points, are at the end. So
+its bytes are forwarded as they arrive, and as its length was already sent, the end points are
+hidden in place, without a change of length:
 
-- a tagged field gets a number that no client knows, and is passed over (KIP-482);
+- a tagged field gets a number that clients do not know, and skip (KIP-482);
 - a plain array becomes empty, and its former bytes one unknown tagged field.
 
-The client then learns the new leader from Metadata, as clients older than KIP-951 always do.
+The client then learns the new leader from Metadata, as clients older than KIP-951 do.
 """
 
 from typing import Final
@@ -62,10 +62,10 @@ class LongFrameEndpoints:
         position = 0
         if not self._overwrite:
             position = self._walk.advance(chunk, 0)
-            if self._walk.in_vain:
+            if self._walk.has_no_addresses:
                 self._settled = True
                 return
-            if not self._walk.arrived:
+            if not self._walk.at_addresses:
                 return
             if self._tagged:
                 chunk[position - 1] = UNKNOWN_TAG
@@ -76,16 +76,16 @@ class LongFrameEndpoints:
             if chunk[position] <= 1:  # no end points
                 self._settled = True
                 return
-            self._overwrite = _swallow(len(chunk) - position + self._left)
+            self._overwrite = _empty_array_and_tag(len(chunk) - position + self._left)
         part = self._overwrite[: len(chunk) - position]
         chunk[position : position + len(part)] = part
         self._overwrite = self._overwrite[len(part) :]
         self._settled = not self._overwrite
 
 
-def _swallow(size: int) -> bytes:
-    """Return the first of `size` bytes that a client reads as an empty array and one unknown
-    tag."""
+def _empty_array_and_tag(size: int) -> bytes:
+    """Return the first bytes of an empty array and one unknown tagged field, which have `size`
+    bytes together."""
     content = size - len(_EMPTY_ARRAY_ONE_TAG)
     for width in range(1, 6):
         if 0 <= content - width < 1 << 7 * width:
@@ -96,7 +96,7 @@ def _swallow(size: int) -> bytes:
 def _padded_uvarint(value: int, width: int) -> bytes:
     """Return an unsigned varint of exactly `width` bytes; readers accept leading zeros.
 
-    The padding is needed for the one content whose size shrinks below the width it forces.
+    The padding is needed where the size of the content, without its own width, needs fewer bytes.
     """
     septets = [value >> 7 * place & 0x7F for place in range(width)]
     return bytes([septet | 0x80 for septet in septets[:-1]] + septets[-1:])

@@ -27,8 +27,8 @@ requests all."""
 HIGHEST_VERSION: Final = APIS[METADATA].max_version
 HIGHEST_PORT: Final = 65_535
 MAX_BROKERS: Final = 4_000
-"""Maximum number of brokers in a cluster: more than any known cluster has. Reading, or rewriting,
-so many addresses takes some ten milliseconds, during which a worker does nothing else."""
+"""Maximum number of brokers in a cluster: more than any known cluster has. Reading or rewriting so
+many addresses takes some ten milliseconds, for which a worker does nothing else."""
 
 _HOST: Final = re.compile(r"(?=.{1,255}$)[!-\-/-~]{1,63}(?:\.[!-\-/-~]{1,63})*\.?")
 """Pattern of host names that are safe to look up and to log: ASCII without spaces, in labels no

@@ -23,7 +23,7 @@ from proxy.wire.primitives import (
 )
 
 FIRST_WITH_TOPIC_IDS: Final = 10
-_NOT_ASKED_FOR: Final = -0x8000_0000
+_NOT_REQUESTED: Final = -0x8000_0000
 """Value of Kafka's authorized operations when they were not requested."""
 
 
@@ -165,5 +165,5 @@ def keep(api_version: int, body: bytes, found: MetadataTopics, entries: Iterable
 
 def with_operations(body: bytearray, at: int, operations: int) -> None:
     """Overwrite the authorized operations at `at`, if they were requested."""
-    if INT32.unpack_from(body, at)[0] != _NOT_ASKED_FOR:
+    if INT32.unpack_from(body, at)[0] != _NOT_REQUESTED:
         INT32.pack_into(body, at, operations)

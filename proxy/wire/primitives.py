@@ -2,12 +2,11 @@
 
 Laws:
 
-- A reader takes a view and a position, and returns the value and the position behind it. It
-  never reads outside the view: what is missing or impossible is `Malformed`.
-- A `skip_…` function returns the position alone, which may lie behind the end of the view: the
-  next reader will notice, or the caller compares the last position with the end.
-- Nothing here knows whose bytes they are: the caller turns `Malformed` into the fault of the
-  client or of the broker.
+- A reader takes a view and a position, and returns the value and the position after it. It never
+  reads outside the view: whatever is missing or impossible is `Malformed`.
+- A `skip_…` function returns the position alone, which may be past the end of the view: the next
+  reader will raise, or the caller compares the last position with the end.
+- The caller turns `Malformed` into the fault of the client or of the broker, whose bytes they are.
 
 Sources: the protocol guide's "Protocol Primitive Types"; KIP-482 for compact types and tags.
 """
@@ -27,14 +26,14 @@ MAX_STRING: Final = 0x7FFF
 """Maximum size of a string in bytes: Kafka's generated classes refuse longer ones, compact ones
 too."""
 MAX_SENTENCE: Final = MAX_STRING // 4
-"""Maximum number of characters that always fit into a string, at four bytes each. Sentences that
-repeat a name of the request may have to be truncated to it."""
+"""Maximum number of characters that fit into a string whatever they are, at four bytes each.
+Messages that quote a name of the request are truncated to it."""
 HIGHEST_UVARINT: Final = 0x7FFF_FFFF
 """Highest unsigned varint: Kafka reads one into a Java int, and refuses negative values."""
 
 MAX_TAGS: Final = 4_096
-"""Maximum number of tagged fields in one section, known or not. Kafka has no such bound, and no
-such messages."""
+"""Maximum number of tagged fields in one section, known or not: far more than in any message of
+Kafka, which has no such bound."""
 
 
 class Malformed(ProxyError):
@@ -115,7 +114,7 @@ def string(view: View, position: int, flexible: bool) -> tuple[str, int]:
     """Read a (COMPACT_)STRING."""
     text, position = nullable_string(view, position, flexible)
     if text is None:
-        raise Malformed("null where a string must stand")
+        raise Malformed("null instead of a string")
     return text, position
 
 
@@ -143,7 +142,7 @@ def tag_count(view: View, position: int) -> tuple[int, int]:
     """Read the number of tagged fields in a section."""
     count, position = uvarint(view, position)
     if count > MAX_TAGS:
-        raise Malformed("more tagged fields than anybody sends")
+        raise Malformed("more tagged fields than any client sends")
     return count, position
 
 

@@ -159,7 +159,7 @@ def plain_topics(api_version: int, frame: bytes, at: int, end: int) -> list[byte
     left: i64 = MAX_PLAIN_PARTITIONS
     start: i64 = 0
     partitions: i64 = 0
-    said = []
+    names = []
     try:
         count = frame[position - 1]
         if frame[at] or frame[at + 1] or not 0 < count < 0x80:  # tags, a transaction
@@ -169,15 +169,15 @@ def plain_topics(api_version: int, frame: bytes, at: int, end: int) -> list[byte
             if api_version >= FIRST_WITH_TOPIC_IDS:
                 position += _TOPIC_ID
             else:
-                position = _behind_field(frame, position)
-            said.append(_ONE + frame[start:position])
+                position = _after_field(frame, position)
+            names.append(_ONE + frame[start:position])
             partitions = frame[position]
             position += 1
             left -= partitions - 1
             if not 0 < partitions < 0x80 or left < 0:
                 return None
             for _ in range(partitions - 1):
-                position = _behind_field(frame, position + 4)
+                position = _after_field(frame, position + 4)
                 if frame[position]:  # tags
                     return None
                 position += 1
@@ -186,10 +186,10 @@ def plain_topics(api_version: int, frame: bytes, at: int, end: int) -> list[byte
             position += 1
     except IndexError:
         return None
-    return said if position <= end else None
+    return names if position <= end else None
 
 
-def _behind_field(frame: bytes, position: "i64") -> "i64":
+def _after_field(frame: bytes, position: "i64") -> "i64":
     """Return the position after a compact string or compact bytes, null or not.
 
     Raises IndexError if there is no length.

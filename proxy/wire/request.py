@@ -90,7 +90,7 @@ def parse_request(content: bytes) -> Request:
 
 def kept_characters(text: bytes) -> str:
     """Return the kept part of a client id; like Kafka, U+FFFD replaces invalid UTF-8."""
-    # A character takes four bytes at most, so these contain as many characters as are kept.
+    # A character has four bytes at most
     return text[: 4 * MAX_CHARACTERS_KEPT].decode(errors="replace")[:MAX_CHARACTERS_KEPT]
 
 

@@ -1,13 +1,13 @@
-"""Position of the throttle time in responses, and its change.
+"""Throttle time in responses: its position, and its replacement by a greater one.
 
-`content` begins with the correlation id, behind the frame's size. The field is nearly always the
-first of the body, so the head of a long response suffices to set it; `place` says where it is.
+`content` begins with the correlation id, after the frame's size. The field is nearly always the
+first of the body, so the head of a long response suffices to set it; `place` returns its position.
 
 Laws:
 
-- No length changes: the four bytes are overwritten, with the greater of the broker's and ours.
-- A version of an API without the field is left as it is; the connection is held all the same.
-- A test compares the table with kio's schemas, so that no version is missed.
+- The length does not change: the four bytes are overwritten, with the greater of the broker's
+  throttle time and the proxy's.
+- The response of a version without the field stays as it is; the connection is held all the same.
 
 Sources: the `throttleTimeMs` fields of Kafka's message definitions; KIP-219 (answer first, then
 throttle).
@@ -50,7 +50,7 @@ _API: Final = 2 + 2 + 2
 
 
 def _in_produce(content: View, position: int, version: int) -> int:
-    """Return the position after everything but the body's tags."""
+    """Return the position of the field, which only the body's tagged fields follow."""
     flexible = is_flexible(PRODUCE, version)
     topics, position = array_length(content, position, flexible)
     for _ in range(topics):
@@ -96,8 +96,8 @@ _POSITIONS: Final[Mapping[int, Callable[[View, int, int], int]]] = {
     API_VERSIONS: _in_api_versions,
     OFFSET_DELETE: _in_offset_delete,
 }
-"""Functions that find the field, by API key, in bodies that do not begin with it. Each takes the
-content, the position of the body, and the version."""
+"""Functions that return the position of the field in bodies that do not begin with it, by API key.
+Each takes the content, the position of the body, and the version."""
 
 
 def has_throttle_time(api_key: int, api_version: int) -> bool:
@@ -143,6 +143,6 @@ def patch_in_place(
     except Malformed as malformed:
         raise BrokerFault(f"response of API {api_key} v{api_version}: {malformed}") from None
     if position is not None:
-        told, _ = int32(content, position)
-        if throttle_time_ms > told:
+        brokers, _ = int32(content, position)
+        if throttle_time_ms > brokers:
             INT32.pack_into(content, position, throttle_time_ms)

@@ -1,11 +1,11 @@
 """Walk through a response to the addresses near its end, without decoding.
 
-A `Steps` generator describes a response's structure. All that matters of it is how many bytes
-to skip until the next unsigned varint, for those are the lengths that say how it goes on. So:
+A `Steps` generator describes the structure of a response by the unsigned varints in it, which are
+lengths, and the numbers of bytes between them:
 
-- a generator yields the number of bytes to skip, and is sent the varint that stands there;
-- its return value is the number of bytes to skip to the place sought, or `NOWHERE`;
-- records, whatever their size, are one skip.
+- a generator yields the number of bytes to skip, and is sent the varint after them;
+- its return value is the number of bytes to skip until the addresses, or `NOWHERE`;
+- records are one skip, whatever their size.
 
 `Walk` follows such a generator over bytes that may arrive in pieces. A Fetch response costs three
 steps per partition, about a microsecond. Schemas: Kafka's `ProduceResponse.json`,
@@ -30,7 +30,7 @@ _LEADER: Final = 4 + 4
 
 
 def _tags(count: int) -> Steps:
-    """Pass over `count` tagged fields; return the number of bytes to skip of the last one."""
+    """Skip `count` tagged fields, except for the content of the last one; return its size."""
     skip = 0
     for _ in range(count):
         yield skip  # the tag's number
@@ -206,19 +206,19 @@ class Walk:
         self._finished = False
 
     @property
-    def arrived(self) -> bool:
+    def at_addresses(self) -> bool:
         """True if the position that `advance` returned is that of the addresses."""
         return self._finished and self._skip == 0
 
     @property
-    def in_vain(self) -> bool:
+    def has_no_addresses(self) -> bool:
         """True if the response was understood, and has no addresses."""
         return self._finished and self._skip == NOWHERE
 
     def advance(self, view: View, position: int) -> int:
         """Continue with the bytes from `position`, and return the new position.
 
-        That is the end of `view` unless `arrived`. Raises `Malformed`.
+        That is the end of `view` unless `at_addresses`. Raises `Malformed`.
         """
         if self._finished:
             return self._approach(len(view), position)
@@ -245,8 +245,8 @@ class Walk:
                     value = shift = 0
                 elif shift == 35:
                     raise Malformed("a varint longer than five bytes")
-        except StopIteration as arrival:
-            self._finished, self._skip = True, arrival.value
+        except StopIteration as end_of_walk:
+            self._finished, self._skip = True, end_of_walk.value
             return self._approach(end, position)
 
     def _approach(self, end: int, position: int) -> int:

@@ -74,7 +74,7 @@ def fetch(inquiry: Inquiry) -> Judgement:
             request,
             kept,
             epoch=FINAL_EPOCH,
-            most_bytes=MAX_BYTES_IN_PART,
+            max_bytes=MAX_BYTES_IN_PART,
         ),
         response=on_response(inquiry, FETCH, merge),
     )

@@ -6,10 +6,10 @@
         topics:
           alice: [orders, payments-*]
 
-Where every broker has its own proxy, a quota that is set once holds for the cluster as a whole:
-this proxy grants as much of it as there are partitions led here. A quota of 10 MB/s of a user
-whose topics have 12 partitions, 3 of them led here, is 2.5 MB/s here, and follows when leaders
-move. Of users that `topics` does not name, all topics count.
+If every broker has its own proxy, a quota of the cluster is divided among the proxies by the
+partitions that their brokers lead. If the topics of a user with a quota of 10 MB/s have 12
+partitions, and this proxy's broker leads 3 of them, the user's limit here is 2.5 MB/s, until
+leaders move. For users that `topics` does not name, all topics count.
 
 Nobody's share is less than one partition's: while metadata are late, a client must not come to a
 halt at the broker that it was just sent to.

@@ -59,16 +59,16 @@ def alone(store: Shelf | None, fields: dict[str, Any], *, authorized: bool = Tru
     return decode(response_type(DESCRIBE, 3), found)
 
 
-def bounded_answer(body: bytes, acls: Acls, most_bytes: int) -> bytes:
-    steps = acl_batch.begin(body, acls, authorized=True, most_bytes=most_bytes)
+def bounded_answer(body: bytes, acls: Acls, max_bytes: int) -> bytes:
+    steps = acl_batch.begin(body, acls, authorized=True, max_bytes=max_bytes)
     assert not isinstance(steps, bytes)
     return finish(steps)
 
 
 def bounded(
-    store: Shelf, filters: Sequence[dict[str, Any]], most_bytes: int = MAX_RESULT_BYTES
+    store: Shelf, filters: Sequence[dict[str, Any]], max_bytes: int = MAX_RESULT_BYTES
 ) -> tuple[Any, int]:
-    found = bounded_answer(body_of(filters), store.administered(), most_bytes)
+    found = bounded_answer(body_of(filters), store.administered(), max_bytes)
     return decode(DescribeAclsResponse, found).filter_results, len(found)
 
 

@@ -107,5 +107,5 @@ def test_what_is_too_large_is_given_up_early(same: bool) -> None:
             yield acl(name, host=str(looked_at))
 
     with pytest.raises(TooLarge):
-        finish(Resources(3).write(endless(), None, most=1_000))  # type: ignore[arg-type]
+        finish(Resources(3).write(endless(), None, max_bytes=1_000))  # type: ignore[arg-type]
     assert looked_at < 10_000

@@ -70,9 +70,9 @@ def results(
     body: bytes,
     *,
     authorized: bool = True,
-    most_bytes: int = MAX_RESULT_BYTES,
+    max_bytes: int = MAX_RESULT_BYTES,
 ) -> list[Any]:
-    told = quota_batch.answer(body, store, authorized=authorized, most_bytes=most_bytes)
+    told = quota_batch.answer(body, store, authorized=authorized, max_bytes=max_bytes)
     response = decode(DescribeClientQuotasResponse, told)
     assert encode(response) == told, "and no bytes behind it"
     assert response.throttle_time.total_seconds() == 0
@@ -224,12 +224,12 @@ def test_the_bound_is_kept(most: int, picks: list[Components]) -> None:
         *(QuotaEntity(user=user, client_id=str(n)) for user in ("alice", "bob") for n in range(9))
     )
     body = body_of(*picks)
-    told = results(store, body, most_bytes=most)
+    told = results(store, body, max_bytes=most)
     fitting = errors(told).count("none")
     assert errors(told) == ["none"] * fitting + ["policy_violation"] * (len(picks) - fitting)
     assert [plain(one) for one in told[:fitting]] == [
         plain(one) for one in results(store, body)[:fitting]
     ]
     refusals = sum(len(one.error_message) + 5 for one in told[fitting:])
-    size = len(quota_batch.answer(body, store, authorized=True, most_bytes=most))
+    size = len(quota_batch.answer(body, store, authorized=True, max_bytes=most))
     assert size <= 4 + 1 + most + refusals + 1

@@ -74,10 +74,10 @@ class Exploding:
         ("made_up_quotas", "must be package.module:Class"),
         ("made_up_quotas:", "must be package.module:Class"),
         ("made_up_quotas:a.b", "must be package.module:Class"),
-        ("made_up_quotas:Missing", "cannot be made: AttributeError"),
-        ("no_such_module:Mine", "cannot be made: ModuleNotFoundError"),
+        ("made_up_quotas:Missing", "cannot be created: AttributeError"),
+        ("no_such_module:Mine", "cannot be created: ModuleNotFoundError"),
         ("made_up_quotas:Half", "has no quota_metric_tags, quota_limit"),
-        ("made_up_quotas:Exploding", "cannot be made: SystemError: two$"),
+        ("made_up_quotas:Exploding", "cannot be created: SystemError: two$"),
     ],
 )
 def test_a_class_that_cannot_be_used_is_one_line(

@@ -50,7 +50,7 @@ class Scripted(DefaultQuotaCallback):
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough for a machine that has something else to do than to run the callback's thread."""
-    monkeypatch.setattr(guarded_module, "PATIENCE", PATIENCE_SECONDS)
+    monkeypatch.setattr(guarded_module, "MAX_WAIT_SECONDS", PATIENCE_SECONDS)
 
 
 @contextmanager
@@ -155,7 +155,7 @@ def test_one_that_stalls_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch
         settled(guarded)
         assert guarded.limit(PRODUCE, TAGS) == 100.0
         callback.limit = lambda: (go_on.wait(PATIENCE_SECONDS), 200.0)[1]
-        monkeypatch.setattr(guarded_module, "PATIENCE", 0.02)
+        monkeypatch.setattr(guarded_module, "MAX_WAIT_SECONDS", 0.02)
         for _ in range(5_000):  # far more than may wait, and without waiting
             assert guarded.limit(PRODUCE, TAGS) == 100.0
         assert guarded.faults[Fault.STALLED] == 1
@@ -163,7 +163,7 @@ def test_one_that_stalls_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch
         before = guarded.generation
         go_on.set()
         settled(guarded)
-        monkeypatch.setattr(guarded_module, "PATIENCE", PATIENCE_SECONDS)
+        monkeypatch.setattr(guarded_module, "MAX_WAIT_SECONDS", PATIENCE_SECONDS)
         assert guarded.generation > before, "what came late is news"
         assert guarded.limit(PRODUCE, TAGS) == 200.0
 
@@ -187,7 +187,7 @@ def test_faults_are_logged_once_per_kind(caplog: pytest.LogCaptureFixture) -> No
         settled(guarded)
         assert guarded.faults[Fault.RAISED] == 10
     told = [record.message for record in caplog.records if "raised" in record.message]
-    assert told == ["the quota callback Scripted raised ValueError; the last good limits apply"]
+    assert told == ["the quota callback Scripted raised ValueError; the last valid limits apply"]
 
 
 def test_changes_are_news() -> None:

@@ -133,7 +133,7 @@ def test_who_waits_for_as_long_as_told_is_not_refused_for_a_rounding() -> None:
 
 
 def test_what_passes_at_once_can_be_said_in_max_bytes() -> None:
-    assert [meters(1, limit)[0].most_at_once for limit in (0.01, 1_000.0, 1e12)] == [
+    assert [meters(1, limit)[0].max_at_once for limit in (0.01, 1_000.0, 1e12)] == [
         1,
         10_000,
         0x7FFF_FFFF,

@@ -11,9 +11,9 @@ from proxy.quota.window import NANOSECONDS_PER_PERCENT, WindowConfig
 TAGS = {"user": "u", "client-id": ""}
 
 
-def meter(limit: float, kind: ClientQuotaType, longest_ms: int = 2**31 - 1) -> Meter:
+def meter(limit: float, kind: ClientQuotaType, max_throttle_ms: int = 2**31 - 1) -> Meter:
     table = UsageTable(1, WindowConfig(), rows=8)
-    return Meter(table, 0, kind=kind.name, tags=TAGS, limit=limit, longest_ms=longest_ms)
+    return Meter(table, 0, kind=kind.name, tags=TAGS, limit=limit, max_throttle_ms=max_throttle_ms)
 
 
 def throttle(mode: Mode = Mode.ENFORCE) -> tuple[Throttle, list[Throttled]]:

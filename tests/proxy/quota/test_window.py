@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from proxy.quota.window import (
     MAX_THROTTLE_TIME_MS,
     WindowConfig,
-    most_in_window,
+    max_in_window,
 )
 from tests.support.kafka_quotas import Rate, TokenBucket, throttle_time_ms
 
@@ -112,7 +112,7 @@ def test_after_the_throttle_time_the_rate_is_the_limit(used: int, limit: int, wi
 
 
 def test_a_fetch_may_ask_for_ten_seconds_worth() -> None:
-    assert most_in_window(1_000.0, KAFKA) == 10_000.0
+    assert max_in_window(1_000.0, KAFKA) == 10_000.0
 
 
 def test_a_bucket_lives_through_an_overdraft() -> None:

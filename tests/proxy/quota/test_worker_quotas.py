@@ -29,7 +29,7 @@ USER = QuotaEntity(user="u")
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough for a machine that has something else to do than to run a callback's thread."""
-    monkeypatch.setattr(guarded_callback, "PATIENCE", PATIENCE_SECONDS)
+    monkeypatch.setattr(guarded_callback, "MAX_WAIT_SECONDS", PATIENCE_SECONDS)
 
 
 def office(workers: int = 1, mode: Mode = Mode.ENFORCE) -> list[WorkerQuotas]:

@@ -65,7 +65,7 @@ def test_a_fetch_is_walked_through(version: int, topics: list[tuple[str, list[in
     kept = list(request.topics[1:])
     for most, limit in ((1, 1), (2, 2), (99, 2)):
         assert fetch_requests.keep(
-            version, body, request, kept, epoch=-1, most_bytes=most
+            version, body, request, kept, epoch=-1, max_bytes=most
         ) == fetch_body(version, topics[1:], session_epoch=i32(-1), max_bytes=i32(limit))
 
 
