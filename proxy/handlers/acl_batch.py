@@ -27,9 +27,10 @@ from proxy.acl.validation import (
 )
 from proxy.handlers.acl_changes import Acls
 from proxy.handlers.acl_requests import filter_of, has_code_0
-from proxy.handlers.acl_responses import DescribeBatch, Place, batch_refusal
+from proxy.handlers.acl_responses import DescribeBatch, Place, refusal_of_all
 from proxy.scheduling.steps import Steps
 from proxy.wire.batch_describe import (
+    ACLS_BATCHED,
     MAX_FILTERS,
     MAX_RESULT_BYTES,
     AclFilterParts,
@@ -52,19 +53,23 @@ def begin(
     try:
         count = acl_filter_count(body)
     except Malformed:
-        return batch_refusal(1, _MALFORMED)
+        return _refusal(1, _MALFORMED)
     if count > MAX_FILTERS:
-        return batch_refusal(1, _TOO_MANY)
+        return _refusal(1, _TOO_MANY)
     if acls is None or not authorized:
-        return batch_refusal(count, DISABLED_TO_DESCRIBE if acls is None else UNAUTHORIZED)
+        return _refusal(count, DISABLED_TO_DESCRIBE if acls is None else UNAUTHORIZED)
     return _described(body, acls.current(), max_bytes)
+
+
+def _refusal(count: int, refusal: Refusal) -> bytes:
+    return refusal_of_all(ACLS_BATCHED, count, refusal, lists_matches=True)
 
 
 def _described(body: bytes, index: AclIndex, max_bytes: int) -> Steps[bytes]:
     try:
         filters = yield from acl_filters(body)
     except Malformed:
-        return batch_refusal(1, _MALFORMED)
+        return _refusal(1, _MALFORMED)
     made = DescribeBatch(len(filters), max_bytes=max_bytes)
     too_large = Refusal(
         ErrorCode.policy_violation,

@@ -1,9 +1,8 @@
-"""ACLs and filters of requests, v0 to v4; unknown codes become UNKNOWN."""
+"""ACLs and filters in requests, v0 to v4; unknown codes become UNKNOWN."""
 
 from typing import Any, Final
 
 from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
-from proxy.acl.validation import Refusal, filter_refusal
 from proxy.handlers.acl_resources import FIRST_WITH_PATTERN_TYPE
 from proxy.wire.batch_describe import AclFilterParts
 
@@ -28,34 +27,23 @@ def acl_of(creation: Any, api_version: int) -> Acl:
     )
 
 
-def acl_filter(queried: Any, api_version: int) -> AclFilter:
-    """Return the filter of a request; versions before pattern types cannot select prefixed ACLs."""
+def filter_parts(queried: Any, api_version: int) -> AclFilterParts:
+    """Return the fields of a filter of v0 to v3; those before pattern types select literal
+    patterns."""
     older = api_version < FIRST_WITH_PATTERN_TYPE
-    pattern_type = PatternType.LITERAL if older else queried.pattern_type_filter
-    return AclFilter(
-        resource_type=_RESOURCE_TYPES.get(queried.resource_type_filter, ResourceType.UNKNOWN),
-        pattern_type=_PATTERN_TYPES.get(pattern_type, PatternType.UNKNOWN),
-        name=queried.resource_name_filter,
-        principal=queried.principal_filter,
-        host=queried.host_filter,
-        operation=_OPERATIONS.get(queried.operation, Operation.UNKNOWN),
-        permission=_PERMISSIONS.get(queried.permission_type, Permission.UNKNOWN),
+    return (
+        queried.resource_type_filter,
+        queried.resource_name_filter,
+        PatternType.LITERAL if older else queried.pattern_type_filter,
+        queried.principal_filter,
+        queried.host_filter,
+        queried.operation,
+        queried.permission_type,
     )
 
 
-def describe_refusal(queried: Any, api_version: int) -> Refusal | None:
-    """Return the reason for which DescribeAcls refuses a filter, the code 0; None if it accepts it.
-
-    Codes of a later Kafka are accepted: no stored ACL can have them.
-    """
-    codes = [queried.resource_type_filter, queried.operation, queried.permission_type]
-    if api_version >= FIRST_WITH_PATTERN_TYPE:
-        codes.append(queried.pattern_type_filter)
-    return filter_refusal(acl_filter(queried, api_version)) if 0 in codes else None
-
-
 def filter_of(parts: AclFilterParts) -> AclFilter:
-    """Return one filter of DescribeAcls v4."""
+    """Return the filter of these fields."""
     resource_type, name, pattern_type, principal, host, operation, permission = parts
     return AclFilter(
         resource_type=_RESOURCE_TYPES.get(resource_type, ResourceType.UNKNOWN),
@@ -69,7 +57,9 @@ def filter_of(parts: AclFilterParts) -> AclFilter:
 
 
 def has_code_0(parts: AclFilterParts) -> bool:
-    """Return whether a filter of v4 has a code 0, which `describe_refusal` refuses in older
-    versions."""
+    """Return whether a filter has the code 0, which DescribeAcls refuses.
+
+    It accepts other unknown codes, which may be those of a later Kafka: no stored ACL has them.
+    """
     resource_type, _, pattern_type, _, _, operation, permission = parts
     return 0 in (resource_type, pattern_type, operation, permission)

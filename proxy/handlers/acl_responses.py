@@ -119,11 +119,6 @@ class DescribeBatch:
         return self._out.getvalue()
 
 
-def batch_refusal(count: int, refusal: Refusal) -> bytes:
-    """Return the body that gives all filters of DescribeAcls v4 the same error."""
-    return _all_alike(ACLS_BATCHED, count, refusal, with_message=True, matches=True)
-
-
 def describe_refusal(api_version: int, refusal: Refusal) -> bytes:
     """Return the body with an error."""
     flexible = api_version >= FIRST_FLEXIBLE
@@ -165,24 +160,22 @@ def delete_body(api_version: int, results: Sequence[Refusal | Sequence[Acl]]) ->
     return _items((items,), len(results), flexible)
 
 
-def create_refusal(api_version: int, count: int, refusal: Refusal, *, with_message: bool) -> bytes:
-    """Return the body that gives all creations the same error. `with_message` repeats its sentence
-    for each."""
-    return _all_alike(api_version, count, refusal, with_message, matches=False)
-
-
-def delete_refusal(api_version: int, count: int, refusal: Refusal, *, with_message: bool) -> bytes:
-    """Return the body that gives all filters the same error. `with_message` repeats its sentence
-    for each."""
-    return _all_alike(api_version, count, refusal, with_message, matches=True)
-
-
-def _all_alike(
-    api_version: int, count: int, refusal: Refusal, with_message: bool, *, matches: bool
+def refusal_of_all(
+    api_version: int,
+    count: int,
+    refusal: Refusal,
+    *,
+    lists_matches: bool,
+    with_message: bool = True,
 ) -> bytes:
+    """Return the body that gives all `count` items of a request the same error.
+
+    `lists_matches` is True if results have a list of ACLs: those of filters, not of creations.
+    `with_message` repeats the error's sentence for each item.
+    """
     flexible = api_version >= FIRST_FLEXIBLE
     item = _error(refusal, flexible, with_message=with_message)
-    if matches:
+    if lists_matches:
         item += write_array_length(0, flexible)
     if flexible:
         item += b"\0"

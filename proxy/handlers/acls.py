@@ -33,7 +33,7 @@ from proxy.acl.validation import (
 from proxy.errors import ClientFault
 from proxy.handlers import acl_batch, acl_responses
 from proxy.handlers.acl_changes import Acls
-from proxy.handlers.acl_requests import acl_filter, acl_of, describe_refusal
+from proxy.handlers.acl_requests import acl_of, filter_of, filter_parts, has_code_0
 from proxy.handlers.acl_resources import FIRST_FLEXIBLE
 from proxy.scheduling.steps import Steps, finish
 from proxy.store.interface import StoreError, refusal_of
@@ -113,10 +113,11 @@ def _describe(
         return acl_responses.describe_refusal(api_version, DISABLED_TO_DESCRIBE)
     if not authorized:
         return acl_responses.describe_refusal(api_version, UNAUTHORIZED)
-    if refusal := describe_refusal(request, api_version):
-        return acl_responses.describe_refusal(api_version, refusal)
-    wanted = acl_filter(request, api_version)
-    if filter_refusal(wanted):  # a code of a later Kafka: no stored ACL can have it
+    parts = filter_parts(request, api_version)
+    wanted = filter_of(parts)
+    if refusal := filter_refusal(wanted):
+        if has_code_0(parts):
+            return acl_responses.describe_refusal(api_version, refusal)
         return acl_responses.describe_body(api_version, ())
     return _described(api_version, wanted, acls.current())
 
@@ -129,8 +130,8 @@ def _described(api_version: int, wanted: AclFilter, index: AclIndex) -> Steps[by
 def _create(api_version: int, body: bytes, acls: Acls | None, *, authorized: bool) -> bytes:
     count = _item_count(api_version, body)
     if refusal := _refusal_of_all(count, acls, authorized=authorized):
-        return acl_responses.create_refusal(
-            api_version, count, refusal, with_message=count <= MAX_ITEMS
+        return acl_responses.refusal_of_all(
+            api_version, count, refusal, lists_matches=False, with_message=count <= MAX_ITEMS
         )
     assert acls is not None
     request = decode(request_type(CREATE_ACLS, api_version), body)
@@ -145,8 +146,8 @@ def _create(api_version: int, body: bytes, acls: Acls | None, *, authorized: boo
 def _delete(api_version: int, body: bytes, acls: Acls | None, *, authorized: bool) -> bytes:
     count = _item_count(api_version, body)
     if refusal := _refusal_of_all(count, acls, authorized=authorized):
-        return acl_responses.delete_refusal(
-            api_version, count, refusal, with_message=count <= MAX_ITEMS
+        return acl_responses.refusal_of_all(
+            api_version, count, refusal, lists_matches=True, with_message=count <= MAX_ITEMS
         )
     assert acls is not None
     request = decode(request_type(DELETE_ACLS, api_version), body)
@@ -154,8 +155,9 @@ def _delete(api_version: int, body: bytes, acls: Acls | None, *, authorized: boo
         deletion = _Deletion(acls.current())
     except StoreError as problem:
         refusal = Refusal(*refusal_of(problem))
-        return acl_responses.delete_refusal(api_version, count, refusal, with_message=True)
-    results = [deletion.result(acl_filter(item, api_version)) for item in request.filters]
+        return acl_responses.refusal_of_all(api_version, count, refusal, lists_matches=True)
+    wanted = (filter_of(filter_parts(item, api_version)) for item in request.filters)
+    results = [deletion.result(one) for one in wanted]
     if deletion.found and (refusal := acls.delete(deletion.found)):
         results = [
             refusal if found and not isinstance(found, Refusal) else found for found in results

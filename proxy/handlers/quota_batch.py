@@ -22,26 +22,28 @@ from sys import maxsize
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
-from kio.static.primitive import f64
 
-from proxy.handlers.quota_requests import UNAUTHORIZED, Filter, QuotaRefusal, filter_of
+from proxy.handlers.quota_requests import (
+    UNAUTHORIZED,
+    Filter,
+    QuotaRefusal,
+    entry_of,
+    filter_of,
+)
 from proxy.quota.model import Default, EntityType, QuotaEntity, Quotas
 from proxy.quota.store import QuotaStore
+from proxy.wire import batch_describe
 from proxy.wire.batch_describe import (
     MAX_FILTERS,
     MAX_RESULT_BYTES,
     DescribeClientQuotasFilter,
     DescribeClientQuotasRequest,
-    EntityData,
-    EntryData,
-    ValueData,
     quota_filter_count,
 )
 from proxy.wire.codec import decode_bounded, encode
 from proxy.wire.primitives import (
     INT16,
     INT32,
-    MAX_SENTENCE,
     Malformed,
     write_array_length,
     write_null_string,
@@ -94,11 +96,6 @@ def _refused(code: ErrorCode, message: str | None) -> bytes:
     return INT16.pack(code) + encoded + _NULL_ENTRIES + _TAGS
 
 
-def sentence(refusal: QuotaRefusal) -> str:
-    """Return the sentence of a refusal, truncated to the longest that can be encoded."""
-    return refusal.message[:MAX_SENTENCE]
-
-
 def _described(request: DescribeClientQuotasRequest, quotas: Quotas, max_bytes: int) -> bytes:
     wanted: dict[DescribeClientQuotasFilter, Filter | QuotaRefusal] = {}
     for queried in request.filters:
@@ -120,7 +117,7 @@ def _described(request: DescribeClientQuotasRequest, quotas: Quotas, max_bytes: 
     for queried in request.filters:
         one = wanted[queried]
         if isinstance(one, QuotaRefusal):
-            made.write(_refused(one.code, sentence(one)))
+            made.write(_refused(one.code, one.sentence))
             continue
         entries = found.get(queried)
         size = max_bytes if entries is None else sum(map(len, entries))
@@ -162,7 +159,7 @@ def _find_each(quotas: Quotas, filters: Sequence[Filter], max_bytes: int) -> lis
         for number in _finders(tables, dict(entity.parts()), strict):
             if number >= len(found):
                 continue
-            entry = entry or _entry(entity, quotas)
+            entry = entry or encode(entry_of(batch_describe, entity, quotas[entity]))
             found[number].append(entry)
             left -= len(entry)
             while left < 0:
@@ -197,14 +194,3 @@ def _in_order(quotas: Quotas) -> Iterator[QuotaEntity]:
     runs = [sorted(paths[at : at + _RUN], key=itemgetter(0)) for at in range(0, len(paths), _RUN)]
     for _, entity in merge(*runs, key=itemgetter(0)):
         yield entity
-
-
-def _entry(entity: QuotaEntity, quotas: Quotas) -> bytes:
-    parts = (
-        EntityData(entity_type=kind.value, entity_name=None if isinstance(name, Default) else name)
-        for kind, name in entity.parts()
-    )
-    values = (
-        ValueData(key=key.value, value=f64(value)) for key, value in sorted(quotas[entity].items())
-    )
-    return encode(EntryData(entity=tuple(parts), values=tuple(values)))

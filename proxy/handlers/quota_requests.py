@@ -1,11 +1,12 @@
-"""Filters of DescribeClientQuotas (KIP-546), v0 to v2, with Kafka 4.1's checks."""
+"""Filters and entries of DescribeClientQuotas (KIP-546), v0 to v2, with Kafka 4.1's checks."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from proxy.quota.model import DEFAULT, Default, EntityType, QuotaEntity
+from proxy.quota.model import DEFAULT, Default, EntityType, QuotaEntity, QuotaKey
+from proxy.wire.primitives import MAX_SENTENCE
 
 
 class QuotaRefusal(Exception):
@@ -13,7 +14,8 @@ class QuotaRefusal(Exception):
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.invalid_request) -> None:
         super().__init__(message)
-        self.message = message
+        self.sentence = message[:MAX_SENTENCE]
+        """Sentence for the client, truncated to the longest that can be encoded."""
         self.code = code
 
 
@@ -83,3 +85,18 @@ def _match(component: Any) -> str | Default | None:
             )
         case unknown, _:
             raise QuotaRefusal(f"Unknown match type {unknown}")
+
+
+def entry_of(schema: Any, entity: QuotaEntity, limits: Mapping[QuotaKey, float]) -> Any:
+    """Return the entry of an entity in a response, in the classes of the module `schema`."""
+    return schema.EntryData(
+        entity=tuple(
+            schema.EntityData(
+                entity_type=kind.value, entity_name=None if isinstance(name, Default) else name
+            )
+            for kind, name in entity.parts()
+        ),
+        values=tuple(
+            schema.ValueData(key=key.value, value=value) for key, value in sorted(limits.items())
+        ),
+    )

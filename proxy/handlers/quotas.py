@@ -24,8 +24,13 @@ from kio.static.primitive import i32Timedelta
 
 from proxy.errors import ClientFault
 from proxy.handlers import quota_batch
-from proxy.handlers.quota_batch import sentence
-from proxy.handlers.quota_requests import UNAUTHORIZED, Filter, QuotaRefusal, filter_of
+from proxy.handlers.quota_requests import (
+    UNAUTHORIZED,
+    Filter,
+    QuotaRefusal,
+    entry_of,
+    filter_of,
+)
 from proxy.quota.model import (
     DEFAULT,
     BadEntity,
@@ -92,7 +97,7 @@ def _describe(request: Entity, api_version: int, store: QuotaStore) -> Entity:
     try:
         wanted = filter_of(request.components, strict=request.strict)
     except QuotaRefusal as refusal:
-        return _undescribed(api_version, refusal.code, sentence(refusal))
+        return _undescribed(api_version, refusal.code, refusal.sentence)
     schema = _schema(DESCRIBE_CLIENT_QUOTAS, api_version)
     return schema.DescribeClientQuotasResponse(
         throttle_time=_NOT_THROTTLED,
@@ -113,21 +118,7 @@ def _entries(quotas: Quotas, wanted: Filter, schema: Any) -> tuple[Entity, ...]:
     if wanted.strict and not wanted.names:
         return ()
     found = sorted((e for e in quotas if wanted.matches(e)), key=lambda entity: entity.path)
-    return tuple(
-        schema.EntryData(
-            entity=tuple(
-                schema.EntityData(
-                    entity_type=kind.value, entity_name=None if isinstance(name, Default) else name
-                )
-                for kind, name in entity.parts()
-            ),
-            values=tuple(
-                schema.ValueData(key=key.value, value=value)
-                for key, value in sorted(quotas[entity].items())
-            ),
-        )
-        for entity in found
-    )
+    return tuple(entry_of(schema, entity, quotas[entity]) for entity in found)
 
 
 # ---------------------------------------------------------------------- Alter
@@ -165,7 +156,7 @@ def _alter(request: Entity, api_version: int, store: QuotaStore, authorized: boo
     return _all_altered(
         schema,
         (
-            _altered(schema, parts, refusal.code, sentence(refusal))
+            _altered(schema, parts, refusal.code, refusal.sentence)
             if refusal
             else _altered(schema, parts, ErrorCode.none, None)
             for parts, refusal in outcomes.values()
