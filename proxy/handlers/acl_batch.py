@@ -101,7 +101,7 @@ def _added(
     found: Sequence[Acl] = ()
     if not filter_refusal(wanted):  # a code of a later Kafka: no stored ACL can have it
         found = yield from index.find(wanted)
-    if (place := (yield from made.add(found, wanted.principal))) is None:
+    if (place := (yield from made.add(found))) is None:
         return False
     places[queried] = place
     return True

@@ -6,16 +6,16 @@ The encoders of ACLs run in steps, so that other work can run in between. Tests 
 with kio's.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from io import BytesIO
-from typing import Any, Final
+from typing import Final
 
 from proxy.acl.model import Acl
 from proxy.acl.validation import Refusal
 from proxy.handlers.acl_resources import (
     FIRST_FLEXIBLE,
     FIRST_WITH_PATTERN_TYPE,
+    EncodedStrings,
     Resources,
     TooLarge,
 )
@@ -41,17 +41,12 @@ _STEP: Final = 1 << 17
 """Number of bytes that are copied in one step, which takes some tens of microseconds."""
 _FOUND: Final = _NO_ERROR + write_string("", flexible=True)
 """Encoded beginning of a result without an error."""
-_MAX_KEPT: Final = 10_000
-_MAX_BYTES_KEPT: Final = 256
-"""Maximum size of an encoded value that is cached, in bytes."""
 
 
-def describe_body(
-    api_version: int, acls: Iterable[Acl], principal: str | None = None
-) -> Steps[bytes]:
-    """Return the body with ACLs, v0 to v3. `principal` is that of all of them; None if unknown."""
+def describe_body(api_version: int, acls: Iterable[Acl]) -> Steps[bytes]:
+    """Return the body with ACLs, v0 to v3."""
     flexible = api_version >= FIRST_FLEXIBLE
-    resources, count = yield from Resources(api_version).write(acls, principal)
+    resources, count = yield from Resources(api_version).write(acls)
     head = _THROTTLE_TIME_MS + _NO_ERROR + write_string("", flexible)
     end = b"\0" if flexible else b""
     return b"".join((head, write_array_length(count, flexible), resources, end))
@@ -69,18 +64,15 @@ class DescribeBatch:
         self._out.write(_THROTTLE_TIME_MS + write_array_length(count, flexible=True))
         self._max_size = self._out.tell() + max_bytes
 
-    def add(self, acls: Iterable[Acl], principal: str | None) -> Steps[Place | None]:
-        """Add a result; return its place, or None if it would exceed the bound and is not added.
-
-        `principal` is the principal of all the ACLs; None if unknown.
-        """
+    def add(self, acls: Iterable[Acl]) -> Steps[Place | None]:
+        """Add a result; return its place, or None if it would exceed the bound and is not added."""
         start = self._out.tell()
         max_bytes = self._max_size - start - _MIN_RESULT
         try:
-            resources, count = yield from self._resources.write(acls, principal, max_bytes)
+            resources, count = yield from self._resources.write(acls, max_bytes)
         except TooLarge:
             return None
-        head = _FOUND + self._resources.length(count)
+        head = _FOUND + write_array_length(count, flexible=True)
         if start + len(head) + len(resources) + 1 > self._max_size:
             return None
         if len(resources) <= _STEP:
@@ -139,7 +131,7 @@ def delete_body(api_version: int, results: Sequence[Refusal | Sequence[Acl]]) ->
     """Return the body with one result per filter: the ACLs that it matched, all deleted, or an
     error."""
     flexible = api_version >= FIRST_FLEXIBLE
-    string = _strings(flexible)
+    string = EncodedStrings(flexible)
     end = b"\0" if flexible else b""
     no_error = _NO_ERROR + write_null_string(flexible)
     items = bytearray()
@@ -190,23 +182,3 @@ def _items(items: Iterable[bytes | bytearray], count: int, flexible: bool) -> by
 def _error(refusal: Refusal, flexible: bool, *, with_message: bool = True) -> bytes:
     text = write_string(refusal.message, flexible) if with_message else write_null_string(flexible)
     return INT16.pack(refusal.code) + text
-
-
-class _Kept(dict[Any, bytes]):
-    """Cache of encoded strings: the same principals, hosts and names recur."""
-
-    def __init__(self, write: Callable[[Any], bytes]) -> None:
-        super().__init__()
-        self._write = write
-
-    def __missing__(self, key: Any) -> bytes:
-        written = self._write(key)
-        if len(self) >= _MAX_KEPT:
-            self.clear()
-        if len(written) <= _MAX_BYTES_KEPT:
-            self[key] = written
-        return written
-
-
-def _strings(flexible: bool) -> _Kept:
-    return _Kept(partial(write_string, flexible=flexible))

@@ -124,7 +124,7 @@ def _describe(
 
 def _described(api_version: int, wanted: AclFilter, index: AclIndex) -> Steps[bytes]:
     found = yield from index.find(wanted)
-    return (yield from acl_responses.describe_body(api_version, found, wanted.principal))
+    return (yield from acl_responses.describe_body(api_version, found))
 
 
 def _create(api_version: int, body: bytes, acls: Acls | None, *, authorized: bool) -> bytes:

@@ -1,6 +1,7 @@
 """The items of DescribeAcls responses: as the schema's own writer writes them."""
 
 from itertools import groupby
+from operator import attrgetter
 
 import pytest
 from hypothesis import example, given
@@ -14,6 +15,7 @@ from proxy.wire.codec import encode, response_type
 from tests.support.acls import acl
 
 ALICE = "User:alice"
+RESOURCE = attrgetter("resource_type", "pattern_type", "name")
 
 
 def by_schema(api_version: int, acls: list[Acl]) -> bytes:
@@ -22,7 +24,7 @@ def by_schema(api_version: int, acls: list[Acl]) -> bytes:
     resource = response.__annotations__["resources"].__args__[0]
     entry = resource.__annotations__["acls"].__args__[0]
     items = []
-    for (kind, pattern, name), group in groupby(acls, acl_resources._RESOURCE):
+    for (kind, pattern, name), group in groupby(acls, RESOURCE):
         entries = tuple(
             entry(
                 principal=one.principal,
@@ -70,29 +72,21 @@ some_acls = st.lists(
 )
 def test_items_are_as_the_schema_has_them(acls: list[Acl], version: int) -> None:
     """Also where a resource has more ACLs than are written at once."""
-    written, count = finish(Resources(version).write(acls, None))
+    written, count = finish(Resources(version).write(acls))
     assert written == by_schema(version, acls)
-    assert count == len({acl_resources._RESOURCE(one) for one in acls})
+    assert count == len(set(map(RESOURCE, acls)))
 
 
-@given(acls=some_acls)
-def test_a_principal_that_is_known_changes_nothing(acls: list[Acl]) -> None:
-    alices = [one for one in acls if one.principal == ALICE]
-    known = finish(Resources(3).write(alices, ALICE))
-    assert known == finish(Resources(3).write(alices, None))
-
-
-def test_what_was_remembered_of_one_list_is_right_for_the_next(
+def test_strings_cached_for_one_list_are_right_for_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also when it is all forgotten in between."""
+    """Also when the cache is emptied in between."""
     lists = [[acl(f"t{m}{n}", f"User:{m}") for n in range(3)] for m in range(9)] * 2
-    for most in (acl_resources._MAX_REMEMBERED, 1_000, 0):
-        monkeypatch.setattr(acl_resources, "_MAX_REMEMBERED", most)
+    for size in (acl_resources._MAX_CACHED, 2, 0):
+        monkeypatch.setattr(acl_resources, "_MAX_CACHED", size)
         writer = Resources(3)
         for acls in lists:
-            assert finish(writer.write(acls, None))[0] == by_schema(3, acls)
-            assert finish(writer.write(acls, acls[0].principal))[0] == by_schema(3, acls)
+            assert finish(writer.write(acls))[0] == by_schema(3, acls)
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["one resource", "many"])
@@ -107,5 +101,5 @@ def test_what_is_too_large_is_given_up_early(same: bool) -> None:
             yield acl(name, host=str(looked_at))
 
     with pytest.raises(TooLarge):
-        finish(Resources(3).write(endless(), None, max_bytes=1_000))  # type: ignore[arg-type]
+        finish(Resources(3).write(endless(), max_bytes=1_000))  # type: ignore[arg-type]
     assert looked_at < 10_000
