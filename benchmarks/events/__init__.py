@@ -1,4 +1,4 @@
-"""Generated session events: what the tests of the report, its benchmark and a trial run read.
+"""Generated session events for the tests of the report, its benchmark and a trial run.
 
-They are no part of the package that is installed: nobody needs made-up events beside a proxy.
+They are not part of the installed package.
 """

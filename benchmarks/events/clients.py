@@ -1,6 +1,6 @@
-"""Simulated clients of known behaviour, connection by connection, with `SessionHistory`.
+"""Simulated clients of known behaviour, and the events of their connections.
 
-The events are the proxy's own: the same code writes them. Time is simulated in whole seconds.
+`SessionHistory` writes them, as in the proxy. Time is simulated in seconds from the beginning.
 """
 
 import random
@@ -17,14 +17,14 @@ PRODUCE = 0
 
 
 class Behaviour(StrEnum):
-    """What a client is known to do; each value is the verdict that it deserves."""
+    """Behaviour of a client; each value is the verdict that it deserves."""
 
     READY = "ready"
     UNPROVEN = "unproven"
     NOT_CAPABLE = "not_capable"
     FAILING = "failing"
     UNKNOWN = "unknown"
-    """Never logs in: nothing but its failed attempts is known of it."""
+    """The client never logs in: nothing but its failed attempts is known of it."""
 
 
 SHARES = {
@@ -56,7 +56,7 @@ _SOFTWARE: dict[Behaviour, tuple[tuple[str | None, str | None], ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedClient:
-    """One program, with everything its connections have in common."""
+    """Program, with everything that its connections have in common."""
 
     number: int
     behaviour: Behaviour
@@ -66,11 +66,11 @@ class SimulatedClient:
     mechanism: str
     raw_tokens: bool
     lifetime_ms: int
-    """What the listener holds sessions to; 0: nothing."""
+    """The session lifetime of its listener in milliseconds; 0: sessions have no end."""
     request_seconds: float
-    """Time between two requests."""
+    """Seconds between two requests."""
     clock_ahead: float
-    """Seconds by which the clock of its proxy is wrong."""
+    """Seconds by which the clock of its proxy is ahead."""
 
 
 def make_client(
@@ -78,7 +78,7 @@ def make_client(
 ) -> SimulatedClient:
     """Draw a client. A principal has clients of one behaviour, as one team has one library."""
     mechanism = rng.choice(["OAUTHBEARER", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-    told = rng.choice([15, 60]) * 60_000
+    lifetime_ms = rng.choice([15, 60]) * 60_000
     return SimulatedClient(
         number=number,
         behaviour=behaviour,
@@ -87,7 +87,7 @@ def make_client(
         software=rng.choice(_SOFTWARE[behaviour]),
         mechanism=mechanism,
         raw_tokens=behaviour is Behaviour.NOT_CAPABLE and rng.random() < 0.3,
-        lifetime_ms=0 if behaviour is Behaviour.UNPROVEN else told,
+        lifetime_ms=0 if behaviour is Behaviour.UNPROVEN else lifetime_ms,
         request_seconds=rng.choice([20.0, 45.0, 45.0, 600.0]),
         clock_ahead=rng.uniform(-skew_seconds, skew_seconds),
     )
@@ -95,7 +95,7 @@ def make_client(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stay:
-    """One connection: when it comes and how long it is there, seconds from the beginning."""
+    """Connection: when it opens, in seconds from the beginning, and for how many it lasts."""
 
     connection_id: str
     begin: float
@@ -105,7 +105,7 @@ class Stay:
 
 
 def events_of(client: SimulatedClient, stay: Stay, rng: random.Random) -> Iterator[str]:
-    """Tell the events of one connection, as lines of the log."""
+    """Yield the events of one connection as lines of the log."""
     if client.behaviour is Behaviour.UNKNOWN:
         yield from _failed_login(client, stay)
     else:
@@ -149,7 +149,7 @@ def _failed_login(client: SimulatedClient, stay: Stay) -> Iterator[str]:
 
 
 class _Connection:
-    """A connection that is used every `request_seconds`, minute by minute."""
+    """Connection that is used every `request_seconds`, and swept every minute."""
 
     def __init__(self, client: SimulatedClient, stay: Stay, rng: random.Random) -> None:
         self._client = client
@@ -201,7 +201,7 @@ class _Connection:
         yield from self._history.authenticated(grant, self._usage(), now)
         self._authenticated_at = now
         if client.behaviour is Behaviour.READY:
-            # as Java's client does; before the request that would come too late
+            # As Java's client does: before the request that would come too late.
             early = client.lifetime_ms / 1000 * self._rng.uniform(0.85, 0.95)
             self._reauth_after = max(early - client.request_seconds, 1.0)
 

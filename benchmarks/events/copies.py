@@ -1,13 +1,10 @@
 """Copies of generated connections, made by Spark: moved in time and given to other clients."""
 
-import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from benchmarks.events.generate import TEMPLATES, Size, clients_of, simulated, write_lines
 from metrics.events import EVENT_SCHEMA
 from metrics.period import MINUTE_MS
 from metrics.spark import event_rows
@@ -21,46 +18,29 @@ _TIMES = (
     "period_start_ms",
     "active_from_ms",
 )
-"""Moved by whole minutes, so that the bits of `active_minutes` stay right."""
+"""Fields that are moved, by whole minutes, so that the bits of `active_minutes` stay right."""
 
 
 def schema_ddl() -> str:
-    """Give the schema as Spark (`DataFrameReader.schema`) takes it."""
+    """Return the schema of events as Spark takes it (`DataFrameReader.schema`)."""
     names = {"long": "BIGINT", "string": "STRING", "boolean": "BOOLEAN"}
     return ", ".join(
         f"{column.name} {names.get(column.type, column.type)}" for column in EVENT_SCHEMA
     )
 
 
-def multiply(size: Size, out: Path, *, parquet: bool) -> tuple[int, dict[str, str]]:
-    """Write `size.connections` connections; return the number of events and the truth."""
-    base = replace(
-        size,
-        connections=min(size.connections, TEMPLATES),
-        clients=min(size.clients, TEMPLATES),
-        events=None if size.events is None else size.events * TEMPLATES // size.connections,
-    )
-    clients = clients_of(base)
-    copies = max(1, -(-size.connections // base.connections))
-    groups = max(1, size.clients // base.clients)
+def write_copies(
+    templates: Path, out: Path, *, copies: int, groups: int, clients: int, parquet: bool
+) -> int:
+    """Write `copies` of every event in the files of `templates`; return the number of events."""
     spark = make_session(master="local[*]", input_bytes=None)
-    with tempfile.TemporaryDirectory() as directory:
-        write_lines(simulated(base, clients), Path(directory))
-        templates = event_rows.parsed(spark.read.text(directory), schema_ddl()).persist()
-        made = copied(templates, copies=copies, groups=groups, clients=base.clients)
-        writer = made.write.mode("overwrite")
-        if parquet:
-            writer.parquet(str(out))
-            count = spark.read.parquet(str(out)).count()
-        else:
-            writer.json(str(out))
-            count = templates.count() * copies
-    truth = {
-        f"client-{client.number + group * base.clients}": client.behaviour.value
-        for client in clients
-        for group in range(groups)
-    }
-    return count, truth
+    events = event_rows.parsed(spark.read.text(str(templates)), schema_ddl()).persist()
+    writer = copied(events, copies=copies, groups=groups, clients=clients).write.mode("overwrite")
+    if parquet:
+        writer.parquet(str(out))
+    else:
+        writer.json(str(out))
+    return events.count() * copies
 
 
 def copied(templates: DataFrame, *, copies: int, groups: int, clients: int) -> DataFrame:

@@ -4,17 +4,18 @@
     python -m benchmarks.events.generate --events 20000000 --connections 50000 \\
         --format parquet --out events
 
-Writes event files as the proxy does (or Parquet), and beside them `truth.json`: client id → the
-verdict that its behaviour deserves. Connections beyond `TEMPLATES` are copies of simulated ones,
-moved in time by whole minutes and given to other clients of the same behaviour.
+It writes event files as the proxy does (or Parquet), and beside them `truth.json`: the verdict that
+each client's behaviour deserves, by client id. Connections beyond `TEMPLATES` are copies of
+simulated ones, moved in time by whole minutes and given to other clients of the same behaviour.
 """
 
 import argparse
 import json
 import random
 import sys
+import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.events.clients import (
@@ -28,23 +29,25 @@ from benchmarks.events.clients import (
 from metrics.event_files import file_stem
 
 EPOCH = 1_780_272_000
-"""2026-06-01, where the generated days begin."""
+"""Unix time at which the generated days begin: 2026-06-01."""
 
 TEMPLATES = 400
-"""Connections that are simulated; more are copied from them."""
+"""Largest number of connections that are simulated; more are copied from them."""
 
 DAY = 86_400.0
 _SHORT_SECONDS = (20.0, 1200.0)
+"""Bounds of the duration of a short connection in seconds."""
 _SHOWS_ITSELF = 2.2 * 3600
-"""Beyond two of the lifetimes that clients are told."""
+"""Duration of a connection in seconds that shows a client's behaviour: more than two of the session
+lifetimes that are announced."""
 _EVENTS_A_DAY = 125
-"""Of a connection that stays: checkpoints, summaries and re-authentications."""
+"""Number of a long connection's events in a day: checkpoints, summaries and re-authentications."""
 _LINES_A_FILE = 200_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """What to make."""
+    """Size of the events to generate."""
 
     connections: int
     principals: int
@@ -52,11 +55,13 @@ class Size:
     days: float
     seed: int
     events: int | None = None
-    """About so many, by how long connections stay; None: a third of them stays for days."""
+    """The approximate number of events, which sets how long connections last; None: a third of them
+    last for days."""
     skew_seconds: float = 0.0
-    """Clocks of the proxies are wrong by up to so much."""
+    """The largest error of the proxies' clocks, in seconds."""
     bad: bool = False
-    """Add a duplicate, a truncated line, an unknown version and kind, and an event to come."""
+    """True adds a duplicate, a truncated line, an unknown version and kind, and an event of the
+    future."""
 
 
 def clients_of(size: Size) -> list[SimulatedClient]:
@@ -73,7 +78,7 @@ def clients_of(size: Size) -> list[SimulatedClient]:
 
 
 def simulated(size: Size, clients: list[SimulatedClient]) -> Iterator[str]:
-    """Tell the events of `size.connections` connections, one connection after the other."""
+    """Yield the events of `size.connections` connections, one connection after the other."""
     rng = random.Random(size.seed + 1)
     for number in range(size.connections):
         client = clients[number % len(clients)]
@@ -89,7 +94,7 @@ def simulated(size: Size, clients: list[SimulatedClient]) -> Iterator[str]:
 
 
 def _seconds(size: Size, rng: random.Random, *, must_stay: bool) -> float:
-    """How long a connection stays; one of each client long enough to show what it does."""
+    """Return how long a connection lasts: one of each client long enough to show its behaviour."""
     longest = size.days * DAY * 0.97
     if size.events is not None:
         mean = size.events / size.connections / _EVENTS_A_DAY * DAY
@@ -99,12 +104,12 @@ def _seconds(size: Size, rng: random.Random, *, must_stay: bool) -> float:
 
 
 def truth(clients: list[SimulatedClient]) -> dict[str, Behaviour]:
-    """Client id → the verdict it deserves."""
+    """Return the verdict that each client deserves, by client id."""
     return {client.client_id: client.behaviour for client in clients}
 
 
 def bad_lines(line: str, as_of_ms: int) -> list[str]:
-    """Make, from a good line, one of each kind that a reader has to set aside."""
+    """Make from a valid line one of each kind that a reader has to set aside."""
     event = json.loads(line)
     tomorrow = {"timestamp_ms": as_of_ms + 86_400_000, "connection_id": "from-the-future"}
     changed = [{"schema_version": 2}, {"kind": "levitated"}, tomorrow, {"sequence": -1}]
@@ -117,7 +122,7 @@ def bad_lines(line: str, as_of_ms: int) -> list[str]:
 
 
 def write_lines(lines: Iterator[str], out: Path) -> int:
-    """Write closed event files of bounded size; return how many lines."""
+    """Write closed event files of bounded size; return the number of lines."""
     out.mkdir(parents=True, exist_ok=True)
     written = 0
     file = None
@@ -139,21 +144,47 @@ def write_lines(lines: Iterator[str], out: Path) -> int:
 
 def generate(size: Size, out: Path, *, parquet: bool) -> int:
     """Write the events and truth.json under `out`; return the number of events."""
-    clients = clients_of(size)
-    copies = max(1, -(-size.connections // TEMPLATES))
-    small = copies == 1 and not parquet
-    if small:
+    if size.connections <= TEMPLATES and not parquet:
+        clients = clients_of(size)
         lines = list(simulated(size, clients))
         if size.bad:
             lines += bad_lines(lines[0], round((EPOCH + size.days * DAY) * 1000))
         written = write_lines(iter(lines), out)
         known = {name: verdict.value for name, verdict in truth(clients).items()}
     else:
-        from benchmarks.events.copies import multiply
-
-        written, known = multiply(size, out, parquet=parquet)
+        written, known = _generate_copies(size, out, parquet=parquet)
     (out / "truth.json").write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
     return written
+
+
+def _generate_copies(size: Size, out: Path, *, parquet: bool) -> tuple[int, dict[str, str]]:
+    """Simulate at most `TEMPLATES` connections, and have Spark copy them."""
+    from benchmarks.events.copies import write_copies  # Spark, which few need
+
+    base = replace(
+        size,
+        connections=min(size.connections, TEMPLATES),
+        clients=min(size.clients, TEMPLATES),
+        events=None if size.events is None else size.events * TEMPLATES // size.connections,
+    )
+    clients = clients_of(base)
+    groups = max(1, size.clients // base.clients)
+    with tempfile.TemporaryDirectory() as directory:
+        write_lines(simulated(base, clients), Path(directory))
+        written = write_copies(
+            Path(directory),
+            out,
+            copies=max(1, -(-size.connections // base.connections)),
+            groups=groups,
+            clients=base.clients,
+            parquet=parquet,
+        )
+    known = {
+        f"client-{client.number + group * base.clients}": client.behaviour.value
+        for client in clients
+        for group in range(groups)
+    }
+    return written, known
 
 
 def arg_parser() -> argparse.ArgumentParser:
