@@ -12,21 +12,25 @@ from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, 
 from proxy.admin import AdminClient, Scram
 
 ACLS = 100_000
+"""Number of ACLs in the store."""
 CREATED, PER_REQUEST = 10_000, 100
+"""Number of ACLs that are created, and in each request."""
 _CONNECTIONS = 4
+"""Number of connections that are relayed meanwhile."""
 _BEGUN_SECONDS = 1.0
-"""After which the relay runs evenly."""
+"""Seconds after which the relay runs evenly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Administered:
-    """One piece of administration, beside the relay."""
+    """Results of one piece of administration beside the relay."""
 
     seconds: float
-    """It took so long."""
+    """The duration of the administration."""
     p99_us: float
-    """Latency of the requests that were relayed meanwhile."""
+    """The 99th percentile of the latency of requests that were relayed meanwhile."""
     max_us: float
+    """The largest of their latencies."""
 
 
 def administration(
@@ -81,7 +85,7 @@ async def _timed(
 
 
 async def _nothing(_client: AdminClient) -> None:
-    """The yardstick."""
+    """Do nothing, for comparison."""
 
 
 async def _create(client: AdminClient) -> None:

@@ -31,7 +31,7 @@ ALLOW, DENY = Permission.ALLOW, Permission.DENY
 
 
 def spread(count: int) -> list[Acl]:
-    """Ten teams' topics, some by prefix."""
+    """Return ACLs of as many topics, every tenth by prefix, for 97 users."""
     return [
         Acl(
             TOPIC,
@@ -47,12 +47,14 @@ def spread(count: int) -> list[Acl]:
 
 
 def one_resource(count: int) -> list[Acl]:
+    """Return ACLs of one topic, each for a user of its own."""
     return [
         Acl(TOPIC, LITERAL, "topic-000001", f"User:u{n}", "*", READ, ALLOW) for n in range(count)
     ]
 
 
 def nested(count: int) -> list[Acl]:
+    """Return ACLs of prefixes of each other, up to 10,000 characters."""
     return [
         Acl(TOPIC, PREFIXED, "t" * (1 + n % 10_000), "User:u1", f"10.1.{n // 10_000}.1", READ, DENY)
         for n in range(count)
@@ -60,6 +62,7 @@ def nested(count: int) -> list[Acl]:
 
 
 def miss(index: AclIndex, count: int, operation: Operation) -> float:
+    """Return the CPU microseconds of an uncached decision."""
     names = [f"topic-{(n * 97 + 1) % count:06}{'' if n % 2 else 'x'}" for n in range(2000)]
     best = float("inf")
     for _ in range(5):
@@ -71,6 +74,7 @@ def miss(index: AclIndex, count: int, operation: Operation) -> float:
 
 
 def changes() -> tuple[float, float, float]:
+    """Return the seconds to load 100,000 ACLs, to make 100 changes, and of these in SQLite."""
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(f"sqlite:{Path(directory) / 'state.db'}")
         store.create_acls(spread(100_000))
@@ -97,7 +101,7 @@ def changes() -> tuple[float, float, float]:
 def pauses() -> dict[str, float]:
     """Return the longest pause (ms) of an event loop beside a thread that administers ACLs.
 
-    With the collector and the thread switches set as in a worker.
+    The cycle collector and the switch interval of threads are set as in a worker.
     """
     gc.set_threshold(COLLECTOR_THRESHOLD)
     sys.setswitchinterval(SWITCH_INTERVAL)
@@ -125,7 +129,7 @@ def pauses() -> dict[str, float]:
 
 
 _EVERYTHING = b"\x01\x00\x01\x00\x00\x01\x01\x00"
-"""DescribeAcls v3 of whatever there is."""
+"""Body of a DescribeAcls v3 that finds all ACLs."""
 
 
 def _create(acls: Acls) -> None:

@@ -6,26 +6,25 @@
 For each shape (ACLs per principal), medians of the rounds, which take turns:
 
 - Seconds, and CPU seconds of the proxy, from the first byte of the request, or of the 1,000
-  pipelined ones, to the last byte of the answer. Who asks does not look at what is answered.
-- The same with the `AdminClient`, which makes an object of each ACL, and its CPU seconds: in one
-  request, and in one request per filter, as it asks brokers without KIP-888.
-- What the relay's 99th percentile is alone, beside a process that only burns CPU (on a machine with
-  few cores that alone moves it), and while one batch follows the other.
-- By how much the worker grows at most while it answers with 64 MiB.
+  pipelined ones, to the last byte of the response, which the client does not decode.
+- The same with the `AdminClient`, which makes an object of each ACL, and its own CPU seconds: in
+  one request, and in one request per filter, as for brokers without KIP-888.
+- The relay's 99th percentile alone, beside a process that only uses CPU (which matters on a machine
+  with few cores), and beside one batch after the other.
+- The growth of the worker's memory while it answers with 64 MiB.
 
 Needs what benchmarks.bench needs. Everything runs on loopback, and what was started is ended.
 """
 
 import argparse
 import asyncio
-import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -33,14 +32,10 @@ from typing import Final
 
 from benchmarks import machine
 from benchmarks.bench import fake_broker, make_lab
+from benchmarks.client import Client, request
 from benchmarks.load import Generator
-from benchmarks.programs import (
-    MeasurementFailed,
-    compile_all,
-    cpu_seconds,
-    process_tree,
-)
-from benchmarks.targets import OAUTHBEARER, USER, Lab, Start, Target, proxy
+from benchmarks.programs import compile_all, cpu_seconds, process_tree
+from benchmarks.targets import USER, Lab, Start, Target, proxy
 from proxy.acl.model import (
     CLUSTER_NAME,
     Acl,
@@ -54,21 +49,18 @@ from proxy.admin import AdminClient, OAuthBearer
 from proxy.admin.acl_messages import batch_request, describe_request
 from proxy.store import open_store
 from proxy.wire.codec import encode
-from tests.support.kafka.wire_client import Address, Outcome, WireClient
-from tests.support.messages import request_body
 
 ACLS: Final = 100_000
 PRINCIPALS: Final = 1_000
 SHAPES: Final = (10, 100)
-"""ACLs of each principal: 10,000 principals have 10, or those that are asked for have all."""
+"""ACLs of each principal: 10,000 principals have 10, or the 1,000 that are described have 100."""
 CONNECTIONS: Final = (1, 16)
-"""That are relayed meanwhile, one request in flight each: 16 need both cores by themselves."""
+"""Connections that are relayed meanwhile, one request in flight each: 16 keep two cores busy."""
 DESCRIBE_ACLS: Final = 29
-DEADLINE_SECONDS: Final = 120.0
 
 
 def acls(each: int) -> Iterator[Acl]:
-    """What the user needs, and 100,000 others."""
+    """Yield the ACLs that the user needs, and 100,000 others."""
     user = f"User:{USER}"
     yield _acl(ResourceType.TOPIC, "bench", user, Operation.WRITE)
     yield _acl(ResourceType.CLUSTER, CLUSTER_NAME, user, Operation.DESCRIBE)
@@ -85,7 +77,7 @@ def _acl(resource_type: ResourceType, name: str, principal: str, operation: Oper
 
 
 def started(each: int) -> Start:
-    """Return how to start a proxy that has them."""
+    """Return how to start a proxy with these ACLs, `each` for every principal."""
 
     def create(config: Path) -> None:
         store = open_store(f"sqlite:{config.parent / 'state.db'}")
@@ -93,38 +85,6 @@ def started(each: int) -> Start:
         store.close()
 
     return proxy(f"describe-{each}", settings={"authorizer": {"mode": "enforce"}}, prepare=create)
-
-
-class Client:
-    """A connection that has logged in, and asks."""
-
-    def __init__(self, target: Target, token: str) -> None:
-        self._client = WireClient(Address(target.address.host, target.address.port))
-        self._client.send_frame(17, 1, 1, "bench", request_body(17, 1, mechanism=OAUTHBEARER))
-        message = f"n,,\x01auth=Bearer {token}\x01\x01".encode()
-        self._client.send_frame(36, 2, 2, "bench", request_body(36, 2, auth_bytes=message))
-        self._received()
-        if self._received()[5:7] != b"\0\0":
-            raise MeasurementFailed("the login was refused")
-
-    def close(self) -> None:
-        self._client.close()
-
-    def ask(self, version: int, bodies: Sequence[bytes]) -> list[bytes]:
-        """Send all requests at once; return the answers."""
-        head = struct.pack(">hhihB", DESCRIBE_ACLS, version, 0, -1, 0)
-        frames = [struct.pack(">i", len(head) + len(body)) + head + body for body in bodies]
-        sender = threading.Thread(target=self._client.raw, args=(b"".join(frames),))
-        sender.start()
-        answers = [self._received() for _ in bodies]
-        sender.join()
-        return answers
-
-    def _received(self) -> bytes:
-        frame = self._client.receive(DEADLINE_SECONDS)
-        if isinstance(frame, Outcome):
-            raise MeasurementFailed(f"instead of an answer: {frame}")
-        return frame
 
 
 FILTERS: Final = [AclFilter(principal=f"User:application-{number}") for number in range(PRINCIPALS)]
@@ -139,15 +99,21 @@ def measured(target: Target, work: Callable[[], list[bytes]]) -> tuple[float, fl
     return wall, cpu_seconds(target.pid) - used, sum(map(len, answers))
 
 
+def describe_acls(version: int, body: bytes) -> bytes:
+    """Return a DescribeAcls request."""
+    return request(DESCRIBE_ACLS, version, body, flexible=True)
+
+
 def describe(client: Client, target: Target, rounds: int) -> None:
-    batch = [encode(batch_request(FILTERS))]
-    single = [encode(describe_request(3, one)) for one in FILTERS]
-    client.ask(4, batch)
-    client.ask(3, single[:10])
+    """Describe all filters' ACLs, in one request and in one for each."""
+    batch = describe_acls(4, encode(batch_request(FILTERS)))
+    single = [describe_acls(3, encode(describe_request(3, one))) for one in FILTERS]
+    client.ask(batch)
+    client.ask(*single[:10])
     many, singles = [], []
     for _ in range(rounds):
-        many.append(measured(target, lambda: client.ask(4, batch)))
-        singles.append(measured(target, lambda: client.ask(3, single)))
+        many.append(measured(target, lambda: client.ask(batch)))
+        singles.append(measured(target, lambda: client.ask(*single)))
     figures = {}
     for name, found in (("one batch", many), ("one by one", singles)):
         wall, cpu = (median(one[at] for one in found) for at in (0, 1))
@@ -158,7 +124,7 @@ def describe(client: Client, target: Target, rounds: int) -> None:
 
 
 def administer(lab: Lab, target: Target, rounds: int) -> None:
-    """Ask as programs do: with the `AdminClient`."""
+    """Describe the same with the `AdminClient`."""
     asyncio.run(_administer(lab.credentials.token_file.read_text().strip(), target, rounds))
 
 
@@ -179,13 +145,8 @@ async def _administer(token: str, target: Target, rounds: int) -> None:
 
 
 @contextmanager
-def nothing() -> Iterator[None]:
-    yield
-
-
-@contextmanager
 def a_busy_process() -> Iterator[None]:
-    """What costs as much of a CPU, and has nothing to do with the proxy."""
+    """Run a process that uses a CPU, and has nothing to do with the proxy."""
     process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         yield
@@ -196,13 +157,13 @@ def a_busy_process() -> Iterator[None]:
 
 @contextmanager
 def batches(client: Client) -> Iterator[None]:
-    """One after the other."""
-    batch = [encode(batch_request(FILTERS))]
+    """Send one batch after the other."""
+    batch = describe_acls(4, encode(batch_request(FILTERS)))
     ending = threading.Event()
 
     def describe_on() -> None:
         while not ending.is_set():
-            client.ask(4, batch)
+            client.ask(batch)
 
     thread = threading.Thread(target=describe_on)
     thread.start()
@@ -217,7 +178,7 @@ def relay(
     generator: Generator, client: Client, target: Target, rounds: int, seconds: float
 ) -> None:
     beside: dict[str, Callable[[], AbstractContextManager[None]]] = {
-        "alone": nothing,
+        "alone": nullcontext,
         "beside a busy process": a_busy_process,
         "beside batches": lambda: batches(client),
     }
@@ -235,7 +196,7 @@ def relay(
 
 
 def large(client: Client, target: Target) -> None:
-    """Ask for more than fits: all ACLs, by filters that find the same in other words."""
+    """Describe all ACLs by 32 filters, each of which finds all: more than one response may hold."""
     filters = [
         AclFilter(
             resource_type=resource_type,
@@ -253,7 +214,8 @@ def large(client: Client, target: Target) -> None:
         )
     ]
     before = _memory_mib(target, "VmRSS")
-    wall, cpu, size = measured(target, lambda: client.ask(4, [encode(batch_request(filters))]))
+    batch = describe_acls(4, encode(batch_request(filters)))
+    wall, cpu, size = measured(target, lambda: client.ask(batch))
     peak = _memory_mib(target, "VmHWM")
     print(
         f"  {size / 2**20:.1f} MiB in one answer: {wall:.2f} s, CPU {cpu:.2f} s,"
@@ -262,7 +224,7 @@ def large(client: Client, target: Target) -> None:
 
 
 def _memory_mib(target: Target, name: str) -> float:
-    """Return a line of the status of the process that holds most."""
+    """Return a value of /proc/PID/status in MiB, of the process with the largest."""
     assert target.pid is not None
     return max(
         int(line.split()[1]) / 1024
@@ -270,15 +232,6 @@ def _memory_mib(target: Target, name: str) -> float:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines()
         if line.startswith(f"{name}:")
     )
-
-
-@contextmanager
-def made(lab: Lab, target: Target) -> Iterator[Client]:
-    client = Client(target, lab.credentials.token_file.read_text().strip())
-    try:
-        yield client
-    finally:
-        client.close()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -299,7 +252,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             generator = Generator(program=programs["load"], credentials=lab.credentials)
             for each in SHAPES:
                 print(f"{PRINCIPALS} principals with {each} ACLs each, of {ACLS}:", flush=True)
-                with started(each)(lab) as target, made(lab, target) as client:
+                token = lab.credentials.token_file.read_text().strip()
+                with (
+                    started(each)(lab) as target,
+                    closing(Client(target, token)) as client,
+                ):
                     describe(client, target, options.rounds)
                     administer(lab, target, options.rounds)
                     relay(generator, client, target, options.rounds, options.seconds)

@@ -1,4 +1,4 @@
-"""Measure the proxy's CPU time per request, latency and memory, beside HAProxy and Kafka.
+"""Benchmark of the proxy's CPU time per request, latency and memory, beside HAProxy and Kafka.
 
 Reproduce the tables of the README with
 
@@ -16,7 +16,7 @@ which is `python -m benchmarks.bench`, about half an hour. Parts of it:
 To compare two versions, run both with --json on the same quiet machine and compare ratios to
 HAProxy, not microseconds. Needs a C compiler and OpenSSL's headers, and for their rows HAProxy and
 Java 17 with Kafka's jars (Debian: gcc libc6-dev libssl-dev haproxy openjdk-17-jdk-headless maven).
-Everything runs on loopback, and what was started is ended.
+Everything runs on loopback, and all programs that were started are ended.
 """
 
 import argparse
@@ -59,34 +59,41 @@ from benchmarks.targets import (
     proxy,
 )
 
-#: A lifetime short enough to wait for: connections re-authenticate at 90 % of it.
 _REAUTH_LIFETIME_SECONDS = 20
+"""Lifetime of sessions in seconds, short enough to wait for: connections re-authenticate at 90 % of
+it."""
 _METADATA_TOPICS, _METADATA_PARTITIONS = 1_000, 6
+"""Number of topics in the Metadata response that is rewritten, and of partitions of each."""
 _PROXY_ROWS = ("session-check", "compiled")
+"""Rows whose logins are compared with Kafka's."""
 _OF_THE_RELAY = ("commit", "cpu", "kernel", "python", "uvloop", "haproxy", "load before")
 """Parts of the machine's description that the relay's ratios depend on."""
 _WITHOUT_TLS = {"haproxy-tls": "haproxy", "tls": "session-check", "compiled-tls": "compiled"}
-"""Rows with TLS, and what differs from them by nothing else."""
+"""Rows with TLS, and the rows that are the same without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Amount to measure."""
+    """Plan of a run: what is measured, and how much of it."""
 
     rows: Sequence[Row]
     shapes: Sequence[figures.Shape]
     figures: Sequence[str]
     rounds: int
     seconds: float
-    """Figures of one round of one row."""
+    """Seconds of one round of one row."""
     auth_warm_up_seconds: float
+    """Seconds of logins before any count."""
     idle_connections: int
+    """Number of connections in the figure `idle`."""
     reauth_connections: int
+    """Number of connections in the figure `reauth`."""
     reauth_seconds: float
+    """Seconds over which they log in."""
 
 
 class Bench:
-    """A run: the programs it measures with, and what it found so far."""
+    """Run of the benchmark: its programs, and its results so far."""
 
     def __init__(self, plan: Plan, lab: Lab, programs: dict[str, Path], console: Console) -> None:
         self._plan = plan
@@ -96,13 +103,13 @@ class Bench:
         self._console = console
         self.results: dict[str, Any] = {}
         self.relayed: dict[str, dict[str, figures.Relayed]] = {}
-        """By shape and row."""
+        """The results of the relay by shape and row."""
         self._failures: list[str] = []
 
     def run(self) -> bool:
-        """Measure all that was asked for; return False if anything failed.
+        """Measure what the plan has; return False if anything failed.
 
-        That a program is not installed is no failure.
+        A program that is not installed is no failure.
         """
         for name in self._plan.figures:
             try:
@@ -186,11 +193,11 @@ class Bench:
         found = {}
         for row in self._plan.rows:
             self._console.print(f"memory of {row.name} …", style="dim")
-            # A fresh process each: what earlier figures left on its heap would be reused.
+            # A new process for each: memory that earlier figures left on its heap would be reused.
             with self._rows([row]) as targets:
                 for target in targets.values():
                     if target.pid is not None:
-                        found[row.name] = figures.held(
+                        found[row.name] = figures.idle_memory(
                             self._generator, target, connections=self._plan.idle_connections
                         )
         self.results["idle"] = {row: asdict(each) for row, each in found.items()}
@@ -228,7 +235,7 @@ class Bench:
 
     @contextmanager
     def _rows(self, rows: Sequence[Row]) -> Iterator[dict[str, Target]]:
-        """Start these rows; one that cannot run here is left out, with a line that says why."""
+        """Start these rows; one that cannot run here is left out, with a line about the reason."""
         targets = {}
         with ExitStack() as stack:
             for row in rows:
@@ -266,7 +273,7 @@ def fake_broker(programs: dict[str, Path], lab: Lab, *options: str) -> Iterator[
 
 
 def make_credentials(directory: Path) -> Credentials:
-    """Make a password, a signing key and a token that live as long as the run."""
+    """Make a password, a signing key and a token for the run."""
     from tests.support.sasl import AUDIENCE, ISSUER, Issuer
 
     issuer = Issuer()
@@ -283,7 +290,7 @@ def make_credentials(directory: Path) -> Credentials:
 
 
 def make_lab(directory: Path, cpus: set[int] | None = None) -> Lab:
-    """Make what all targets share but the broker; the certificate is ECDSA's, P-256."""
+    """Make what all targets share except the broker; the certificate has an ECDSA P-256 key."""
     from tests.support.certificates import Authority
 
     authority = Authority()
@@ -356,7 +363,7 @@ def make_plan(options: argparse.Namespace) -> Plan:
 
 
 def _caption(description: Mapping[str, str], arguments: Sequence[str]) -> str:
-    """Say on what the figures were measured, and how."""
+    """Return a sentence about the machine and the command of the figures."""
     files = {"--json", "--markdown"}
     before = ["", *arguments]
     how = [each for last, each in zip(before, arguments, strict=False) if not {last, each} & files]
@@ -369,8 +376,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = arg_parser().parse_args(arguments)
     # A file or pipe has no width; narrow tables would lose their headings.
     console = Console() if sys.stdout.isatty() else Console(width=140)
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # for the programs started here
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # for the programs started here
     generators, measured = machine.split_cpus() if options.pin else (None, None)
     try:
         with tempfile.TemporaryDirectory(prefix="benchmarks-") as name, on_cpus(generators):

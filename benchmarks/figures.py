@@ -1,4 +1,4 @@
-"""The measurements: each takes targets and returns plain values, and prints nothing."""
+"""Measurements: each takes targets, returns plain values, and prints nothing."""
 
 import socket
 import struct
@@ -14,33 +14,34 @@ from benchmarks.targets import Target
 _METADATA, _METADATA_VERSION = 3, 12
 _CLIENT_ID = b"bench"
 _IDLE_SECONDS = 2.0
+"""Seconds over which the CPU time of an idle target is measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The CPU per request to reach, as a multiple of the baseline's in the same run."""
+    """Goals for the CPU per request, as multiples of the baseline's in the same run."""
 
     sessions: float
-    """Limit of the proxy that checks sessions and nothing else."""
+    """The limit of a proxy that only checks sessions."""
     features: float
-    """Limit of one with an authorizer, with quotas, or with both."""
+    """The limit of a proxy with an authorizer, with quotas, or with both."""
     tls: float | None = None
-    """Limit of one whose clients speak TLS; None: there is none."""
+    """The limit of a proxy whose clients speak TLS; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Connections x requests in flight on each x bytes of records in each request or answer."""
+    """Shape of the load: connections x requests in flight on each x payload of each."""
 
     requests: str
-    """Kind of requests, as load.c's --requests names it."""
+    """The kind of requests, as load.c's --requests names it."""
     topics: int = 1
-    """That a Produce names; each has so many bytes."""
+    """The number of topics in a Produce, each with the payload."""
     produce_version: int = 9
     connections: int
     in_flight: int
     payload: str
-    """Bytes of records, as `_BYTES` has them."""
+    """The bytes of records in each request or response, a key of `_BYTES`."""
     limits: Limits
 
     @property
@@ -53,7 +54,7 @@ class Shape:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Those of load.c, but for the connections."""
+        """Options of load.c, without the number of connections."""
         return (
             *("--requests", self.requests, "--topics", str(self.topics)),
             *("--produce-version", str(self.produce_version)),
@@ -109,10 +110,10 @@ SHAPES: Sequence[Shape] = (
 
 @dataclass(slots=True, kw_only=True)
 class Relayed:
-    """One row at one shape, a value per round."""
+    """Results of one row at one shape, with a value for each round."""
 
     compiled: bool | None
-    """As the target has it."""
+    """Whether the proxy's data path is compiled; None: it is no proxy."""
     cpu_us: list[float] = field(default_factory=list)
     """Microseconds of CPU time per request."""
     ratios: list[float] = field(default_factory=list)
@@ -146,9 +147,9 @@ def relay(
 ) -> dict[str, Relayed]:
     """Measure all targets in turn, `rounds` times.
 
-    The machine's own noise comes and goes over seconds. A ratio is therefore taken within a
-    round, between neighbours, and the median of the ratios is what counts; the order is reversed
-    every other round, so that a drift favours nobody.
+    The noise of the machine changes over seconds. So a ratio is taken within a round, and the
+    result is the median of the ratios; the order is reversed every other round, so that a drift
+    favours no row.
     """
     results = {name: Relayed(compiled=target.compiled) for name, target in targets.items()}
     for number in range(rounds):
@@ -170,13 +171,15 @@ def relay(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Greeted:
-    """The cost of a connection of one request, from connect to close."""
+class HandshakeCost:
+    """CPU microseconds of a connection with one request, from connect to close."""
 
     plain_cpu_us: float | None
-    """Without TLS, by the same program; None: it was not measured."""
+    """The cost without TLS, of the same program; None: it was not measured."""
     full_cpu_us: float
+    """The cost with a full handshake."""
     resumed_cpu_us: float
+    """The cost with a resumed session."""
 
 
 def handshakes(
@@ -186,11 +189,11 @@ def handshakes(
     *,
     rounds: int,
     seconds: float,
-) -> dict[str, Greeted]:
+) -> dict[str, HandshakeCost]:
     """Measure TLS handshakes, full and resumed, and the same connections without TLS.
 
-    One connection at a time: HAProxy resumes only some of the sessions that are offered to it at
-    once. `plain` has the programs of `secured` without TLS, by the same names.
+    There is one connection at a time: HAProxy resumes only some of sessions that are offered
+    concurrently. `plain` has the programs of `secured` without TLS, by the same names.
     """
 
     def measure(target: Target, resume: str) -> Measured:
@@ -216,7 +219,7 @@ def handshakes(
         _check_resumed(name, kind, each)
     cost = {key: median(map(cpu_us_each, each)) for key, each in found.items()}
     return {
-        name: Greeted(
+        name: HandshakeCost(
             plain_cpu_us=cost[name, "plain"] if name in plain else None,
             full_cpu_us=cost[name, "full"],
             resumed_cpu_us=cost[name, "resumed"],
@@ -226,7 +229,7 @@ def handshakes(
 
 
 def _check_resumed(name: str, kind: str, rounds: Sequence[Measured]) -> None:
-    """Sessions must be resumed where that is measured, and nowhere else."""
+    """Raise MeasurementFailed unless exactly the sessions that should were resumed."""
     resumed = sum(each.report["resumed"] for each in rounds)
     count = sum(each.report["count"] for each in rounds)
     if resumed != (count if kind == "resumed" else 0):
@@ -234,20 +237,20 @@ def _check_resumed(name: str, kind: str, rounds: Sequence[Measured]) -> None:
 
 
 def check_no_errors(measured: Measured) -> Measured:
-    """Return it; raises MeasurementFailed if any authentication failed."""
+    """Return the measurement. Raises MeasurementFailed if any authentication failed."""
     if measured.report["errors"]:
         raise MeasurementFailed(f"authentications failed: {measured.report}")
     return measured
 
 
 def cpu_us_each(measured: Measured, idle: float = 0.0) -> float:
-    """CPU microseconds for each of what was counted, less `idle` seconds in every second."""
+    """Return the CPU microseconds of each counted item, less `idle` CPU seconds in every second."""
     report = measured.report
     return (measured.cpu_seconds - idle * float(report["seconds"])) * 1e6 / float(report["count"])
 
 
 def idle_cpu_per_second(target: Target) -> float:
-    """Measure what a target takes though nothing is asked of it, in seconds per second."""
+    """Measure the CPU time of a target without load, in seconds per second."""
     if target.pid is None:
         return 0.0
     before = cpu_seconds(target.pid)
@@ -256,21 +259,22 @@ def idle_cpu_per_second(target: Target) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class IdleMemory:
     """Memory of a target's processes, without and with idle connections."""
 
     base: dict[str, ProcessMemory]
-    """By role: `main` is the first process of the tree; of its children, one that grew with the
-    connections is a `worker`, any other a `helper`."""
+    """The memory without connections by role: `main` is the first process of the tree; of its
+    children, one that grew with the connections is a `worker`, any other a `helper`."""
     connections: int
+    """The number of connections that were opened."""
     kib_per_connection: float
-    """Growth of the tree's PSS; buffers in the kernel are not in it."""
+    """The growth of the tree's PSS per connection in KiB, without buffers in the kernel."""
 
 
-def held(generator: Generator, target: Target, *, connections: int) -> Held:
+def idle_memory(generator: Generator, target: Target, *, connections: int) -> IdleMemory:
     """Measure base memory and the cost of an idle, authenticated connection."""
     assert target.pid is not None
-    # What the first connections make the process load or allocate once is not theirs alone.
+    # The first connections make the process load and allocate much only once.
     with generator.idle(target, 50, None):
         pass
     time.sleep(1.0)
@@ -279,7 +283,7 @@ def held(generator: Generator, target: Target, *, connections: int) -> Held:
         time.sleep(1.0)
         after = memory(target.pid)
     growth = sum(one.pss_kib for one in after) - sum(one.pss_kib for one in base)
-    return Held(
+    return IdleMemory(
         base=_by_role(base, after),
         connections=connections,
         kib_per_connection=growth / connections,
@@ -300,21 +304,22 @@ def _by_role(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reauthenticated:
-    """Many connections re-authenticating within a short time."""
+    """Results of many connections that re-authenticate within a short time."""
 
     connections: int
     within_seconds: float
+    """The seconds from the first re-authentication to the last."""
     late: int
-    """Re-authenticated after their session's end."""
+    """The number of connections that re-authenticated after the end of their session."""
     failed: int
-    """Refused or closed, at login or later."""
+    """The number of connections that were refused or closed, at login or later."""
     answered_after: int
-    """Had a Produce request answered after re-authentication."""
+    """The number of connections with an answered Produce after the re-authentication."""
     p50_us: float
     p99_us: float
     max_us: float
     cpu_us: float
-    """Per re-authentication."""
+    """The CPU microseconds of a re-authentication."""
 
 
 def reauthentication(
@@ -337,15 +342,17 @@ def reauthentication(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rewritten:
-    """The addresses of one large Metadata response, replaced."""
+class RewriteCost:
+    """Cost of replacing the addresses in one large Metadata response."""
 
     size_bytes: int
+    """The size of the response."""
     milliseconds: float
+    """The median of the durations."""
 
 
-def metadata_rewrite(broker: Address, *, repetitions: int = 50) -> Rewritten:
-    """Time the rewriting of what a broker answers to Metadata for all topics."""
+def metadata_rewrite(broker: Address, *, repetitions: int = 50) -> RewriteCost:
+    """Time the rewriting of a broker's Metadata response for all topics."""
     from proxy.wire.addresses import rewrite
 
     response = _ask_for_metadata(broker)
@@ -358,11 +365,11 @@ def metadata_rewrite(broker: Address, *, repetitions: int = 50) -> Rewritten:
         durations.append(time.perf_counter() - begin)
     if b"proxy.test" not in rewritten:
         raise MeasurementFailed("no address was rewritten")
-    return Rewritten(size_bytes=len(response), milliseconds=median(durations) * 1e3)
+    return RewriteCost(size_bytes=len(response), milliseconds=median(durations) * 1e3)
 
 
 def _ask_for_metadata(broker: Address) -> bytes:
-    """Return the response, which begins with the correlation id."""
+    """Return a Metadata response from its correlation id on."""
     client_id = struct.pack(">h", len(_CLIENT_ID)) + _CLIENT_ID
     # No tags; all topics (null); neither auto-creation nor authorized operations; no tags.
     fields = b"\0" + b"\0" + b"\0\0" + b"\0"

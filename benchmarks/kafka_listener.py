@@ -1,7 +1,7 @@
-"""Apache Kafka's own SASL listener, started as kafka-server-start.sh would start it.
+"""Apache Kafka's own SASL listener, started as kafka-server-start.sh starts it.
 
-Not the cluster of the test suite: that one starts fast, with half a compiler, and its CPU time
-would flatter whatever it is compared with.
+The cluster of the test suite cannot be used: its JVM starts fast but compiles less, so it takes
+more CPU time than a real one.
 """
 
 import subprocess
@@ -16,7 +16,7 @@ from benchmarks.targets import OAUTHBEARER, SCRAM, USER, Lab, Target
 _SECURITY = "org.apache.kafka.common.security"
 _CLUSTER_ID = "BenchmarkClusterAAAAAA"
 
-#: kafka-run-class.sh and kafka-server-start.sh of Kafka 4.1, in a heap that no measurement fills.
+# As in kafka-run-class.sh and kafka-server-start.sh of Kafka 4.1; no measurement fills the heap.
 _JVM_OPTIONS = (
     "-Xmx1G",
     "-Xms1G",
@@ -53,7 +53,7 @@ sasl.oauthbearer.expected.issuer={issuer}
 
 
 def class_path() -> str:
-    """Return Kafka's class path: $KAFKA_JARS, or what the test suite fetched or will fetch."""
+    """Return Kafka's class path: $KAFKA_JARS, or the jars that the test suite fetches."""
     from tests.support.kafka import java
 
     try:
@@ -64,7 +64,7 @@ def class_path() -> str:
 
 @contextmanager
 def kafka(lab: Lab) -> Iterator[Target]:
-    """One KRaft node with default threads; SCRAM and verified tokens on one listener."""
+    """Run one KRaft node with default threads, and SCRAM and OAUTHBEARER on one listener."""
     path = class_path()
     directory = Path(tempfile.mkdtemp(prefix="kafka-", dir=lab.directory))
     address = free_address()
@@ -95,7 +95,7 @@ def kafka(lab: Lab) -> Iterator[Target]:
 
 
 def _format_storage(lab: Lab, path: str, properties: Path) -> None:
-    # A generated password for one run on loopback: the tool takes it from nowhere else.
+    # The tool takes the password from its command line only; it is generated for one run.
     password = lab.credentials.password_file.read_text().strip()
     user = f"{SCRAM}=[name={USER},iterations=8192,password={password}]"
     command = ["java", "-cp", path, "kafka.tools.StorageTool", "format", "--add-scram", user]

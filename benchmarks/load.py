@@ -1,4 +1,4 @@
-"""The load generator, started and read: its lines of JSON bracket what is measured."""
+"""Runner of the load generator, whose lines of JSON mark the begin and end of a measurement."""
 
 import json
 import subprocess
@@ -11,23 +11,23 @@ from typing import Any
 from benchmarks.programs import MeasurementFailed, cpu_seconds
 from benchmarks.targets import Credentials, Target
 
-#: The generator gives up this long after it should have been done.
 _GRACE_SECONDS = 60.0
+"""Seconds after its due end at which the generator gives up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One run of the generator against one target."""
+    """Results of one run of the generator against one target."""
 
     report: dict[str, Any]
     """The generator's last line."""
     cpu_seconds: float
-    """CPU seconds of the target's process tree between the generator's "start" and "end"."""
+    """The CPU seconds of the target's process tree between the generator's "start" and "end"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generator:
-    """Arguments of load.c."""
+    """Load generator (load.c), and the credentials that it uses."""
 
     program: Path
     credentials: Credentials
@@ -44,9 +44,9 @@ class Generator:
         options: Sequence[str] = (),
     ) -> Measured:
         """Run one mode to its end; `mechanism` None: the target's."""
-        wanted = ["--connections", str(connections), "--seconds", f"{seconds}", *options]
-        how = (mechanism or target.mechanism) if authenticate else None
-        with self._started(target, mode, how, wanted, seconds) as process:
+        arguments = ["--connections", str(connections), "--seconds", f"{seconds}", *options]
+        login = (mechanism or target.mechanism) if authenticate else None
+        with self._started(target, mode, login, arguments, seconds) as process:
             self._expect(process, "start")
             before = _cpu(target)
             report = self._expect(process, "end")
@@ -58,9 +58,9 @@ class Generator:
     @contextmanager
     def idle(self, target: Target, connections: int, mechanism: str | None) -> Iterator[None]:
         """Hold authenticated connections open until the end of the block."""
-        wanted = ["--connections", str(connections)]
-        how = mechanism or target.mechanism
-        with self._started(target, "idle", how, wanted, 0.0) as process:
+        arguments = ["--connections", str(connections)]
+        login = mechanism or target.mechanism
+        with self._started(target, "idle", login, arguments, 0.0) as process:
             ready = self._expect(process, "ready")
             if ready["connections"] != connections:
                 raise MeasurementFailed(f"only {ready['connections']} of {connections} connected")

@@ -1,4 +1,4 @@
-"""Cost of a login, at a warm listener and at one that was just started."""
+"""Cost of a login, at a warmed-up listener and at one that was just started."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,17 +9,18 @@ from benchmarks.load import Generator, Measured
 from benchmarks.targets import Target
 
 _AUTHENTICATIONS_AT_ONCE = 8
+"""Number of concurrent logins."""
 
 _WINDOWS_SECONDS = (0.25, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""After a start; a JVM compiles what it has run often, so each tells of an older one."""
+"""Lengths of the windows after a start in seconds: a JVM gets faster as it compiles hot code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authenticated:
-    """The cost of one authentication, from connect to close."""
+    """Cost of one authentication, from connect to close."""
 
     cpu_us: float
-    """Microseconds of CPU time, less what the idle process takes."""
+    """The microseconds of CPU time, less those of the idle process."""
     per_second: float
     p50_us: float
     p99_us: float
@@ -34,7 +35,7 @@ def authentication(
     seconds: float,
     warm_up_seconds: float,
 ) -> dict[str, Authenticated]:
-    """Measure in turn, as `relay` does, once every target is warm (a JVM compiles as it goes)."""
+    """Measure targets in turn, as `relay` does, after a warm-up, in which a JVM compiles."""
     for target in targets.values():
         _measure(generator, target, mechanism, warm_up_seconds)
     idle = {name: idle_cpu_per_second(target) for name, target in targets.items()}
@@ -58,25 +59,26 @@ def _authenticated(rounds: Sequence[Measured], idle: float) -> Authenticated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Young:
-    """The cost of one authentication at a listener that has not seen many."""
+class EarlyAuthentication:
+    """Cost of one authentication soon after the start of a listener."""
 
     seen: int
-    """Authentications since its start."""
+    """The number of authentications since the start."""
     cpu_us: float
+    """The microseconds of CPU time, less those of the idle process."""
 
 
 def first_authentications(
     generator: Generator, targets: Mapping[str, Target], mechanism: str
-) -> dict[str, list[Young]]:
-    """Measure listeners that were just started, one after the other, at a run."""
-    found: dict[str, list[Young]] = {}
+) -> dict[str, list[EarlyAuthentication]]:
+    """Measure listeners that were just started, each in consecutive windows."""
+    found: dict[str, list[EarlyAuthentication]] = {}
     for name, target in targets.items():
         windows = [_measure(generator, target, mechanism, each) for each in _WINDOWS_SECONDS]
         idle, seen = idle_cpu_per_second(target), 0
         found[name] = []
         for each in windows:
-            found[name].append(Young(seen=seen, cpu_us=cpu_us_each(each, idle)))
+            found[name].append(EarlyAuthentication(seen=seen, cpu_us=cpu_us_each(each, idle)))
             seen += each.report["count"]
     return found
 

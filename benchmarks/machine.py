@@ -12,7 +12,7 @@ from benchmarks.programs import HERE
 
 
 def describe(*, pinned: bool) -> dict[str, str]:
-    """Return the machine, and the versions of what was measured on it."""
+    """Return the machine's properties, and the versions of the programs."""
     return {
         "cpu": f"{_cpu_model()}, {len(os.sched_getaffinity(0))} usable",
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -28,7 +28,7 @@ def describe(*, pinned: bool) -> dict[str, str]:
 
 
 def split_cpus() -> tuple[set[int], set[int]]:
-    """Return the CPUs of the generator and broker, and those of what is measured: the last one."""
+    """Return the CPUs of generator and broker, and that of measured programs: the last one."""
     *others, last = sorted(os.sched_getaffinity(0))
     return set(others) or {last}, {last}
 

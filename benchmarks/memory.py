@@ -5,21 +5,20 @@
 
 About a minute; needs what `benchmarks.bench` needs, without HAProxy and Kafka.
 
-idle      Logged in by OAUTHBEARER; no request was forwarded, so there is no connection to a broker.
-live      Has had one Produce answered: there is a connection to the broker, and a decision.
-requests  Each has had 20 topics written and 20 read, one to a request, and with an authorizer 20
-          writes denied.
-logins    As many other connections again, a tenth at a time, have logged in, had a Produce answered
-          and are gone.
+idle      Each has logged in by OAUTHBEARER; without a forwarded request there is no connection to a
+          broker.
+live      Each has had one Produce answered, over a connection to the broker.
+requests  Each has written 20 topics and read 20, one to a request; with an authorizer, 20 more
+          writes were denied.
+logins    As many other connections, a tenth at a time, have logged in, had a Produce answered, and
+          closed.
 
 Figures are the growth of the process tree's PSS since before the first of these connections, for
-each of them; buffers in the kernel are not in it. What the allocator keeps of a storm without
-using it is in it.
+each of them, without buffers in the kernel, and with memory that the allocator keeps unused.
 """
 
 import argparse
 import resource
-import socket
 import struct
 import sys
 import tempfile
@@ -35,68 +34,21 @@ from rich.table import Table
 
 from benchmarks import machine, report
 from benchmarks.bench import fake_broker, make_lab
-from benchmarks.programs import MeasurementFailed, compile_all, memory
-from benchmarks.targets import OAUTHBEARER, USER, Lab, Prepare, Target, proxy
+from benchmarks.client import Client, request
+from benchmarks.programs import compile_all, memory
+from benchmarks.targets import USER, Lab, Prepare, Target, proxy
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.store import open_store
-from proxy.wire.apis import API_VERSIONS, FETCH, PRODUCE
-from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from proxy.wire.apis import FETCH, PRODUCE
 
 TOPICS = 20
 """Number of topics of each kind in a storm."""
 _FIRST_CONNECTIONS = 50
 """Number of first connections, whose one-time costs are not counted."""
 _LOGIN_STORMS = 10
+"""Number of groups in which other connections log in."""
 _PAUSE_SECONDS = 3.0
-_CLIENT_ID = b"bench"
-
-
-class Client:
-    """A connection of a client, spoken on by one request, or one batch of them, at a time."""
-
-    def __init__(self, target: Target, token: str) -> None:
-        address = (target.address.host, target.address.port)
-        self._socket = socket.create_connection(address, timeout=60)
-        self._asked = 0
-        self._read = b""
-        self.ask(_request(API_VERSIONS, 3, b"\x06bench\x021\0", flexible=True))
-        self.ask(_request(SASL_HANDSHAKE, 1, _string(OAUTHBEARER)))
-        said = f"n,,\x01auth=Bearer {token}\x01\x01".encode()
-        answer = self.ask(_request(SASL_AUTHENTICATE, 1, struct.pack(">i", len(said)) + said))
-        if answer[4:6] != b"\0\0":
-            raise MeasurementFailed(f"login refused: {answer!r}")
-
-    def ask(self, *requests: bytes) -> bytes:
-        """Send requests and return the last answer, when all have come."""
-        self._socket.sendall(b"".join(requests))
-        answer = b""
-        for _ in requests:
-            (size,) = struct.unpack(">i", self._take(4))
-            answer = self._take(size)
-        return answer
-
-    def _take(self, size: int) -> bytes:
-        while len(self._read) < size:
-            piece = self._socket.recv(65_536)
-            if not piece:
-                raise MeasurementFailed("a connection was closed")
-            self._read += piece
-        taken, self._read = self._read[:size], self._read[size:]
-        return taken
-
-    def close(self) -> None:
-        """End it."""
-        self._socket.close()
-
-
-def _request(api_key: int, version: int, body: bytes, *, flexible: bool = False) -> bytes:
-    head = struct.pack(">hhih", api_key, version, 0, len(_CLIENT_ID)) + _CLIENT_ID
-    content = head + (b"\0" if flexible else b"") + body
-    return struct.pack(">i", len(content)) + content
-
-
-def _string(text: str) -> bytes:
-    return struct.pack(">h", len(text)) + text.encode()
+"""Seconds between the last request and the reading of memory."""
 
 
 def _compact(text: str) -> bytes:
@@ -104,18 +56,18 @@ def _compact(text: str) -> bytes:
 
 
 def produce(topic: str) -> bytes:
-    """A Produce v9 of 50 bytes to one partition."""
+    """Return a Produce v9 of 50 bytes to one partition."""
     partition = b"\x02" + struct.pack(">i", 0) + bytes([51]) + bytes(50) + b"\0"
     body = b"\0" + struct.pack(">hi", -1, 30_000) + b"\x02" + _compact(topic) + partition + b"\0\0"
-    return _request(PRODUCE, 9, body, flexible=True)
+    return request(PRODUCE, 9, body, flexible=True)
 
 
 def fetch(topic: str) -> bytes:
-    """A Fetch v12 of one partition, without a session."""
+    """Return a Fetch v12 of one partition, without a session."""
     head = struct.pack(">iiiibii", -1, 0, 1, 1_048_576, 0, 0, -1)
     partition = b"\x02" + struct.pack(">iiqiqi", 0, -1, 0, -1, -1, 1_048_576) + b"\0"
     body = head + b"\x02" + _compact(topic) + partition + b"\0" + b"\x01" + b"\x01\0"
-    return _request(FETCH, 12, body, flexible=True)
+    return request(FETCH, 12, body, flexible=True)
 
 
 def _storm(client: Client, *, denied: bool) -> None:
@@ -126,7 +78,7 @@ def _storm(client: Client, *, denied: bool) -> None:
 
 
 def _allow(config: Path) -> None:
-    """Everything on topics whose names begin with `bench`."""
+    """Allow everything on topics whose names begin with `bench`."""
     store = open_store(f"sqlite:{config.parent / 'state.db'}")
     store.create_acls(
         [
@@ -152,7 +104,7 @@ ROWS: Mapping[str, tuple[Mapping[str, Any], Prepare | None]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grown:
-    """KiB for each connection."""
+    """Memory of each connection in KiB, by stage."""
 
     idle: float
     live: float
@@ -161,7 +113,7 @@ class Grown:
 
 
 def measure(target: Target, lab: Lab, connections: int, *, denied: bool) -> Grown:
-    """Open connections, use them, and see what the processes hold."""
+    """Open connections, use them, and measure the memory of the processes at each stage."""
     token = lab.credentials.token_file.read_text().strip()
     with _connected(target, token, _FIRST_CONNECTIONS) as first:
         for client in first:
@@ -217,8 +169,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = options.rows.split(",")
     if unknown := set(rows) - ROWS.keys():
         parser.error(f"no such rows: {', '.join(sorted(unknown))}")
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     table = Table(title=f"KiB per connection, of {options.connections:,}")
     for name in ("row", "idle", "live", "requests", "logins"):
         table.add_column(name, justify="left" if name == "row" else "right")

@@ -1,20 +1,20 @@
-"""Cost of operation: time of a start, of a scrape, and of a look at the status page.
+"""Cost of operation: duration of a start, of a scrape, and of a load of the status page.
 
     python -m benchmarks.operating
     python -m benchmarks.operating --figures start --rounds 20
     python -m benchmarks.operating --figures watch --connections 1000
 
-About two minutes; needs what `benchmarks.bench` needs, without HAProxy and Kafka. Exit status 1 if
-a limit is not kept. Programs installed beside the proxy count: kio, for one, loads `hypothesis` if
-it is there. What is deployed has none of the tests' packages.
+About two minutes; needs what `benchmarks.bench` needs, without HAProxy and Kafka. The exit status
+is 1 if a limit is not kept. Installed packages matter: kio imports `hypothesis` if it is installed,
+and a deployed proxy has none of the tests' packages.
 
-start   From fork to the line "accepting", and to the first request answered: the fastest settings,
-        and all that a start can wait for (two workers, TLS, authorizer, quotas, OAUTHBEARER,
-        events, HTTP).
-watch   With so many authenticated connections: a scrape of /metrics, the page and its size, each
-        from request to last byte, new connection included. The worker's CPU time for each says
-        what the data path has to do with it; p99 of 16 busy connections, without and with a scrape
-        every 100 ms, says what it notices.
+start   From fork to the line "accepting", and to the first answered request: with the fastest
+        settings, and with all that a start can wait for (two workers, TLS, authorizer, quotas,
+        OAUTHBEARER, events, HTTP).
+watch   With many authenticated connections: a scrape of /metrics and a load of the page, each from
+        connecting to the last byte, and the page's size. The worker's CPU time for each is what the
+        data path loses; p99 of 16 busy connections, without and with a scrape every 100 ms, is what
+        clients notice.
 """
 
 import argparse
@@ -56,7 +56,7 @@ PAGE_LIMIT_KB = 200.0
 _SCRAPES, _PAGES = 20, 5
 _PAUSE_S = 0.1
 _PAGE_PAUSE_S = 2.1
-"""Longer than what the page shows may be old."""
+"""Seconds between two loads of the page, longer than it is cached."""
 _LOAD_SECONDS = 5.0
 _EVERYTHING: Mapping[str, Any] = {
     "authorizer": {"mode": "enforce", "allow.everyone.if.no.acl.found": True},
@@ -64,8 +64,8 @@ _EVERYTHING: Mapping[str, Any] = {
 }
 
 
-class Judge:
-    """The table of what was found; remembers whether every limit was kept."""
+class Results:
+    """Table of the results, and whether all limits were kept."""
 
     def __init__(self) -> None:
         self.table = Table(title="Operating")
@@ -74,7 +74,7 @@ class Judge:
             self.table.add_column(name, justify="left" if name == "what" else "right")
 
     def add(self, what: str, values: Sequence[float], unit: str, limit: float | None) -> None:
-        """Judge the median."""
+        """Add a row, and compare the median with the limit."""
         middle, digits = median(values), 2 if unit == "s" else 1
         missed = limit is not None and middle >= limit
         self.kept &= not missed
@@ -87,8 +87,8 @@ class Judge:
         )
 
 
-def start(lab: Lab, options: argparse.Namespace, judge: Judge) -> None:
-    """Start and end the proxy again and again."""
+def start(lab: Lab, options: argparse.Namespace, results: Results) -> None:
+    """Measure starts of the proxy."""
     everything = dict(_EVERYTHING) | {"workers": 2}
     for name, listener, settings, leave_out in (
         ("the least", {"sasl.enabled.mechanisms": ["SCRAM-SHA-256"]}, {}, ("http", "events")),
@@ -104,12 +104,12 @@ def start(lab: Lab, options: argparse.Namespace, judge: Judge) -> None:
         )
         ca = lab.ca if "security.protocol" in listener else None
         found = [_started(config, address, ca) for _ in range(options.rounds + 1)][1:]
-        judge.add(f"start, {name}: accepting", [one for one, _ in found], "s", START_LIMIT_S)
-        judge.add(f"start, {name}: answering", [one for _, one in found], "s", START_LIMIT_S)
+        results.add(f"start, {name}: accepting", [one for one, _ in found], "s", START_LIMIT_S)
+        results.add(f"start, {name}: answering", [one for _, one in found], "s", START_LIMIT_S)
 
 
 def _started(config: Path, address: Address, ca: Path | None) -> tuple[float, float]:
-    """Return seconds until the line, and until a request was answered."""
+    """Return the seconds until the line "accepting", and until a request was answered."""
     command = [sys.executable, "-m", "proxy", "serve", "--config", str(config)]
     begin = time.perf_counter()
     with (config.parent / "log").open("w") as log:
@@ -126,8 +126,8 @@ def _started(config: Path, address: Address, ca: Path | None) -> tuple[float, fl
     return accepting, answering
 
 
-def watch(lab: Lab, options: argparse.Namespace, judge: Judge) -> None:
-    """Look at a proxy that many are connected to."""
+def watch(lab: Lab, options: argparse.Namespace, results: Results) -> None:
+    """Measure scrapes and the status page of a proxy with many connections."""
     http = free_address()
     settings = dict(_EVERYTHING) | {"http": {"address": str(http)}}
     generator = Generator(program=options.programs["load"], credentials=lab.credentials)
@@ -137,18 +137,18 @@ def watch(lab: Lab, options: argparse.Namespace, judge: Judge) -> None:
         _check_connections(http, options.connections)
         with_them = f"{options.connections:,} connections"
         scrapes = _fetched(target, f"http://{http}/metrics", _SCRAPES, _PAUSE_S)
-        judge.add(f"scrape, {with_them}", scrapes.ms, "ms", SCRAPE_LIMIT_MS)
-        judge.add("  the worker's CPU for it", [scrapes.worker_cpu_ms], "ms", None)
-        judge.add("  size", scrapes.kb, "KB", None)
+        results.add(f"scrape, {with_them}", scrapes.ms, "ms", SCRAPE_LIMIT_MS)
+        results.add("  the worker's CPU for it", [scrapes.worker_cpu_ms], "ms", None)
+        results.add("  size", scrapes.kb, "KB", None)
         pages = _fetched(target, f"http://{http}/", _PAGES, _PAGE_PAUSE_S)
-        judge.add(f"status page, {with_them}", pages.ms, "ms", PAGE_LIMIT_MS)
-        judge.add("  the worker's CPU for it", [pages.worker_cpu_ms], "ms", None)
-        judge.add("  size", pages.kb, "KB", PAGE_LIMIT_KB)
-        _disturbed(generator, target, http, judge)
+        results.add(f"status page, {with_them}", pages.ms, "ms", PAGE_LIMIT_MS)
+        results.add("  the worker's CPU for it", [pages.worker_cpu_ms], "ms", None)
+        results.add("  size", pages.kb, "KB", PAGE_LIMIT_KB)
+        _disturbed(generator, target, http, results)
 
 
 class _Fetched:
-    """Durations of fetching a URL, in seconds."""
+    """Results of fetching a URL: durations, sizes, and the worker's CPU time for each."""
 
     def __init__(self) -> None:
         self.ms: list[float] = []
@@ -160,7 +160,7 @@ def _fetched(target: Target, url: str, times: int, pause: float) -> _Fetched:
     assert target.pid is not None
     worker = process_tree(target.pid)[1]
     found = _Fetched()
-    _get(url)  # what is loaded by the first one is not the others' business
+    _get(url)  # the first request imports modules
     time.sleep(pause)
     idle = _cpu_ms(worker, times * pause)
     before = cpu_seconds(worker)
@@ -193,7 +193,7 @@ def _check_connections(http: Address, wanted: int) -> None:
         raise MeasurementFailed(f"not {wanted} connections: {counted}")
 
 
-def _disturbed(generator: Generator, target: Target, http: Address, judge: Judge) -> None:
+def _disturbed(generator: Generator, target: Target, http: Address, results: Results) -> None:
     """Relay with and without scrapes, beside the idle connections."""
 
     def p99_ms() -> float:
@@ -208,8 +208,8 @@ def _disturbed(generator: Generator, target: Target, http: Address, judge: Judge
         quiet.append(p99_ms())
         with _scraping(http):
             scraped.append(p99_ms())
-    judge.add("p99 of 16 busy connections", quiet, "ms", None)
-    judge.add("  with a scrape every 100 ms", scraped, "ms", None)
+    results.add("p99 of 16 busy connections", quiet, "ms", None)
+    results.add("  with a scrape every 100 ms", scraped, "ms", None)
 
 
 @contextmanager
@@ -229,7 +229,7 @@ def _scraping(http: Address) -> Iterator[None]:
         thread.join()
 
 
-FIGURES: Mapping[str, Callable[[Lab, argparse.Namespace, Judge], None]] = {
+FIGURES: Mapping[str, Callable[[Lab, argparse.Namespace, Results], None]] = {
     "start": start,
     "watch": watch,
 }
@@ -248,18 +248,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if unknown := set(options.figures.split(",")) - FIGURES.keys():
         parser.error(f"no such figures: {', '.join(sorted(unknown))}")
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    console, judge = Console(width=100), Judge()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    console, results = Console(width=100), Results()
     with tempfile.TemporaryDirectory(prefix="operating-") as name:
         directory = Path(name)
         options.programs = compile_all(directory)
         with fake_broker(options.programs, make_lab(directory)) as lab:
             console.print(report.machine(machine.describe(pinned=False)))
             for figure in options.figures.split(","):
-                FIGURES[figure](lab, options, judge)
-    console.print(judge.table)
-    return 0 if judge.kept else 1
+                FIGURES[figure](lab, options, results)
+    console.print(results.table)
+    return 0 if results.kept else 1
 
 
 if __name__ == "__main__":

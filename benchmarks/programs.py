@@ -1,4 +1,4 @@
-"""Programs under measurement: compiled, started, ended, and what they used of the machine."""
+"""Programs under measurement: compilation, start and end, CPU time and memory."""
 
 import os
 import shutil
@@ -21,15 +21,15 @@ _COMPILE_FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra")
 
 
 class Unavailable(Exception):
-    """Something is not installed; the text says what and how to install it."""
+    """A program is not installed; the text names it, and how to install it."""
 
 
 class MeasurementFailed(Exception):
-    """A program ended, refused or stalled in the middle; there is no figure to report."""
+    """A program ended, refused or stalled during the measurement, which has no result."""
 
 
 def compile_all(directory: Path) -> dict[str, Path]:
-    """Compile the C programs into `directory`; return where each is."""
+    """Compile the C programs into `directory`; return their paths by name."""
     compiler = shutil.which("cc")
     if compiler is None:
         raise Unavailable("no C compiler (Debian: apt install gcc libc6-dev)")
@@ -58,13 +58,13 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """Read what `str` writes."""
+        """Parse HOST:PORT."""
         host, _, port = text.rpartition(":")
         return cls(host, int(port))
 
 
 def free_address() -> Address:
-    """Return a loopback address that nobody listens on at this moment."""
+    """Return a loopback address that is unused at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return Address("127.0.0.1", probe.getsockname()[1])
@@ -72,7 +72,7 @@ def free_address() -> Address:
 
 @contextmanager
 def on_cpus(cpus: set[int] | None) -> Iterator[None]:
-    """Pin what is started inside to these CPUs; None: do not pin."""
+    """Pin programs that are started in the block to these CPUs; None: do not pin."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus or before)
     try:
@@ -91,9 +91,9 @@ def running(
     ca: Path | None = None,
     directory: Path = HERE.parent,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server in `directory` to the block's end; it has been seen to answer on `address`.
+    """Run a server in `directory` until the block ends, which begins when it answers on `address`.
 
-    `ca`: whom to trust to say who is there; None: it speaks without TLS.
+    `ca` is the authority of its certificate; None: it is without TLS.
     """
     with log.open("wb") as output, on_cpus(cpus):
         process = subprocess.Popen(
@@ -129,7 +129,7 @@ def _wait_until_answering(
 
 
 def answers(address: Address, ca: Path | None) -> bool:
-    """Whether ApiVersions v0 is answered: a port may be open long before anybody reads from it."""
+    """Return whether ApiVersions v0 is answered: a port may be open before requests are read."""
     request = struct.pack(">ihhih", 10, 18, 0, 1, -1)  # size, key, version, correlation id, no name
     try:
         with _connected(address, ca) as connection:
@@ -168,11 +168,11 @@ def process_tree(pid: int) -> list[int]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return user and system time of a process tree so far, all threads, ended ones too.
+    """Return user and system time of a process tree so far, of all threads, including ended ones.
 
-    The kernel's CPU-time clock of a process is exact to the nanosecond, where the same time in
-    /proc/PID/stat is rounded to 10 ms. The number of that clock is what clock_getcpuclockid(3)
-    computes on Linux: the complement of the pid above the three bits of CPUCLOCK_SCHED.
+    The kernel's CPU-time clock of a process has nanoseconds; the same time in /proc/PID/stat is
+    rounded to 10 ms. The number of the clock is computed as clock_getcpuclockid(3) does on Linux:
+    the complement of the pid above the three bits of CPUCLOCK_SCHED.
     """
     try:
         return sum(time.clock_gettime((~one << 3) | 2) for one in process_tree(pid))
@@ -186,9 +186,9 @@ class ProcessMemory:
 
     pid: int
     pss_kib: int
-    """Its own pages and its share of shared ones: these add up over a tree."""
+    """The process's own pages and its share of shared ones, which add up over a tree."""
     rss_kib: int
-    """All pages that it has mapped, shared ones in full."""
+    """All pages in memory that the process has mapped, shared ones in full."""
 
 
 def memory(pid: int) -> list[ProcessMemory]:

@@ -1,13 +1,13 @@
-"""Do quotas hold? What passes in thirty seconds for clients that ask for ten times their quota.
+"""Accuracy of quotas: bytes that pass in thirty seconds of clients that ask for ten times as many.
 
     python -m benchmarks.quota_accuracy --svg docs/quota-accuracy.svg
     python -m benchmarks.quota_accuracy --workers 1 --connections 1 --fetch
 
-Five quota groups (`proxy.quota.examples.groups`) share fifty connections under two workers. Each
-group has a quota of its own, and its connections together ask for ten times as much, one request
-in flight each. What counts is what the broker sees: bytes of Produce requests, or of the Fetch
-responses that it sends, by group. One line per group: quota, what passed per second, by how much
-that is off; exit status 1 if one is off by more than 3 %.
+Five quota groups (`proxy.quota.examples.groups`) have ten connections each, over two workers. Each
+group has a quota of its own, and its connections together ask for ten times as much, with one
+request in flight each. The broker counts the bytes: of Produce requests, or of its Fetch responses.
+One line per group has the quota, the bytes per second, and the deviation; the exit status is 1 if
+one deviates by more than 3 %.
 """
 
 import argparse
@@ -38,25 +38,26 @@ from sasl.credentials import ScramCredential, ScramMechanism
 from sasl.salts import new_salt
 
 QUOTAS = (50_000, 100_000, 150_000, 200_000, 250_000)
-"""Bytes per second, by group."""
+"""Quota of each group in bytes per second."""
 ASKED = 10
-"""Times its quota."""
+"""Multiple of its quota that a group asks for."""
 MESSAGE = 2_000
-"""Bytes of a request or response that counts."""
+"""Size in bytes of a request or response that counts."""
 MAX_OFF = 0.03
+"""Largest deviation from a quota, as a share of it."""
 _PASSWORD = "of-the-bench"
 _TIMEOUT_S = 120.0
 
 
 @dataclass(slots=True)
 class Broker:
-    """Answers Produce and Fetch at once, and notes what passed when."""
+    """Broker that answers Produce and Fetch at once, and records their sizes."""
 
     passed: list[tuple[float, str, int]] = field(default_factory=list)
-    """Monotonic seconds, group, bytes."""
+    """The time in monotonic seconds, group and size in bytes of each."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
+        """Serve one connection."""
         try:
             while True:
                 (size,) = struct.unpack(">i", await reader.readexactly(4))
@@ -75,13 +76,13 @@ class Broker:
         match key:
             case 0:  # no topics, no throttling
                 return b"\0\x01\0\0\0\0\0"
-            case 1:  # no error, no session, no topics; what is behind them is ignored
+            case 1:  # no error, no session, no topics; the proxy ignores the rest
                 return b"\0" + b"\0\0\0\0\0\0\0\0\0\0\x01\0".ljust(MESSAGE - 5, b"\0")
-            case 3:  # the proxy follows who leads what, for the callback: nobody leads anything
+            case 3:  # the proxy requests partition leaders for the callback: there are none
                 return b"\0" + encode(_no_cluster(version))
             case 18:
                 return _api_versions(version)
-            case 32:  # which broker is it? That of no cluster
+            case 32:  # the proxy asks for the broker's id: it has none
                 kind = response_type(key, version)
                 return b"\0" + encode(kind(throttle_time=timedelta(), results=()))
             case _:
@@ -116,7 +117,7 @@ def _no_cluster(version: int) -> Any:
 
 
 def _request(fetch: bool) -> Any:
-    """Request that is sent over and over; no broker could read its records."""
+    """Return the request that is sent all the time; its records are not valid."""
     if fetch:
         return request_type(FETCH, 12)(
             max_wait=timedelta(seconds=1), min_bytes=1, topics=(), forgotten_topics_data=()
@@ -129,7 +130,7 @@ def _request(fetch: bool) -> Any:
 
 
 def group_name(number: int) -> str:
-    """Both the group's name and the client id of those in it."""
+    """Return a group's name, which is also the client id of its connections."""
     return f"group-{number}"
 
 
@@ -196,7 +197,7 @@ async def _log_in(address: Address, group: int, number: int) -> AdminConnection:
 
 
 async def _ask(connection: AdminConnection, request: Any, rate: float, until: float) -> None:
-    """Ask for `rate` bytes a second, as far as answers come."""
+    """Ask for `rate` bytes per second, or fewer if answers are late."""
     due = time.monotonic()
     while (now := time.monotonic()) < until:
         if now < due:
@@ -206,12 +207,12 @@ async def _ask(connection: AdminConnection, request: Any, rate: float, until: fl
 
 
 def _each(options: argparse.Namespace) -> int:
-    """Return how many connections a group has."""
+    """Return the number of connections of each group."""
     return max(1, int(options.connections) // len(QUOTAS))
 
 
 async def measure(options: argparse.Namespace, directory: Path) -> tuple[float, Broker]:
-    """Run the load; return when it began, and what the broker saw."""
+    """Run the load; return when it began, and the broker."""
     broker, at = Broker(), free_address()
     server = await asyncio.start_server(broker.serve, at.host, at.port)
     config, address = prepare(directory, at, options.workers, options.fetch)
@@ -245,7 +246,7 @@ async def measure(options: argparse.Namespace, directory: Path) -> tuple[float, 
 
 
 def averages(began: float, broker: Broker, seconds: float) -> dict[str, list[float]]:
-    """Return by group, for each second since the beginning, what passed per second until then."""
+    """Return the average bytes per second from the beginning to each second, by group."""
     found = {}
     for group in map(group_name, range(len(QUOTAS))):
         mine = [(at - began, size) for at, who, size in broker.passed if who == group]
@@ -298,7 +299,7 @@ def svg(found: dict[str, list[float]], title: str) -> str:
 
 
 def arg_parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Return the command's options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--connections", type=int, default=50, help="of all groups, each has one")
     parser.add_argument("--workers", type=int, default=2)

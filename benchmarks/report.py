@@ -1,4 +1,4 @@
-"""The tables that people read; every one says what is wanted beside what was found."""
+"""Tables of the results, beside the goals."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median, quantiles
@@ -7,14 +7,14 @@ from rich.table import Table
 
 from benchmarks.acl_administration import Administered
 from benchmarks.figures import (
-    Greeted,
-    Held,
+    HandshakeCost,
+    IdleMemory,
     Reauthenticated,
     Relayed,
-    Rewritten,
+    RewriteCost,
     Shape,
 )
-from benchmarks.logins import Authenticated, Young
+from benchmarks.logins import Authenticated, EarlyAuthentication
 from benchmarks.targets import OAUTHBEARER, SCRAM, Row
 
 #: CPU per authentication to reach, as a share of what Kafka's own listener takes.
@@ -27,7 +27,7 @@ _PAUSE_MS_LIMIT = 20
 
 
 def machine(description: Mapping[str, str]) -> Table:
-    """Machine and versions of the run."""
+    """Return the table of the machine and the programs' versions."""
     table = Table("machine", "", show_header=False, title="Machine")
     for name, value in description.items():
         table.add_row(name, value)
@@ -56,7 +56,7 @@ def relay(
                 row,
                 _RUNS[each.compiled],
                 _number(values["cpu_us"] or None, 1),
-                _judged(ratio, limit, 2),
+                _coloured(ratio, limit, 2),
                 "" if ratio is None or limit is None else f"≤ {limit} x {known[row].baseline}",
                 _number(values["per_second"], 0),
                 _number(values["p50_us"], 0),
@@ -72,21 +72,21 @@ def relay_markdown(
     rows: Sequence[Row],
     caption: str,
 ) -> str:
-    """The same as a table of ratios, for a document; one above its limit is bold.
+    """Return a table of ratios in Markdown; one above its limit is bold.
 
-    `caption` says on what it was measured, and how.
+    `caption` names the machine and the command.
     """
-    judged = [row for row in rows if row.baseline in {each.name for each in rows}]
-    bases = list(dict.fromkeys(row.baseline for row in judged if row.baseline))
-    kinds = list(dict.fromkeys(row.limit for row in judged))
-    heads = ["shape", *(f"{base}, CPU µs" for base in bases), *(row.name for row in judged)]
+    compared = [row for row in rows if row.baseline in {each.name for each in rows}]
+    bases = list(dict.fromkeys(row.baseline for row in compared if row.baseline))
+    kinds = list(dict.fromkeys(row.limit for row in compared))
+    heads = ["shape", *(f"{base}, CPU µs" for base in bases), *(row.name for row in compared)]
     heads += [f"to reach: {kind}" for kind in kinds]
     lines = [heads, ["---"] * len(heads)]
     spreads: list[float] = []
     for shape in shapes:
         cells = [shape.name]
         cells += [_number(_median(found[shape.name].get(base), "cpu_us"), 1) for base in bases]
-        for row in judged:
+        for row in compared:
             each = found[shape.name].get(row.name)
             cells.append(_cell(_median(each, "ratios"), getattr(shape.limits, row.limit)))
             spreads += [] if each is None else _spread(each.ratios)
@@ -113,7 +113,7 @@ def _cell(ratio: float | None, limit: float | None) -> str:
 
 
 def _spread(ratios: Sequence[float]) -> list[float]:
-    """Half the distance between the quartiles, as a share of the median; nothing for one round."""
+    """Return half the distance between quartiles as a share of the median; empty: one round."""
     if len(ratios) < 2:
         return []
     low, middle, high = quantiles(ratios, n=4)
@@ -131,13 +131,13 @@ def auth(found: Mapping[str, Mapping[str, Authenticated]]) -> Table:
         base = rows["kafka"].cpu_us if "kafka" in rows else None
         limit = _AUTH_LIMITS[mechanism]
         for row, each in rows.items():
-            judged = base is not None and row != "kafka"
+            compared = base is not None and row != "kafka"
             table.add_row(
                 mechanism,
                 row,
                 _number(each.cpu_us, 0),
-                _judged(each.cpu_us / base, limit, 2) if base is not None and judged else "",
-                f"≤ {limit:.2f}" if judged else "",
+                _coloured(each.cpu_us / base, limit, 2) if base is not None and compared else "",
+                f"≤ {limit:.2f}" if compared else "",
                 _number(each.per_second, 0),
                 _number(each.p50_us, 0),
                 _number(each.p99_us, 0),
@@ -146,7 +146,7 @@ def auth(found: Mapping[str, Mapping[str, Authenticated]]) -> Table:
     return table
 
 
-def first_auth(found: Mapping[str, Mapping[str, Sequence[Young]]]) -> Table:
+def first_auth(found: Mapping[str, Mapping[str, Sequence[EarlyAuthentication]]]) -> Table:
     """One line per mechanism, row and age."""
     table = _table(
         "Authentication, connect to close, after a start",
@@ -161,7 +161,7 @@ def first_auth(found: Mapping[str, Mapping[str, Sequence[Young]]]) -> Table:
     return table
 
 
-def handshakes(found: Mapping[str, Greeted]) -> Table:
+def handshakes(found: Mapping[str, HandshakeCost]) -> Table:
     """One line per row and kind of connection."""
     table = _table(
         "TLS: connect, handshake, one request, close (medians)",
@@ -183,7 +183,7 @@ def handshakes(found: Mapping[str, Greeted]) -> Table:
     return table
 
 
-def idle(found: Mapping[str, Held]) -> Table:
+def idle(found: Mapping[str, IdleMemory]) -> Table:
     """One line per process."""
     table = _table(
         "Memory",
@@ -195,13 +195,13 @@ def idle(found: Mapping[str, Held]) -> Table:
         for number, (role, process) in enumerate(each.base.items()):
             bounded = ours and role.startswith("worker")
             pss_mib = process.pss_kib / 1024
-            growth = _judged(
+            growth = _coloured(
                 each.kib_per_connection, _KIB_PER_CONNECTION_LIMIT if ours else None, 1
             )
             table.add_row(
                 row if number == 0 else "",
                 role,
-                _judged(pss_mib, _WORKER_MIB_LIMIT if bounded else None, 1),
+                _coloured(pss_mib, _WORKER_MIB_LIMIT if bounded else None, 1),
                 _number(process.rss_kib / 1024, 1),
                 f"< {_WORKER_MIB_LIMIT}" if bounded else "",
                 f"{growth} (over {each.connections:,})" if number == 0 else "",
@@ -233,8 +233,8 @@ def reauth(found: Mapping[str, Reauthenticated]) -> Table:
             mechanism,
             f"{each.connections:,}",
             _number(each.within_seconds, 1),
-            _judged(each.late, 0, 0),
-            _judged(each.failed, 0, 0),
+            _coloured(each.late, 0, 0),
+            _coloured(each.failed, 0, 0),
             f"{each.answered_after:,}",
             _number(each.p50_us, 0),
             _number(each.p99_us, 0),
@@ -244,7 +244,7 @@ def reauth(found: Mapping[str, Reauthenticated]) -> Table:
     return table
 
 
-def metadata(found: Rewritten, topics: int, partitions: int) -> Table:
+def metadata(found: RewriteCost, topics: int, partitions: int) -> Table:
     """One line."""
     table = _table(
         "Rewriting the addresses of a Metadata response (median)",
@@ -254,7 +254,7 @@ def metadata(found: Rewritten, topics: int, partitions: int) -> Table:
     table.add_row(
         f"{topics:,} x {partitions}",
         f"{found.size_bytes:,}",
-        _judged(found.milliseconds, _REWRITE_MS_LIMIT, 3),
+        _coloured(found.milliseconds, _REWRITE_MS_LIMIT, 3),
         f"≤ {_REWRITE_MS_LIMIT}",
     )
     return table
@@ -288,14 +288,14 @@ def acls(found: Mapping[str, Administered]) -> Table:
             _number(each.seconds, 2),
             _number(each.p99_us, 0),
             _number(each.max_us, 0),
-            f"{_judged(pause, _PAUSE_MS_LIMIT, 1)} ms",
+            f"{_coloured(pause, _PAUSE_MS_LIMIT, 1)} ms",
             f"≤ {_PAUSE_MS_LIMIT} ms",
         )
     return table
 
 
-def _judged(value: float | None, limit: float | None, digits: int) -> str:
-    """Green when the limit is kept, red when not, plain without one."""
+def _coloured(value: float | None, limit: float | None, digits: int) -> str:
+    """Return a number in green if it keeps the limit, in red if not, plain without a limit."""
     text = _number(value, digits)
     if value is None or limit is None:
         return text

@@ -1,4 +1,4 @@
-"""The readiness report at 1, 5 and 20 million events, beside the same questions in DuckDB.
+"""Benchmark of the readiness report at 1, 5 and 20 million events, beside DuckDB.
 
     python -m benchmarks.spark_bench --events 1000000 5000000 20000000
     python -m benchmarks.spark_bench --events 20000000 --formats parquet summaries --keep DIR
@@ -6,9 +6,10 @@
 Generates events (50,000 connections, 500 principals, 2,000 client ids, 4 days) and makes the whole
 report of them with `python -m metrics.spark.job`, in a process of its own: wall time from its start
 to its end, CPU time of the JVM and Python together, and the largest memory of the process tree.
-DuckDB answers the questions that make most of the cost: sessions, clients, what a lifetime kills,
-storms, latencies. It sets nothing aside, finds no duplicates and writes no tables. The format
-`summaries` is the summary rows of the same events alone, which DuckDB picks from the Parquet.
+DuckDB answers the queries that make most of the cost: sessions, clients, what a lifetime kills,
+storms, latencies. It rejects no invalid events, finds no duplicates and writes no tables. The
+format `summaries` has only the summary rows of the same events, which DuckDB selects from the
+Parquet.
 
 Needs Java 17, `pip install pyspark`, and for its rows `pip install duckdb`. JSON lines of 20
 million events take 8 GB on disk.
@@ -27,12 +28,14 @@ from pathlib import Path
 
 CONNECTIONS, PRINCIPALS, CLIENTS, DAYS = 50_000, 500, 2_000, 4.0
 TIMEOUT_SECONDS = 1_800
+"""Limit of a run in seconds."""
 LOOK_SECONDS = 0.2
+"""Seconds between two readings of memory and CPU time."""
 _MIB = 1024 * 1024
 
 LIFETIMES_MS = tuple(minutes * 60_000 for minutes in (5, 15, 30, 60, 240))
 
-DUCKDB_QUESTIONS = """
+DUCKDB_QUERIES = """
 CREATE TABLE sessions AS
 SELECT connection_id,
     max_by(principal, sequence) AS principal, max_by(client_id, sequence) AS client_id,
@@ -66,7 +69,7 @@ FROM events WHERE kind IN ('authenticated', 'reauthenticated') GROUP BY ALL;
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One run."""
+    """Cost of one run."""
 
     wall_seconds: float
     cpu_seconds: float
@@ -74,7 +77,7 @@ class Figure:
 
 
 def measured(command: Sequence[str]) -> Figure:
-    """Run a command; raise RuntimeError with the end of what it wrote if it fails."""
+    """Run a command; raise RuntimeError with the end of its output if it fails."""
     begin = time.monotonic()
     peak = 0
     cpu: dict[int, float] = {}
@@ -105,11 +108,11 @@ class _Process:
 
 
 def _tree(pid: int) -> Iterator[_Process]:
-    """A process and all that it started; the JVM is not waited for, so its CPU is read here."""
+    """Yield a process and its descendants, with the CPU time of each: nobody waits for the JVM."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:  # it has just ended
+    except OSError:  # the process has just ended
         return
     yield _Process(
         pid=pid,
@@ -121,7 +124,7 @@ def _tree(pid: int) -> Iterator[_Process]:
 
 
 def generate(events: int, kind: str, out: Path) -> int:
-    """Make the events, unless an earlier run has left them there; return how many there are."""
+    """Make the events, unless an earlier run has left them; return their number."""
     counted = out.with_suffix(".count")
     if counted.exists():
         return int(counted.read_text())
@@ -145,7 +148,7 @@ def generate(events: int, kind: str, out: Path) -> int:
 
 
 def pick_summaries(raw: Path, out: Path) -> int:
-    """Leave the summary rows of Parquet files in another folder; return how many there are."""
+    """Write the summary rows of Parquet files to another folder; return their number."""
     import duckdb
 
     database = duckdb.connect()
@@ -168,13 +171,13 @@ def by_spark(events: Path, kind: str, out: Path) -> Figure:
 
 
 def by_duckdb(events: Path, kind: str, out: Path) -> Figure:
-    """Answer the same questions in DuckDB."""
+    """Run the same queries in DuckDB."""
     del out
     return measured([sys.executable, "-m", "benchmarks.spark_bench", "--duckdb", kind, str(events)])
 
 
-def ask_duckdb(kind: str, events: Path) -> None:
-    """Run the questions, in this process."""
+def query_duckdb(kind: str, events: Path) -> None:
+    """Run the queries, in this process."""
     import duckdb
 
     from metrics.events import EVENT_SCHEMA
@@ -190,7 +193,7 @@ def ask_duckdb(kind: str, events: Path) -> None:
         options = f"format='newline_delimited', columns={{{columns}}}"
         source = f"read_json('{events}/part-*.json', {options})"
     database.execute(f"CREATE VIEW events AS SELECT * FROM {source}")
-    database.execute(DUCKDB_QUESTIONS.replace("$lifetimes", str(list(LIFETIMES_MS))))
+    database.execute(DUCKDB_QUERIES.replace("$lifetimes", str(list(LIFETIMES_MS))))
 
 
 TOOLS: dict[str, Callable[[Path, str, Path], Figure]] = {"spark": by_spark, "duckdb": by_duckdb}
@@ -239,7 +242,7 @@ def main() -> None:
     parser.add_argument("--duckdb", nargs=2, metavar=("FORMAT", "PATH"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.duckdb:
-        ask_duckdb(options.duckdb[0], Path(options.duckdb[1]))
+        query_duckdb(options.duckdb[0], Path(options.duckdb[1]))
         return
     with tempfile.TemporaryDirectory(prefix="spark-bench-") as temporary:
         folder = options.keep or Path(temporary)

@@ -1,7 +1,7 @@
-"""Targets of the load generator: one row of the tables each.
+"""Targets of the load generator, one for each row of the tables.
 
-A target is a context manager that yields where to connect, whose CPU time and memory count, and
-how to log in. A new row is one more entry in `ROWS`.
+A target is a context manager that yields the address, the measured process tree, and the login. A
+new row is one more entry in `ROWS`.
 """
 
 import importlib.util
@@ -32,7 +32,7 @@ OAUTHBEARER = "OAUTHBEARER"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """Mechanism of `USER`."""
+    """Credentials of `USER`, and how the proxy verifies its token."""
 
     password_file: Path
     token_file: Path
@@ -57,39 +57,41 @@ class Lab:
     """Resources that all targets of a run share."""
 
     directory: Path
+    """The directory of all files of the run."""
     broker: Address
+    """The address of the fake broker."""
     credentials: Credentials
     certificate: Path
-    """Certificate and key of the targets that speak TLS (PEM)."""
+    """The certificate and key of targets that speak TLS (PEM)."""
     ca: Path
-    """Certificate of its authority (PEM)."""
+    """The certificate of its authority (PEM)."""
     cpus: set[int] | None
-    """CPU on which the programs under measurement run; None: any."""
+    """The CPUs that measured programs run on; None: any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A program that accepts connections."""
+    """Running program that accepts connections."""
 
     address: Address
     pid: int | None
-    """The process tree that is measured; None: nothing stands between load and broker."""
+    """The first process of the measured tree; None: the generator connects to the broker."""
     mechanism: str | None = None
-    """Credentials of the load generator; None: it does not authenticate."""
+    """The mechanism of the login; None: the load generator does not authenticate."""
     ca: Path | None = None
-    """Authority that the load generator trusts; None: it speaks without TLS."""
+    """The authority that the load generator trusts; None: it connects without TLS."""
     compiled: bool | None = None
-    """Whether the proxy's data path is, by what its own metrics say; None: it is no proxy."""
+    """Whether the proxy's data path is compiled, as its metrics have it; None: it is no proxy."""
 
 
 Start = Callable[[Lab], AbstractContextManager[Target]]
 Prepare = Callable[[Path], None]
-"""Is given the proxy's configuration file after the user was added, before it starts."""
+"""Function that is called with the proxy's configuration file before the proxy starts."""
 
 
 @contextmanager
 def direct(lab: Lab) -> Iterator[Target]:
-    """Straight to the fake broker: what the instruments themselves can do."""
+    """Yield the fake broker itself, which shows what the instruments can do."""
     yield Target(address=lab.broker, pid=None)
 
 
@@ -111,9 +113,9 @@ backend brokers
 
 
 def haproxy(*, tls: bool = False) -> Start:
-    """Return how to start HAProxy as a relay with one thread, everything else as it comes.
+    """Return how to start HAProxy as a relay with one thread and default settings.
 
-    `tls`: it terminates its clients' TLS, and speaks to the broker without.
+    `tls`: it terminates its clients' TLS, and connects to the broker without.
     """
 
     @contextmanager
@@ -144,10 +146,10 @@ def proxy(
     tls: bool = False,
     compiled: bool = False,
 ) -> Start:
-    """Return how to start this project's proxy, `listener` and `settings` over the usual ones.
+    """Return how to start this project's proxy with more settings of its listener, and others.
 
-    `tls`: it terminates its clients' TLS, and speaks to the broker without. `compiled`: its data
-    path is, as in the image.
+    `tls`: it terminates its clients' TLS, and connects to the broker without. `compiled`: its data
+    path is compiled, as in the image.
     """
 
     @contextmanager
@@ -160,8 +162,8 @@ def proxy(
         address = free_address()
         config = directory / "proxy.yaml"
         ca = lab.ca if tls else None
-        mine = {**(listener or {}), **(sasl_ssl(lab) if tls else {})}
-        document = proxy_config(lab, address, mine) | dict(settings or {})
+        overrides = {**(listener or {}), **(sasl_ssl(lab) if tls else {})}
+        document = proxy_config(lab, address, overrides) | dict(settings or {})
         config.write_text(yaml.safe_dump(document))
         if not (directory / "state.db").exists():
             _add_user(lab, config)
@@ -173,7 +175,7 @@ def proxy(
         with running(
             command, log=log, address=address, cpus=lab.cpus, ca=ca, directory=project
         ) as process:
-            if _says_compiled(http) is not compiled:
+            if _is_compiled(http) is not compiled:
                 raise MeasurementFailed(
                     f"should{'' if compiled else ' not'} run compiled, {project}"
                 )
@@ -185,7 +187,7 @@ def proxy(
 
 
 def _compiled(lab: Lab) -> Path:
-    """A copy of the project as the image has it, made at first use; it is whole or not there."""
+    """Return a compiled copy of the project, made at first use; an incomplete copy is not used."""
     from tests.support.compiled import compiled_copy, lacking
 
     copy, unfinished = lab.directory / "compiled-project", lab.directory / "compiling"
@@ -193,8 +195,8 @@ def _compiled(lab: Lab) -> Path:
         return copy
     if unfinished.exists():
         raise MeasurementFailed("it does not compile, see above")
-    if (words := lacking()) is not None:
-        raise Unavailable(words)
+    if (missing := lacking()) is not None:
+        raise Unavailable(missing)
     unfinished.mkdir()
     try:
         return compiled_copy(unfinished).rename(copy)
@@ -202,8 +204,8 @@ def _compiled(lab: Lab) -> Path:
         raise MeasurementFailed(f"it does not compile: {str(failure)[-1_500:]}") from None
 
 
-def _says_compiled(http: Address) -> bool:
-    """Whether a proxy's data path is compiled, by what its own metrics say."""
+def _is_compiled(http: Address) -> bool:
+    """Return whether a proxy's data path is compiled, as its metrics have it."""
     with urllib.request.urlopen(f"http://{http}/metrics", timeout=10) as answer:
         metrics = answer.read().decode()
     found = re.search(r'_build_info\{.*?compiled="(\w+)"', metrics)
@@ -218,7 +220,7 @@ def sasl_ssl(lab: Lab) -> dict[str, str]:
 
 
 def proxy_config(lab: Lab, address: Address, listener: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the usual configuration, `listener` laid over its listener's."""
+    """Return the usual configuration; `listener` overrides settings of its listener."""
     clients = {
         "name": "clients",
         "address": str(address),
@@ -258,10 +260,10 @@ def _add_user(lab: Lab, config: Path) -> None:
 def featured(
     name: str, *, acls: int | None = None, quotas: bool = False, compiled: bool = True
 ) -> Start:
-    """Return how to start the proxy with more than sessions.
+    """Return how to start the proxy with an authorizer, with quotas, or with both.
 
-    `acls`: how many; None: without an authorizer. `quotas`: of bytes produced and fetched and of
-    request time, none of which is ever exceeded.
+    `acls` is the number of ACLs; None: without an authorizer. `quotas`: of bytes produced, bytes
+    fetched and request time, which are never exceeded.
     """
 
     def fill(config: Path) -> None:
@@ -285,7 +287,7 @@ def featured(
 
 
 def _acls() -> Iterator[Acl]:
-    """Parts that the load generator and its targets need."""
+    """Yield the ACLs that the load generator needs, then any number of others."""
     user = f"User:{USER}"
     for operation in (Operation.ALTER, Operation.DESCRIBE):  # to administer ACLs
         yield _acl(ResourceType.CLUSTER, CLUSTER_NAME, operation, user)
@@ -317,18 +319,18 @@ def _acl(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of the tables."""
+    """Row of the tables."""
 
     name: str
     start: Start
     baseline: str | None = None
-    """The row to whose CPU per request this one's is compared, within each round."""
+    """The row that its CPU per request is compared with, within each round; None: none."""
     limit: Literal["sessions", "features", "tls"] = "sessions"
-    """Kind of a shape's limits that applies to it."""
+    """The kind of a shape's limits that applies to it."""
 
     @property
     def tls(self) -> bool:
-        """Whether its clients speak TLS."""
+        """True if its clients speak TLS."""
         return self.limit == "tls"
 
 

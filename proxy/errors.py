@@ -1,11 +1,11 @@
-"""Root error classes, one per party at fault.
+"""Root error classes, one for each party at fault.
 
-Our own faults are plain `AssertionError`s and are not caught by anybody.
+The proxy's own faults are plain `AssertionError`s, which no code catches by name.
 """
 
 
 class ProxyError(Exception):
-    """Root of every error this program raises on purpose."""
+    """Root of every error that this program raises on purpose."""
 
 
 class ClientFault(ProxyError):

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 Signature = tuple[int, ...] | None
-"""Value that changes when a file is written or replaced; None: there is no file."""
+"""Value that changes when a file is written or replaced; None: the file cannot be found."""
 
 
 def signature_of(path: Path) -> Signature:
-    """Look at a file; symbolic links are followed."""
+    """Return the signature of a file; symbolic links are followed."""
     try:
         found = path.stat()
     except OSError:

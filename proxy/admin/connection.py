@@ -68,9 +68,9 @@ class AdminConnection:
             except (ConnectionResetError, ssl.SSLEOFError):
                 if tls is None:
                     raise
-                from proxy.net.handshake_errors import HANGS_UP
+                from proxy.net.handshake_errors import CLOSED_IN_HANDSHAKE
 
-                raise BrokerUnavailable(f"{address}: {HANGS_UP}") from None
+                raise BrokerUnavailable(f"{address}: {CLOSED_IN_HANDSHAKE}") from None
         return cls(address, reader, writer, client_id, timeout_s)
 
     @property
@@ -176,9 +176,9 @@ class AdminConnection:
         self._if_closed = ""
         size = INT32.unpack(head)[0]
         if not INT32.size <= size <= LARGEST_ANSWER:
-            from proxy.net.handshake_errors import answers_tls
+            from proxy.net.handshake_errors import is_tls_answer
 
-            problem = _SPEAKS_TLS if answers_tls(head) else f"an answer of {size} bytes"
+            problem = _SPEAKS_TLS if is_tls_answer(head) else f"an answer of {size} bytes"
             raise BrokerUnavailable(f"{self.address}: {problem}")
         answer = await self._reader.readexactly(size)
         if INT32.unpack_from(answer)[0] != correlation_id:

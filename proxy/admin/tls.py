@@ -15,7 +15,7 @@ from proxy.admin.files import read_file
 from proxy.config.tls import UpstreamTls
 from proxy.errors import ConfigError
 from proxy.tls.contexts import upstream_context
-from proxy.tls.material import MAX_BYTES, Material, certificates, try_out
+from proxy.tls.material import MAX_BYTES, Material, certificates, check_material
 from proxy.tls.pkcs12 import Pkcs12, read_pkcs12
 
 _VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
@@ -41,7 +41,7 @@ def client_context(properties: Mapping[str, str]) -> ssl.SSLContext:
         algorithm="",
         expires_at=None,  # the broker's clock counts, and it says so
     )
-    try_out(material, key_setting, trust_setting)
+    check_material(material, key_setting, trust_setting)
     return upstream_context(_settings(properties), material)
 
 

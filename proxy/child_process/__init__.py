@@ -1,1 +1,1 @@
-"""Duties of every child process: signals, its end with the parent, heartbeats."""
+"""Common part of all child processes: signals, their end with the parent, heartbeats."""

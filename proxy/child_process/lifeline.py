@@ -14,11 +14,10 @@ def heed_parent(
     *,
     reload: Callable[[], None] = lambda: None,
 ) -> None:
-    """Set `stopping` at SIGTERM, or when `lifeline` ends with the parent; `reload` at SIGHUP.
+    """Set `stopping` at SIGTERM, or when `lifeline` ends with the parent; call `reload` at SIGHUP.
 
-    `heartbeat` beats for as long as the event loop goes round.
-
-    SIGINT, which a terminal sends to all of them, is for the parent to decide about.
+    `heartbeat` beats for as long as the event loop runs. SIGINT, which a terminal sends to all
+    processes, is ignored: the parent decides what to do.
     """
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stopping.set)

@@ -29,11 +29,11 @@ def check(
     with explained(path):
         from proxy.config import load
         from proxy.config.exposure import exposures
-        from proxy.process.preflight import doubts, try_named
+        from proxy.process.preflight import certificate_warnings, check_named
 
         checked = load(path)
-        try_named(checked, time.time())
-        warnings = (*exposures(checked), *doubts(checked))
+        check_named(checked, time.time())
+        warnings = (*exposures(checked), *certificate_warnings(checked))
     for line in warnings:
         typer.echo(f"{path}: warning: {line}", err=True)
     typer.echo(f"{path}: ok")

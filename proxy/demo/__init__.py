@@ -1,17 +1,16 @@
 """Demo (`reauth-proxy demo`): the proxy's main job on real traffic, in about a minute.
 
-Everything runs as a process of its own, so that each has its own log: librdkafka's mock cluster
-(`broker`), the real `reauth-proxy serve`, and four real clients (`modern_client`, `old_client`).
-`play` starts and ends them, `watch` reads what the proxy writes, `screen` shows it, `verdict`
-judges what the clients saw.
+Each part is a process with a log of its own: librdkafka's mock cluster (`broker`), the real
+`reauth-proxy serve`, and four real clients (`modern_client`, `old_client`). `run` starts and ends
+them, `observed` reads the proxy's events and metrics, `display` shows them, `verdict` compares what
+the clients saw with what they should have seen.
 """
 
 import importlib.util
 import sys
 
 MIN_SECONDS = 20.0
-"""Shortest run in seconds, twice the session lifetime: enough for a re-authentication and for a
-kill."""
+"""Shortest run in seconds, twice the session lifetime: it has re-authentications and a kill."""
 
 
 def main(seconds: float = 60.0) -> int:

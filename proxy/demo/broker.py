@@ -1,7 +1,7 @@
 """Mock Kafka cluster without Java: `python -m proxy.demo.broker`, until stdin ends.
 
-librdkafka's mock cluster: three brokers that serve real produce, fetch and consumer groups from
-memory. Prints its bootstrap servers in one line when it is there.
+It is librdkafka's mock cluster: three brokers that serve real produce and fetch requests and
+consumer groups from memory. It prints its bootstrap servers in one line once it runs.
 """
 
 import sys
@@ -9,7 +9,9 @@ import sys
 from confluent_kafka import Producer
 
 BROKERS = 3
+"""Number of brokers."""
 START_SECONDS = 60.0
+"""Seconds in which the cluster must start."""
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Display of the demo: a live table, or plain lines where there is no terminal."""
+"""Display of the demo: a live table, or plain lines without a terminal."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +15,7 @@ from proxy.demo.observed import Metrics, ObservedEvents, ObservedSessions
 from proxy.demo.report import Report
 
 PLAIN_SECONDS: Final = 5.0
-"""Seconds between two reports where there is no terminal."""
+"""Seconds between two reports without a terminal."""
 _COLUMNS: Final = (
     ("Client", ""),
     ("Principal", "principal"),
@@ -27,16 +27,18 @@ _COLUMNS: Final = (
     ("Refused", "refused"),
     ("Read", "messages read"),
 )
-"""Heading, which keeps the table within 80 columns, and its full text."""
+"""Short heading of each column, which keeps the table within 80 characters, and its full name."""
 _TEXT_COLUMNS: Final = 3
+"""Number of columns that are aligned to the left."""
 
 Show = Callable[[float, ObservedEvents, Metrics, Mapping[str, Report]], None]
-"""Function that shows the state of the demo, so many seconds before its end."""
+"""Function `show(left, events, metrics, reports)` that shows the demo `left` seconds before its
+end."""
 
 
 @contextmanager
 def screen(console: Console) -> Iterator[Show]:
-    """Show things until the block ends."""
+    """Yield the function that shows the demo until the block ends."""
     if not console.is_terminal:
         yield _Plain(console)
         return

@@ -20,7 +20,7 @@ _KEY_ID: Final = "demo"
 
 
 def write_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Make a private key and write it, for its owner's eyes only."""
+    """Make a private key, and write it to a file that only its owner can read."""
     key = ec.generate_private_key(ec.SECP256R1())
     path.touch(mode=0o600)
     path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
@@ -34,7 +34,7 @@ def write_jwks(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
 
 
 def token(key_file: Path, subject: str, lifetime_seconds: float) -> tuple[str, float]:
-    """Sign a token with the key of a file; return it and when it expires, Unix time."""
+    """Sign a token with the key of a file; return it and its expiry in Unix time."""
     key = load_pem_private_key(key_file.read_bytes(), password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise AssertionError("written by write_key")

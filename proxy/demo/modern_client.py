@@ -1,7 +1,7 @@
 """Client that re-authenticates: produces and reads back, until stdin ends.
 
-confluent-kafka (librdkafka): it re-authenticates by itself at 90 % of the announced lifetime.
-The messages are numbered, so that one that is lost, doubled or out of order is seen.
+confluent-kafka (librdkafka) re-authenticates by itself at 90 % of the announced lifetime. Messages
+are numbered, so that lost, duplicate and misordered ones are found.
 """
 
 import argparse
@@ -13,18 +13,19 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 
 from proxy.demo.identity import token
-from proxy.demo.report import Report, told_to_stop
+from proxy.demo.report import Report, stop_event
 
 PRODUCE_SECONDS = 0.1
 """Seconds between two messages."""
 REPORT_SECONDS = 0.5
+"""Seconds between two reports."""
 DRAIN_SECONDS = 30.0
 """Seconds in which the last messages must be acknowledged and read back."""
 TOKEN_SECONDS = 20.0
-"""Lifetime of a token in seconds. librdkafka fetches the next one at 80 %, so a session begins with
-at least 4 s of it: sometimes the token bounds the session, sometimes `connections.max.reauth.ms`.
-With much less than that, a session would be shorter than the second that must lie between two
-re-authentications."""
+"""Lifetime of a token in seconds. librdkafka fetches the next one at 80 %, so a token has at least
+4 s left when a session begins: sometimes the token bounds the session, sometimes
+`connections.max.reauth.ms`. With a much shorter lifetime, sessions could be shorter than the second
+that must lie between two re-authentications."""
 
 
 class Client:
@@ -46,7 +47,7 @@ class Client:
             self.report.refused += 1
         elif error.code() == KafkaError._TRANSPORT:  # noqa: SLF001
             self.report.connections_lost += 1
-        self.report.complain(error.str())
+        self.report.add_error(error.str())
 
     def produce(self) -> None:
         """Send the next message."""
@@ -59,16 +60,16 @@ class Client:
             self.report.delivered += 1
         else:
             self.report.undelivered += 1
-            self.report.complain(error.str())
+            self.report.add_error(error.str())
 
     def read(self, within: float) -> None:
-        """Read one message, if one comes."""
+        """Read one message, if one comes `within` seconds."""
         self._producer.poll(0)
         message = self._consumer.poll(within)
         if message is None:
             return
         if error := message.error():
-            self.report.complain(error.str())
+            self.report.add_error(error.str())
             return
         value, partition = message.value(), message.partition()
         assert value is not None
@@ -81,7 +82,7 @@ class Client:
         self.report.received += 1
 
     def drain(self) -> None:
-        """Wait for acknowledgements, then for the rest of the messages."""
+        """Wait for acknowledgements, then read the rest of the messages."""
         deadline = time.monotonic() + DRAIN_SECONDS
         if self.report.delivered:
             self._producer.flush(DRAIN_SECONDS)
@@ -97,7 +98,7 @@ class Client:
 
 def run(client: Client) -> None:
     """Produce and consume until stopped, then drain."""
-    stop = told_to_stop()
+    stop = stop_event()
     produce_at = report_at = time.monotonic()
     while not stop.is_set():
         now = time.monotonic()
@@ -114,7 +115,7 @@ def run(client: Client) -> None:
 
 
 def login(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return librdkafka's settings for the way of logging in."""
+    """Return librdkafka's settings for the login."""
     if arguments.password_file is not None:
         return {
             "sasl.mechanisms": "SCRAM-SHA-256",

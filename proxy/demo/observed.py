@@ -19,9 +19,11 @@ REFUSALS: Final = f"{PREFIX}failed_authentication_total"
 LATENCY_SUM: Final = f"{PREFIX}reauthentication_latency_seconds_sum"
 LATENCY_COUNT: Final = f"{PREFIX}reauthentication_latency_seconds_count"
 SCRAPE_SECONDS: Final = 5.0
-_NEWEST: Final = 6
+"""Timeout of a scrape in seconds."""
+_MAX_LINES: Final = 6
+"""Number of the latest events that are shown."""
 
-_NEWS: Final[Mapping[str, str]] = {
+_EVENT_TEXTS: Final[Mapping[str, str]] = {
     "authenticated": "authenticated",
     "reauthenticated": "re-authenticated",
     "failed": "was refused",
@@ -45,7 +47,7 @@ class ObservedSessions:
     refusals: int = 0
 
     def apply(self, event: Mapping[str, Any]) -> None:
-        """Take one event."""
+        """Apply one event."""
         self.principal = event.get("principal") or self.principal
         self.mechanism = event.get("mechanism") or self.mechanism
         match event["kind"]:
@@ -68,7 +70,7 @@ class ObservedSessions:
         self.ends_ms[event["connection_id"]] = end
 
     def lifetime_left(self, now_ms: float) -> float | None:
-        """Seconds left of the session that ends next; negative: past its end, and unused."""
+        """Return the seconds until the next session ends; negative: it has ended, and is unused."""
         ends = [end for end in self.ends_ms.values() if end is not None]
         return (min(ends) - now_ms) / 1000 if ends else None
 
@@ -81,25 +83,25 @@ class ObservedEvents:
         self._read: dict[str, int] = {}
         self.clients: dict[str, ObservedSessions] = {}
         """The sessions by client id, in the order in which the clients appeared."""
-        self.newest: deque[str] = deque(maxlen=_NEWEST)
+        self.newest: deque[str] = deque(maxlen=_MAX_LINES)
         """The last events as readable lines."""
 
     def follow(self) -> None:
-        """Read what was written since the last time."""
+        """Read the events that were written since the last call."""
         for event in self._events():
-            if event["kind"] == "summary":  # repeats what is known
+            if event["kind"] == "summary":  # repeats known facts
                 continue
             client_id = event.get("client_id") or "(no client id)"
             client = self.clients.setdefault(client_id, ObservedSessions(client_id=client_id))
             client.apply(event)
-            if what := _NEWS.get(event["kind"]):
+            if what := _EVENT_TEXTS.get(event["kind"]):
                 reason = f" ({event['failure_reason']})" if "failure_reason" in event else ""
-                self._tell(f"{client_id} {what}{reason}")
+                self._add_line(f"{client_id} {what}{reason}")
 
-    def _tell(self, news: str) -> None:
-        if news in self.newest:  # one that keeps trying shall not crowd out the others
-            self.newest.remove(news)
-        self.newest.append(news)
+    def _add_line(self, line: str) -> None:
+        if line in self.newest:  # a client that keeps trying must not displace the others
+            self.newest.remove(line)
+        self.newest.append(line)
 
     def _events(self) -> Iterator[dict[str, Any]]:
         for path in sorted(self._directory.glob("events-*")):
@@ -121,7 +123,7 @@ class Metrics:
         self._values: dict[str, float] = {}
 
     def scrape(self) -> None:
-        """Read them anew; if the proxy does not answer, the last ones stay."""
+        """Read the metrics; if the proxy does not answer, the last values stay."""
         try:
             with urllib.request.urlopen(self._url, timeout=SCRAPE_SECONDS) as answer:  # noqa: S310 - our own http:
                 self.text = answer.read().decode()
@@ -133,5 +135,5 @@ class Metrics:
                 self._values[sample.name] = self._values.get(sample.name, 0.0) + sample.value
 
     def value(self, name: str) -> float:
-        """Return the sum of a metric over its labels; 0: not there."""
+        """Return the sum of a metric over its labels; 0 if there is none."""
         return self._values.get(name, 0.0)

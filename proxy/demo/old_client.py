@@ -1,7 +1,7 @@
 """Client that cannot re-authenticate: a consumer, until stdin ends.
 
-kafka-python, configured for a cluster of Kafka 1.0: it then speaks SaslAuthenticate v0, whose
-response has no field for a lifetime (KIP-368), so it cannot know when to re-authenticate.
+kafka-python, configured for a cluster of Kafka 1.0, sends SaslAuthenticate v0, whose response has
+no field for a lifetime (KIP-368), so it cannot know when to re-authenticate.
 """
 
 import argparse
@@ -14,25 +14,26 @@ from pathlib import Path
 from kafka import KafkaConsumer
 from kafka.errors import KafkaConnectionError
 
-from proxy.demo.report import Report, told_to_stop
+from proxy.demo.report import Report, stop_event
 
 REPORT_SECONDS = 0.5
+"""Seconds between two reports."""
 
 
 class LostConnections(logging.Handler):
-    """Counter of kafka-python's log lines on connections; the library reports them nowhere else."""
+    """Counter of lost connections and refused logins, which kafka-python only logs."""
 
     def __init__(self, report: Report) -> None:
         super().__init__(logging.ERROR)
         self._report = report
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a line of the library's log."""
-        words = record.getMessage()
-        if "Connection lost" in words:
+        """Count a line of the library's log."""
+        text = record.getMessage()
+        if "Connection lost" in text:
             self._report.connections_lost += 1
-            self._report.complain(words.rpartition("Connection lost: ")[2])
-        if "SaslAuthenticationFailed" in words:
+            self._report.add_error(text.rpartition("Connection lost: ")[2])
+        if "SaslAuthenticationFailed" in text:
             self._report.refused += 1
 
 
@@ -52,7 +53,7 @@ def main() -> int:
     report = Report()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO)
     logging.getLogger("kafka.net.connection").addHandler(LostConnections(report))
-    stop = told_to_stop()
+    stop = stop_event()
     consumer = KafkaConsumer(
         arguments.topic,
         bootstrap_servers=arguments.bootstrap_server,
@@ -67,7 +68,7 @@ def main() -> int:
     )
     report_at = 0.0
     while not stop.is_set():
-        # kafka-python raises it if the connection is closed that it looks for its coordinator on
+        # kafka-python raises it if the connection is closed during FindCoordinator.
         with suppress(KafkaConnectionError):
             for records in consumer.poll(timeout_ms=250).values():
                 report.received += len(records)
@@ -75,7 +76,7 @@ def main() -> int:
             report.send()
             report_at = time.monotonic() + REPORT_SECONDS
     consumer.close(autocommit=False)
-    report.send()  # its last connections may be lost while it leaves
+    report.send()  # again: connections may be lost while the consumer leaves its group
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Child processes of the demo: each with a log of its own, all ended at the end."""
+"""Child processes of the demo, each with a log of its own."""
 
 import signal
 import subprocess
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 READER_SECONDS = 5.0
-"""Seconds in which stdout must end: a grandchild that lives on keeps it open for a moment."""
+"""Seconds to wait for the end of stdout when a process has ended: its children may have it open."""
 
 
 class DemoFailed(Exception):
@@ -19,8 +19,8 @@ class DemoFailed(Exception):
 class Program:
     """Python module as a process.
 
-    It gets no signals of the terminal (a session of its own). Its stdin is a pipe that ends with
-    the demo, which stops brokers and clients; the proxy is stopped by SIGTERM.
+    It has a session of its own, so it gets no signals from the terminal. Its stdin is a pipe that
+    ends with the demo, which stops brokers and clients; the proxy is stopped by SIGTERM.
     """
 
     def __init__(self, name: str, module: str, arguments: Sequence[str], log: Path) -> None:
@@ -38,10 +38,10 @@ class Program:
                 text=True,
                 start_new_session=True,
             )
-        self._reader = threading.Thread(target=self._pump, daemon=True)
+        self._reader = threading.Thread(target=self._read_stdout, daemon=True)
         self._reader.start()
 
-    def _pump(self) -> None:
+    def _read_stdout(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
@@ -54,7 +54,7 @@ class Program:
 
     @property
     def last_line(self) -> str | None:
-        """The newest line it wrote to stdout; None: it has written nothing."""
+        """The latest line on its stdout; None: it has written none."""
         with self._news:
             return self._lines[-1] if self._lines else None
 
@@ -64,7 +64,7 @@ class Program:
         return self._process.poll() is None
 
     def wait_for_line(self, within: float) -> str:
-        """Wait for its first line on stdout; raises DemoFailed."""
+        """Return its first line on stdout. Raises DemoFailed after `within` seconds without one."""
         with self._news:
             self._news.wait_for(lambda: self._lines or not self._open, within)
             if self._lines:
@@ -72,17 +72,17 @@ class Program:
         raise DemoFailed(f"the {self.name} did not start, see {self.log}")
 
     def ask_to_stop(self) -> None:
-        """Let it end by itself."""
+        """Close its stdin, which makes brokers and clients end."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
     def terminate(self) -> None:
-        """Ask it by SIGTERM."""
+        """Send it SIGTERM, if it runs."""
         if self.running:
             self._process.send_signal(signal.SIGTERM)
 
     def ended(self, deadline: float) -> bool:
-        """Wait until it has ended, until `deadline` in monotonic seconds; kill it then."""
+        """Wait for its end; kill it at `deadline` in monotonic seconds, and then return False."""
         in_time = True
         try:
             self._process.wait(max(0.0, deadline - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Readiness report of the demo's own events, where this machine can make it."""
+"""Readiness report of the demo's own events, if Spark is installed."""
 
 import importlib.util
 import os
@@ -15,11 +15,11 @@ from metrics.spark import PYSPARK
 from proxy.demo.setup import SESSION_MS
 
 REPORT_SECONDS: Final = 600.0
-"""Limit of the report in seconds: it takes some 15 on an idle machine, beyond this it hangs."""
+"""Timeout of the report in seconds: it takes some 15 on an idle machine."""
 
 
 def missing() -> str | None:
-    """Say what the report needs and is not here; None: nothing."""
+    """Return what the report needs and is not installed; None: nothing is missing."""
     needed = []
     if importlib.util.find_spec("pyspark") is None:
         needed.append(f"PySpark ({_program('pip')} install '{PYSPARK}')")
@@ -29,14 +29,17 @@ def missing() -> str | None:
 
 
 def make_report(events: Path, out: Path, log: Path, console: Console) -> bool:
-    """Make the report and say where it is; False: it could have been made and was not."""
+    """Make the report, and print where it is; False: it failed.
+
+    If something that it needs is not installed, print what, and return True.
+    """
     options = ["--events", str(events), "--out", str(out), "--lifetime", f"{SESSION_MS}ms"]
     needed = missing()
     if needed is not None:
-        _say(console, f"Readiness report: it needs {needed}; then")
-        _say(console, f"  {_program('reauth-proxy')} report {' '.join(options)}")
+        _print_text(console, f"Readiness report: it needs {needed}; then")
+        _print_text(console, f"  {_program('reauth-proxy')} report {' '.join(options)}")
         return True
-    _say(console, "Readiness report: Spark is reading the events, some 15 seconds …")
+    _print_text(console, "Readiness report: Spark is reading the events, some 15 seconds …")
     with log.open("wb") as file:
         try:
             done = subprocess.run(
@@ -47,21 +50,21 @@ def make_report(events: Path, out: Path, log: Path, console: Console) -> bool:
                 timeout=REPORT_SECONDS,
             )
         except subprocess.TimeoutExpired:
-            _say(console, f"Readiness report: not done in {REPORT_SECONDS:.0f} s, see {log}")
+            _print_text(console, f"Readiness report: not done in {REPORT_SECONDS:.0f} s, see {log}")
             return False
     if done.returncode:
-        _say(console, f"Readiness report: failed, see {log}")
+        _print_text(console, f"Readiness report: failed, see {log}")
         return False
-    _say(console, f"Readiness report: {out / 'index.html'}")
+    _print_text(console, f"Readiness report: {out / 'index.html'}")
     return True
 
 
 def _program(name: str) -> str:
-    """Return the command as it can be typed here: a virtual environment may not be active."""
+    """Return a command with its path: its virtual environment may not be active."""
     path = Path(sys.executable).with_name(name)
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
-def _say(console: Console, text: str) -> None:
+def _print_text(console: Console, text: str) -> None:
     console.print(Text(text), soft_wrap=True)

@@ -8,29 +8,29 @@ from dataclasses import asdict, dataclass, field
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """Report of a client on its own traffic."""
+    """Report of a client about its own traffic."""
 
     delivered: int = 0
     """Number of messages that the broker has acknowledged."""
     undelivered: int = 0
-    """Number of messages that were given up."""
+    """Number of messages that could not be delivered."""
     received: int = 0
     """Number of messages read back, each counted once."""
     out_of_order: int = 0
-    """Number of messages read twice, or after a later one of their partition."""
+    """Number of messages that were read twice, or after a later one of their partition."""
     connections_lost: int = 0
-    """Number of connections that ended without the client's doing."""
+    """Number of connections that the client did not close itself."""
     refused: int = 0
     """Number of authentications that the proxy refused."""
     errors: list[str] = field(default_factory=list)
-    """The last few errors, in the client library's words."""
+    """The last five errors, as the client library words them."""
 
-    def complain(self, words: str) -> None:
-        """Keep what went wrong."""
-        self.errors = [*self.errors[-4:], words]
+    def add_error(self, text: str) -> None:
+        """Keep an error."""
+        self.errors = [*self.errors[-4:], text]
 
     def send(self) -> None:
-        """Write one line."""
+        """Write the report as one line to stdout."""
         print(json.dumps(asdict(self)), flush=True)
 
 
@@ -39,8 +39,8 @@ def read_report(line: str) -> Report:
     return Report(**json.loads(line))
 
 
-def told_to_stop() -> threading.Event:
-    """Return an event that is set when stdin ends: the demo is over, or gone."""
+def stop_event() -> threading.Event:
+    """Return an event that is set when stdin ends, because the demo stops the client or is gone."""
     stop = threading.Event()
 
     def wait() -> None:

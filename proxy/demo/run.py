@@ -20,23 +20,25 @@ from proxy.demo.observed import Metrics, ObservedEvents
 from proxy.demo.processes import DemoFailed, Program
 from proxy.demo.readiness import make_report
 from proxy.demo.report import Report, read_report
-from proxy.demo.setup import SESSION_MS, Stage, free_ports
+from proxy.demo.setup import SESSION_MS, Environment, free_ports
 from proxy.demo.verdict import INTRUDER, LEDGER, ORDERS, PAYMENTS, Counted, Finding, judge
 
 START_SECONDS: Final = 120.0
+"""Seconds in which the brokers, and the proxy, must start."""
 LOOK_SECONDS: Final = 0.5
+"""Seconds between two updates of the display."""
 STOP_SECONDS: Final = 60.0
 """Seconds in which clients must drain and end, and after them the proxy and the brokers."""
 INTERRUPTED: Final = 130
-"""Exit status 128 + SIGINT, as of any program."""
+"""Exit status of an interrupted program: 128 + SIGINT."""
 
 
 def play(seconds: float) -> int:
     """Run everything, the clients for `seconds`; return the exit status."""
     console = Console()
     directory = Path(tempfile.mkdtemp(prefix="reauth-proxy-demo-"))
-    stage = Stage(directory=directory, first_port=free_ports(BROKERS + 3))
-    demo = _Demo(stage, console)
+    setup = Environment(directory=directory, first_port=free_ports(BROKERS + 3))
+    demo = _Demo(setup, console)
     try:
         with _interruptible() as interruption:
             demo.run(seconds, interruption)
@@ -47,7 +49,7 @@ def play(seconds: float) -> int:
         print(f"reauth-proxy: {failure}", file=sys.stderr)
         return 1
     finally:
-        demo.strike()
+        demo.end_all()
     try:
         return demo.conclude()
     except KeyboardInterrupt:
@@ -55,7 +57,7 @@ def play(seconds: float) -> int:
 
 
 class _Interruption:
-    """Interruption by Ctrl-C, by a signal or by the closing terminal: all programs are ended."""
+    """Handler of signals, including those of Ctrl-C and a closing terminal: it ends the demo."""
 
     came = False
 
@@ -64,7 +66,7 @@ class _Interruption:
         raise KeyboardInterrupt
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if it came: what is raised in a finalizer, Python drops."""
+        """Raise KeyboardInterrupt after a signal; the handler's own is lost in a finalizer."""
         if self.came:
             raise KeyboardInterrupt
 
@@ -84,16 +86,14 @@ def _interruptible() -> Iterator[_Interruption]:
 class _Demo:
     """Programs of the demo, and their results so far."""
 
-    def __init__(self, stage: Stage, console: Console) -> None:
-        self._stage = stage
+    def __init__(self, setup: Environment, console: Console) -> None:
+        self._setup = setup
         self._console = console
         self._brokers: Program | None = None
         self._proxy: Program | None = None
         self._clients: dict[str, Program] = {}
-        self._log = ObservedEvents(stage.events)
-        self._metrics = Metrics(f"http://{stage.http}/metrics")
-
-    # The parts
+        self._log = ObservedEvents(setup.events)
+        self._metrics = Metrics(f"http://{setup.http}/metrics")
 
     def run(self, seconds: float, interruption: _Interruption) -> None:
         """Start everything, watch it, end the clients."""
@@ -101,28 +101,35 @@ class _Demo:
             Text(f"Three brokers, reauth-proxy and four clients, for {seconds:.0f} seconds.")
         )
         self._brokers = self._start("broker", "proxy.demo.broker", [])
-        self._stage.set_up(self._brokers.wait_for_line(START_SECONDS))
-        self._proxy = self._start("proxy", "proxy", ["serve", "--config", str(self._stage.config)])
+        self._setup.set_up(self._brokers.wait_for_line(START_SECONDS))
+        self._proxy = self._start("proxy", "proxy", ["serve", "--config", str(self._setup.config)])
         self._proxy.wait_for_line(START_SECONDS)
-        for name, (module, options) in self._casts().items():
-            common = ["--bootstrap-server", self._stage.bootstrap, "--client-id", name]
+        for name, (module, options) in self._client_programs().items():
+            common = ["--bootstrap-server", self._setup.bootstrap, "--client-id", name]
             self._clients[name] = self._start(name, module, [*common, *options])
         with screen(self._console) as show:
             self._watch(seconds, show, interruption)
         self._end_clients()
         self._metrics.scrape()
 
-    def _casts(self) -> Mapping[str, tuple[str, Sequence[str]]]:
-        stage, modern, old = self._stage, "proxy.demo.modern_client", "proxy.demo.old_client"
+    def _client_programs(self) -> Mapping[str, tuple[str, Sequence[str]]]:
+        setup, modern, old = (
+            self._setup,
+            "proxy.demo.modern_client",
+            "proxy.demo.old_client",
+        )
         return {
-            PAYMENTS: (modern, ["--key-file", str(stage.key)]),
-            ORDERS: (modern, ["--password-file", str(stage.password(ORDERS))]),
-            LEDGER: (old, ["--password-file", str(stage.password(LEDGER)), "--topic", ORDERS]),
-            INTRUDER: (modern, ["--key-file", str(stage.strangers_key)]),
+            PAYMENTS: (modern, ["--key-file", str(setup.key)]),
+            ORDERS: (modern, ["--password-file", str(setup.password(ORDERS))]),
+            LEDGER: (
+                old,
+                ["--password-file", str(setup.password(LEDGER)), "--topic", ORDERS],
+            ),
+            INTRUDER: (modern, ["--key-file", str(setup.unknown_key)]),
         }
 
     def _start(self, name: str, module: str, arguments: Sequence[str]) -> Program:
-        return Program(name, module, arguments, self._stage.log(name))
+        return Program(name, module, arguments, self._setup.log(name))
 
     def _watch(self, seconds: float, show: Show, interruption: _Interruption) -> None:
         end = time.monotonic() + seconds
@@ -150,9 +157,9 @@ class _Demo:
             if not client.ended(deadline):
                 raise DemoFailed(f"{client.name} did not stop, see {client.log}")
 
-    def strike(self) -> None:
-        """End whatever runs, the brokers last; never leaves a process behind."""
-        impatience = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    def end_all(self) -> None:
+        """End all programs that run, the brokers last."""
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             for part in (list(self._clients.values()), [self._proxy], [self._brokers]):
                 programs = [program for program in part if program is not None]
@@ -161,12 +168,12 @@ class _Demo:
                 deadline = time.monotonic() + STOP_SECONDS
                 for program in programs:
                     program.ended(deadline)
-            self._stage.clear_secrets()
+            self._setup.clear_secrets()
         finally:
-            signal.signal(signal.SIGINT, impatience)
+            signal.signal(signal.SIGINT, handler)
 
     def conclude(self) -> int:
-        """Say what happened and where to read on; return the exit status."""
+        """Print the findings, and where the files are; return the exit status."""
         self._log.follow()
         counted = Counted(
             reauthentications=self._metrics.value(observed.REAUTHENTICATIONS),
@@ -175,20 +182,20 @@ class _Demo:
         )
         reports = self._reports()
         findings = judge(reports, self._log.clients, counted)
-        metrics = self._stage.directory / "metrics.txt"
+        metrics = self._setup.directory / "metrics.txt"
         metrics.write_text(self._metrics.text)
         self._console.print(f"\nA session lasted {SESSION_MS // 1000} seconds at most.")
         for finding in findings:
             self._print(finding)
-        directory = self._stage.directory
+        directory = self._setup.directory
         for what, where in (
-            ("Events", self._stage.events),
+            ("Events", self._setup.events),
             ("Metrics", metrics),
             ("Logs and configuration", directory),
         ):
             self._console.print(Text(f"{what}: {where}"), soft_wrap=True)
         log = directory / "report.log"
-        made = make_report(self._stage.events, directory / "report", log, self._console)
+        made = make_report(self._setup.events, directory / "report", log, self._console)
         return 0 if made and all(finding.good for finding in findings) else 1
 
     def _print(self, finding: Finding) -> None:

@@ -20,18 +20,20 @@ SESSION_MS: Final = 10_000
 """The demo's `connections.max.reauth.ms`; an hour would be usual."""
 _HOST: Final = "127.0.0.1"
 _PORTS: Final = range(20_000, 32_000)
-"""Ports below those that Linux gives to outgoing connections (ip_local_port_range)."""
+"""Ports below those of outgoing connections in Linux (ip_local_port_range)."""
 _COMMAND_SECONDS: Final = 120.0
+"""Timeout of a command in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class Environment:
     """Directory and ports of one run."""
 
     directory: Path
+    """The directory of all files of the run."""
     first_port: int
-    """The first port of a run: brokers' ports (id N at N), then the listener's and the metrics'
-    one."""
+    """The first port: of broker id 0; after those of the brokers come the listener's, and that of
+    the metrics."""
 
     @property
     def bootstrap(self) -> str:
@@ -59,9 +61,9 @@ class Stage:
         return self.directory / "identity.pem"
 
     @property
-    def strangers_key(self) -> Path:
-        """A private key that nobody has published."""
-        return self.directory / "stranger.pem"
+    def unknown_key(self) -> Path:
+        """A private key that is not in the JWKS."""
+        return self.directory / "unknown.pem"
 
     def password(self, user: str) -> Path:
         """The file with a user's password."""
@@ -72,9 +74,9 @@ class Stage:
         return self.directory / f"{name}.log"
 
     def set_up(self, upstream: str) -> None:
-        """Write everything that the programs need; `upstream` are the brokers' addresses."""
+        """Write all files that the programs need; `upstream` has the brokers' addresses."""
         identity.write_jwks(self.directory / "jwks.json", identity.write_key(self.key))
-        identity.write_key(self.strangers_key)
+        identity.write_key(self.unknown_key)
         self.config.write_text(yaml.safe_dump(self._settings(upstream), sort_keys=False))
         for user in (ORDERS, LEDGER):
             file = self.password(user)
@@ -83,7 +85,7 @@ class Stage:
             self._add_user(user, file)
 
     def clear_secrets(self) -> None:
-        """Remove keys and passwords; what is worth reading stays."""
+        """Remove keys and passwords; all other files stay."""
         for pattern in ("*.pem", "*.password"):
             for file in self.directory.glob(pattern):
                 file.unlink()
@@ -126,7 +128,7 @@ class Stage:
 
 
 def free_ports(count: int) -> int:
-    """Return the first of so many ports in a row that nobody uses."""
+    """Return the first of `count` unused ports in a row."""
     for _ in range(100):
         first = random.choice(_PORTS[:-count])  # noqa: S311 - not a secret
         if all(map(_is_free, range(first, first + count))):

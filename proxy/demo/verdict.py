@@ -35,7 +35,7 @@ class Counted:
 
 
 Expectation = tuple[bool, str]
-"""Pair of a result, and what is wrong if it is False."""
+"""Pair of a condition, and the text of the problem if it is False."""
 
 
 def judge(
@@ -43,13 +43,13 @@ def judge(
 ) -> list[Finding]:
     """Compare what the clients and the proxy saw with what they should have seen."""
     findings = []
-    for name, (said, expected) in _CLIENTS.items():
+    for name, (summary, expected) in _CLIENTS.items():
         report = reports.get(name)
         sessions = clients.get(name, ObservedSessions(client_id=name))
         if report is None:
             findings.append(Finding(good=False, text=f"{name} never said what it saw."))
             continue
-        findings.append(_finding(said(report, sessions), list(expected(report, sessions))))
+        findings.append(_finding(summary(report, sessions), list(expected(report, sessions))))
     findings.append(_metrics_agree(clients, counted))
     return findings
 
@@ -61,7 +61,7 @@ def _finding(text: str, expectations: list[Expectation]) -> Finding:
     return Finding(good=not wrong, text=text)
 
 
-def _modern_said(report: Report, sessions: ObservedSessions) -> str:
+def _modern_text(report: Report, sessions: ObservedSessions) -> str:
     return (
         f"{sessions.client_id} ({sessions.mechanism}) re-authenticated"
         f" {sessions.reauthentications} times while it worked: {report.delivered} messages"
@@ -83,7 +83,7 @@ def _modern(report: Report, sessions: ObservedSessions) -> Iterator[Expectation]
     yield sessions.kills == 0, f"the proxy killed {sessions.kills} of its connections"
 
 
-def _old_said(report: Report, sessions: ObservedSessions) -> str:
+def _old_text(report: Report, sessions: ObservedSessions) -> str:
     return (
         f"{sessions.client_id} ({sessions.mechanism}, SaslAuthenticate v0) cannot re-authenticate:"
         f" it went on using {sessions.kills} sessions past their end, and the proxy closed these"
@@ -100,7 +100,7 @@ def _old(report: Report, sessions: ObservedSessions) -> Iterator[Expectation]:
     yield report.refused == 0, f"it was refused {report.refused} times"
 
 
-def _bad_said(report: Report, sessions: ObservedSessions) -> str:
+def _rejected_text(report: Report, sessions: ObservedSessions) -> str:
     return (
         f"{sessions.client_id} (OAUTHBEARER, tokens signed with an unknown key) tried"
         f" {sessions.refusals} times and never got in."
@@ -109,7 +109,7 @@ def _bad_said(report: Report, sessions: ObservedSessions) -> str:
     )
 
 
-def _bad(report: Report, sessions: ObservedSessions) -> Iterator[Expectation]:
+def _rejected(report: Report, sessions: ObservedSessions) -> Iterator[Expectation]:
     yield sessions.authentications == 0, "the proxy let it in"
     yield report.delivered + report.received == 0, "it wrote or read messages"
     yield sessions.refusals > 0, "the proxy never refused it"
@@ -125,10 +125,10 @@ _CLIENTS: Final[
         ],
     ]
 ] = {
-    PAYMENTS: (_modern_said, _modern),
-    ORDERS: (_modern_said, _modern),
-    LEDGER: (_old_said, _old),
-    INTRUDER: (_bad_said, _bad),
+    PAYMENTS: (_modern_text, _modern),
+    ORDERS: (_modern_text, _modern),
+    LEDGER: (_old_text, _old),
+    INTRUDER: (_rejected_text, _rejected),
 }
 
 

@@ -1,1 +1,1 @@
-"""Generators of pages and tables of docs/, from what the code declares."""
+"""Generators of pages and tables of docs/ from declarations in the code."""

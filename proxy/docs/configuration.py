@@ -1,6 +1,6 @@
 """Generator of docs/configuration.md: `python -m proxy.docs.configuration`.
 
-With `--check` it writes nothing and exits with 1 if the file is not what it would write.
+With `--check` it writes nothing, and exits with status 1 if the file is out of date.
 """
 
 import sys
@@ -118,16 +118,17 @@ def _section(title: str, section: type[Section]) -> str:
 def _rows(section: type[Section]) -> Iterator[str]:
     parents = (one for one in _PARENTS if one is not section and issubclass(section, one))
     inherited = {name for parent in parents for name in parent.model_fields}
-    told = meanings(section)
+    documented = meanings(section)
     for key, name, field in keys(section):
         if name in inherited:
             continue
         if nested := nested_section(field.annotation):
             what = "list" if get_args(field.annotation) else "section"
-            meaning = told.get(name) or nested.__doc__ or ""
+            meaning = documented.get(name) or nested.__doc__ or ""
             yield _row(key, what, _default(field), field, meaning)
         else:
-            yield _row(key, _type(section, key, field), _default(field), field, told.get(name))
+            kind = _type(section, key, field)
+            yield _row(key, kind, _default(field), field, documented.get(name))
 
 
 def _row(key: str, kind: str, default: str, field: FieldInfo, meaning: str | None) -> str:
@@ -163,7 +164,7 @@ def _type(section: type[Section], key: str, field: FieldInfo) -> str:
 
 
 def _kind(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
-    """Return a JSON Schema as a person would say it."""
+    """Return the type of a JSON Schema in words."""
     if "$ref" in schema:
         return _kind(definitions[schema["$ref"].rpartition("/")[2]], definitions)
     if "anyOf" in schema:

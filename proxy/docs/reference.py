@@ -1,7 +1,7 @@
 """Generator of the tables in the pages of docs/.
 
     python -m proxy.docs.reference            write them
-    python -m proxy.docs.reference --check    compare only; exit status 1 if a page is stale
+    python -m proxy.docs.reference --check    write nothing; status 1 if a page is out of date
 
 A table stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->`; the text around it is
 written by hand.
@@ -26,7 +26,7 @@ PACKAGES = ("proxy", "sasl", "metrics")
 
 
 def apis() -> str:
-    """Return what happens to each API, and in which versions."""
+    """Return the table of APIs: versions, and who answers them."""
     rows = ["| Key | API | Versions | Who answers | Addresses rewritten |", "|---|---|---|---|---|"]
     return "\n".join(rows + [_api_row(api) for api in APIS.values()])
 
@@ -55,17 +55,17 @@ def session_states() -> str:
 
 
 def failure_reasons() -> str:
-    """Return why an authentication may fail."""
+    """Return the table of reasons why an authentication fails."""
     return table(("reason", "meaning"), members(FailureReason))
 
 
 def close_reasons() -> str:
-    """Return why a connection may end."""
+    """Return the table of reasons why a connection ends."""
     return table(("reason", "meaning"), members(CloseReason))
 
 
 def modules() -> str:
-    """Return one row per module: its file, and the first sentence of its docstring."""
+    """Return the table of modules: file, and the first paragraph of its docstring."""
     rows = ["| File | Contents |", "|---|---|"]
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):

@@ -1,4 +1,4 @@
-"""Recognition of other protocols by their first bytes, and reasons of failed handshakes; pure."""
+"""Reasons of failed TLS handshakes, and other protocols by their first bytes; pure."""
 
 import ssl
 from enum import Enum
@@ -7,11 +7,13 @@ from typing import Final, Self
 from proxy.connection.frames import Bytes
 from proxy.tls.material import words
 
-_HANDSHAKE: Final = 22
 _ALERT: Final = 21
-"""Content type of a TLS alert (RFC 8446 section 5.1)."""
+_HANDSHAKE: Final = 22
+"""Content type of a TLS handshake record (RFC 8446 section 5.1), as `_ALERT` is of an alert."""
 _VERSION_MAJOR: Final = 3
+"""First byte of the version in every TLS record."""
 _METHODS: Final = (b"GE", b"PO", b"HE", b"PU", b"OP", b"CO")
+"""First two letters of HTTP methods."""
 
 
 class WrongProtocol(Enum):
@@ -27,28 +29,28 @@ class WrongProtocol(Enum):
         """Return the protocol of the first bytes; one byte is enough to recognize TLS."""
         if data[0] == _HANDSHAKE:
             return cls.TLS
-        if data[0] == 0:  # a frame of Kafka's below 16 MiB
+        if data[0] == 0:  # the length of a Kafka frame below 16 MiB
             return cls.KAFKA
         return cls.HTTP if bytes(data[:2]) in _METHODS else cls.UNKNOWN
 
 
-Met = WrongProtocol | ssl.SSLError | ssl.SSLObject
+HandshakeResult = WrongProtocol | ssl.SSLError | ssl.SSLObject
 """Outcome of a client's handshake: another protocol, a failure, or the completed handshake."""
 
 
-def begins_tls(data: Bytes) -> bool:
-    """Return whether bytes begin a TLS handshake: as a frame it would have 369 MB."""
+def starts_with_tls(data: Bytes) -> bool:
+    """Return whether bytes begin a TLS handshake: as a Kafka frame they would mean 369 MB."""
     return len(data) >= 2 and data[0] == _HANDSHAKE and data[1] == _VERSION_MAJOR
 
 
-def answers_tls(size: bytes) -> bool:
-    """Return whether a broker answers a request with a TLS alert."""
+def is_tls_answer(size: bytes) -> bool:
+    """Return whether the first bytes of a broker's response, its size, belong to a TLS record."""
     return size[0] in (_ALERT, _HANDSHAKE) and size[1] == _VERSION_MAJOR
 
 
-HANGS_UP: Final = "it closes the connection in the TLS handshake; does it speak TLS?"
-"""Explanation of a closed connection: a broker without TLS takes a handshake for a frame that is
-too long."""
+CLOSED_IN_HANDSHAKE: Final = "it closes the connection in the TLS handshake; does it speak TLS?"
+"""Explanation of a connection closed in the handshake: to a broker without TLS, the handshake is a
+frame that is too long."""
 
 _HINTS: Final = {
     "TLSV1_ALERT_UNKNOWN_CA": "the other side does not trust our certificate",
@@ -56,7 +58,7 @@ _HINTS: Final = {
     "SSLV3_ALERT_BAD_CERTIFICATE": "the other side does not accept our certificate, or wants one",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the other side finds our certificate expired",
     "SSLV3_ALERT_HANDSHAKE_FAILURE": "the other side refuses the handshake: it may want a"
-    " certificate of ours, or a cipher suite that we have not",
+    " certificate of ours, or a cipher suite that we do not have",
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the other side wants a certificate of ours",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it shows no certificate, and ssl.client.auth is required",
     "NO_SHARED_CIPHER": "no cipher suite in common",

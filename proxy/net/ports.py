@@ -1,4 +1,4 @@
-"""Ports that the proxy listens on: each claimed by one setting, and by this proxy alone."""
+"""Ports that the proxy listens on: each belongs to one setting, and to this proxy alone."""
 
 import socket
 from collections.abc import Iterator
@@ -13,13 +13,16 @@ IpAddress = IPv4Address | IPv6Address
 
 
 class BrokerPorts:
-    """Ports of a listener's `broker.ports`: no other program gets one while the proxy runs.
+    """Ports of a listener's `broker.ports`: no other program can use them while the proxy runs.
 
-    One that another program has already can be listened on when that has ended.
+    A port that another program used at the start can be listened on when that program has ended.
     """
 
     def __init__(self, key: str, host: str, ports: PortRange) -> None:
-        """`key` is the setting that errors name. Raises ConfigError: there are too many ports."""
+        """Claim nothing yet; `key` is the setting that errors name.
+
+        Raises ConfigError if the ports take more file descriptors than there are.
+        """
         self._key = key
         try:
             self._claims = {port: Claim(host, port) for port in ports}
@@ -28,40 +31,41 @@ class BrokerPorts:
             raise ConfigError(key, problem) from error
 
     def take(self) -> list[int]:
-        """Take them all, and return those that cannot be had now.
+        """Claim all ports; return those that other programs use now.
 
-        Raises ConfigError where clients would be shared with another proxy.
+        Raises ConfigError if another proxy uses one, which would share its clients with this one.
         """
-        not_had = []
+        in_use = []
         for port, claim in self._claims.items():
             try:
                 claim.take()
             except ConfigError as error:
                 if claim.would_be_shared():
                     raise ConfigError(self._key, f"{error}, by another proxy") from error
-                not_had.append(port)
-        return not_had
+                in_use.append(port)
+        return in_use
 
     def listen(self, port: int) -> socket.socket:
-        """Listen on one of them. Raises ConfigError: another program has it."""
+        """Listen on one of the ports. Raises ConfigError if another program uses it."""
         return self._claims[port].listen()
 
     def leave_to_parent(self) -> None:
-        """Spare a child the file descriptors of those that its parent has, for as long as it is."""
+        """Close a child's copies of the claims that its parent holds."""
         for claim in self._claims.values():
             if claim.is_taken:
                 claim.close()
 
     def close(self) -> None:
-        """Let this process's part of them go."""
+        """Release this process's claims."""
         for claim in self._claims.values():
             claim.close()
 
 
 def refuse_overlaps(config: Config) -> None:
-    """Raise ConfigError where two keys mean one port, be it by two names, or a host is not here.
+    """Raise ConfigError if two settings have a port in common, or a host is not of this machine.
 
-    Workers share their ports, so the kernel would have one listener serve the other's clients.
+    Two names of one address count as one. Workers share their ports (SO_REUSEPORT), so the kernel
+    would let one listener serve the other's clients.
     """
     taken: list[tuple[str, Address, IpAddress, PortRange]] = []
     for key, host, ports in _named(config):
@@ -80,7 +84,7 @@ def refuse_overlaps(config: Config) -> None:
 
 
 def _named(config: Config) -> Iterator[tuple[str, str, PortRange]]:
-    """Give each key that names ports, the host and the ports; port 0 is any free one."""
+    """Yield each setting that names ports, with host and ports; port 0 is any free port."""
     http = config.http.address
     addresses = [(f"listeners[{n}].address", one.address) for n, one in enumerate(config.listeners)]
     for key, address in addresses + ([("http.address", http)] if http is not None else []):
@@ -91,7 +95,7 @@ def _named(config: Config) -> Iterator[tuple[str, str, PortRange]]:
 
 
 def _overlap(one: IpAddress, other: IpAddress) -> bool:
-    """Return whether a client can mean both: `::` is every address of IPv4, too (ipv6(7))."""
+    """Return whether a client can reach both: `::` is every IPv4 address, too (ipv6(7))."""
     one, other = _plain(one), _plain(other)
     if one.is_unspecified or other.is_unspecified:
         return one.version == other.version or IPv6Address("::") in (one, other)

@@ -1,7 +1,8 @@
 """Shared read buffer: one large buffer for all connections of a worker.
 
-Rule: between `get_buffer` and the return of `buffer_updated` nobody else runs, so all may share the
-buffer. What then still waits in it to be sent keeps it, and the worker goes on with a new one.
+Rule: between `get_buffer` and the return of `buffer_updated` no other code runs, so all connections
+can share the buffer. If bytes in it then still wait to be sent, it is left to them, and the worker
+uses a new one.
 """
 
 import asyncio
@@ -10,64 +11,64 @@ from typing import Final, Protocol
 from proxy.connection.frames import Bytes
 
 BUFFER_BYTES: Final = 524_288
-"""Size in bytes of the read buffer that all bulk connections of a worker share."""
+"""Size in bytes of the read buffer."""
 BULK_READ: Final = 131_072
-"""Size in bytes of a read that shows that a side carries bulk."""
+"""Size in bytes of a read from which on a side reads into the shared buffer."""
 
 
 class ReadBuffer:
-    """Buffer of every bulk read of a worker."""
+    """Buffer that is replaced while its bytes wait to be sent."""
 
     __slots__ = ("view",)
 
     def __init__(self, size: int = BUFFER_BYTES) -> None:
         self.view = memoryview(bytearray(size))
 
-    def give_up(self) -> None:
-        """Leave the present bytes to whoever still refers to them."""
+    def replace(self) -> None:
+        """Use new memory: the present bytes still wait to be sent."""
         self.view = memoryview(bytearray(len(self.view)))
 
 
 class BufferedSide(Protocol):
-    """Interface of one half of a relayed connection to its reader."""
+    """Interface to one half of a relayed connection."""
 
     @property
-    def peer_owes(self) -> bool:
-        """True if bytes that were handed on wait in the buffer to be sent."""
+    def peer_has_unsent(self) -> bool:
+        """True if bytes that were read on this side wait in the buffer to be sent to the peer."""
         ...
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It may write."""
+        """Handle a connection that can be written to."""
 
     def data_received(self, data: Bytes) -> None:
-        """Bytes arrived: in an object of their own, or in the worker's buffer."""
+        """Handle bytes: an object of their own, or a view of the shared buffer."""
 
     def eof_received(self) -> bool | None:
-        """The peer will send no more; False: close."""
+        """Handle the end of what the peer sends; False: close."""
         ...
 
     def pause_writing(self) -> None:
-        """The peer does not read fast enough."""
+        """Handle a peer that does not read fast enough."""
 
     def resume_writing(self) -> None:
-        """The peer reads again."""
+        """Handle a peer that reads again."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is over."""
+        """Handle the end of the connection."""
 
 
-def carry_bulk(transport: asyncio.Transport, side: BufferedSide, buffer: ReadBuffer) -> None:
+def read_in_bulk(transport: asyncio.Transport, side: BufferedSide, buffer: ReadBuffer) -> None:
     """Read into `buffer` for `side` from now on."""
     if transport.is_closing():
         return
     transport.set_protocol(BulkReader(side, buffer))
-    if transport.is_reading():  # the way of reading is chosen when reading begins
+    if transport.is_reading():  # uvloop chooses the way of reading when reading begins
         transport.pause_reading()
         transport.resume_reading()
 
 
 class BulkReader(asyncio.BufferedProtocol):
-    """Reader of one side into the worker's buffer."""
+    """Reader of one side into the shared buffer."""
 
     __slots__ = ("_buffer", "_side")
 
@@ -80,23 +81,23 @@ class BulkReader(asyncio.BufferedProtocol):
         return self._buffer.view
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes arrived."""
+        """Hand on the bytes that were read."""
         self._side.data_received(self._buffer.view[:nbytes])
-        if self._side.peer_owes:
-            self._buffer.give_up()
+        if self._side.peer_has_unsent:
+            self._buffer.replace()
 
     def pause_writing(self) -> None:
-        """The peer does not read fast enough."""
+        """Handle a peer that does not read fast enough."""
         self._side.pause_writing()
 
     def resume_writing(self) -> None:
-        """The peer reads again."""
+        """Handle a peer that reads again."""
         self._side.resume_writing()
 
     def eof_received(self) -> bool | None:
-        """The peer will send no more."""
+        """Handle the end of what the peer sends."""
         return self._side.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is over."""
+        """Handle the end of the connection."""
         self._side.connection_lost(exc)

@@ -1,14 +1,14 @@
 """Relay of sockets: feeds a connection what was read, carries out its commands.
 
-The only module that touches transports. What was learnt about uvloop:
+It is the only module of the data path that uses transports. Properties of uvloop that shape it:
 
-- Small reads arrive as bytes (`data_received`), which are handed on as they are: one call per read
-  and no copy. A side that carries bulk reads into one large buffer per worker instead
+- Small reads arrive as bytes objects (`data_received`), which are handed on as they are: one call
+  per read and no copy. A side with long reads reads into one large buffer per worker instead
   (`proxy/net/read_buffer.py`).
-- A write goes to the kernel at once, unless an earlier one waits; to gather the short ones of a
-  turn costs more (`benchmarks/README.md`). What is not a copy and was not taken stays referenced by
-  the transport, so a read buffer is then given up for a new one.
-- The loop's own time stands still for a turn, and counts in milliseconds: `monotonic` does not.
+- A write goes to the kernel at once, unless an earlier one waits; to gather the short writes of an
+  iteration costs more (`benchmarks/README.md`). Bytes that the kernel has not taken stay referenced
+  by the transport, so a read buffer that holds them is replaced.
+- The loop's own time is updated once in an iteration, and has milliseconds: `monotonic` is exact.
 - `transport.close()` waits until everything was written, so a client that does not read could
   keep it open for ever: `LINGER` bounds that.
 """
@@ -20,131 +20,103 @@ from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from proxy.connection.commands import (
-    AnswerFromStore,
     AwaitMemory,
-    AwaitTurn,
     Close,
     CloseReason,
     Command,
-    ConnectToBroker,
-    CountAuthenticated,
-    DeriveKeys,
-    GetIdentity,
     PauseBroker,
     PauseClient,
-    RefreshKeys,
     ResumeBroker,
     ResumeClient,
-    RunLongTask,
     WakeAt,
 )
 from proxy.connection.connection import Connection
 from proxy.connection.frames import LONG_WRITE, Bytes
-from proxy.net.handshake_errors import begins_tls
-from proxy.net.read_buffer import BULK_READ, ReadBuffer, carry_bulk
-from proxy.scheduling.steps import LongTask
+from proxy.net.handshake_errors import starts_with_tls
+from proxy.net.read_buffer import BULK_READ, ReadBuffer, read_in_bulk
 
 log = logging.getLogger(__name__)
 
 monotonic: Final = time.monotonic
-"""Clock in seconds; a module constant, because the compiler looks up an imported name each time."""
+"""Clock in seconds; a constant, because compiled code looks up an imported name at each use."""
 
 LINGER: Final = 5.0
-"""Seconds in which a peer must take the last bytes written to it."""
+"""Seconds in which a peer must read the last bytes written to it."""
 
 
 class NotServed:
-    """Client that is not served and not closed yet: its shell closes it after a delay."""
+    """Result for a client that is not served, and that the shell closes after a delay."""
 
 
 class RelayHost(Protocol):
-    """Interface of the relay to its worker."""
+    """Interface of the relay to its shell, a `proxy.worker.endpoint.Endpoint`."""
 
     loop: asyncio.AbstractEventLoop
+    """The worker's event loop."""
     buffer: ReadBuffer
+    """The read buffer that all connections of the worker share."""
 
-    def connect(self, client: "ClientSide") -> None:
-        """Open the upstream connection; call `broker_connected` or `broker_unreachable`."""
-        ...
+    def carry_out(self, client: "ClientSide", command: Command) -> None:
+        """Carry out a command that needs more than the sockets.
 
-    def seek_keys(self, client: "ClientSide") -> None:
-        """Look for newer keys of the connection's listener; call `keys_refreshed`."""
-        ...
-
-    def log_in(self, client: "ClientSide", step: GetIdentity | DeriveKeys) -> None:
-        """Obtain the credentials for the login to a broker; pass them to `upstream_login`."""
-        ...
-
-    def consult(self, client: "ClientSide", question: AnswerFromStore) -> None:
-        """Have `question` answered off the loop, timed by the stopwatch; call `consulted`."""
-        ...
-
-    def await_turn(self, client: "ClientSide") -> None:
-        """Have others served first, by `long_work.await_turn`."""
-        ...
-
-    def deliberate(self, client: "ClientSide", long_task: LongTask) -> None:
-        """Have long work done in steps; call `long_work.done`."""
+        Its result is passed to the connection by `client.call`, or `broker_connected`.
+        """
         ...
 
     def opened(self, client: "ClientSide") -> Connection | NotServed | None:
-        """A client connected; None refuses it."""
-        ...
-
-    def authenticated(self, client: "ClientSide") -> None:
-        """A client has logged in, or needs no login."""
+        """Return the connection of a client that connected; None refuses it."""
         ...
 
     def closed(self, client: "ClientSide") -> None:
-        """A client's connection is over."""
+        """Handle the end of a client's connection."""
         ...
 
-    def met_tls(self, client: "ClientSide") -> None:
-        """A client began with TLS where none is spoken; its connection is closed already."""
+    def unexpected_tls(self, client: "ClientSide") -> None:
+        """Handle a client that began with TLS on a listener without it, and was closed."""
         ...
 
 
 class _Side(asyncio.Protocol):
     """Common part of both halves of a relayed connection."""
 
-    __slots__ = ("_buffer", "_encrypts", "_loop", "_transport")
+    __slots__ = ("_buffer", "_is_tls", "_loop", "_transport")
 
     def __init__(self, shell: RelayHost) -> None:
         self._buffer = shell.buffer
         self._loop = shell.loop
-        self._encrypts = False
+        self._is_tls = False
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is connected."""
+        """Take over a connected socket."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=LONG_WRITE)
-        self._encrypts = transport.get_extra_info("ssl_object") is not None
+        self._is_tls = transport.get_extra_info("ssl_object") is not None
 
     @property
     def write(self) -> Callable[[Bytes], None]:
-        """Sends bytes."""
+        """Function that sends bytes."""
         assert self._transport is not None
         return self._transport.write
 
     @property
-    def owes(self) -> bool:
-        """True if bytes wait to be sent, and may lie in a read buffer."""
-        if self._transport is None or self._encrypts:
-            return False  # what is encrypted is a copy
+    def has_unsent(self) -> bool:
+        """True if bytes wait to be sent, perhaps in a read buffer."""
+        if self._transport is None or self._is_tls:
+            return False  # encrypted bytes are copies
         return self._transport.get_write_buffer_size() > 0
 
     @property
-    def peer_owes(self) -> bool:
-        """True if bytes that were read here wait to be sent on the other side."""
+    def peer_has_unsent(self) -> bool:
+        """True if bytes that were read on this side wait to be sent to the peer."""
         raise NotImplementedError
 
     def data_received(self, data: Bytes) -> None:
-        """Bytes arrived: in an object of their own, or in the worker's buffer."""
+        """Handle bytes: an object of their own, or a view of the shared buffer."""
         raise NotImplementedError
 
     def read(self, on: bool) -> None:
-        """Read from the socket, or leave it."""
+        """Resume reading from the socket, or pause it."""
         assert self._transport is not None
         if on:
             self._transport.resume_reading()
@@ -152,7 +124,7 @@ class _Side(asyncio.Protocol):
             self._transport.pause_reading()
 
     def close(self) -> None:
-        """Close the connection once what was written has left, within `LINGER`."""
+        """Close the connection once everything was sent, within `LINGER`."""
         if self._transport is None:
             return
         self._transport.close()
@@ -161,7 +133,7 @@ class _Side(asyncio.Protocol):
 
 
 class ClientSide(_Side):
-    """The client's half of a relayed connection, and owner of the broker's half."""
+    """Client's half of a relayed connection, which owns the broker's half."""
 
     __slots__ = ("_broker", "_shell", "_timer", "_wakes_at", "connection")
 
@@ -172,7 +144,9 @@ class ClientSide(_Side):
         self._wakes_at = 0.0
         """Time at which `_timer` is due, in monotonic seconds."""
         self._broker: BrokerSide | None = None
+        """The broker's half; None: there is no upstream connection yet."""
         self.connection: Connection | None = None
+        """The state of the connection; None: the client was refused."""
 
     @property
     def peer_host(self) -> str:
@@ -184,7 +158,7 @@ class ClientSide(_Side):
     # From the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client connected."""
+        """Handle a client that connected."""
         super().connection_made(transport)
         opened = self._shell.opened(self)
         if isinstance(opened, Connection):
@@ -194,12 +168,12 @@ class ClientSide(_Side):
             self.close()
 
     @property
-    def peer_owes(self) -> bool:
-        """True if bytes that were read here wait to be sent to the broker."""
-        return self._broker is not None and self._broker.owes
+    def peer_has_unsent(self) -> bool:
+        """True if bytes of the client wait to be sent to the broker."""
+        return self._broker is not None and self._broker.has_unsent
 
     def data_received(self, data: Bytes) -> None:
-        """Bytes of the client arrived."""
+        """Feed the connection bytes of the client, and carry out its commands."""
         connection = self.connection
         if connection is None or connection.closed:
             return
@@ -210,29 +184,29 @@ class ClientSide(_Side):
             self.broke(now)
         if connection.commands:
             self.carry_out()
-            if connection.closed and begins_tls(data) and not self._encrypts:
-                self._shell.met_tls(self)
+            if connection.closed and starts_with_tls(data) and not self._is_tls:
+                self._shell.unexpected_tls(self)
         if len(data) >= BULK_READ and type(data) is bytes and self._transport is not None:
-            carry_bulk(self._transport, self, self._buffer)
+            read_in_bulk(self._transport, self, self._buffer)
 
     def pause_writing(self) -> None:
-        """The client does not read fast enough."""
-        self.tell(lambda connection, now: connection.client_full(True, now))
+        """Handle a client that does not read fast enough."""
+        self.call(lambda connection, now: connection.client_full(True, now))
 
     def resume_writing(self) -> None:
-        """The client reads again."""
-        self.tell(lambda connection, now: connection.client_full(False, now))
+        """Handle a client that reads again."""
+        self.call(lambda connection, now: connection.client_full(False, now))
 
     def eof_received(self) -> bool:
-        """The client will send no more; it is still owed the answers to what it sent."""
-        self.tell(Connection.client_finished)
+        """Handle the end of what the client sends; its requests are still answered."""
+        self.call(Connection.client_finished)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """The client's connection is over."""
+        """Handle the end of the client's connection."""
         if self.connection is None:
             return
-        self.tell(Connection.client_closed)
+        self.call(Connection.client_closed)
         if self._broker is not None:
             self._broker.close()
         self._shell.closed(self)
@@ -240,25 +214,28 @@ class ClientSide(_Side):
     # From the worker
 
     def broker_connected(self, broker: "BrokerSide") -> None:
-        """The upstream connection is there."""
+        """Take over the broker's half: the upstream connection is open."""
         assert self.connection is not None
         if self.connection.closed:
             broker.close()
             return
         self._broker = broker
-        self.tell(lambda connection, now: connection.broker_connected(broker.write, now))
+        self.call(lambda connection, now: connection.broker_connected(broker.write, now))
 
     def handshake_failed(self) -> None:
-        """The client does not speak TLS, or not as it has to."""
-        self.tell(lambda connection, now: connection.end(CloseReason.TLS_HANDSHAKE_FAILED, now))
+        """Close the connection of a client whose TLS handshake failed."""
+        self.call(lambda connection, now: connection.end(CloseReason.TLS_HANDSHAKE_FAILED, now))
 
     def evict(self) -> None:
-        """Close now, in favour of another client, without the bytes that wait to be sent."""
-        self.tell(lambda connection, now: connection.finish(CloseReason.EVICTED, now))
+        """Close now, to make room for another client, without sending what waits to be sent."""
+        self.call(lambda connection, now: connection.finish(CloseReason.EVICTED, now))
         self.close()
 
-    def tell(self, what: Callable[[Connection, float], None]) -> None:
-        """Inform the connection of an event, and carry out its commands."""
+    def call(self, what: Callable[[Connection, float], None]) -> None:
+        """Call `what` with the connection and the time, and carry out the connection's commands.
+
+        Does nothing once the connection is closed.
+        """
         connection = self.connection
         if connection is None or connection.closed:
             return
@@ -270,19 +247,19 @@ class ClientSide(_Side):
         if connection.commands:
             self.carry_out()
 
-    def _tell_later(self, what: Callable[[Connection, float], None]) -> None:
-        self._loop.call_soon(self.tell, what)
+    def _call_later(self, what: Callable[[Connection, float], None]) -> None:
+        self._loop.call_soon(self.call, what)
 
     def broke(self, now: float) -> None:
-        """The proxy made a mistake: log the place, close the connection."""
+        """Log the exception that is being handled, a bug of the proxy, and close the connection."""
         assert self.connection is not None
-        log.exception("connection %s: a mistake of the proxy", self.connection.connection_id)
+        log.exception("connection %s: an error of the proxy", self.connection.connection_id)
         self.connection.broke(now)
 
     # Commands
 
     def carry_out(self) -> None:
-        """Carry out the connection's commands, in their order."""
+        """Carry out the connection's commands, in order."""
         assert self.connection is not None
         assert self._transport is not None
         commands, self.connection.commands = self.connection.commands, []
@@ -296,31 +273,14 @@ class ClientSide(_Side):
                     if self._broker is not None:
                         self._broker.read(isinstance(command, ResumeBroker))
                 case AwaitMemory(size):
-                    self.connection.long_work.wait_for_memory(size, self._tell_later)
+                    self.connection.long_work.wait_for_memory(size, self._call_later)
                 case Close():
                     self._close(command)
                 case _:
-                    self._hand_on(command)
-
-    def _hand_on(self, command: Command) -> None:
-        match command:
-            case ConnectToBroker():
-                self._shell.connect(self)
-            case RefreshKeys():
-                self._shell.seek_keys(self)
-            case GetIdentity() | DeriveKeys():
-                self._shell.log_in(self, command)
-            case AnswerFromStore():
-                self._shell.consult(self, command)
-            case AwaitTurn():
-                self._shell.await_turn(self)
-            case RunLongTask(long_task):
-                self._shell.deliberate(self, long_task)
-            case CountAuthenticated():
-                self._shell.authenticated(self)
+                    self._shell.carry_out(self, command)
 
     def _arm(self) -> None:
-        """Wake up when the connection wants to; what it puts off is seen then."""
+        """Set the timer to the connection's next deadline; a later one is found when it is due."""
         assert self.connection is not None
         when = self.connection.next_deadline()
         if when is not None:
@@ -336,7 +296,7 @@ class ClientSide(_Side):
 
     def _wake(self) -> None:
         self._timer = None
-        self.tell(Connection.timer)
+        self.call(Connection.timer)
         self._arm()
 
     def _close(self, close: Close) -> None:
@@ -345,11 +305,11 @@ class ClientSide(_Side):
         if self._broker is not None:
             self._broker.close()
         if close.delay:
-            self._loop.call_later(close.delay, self._say_farewell, close.farewell)
+            self._loop.call_later(close.delay, self._close_with, close.farewell)
         else:
-            self._say_farewell(close.farewell)
+            self._close_with(close.farewell)
 
-    def _say_farewell(self, frame: bytes | None) -> None:
+    def _close_with(self, frame: bytes | None) -> None:
         assert self._transport is not None
         if frame is not None and not self._transport.is_closing():
             self._transport.write(frame)
@@ -357,7 +317,7 @@ class ClientSide(_Side):
 
 
 class BrokerSide(_Side):
-    """The broker's half of a relayed connection."""
+    """Broker's half of a relayed connection."""
 
     __slots__ = ("_client", "_connection")
 
@@ -368,17 +328,17 @@ class BrokerSide(_Side):
         self._connection = client.connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The upstream connection is open."""
+        """Hand the open upstream connection to the client's half."""
         super().connection_made(transport)
         self._client.broker_connected(self)
 
     @property
-    def peer_owes(self) -> bool:
-        """True if bytes that were read here wait to be sent to the client."""
-        return self._client.owes
+    def peer_has_unsent(self) -> bool:
+        """True if bytes of the broker wait to be sent to the client."""
+        return self._client.has_unsent
 
     def data_received(self, data: Bytes) -> None:
-        """Bytes of the broker arrived."""
+        """Feed the connection bytes of the broker, and carry out its commands."""
         connection = self._connection
         if connection.closed:
             return
@@ -390,20 +350,20 @@ class BrokerSide(_Side):
         if connection.commands:
             self._client.carry_out()
         if len(data) >= BULK_READ and type(data) is bytes and self._transport is not None:
-            carry_bulk(self._transport, self, self._buffer)
+            read_in_bulk(self._transport, self, self._buffer)
 
     def pause_writing(self) -> None:
-        """The broker does not read fast enough."""
-        self._client.tell(lambda connection, now: connection.broker_full(True, now))
+        """Handle a broker that does not read fast enough."""
+        self._client.call(lambda connection, now: connection.broker_full(True, now))
 
     def resume_writing(self) -> None:
-        """The broker reads again."""
-        self._client.tell(lambda connection, now: connection.broker_full(False, now))
+        """Handle a broker that reads again."""
+        self._client.call(lambda connection, now: connection.broker_full(False, now))
 
     def eof_received(self) -> bool:
-        """The broker will send no more."""
+        """Close at the end of what the broker sends."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """The upstream connection is over."""
-        self._client.tell(Connection.broker_closed)
+        """Handle the end of the upstream connection."""
+        self._client.call(Connection.broker_closed)

@@ -11,12 +11,13 @@ from typing import Any, Final
 from proxy.errors import ConfigError
 
 BACKLOG: Final = 4_096
+"""Largest number of connections that wait in the kernel to be accepted."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen on an address that other processes of ours may listen on too. Raises ConfigError.
+    """Listen on an address that the proxy's other processes may share. Raises ConfigError.
 
-    Accepted connections inherit the options (Linux), which saves the calls per connection.
+    Accepted connections inherit the options (Linux), which saves system calls for each of them.
     """
     sock = _socket_for(host)
     try:
@@ -34,25 +35,25 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Claim:
-    """Claim on a port for our processes: they `listen` there, and programs that look first do not.
+    """Claim on a port: the proxy's processes can listen there, and other programs cannot.
 
-    It is made before the processes are forked that share it: a port that one of them takes, all
-    have. It never accepts a client.
+    It is made before the fork of the processes that share it: a port that one of them claims,
+    belongs to all. It never accepts a client.
     """
 
     def __init__(self, host: str, port: int) -> None:
-        """Raises OSError: no file descriptor is left."""
+        """Make a socket, unbound. Raises OSError if no file descriptor is left."""
         self._host = host
         self._port = port
         self._sock = _socket_for(host)
         self.is_taken = False
-        """True if this process, or its parent before the fork, listens there."""
+        """True if this process, or its parent before the fork, has claimed the port."""
 
     def take(self) -> None:
-        """Have the port from now on. Raises ConfigError: another program has it, or a claim to it.
+        """Claim the port. Raises ConfigError if another program uses it, or has claimed it.
 
-        Two who bind may both succeed; of two who listen the kernel lets one (SO_REUSEADDR alone).
-        From then on only sockets with SO_REUSEPORT can be bound beside, as those of `listen` are.
+        Two sockets may be bound to it, but only one can listen (SO_REUSEADDR alone). From then on
+        only sockets with SO_REUSEPORT can be bound, too, as those of `listen` are.
         """
         sock = self._sock
         try:
@@ -64,18 +65,18 @@ class Claim:
             sock.listen(0)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-            sock.shutdown(socket.SHUT_RDWR)  # bound, but it listens no more
+            sock.shutdown(socket.SHUT_RDWR)  # still bound, but no longer listening
             self.is_taken = True
         except OSError as error:
             raise _unusable(self._host, self._port, error) from error
 
     def listen(self) -> socket.socket:
-        """Take the port, and listen on it. Raises ConfigError."""
+        """Claim the port, and listen on it. Raises ConfigError."""
         self.take()
         return listen(self._host, self._port)
 
     def would_be_shared(self) -> bool:
-        """Return whether the program with the port shares its clients, as another proxy does."""
+        """Return whether the program that uses the port shares its clients, as a proxy does."""
         with _socket_for(self._host) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -86,12 +87,12 @@ class Claim:
             return True
 
     def close(self) -> None:
-        """Let this process's part of it go."""
+        """Release this process's claim."""
         self._sock.close()
 
 
 def numeric_host(host: str) -> str:
-    """Return the address that a host of this machine stands for. Raises OSError: for none."""
+    """Return the numeric address of a host of this machine. Raises OSError if it is none."""
     with _socket_for(host) as sock:
         sock.bind((host, 0))
         name: str = sock.getsockname()[0]
@@ -109,8 +110,8 @@ def _unusable(host: str, port: int, error: OSError) -> ConfigError:
 def listen_privately(path: Path) -> socket.socket:
     """Listen on a Unix socket that its owner alone can open. Raises ConfigError.
 
-    What a proxy that was killed left there is replaced. To be called where there is one thread: the
-    mode of new files is the process's.
+    A socket that a killed proxy left there is replaced. Only for a process with a single thread:
+    the umask belongs to the process.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o177)
@@ -122,7 +123,7 @@ def listen_privately(path: Path) -> socket.socket:
         sock.setblocking(False)
     except OSError as error:
         sock.close()
-        problem = error.strerror or str(error)  # Python itself counts the bytes of a name
+        problem = error.strerror or str(error)  # Python itself checks the length of a name
         raise ConfigError("", f"cannot listen on {path}: {problem}") from error
     finally:
         os.umask(mask)
@@ -130,7 +131,7 @@ def listen_privately(path: Path) -> socket.socket:
 
 
 def connect_privately(path: Path, timeout: float) -> socket.socket:
-    """Connect to a Unix socket. Raises OSError."""
+    """Connect to a Unix socket within `timeout` seconds. Raises OSError."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.settimeout(timeout)
     try:
@@ -143,7 +144,10 @@ def connect_privately(path: Path, timeout: float) -> socket.socket:
 
 
 def ask_privately(path: Path, question: Mapping[str, object], timeout: float) -> Any:
-    """Ask the proxy whose admin socket it is. Raises OSError, and ValueError if it breaks off."""
+    """Query the proxy behind an admin socket; `timeout` is in seconds.
+
+    Raises OSError, and ValueError if the answer is incomplete.
+    """
     with connect_privately(path, timeout) as sock, sock.makefile("rwb") as stream:
         stream.write(json.dumps(question).encode() + b"\n")
         stream.flush()
@@ -151,7 +155,7 @@ def ask_privately(path: Path, question: Mapping[str, object], timeout: float) ->
 
 
 def remove_left_over(path: Path) -> None:
-    """Remove a Unix socket on which nobody listens any more. Raises OSError."""
+    """Remove a Unix socket that no process listens on any more. Raises OSError."""
     if not path.is_socket():
         return
     try:

@@ -1,10 +1,10 @@
-"""Limit on how much ciphertext is decrypted in one go; pure.
+"""Limit on how much ciphertext is decrypted at a time; pure.
 
-OpenSSL works through all that it is given before it returns, and not all of it is worth the work: a
-key update (RFC 8446 section 4.6.3) is 27 bytes and takes as long as 64 KiB of data, and a byte of
-data may have a record to itself. Nothing of that is seen from outside, but that little comes of
-much. So a peer begins with small pieces, has larger ones while data come of them, and waits for a
-turn of the event loop after one that was not worth it.
+OpenSSL processes all bytes that it is given before it returns, and some are expensive: a key update
+(RFC 8446 section 4.6.3) has 27 bytes and takes as long as 64 KiB of data, and each byte of data may
+have its own record. The caller only sees that much ciphertext yields little data. So a connection
+begins with small pieces, has larger ones while they yield data, and waits for an iteration of the
+event loop after a piece that did not.
 """
 
 from typing import Final
@@ -12,54 +12,54 @@ from typing import Final
 RECORD: Final = 16_384
 """Largest plaintext of one record in bytes (RFC 8446 section 5.1)."""
 MAX_RECORD: Final = RECORD + 2_053
-"""Largest record in bytes as it is sent (RFC 5246 section 6.2.3): so many bytes contain a whole
-one."""
+"""Largest record in bytes as it is sent (RFC 5246 section 6.2.3)."""
 
 PIECE: Final = 16_384
 """Largest piece in bytes that OpenSSL is given at once; it keeps as much memory for the
 connection."""
 MIN_PIECE: Final = 1_024
-"""Size in bytes of the first piece, and of one after a piece without data: forty key updates, a
-millisecond."""
+"""Size in bytes of the first piece, and of one after a piece without data: forty key updates, which
+take a millisecond."""
 MAX_RECORDS: Final = 256
-"""Largest number of records in one pass; data in more of them are cut so fine that each costs."""
-MAX_BARREN: Final = 65_536
-"""Largest number of bytes without any data: nobody has a use for so many key updates in a row."""
-MAX_OF_A_GREETING: Final = 32_768
-"""Largest handshake in bytes: Java's limit of one of its messages; chains of certificates take a
-fifth."""
+"""Largest number of records that are decrypted at a time, however little data they have."""
+MAX_WITHOUT_DATA: Final = 65_536
+"""Largest number of bytes without any data: no peer has a reason for so many key updates in a
+row."""
+MAX_HANDSHAKE: Final = 32_768
+"""Largest handshake in bytes, which is Java's limit of one of its messages; usual chains of
+certificates take a fifth."""
 MAX_UNREAD_ANSWERS: Final = 16
 """Largest number of answers to key updates while the peer does not read what it is sent."""
 
 
 class Pace:
-    """Pace of the decryption of one connection."""
+    """Pace of one connection's decryption."""
 
-    __slots__ = ("barren", "piece")
+    __slots__ = ("piece", "without_data")
 
     def __init__(self) -> None:
         self.piece = MIN_PIECE
         """Number of bytes to be given to OpenSSL at once."""
-        self.barren = 0
+        self.without_data = 0
         """Number of bytes of ciphertext since the last data."""
 
-    def is_worth(self, taken: int, gained: int) -> bool:
-        """Judge the result of a piece: `gained` bytes of data of `taken` bytes of ciphertext.
+    def may_continue(self, ciphertext: int, plaintext: int) -> bool:
+        """Count a piece: `plaintext` bytes of data came of `ciphertext` bytes.
 
-        False: another connection is next. A part of a record cannot bring data yet, so where data
-        came before there is patience for a whole one.
+        False: other connections are next. A part of a record yields no data yet, so a connection
+        whose pieces yielded data before may continue up to a whole record.
         """
-        self.barren += taken
-        if not gained:
-            if self.barren > MAX_RECORD:
+        self.without_data += ciphertext
+        if not plaintext:
+            if self.without_data > MAX_RECORD:
                 self.piece = MIN_PIECE
-            return self.barren <= min(4 * self.piece, MAX_RECORD)
-        worth = 2 * gained >= self.barren
-        self.piece = min(2 * self.piece, PIECE) if worth else MIN_PIECE
-        self.barren = 0
-        return worth
+            return self.without_data <= min(4 * self.piece, MAX_RECORD)
+        is_efficient = 2 * plaintext >= self.without_data
+        self.piece = min(2 * self.piece, PIECE) if is_efficient else MIN_PIECE
+        self.without_data = 0
+        return is_efficient
 
     @property
-    def is_hopeless(self) -> bool:
-        """Return whether so much brought no data that the connection must be closed."""
-        return self.barren > MAX_BARREN
+    def must_close(self) -> bool:
+        """Return whether too much ciphertext without data has come."""
+        return self.without_data > MAX_WITHOUT_DATA

@@ -1,4 +1,4 @@
-"""TLS peers: clients of the proxy, and brokers."""
+"""TLS transports of the two sides: clients of the proxy, and brokers."""
 
 import asyncio
 import ssl
@@ -6,18 +6,18 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from proxy.connection.frames import Bytes
-from proxy.net.handshake_errors import HANGS_UP, Met, WrongProtocol
+from proxy.net.handshake_errors import CLOSED_IN_HANDSHAKE, HandshakeResult, WrongProtocol
 from proxy.net.read_buffer import BufferedSide, ReadBuffer
 from proxy.net.tls_transport import TlsTransport, Wait
 
 LINGER: Final = 5.0
-"""Seconds in which a broker must close its side of a connection that is closed."""
+"""Seconds in which a broker must close its side of a connection that the proxy has closed."""
 
 
 class ServerTls(TlsTransport):
     """TLS of a client's connection."""
 
-    __slots__ = ("_first", "_meet")
+    __slots__ = ("_first", "_on_handshake")
 
     def __init__(
         self,
@@ -25,35 +25,35 @@ class ServerTls(TlsTransport):
         buffer: ReadBuffer,
         wait: Wait,
         context: ssl.SSLContext,
-        meet: Callable[[Met], None],
+        on_handshake: Callable[[HandshakeResult], None],
     ) -> None:
-        """`meet` gets the completed handshake, or what came instead, and ends it then."""
+        """`on_handshake` gets the completed handshake, or what came instead, and then closes."""
         super().__init__(side, buffer, wait)
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._meet = meet
+        self._on_handshake = on_handshake
         self._first = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client connected; its handshake is to come."""
+        """Handle a client that connected, before its handshake."""
         super().connection_made(transport)
         self._side.connection_made(cast(asyncio.Transport, self))
 
-    def _greet(self, data: Bytes) -> None:
+    def _handshake_bytes(self, data: Bytes) -> None:
         if self._first:
             self._first = False
             protocol = WrongProtocol.by_first_bytes(data)
             if protocol is not WrongProtocol.TLS:
                 self._ended = True
-                self._meet(protocol)
+                self._on_handshake(protocol)
                 return
-        super()._greet(data)
+        super()._handshake_bytes(data)
 
-    def _greeted(self) -> None:
-        self._meet(self._ssl)
+    def _handshake_done(self) -> None:
+        self._on_handshake(self._ssl)
 
-    def _failed(self, error: Exception) -> None:
+    def _handshake_failed(self, error: Exception) -> None:
         assert isinstance(error, ssl.SSLError)
-        self._meet(error)
+        self._on_handshake(error)
 
 
 class ClientTls(TlsTransport):
@@ -70,29 +70,29 @@ class ClientTls(TlsTransport):
         host: str,
         connected: "asyncio.Future[None]",
     ) -> None:
-        """`connected` is done when the handshake is, or has the error that it met."""
+        """`connected` gets the result of the handshake: None, or the error that it failed with."""
         super().__init__(side, buffer, wait)
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         self._connected = connected
         self._lingering: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The broker's socket is connected: begin the handshake."""
+        """Begin the handshake on a connected socket."""
         super().connection_made(transport)
         self._shake_hands()
 
-    def _greeted(self) -> None:
+    def _handshake_done(self) -> None:
         if not self._connected.done():
             self._connected.set_result(None)
             self._side.connection_made(cast(asyncio.Transport, self))
         else:
-            self.abort()  # nobody waits any more
+            self.abort()  # no task waits for it any more
 
     def close(self) -> None:
         """Send close_notify, and close the socket when the broker has closed its side.
 
-        What it sends meanwhile, its session tickets for one, would meet a closed socket: then the
-        kernel resets the connection, and drops what was written and has not left.
+        If the broker sends more meanwhile, such as session tickets, to a closed socket, the kernel
+        resets the connection, and drops bytes that it has not sent yet.
         """
         if self._closing or self._ended or not self._established:
             super().close()
@@ -104,13 +104,13 @@ class ClientTls(TlsTransport):
             self._socket.resume_reading()
         self._lingering = self._connected.get_loop().call_later(LINGER, self._socket.abort)
 
-    def _failed(self, error: Exception) -> None:
+    def _handshake_failed(self, error: Exception) -> None:
         if not self._connected.done():
             self._connected.set_exception(error)
         self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is over, perhaps before there was one to speak of."""
+        """Handle the end of the connection, perhaps before its handshake was done."""
         if self._lingering is not None:
             self._lingering.cancel()
         if self._established:
@@ -118,4 +118,4 @@ class ClientTls(TlsTransport):
             return
         self._closing = True
         if not self._connected.done():
-            self._connected.set_exception(ConnectionResetError(HANGS_UP))
+            self._connected.set_exception(ConnectionResetError(CLOSED_IN_HANDSHAKE))

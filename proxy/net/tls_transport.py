@@ -1,20 +1,21 @@
 """TLS transport between a socket and one side of the relay.
 
-The event loop's own TLS has a connection only once its handshake is done, so that clients that
-never finish one are neither counted nor timed; it closes at once what has been half closed, unread
-requests included (RFC 8446 section 6.1 lets the other side finish); and it cannot report what came
-instead of a handshake. Rules:
+The event loop's own TLS has three faults here: it reports a connection only once its handshake is
+done, so that clients that never finish one are neither counted nor timed; it closes a half-closed
+connection at once, including unread requests (RFC 8446 section 6.1 lets the other side finish); and
+it cannot report what came instead of a handshake. Rules:
 
-- A server's side learns of its connection before the handshake, so that limits and deadlines hold
-  from the first byte; a client's after it, so that nothing is sent to a peer that is not verified.
-- What one read brings is decrypted as a whole, much of it into the worker's buffer, and handed on
-  in one call: a side that pauses then leaves nothing behind but a part of a record.
-- What is written is encrypted at once, so no buffer of the writer stays referenced; backpressure
+- A server's side gets its connection before the handshake, so that limits and deadlines hold from
+  the first byte; a client's side after it, so that nothing is sent to a peer that is not verified.
+- All bytes of one read are decrypted at once, much of them into the worker's buffer, and handed on
+  in one call: a side that pauses then leaves nothing but a part of a record.
+- Written bytes are encrypted at once, so no buffer of the writer stays referenced; backpressure
   is that of the socket's transport, passed on as it is.
-- A peer that makes much work with few bytes waits for another iteration of the loop after each
-  piece (`proxy.net.tls_pace`); what was read already is kept meanwhile, and no more is read.
-- The end of a stream is the end, with a close_notify or without: Kafka's frames say their length.
-  What comes behind it, or behind a handshake that failed, is dropped: OpenSSL would never read it.
+- A peer whose bytes are expensive to decrypt waits for another iteration of the loop after each
+  piece (`proxy.net.tls_pace`); bytes that were read already are kept meanwhile, and no more are
+  read.
+- A stream may end with a close_notify or without: Kafka's frames have their length. Bytes after its
+  end, or after a failed handshake, are dropped: OpenSSL would never read them.
 """
 
 import asyncio
@@ -24,9 +25,9 @@ from contextlib import suppress
 from typing import Any, ClassVar, Final, cast
 
 from proxy.connection.frames import LONG_WRITE, Bytes
-from proxy.net.read_buffer import BULK_READ, BufferedSide, ReadBuffer, carry_bulk
+from proxy.net.read_buffer import BULK_READ, BufferedSide, ReadBuffer, read_in_bulk
 from proxy.net.tls_pace import (
-    MAX_OF_A_GREETING,
+    MAX_HANDSHAKE,
     MAX_RECORD,
     MAX_RECORDS,
     MAX_UNREAD_ANSWERS,
@@ -39,44 +40,45 @@ CIPHER_BYTES: Final = 262_144
 """Size in bytes of one read of ciphertext; with a record from before it fits into the worker's
 buffer."""
 RECORDS_PER_WRITE: Final = 4
-MAX_KEPT: Final = 16_777_216
+"""Number of records that are encrypted before they are written to the socket."""
+MAX_WAITING: Final = 16_777_216
 """Largest number of bytes in a worker that were read, and wait to be decrypted."""
 
 Wait = Callable[[str, Callable[[], None]], None]
-"""Function `wait(who, go_on)` that calls `go_on` in a later iteration of the event loop, hosts in
+"""Function `wait(host, go_on)` that calls `go_on` in a later iteration of the event loop, hosts in
 rotation."""
 
-_cipher = ReadBuffer(CIPHER_BYTES)
-"""The buffer of all bulk of a worker: no other code runs until its bytes are given to OpenSSL, or
-copied."""
+_bulk_ciphertext = ReadBuffer(CIPHER_BYTES)
+"""Shared buffer for long reads of ciphertext: no other code runs until its bytes are given to
+OpenSSL, or copied."""
 
 
-class _Kept:
-    """Ciphertext that all connections of a worker keep until it can be decrypted."""
+class _Waiting:
+    """Ciphertext of all connections of a worker that waits to be decrypted."""
 
-    bytes_of_all: ClassVar[int] = 0
+    total_bytes: ClassVar[int] = 0
 
 
 class TlsTransport(asyncio.Protocol):
-    """Protocol of a socket, and transport of a side. See the module's docstring."""
+    """Protocol of a socket, and transport of a side of the relay."""
 
     __slots__ = (
         "_buffer",
         "_closing",
         "_ended",
         "_established",
-        "_greeting",
+        "_handshake_size",
+        "_has_partial_record",
         "_incoming",
-        "_is_full",
-        "_is_left",
+        "_is_paused",
         "_outgoing",
         "_pace",
+        "_peer_is_slow",
         "_rest",
         "_side",
         "_socket",
         "_ssl",
-        "_torn",
-        "_unread",
+        "_unread_answers",
         "_wait",
         "_waits",
     )
@@ -89,81 +91,85 @@ class TlsTransport(asyncio.Protocol):
         self._rest = b""
         """Ciphertext that was read, and waits to be decrypted."""
         self._waits = False
-        self._is_left = False
+        """True if decryption goes on in a later iteration of the event loop."""
+        self._is_paused = False
         """True if the side has paused reading."""
-        self._is_full = False
+        self._peer_is_slow = False
         """True if the peer does not read fast enough."""
-        self._unread = 0
-        """Number of answers to key updates since then."""
-        self._greeting = 0
-        """Size of the handshake so far in bytes."""
+        self._unread_answers = 0
+        """Number of answers to key updates since the peer stopped reading."""
+        self._handshake_size = 0
+        """Size in bytes of the peer's part of the handshake so far."""
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._ssl: ssl.SSLObject
         self._socket: asyncio.Transport
         self._established = False
+        """True once the handshake is done."""
         self._ended = False
+        """True once the peer's stream has ended, or is invalid."""
         self._closing = False
-        self._torn = True
+        """True once this side closes the connection."""
+        self._has_partial_record = True
         """True if OpenSSL may hold a part of a record."""
 
     # From the socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is connected."""
+        """Take over a connected socket."""
         self._socket = cast(asyncio.Transport, transport)
 
     def data_received(self, data: Bytes) -> None:
-        """Encrypted bytes arrived: in an object of their own, or in the buffer of bulk."""
+        """Decrypt bytes: an object of their own, or a view of the shared buffer."""
         if self._closing or self._ended:
             return
         if not self._established:
-            self._greet(data)
+            self._handshake_bytes(data)
         elif len(data) <= self._pace.piece and len(data) <= RECORD:
             self._incoming.write(data)
-            self._decrypt_little(len(data))
+            self._decrypt_short(len(data))
         else:
             self._decrypt_bulk(memoryview(data))
             if len(data) >= BULK_READ and type(data) is bytes:
-                carry_bulk(self._socket, self, _cipher)
+                read_in_bulk(self._socket, self, _bulk_ciphertext)
 
     @property
-    def peer_owes(self) -> bool:
-        """Nothing waits in the buffer: what was read is decrypted."""
+    def peer_has_unsent(self) -> bool:
+        """False: ciphertext that was read is decrypted or copied, and the buffer is free."""
         return False
 
     def eof_received(self) -> bool:
-        """The peer has sent FIN."""
+        """Handle a FIN of the peer."""
         if not self._established:
             return False
         self._end()
         return not self._closing
 
     def pause_writing(self) -> None:
-        """The peer does not read fast enough."""
-        self._is_full = True
+        """Handle a peer that does not read fast enough."""
+        self._peer_is_slow = True
         if self._established:
             self._side.pause_writing()
 
     def resume_writing(self) -> None:
-        """The peer reads again."""
-        self._is_full = False
-        self._unread = 0
+        """Handle a peer that reads again."""
+        self._peer_is_slow = False
+        self._unread_answers = 0
         if self._established:
             self._side.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is over."""
+        """Handle the end of the connection."""
         self._closing = True
-        self._forget()
+        self._take_rest()
         self._side.connection_lost(exc)
 
     # Between the two
 
-    def _greet(self, data: Bytes) -> None:
-        """Process bytes of a handshake, or others that a client sends in its place."""
+    def _handshake_bytes(self, data: Bytes) -> None:
+        """Process bytes of a handshake."""
         self._incoming.write(data)
-        self._greeting += len(data)
+        self._handshake_size += len(data)
         self._shake_hands()
 
     def _shake_hands(self) -> None:
@@ -171,70 +177,70 @@ class TlsTransport(asyncio.Protocol):
             self._ssl.do_handshake()
         except ssl.SSLWantReadError:
             self._flush()
-            if self._greeting > MAX_OF_A_GREETING:
+            if self._handshake_size > MAX_HANDSHAKE:
                 self._ended = True
-                self._failed(_too_long())
+                self._handshake_failed(_too_long())
             return
         except (ssl.SSLError, ssl.CertificateError) as error:
-            self._flush()  # an alert tells the peer why
+            self._flush()  # the alert for the peer
             self._ended = True
-            self._failed(error)
+            self._handshake_failed(error)
             return
         self._established = True
         self._flush()
-        self._greeted()
-        if self._incoming.pending and not self._closing:  # as much as a read, perhaps
+        self._handshake_done()
+        if self._incoming.pending and not self._closing:  # perhaps a long read
             self._decrypt_bulk(memoryview(self._incoming.read()))
 
-    def _greeted(self) -> None:
-        """The handshake is done."""
+    def _handshake_done(self) -> None:
+        """Handle a completed handshake."""
 
-    def _failed(self, error: Exception) -> None:
-        """The handshake failed."""
+    def _handshake_failed(self, error: Exception) -> None:
+        """Handle a failed handshake."""
         raise NotImplementedError
 
     # OpenSSL holds nothing but a part of a record when `_incoming` is empty: a record is read as a
     # whole, and nothing is read ahead.
 
-    def _decrypt_little(self, taken: int) -> None:
-        """Hand on what `_incoming` has, the last `taken` bytes read."""
+    def _decrypt_short(self, taken: int) -> None:
+        """Decrypt what `_incoming` has, and hand it on; `taken` bytes were read last."""
         incoming, read = self._incoming, self._ssl.read
         data, ended = b"", False
-        room = RECORD if self._torn else taken
-        self._torn = False
+        room = RECORD if self._has_partial_record else taken
+        self._has_partial_record = False
         try:
             data = read(room)
             ended = not data
             while (room := incoming.pending) and not ended:
                 record = read(room)
-                data += record  # few, or short: no list for the one that it mostly is
+                data += record  # no list: there are few records, mostly one
                 ended = not record
         except ssl.SSLWantReadError:
-            self._torn = True
+            self._has_partial_record = True
         except ssl.SSLError:
-            self._ended = ended = True  # what came before it is genuine
+            self._ended = ended = True  # the data before it are authentic
         if self._outgoing.pending:
             self._answer()
         if data:
             self._side.data_received(data)
         if ended:
             self._finish()
-        elif (2 * len(data) < taken or self._pace.barren) and not self._pace.is_worth(
+        elif (2 * len(data) < taken or self._pace.without_data) and not self._pace.may_continue(
             taken, len(data)
         ):
             self._wait_for_turn(memoryview(b""))
 
     def _decrypt_bulk(self, data: memoryview) -> None:
-        """Hand on what was read, in the worker's buffer."""
+        """Decrypt what was read into the worker's buffer, and hand it on."""
         view, incoming, pace = self._buffer.view, self._incoming, self._pace
         read_into = cast(Callable[[int, memoryview], int], self._ssl.read)
         start, size, records, ended, goes_on = 0, 0, 0, False, True
-        self._torn = True
+        self._has_partial_record = True
         while start < len(data) and goes_on and not ended:
             before, held = size, incoming.pending
             given = incoming.write(data[start : start + pace.piece])
             start += given
-            # That a record is not whole is an exception, and costs as much: once per read will do.
+            # An incomplete record raises, which is expensive: let it happen only once per read.
             least = MAX_RECORD if pace.piece == PIECE and start < len(data) else 0
             try:
                 while incoming.pending > least and not ended:
@@ -245,9 +251,9 @@ class TlsTransport(asyncio.Protocol):
             except ssl.SSLWantReadError:
                 pass
             except ssl.SSLError:
-                self._ended = ended = True  # what came before it is genuine
+                self._ended = ended = True  # the data before it are authentic
             taken = held + given - incoming.pending
-            goes_on = pace.is_worth(taken, size - before) and records <= MAX_RECORDS
+            goes_on = pace.may_continue(taken, size - before) and records <= MAX_RECORDS
         if self._outgoing.pending:
             self._answer()
         if size:
@@ -258,14 +264,14 @@ class TlsTransport(asyncio.Protocol):
             self._wait_for_turn(data[start:])
 
     def _wait_for_turn(self, rest: memoryview) -> None:
-        """Keep what is left of a read, and let others be served first."""
+        """Keep the rest of a read, and let other connections be served first."""
         if self._closing or self._ended:
             return
-        if self._pace.is_hopeless or _Kept.bytes_of_all + len(rest) > MAX_KEPT:
+        if self._pace.must_close or _Waiting.total_bytes + len(rest) > MAX_WAITING:
             self.abort()
             return
         self._rest = bytes(rest)
-        _Kept.bytes_of_all += len(rest)
+        _Waiting.total_bytes += len(rest)
         self._waits = True
         self._socket.pause_reading()
         peer = self._socket.get_extra_info("peername")
@@ -274,22 +280,22 @@ class TlsTransport(asyncio.Protocol):
     def _go_on(self) -> None:
         """Continue with the ciphertext that waits."""
         self._waits = False
-        rest = self._forget()
+        rest = self._take_rest()
         if self._closing or self._ended:
             return
         if rest:
             self._decrypt_bulk(memoryview(rest))
-        if not (self._waits or self._is_left or self._closing):
+        if not (self._waits or self._is_paused or self._closing):
             self._socket.resume_reading()
 
-    def _forget(self) -> bytes:
-        """Keep nothing any more; return what was kept."""
+    def _take_rest(self) -> bytes:
+        """Return the ciphertext that was kept, and keep it no longer."""
         rest, self._rest = self._rest, b""
-        _Kept.bytes_of_all -= len(rest)
+        _Waiting.total_bytes -= len(rest)
         return rest
 
     def _finish(self) -> None:
-        """The stream has ended, or has gone bad."""
+        """Handle the end of the stream, or invalid records in it."""
         if self._ended and not self._closing:
             self.abort()
         elif not self._closing:
@@ -300,8 +306,8 @@ class TlsTransport(asyncio.Protocol):
             self._side.data_received(bytes(view[:size]))
             return
         self._side.data_received(view[:size])
-        if self._side.peer_owes:
-            self._buffer.give_up()
+        if self._side.peer_has_unsent:
+            self._buffer.replace()
 
     def _end(self) -> None:
         if self._ended:
@@ -311,10 +317,10 @@ class TlsTransport(asyncio.Protocol):
             self.close()
 
     def _answer(self) -> None:
-        """Send what OpenSSL says to what was read, which is that a key was updated."""
-        if self._is_full:
-            self._unread += 1
-            if self._unread > MAX_UNREAD_ANSWERS:
+        """Send OpenSSL's answer to what was read: its own key update."""
+        if self._peer_is_slow:
+            self._unread_answers += 1
+            if self._unread_answers > MAX_UNREAD_ANSWERS:
                 self.abort()
                 return
         self._flush()
@@ -323,7 +329,7 @@ class TlsTransport(asyncio.Protocol):
         if self._outgoing.pending:
             self._socket.write(self._outgoing.read())
 
-    # From the side: what asyncio.Transport has, as far as a side needs it
+    # From the side: the methods of asyncio.Transport that a side uses
 
     def write(self, data: Bytes) -> None:
         """Encrypt and send."""
@@ -340,7 +346,7 @@ class TlsTransport(asyncio.Protocol):
         self._socket.write(self._outgoing.read())
 
     def _write_long(self, data: memoryview) -> None:
-        """Write record by record, in portions that stay in the processor's cache."""
+        """Write several records at a time, few enough for the processor's cache."""
         start, records = 0, 0
         while True:
             start += self._ssl.write(data[start : start + RECORD])
@@ -351,7 +357,7 @@ class TlsTransport(asyncio.Protocol):
                 self._socket.write(self._outgoing.read())
 
     def close(self) -> None:
-        """Say close_notify and close the socket, once what was written has left."""
+        """Send close_notify, and close the socket once everything was sent."""
         if self._closing:
             return
         self._closing = True
@@ -360,12 +366,12 @@ class TlsTransport(asyncio.Protocol):
         self._socket.close()
 
     def _notify(self) -> None:
-        with suppress(ssl.SSLError):  # mostly: the peer's own close_notify is not there yet
+        with suppress(ssl.SSLError):  # mostly: the peer's own close_notify has not come yet
             self._ssl.unwrap()
         self._flush()
 
     def abort(self) -> None:
-        """Drop the connection."""
+        """Close the connection without sending what waits to be sent."""
         self._closing = True
         self._socket.abort()
 
@@ -374,26 +380,26 @@ class TlsTransport(asyncio.Protocol):
         return self._closing or self._socket.is_closing()
 
     def pause_reading(self) -> None:
-        """Leave what comes in the kernel."""
-        self._is_left = True
+        """Stop reading from the socket."""
+        self._is_paused = True
         self._socket.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again."""
-        self._is_left = False
+        """Read from the socket again."""
+        self._is_paused = False
         if not self._waits:
             self._socket.resume_reading()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Say when `pause_writing` comes."""
+        """Set the sizes at which `pause_writing` and `resume_writing` are called."""
         self._socket.set_write_buffer_limits(high=high, low=low)
 
     def get_write_buffer_size(self) -> int:
-        """Encrypted bytes that the kernel has not taken."""
+        """Return the number of encrypted bytes that the kernel has not taken."""
         return self._socket.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return what the socket returns; `ssl_object` shows that there is TLS."""
+        """Return the socket's information, and the TLS object as `ssl_object`."""
         return self._ssl if name == "ssl_object" else self._socket.get_extra_info(name, default)
 
 

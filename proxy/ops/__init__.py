@@ -1,1 +1,1 @@
-"""Operator interfaces of a running proxy: HTTP, metrics, sessions, the status page."""
+"""Operators' interfaces to a running proxy: HTTP, metrics, sessions, the status page."""

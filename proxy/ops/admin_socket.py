@@ -1,18 +1,18 @@
 """Unix socket on which an operator of this machine lists and kills sessions.
 
-The command line asks here, too, which store the proxy reads, before it changes one.
+The command line also queries here which store the proxy uses, before it changes one.
 
-Rules: it is a Unix socket that its owner alone can open (mode 0600), and who connects must be the
-proxy's own user or root, as the kernel says (SO_PEERCRED). What is killed is logged with who did
-it. Sessions are never killed over a network address.
+Rules: only the socket's owner can open it (mode 0600), and a client must run as root or as the
+proxy's own user, according to the kernel (SO_PEERCRED). Each kill is logged with the user who
+requested it. Sessions are never killed over a network address.
 
-    question   {"kind": "sessions", "arguments": {"principal": "User:alice"}}
-    answer     {"sessions": [row, …], "silent": ["worker 1 does not answer", …]}
-          or   {"error": "why not"}
+    request    {"kind": "sessions", "arguments": {"principal": "User:alice"}}
+    response   {"sessions": [row, …], "silent": ["worker 1 does not answer", …]}
+          or   {"error": "reason"}
 
-Kinds: `sessions`, `kill`, with the parts of a `Selector` for arguments; rows are `SessionFacts`;
-and `store`, without arguments, whose answer is {"store": a `StoreInUse`}.
-Each is one line of JSON, and the connection ends with the answer.
+Kinds are `sessions` and `kill`, with the parts of a `Selector` as arguments, whose rows are
+`SessionFacts`; and `store`, without arguments, whose response is {"store": a `StoreInUse`}. A
+request and a response are one line of JSON each, and the response ends the connection.
 """
 
 import asyncio
@@ -36,27 +36,28 @@ MAX_QUESTION_BYTES: Final = 2_097_152
 QUESTION_SECONDS: Final = 5.0
 """Seconds in which the request must arrive."""
 ANSWER_SECONDS: Final = 25.0
-"""Seconds in which the response must be made and taken; longer than workers may take to kill."""
+"""Seconds in which the response must be made and read; longer than workers may take to kill."""
 MAX_AT_ONCE: Final = 4
 """Largest number of requests that are answered at once; others wait."""
 ROWS_AT_ONCE: Final = 200
-"""Number of rows that are written before the event loop goes on."""
+"""Number of rows that are written in one iteration of the event loop."""
 
 _CREDENTIALS: Final = struct.Struct("3i")
 """The peer's process, user and group (unix(7), SO_PEERCRED)."""
 
 Answers = Mapping[int, list[SessionFacts] | ProxyError]
+"""Sessions by worker; an error: the reason why a worker did not answer."""
 
 
 class SessionOwners(Protocol):
-    """Source of the sessions."""
+    """Interface to the workers, which have the sessions."""
 
     async def sessions(self, selector: Selector) -> Answers:
-        """Sessions of each worker that are meant."""
+        """Return the selected sessions."""
         ...
 
     async def kill(self, selector: Selector) -> Answers:
-        """Close them, and return which they were."""
+        """Close the selected sessions, and return them."""
         ...
 
 
@@ -64,22 +65,22 @@ class AdminSocket:
     """Server of operators' requests."""
 
     def __init__(self, workers: SessionOwners, store: Callable[[], StoreInUse]) -> None:
-        """`store` looks which store the proxy reads."""
+        """Answer from `workers`; `store` returns the store that the proxy uses."""
         self._workers = workers
         self._store = store
-        self._room = asyncio.Semaphore(MAX_AT_ONCE)
+        self._requests = asyncio.Semaphore(MAX_AT_ONCE)
 
     async def serve(self, listening: socket.socket) -> asyncio.Server:
-        """Answer until the returned server is closed.
+        """Answer requests until the returned server is closed.
 
-        Not by `start_unix_server`: since Python 3.13 it looks for the path that the socket was
-        bound to, which may have been a short name for a long one, and removes it in the end.
+        `start_unix_server` cannot be used: since Python 3.13 it removes the path that the socket
+        was bound to, which may be a temporary short name for a long path.
         """
         return await asyncio.start_server(self._client, sock=listening, limit=MAX_QUESTION_BYTES)
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with self._room, asyncio.timeout(ANSWER_SECONDS):
+            async with self._requests, asyncio.timeout(ANSWER_SECONDS):
                 await self._answer(reader, writer)
         except (OSError, TimeoutError):
             log.info("an operator did not wait for the answer")
@@ -95,20 +96,20 @@ class AdminSocket:
         who = f"uid {uid} (pid {pid})"
         try:
             async with asyncio.timeout(QUESTION_SECONDS):
-                line = await reader.readline()  # before any answer: unread bytes would destroy it
+                line = await reader.readline()  # before any response: unread bytes would reset it
             if uid not in (0, os.geteuid()):
                 log.warning("sessions: %s is refused", who)
                 raise ValueError("only root and the user that the proxy runs as may ask")
-            kind, selector = _question(line)
+            kind, selector = _parse(line)
         except ValueError as error:
             await _reply(writer, {"error": str(error)})
             return
         if kind == "store":
             await _reply(writer, {"store": self._store()})
         else:
-            await _tell(writer, await self._act(kind, selector, who))
+            await _reply_sessions(writer, await self._list_or_kill(kind, selector, who))
 
-    async def _act(self, kind: str, selector: Selector, who: str) -> Answers:
+    async def _list_or_kill(self, kind: str, selector: Selector, who: str) -> Answers:
         if kind == "sessions":
             return await self._workers.sessions(selector)
         log.info("sessions: %s kills those of %s", who, selector)
@@ -118,15 +119,15 @@ class AdminSocket:
         return answers
 
 
-def _question(line: bytes) -> tuple[str, Selector]:
-    """Read a question; raises ValueError."""
+def _parse(line: bytes) -> tuple[str, Selector]:
+    """Return the kind and the selector of a request. Raises ValueError."""
     match read_object(line):
         case {"kind": "sessions" | "kill" as kind, "arguments": dict(arguments)}:
             selector = Selector.from_arguments(arguments)
         case {"kind": "store" as kind}:
             selector = EVERY_SESSION
         case _:
-            raise ValueError("no such question")
+            raise ValueError("unknown request")
     if kind == "kill" and selector == EVERY_SESSION:
         raise ValueError("say which sessions are to be killed")
     return kind, selector
@@ -137,7 +138,7 @@ async def _reply(writer: asyncio.StreamWriter, answer: Mapping[str, object]) -> 
     await writer.drain()
 
 
-async def _tell(writer: asyncio.StreamWriter, answers: Answers) -> None:
+async def _reply_sessions(writer: asyncio.StreamWriter, answers: Answers) -> None:
     silent = [str(answer) for answer in answers.values() if isinstance(answer, ProxyError)]
     rows = [row for found in answers.values() if not isinstance(found, ProxyError) for row in found]
     writer.write(b'{"silent": %b, "sessions": [' % json.dumps(silent).encode())

@@ -1,8 +1,9 @@
 """HTTP endpoints: `/metrics`, `/healthz`, `/readyz`, `/`.
 
-Served by a process of its own, so that a scrape takes no time of the data path but the worker's
-answer. It reads no request body, logs no request, however malformed, and reveals nothing about its
-software. On a loopback address only requests for an IP address or `localhost` learn of users.
+They are served by a process of their own, so that a scrape takes no time of the data path but that
+of the workers' answers. The server reads no request body, logs no request, however malformed, and
+does not name its software. On a loopback address, pages that name users are served only to requests
+whose host is an IP address or `localhost`.
 """
 
 import asyncio
@@ -24,10 +25,10 @@ from metrics.snapshot import Snapshot
 from proxy.ops.status.service import StatusPage
 
 Snapshots = Callable[[], Awaitable[Mapping[int, Snapshot | None]]]
-"""Function that returns each worker's values; None: it did not answer."""
+"""Function that returns the metrics of each worker; None: it did not answer."""
 
 Readiness = Callable[[], Awaitable[Mapping[int, list[str]]]]
-"""Function that returns for each worker the reasons why it is not ready."""
+"""Function that returns the reasons why each worker is not ready; empty: it is."""
 
 Hung = Callable[[], list[str]]
 """Function that returns the names of processes that hang."""
@@ -35,23 +36,23 @@ Hung = Callable[[], list[str]]
 MAX_HEADER_BYTES = 4096
 """Largest request line, and largest header, in bytes."""
 MAX_HEADERS = 64
+"""Largest number of headers of a request."""
 KEEPALIVE_SECONDS = 75.0
 """Seconds for which an idle connection is kept: longer than Prometheus' usual scrape interval of a
 minute."""
 CLOSE_SECONDS: Final = 1.0
-"""Seconds in which clients can take their responses when the server closes; and once more for those
-that do not read."""
+"""Seconds in which clients can read their responses when the server closes; after as many more, the
+others are disconnected."""
 MAX_CONNECTIONS: Final = 256
-"""Largest number of connections; when there are more, the oldest is closed. Requests are answered
-within moments; a client that holds an idle connection, for which there is no time limit, must not
-lock the kubelet out."""
+"""Largest number of connections; a further one closes the oldest: clients that keep connections
+open must not lock the kubelet out."""
 
 MIN_SCRAPE_SECONDS = 0.1
-"""Seconds in which scrapes share one response: nobody can keep the workers busy by scraping."""
+"""Seconds in which scrapes share one response, so that scrapes cannot keep the workers busy."""
 
 
 class _Scraper:
-    """Scrapes, answered from the workers' snapshots one round at a time."""
+    """Handler of scrapes, which queries the workers once at a time."""
 
     def __init__(self, snapshots: Snapshots) -> None:
         self._snapshots = snapshots
@@ -74,10 +75,10 @@ class _Scraper:
 def make_app(
     snapshots: Snapshots, readiness: Readiness, hung: Hung, status: StatusPage
 ) -> web.Application:
-    """Build the application; everything but its five paths is 404, and nothing can be changed."""
+    """Build the application: five read-only paths; any other is answered with 404."""
 
     async def healthz(_request: web.Request) -> web.Response:
-        """Answer whether every process goes on; `/readyz` answers whether the workers serve."""
+        """Answer whether a process hangs; `/readyz` answers whether the workers are ready."""
         if names := hung():
             return web.Response(status=503, text=f"does not go on: {', '.join(names)}\n")
         return web.Response(text="ok\n")
@@ -105,7 +106,7 @@ def make_app(
 
 
 _WITHOUT_USERS: Final = frozenset({"/healthz", "/readyz"})
-"""Paths whose responses name no user; `/metrics` names those that have a quota of their own."""
+"""Paths whose responses name no user; `/metrics` names users that have quotas of their own."""
 
 _HOST: Final = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<name>[0-9A-Za-z.-]+))(?::[0-9]*)?")
 """Pattern of a Host header (RFC 9110 section 7.2) with an IP address or `localhost`."""
@@ -119,10 +120,10 @@ def _is_loopback(host: str) -> bool:
 
 @web.middleware
 async def refuse_other_names(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer a request whose Host header names another host with 403.
+    """Answer a request whose Host header is another name with 403.
 
-    A browser on this machine reaches a loopback address for the pages of any site. One whose own
-    name resolves to that address could read the answers (DNS rebinding).
+    A browser on this machine can send requests to a loopback address for the pages of any site. A
+    site whose name resolves to that address could read the responses (DNS rebinding).
     """
     hosts = request.headers.getall(HOST, [])
     if request.path in _WITHOUT_USERS or (len(hosts) == 1 and names_no_other_host(hosts[0])):
@@ -147,16 +148,16 @@ async def _hide_software(_request: web.Request, response: web.StreamResponse) ->
     response.headers.pop("Server", None)
 
 
-_THEIRS: Final = (HttpProcessingError, web.RequestPayloadError)
+_CLIENT_ERRORS: Final = (HttpProcessingError, web.RequestPayloadError)
 
 
-def _is_ours(record: logging.LogRecord) -> bool:
-    """Return whether a failure is the proxy's own: invalid HTTP is answered, too."""
-    return record.exc_info is None or not isinstance(record.exc_info[1], _THEIRS)
+def _is_own_error(record: logging.LogRecord) -> bool:
+    """Return False for errors of clients, such as invalid HTTP, which are not logged."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], _CLIENT_ERRORS)
 
 
 log = logging.getLogger(__name__)
-log.addFilter(_is_ours)
+log.addFilter(_is_own_error)
 
 
 class HttpServer:
@@ -167,7 +168,7 @@ class HttpServer:
         self._accepting = accepting
 
     async def close(self) -> None:
-        """Stop accepting, and let requests that were received be answered."""
+        """Stop accepting, and answer the requests that were received."""
         self._accepting.close()
         await self._runner.cleanup()
 
@@ -175,7 +176,7 @@ class HttpServer:
 async def start_http(
     app: web.Application, listening: socket.socket, *, max_connections: int = MAX_CONNECTIONS
 ) -> HttpServer:
-    """Serve `app` on a listening socket; on a loopback address not by the names of other hosts."""
+    """Serve `app` on a listening socket; on a loopback address with `refuse_other_names`."""
     if _is_loopback(listening.getsockname()[0]):
         app.middlewares.append(refuse_other_names)
     runner = web.AppRunner(
@@ -194,12 +195,12 @@ async def start_http(
     server = runner.server
     assert server is not None
 
-    def admit() -> web.RequestHandler:
-        held = server.connections
-        for oldest in held[: max(0, len(held) - max_connections + 1)]:
+    def accept() -> web.RequestHandler:
+        current = server.connections
+        for oldest in current[: max(0, len(current) - max_connections + 1)]:
             if oldest.transport is not None:
                 oldest.transport.abort()
         return server()
 
     loop = asyncio.get_running_loop()
-    return HttpServer(runner, await loop.create_server(admit, sock=listening))
+    return HttpServer(runner, await loop.create_server(accept, sock=listening))

@@ -1,7 +1,7 @@
 """Observer of connections, feeding metrics and the event log.
 
-The only module that knows both `proxy` and `metrics` by heart: counters are named here, and the
-facts of a session become the fields of its events.
+It translates between `proxy` and `metrics`: it names the counters, and turns the facts of a session
+into the fields of its events.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from metrics.tally import Tally
 from proxy.acl.denial_log import DenialNotice
 from proxy.connection.commands import CloseReason
 from proxy.connection.connection import Connection
-from proxy.ops.status.incidents import CLOSES, Incident
+from proxy.ops.status.incidents import INCIDENT_CLOSES, Incident
 from proxy.routing.broker_view import BrokerView
 from proxy.routing.discovery import DiscoveredBroker
 from proxy.wire.apis import APIS
@@ -46,10 +46,11 @@ class SessionObserver:
         note: Callable[[Incident], None],
         upstream_failed: Callable[[DiscoveredBroker, str, str], None],
     ) -> None:
-        """`enforcement` says what the listener holds to before a principal is known.
+        """Count in `tally`, and record events by `emit`, which gets the lines of the event log.
 
-        `emit` takes the lines of the event log, `note` what is worth showing to people, and
-        `upstream_failed(broker, problem, its_words)` what is wrong with the way to a broker.
+        `enforcement` returns the listener's mode for clients whose principal is not known yet.
+        `note` gets incidents for the status page, and `upstream_failed(broker, problem, detail)`
+        failed connections to brokers.
         """
         self._proxy_id = proxy_id
         self._worker = worker
@@ -87,7 +88,7 @@ class SessionObserver:
 
         Without SASL there is nothing that KIP-368 counts, and no session to record.
         """
-        history = self._introduce(connection)
+        history = self._history_of(connection)
         if session.mechanism is None:
             history.client.principal = session.principal
             return
@@ -123,11 +124,11 @@ class SessionObserver:
         )
         self._tally.count(metric, self._listener, mechanism)
         self._tally.count(registry.AUTHENTICATION_FAILURES, self._listener, mechanism, reason)
-        history = self._introduce(connection)
+        history = self._history_of(connection)
         if failed.previous is None:
             history.client.mechanism = failed.mechanism
             history.client.handshake_version = failed.handshake_version
-        self._tell(history, [history.failed(reason, usage(connection), now)], now)
+        self._emit_limited(history, [history.failed(reason, usage(connection), now)], now)
         self._note(self._incident(history, EventKind.FAILED, reason, now))
 
     def expired(
@@ -136,7 +137,7 @@ class SessionObserver:
         """Record the use of an expired session: killed if its terms enforce, else counted."""
         assert session.mechanism is not None  # without SASL a session has no end
         labels = (self._listener, session.mechanism)
-        history = self._introduce(connection)
+        history = self._history_of(connection)
         if session.enforcement is Enforcement.ENFORCE:
             kind = EventKind.EXPIRED_KILLED
             self._tally.count(registry.EXPIRED_CONNECTIONS_KILLED, *labels)
@@ -150,8 +151,8 @@ class SessionObserver:
             self._note(self._incident(history, kind, _api_name(api_key), now))
 
     def denied(self, connection: Connection, notice: DenialNotice, now: float) -> None:
-        """ACLs denied a connection something, or would have."""
-        denial, history = notice.denial, self._introduce(connection)
+        """Record that ACLs denied a connection's request, or would have."""
+        denial, history = notice.denial, self._history_of(connection)
         operation, resource_type = denial.operation.name, denial.resource_type.name
         self._emit(
             history.denied(
@@ -194,22 +195,22 @@ class SessionObserver:
 
     def closed(self, connection: Connection, reason: CloseReason, now: float) -> None:
         """Record the end of a connection."""
-        why, history = str(reason), self._introduce(connection)
+        why, history = str(reason), self._history_of(connection)
         self._tally.count(registry.CONNECTIONS_CLOSED, self._listener, why)
         lines = history.closed(why, usage(connection), now)
         if not lines:
             return
-        self._tell(history, lines, now)
-        if why in CLOSES:
+        self._emit_limited(history, lines, now)
+        if why in INCIDENT_CLOSES:
             self._note(self._incident(history, EventKind.CLOSED, why, now))
 
     def sweep(self, connection: Connection, now: float) -> None:
         """Write the checkpoint or summary that is due; called once a minute."""
-        for line in self._introduce(connection).sweep(usage(connection), now):
+        for line in self._history_of(connection).sweep(usage(connection), now):
             self._emit(line)
 
-    def _tell(self, history: SessionHistory, lines: list[str], now: float) -> None:
-        """Write lines that unauthenticated clients can cause, within the limit of the log."""
+    def _emit_limited(self, history: SessionHistory, lines: list[str], now: float) -> None:
+        """Write lines; those of unauthenticated clients within the limit of the event log."""
         if history.principal is not None or self._event_limit.allows(history, lines, now):
             for line in lines:
                 self._emit(line)
@@ -232,8 +233,8 @@ class SessionObserver:
             last_ms=when_ms,
         )
 
-    def _introduce(self, connection: Connection) -> SessionHistory:
-        """Return the connection's history, with what the client has said of itself."""
+    def _history_of(self, connection: Connection) -> SessionHistory:
+        """Return the connection's history, updated with what the client has sent about itself."""
         history = cast(SessionHistory, connection.telemetry)
         client = history.client
         client.client_id = connection.client_id

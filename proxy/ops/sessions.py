@@ -1,8 +1,8 @@
 """Sessions of a worker: listing and killing.
 
-Thousands of sessions are never processed in one callback of the event loop. What is asked about
-all of them is an iterator, of which each step is a slice of `SLICE` sessions; who drives it lets
-the loop go on in between.
+Thousands of sessions are never processed in one callback of the event loop: a request about all of
+them is an iterator, each step of which processes some sessions, and the event loop runs between
+steps.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,35 +21,37 @@ from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts
 from sasl.states import Authenticated, Authenticating, Failed, State
 
 SLICE: Final = 50
-"""Number of sessions that are described at a time, in about half a millisecond."""
+"""Number of sessions that are listed in one step, which takes about half a millisecond."""
 KILL_SLICE: Final = 10
-"""Number of sessions that are killed at a time, each with its events and two sockets."""
+"""Number of sessions that are killed in one step, each with its events and two sockets."""
 SURVEY_SLICE: Final = 50
-"""Number of sessions that are counted at a time for a scrape, in a tenth of a millisecond."""
+"""Number of sessions that are counted in one step for a scrape: a tenth of a millisecond."""
 
 
 class SessionClient(Protocol):
-    """Interface to a client: a `relay.ClientSide` is one."""
+    """Interface to a client, a `proxy.net.relay.ClientSide`."""
 
     @property
     def connection(self) -> Connection | None:
         """The client's connection; None: it was refused."""
         ...
 
-    def tell(self, what: Callable[[Connection, float], None]) -> None:
-        """Inform its connection of an event, and carry out its commands."""
+    def call(self, what: Callable[[Connection, float], None]) -> None:
+        """Call `what` with the connection and the time, and carry out its commands."""
         ...
 
 
 class SessionListener(Protocol):
-    """Interface to a listener: a `proxy.worker.listener.Listener` is one."""
+    """Interface to `proxy.worker.listener.Listener`."""
 
     settings: config.Listener
+    """The listener's current settings."""
     max_connections: int
+    """The listener's `max.connections`, of all workers together."""
 
     @property
     def clients(self) -> Collection[SessionClient]:
-        """Those that are connected."""
+        """Clients that are connected."""
         ...
 
 
@@ -62,7 +64,7 @@ class Sessions:
         listeners: Callable[[], Sequence[SessionListener]],
         not_ready: Callable[[], list[str]],
     ) -> None:
-        """`not_ready` gives the reasons why the worker cannot serve clients now."""
+        """Answer for worker `worker`; `not_ready` returns why it cannot serve clients now."""
         self.incidents = Incidents()
         self._worker = worker
         self._listeners = listeners
@@ -71,8 +73,7 @@ class Sessions:
     def answer(
         self, kind: str, arguments: Mapping[str, Any]
     ) -> Mapping[str, Any] | Iterator[list[SessionFacts]]:
-        """Answer a question of `proxy.ops.worker_queries`; raises ProxyError if it is another
-        one."""
+        """Answer a request of `proxy.ops.worker_queries`. Raises ProxyError for any other."""
         match kind:
             case "status":
                 return self.status()
@@ -83,10 +84,10 @@ class Sessions:
                 if selector == EVERY_SESSION:
                     raise ProxyError("say which sessions are to be killed")
                 return self.kill(selector)
-        raise ProxyError(f"no such question: {kind}")
+        raise ProxyError(f"unknown request: {kind}")
 
     def status(self) -> dict[str, Any]:
-        """Everything but the sessions, for `proxy.ops.status.snapshot.WorkerFacts`."""
+        """Return all but the sessions, for `proxy.ops.status.snapshot.WorkerFacts`."""
         return {
             "reasons": self._not_ready(),
             "listeners": [self._listener(one) for one in self._listeners()],
@@ -115,22 +116,22 @@ class Sessions:
             yield [
                 facts_of(connection, self._worker, now)
                 for client in clients
-                if (connection := _meant(client, selector)) is not None
+                if (connection := _selected(client, selector)) is not None
             ]
 
     def kill(self, selector: Selector) -> Iterator[list[SessionFacts]]:
-        """Close the selected sessions, slice by slice, and yield which they were."""
+        """Close the selected sessions, slice by slice, and yield their facts."""
         for clients in self._slices(KILL_SLICE, self._listeners()):
             killed = []
             for client in clients:
-                connection = _meant(client, selector)
+                connection = _selected(client, selector)
                 if connection is not None:
                     killed.append(facts_of(connection, self._worker, monotonic()))
-                    client.tell(Connection.killed)
+                    client.call(Connection.killed)
             yield killed
 
     def survey(self, snapshot: Snapshot) -> Iterator[None]:
-        """Count, slice by slice, how the sessions stand, for a scrape."""
+        """Add throttled connections and remaining lifetimes, slice by slice, for a scrape."""
         for listener in self._listeners():
             throttled = 0
             left: dict[str, Histogram] = {}
@@ -150,7 +151,7 @@ class Sessions:
 
 
 def _survey(clients: Iterable[SessionClient], left: dict[str, Histogram], now: float) -> int:
-    """Add the lifetimes that are left, by mechanism; return how many clients are throttled."""
+    """Add remaining lifetimes by mechanism to `left`; return how many clients are throttled."""
     throttled = 0
     for client in clients:
         connection = client.connection
@@ -168,7 +169,7 @@ def _survey(clients: Iterable[SessionClient], left: dict[str, Histogram], now: f
     return throttled
 
 
-def _meant(client: SessionClient, selector: Selector) -> Connection | None:
+def _selected(client: SessionClient, selector: Selector) -> Connection | None:
     connection = client.connection
     if connection is None or connection.closed:
         return None
@@ -179,14 +180,14 @@ def _meant(client: SessionClient, selector: Selector) -> Connection | None:
 
 
 def _session(state: State) -> Authenticated | None:
-    """Return the session that is alive, or is being renewed."""
+    """Return the session that is valid, or being renewed; None: there is none."""
     if isinstance(state, Authenticated):
         return state
     return state.previous if isinstance(state, Authenticating | Failed) else None
 
 
 def facts_of(connection: Connection, worker: int, now: float) -> SessionFacts:
-    """Return what is known of a connection, at `now` (monotonic seconds)."""
+    """Return the facts of a connection at `now`, in monotonic seconds."""
     state = connection.session.state
     session = _session(state)
     requests, pipe = connection.requests, connection.pipe

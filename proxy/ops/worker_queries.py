@@ -1,22 +1,22 @@
 """Control protocol between the HTTP process and the workers.
 
-Between the HTTP process and each worker runs a Unix stream socket pair, made before the fork, which
+The HTTP process and each worker share a Unix stream socket pair, made before the fork, which
 outlives both. A message is a line of JSON, so that half a line, left by a process that was killed
-while it wrote, spoils the line after it and no more:
+while it wrote, spoils only the line after it:
 
-    question   {"id": 7, "kind": "snapshot", "arguments": {}}
+    request    {"id": 7, "kind": "snapshot", "arguments": {}}
     part       {"id": 7, "part": […]}      any number of them, before the answer
-    answer     {"id": 7, "answer": {…}}    or    {"id": 7, "error": "why not"}
+    answer     {"id": 7, "answer": {…}}    or    {"id": 7, "error": "reason"}
 
     kind        arguments                 parts                      answer
     snapshot                              one `Snapshot.to_json()`   {}
-    ready                                                            {"reasons": [why not, …]}
+    ready                                                            {"reasons": [reason, …]}
     status                                                           `WorkerFacts.from_json()`
     sessions    Selector.arguments()      rows of SessionFacts       {}
     kill        Selector.arguments()      rows of those killed       {}
 
-An answer that comes after its question was given up is dropped by its id. What is long is told in
-parts, between which the worker's event loop goes on: it has clients to serve.
+An answer to a request that has timed out is dropped by its id. Long answers are sent in parts,
+between which the worker's event loop serves clients.
 """
 
 import asyncio
@@ -31,36 +31,36 @@ from metrics.snapshot import Snapshot
 from proxy.errors import ProxyError
 from proxy.ops.status.session_facts import Selector, SessionFacts
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 Answer = Callable[[str, Mapping[str, Any]], Mapping[str, Any] | Iterator[Any]]
-"""Function that answers a request of a kind with arguments: at once, or part by part.
+"""Function that answers a request (kind, arguments): at once, or part by part.
 
-A part that is None is empty: there is more to do, and the event loop goes on meanwhile.
-An exception, of the iterator too, becomes an error response.
+A part that is None is not sent: it only lets the event loop run. An exception, also of the
+iterator, becomes an error response.
 """
 
 ANSWER_SECONDS = 1.0
 """Seconds in which a worker must answer a request."""
 
 SCRAPE_SECONDS = 5.0
-"""Seconds in which a worker must answer a scrape: half of what Prometheus waits for by default
-(`scrape_timeout`). A worker that has thousands of connections to close first is not down."""
+"""Seconds in which a worker must answer a scrape: half of Prometheus' default `scrape_timeout`. A
+worker that first closes thousands of connections is not down."""
 
 PARTS_SECONDS = 3.0
-"""Seconds in which a worker must have answered in full, in all parts."""
+"""Seconds in which a worker must have sent all parts of an answer."""
 
 KILL_SECONDS = 15.0
 """Seconds in which a worker must have killed sessions."""
 
 PART_PAUSE = 0.001
-"""Seconds between two parts: half of the worker's time, or more, stays for its clients."""
+"""Seconds between two parts, so that at least half of the worker's time is left for clients."""
 
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
-"""Largest message in bytes: far above the sessions of 100,000 connections; a longer one is
-invalid."""
+"""Largest message in bytes, far above the sessions of 100,000 connections; longer ones are
+dropped."""
 
 
 class ControlError(ProxyError):
@@ -74,7 +74,7 @@ class _Messages:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
-        """Add what was read and give the messages that are whole; lines that are none are left."""
+        """Add what was read, and yield the complete messages; invalid lines are dropped."""
         self._data += data
         *lines, rest = self._data.split(b"\n")
         self._data = rest if len(rest) <= MAX_MESSAGE_BYTES else bytearray()
@@ -82,7 +82,7 @@ class _Messages:
             try:
                 message = json.loads(line)
             except ValueError:
-                logger.warning("half a control message was passed over")
+                log.warning("an incomplete control message was dropped")
                 continue
             if isinstance(message, dict):
                 yield message
@@ -93,7 +93,7 @@ def _encode(message: Mapping[str, Any]) -> bytes:
 
 
 class _WorkerEnd(asyncio.Protocol):
-    """The worker's end of the pair: answers each request as it comes."""
+    """Worker's end of the pair: answers each request as it comes."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -104,10 +104,10 @@ class _WorkerEnd(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        for question in self._messages.feed(data):
-            number = question["id"]
+        for request in self._messages.feed(data):
+            number = request["id"]
             try:
-                answer = self._answer(question["kind"], question["arguments"])
+                answer = self._answer(request["kind"], request["arguments"])
             except Exception as error:
                 self._refuse(number, error)
                 continue
@@ -120,7 +120,7 @@ class _WorkerEnd(asyncio.Protocol):
         self._transport = None
 
     def _go_on(self, number: int, parts: Iterator[Any]) -> None:
-        """Write the next part, and schedule the others; stop if nobody waits for them any more."""
+        """Write the next part, and schedule the one after it; stop if the pair is closed."""
         if self._transport is None or self._transport.is_closing():
             return
         try:
@@ -132,14 +132,14 @@ class _WorkerEnd(asyncio.Protocol):
         else:
             loop = asyncio.get_running_loop()
             if part is None:
-                loop.call_soon(self._go_on, number, parts)  # after what its clients sent meanwhile
+                loop.call_soon(self._go_on, number, parts)  # after clients' requests
                 return
             self._write({"id": number, "part": part})
             loop.call_later(PART_PAUSE, self._go_on, number, parts)
 
     def _refuse(self, number: int, error: Exception) -> None:
         if not isinstance(error, ProxyError):
-            logger.error("a question could not be answered", exc_info=error)
+            log.error("a request of the HTTP process could not be answered", exc_info=error)
         reason = str(error) if isinstance(error, ProxyError) else "internal error"
         self._write({"id": number, "error": reason})
 
@@ -149,14 +149,14 @@ class _WorkerEnd(asyncio.Protocol):
 
 
 async def serve_control(sock: socket.socket, answer: Answer) -> asyncio.BaseTransport:
-    """Answer questions on a worker's end of the pair until the returned transport is closed."""
+    """Answer requests on a worker's end of the pair until the returned transport is closed."""
     loop = asyncio.get_running_loop()
     transport, _ = await loop.create_unix_connection(lambda: _WorkerEnd(answer), sock=sock)
     return transport
 
 
 class WorkerLink(asyncio.Protocol):
-    """The HTTP process's end of the pair with one worker."""
+    """HTTP process's end of the pair with one worker."""
 
     def __init__(self, worker: int) -> None:
         self.worker = worker
@@ -168,26 +168,26 @@ class WorkerLink(asyncio.Protocol):
 
     @classmethod
     async def open(cls, worker: int, sock: socket.socket) -> "WorkerLink":
-        """Take over this end of the pair."""
+        """Make a link of this end of the pair."""
         link = cls(worker)
         await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=sock)
         return link
 
     def close(self) -> None:
-        """Close this end; questions under way fail."""
+        """Close this end; pending requests fail."""
         if self._transport is not None:
             self._transport.close()
 
     async def ask(
         self, kind: str, *, within: float = ANSWER_SECONDS, **arguments: Any
     ) -> dict[str, Any]:
-        """Ask the worker; raises ControlError if it does not answer `within` so many seconds."""
+        """Return the worker's answer. Raises ControlError after `within` seconds without one."""
         return await self._ask(next(self._ids), kind, arguments, within)
 
     async def ask_for_parts(
         self, kind: str, *, within: float = PARTS_SECONDS, **arguments: Any
     ) -> list[Any]:
-        """Ask what is answered in parts; the same, but for the time of all of them."""
+        """Return all parts of the worker's answer; `within` bounds the time of all of them."""
         number = next(self._ids)
         parts = self._parts[number] = []
         try:
@@ -204,8 +204,8 @@ class WorkerLink(asyncio.Protocol):
         pending = asyncio.get_running_loop().create_future()
         self._pending[number] = pending
         try:
-            question = {"id": number, "kind": kind, "arguments": arguments}
-            self._transport.write(_encode(question))
+            request = {"id": number, "kind": kind, "arguments": arguments}
+            self._transport.write(_encode(request))
             async with asyncio.timeout(within):
                 message = await pending
         except TimeoutError:
@@ -222,7 +222,7 @@ class WorkerLink(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Hand each answer to who waits for it (called by the event loop)."""
+        """Assign answers and parts to their requests (called by the event loop)."""
         for message in self._messages.feed(data):
             pending = self._pending.get(message["id"])
             if "part" in message:
@@ -231,7 +231,7 @@ class WorkerLink(asyncio.Protocol):
                 pending.set_result(message)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """Fail every request that waits (called by the event loop)."""
+        """Fail all pending requests (called by the event loop)."""
         self._transport = None
         for pending in self._pending.values():
             if not pending.done():
@@ -239,13 +239,13 @@ class WorkerLink(asyncio.Protocol):
 
 
 class WorkerPool:
-    """Links to all workers, which are queried at once."""
+    """Links to all workers, which are queried concurrently."""
 
     def __init__(self, links: list[WorkerLink]) -> None:
         self.links = links
 
     async def snapshots(self) -> dict[int, Snapshot | None]:
-        """Ask each worker for its values; None: it did not answer."""
+        """Return the metrics of each worker; None: it did not answer."""
         answers = await asyncio.gather(
             *(_tried(link.ask_for_parts("snapshot", within=SCRAPE_SECONDS)) for link in self.links)
         )
@@ -255,7 +255,7 @@ class WorkerPool:
         }
 
     async def readiness(self) -> dict[int, list[str]]:
-        """Ask each worker why it is not ready; an empty list: it is."""
+        """Return why each worker is not ready; empty: it is."""
         answers = await self._ask_all("ready")
         return {
             worker: [str(answer)] if isinstance(answer, ControlError) else answer["reasons"]
@@ -263,15 +263,15 @@ class WorkerPool:
         }
 
     async def status(self) -> dict[int, dict[str, Any] | ControlError]:
-        """Ask each worker for everything about it but its sessions."""
+        """Return the state of each worker without its sessions."""
         return await self._ask_all("status")
 
     async def sessions(self, selector: Selector) -> dict[int, list[SessionFacts] | ControlError]:
-        """Ask each worker for the sessions that are meant."""
+        """Return the selected sessions of each worker."""
         return await self._ask_all_for_sessions("sessions", selector, PARTS_SECONDS)
 
     async def kill(self, selector: Selector) -> dict[int, list[SessionFacts] | ControlError]:
-        """Have each worker close the sessions that are meant, and say which they were."""
+        """Have each worker close the selected sessions; return them."""
         return await self._ask_all_for_sessions("kill", selector, KILL_SECONDS)
 
     async def _ask_all_for_sessions(

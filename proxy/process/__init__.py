@@ -1,1 +1,1 @@
-"""Parent process: checks before a start, workers and their sockets, drain."""
+"""Parent process: checks before a start, child processes, listening sockets, reload, drain."""

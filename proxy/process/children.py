@@ -2,10 +2,10 @@
 
 Rules:
 
-- No death of one child ends the others. One that keeps dying is started anew after pauses; the
-  proxy ends only when no worker can be kept alive.
-- A child that is silent for too long writes where each of its threads is (`faulthandler`), and is
-  killed with the next look: what it had is lost, as if it had died.
+- The end of one child does not end the others. A child that keeps dying is restarted after pauses;
+  the proxy ends only when no worker can be kept alive.
+- A child that hangs writes the stacks of its threads (`faulthandler`), and is killed at the next
+  check; its connections are lost, as if it had died.
 """
 
 import faulthandler
@@ -19,17 +19,18 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from proxy.child_process.heartbeats import Heartbeat, Watch
+from proxy.errors import ProxyError
 
 log = logging.getLogger(__name__)
 
 MIN_LIFE: Final = 5.0
-"""Seconds of life below which a child has died early."""
+"""Seconds since its start before which a child has died early."""
 MAX_EARLY_DEATHS: Final = 5
-"""Number of early deaths in a row that end the proxy if every worker has as many, and make another
-child pause."""
+"""Number of early deaths in a row after which a child is restarted with a pause; the proxy ends if
+every worker has as many."""
 PAUSE: Final = 5.0
 """Seconds before a child that has died early so often is started again."""
-WHERE: Final = signal.SIGUSR2
+DUMP_STACKS: Final = signal.SIGUSR2
 """Signal that makes a child write the stacks of its threads."""
 
 
@@ -38,17 +39,21 @@ class Child:
     """Child process, and how to start it again."""
 
     name: str
+    """The name of the process in the log, and in `/healthz`."""
     main: Callable[[], int]
-    """The function that runs from the fork to the exit status, which it returns."""
+    """The function that the child runs; it returns the exit status."""
     is_worker: bool = False
+    """True if the proxy cannot serve without a child of this kind."""
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    """The heartbeat of the process, in memory that it shares with its parent."""
     watch: Watch = field(init=False)
+    """The parent's watch of the heartbeat."""
     pid: int = 0
     """The process id; 0: it does not run."""
     started_at: float = 0.0
-    """The time of its start in monotonic seconds; while it pauses, when it is to be started."""
+    """The time of its last start in monotonic seconds; during a pause, the time of the next."""
     early_deaths: int = 0
-    """The number of early deaths in a row."""
+    """The number of its early deaths in a row."""
 
     def __post_init__(self) -> None:
         self.watch = Watch(self.heartbeat)
@@ -58,17 +63,21 @@ class Children:
     """Child processes of the proxy."""
 
     def __init__(self, children: Sequence[Child], alive: int, signals: frozenset[signal.Signals]):
-        """`alive`: what the parent alone keeps open; `signals`: those that it blocks."""
+        """Manage `children`.
+
+        `alive` is the end of the lifeline that the parent alone keeps open; `signals` are those
+        that it blocks.
+        """
         self._children = children
         self._alive = alive
         self._signals = signals
 
     def __iter__(self) -> Iterator[Child]:
-        """Give each of them."""
+        """Iterate over the children, whether they run or not."""
         return iter(self._children)
 
     def start(self) -> None:
-        """Start all of them."""
+        """Start all children."""
         for child in self._children:
             self._start(child)
 
@@ -82,10 +91,12 @@ class Children:
         status = 1
         try:
             os.close(self._alive)
-            faulthandler.register(WHERE)
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
+            faulthandler.register(DUMP_STACKS)
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until `main` handles it
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._signals)
             status = child.main()
+        except ProxyError as error:
+            log.error("%s: %s", child.name, error)
         except BaseException:
             log.exception("%s: failed", child.name)
         finally:
@@ -93,40 +104,40 @@ class Children:
             sys.stderr.flush()
             os._exit(status)
 
-    def bury(self) -> bool:
-        """Start those anew who died; return whether there is a point in going on."""
-        for child, how in self._dead():
+    def restart_dead(self) -> bool:
+        """Restart the children that have ended; False: no worker can be kept alive."""
+        for child, ending in self._reap():
             now = time.monotonic()
             lived = now - child.started_at
             child.early_deaths = child.early_deaths + 1 if lived < MIN_LIFE else 0
             if child.early_deaths < MAX_EARLY_DEATHS:
-                log.error("%s %s, starting it anew", child.name, how)
+                log.error("%s %s, restarting it", child.name, ending)
                 self._start(child)
                 continue
             times = child.early_deaths
             if all(one.early_deaths >= MAX_EARLY_DEATHS for one in self if one.is_worker):
-                log.error("%s %s, died %d times in a row, giving up", child.name, how, times)
+                log.error("%s %s, died %d times in a row, giving up", child.name, ending, times)
                 return False
             child.started_at = now + PAUSE
-            message = "%s %s, died %d times in a row, starting it anew in %.0f s"
-            log.error(message, child.name, how, times, PAUSE)
+            message = "%s %s, died %d times in a row, restarting it in %.0f s"
+            log.error(message, child.name, ending, times, PAUSE)
         return True
 
-    def _dead(self) -> Iterator[tuple[Child, str]]:
-        """Give those who died since, and how each did."""
+    def _reap(self) -> Iterator[tuple[Child, str]]:
+        """Yield the children that have ended since the last call, and how each did."""
         for child in self._children:
             if not child.pid:
                 continue
             pid, status = os.waitpid(child.pid, os.WNOHANG)
             if pid:
                 child.pid = 0
-                yield child, how_it_ended(os.waitstatus_to_exitcode(status))
+                yield child, describe_exit(os.waitstatus_to_exitcode(status))
 
-    def look(self) -> None:
-        """End those who hang, and start those whose pause is over; once in `LOOK_EVERY`."""
+    def check(self) -> None:
+        """Kill children that hang, start those whose pause is over; called every `CHECK_EVERY`."""
         now = time.monotonic()
         for child in self._children:
-            child.watch.look()
+            child.watch.check()
             if not child.pid:
                 if now >= child.started_at:
                     self._start(child)
@@ -136,31 +147,31 @@ class Children:
                 child.early_deaths = 0
 
     def _end_hung(self, child: Child) -> None:
-        if child.watch.silent == child.watch.patience:
-            log.error("%s hangs, and will be killed; where it hangs follows", child.name)
-            os.kill(child.pid, WHERE)
+        if child.watch.silent_checks == child.watch.max_silent_checks:
+            log.error("%s hangs, and will be killed; the stacks of its threads follow", child.name)
+            os.kill(child.pid, DUMP_STACKS)
         else:
             os.kill(child.pid, signal.SIGKILL)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send all that run a signal."""
+        """Send a signal to all children that run."""
         for child in self._children:
             if child.pid:
                 os.kill(child.pid, number)
 
     def stop(self, patience: float) -> None:
-        """Have them end, and kill those who have not within `patience` seconds."""
+        """Ask all children to end, and kill those that run after `patience` seconds."""
         self.signal(signal.SIGTERM)
         deadline = time.monotonic() + patience
         while any(child.pid for child in self._children) and time.monotonic() < deadline:
             signal.sigtimedwait(self._signals, max(0.0, deadline - time.monotonic()))
-            for _ in self._dead():
+            for _ in self._reap():
                 pass
         self.signal(signal.SIGKILL)
 
 
-def how_it_ended(exitcode: int) -> str:
-    """Say how a process ended: `exitcode` as `os.waitstatus_to_exitcode` has it."""
+def describe_exit(exitcode: int) -> str:
+    """Return how a process ended; `exitcode` is that of `os.waitstatus_to_exitcode`."""
     if exitcode >= 0:
         return f"exited with status {exitcode}"
     try:

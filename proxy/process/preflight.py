@@ -1,6 +1,6 @@
-"""Trial of what a configuration names: files, secrets, directories, a callback class.
+"""Check of what a configuration names: files, secrets, directories, a callback class.
 
-For `reauth-proxy config check`. Nothing is changed, and no other server is contacted: no
+It is part of `reauth-proxy config check`. It changes nothing, and contacts no other server: no
 identity provider, no broker.
 """
 
@@ -28,65 +28,66 @@ if TYPE_CHECKING:
 _MAGIC: Final = b"SQLite format 3\0"
 
 
-def try_named(config: Config, wall_now: float) -> None:
-    """Raise ConfigError with the first thing that a start, or the first login, would fail by.
+def check_named(config: Config, wall_now: float) -> None:
+    """Raise ConfigError for the first problem that a start, or the first login, would fail with.
 
-    `wall_now`: seconds since 1970, for certificates.
+    `wall_now` is Unix time, for certificates.
     """
     refuse_overlaps(config)
     open_tls(config, wall_now)
     for number, listener in enumerate(config.listeners):
-        _try_keys(listener, f"listeners[{number}].sasl.oauthbearer.jwks.endpoint.url")
-    _try_login(config.upstream)
-    _try_store(config.store)
-    _try_events(config.events)
+        _check_keys(listener, f"listeners[{number}].sasl.oauthbearer.jwks.endpoint.url")
+    _check_login(config.upstream)
+    _check_store(config.store)
+    _check_events(config.events)
     if config.quotas.mode is not QuotasMode.OFF:
         try_callback(
             config.quotas.client_quota_callback_class, config.quotas.client_quota_callback_configs
         )
 
 
-def doubts(config: Config) -> Iterator[str]:
-    """Yield warnings of certificates that clients will not accept; the configuration was tried.
+def certificate_warnings(config: Config) -> Iterator[str]:
+    """Yield warnings about certificates that clients will not accept.
 
-    They are no errors: clients may be configured not to verify them.
+    These are not errors, as clients may be configured not to verify host names. `config` has
+    passed `check_named`.
     """
     for listener in config.listeners:
         host, keystore = listener.advertised_host, listener.ssl_keystore_location
         if host is None or keystore is None:
             continue
         own = certificates("ssl.keystore.location", keystore.read_bytes())[0]
-        if not _is_for(own, host):
+        if not _names_host(own, host):
             yield (
                 f"listener {listener.name}: the certificate of ssl.keystore.location is not for"
                 f" advertised.host, {host}"
             )
 
 
-def _is_for(certificate: "Certificate", host: str) -> bool:
+def _names_host(certificate: "Certificate", host: str) -> bool:
     """Return whether clients that verify the host name accept it (RFC 9525 section 6)."""
     name = host.lower().rstrip(".")
     with suppress(ValueError):
         name = str(ip_address(name))
-    names = _names(certificate)
+    names = _host_names(certificate)
     return name in names or f"*.{name.partition('.')[2]}" in names
 
 
-def _names(certificate: "Certificate") -> set[str]:
+def _host_names(certificate: "Certificate") -> set[str]:
     from cryptography import x509
 
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except x509.ExtensionNotFound:  # clients of Kafka then look here
+    except x509.ExtensionNotFound:  # Kafka's clients then use the common name
         subject = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
         return {str(one.value).lower() for one in subject}
     except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
-        return set()  # nor will a client make anything of it
+        return set()  # a client cannot parse it either
     hosts = {one.lower() for one in extension.value.get_values_for_type(x509.DNSName)}
     return hosts | {str(one) for one in extension.value.get_values_for_type(x509.IPAddress)}
 
 
-def _try_keys(listener: Listener, key: str) -> None:
+def _check_keys(listener: Listener, key: str) -> None:
     path = listener.jwks_file()
     if path is None or "OAUTHBEARER" not in listener.sasl_enabled_mechanisms:
         return
@@ -95,17 +96,17 @@ def _try_keys(listener: Listener, key: str) -> None:
         raise ConfigError(key, f"{path}: {keys.last_error}")
 
 
-def _try_login(upstream: Upstream) -> None:
+def _check_login(upstream: Upstream) -> None:
     for key, secret in _secrets(upstream):
         try:
-            said = secret.read()
+            text = secret.read()
         except OSError as error:
             raise ConfigError(key, f"{secret}: cannot be read: {error.strerror}") from None
-        except UnicodeError:  # which would show a byte of it
+        except UnicodeError:  # its text would show a byte of the secret
             raise ConfigError(key, f"{secret} is not text") from None
         except ValueError as error:
             raise ConfigError(key, str(error)) from None
-        if not said:
+        if not text:
             raise ConfigError(key, f"{secret} is empty")
     if (path := upstream.token_file()) is not None:
         key = "upstream.sasl.oauthbearer.token.endpoint.url"
@@ -121,29 +122,29 @@ def _secrets(upstream: Upstream) -> Iterator[tuple[str, Secret]]:
         yield "upstream.sasl.oauthbearer.client.credentials.client.secret", secret
 
 
-def _try_store(settings: Store) -> None:
+def _check_store(settings: Store) -> None:
     if settings.users_file is not None:
         Users.checked(settings.users_file)
     path = settings.path()
-    # not opened as a database: files that SQLite leaves beside it would belong to whoever checks
+    # Not opened as a database: files that SQLite leaves beside it would belong to this user.
     if path.exists() and _content(path, len(_MAGIC), "store.url") not in (b"", _MAGIC):
         raise ConfigError("store.url", f"{path}: is not a SQLite database")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise ConfigError("store.url", f"{path}: cannot be written to")
 
 
-def _try_events(settings: Events) -> None:
+def _check_events(settings: Events) -> None:
     directory = settings.directory
     if directory is None:
         return
-    there = next(one for one in (directory, *directory.parents) if one.exists())
-    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+    existing = next(one for one in (directory, *directory.parents) if one.exists())
+    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
         raise ConfigError("events.directory", f"{directory}: cannot be written to")
 
 
-def _content(path: Path, most_bytes: int, key: str) -> bytes:
+def _content(path: Path, max_bytes: int, key: str) -> bytes:
     try:
         with path.open("rb") as file:
-            return file.read(most_bytes)
+            return file.read(max_bytes)
     except OSError as error:
         raise ConfigError(key, f"{path}: cannot be read: {error.strerror}") from None

@@ -1,8 +1,8 @@
-"""Parent process: starts and restarts the workers and the HTTP process, forwards signals.
+"""Parent process: starts and restarts the child processes, forwards signals.
 
 It runs no event loop and no thread, so that forking is safe at any time. It binds the listeners'
-addresses itself: one that is taken is one clear line before anything runs, and whoever accepts, the
-only worker or the acceptor, finds its queue of clients waiting when it is started anew.
+addresses itself: an address in use is one clear line before anything runs, and clients that connect
+while the accepting process is restarted wait in the socket's backlog.
 """
 
 import logging
@@ -20,7 +20,7 @@ from typing import Final
 
 from metrics.event_files import make_directory
 from proxy.acl.model import AuthorizerMode
-from proxy.child_process.heartbeats import LOOK_EVERY, Heartbeat
+from proxy.child_process.heartbeats import CHECK_EVERY, Heartbeat
 from proxy.config import Config, Listener, QuotasMode, compare, judged, load, read
 from proxy.config.exposure import exposures
 from proxy.errors import ConfigError, ProxyError
@@ -35,7 +35,7 @@ from proxy.store import Begun, StoreError, open_store
 from proxy.store.in_use import StoreInUse
 from proxy.tls.contexts import open_tls
 from proxy.upstream.correlation_id import (
-    OWN_CORRELATION_ID as OWN_CORRELATION_ID,  # to be the same in all workers
+    OWN_CORRELATION_ID as OWN_CORRELATION_ID,  # chosen here, so that all workers share it
 )
 from proxy.worker.acceptor_link import Link
 from proxy.worker.connection_limits import Shared as SharedConnections
@@ -57,38 +57,37 @@ class Server:
         self._path = path
         self._config = config
         self._latest = config
-        """The configuration as of the last reload; only settings that need no restart are in
-        effect."""
+        """The configuration as of the last reload; what needs a restart is not in effect."""
         self._stopping = False
         tls = open_tls(config, time.time())
         usage = _usage_table(config)
-        most = [listener.max_connections for listener in config.listeners]
-        connections = SharedConnections.of_processes(config.workers, most)
+        max_connections = [listener.max_connections for listener in config.listeners]
+        connections = SharedConnections.of_processes(config.workers, max_connections)
         self._broker_ports: dict[str, BrokerPorts] = {}
-        self._acceptor = Heartbeat()
+        self._acceptor_heartbeat = Heartbeat()
         self._listening: dict[str, socket.socket] = {}
         """The sockets of the listeners' addresses, by listener name."""
-        self._handover = SharedConfiguration()
+        self._shared_configuration = SharedConfiguration()
         self._workers = [
             WorkerInputs(
                 number,
                 connections,
                 broker_ports=self._broker_ports,
                 tls=tls,
-                shared_configuration=self._handover,
+                shared_configuration=self._shared_configuration,
                 usage=usage,
                 link=Link(len(config.listeners)) if config.workers > 1 else None,
-                acceptor=self._acceptor,
+                acceptor=self._acceptor_heartbeat,
             )
             for number in range(config.workers)
         ]
-        # Children read the one end; it ends when the parent does, however it does.
-        self._lifeline, self._alive = os.pipe()
+        # Children read one end of the pipe; it reaches its end when the parent ends, however.
+        self._lifeline, self._lifeline_writer = os.pipe()
         self._http_socket: socket.socket | None = None
         self._admin_socket: socket.socket | None = None
         self._begun: Begun
         self._heartbeat = Heartbeat()
-        self._children = Children((), self._alive, SIGNALS)
+        self._children = Children((), self._lifeline_writer, SIGNALS)
 
     def run(self) -> int:
         """Serve until a signal stops it; return the exit status."""
@@ -98,13 +97,13 @@ class Server:
         try:
             self._bind()
             try:
-                self._begin_store()
+                self._open_store()
             except StoreError as error:
                 raise ConfigError("store.url", str(error)) from error
-            self._begin_events()
+            self._make_events_directory()
             self._try_callback()
         except ProxyError as error:
-            print(f"reauth-proxy: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
+            print(f"reauth-proxy: {error}", file=sys.stderr)  # noqa: T201 - the command's output
             return 2
         for line in (
             *exposures(self._config),
@@ -112,8 +111,8 @@ class Server:
             *new,
         ):
             log.warning("%s", line)
-        self._load()
-        self._children = Children(self._make_children(), self._alive, SIGNALS)
+        self._preload()
+        self._children = Children(self._make_children(), self._lifeline_writer, SIGNALS)
         self._heartbeat.begin()
         self._children.start()
         return self._watch()
@@ -128,7 +127,7 @@ class Server:
             self._bind_claimed()
         for number, listener in enumerate(config.listeners):
             if listener.broker_ports is not None:
-                self._broker_ports[listener.name] = _taken(number, listener)
+                self._broker_ports[listener.name] = _claim_broker_ports(number, listener)
         try:
             self._admin_socket = listen_privately(config.admin_socket())
         except ConfigError as error:
@@ -144,7 +143,7 @@ class Server:
         if config.http.address is not None:
             self._http_socket = listen(config.http.address.host, config.http.address.port)
 
-    def _begin_store(self) -> None:
+    def _open_store(self) -> None:
         settings = self._config.store
         store = open_store(settings.url)
         try:
@@ -162,7 +161,7 @@ class Server:
         finally:
             store.close()
 
-    def _begin_events(self) -> None:
+    def _make_events_directory(self) -> None:
         directory = self._config.events.directory
         if directory is None:
             return
@@ -179,8 +178,8 @@ class Server:
 
     # Children
 
-    def _load(self) -> None:
-        """Load what all workers need, once: they share its memory, and need not wait for it."""
+    def _preload(self) -> None:
+        """Import what all workers need: they share its memory, and start sooner."""
         import proxy.worker.process
 
         if self._config.authorizer.mode is not AuthorizerMode.OFF:
@@ -200,7 +199,7 @@ class Server:
         ]
         if len(self._workers) > 1:
             main = self._acceptor_main
-            children.append(Child(name="acceptor", main=main, heartbeat=self._acceptor))
+            children.append(Child(name="acceptor", main=main, heartbeat=self._acceptor_heartbeat))
         if self._http_socket is not None or self._admin_socket is not None:
             heartbeat = Heartbeat()
             main = partial(self._http_main, heartbeat)
@@ -229,7 +228,7 @@ class Server:
         links = [worker.link for worker in self._workers if worker.link is not None]
         heartbeats = [worker.heartbeat for worker in self._workers]
         listening = list(self._listening.values())
-        return acceptor.run(listening, links, heartbeats, self._acceptor, self._lifeline)
+        return acceptor.run(listening, links, heartbeats, self._acceptor_heartbeat, self._lifeline)
 
     def _http_main(self, own: Heartbeat) -> int:
         from proxy.ops.http_process import run
@@ -251,7 +250,7 @@ class Server:
         return run(self._config, tls, self._begun, self._lifeline, own)
 
     def _close_listening(self) -> None:
-        """Be no reason that anybody is accepted, when those who accept have ended."""
+        """Close the listeners' sockets, or clients could still connect after the others have."""
         for listening in self._listening.values():
             listening.close()
 
@@ -259,14 +258,14 @@ class Server:
 
     def _watch(self) -> int:
         # Not `sigtimedwait`: interrupted for longer than its timeout, CPython's returns garbage.
-        signal.setitimer(signal.ITIMER_REAL, LOOK_EVERY, LOOK_EVERY)
+        signal.setitimer(signal.ITIMER_REAL, CHECK_EVERY, CHECK_EVERY)
         while True:
             match signal.sigwait(SIGNALS):
                 case signal.SIGALRM:
                     self._heartbeat.beat()
-                    self._children.look()
+                    self._children.check()
                 case signal.SIGCHLD:
-                    if not self._children.bury():
+                    if not self._children.restart_dead():
                         return self._stop(1)
                 case signal.SIGHUP:
                     self._reload()
@@ -279,8 +278,8 @@ class Server:
             config = judged(text, self._path)
         except ConfigError as error:
             log.error("not reloaded, the old configuration stays: %s", error)
-            self._handover.put(b"")
-            self._children.signal(signal.SIGHUP)  # workers count it
+            self._shared_configuration.put(b"")
+            self._children.signal(signal.SIGHUP)  # workers set `configuration_stale`
             return
         for key in compare(self._config, config).needs_restart:
             log.warning("not reloaded, needs a restart: %s", key)
@@ -289,11 +288,11 @@ class Server:
         for line in sorted(set(exposures(config)) - set(exposures(self._latest))):
             log.warning("%s", line)
         self._latest = config
-        self._handover.put(text)
+        self._shared_configuration.put(text)
         self._children.signal(signal.SIGHUP)
 
     def _stop(self, status: int) -> int:
-        """Let the workers drain, then end what is left."""
+        """Let the workers drain, then end all children; return `status`."""
         self._close_listening()
         for ports in self._broker_ports.values():
             ports.close()
@@ -314,17 +313,17 @@ def _usage_table(config: Config) -> UsageTable | None:
     return UsageTable(config.workers, window)
 
 
-def _take_all_files() -> None:
+def _raise_file_limit() -> None:
     """Raise the soft limit of file descriptors to the hard one, as Java does (`MaxFDLimit`).
 
-    It is 1,024 in a shell and under systemd, which unauthenticated clients alone can use up.
+    The soft limit is 1,024 in a shell and under systemd: unauthenticated clients can use that up.
     """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _too_few_files(config: Config) -> tuple[str, ...]:
-    """Return a sentence if a worker may lack file descriptors for as many clients as it lets in."""
+    """Return a warning if a worker may have fewer file descriptors than its clients need."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = 2 * sum(one.max_connections for one in config.listeners) // config.workers
     if limit == resource.RLIM_INFINITY or needed <= limit:
@@ -335,16 +334,16 @@ def _too_few_files(config: Config) -> tuple[str, ...]:
     )
 
 
-def _taken(number: int, listener: Listener) -> BrokerPorts:
-    """Claim a listener's ports of brokers, and warn of those that another program has."""
+def _claim_broker_ports(number: int, listener: Listener) -> BrokerPorts:
+    """Claim a listener's ports of brokers, and warn about those that another program uses."""
     assert listener.broker_ports is not None
     key = f"listeners[{number}].broker.ports"
     ports = BrokerPorts(key, listener.address.host, listener.broker_ports)
-    not_had = ports.take()
-    if not_had:
-        shown = ", ".join(map(str, not_had[:10])) + (", …" if len(not_had) > 10 else "")
+    in_use = ports.take()
+    if in_use:
+        shown = ", ".join(map(str, in_use[:10])) + (", …" if len(in_use) > 10 else "")
         log.warning(
-            "%s: another program has ports, %s; clients are not shown brokers that have them",
+            "%s: another program uses ports, %s; their brokers are not shown to clients",
             key,
             shown,
         )
@@ -358,5 +357,5 @@ def serve(path: Path) -> int:
         level=logging.INFO,
         format="%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s",
     )
-    _take_all_files()
+    _raise_file_limit()
     return Server(path, load(path)).run()

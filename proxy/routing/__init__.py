@@ -1,1 +1,1 @@
-"""Routing: which broker a client means, and where it is."""
+"""Routing of clients to brokers: discovery, addresses that clients are given, destinations."""

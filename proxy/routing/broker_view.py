@@ -1,4 +1,4 @@
-"""View of a broker for one listener's connections: what it offers, and the routes to it."""
+"""View of a broker for one listener's connections: the versions it offers, and its routes."""
 
 from collections.abc import Mapping
 
@@ -29,25 +29,26 @@ from proxy.wire.long_frames import APIS_CUT_THROUGH, LongFrameEndpoints
 
 
 class BrokerView:
-    """View that follows what its broker offers; its routes' counters live as long as it does."""
+    """View of a broker, updated with its versions; the counters of its routes are never reset."""
 
     __slots__ = ("_metered", "_resolve", "api_versions", "broker", "made", "routes")
 
     def __init__(
         self, broker: DiscoveredBroker, resolve: Resolve | None, *, metered: bool = False
     ) -> None:
-        """Pass requests to `broker`; `resolve` rewrites addresses, None leaves them.
+        """Forward requests to `broker`.
 
-        `metered`: what is fetched or created may count towards a quota.
+        `resolve` gives the addresses that replace those in responses; None: they are not rewritten.
+        `metered`: bytes that are fetched, and topics that are created, may count towards a quota.
         """
         self.broker = broker
         self.api_versions: ApiVersionsAnswers | None = None
         """Responses to ApiVersions for this broker; None: it has never been reached."""
         self.routes: Mapping[int, Route] = {}
-        """The routes of requests that are forwarded, by `route_key`; open connections follow at
-        their next request."""
+        """The routes of requests that are forwarded, by `route_key`; open connections use them from
+        their next request on."""
         self.made: dict[int, Route] = {}
-        """Every route there ever was, by `route_key`."""
+        """All routes that were ever made, by `route_key`, with their counters."""
         self._resolve = resolve
         self._metered = metered
         if broker.versions is not None:
@@ -55,12 +56,12 @@ class BrokerView:
 
     @property
     def sasl_version(self) -> int:
-        """Its highest version of SaslAuthenticate; negative: it has none."""
+        """The broker's highest version of SaslAuthenticate; negative: it has none."""
         versions = self.broker.versions
         return -1 if versions is None else versions.apis.get(SASL_AUTHENTICATE, (0, -1))[1]
 
     def offer(self, versions: UpstreamVersions) -> None:
-        """Take what the broker says it can."""
+        """Apply the versions that the broker offers."""
         answers = ApiVersionsAnswers(versions)
         self.routes = {
             route_key(api_key, version): self._route(api_key, version)

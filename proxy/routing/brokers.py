@@ -2,20 +2,21 @@
 
 Rules:
 
-- A broker id keeps its port for ever: id N is at the first port + N, in every worker alike.
-- A broker that is missing from the cluster's view is kept for a grace time: a restart takes a
-  broker out of Metadata, and its clients come back to the same port.
-- The cluster's own view decides where a broker is; what a client's response says of it is only
-  believed of brokers not known so far, and only if it is an address.
-- A broker that no listener has a port for is passed over, however many there are: nobody could be
+- A broker id keeps its port for ever: id N has the first port + N, in all workers.
+- A broker that is missing from the cluster's view is kept for a grace time: Metadata lacks brokers
+  that restart, and their clients return to the same port.
+- The cluster's own view decides where a broker is. The address in a response to a client counts
+  only for a broker that is not known yet, and only if it is valid.
+- A broker that no listener has a port for is ignored, however many there are: no client could be
   sent to it.
-- Nor is anybody sent to a port that cannot be listened on: another program may be there.
+- No client is sent to a port that cannot be listened on: another program may use it.
 """
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
+from proxy.config.values import PortRange
 from proxy.wire.metadata import BrokerAddress, ClusterView, is_address
 
 GRACE: Final = 300.0
@@ -23,25 +24,20 @@ GRACE: Final = 300.0
 (`metadata.max.age.ms`)."""
 
 
-class Ports(Protocol):
-    """Ports of a listener's `broker.ports`."""
-
-    def port_of(self, broker_id: int) -> int | None:
-        """Return the port of a broker; None: it has none in this range."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerChanges:
     """Ids of brokers that were added, removed or moved."""
 
     joined: tuple[int, ...] = ()
+    """The ids of brokers that were not known before."""
     moved: tuple[int, ...] = ()
     """The ids of brokers whose host or port changed."""
     left: tuple[int, ...] = ()
+    """The ids of brokers that have been missing for the grace time."""
 
 
 class BrokerTable:
-    """Brokers of the cluster, and those that left it lately."""
+    """Brokers of the cluster, including those that are missing for less than the grace time."""
 
     __slots__ = ("_brokers", "_grace", "_missing_since")
 
@@ -57,11 +53,11 @@ class BrokerTable:
 
     @property
     def missing(self) -> Collection[int]:
-        """Ids of the brokers that the cluster's last view lacks, in their time of grace."""
+        """Ids of the brokers that the cluster's last view lacks, within the grace time."""
         return self._missing_since.keys()
 
     def apply(self, view: ClusterView, now: float) -> BrokerChanges:
-        """Take over the cluster's view, and return what changed. `now` is monotonic seconds."""
+        """Apply the cluster's view, and return what changed; `now` is monotonic seconds."""
         joined = tuple(id_ for id_ in view.brokers if id_ not in self._brokers)
         moved = tuple(
             id_
@@ -81,7 +77,7 @@ class BrokerTable:
         return BrokerChanges(joined=joined, moved=moved, left=left)
 
     def learn(self, broker_id: int, host: str, port: int) -> bool:
-        """Add a broker first seen in a client's response; False if it was known."""
+        """Add a broker that a response to a client named; False: it was known."""
         if broker_id in self._brokers:
             return False
         self._brokers[broker_id] = BrokerAddress(host=host, port=port)
@@ -95,20 +91,30 @@ def _place(broker: BrokerAddress) -> tuple[str, int]:
 class Gateway:
     """Addresses under which one listener presents the brokers."""
 
-    __slots__ = ("_advertised_host", "_brokers", "_on_news", "_ports", "unopened", "without_port")
+    __slots__ = (
+        "_advertised_host",
+        "_brokers",
+        "_on_moved",
+        "_ports",
+        "unopened",
+        "without_port",
+    )
 
     def __init__(
         self,
         table: BrokerTable,
         advertised_host: str,
-        ports: Ports,
-        on_news: Callable[[int, str, int], None],
+        ports: PortRange,
+        on_moved: Callable[[int, str, int], None],
     ) -> None:
-        """`on_news` is called with a broker's id, host and port if they differ from the table's."""
+        """Show the brokers of `table` at `advertised_host`.
+
+        `on_moved` is called with a broker's id, host and port if they differ from the table's.
+        """
         self._brokers = table.brokers
         self._advertised_host = advertised_host
         self._ports = ports
-        self._on_news = on_news
+        self._on_moved = on_moved
         self.without_port = 0
         """Number of brokers of the cluster that have no port in the listener's range."""
         self.unopened: dict[int, str] = {}
@@ -116,20 +122,23 @@ class Gateway:
 
     @property
     def not_shown(self) -> int:
-        """Return how many brokers clients cannot be sent to."""
+        """Number of brokers that clients cannot be sent to."""
         return self.without_port + len(self.unopened)
 
     def port_of(self, broker_id: int) -> int | None:
-        """Return the port that is a broker's; None: it has none."""
+        """Return the port of a broker; None: it has none in the listener's range."""
         return self._ports.port_of(broker_id)
 
     def resolve(self, node_id: int, host: str, port: int) -> tuple[str, int] | None:
-        """Return the address that clients are given for a broker's own: `addresses.Resolve`."""
+        """Return the address that clients are given for a broker (`proxy.wire.addresses.Resolve`).
+
+        `host` and `port` are the broker's own in the response that is rewritten; None: no address.
+        """
         shown_port = self.port_of(node_id)
         if shown_port is None:
             return None
         known = self._brokers.get(node_id)
         moved = known is None or known.port != port or known.host != host
         if moved and is_address(host, port):
-            self._on_news(node_id, host, port)
+            self._on_moved(node_id, host, port)
         return None if node_id in self.unopened else (self._advertised_host, shown_port)

@@ -1,27 +1,28 @@
-"""Discovery of brokers: which there are, where, and what they offer.
+"""Discovery of brokers: their ids, addresses and versions.
 
 Rules:
 
-- `on_broker_joined` comes before the target is ready: its port can be open before clients know it.
-- A target object lives as long as its broker; host, port and versions change in place, so a
-  connection reads them when it begins.
-- `on_versions` comes exactly when what a broker offers is first known or has changed.
-- The broker's silence changes nothing but `unreachable`: what was known stays until something else
-  is known.
+- `on_broker_joined` is called before the broker is ready, so that its port is open before clients
+  are given it.
+- A `DiscoveredBroker` exists as long as its broker; host, port and versions change in place, so a
+  connection reads them when it is opened.
+- `on_versions` is called when a broker's versions are first known, and whenever they have changed.
+- A broker that does not answer changes only `unreachable`: its known state stays.
 """
 
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final
 
+from proxy.config.values import PortRange
 from proxy.errors import BrokerFault, LoginRefused
 from proxy.log_rate_limit import LogRateLimit
-from proxy.routing.brokers import BrokerTable, Gateway, Ports
+from proxy.routing.brokers import BrokerTable, Gateway
 from proxy.upstream.access import Access
 from proxy.upstream.service_connection import fetch_api_versions, fetch_metadata
 from proxy.wire.api_versions import UpstreamVersions
@@ -30,18 +31,17 @@ from proxy.wire.metadata import ClusterView
 log = logging.getLogger(__name__)
 
 FIRST_BACKOFF: Final = 0.1
-"""First wait after a failure in seconds, Kafka's `retry.backoff.ms`; also the least between two
+"""First pause after a failure in seconds, Kafka's `retry.backoff.ms`; also the shortest between two
 rounds."""
 MAX_BACKOFF: Final = 1.0
-"""Longest wait after failures in seconds, Kafka's `retry.backoff.max.ms`."""
+"""Longest pause after failures in seconds, Kafka's `retry.backoff.max.ms`."""
 MAX_AFTER_REFUSAL: Final = 10.0
-"""Longest wait after refused logins in seconds: where many of them lock an account, there must be
-few."""
+"""Longest pause after refused logins in seconds: many of them could lock the proxy's account."""
 VERSIONS_MAX_AGE: Final = 60.0
-"""Seconds after which a broker's versions are requested again: it may have been upgraded without a
-client's connection failing in between."""
+"""Seconds after which a broker's versions are requested again: it may have been upgraded while no
+client's connection failed."""
 MAX_NAMED: Final = 10
-"""Largest number of ids in one line of the log."""
+"""Largest number of broker ids in a log line."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,24 +49,24 @@ class DiscoveredBroker:
     """Broker that clients are connected to."""
 
     broker_id: int | None
-    """The broker's id; None: `sidecar`, where it is not needed."""
+    """The broker's id; None: it is not known, as in `sidecar` and `transparent`."""
     host: str
     port: int
     versions: UpstreamVersions | None = field(default=None, repr=False)
     """The versions that it offers; None: not known yet."""
     _asked_at: float | None = field(default=None, repr=False)
-    """The time of the last response in monotonic seconds; None: it is queried in the next round."""
+    """The time of the last query in monotonic seconds; None: it is queried in the next round."""
     fault: BrokerFault | None = field(default=None, repr=False)
     """The failure of the last query; None: it was answered, or there was none."""
 
     @property
     def ready(self) -> bool:
-        """True if ApiVersions can be answered for it."""
+        """True if its versions are known, so that clients can be served."""
         return self.versions is not None
 
     @property
     def refusal(self) -> str | None:
-        """Why it does not let the proxy in; None: it does, or was not reached."""
+        """Reason why it refuses the proxy's login; None: it does not, or was not reached."""
         return self.fault.reason if isinstance(self.fault, LoginRefused) else None
 
     @property
@@ -74,8 +74,8 @@ class DiscoveredBroker:
         """Reason why the last query failed; None: it was answered, or there was none."""
         return None if self.fault is None or self.refusal is not None else self.fault.reason
 
-    def suspect(self) -> None:
-        """Query it again in the next round: it may come back as another version."""
+    def query_soon(self) -> None:
+        """Query it in the next round: it may have been upgraded."""
         self._asked_at = None
 
     def is_due(self, now: float) -> bool:
@@ -85,8 +85,8 @@ class DiscoveredBroker:
     async def refresh(
         self, now: float, access: Access, repeats: LogRateLimit
     ) -> UpstreamVersions | None:
-        """Ask what it offers; None: it did not answer, which the log says as often as `repeats`."""
-        self._asked_at = now  # first, so that a `suspect` in the meantime is not forgotten
+        """Query its versions; None: it did not answer, which is logged within `repeats`."""
+        self._asked_at = now  # before the query, so that `query_soon` during it has an effect
         try:
             upstream = await fetch_api_versions(self.host, self.port, access)
         except BrokerFault as fault:
@@ -102,7 +102,7 @@ class DiscoveredBroker:
 
 
 class Discovery(ABC):
-    """Rounds of queries: at an interval, sooner when woken or after a failure."""
+    """Rounds of queries: at an interval, and sooner when woken or after a failure."""
 
     def __init__(
         self,
@@ -115,13 +115,13 @@ class Discovery(ABC):
         self._on_versions = on_versions
         self._woken = asyncio.Event()
         self._repeats = LogRateLimit()
-        """The log's rate limit, shared by all targets: those that clients dial in vain are always
-        new ones."""
+        """The rate limit of log lines, shared by all brokers: with transparent routing, clients may
+        name ever new ones."""
         self._logged_unreachable = False
-        """True if the log's last line says that no broker can be reached."""
+        """True if it was logged that no broker can be reached."""
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Make rounds until cancelled."""
         failures = 0
         now = asyncio.get_running_loop().time
         while True:
@@ -133,7 +133,7 @@ class Discovery(ABC):
                     await self._woken.wait()
 
     def pause(self, failures: int) -> float:
-        """Seconds until the next round, after so many in a row in which something failed."""
+        """Return the seconds until the next round, after `failures` failed ones in a row."""
         if not failures:
             return self._interval
         longest = MAX_BACKOFF if self.refusal is None else MAX_AFTER_REFUSAL
@@ -141,19 +141,24 @@ class Discovery(ABC):
 
     @property
     def refusal(self) -> str | None:
-        """Why brokers do not let the proxy in; None: they do, or were not reached."""
+        """Reason why brokers refuse the proxy's login; None: they do not, or were not reached."""
         return None
 
     @property
-    @abstractmethod
     def unreachable(self) -> str | None:
         """Reason why the last query of every broker failed.
 
         None: one answered, if only to refuse the proxy's login, or there was none to query.
         """
+        reasons = [broker.unreachable for broker in self._known()]
+        return reasons[0] if reasons and None not in reasons else None
+
+    @abstractmethod
+    def _known(self) -> Collection[DiscoveredBroker]:
+        """Return the brokers that were discovered so far."""
 
     async def look(self, now: float) -> bool:
-        """Make a round, and log when the brokers can no longer be reached, and when again."""
+        """Make a round; log when no broker can be reached any more, and when one can again."""
         answered = await self.round(now)
         why = self.unreachable
         if why is None and self._logged_unreachable:
@@ -166,33 +171,33 @@ class Discovery(ABC):
                 log.error("%s", line)
         return answered
 
-    @abstractmethod
     async def round(self, now: float) -> bool:
-        """Ask once whatever is due at `now`; False: something did not answer."""
+        """Make the queries that are due at `now`; False: one of them failed."""
+        return await self._refresh(self._known(), now)
 
-    @abstractmethod
-    def knows(self, target: DiscoveredBroker) -> bool:
-        """Return whether a host is where a broker's connections come from."""
+    def knows(self, broker: DiscoveredBroker) -> bool:
+        """Return whether a broker is one of this discovery's."""
+        return broker in self._known()
 
-    def wake(self, target: DiscoveredBroker | None = None) -> None:
-        """Ask soon, because something is not as known: `target` could not be reached, say."""
-        if target is not None:
-            target.suspect()
+    def wake(self, broker: DiscoveredBroker | None = None) -> None:
+        """Make the next round soon; `broker` could not be reached, and is queried in it."""
+        if broker is not None:
+            broker.query_soon()
         self._woken.set()
 
-    async def _refresh(self, targets: Iterable[DiscoveredBroker], now: float) -> bool:
-        due = [target for target in targets if target.is_due(now)]
+    async def _refresh(self, brokers: Iterable[DiscoveredBroker], now: float) -> bool:
+        due = [broker for broker in brokers if broker.is_due(now)]
         queries: list[asyncio.Task[UpstreamVersions | None]] = []
         async with asyncio.TaskGroup() as group:
-            for target in due:
-                question = target.refresh(now, self._access, self._repeats)
+            for broker in due:
+                question = broker.refresh(now, self._access, self._repeats)
                 queries.append(group.create_task(question))
                 await asyncio.sleep(0)  # each begins in its own iteration of the loop
         answers = [one.result() for one in queries]
-        for target, versions in zip(due, answers, strict=True):
-            if versions is not None and versions != target.versions:
-                target.versions = versions
-                self._on_versions(target)
+        for broker, versions in zip(due, answers, strict=True):
+            if versions is not None and versions != broker.versions:
+                broker.versions = versions
+                self._on_versions(broker)
         return None not in answers
 
 
@@ -207,27 +212,17 @@ class SidecarDiscovery(Discovery):
         access: Access,
         on_versions: Callable[[DiscoveredBroker], None],
     ) -> None:
-        """`on_versions` is called with what the broker offers."""
+        """Query the broker at `host` and `port`; `on_versions` is called with changed versions."""
         super().__init__(VERSIONS_MAX_AGE, access, on_versions)
-        self.target = DiscoveredBroker(None, host, port)
+        self.broker = DiscoveredBroker(None, host, port)
 
-    def knows(self, target: DiscoveredBroker) -> bool:
-        """Return whether a host is the broker's."""
-        return target is self.target
+    def _known(self) -> Collection[DiscoveredBroker]:
+        return (self.broker,)
 
     @property
     def refusal(self) -> str | None:
-        """Why the broker does not let the proxy in."""
-        return self.target.refusal
-
-    @property
-    def unreachable(self) -> str | None:
-        """Reason why the last query of the broker failed; None: it did not."""
-        return self.target.unreachable
-
-    async def round(self, now: float) -> bool:
-        """Ask the broker what it offers, if that is due."""
-        return await self._refresh((self.target,), now)
+        """Reason why the broker refuses the proxy's login; None: it does not."""
+        return self.broker.refusal
 
 
 class ClusterDiscovery(Discovery):
@@ -245,7 +240,7 @@ class ClusterDiscovery(Discovery):
         on_round: Callable[[], None] = lambda: None,
         table: BrokerTable | None = None,
     ) -> None:
-        """`metadata_max_age`: seconds between two queries; `on_round` is called before each."""
+        """Query the cluster every `metadata_max_age` seconds; `on_round` is called before that."""
         super().__init__(metadata_max_age, access, on_versions)
         self._bootstrap_servers = tuple(bootstrap_servers)
         self._on_broker_joined = on_broker_joined
@@ -254,16 +249,19 @@ class ClusterDiscovery(Discovery):
         self._table = table or BrokerTable()
         self._gateways: list[Gateway] = []
         self._not_shown: list[int] = []
-        """The ids of brokers without a port, as they were last logged."""
-        self._turns = count()
+        """The ids of brokers without a port that were last logged."""
+        self._rotation = count()
         self._refusal: str | None = None
         self._unreachable: str | None = None
-        self.targets: dict[int, DiscoveredBroker] = {}
+        self.brokers: dict[int, DiscoveredBroker] = {}
         """The brokers by id."""
 
-    def knows(self, target: DiscoveredBroker) -> bool:
-        """Return whether a host is a broker's of the cluster."""
-        return target.broker_id is not None
+    def _known(self) -> Collection[DiscoveredBroker]:
+        return self.brokers.values()
+
+    def knows(self, broker: DiscoveredBroker) -> bool:
+        """Return whether `broker` is one of the cluster's, or was."""
+        return broker.broker_id is not None
 
     @property
     def refusal(self) -> str | None:
@@ -272,36 +270,36 @@ class ClusterDiscovery(Discovery):
 
     @property
     def unreachable(self) -> str | None:
-        """Reason why the last query of the cluster failed; None: it did not."""
+        """Reason why the last query of the cluster failed; None: it succeeded."""
         return self._unreachable
 
-    def gateway(self, advertised_host: str, ports: Ports) -> Gateway:
-        """Return what one listener shows of this cluster."""
+    def gateway(self, advertised_host: str, ports: PortRange) -> Gateway:
+        """Make the gateway of one listener."""
         gateway = Gateway(self._table, advertised_host, ports, self._learn)
         self._gateways.append(gateway)
         return gateway
 
-    def bootstrap_target(self) -> DiscoveredBroker | None:
+    def bootstrap_broker(self) -> DiscoveredBroker | None:
         """Return a broker for a bootstrap connection, in rotation; None: none is ready."""
-        ready = [target for target in self.targets.values() if target.ready]
-        return ready[next(self._turns) % len(ready)] if ready else None
+        ready = [broker for broker in self.brokers.values() if broker.ready]
+        return ready[next(self._rotation) % len(ready)] if ready else None
 
     async def round(self, now: float) -> bool:
-        """Look at the cluster, and ask the brokers what they offer where that is due."""
+        """Query the cluster, and the versions of its brokers where that is due."""
         self._on_round()
         view = await self._view(now)
         if view is not None:
             self._apply(self._shown(view, now), now)
-        missing = self._table.missing  # down, most likely: not worth a round's time
-        present = [one for id_, one in self.targets.items() if id_ not in missing]
+        missing = self._table.missing  # mostly down: a timeout would delay the round
+        present = [one for id_, one in self.brokers.items() if id_ not in missing]
         answered = await self._refresh(present, now)
         return answered and view is not None
 
     async def _view(self, now: float) -> ClusterView | None:
-        """Ask the brokers one after the other, each round beginning with the next one."""
-        known = [(target.host, target.port) for target in self.targets.values()]
+        """Query one broker after the other until one answers; each round begins with the next."""
+        known = [(broker.host, broker.port) for broker in self.brokers.values()]
         if known:
-            index = next(self._turns) % len(known)
+            index = next(self._rotation) % len(known)
             known = known[index:] + known[:index]
         unreachable: str | None = None
         answered = False
@@ -318,7 +316,7 @@ class ClusterDiscovery(Discovery):
                 answered = True
                 if view.brokers:
                     return view
-                reason = f"broker {host}:{port} knows of none"
+                reason = f"broker {host}:{port} names none"
             line = self._repeats.line(f"{host}:{port}", f"brokers unknown: {reason}", now)
             if line is not None:
                 log.warning("%s", line)
@@ -338,7 +336,7 @@ class ClusterDiscovery(Discovery):
         return replace(view, brokers=shown)
 
     def _log_not_shown(self, ids: list[int], now: float) -> None:
-        """Say once which brokers a listener's range of ports is too short for."""
+        """Log once which brokers have no port in a listener's range."""
         if ids == self._not_shown:
             return
         names = ", ".join(map(str, ids[:MAX_NAMED])) + ", …" * (len(ids) > MAX_NAMED)
@@ -354,22 +352,23 @@ class ClusterDiscovery(Discovery):
         for broker_id in changes.joined:
             self._join(broker_id)
         for broker_id in changes.moved:
-            broker, target = self._table.brokers[broker_id], self.targets[broker_id]
-            target.host, target.port = broker.host, broker.port
-            target.suspect()
+            address, broker = self._table.brokers[broker_id], self.brokers[broker_id]
+            broker.host, broker.port = address.host, address.port
+            broker.query_soon()
             log.info("broker %d moved to %s:%d", broker_id, broker.host, broker.port)
         for broker_id in changes.left:
             log.info("broker %d left", broker_id)
-            self._on_broker_left(self.targets.pop(broker_id))
+            self._on_broker_left(self.brokers.pop(broker_id))
 
     def _join(self, broker_id: int) -> None:
-        broker = self._table.brokers[broker_id]
-        target = self.targets[broker_id] = DiscoveredBroker(broker_id, broker.host, broker.port)
+        address = self._table.brokers[broker_id]
+        broker = DiscoveredBroker(broker_id, address.host, address.port)
+        self.brokers[broker_id] = broker
         log.info("broker %d is at %s:%d", broker_id, broker.host, broker.port)
-        self._on_broker_joined(target)
+        self._on_broker_joined(broker)
 
     def _learn(self, broker_id: int, host: str, port: int) -> None:
-        """Follow up what a client's response says of a broker."""
+        """Handle a broker's address in a response to a client that differs from the known one."""
         if self._table.learn(broker_id, host, port):
             self._join(broker_id)
         self.wake()

@@ -1,21 +1,21 @@
-"""Original destinations of redirected connections, and whether they are allowed.
+"""Original destinations of redirected connections, and the check that they are allowed.
 
 Rules:
 
-- Only a destination that `upstream.allowed` has is connected to, and none of our own addresses.
+- The proxy connects only to destinations in `upstream.allowed`, and never to its own addresses.
 - A broker's versions are requested when the first client needs them; clients wait for that, each in
-  its `RedirectedClient`, counted as the connections that they are. A broker that never answered is
-  not remembered, so nobody fills the memory by dialling addresses.
-- What the proxy itself dials must not come back to it. If the rules of the machine redirect it
-  nevertheless, the proxy receives its own request, knows it by its correlation id, and refuses: a
-  loop costs one connection, not all of them.
+  its `RedirectedClient`, and count as connections. A broker that never answered is not remembered,
+  so clients cannot fill the memory by connecting to many addresses.
+- The proxy's own connections must not be redirected to it. If the machine's rules do so
+  nevertheless, the proxy recognizes its own request by the correlation id, and refuses it: a loop
+  costs one connection only.
 """
 
 import asyncio
 import logging
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Final, cast
 
@@ -23,7 +23,7 @@ from proxy.config.values import Address, Destinations
 from proxy.connection.commands import CloseReason
 from proxy.routing.discovery import VERSIONS_MAX_AGE, DiscoveredBroker, Discovery
 from proxy.upstream.access import Access
-from proxy.upstream.service_connection import is_question_of_ours
+from proxy.upstream.service_connection import is_own_request
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +34,13 @@ _SOCKADDR_IN: Final = struct.Struct("!2xH4s8x")
 _SOCKADDR_IN6: Final = struct.Struct("!2xH4x16s4x")
 
 MAX_BROKERS: Final = 1_024
+"""Largest number of brokers that clients are connected to."""
 MAX_EARLY_BYTES: Final = 65_536
+"""Number of bytes of a waiting client from which on it is not read."""
 
 
 class DestinationRefused(Exception):
-    """A connection may not be forwarded; the text says why."""
+    """A redirected connection is refused; the text is the reason."""
 
     def __init__(self, text: str, reason: CloseReason = CloseReason.DESTINATION_REFUSED) -> None:
         super().__init__(text)
@@ -46,7 +48,7 @@ class DestinationRefused(Exception):
 
 
 def original_destination(sock: socket.socket) -> Address:
-    """Return where a redirected connection was meant for. Raises Refused."""
+    """Return the address that a redirected client connected to. Raises DestinationRefused."""
     mapped = sock.family == socket.AF_INET6 and sock.getpeername()[0].startswith("::ffff:")
     try:
         if sock.family == socket.AF_INET6 and not mapped:
@@ -55,15 +57,18 @@ def original_destination(sock: socket.socket) -> Address:
             return Address(socket.inet_ntop(socket.AF_INET6, packed), port)
         found = sock.getsockopt(socket.IPPROTO_IP, SO_ORIGINAL_DST, _SOCKADDR_IN.size)
     except OSError:
-        raise DestinationRefused("it was not redirected; it dialled the proxy itself") from None
+        raise DestinationRefused("it was not redirected, but connected to the proxy") from None
     port, packed = _SOCKADDR_IN.unpack(found)
     return Address(socket.inet_ntop(socket.AF_INET, packed), port)
 
 
-def judge(
+def check_destination(
     destination: Address, local: Address, allowed: tuple[Destinations, ...], own: frozenset[int]
 ) -> None:
-    """Refuse a destination that is ourselves or not allowed; `own`: our ports. Raises Refused."""
+    """Raise DestinationRefused for the proxy itself, or a destination that is not allowed.
+
+    `local` is the address that accepted the connection, `own` are the proxy's ports.
+    """
     is_here = destination.host == local.host or destination.host.startswith("127.")
     if destination == local or (destination.port in own and (is_here or destination.host == "::1")):
         raise DestinationRefused(f"{destination} is the proxy itself: not redirected, or in a loop")
@@ -72,34 +77,23 @@ def judge(
 
 
 class TransparentDiscovery(Discovery):
-    """Discovery of brokers that clients dialled, each queried when the first client needs it."""
+    """Discovery of brokers that clients connect to, each when the first client needs it."""
 
     def __init__(self, *, access: Access, on_versions: Callable[[DiscoveredBroker], None]) -> None:
-        """`on_versions` is called with what a broker offers."""
+        """Query brokers by `access`; `on_versions` is called with changed versions."""
         super().__init__(VERSIONS_MAX_AGE, access, on_versions)
-        self.targets: dict[Address, DiscoveredBroker] = {}
+        self.brokers: dict[Address, DiscoveredBroker] = {}
         self._asked: dict[Address, asyncio.Task[DiscoveredBroker]] = {}
 
-    @property
-    def unreachable(self) -> str | None:
-        """Reason why the last query failed of every broker that clients were redirected from."""
-        reasons = [target.unreachable for target in self.targets.values()]
-        return reasons[0] if reasons and None not in reasons else None
-
-    async def round(self, now: float) -> bool:
-        """Ask the known brokers what they offer, where that is due."""
-        return await self._refresh(list(self.targets.values()), now)
-
-    def knows(self, target: DiscoveredBroker) -> bool:
-        """Return whether clients were redirected from a host."""
-        return self.targets.get(Address(target.host, target.port)) is target
+    def _known(self) -> Collection[DiscoveredBroker]:
+        return self.brokers.values()
 
     async def broker(self, address: Address) -> DiscoveredBroker:
-        """Return a broker once it is known; those who ask meanwhile share the question.
+        """Return a broker once its versions are known; concurrent calls share one query.
 
-        Raises Refused.
+        Raises DestinationRefused.
         """
-        if (known := self.targets.get(address)) is not None:
+        if (known := self.brokers.get(address)) is not None:
             return known
         task = self._asked.get(address)
         if task is None:
@@ -109,13 +103,13 @@ class TransparentDiscovery(Discovery):
         return await asyncio.shield(task)
 
     async def _ask(self, address: Address) -> DiscoveredBroker:
-        if len(self.targets) >= MAX_BROKERS:
+        if len(self.brokers) >= MAX_BROKERS:
             raise DestinationRefused(f"{address}: {MAX_BROKERS} brokers are known already")
-        target = DiscoveredBroker(None, address.host, address.port)
-        if not await self._refresh((target,), asyncio.get_running_loop().time()):
+        broker = DiscoveredBroker(None, address.host, address.port)
+        if not await self._refresh((broker,), asyncio.get_running_loop().time()):
             raise DestinationRefused(f"{address} cannot be reached")
-        self.targets[address] = target
-        return target
+        self.brokers[address] = broker
+        return broker
 
 
 class RedirectedClient(asyncio.Protocol):
@@ -125,19 +119,19 @@ class RedirectedClient(asyncio.Protocol):
         self,
         admit: Callable[[Address, Address], "asyncio.Future[asyncio.BaseProtocol]"],
         refuse: Callable[[str, DestinationRefused], None],
-        enter: Callable[["RedirectedClient", str], CloseReason | None],
-        leave: Callable[["RedirectedClient"], None],
+        count: Callable[["RedirectedClient", str], CloseReason | None],
+        uncount: Callable[["RedirectedClient"], None],
     ) -> None:
-        """Begin to wait for the connection.
+        """Wait for the client's connection.
 
-        `admit(destination, local)` returns the protocol that takes over; `refuse` is called with
-        the client's host and the reason. `enter`, with its host, counts it, or returns why it is
-        refused; `leave` is called when it is over.
+        `admit(destination, local)` returns the protocol that takes over; `refuse(host, reason)`
+        reports a refusal. `count(self, host)` counts the connection, or returns why it is refused;
+        `uncount(self)` is called when it has ended or was taken over.
         """
         self._admit = admit
         self._refuse = refuse
-        self._enter = enter
-        self._leave = leave
+        self._count = count
+        self._uncount = uncount
         self._transport: asyncio.Transport
         self._early = b""
         self._ended = False
@@ -148,21 +142,21 @@ class RedirectedClient(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         sock = transport.get_extra_info("socket")
         try:
-            if (reason := self._enter(self, self._host())) is not None:
+            if (reason := self._count(self, self._host())) is not None:
                 raise DestinationRefused(f"refused: {reason}", reason)
             destination = original_destination(sock)
             local = Address(*_plain(sock.getsockname()))
             self._admission = self._admit(destination, local)
         except DestinationRefused as refused:
-            self._turn_away(refused)
+            self._refuse_client(refused)
             return
-        self._admission.add_done_callback(self._judged)
+        self._admission.add_done_callback(self._admitted)
 
     def data_received(self, data: bytes) -> None:
         """Keep the client's first bytes."""
         self._early += data
-        if is_question_of_ours(self._early):
-            self._turn_away(
+        if is_own_request(self._early):
+            self._refuse_client(
                 DestinationRefused("a redirect loop: the proxy's own connections are redirected")
             )
         elif len(self._early) >= MAX_EARLY_BYTES:
@@ -177,29 +171,29 @@ class RedirectedClient(asyncio.Protocol):
         """Handle the end of the client's connection."""
         if self._admission is not None:
             self._admission.cancel()
-        self._leave(self)
+        self._uncount(self)
 
-    def _judged(self, admission: "asyncio.Future[asyncio.BaseProtocol]") -> None:
+    def _admitted(self, admission: "asyncio.Future[asyncio.BaseProtocol]") -> None:
         if admission.cancelled() or self._transport.is_closing():
             with suppress(BaseException):
                 admission.exception()
             return
         error = admission.exception()
         if isinstance(error, DestinationRefused):
-            self._turn_away(error)
+            self._refuse_client(error)
         elif error is not None:
             log.error("a redirected connection failed", exc_info=error)
             self._transport.abort()
         else:
             self._hand_over(admission.result())
 
-    def _turn_away(self, refused: DestinationRefused) -> None:
+    def _refuse_client(self, refused: DestinationRefused) -> None:
         self._refuse(self._host(), refused)
         self._transport.abort()
 
     def evict(self) -> None:
-        """Another client takes its place."""
-        self._turn_away(DestinationRefused("another client takes its place", CloseReason.EVICTED))
+        """Close now, to make room for another client."""
+        self._refuse_client(DestinationRefused("evicted for another client", CloseReason.EVICTED))
 
     def _host(self) -> str:
         peer = self._transport.get_extra_info("peername")
@@ -209,11 +203,11 @@ class RedirectedClient(asyncio.Protocol):
         transport = self._transport
         transport.pause_reading()
         transport.set_protocol(protocol)
-        self._leave(self)
+        self._uncount(self)
         protocol.connection_made(transport)
         if transport.is_closing():
             return
-        # Before what it says early, which may pause it: the way of reading is chosen here.
+        # Before its first bytes are handed over, which may pause it again.
         transport.resume_reading()
         streaming = cast(asyncio.Protocol, protocol)
         if self._early:
@@ -223,5 +217,5 @@ class RedirectedClient(asyncio.Protocol):
 
 
 def _plain(name: tuple[object, ...]) -> tuple[str, int]:
-    """Return host and port of a socket's name, an IPv4 address as itself."""
+    """Return host and port of a socket's name; an IPv4-mapped address becomes IPv4."""
     return str(name[0]).removeprefix("::ffff:"), int(str(name[1]))

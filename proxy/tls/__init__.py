@@ -1,1 +1,1 @@
-"""TLS on both sides: certificates, trust, their replacement, and the transport."""
+"""TLS contexts of both sides: certificates, trust, and their replacement."""

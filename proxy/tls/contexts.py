@@ -2,12 +2,13 @@
 
 Rules:
 
-- A replacement is judged before it is used; a bad one is refused, told once, and the old one kept.
-- Open connections keep what they were opened with.
-- A new certificate of the same kind goes into the living context, whose session tickets stay
-  valid: the workers share their key, because the context is older than they are. Whatever else
-  changes makes a new context: no context forgets an authority, or a certificate of another kind,
-  and a session that was resumed is not verified anew.
+- A replacement is checked before it is used; a bad one is refused, logged once, and the old one
+  stays.
+- Open connections keep the certificates that they were opened with.
+- A new certificate of the same kind is loaded into the current context, whose session tickets stay
+  valid: the workers share its ticket key, because it was made before they were forked. Any other
+  change makes a new context: a context never forgets an authority, or a certificate of another
+  kind, and a resumed session is not verified again.
 """
 
 import logging
@@ -19,13 +20,12 @@ from proxy.config.listener import Listener
 from proxy.config.model import Config, Upstream
 from proxy.config.tls import ClientAuth, ListenerTls, TlsSettings, UpstreamTls
 from proxy.errors import ConfigError
-from proxy.tls.material import Material, Signatures, read, signatures
+from proxy.tls.material import Material, read, signatures
 
 log = logging.getLogger(__name__)
 
 RETRY_AFTER: Final = 60.0
-"""Seconds after which refused files are checked again: a certificate may have become valid by
-then."""
+"""Seconds after which refused files are checked again: their certificate may be valid by then."""
 
 _VERSIONS: Final = {
     "TLSv1.2": ssl.TLSVersion.TLSv1_2,
@@ -39,7 +39,7 @@ _VERIFY: Final = {
 
 
 def listener_context(settings: ListenerTls, material: Material) -> ssl.SSLContext:
-    """Return what clients are met with."""
+    """Return the context for connections of clients."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = _VERIFY[settings.ssl_client_auth]
     _prepare(context, settings, material)
@@ -47,7 +47,7 @@ def listener_context(settings: ListenerTls, material: Material) -> ssl.SSLContex
 
 
 def upstream_context(settings: UpstreamTls, material: Material) -> ssl.SSLContext:
-    """Return what brokers are met with."""
+    """Return the context for connections to brokers."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = settings.ssl_endpoint_identification_algorithm == "https"
     if not material.trusted:
@@ -60,7 +60,7 @@ def _prepare(context: ssl.SSLContext, settings: TlsSettings, material: Material)
     versions = [_VERSIONS[name] for name in settings.ssl_enabled_protocols]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-    # Java takes every certificate of a truststore for an authority, not those at a root alone.
+    # Java trusts every certificate of a truststore as an authority, not only root certificates.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if material.trusted:
         context.load_verify_locations(cadata=material.trusted.decode("ascii", "replace"))
@@ -70,7 +70,7 @@ def _prepare(context: ssl.SSLContext, settings: TlsSettings, material: Material)
 
 
 def _known_cipher(suite: str) -> str:
-    """Return OpenSSL's name of a suite, which passes over in silence what it does not know."""
+    """Return OpenSSL's name of a suite; raises ConfigError for one that OpenSSL would ignore."""
     name = openssl_name(suite)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ciphers(name)
@@ -94,22 +94,24 @@ def openssl_name(suite: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """New certificate files, checked and not in effect yet."""
+    """Checked contents of new certificate files, not in effect yet."""
 
     material: Material
     context: ssl.SSLContext | None
-    """The new context; None: the present context takes the certificate."""
+    """The new context; None: the certificate is loaded into the current context."""
 
 
 class Tls:
     """TLS context of one side, and the material that it was made from."""
 
     def __init__(self, settings: ListenerTls | UpstreamTls, name: str, wall: float) -> None:
-        """Read the files; `name` is for the log. Raises ConfigError."""
+        """Read the files; `name` is for the log, `wall` is Unix time. Raises ConfigError."""
         self._settings = settings
         self._name = name
-        self._looked = self._seen = signatures(settings)
+        self._last_seen = self._last_read = signatures(settings)
+        """The signatures of the files at the last check, and when they were last read."""
         self._refused: str | None = None
+        """The problem of the files that were last read; None: they were valid."""
         self._refused_at = 0.0
         self._material = read(settings, wall)
         self.context = self._make(self._material)
@@ -117,30 +119,28 @@ class Tls:
 
     @property
     def expires_at(self) -> float | None:
-        """End of our own certificate in Unix time; None: there is none."""
+        """Expiry of the proxy's own certificate in Unix time; None: there is none."""
         return self._material.expires_at
 
-    def look(self, wall: float) -> Replacement | None:
-        """Look whether there is a replacement; may take a while, so not on the event loop."""
-        looked, self._looked = self._looked, signatures(self._settings)
-        if self._looked != looked:
+    def check(self, wall: float) -> Replacement | None:
+        """Return a replacement if the files have changed; reads files, so not on the event loop."""
+        before, self._last_seen = self._last_seen, signatures(self._settings)
+        if self._last_seen != before:
             return None  # still being written
-        if self._looked == self._seen and not self._is_to_be_retried(wall):
+        if self._last_seen == self._last_read and not self._is_to_be_retried(wall):
             return None
-        before = self._looked
+        replacement = None
         try:
-            material = read(self._settings, wall)
-            return self._replacement(material, before)
+            replacement = self._replacement(read(self._settings, wall))
         except (ConfigError, ssl.SSLError) as error:
             self._refuse(str(error), wall)
-        self._seen = before
-        return None
+        self._last_read = self._last_seen
+        return replacement
 
     def _is_to_be_retried(self, wall: float) -> bool:
         return self._refused is not None and wall >= self._refused_at + RETRY_AFTER
 
-    def _replacement(self, material: Material, before: Signatures) -> Replacement | None:
-        self._seen = before
+    def _replacement(self, material: Material) -> Replacement | None:
         self._refused = None
         if material == self._material:
             return None
@@ -155,8 +155,8 @@ class Tls:
             log.error("%s: certificate not replaced, the old one stays: %s", self._name, problem)
         self._refused, self._refused_at = problem, wall
 
-    def take(self, replacement: Replacement) -> None:
-        """Put a replacement into effect; on the event loop, where nobody else uses the context."""
+    def replace(self, replacement: Replacement) -> None:
+        """Put a replacement into effect; on the event loop, where all users of the context are."""
         if replacement.context is None:
             replacement.material.load_into(self.context)
         else:
@@ -171,32 +171,33 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TlsOfAll:
-    """TLS contexts of a proxy: made before its workers, which share the keys of session tickets."""
+class ProxyTls:
+    """All TLS contexts of a proxy; workers, forked later, share the keys of session tickets."""
 
     listeners: dict[str, Tls]
     """The contexts by listener name, without listeners that have no TLS."""
     upstream: Tls | None = None
+    """The context of connections to brokers; None: they are without TLS."""
 
     @property
     def all(self) -> tuple[Tls, ...]:
-        """Every context there is."""
+        """All contexts."""
         mine = () if self.upstream is None else (self.upstream,)
         return (*self.listeners.values(), *mine)
 
 
-def open_tls(config: Config, wall: float) -> TlsOfAll:
-    """Read every file that TLS needs; `wall` is Unix time. Raises ConfigError."""
+def open_tls(config: Config, wall: float) -> ProxyTls:
+    """Make all contexts from their files; `wall` is Unix time. Raises ConfigError."""
     listeners = {
         one.name: _open(one, f"listener {one.name}", f"listeners[{index}]", wall)
         for index, one in enumerate(config.listeners)
         if one.tls
     }
-    return TlsOfAll(listeners=listeners, upstream=open_upstream_tls(config.upstream, wall))
+    return ProxyTls(listeners=listeners, upstream=open_upstream_tls(config.upstream, wall))
 
 
 def open_upstream_tls(upstream: Upstream, wall: float) -> Tls | None:
-    """Read what TLS towards brokers needs; None: there is none. Raises ConfigError."""
+    """Make the context of connections to brokers; None: no TLS. Raises ConfigError."""
     return _open(upstream, "upstream", "upstream", wall) if upstream.tls else None
 
 

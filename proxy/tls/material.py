@@ -1,7 +1,7 @@
 """Certificate and key files, read together and checked before use.
 
-Everything is judged from the bytes that were read, and exactly these are used: a file that is
-being replaced meanwhile cannot slip in unjudged.
+The bytes that were checked are those that are used: a file that is replaced meanwhile cannot be
+used unchecked.
 """
 
 import os
@@ -20,36 +20,38 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
 MAX_BYTES: Final = 4_194_304
-"""Largest file in bytes. The authorities that systems trust take about 250 KB."""
+"""Largest file in bytes; the authorities that systems trust take about 250 KB."""
 _CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
 _CERTIFICATE_END: Final = b"-----END CERTIFICATE-----"
 
 T = TypeVar("T")
 
 Signatures = tuple[Signature, ...]
-"""Signatures of all the files."""
+"""Signatures of all files of one side, to see that one has changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Material:
-    """Checked contents of the files."""
+    """Checked contents of the files of one side."""
 
     chain: bytes
-    """Certificates as PEM, our own first; empty: none is sent."""
+    """Certificates as PEM, the proxy's own first; empty: none is sent."""
     key: bytes = field(repr=False)
+    """The private key as PEM; empty: it is in `chain`."""
     password: str | None = field(repr=False)
+    """The password of the private key; None: it is not encrypted."""
     trusted: bytes
     """Trusted certificates as PEM; empty: those that the system trusts, or none at all."""
     algorithm: str
-    """The algorithm of the key: a context holds one certificate for each."""
+    """The algorithm of the key; a context has one certificate for each."""
     expires_at: float | None
-    """The end of our own certificate in Unix time; None: there is none."""
+    """The expiry of the proxy's own certificate in Unix time; None: there is none."""
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Show the certificate from now on. Raises ssl.SSLError."""
+        """Have a context present the certificate from now on. Raises ssl.SSLError."""
         if not self.chain:
             return
-        # OpenSSL as Python has it takes keys from files alone; this one is in no directory.
+        # Python's ssl module loads keys from files only; this file is in memory, in no directory.
         file = os.memfd_create("certificate", os.MFD_CLOEXEC)
         try:
             os.write(file, self.key + b"\n" + self.chain)
@@ -60,12 +62,12 @@ class Material:
 
 
 def signatures(settings: TlsSettings) -> Signatures:
-    """Look at the files without reading them."""
+    """Return the signatures of the files, without reading them."""
     return tuple(signature_of(path) for path in files_of(settings))
 
 
 def read(settings: TlsSettings, wall: float) -> Material:
-    """Read and judge all files of a side; `wall` is Unix time.
+    """Read and check all files of one side; `wall` is Unix time.
 
     Raises ConfigError with the key of the setting whose file is at fault.
     """
@@ -74,10 +76,10 @@ def read(settings: TlsSettings, wall: float) -> Material:
     key = chain if key_file is None else _contents("ssl.keystore.key.location", key_file)
     trusted = _contents("ssl.truststore.location", settings.ssl_truststore_location)
     secret = settings.ssl_key_password
-    password = None if secret is None else _kept("ssl.key.password", secret.read)
+    password = None if secret is None else _read_setting("ssl.key.password", secret.read)
     algorithm, expires_at = "", None
     if chain:
-        algorithm, expires_at = _judge_own(chain, wall)
+        algorithm, expires_at = _check_own(chain, wall)
     if settings.ssl_truststore_location is not None:
         certificates("ssl.truststore.location", trusted)
     material = Material(
@@ -89,7 +91,7 @@ def read(settings: TlsSettings, wall: float) -> Material:
         expires_at=expires_at,
     )
     key_setting = "ssl.keystore.location" if key_file is None else "ssl.keystore.key.location"
-    try_out(material, key_setting, "ssl.truststore.location")
+    check_material(material, key_setting, "ssl.truststore.location")
     return material
 
 
@@ -101,7 +103,7 @@ def _contents(key: str, path: Path | None) -> bytes:
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
 
-    found = _kept(key, contents)
+    found = _read_setting(key, contents)
     if len(found) > MAX_BYTES:
         raise ConfigError(key, f"{path} is larger than {MAX_BYTES} bytes")
     if not found.strip():
@@ -109,7 +111,7 @@ def _contents(key: str, path: Path | None) -> bytes:
     return found
 
 
-def _kept(key: str, read: Callable[[], T]) -> T:
+def _read_setting(key: str, read: Callable[[], T]) -> T:
     try:
         return read()
     except OSError as error:
@@ -120,8 +122,8 @@ def _kept(key: str, read: Callable[[], T]) -> T:
         raise ConfigError(key, str(error)) from None
 
 
-def _judge_own(chain: bytes, wall: float) -> tuple[str, float]:
-    """Return the algorithm of our own certificate, and its end as Unix time."""
+def _check_own(chain: bytes, wall: float) -> tuple[str, float]:
+    """Return the key algorithm of the proxy's own certificate, and its expiry in Unix time."""
     key = "ssl.keystore.location"
     own = certificates(key, chain)[0]
     begins_at = own.not_valid_before_utc.timestamp()
@@ -129,12 +131,12 @@ def _judge_own(chain: bytes, wall: float) -> tuple[str, float]:
     if wall >= expires_at:
         raise ConfigError(key, f"the certificate expired {_date(expires_at)}")
     if wall < begins_at:
-        raise ConfigError(key, f"the certificate begins {_date(begins_at)}")
+        raise ConfigError(key, f"the certificate is not valid before {_date(begins_at)}")
     return _algorithm(key, own), expires_at
 
 
 def _algorithm(key: str, own: "Certificate") -> str:
-    """Return the kind of its key, of those that clients take."""
+    """Return the algorithm of a certificate's key, which must be one that clients accept."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 
@@ -149,16 +151,13 @@ def _algorithm(key: str, own: "Certificate") -> str:
     except (UnsupportedAlgorithm, ValueError):
         public = None
     if not isinstance(public, kinds):
-        raise ConfigError(key, "the certificate's key is none of RSA, EC, Ed25519 and Ed448")
+        raise ConfigError(key, "the certificate's key must be RSA, EC, Ed25519 or Ed448")
     return type(public).__name__
 
 
 def certificates(key: str, pem: bytes) -> "list[Certificate]":
-    """Parse every certificate, so that half a file is not taken for a shorter one.
-
-    Raises ConfigError with this key.
-    """
-    from cryptography import x509  # nobody without TLS pays for it
+    """Parse all certificates; raises ConfigError with `key`, also if the file is incomplete."""
+    from cryptography import x509  # not imported where there is no TLS
     from cryptography.exceptions import UnsupportedAlgorithm
 
     begun, ended = pem.count(_CERTIFICATE), pem.count(_CERTIFICATE_END)
@@ -172,10 +171,10 @@ def certificates(key: str, pem: bytes) -> "list[Certificate]":
         raise ConfigError(key, "holds a certificate that does not parse") from None
 
 
-def try_out(material: Material, key_setting: str, trust_setting: str) -> None:
-    """Load it all into a context that nobody uses.
+def check_material(material: Material, key_setting: str, trust_setting: str) -> None:
+    """Check that OpenSSL can load the material, in a context that is dropped.
 
-    Raises ConfigError with the setting at fault, of these two.
+    Raises ConfigError with the setting at fault, one of the two.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
@@ -192,7 +191,7 @@ def try_out(material: Material, key_setting: str, trust_setting: str) -> None:
 
 def _why_not_loaded(material: Material, error: ssl.SSLError) -> str:
     if error.reason == "KEY_VALUES_MISMATCH":
-        return "the private key is not that of the certificate"
+        return "the private key does not belong to the certificate"
     pem = material.key or material.chain
     if b"PRIVATE KEY-----" not in pem:
         return "holds no private key in PEM"
@@ -204,7 +203,7 @@ def _why_not_loaded(material: Material, error: ssl.SSLError) -> str:
 
 
 def words(reason: str | None) -> str:
-    """Return OpenSSL's name of a reason as words."""
+    """Return OpenSSL's name of a reason in words."""
     return (reason or "unknown reason").replace("_", " ").lower()
 
 

@@ -13,16 +13,16 @@ class Pkcs12:
     """Contents of a PKCS #12 file, as PEM."""
 
     key: bytes = field(repr=False)
-    """The first private key, not encrypted; empty: there is none."""
+    """The first private key, decrypted; empty: there is none."""
     chain: bytes
     """The key's certificate, followed by its chain; empty: there is none."""
     certificates: bytes
-    """All other certificates."""
+    """All other certificates; empty: there are none."""
 
 
 def read_pkcs12(data: bytes, password: str) -> Pkcs12:
-    """Open one. Raises ValueError: it is none, is damaged, or has another password."""
-    from cryptography.exceptions import UnsupportedAlgorithm  # nobody without TLS pays for it
+    """Decrypt a file. Raises ValueError if it is not one, damaged, or has another password."""
+    from cryptography.exceptions import UnsupportedAlgorithm  # not imported where there is no TLS
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.serialization import pkcs12
 
@@ -44,7 +44,7 @@ def read_pkcs12(data: bytes, password: str) -> Pkcs12:
 
 
 def _chain(own: "Certificate", others: "Sequence[Certificate]") -> "list[Certificate]":
-    """Put issuers behind what they issued, as TLS 1.2 wants it; the file has them in any order."""
+    """Order certificates as TLS 1.2 requires, issuers last; the file has them in any order."""
     chain = [own]
     while chain[-1].issuer != chain[-1].subject:
         above = (one for one in others if one.subject == chain[-1].issuer and one not in chain)

@@ -1,1 +1,1 @@
-"""Access to brokers: identity, tokens, requests of the proxy's own."""
+"""Access to brokers: identity, tokens, the proxy's own requests."""

@@ -11,8 +11,8 @@ from proxy.upstream.identity import PasswordIdentity, TokenIdentity, UpstreamIde
 from proxy.upstream.token_source import EndpointTokens, FileTokens
 
 
-class TlsOfNow(Protocol):
-    """Source of the current TLS context, which may be replaced."""
+class TlsSource(Protocol):
+    """Source of the current TLS context: it changes when certificates are replaced."""
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -21,7 +21,7 @@ class TlsOfNow(Protocol):
 
     @property
     def expires_at(self) -> float | None:
-        """End of our own certificate in Unix time; None: there is none."""
+        """Expiry of the proxy's own certificate in Unix time; None: there is none."""
         ...
 
 
@@ -30,8 +30,8 @@ class Access:
     """Settings of the connections to every broker."""
 
     timeout_s: float
-    """Seconds for the setup of a connection, and for a request of our own up to its response."""
-    tls: TlsOfNow | None = None
+    """Timeout in seconds of a connection's setup, and of each request of the proxy's own."""
+    tls: TlsSource | None = None
     """The source of the TLS context; None: connections are without TLS."""
     identity: UpstreamIdentity | None = None
     """The identity of the login to brokers; None: there is no login."""
@@ -42,15 +42,15 @@ class Access:
         return None if self.tls is None else self.tls.context
 
     def collect(self, snapshot: Snapshot) -> None:
-        """Add how long we shall be let in."""
+        """Add when the proxy's certificate and token expire."""
         if self.tls is not None and (expiry := self.tls.expires_at) is not None:
             snapshot.gauge(registry.UPSTREAM_CERTIFICATE_EXPIRY, expiry)
         if self.identity is not None:
             self.identity.collect(snapshot)
 
 
-def open_access(settings: config.Upstream, tls: TlsOfNow | None) -> Access:
-    """Return the way that is configured."""
+def open_access(settings: config.Upstream, tls: TlsSource | None) -> Access:
+    """Return the access that is configured; `tls` is None if connections are without TLS."""
     return Access(
         timeout_s=settings.socket_connection_setup_timeout_ms / 1000,
         tls=tls,

@@ -1,4 +1,4 @@
-"""First request to a broker: the proxy's login, and ApiVersions."""
+"""ApiVersions request of the proxy to a broker, with the fallback to older versions (KIP-511)."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -19,9 +19,9 @@ from proxy.wire.apis import API_VERSIONS
 async def ask_api_versions(
     software_name: str, request: Callable[[int, int, bytes], Awaitable[bytes]]
 ) -> UpstreamVersions:
-    """Ask what there is: in our highest version, then in the broker's, at last in v0 (KIP-511).
+    """Query a broker's API versions: in the proxy's highest version, then the broker's, then v0.
 
-    `request(api_key, api_version, body)` gives the body of the response. Raises BrokerFault.
+    `request(api_key, api_version, body)` returns the body of the response. Raises BrokerFault.
     """
     api_version = HIGHEST_VERSION
     while True:
@@ -41,5 +41,5 @@ def _software_version() -> str:
     """Return the version that brokers are sent, in the characters they accept (KIP-511)."""
     try:
         return re.sub("[^a-zA-Z0-9.]", "-", version("kafka-reauth-proxy"))
-    except PackageNotFoundError:  # a tree that is not installed
+    except PackageNotFoundError:  # the source tree is not installed
         return "unknown"

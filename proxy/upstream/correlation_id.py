@@ -1,4 +1,4 @@
-"""Shared secret by which workers recognize each other's requests.
+"""Shared random number by which workers recognize each other's requests.
 
 It is chosen when this module is first imported, which the parent process does before it forks.
 """

@@ -1,4 +1,4 @@
-"""Identity of the proxy towards its brokers, the same for all connections."""
+"""Identity of the proxy at its brokers, the same for all connections."""
 
 import asyncio
 from time import monotonic
@@ -13,29 +13,30 @@ from sasl.login import ClientExchange, LoginError, OAuthBearerClient, PlainClien
 from sasl.scram_client import SaltedPasswords
 
 LOOK_EVERY: Final = 1.0
-"""Seconds for which a password that was read is used: thousands of clients may come at once."""
+"""Seconds for which a password is used before it is read again: thousands of clients may connect at
+once."""
 READ_TIMEOUT: Final = 10.0
-"""Limit of a read in seconds: a file may be on a disk that hangs."""
+"""Timeout in seconds of reading a password: a file may be on a disk that hangs."""
 
 
 class UpstreamIdentity(Protocol):
     """Identity that the proxy logs in with."""
 
     async def exchange(self) -> ClientExchange:
-        """Begin a login, with the credentials of now. Raises LoginError."""
+        """Begin a login with the current credentials. Raises LoginError."""
         ...
 
     async def run(self) -> None:
-        """Keep fresh what is presented; ends where there is nothing to do."""
+        """Keep the credentials fresh; returns if there is nothing to do."""
         ...
 
     def collect(self, snapshot: Snapshot) -> None:
-        """Add what is counted about it."""
+        """Add the values of the identity."""
         ...
 
 
 class PasswordIdentity:
-    """User with a password, by PLAIN or SCRAM."""
+    """User name and password, for PLAIN or SCRAM."""
 
     def __init__(self, mechanism: str, username: str, password: Secret) -> None:
         self._mechanism = mechanism
@@ -46,7 +47,7 @@ class PasswordIdentity:
         self._read_at: float | None = None
 
     async def exchange(self) -> ClientExchange:
-        """Begin a login with the password of now. Raises LoginError."""
+        """Begin a login with the current password. Raises LoginError."""
         if self._read_at is None or monotonic() - self._read_at >= LOOK_EVERY:
             self._password = await self._current()
             self._read_at = monotonic()
@@ -56,10 +57,10 @@ class PasswordIdentity:
         return ScramClient(mechanism, self._username, self._password, self._salted)
 
     async def run(self) -> None:
-        """Nothing to do: the password is read when it is needed."""
+        """Return: the password is read when it is needed."""
 
     def collect(self, snapshot: Snapshot) -> None:
-        """Nothing is: a password that cannot be read is a login that failed."""
+        """Add nothing: a password that cannot be read is a failed login."""
 
     async def _current(self) -> str:
         try:
@@ -71,7 +72,7 @@ class PasswordIdentity:
     def _read(self) -> str:
         try:
             password = self._secret.read()
-            password.encode()  # the environment may hold what no text can be
+            password.encode()  # the environment may have bytes that are not text
         except OSError as error:
             raise LoginError(f"{self._secret} cannot be read: {error.strerror}") from None
         except UnicodeError:
@@ -84,25 +85,25 @@ class PasswordIdentity:
 
 
 class TokenIdentity:
-    """Subject of a token, by OAUTHBEARER."""
+    """Bearer token, for OAUTHBEARER."""
 
     def __init__(self, tokens: FileTokens | EndpointTokens) -> None:
         self._tokens = tokens
 
     async def exchange(self) -> ClientExchange:
-        """Begin a login with the token of now. Raises LoginError."""
+        """Begin a login with the current token. Raises LoginError."""
         try:
             return OAuthBearerClient(await self._tokens.current())
         except TokenUnavailable as error:
             raise LoginError(error.reason) from None
 
     async def run(self) -> None:
-        """Have the next token before this one ends."""
+        """Fetch each token before the one in use expires."""
         if isinstance(self._tokens, EndpointTokens):
             await self._tokens.run()
 
     def collect(self, snapshot: Snapshot) -> None:
-        """Add when the token ends, and how often there was none to be had."""
+        """Add when the token expires, and how often none could be fetched."""
         failures = self._tokens.refresh_failures
         snapshot.count(registry.UPSTREAM_TOKEN_REFRESH_FAILURES, failures)
         if (expiry := self._tokens.expires_at) is not None:

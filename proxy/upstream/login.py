@@ -1,4 +1,4 @@
-"""Login to a server over any transport of requests and responses."""
+"""SASL login to a server over any transport of requests and responses."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,9 +11,10 @@ async def log_in(
     highest_version: int,
     request: Callable[[int, int, bytes], Awaitable[bytes]],
 ) -> LoggedIn:
-    """Log in; `highest_version` of SaslAuthenticate that the server has, negative: none.
+    """Log in. Raises LoginError.
 
-    `request(api_key, api_version, body)` gives the body of the response. Raises LoginError.
+    `highest_version` is the server's highest version of SaslAuthenticate; negative: it has none.
+    `request(api_key, api_version, body)` returns the body of the response.
     """
     login = Login(exchange, highest_version)
     step: Step = login.begin()

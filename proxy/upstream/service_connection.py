@@ -1,8 +1,8 @@
 """Connection for the proxy's own requests to a broker.
 
-Each question is one short connection: they are rare (minutes apart), and a connection that is
-kept would have to be watched. Everything a broker may do wrong is a `BrokerFault`: refusing the
-connection, silence, closing, a frame too large or one that does not parse.
+Each query has a short connection of its own: queries are minutes apart, and a permanent connection
+would need supervision. Any failure of a broker is a `BrokerFault`: a refused connection, a timeout,
+a closed connection, a frame that is too large or does not parse.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from proxy.errors import BrokerFault, LoginRefused
-from proxy.net.handshake_errors import HANGS_UP, answers_tls, handshake_error
+from proxy.net.handshake_errors import CLOSED_IN_HANDSHAKE, handshake_error, is_tls_answer
 from proxy.upstream.access import Access
 from proxy.upstream.api_versions import ask_api_versions
 from proxy.upstream.correlation_id import OWN_CORRELATION_ID
@@ -32,11 +32,11 @@ from proxy.wire.request import CLIENT_ID, request_frame
 from sasl.login import LoginError
 from sasl.messages import MAX_RESPONSE_BYTES
 
-LARGEST_ANSWER: Final = 67_108_864
-"""Largest response in bytes; brokers alone, without topics, are far below it."""
+MAX_ANSWER_BYTES: Final = 67_108_864
+"""Largest response in bytes; Metadata without topics is far below it."""
 
-_WANTS_LOGIN: Final = (
-    "closed the connection after it had told its API versions: if its listener wants a login, set"
+_LOGIN_EXPECTED: Final = (
+    "closed the connection after its ApiVersions response: if its listener expects a login, set"
     " upstream.security.protocol: SASL_SSL, or SASL_PLAINTEXT"
 )
 
@@ -44,13 +44,13 @@ Answer = TypeVar("Answer")
 
 
 async def fetch_api_versions(host: str, port: int, access: Access) -> UpstreamVersions:
-    """Ask a broker for its API versions, and whether it lets us in. Raises BrokerFault."""
+    """Query a broker's API versions, and check that it accepts the proxy. Raises BrokerFault."""
     question = _offered if access.identity is not None else _offered_without_login
     return await ask(host, port, access, question)
 
 
 async def fetch_metadata(host: str, port: int, access: Access) -> ClusterView:
-    """Ask a broker for the cluster's brokers. Raises BrokerFault."""
+    """Query a broker about the cluster's brokers. Raises BrokerFault."""
     return await ask(host, port, access, _metadata)
 
 
@@ -60,7 +60,7 @@ async def ask(
     access: Access,
     question: Callable[["ServiceConnection"], Awaitable[Answer]],
 ) -> Answer:
-    """Ask one question on a connection of its own, within a time that covers all of it.
+    """Connect, log in if configured, and run `question`; all within `access.timeout_s`.
 
     Raises BrokerFault.
     """
@@ -69,7 +69,7 @@ async def ask(
             reader, writer = await _open(host, port, access.context)
             try:
                 connection = ServiceConnection(reader, writer)
-                await connection.introduce()
+                await connection.fetch_versions()
                 if access.identity is None:
                     return await _without_login(question(connection))
                 await connection.log_in(access.identity)
@@ -95,7 +95,7 @@ async def _without_login(answer: Awaitable[Answer]) -> Answer:
     try:
         return await answer
     except asyncio.IncompleteReadError:
-        raise LoginRefused(_WANTS_LOGIN) from None
+        raise LoginRefused(_LOGIN_EXPECTED) from None
 
 
 async def _open(
@@ -106,11 +106,11 @@ async def _open(
     try:
         return await asyncio.open_connection(host, port, ssl=tls, server_hostname=host)
     except ConnectionResetError:
-        raise BrokerFault(HANGS_UP) from None
+        raise BrokerFault(CLOSED_IN_HANDSHAKE) from None
 
 
-def is_question_of_ours(frame: bytes) -> bool:
-    """Return whether a request is one of those above, of any of our workers."""
+def is_own_request(frame: bytes) -> bool:
+    """Return whether a request is an ApiVersions request of one of this proxy's workers."""
     return frame[4:12] in {
         INT16.pack(API_VERSIONS) + INT16.pack(version) + INT32.pack(OWN_CORRELATION_ID)
         for version in range(api_versions.HIGHEST_VERSION + 1)
@@ -126,8 +126,8 @@ class ServiceConnection:
         self.offered: UpstreamVersions
         """The versions that the broker offers, as of `ask_api_versions`."""
 
-    async def introduce(self) -> None:
-        """Ask what it offers."""
+    async def fetch_versions(self) -> None:
+        """Query the broker's API versions."""
         self.offered = await ask_api_versions(CLIENT_ID, self.request)
 
     async def log_in(self, identity: UpstreamIdentity) -> None:
@@ -138,29 +138,29 @@ class ServiceConnection:
         except LoginError as error:
             raise LoginRefused(f"login failed: {error.reason}") from None
         except asyncio.IncompleteReadError:
-            reason = "login failed: it closed the connection instead of answering"
+            reason = "login failed: the broker closed the connection instead of answering"
             raise LoginRefused(reason) from None
 
     async def _request_body(self, api_key: int, api_version: int, body: bytes) -> bytes:
-        answer = await self.request(api_key, api_version, body, most=MAX_RESPONSE_BYTES)
+        answer = await self.request(api_key, api_version, body, max_bytes=MAX_RESPONSE_BYTES)
         try:
             return answer[response_body_at(api_key, api_version, answer, 0) :]
         except Malformed as malformed:
             raise BrokerFault(f"API {api_key}: {malformed}") from None
 
     async def request(
-        self, api_key: int, api_version: int, body: bytes, *, most: int = LARGEST_ANSWER
+        self, api_key: int, api_version: int, body: bytes, *, max_bytes: int = MAX_ANSWER_BYTES
     ) -> bytes:
-        """Send a request, and return the response from behind its correlation id.
+        """Send a request, and return the response after its correlation id.
 
-        `most`: bytes that it may have.
+        `max_bytes` is the largest size of the response.
         """
         self._writer.write(request_frame(api_key, api_version, OWN_CORRELATION_ID, CLIENT_ID, body))
         prefix = await self._reader.readexactly(4)
-        if answers_tls(prefix):
+        if is_tls_answer(prefix):
             raise BrokerFault("it speaks TLS; set upstream.security.protocol: SSL")
         size = INT32.unpack(prefix)[0]
-        if not INT32.size <= size <= most:
+        if not INT32.size <= size <= max_bytes:
             raise BrokerFault(f"an answer of {size} bytes")
         answer = await self._reader.readexactly(size)
         if INT32.unpack_from(answer)[0] != OWN_CORRELATION_ID:
@@ -173,7 +173,7 @@ async def _offered(connection: ServiceConnection) -> UpstreamVersions:
 
 
 async def _offered_without_login(connection: ServiceConnection) -> UpstreamVersions:
-    """Request ApiVersions only: a listener with SASL answers that, and then disconnects."""
+    """Return the versions after a Metadata request, which a listener with SASL would refuse."""
     if (api_version := _metadata_version(connection.offered)) is not None:
         await connection.request(METADATA, api_version, metadata.write_request(api_version))
     return connection.offered
@@ -187,7 +187,7 @@ def _metadata_version(offered: UpstreamVersions) -> int | None:
 
 
 async def _metadata(connection: ServiceConnection) -> ClusterView:
-    """Ask for no topics, in the highest version both sides know."""
+    """Request Metadata without topics, in the highest version that both sides know."""
     api_version = _metadata_version(connection.offered)
     if api_version is None:
         low, high = connection.offered.apis.get(METADATA, (0, 0))

@@ -1,6 +1,6 @@
 """Source of the proxy's own bearer token: a file, or a token endpoint.
 
-No text that leaves this module, raised or logged, repeats a token or a secret.
+No error or log line of this module repeats a token or a secret.
 """
 
 import asyncio
@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote_plus, urlsplit
+from urllib.parse import quote_plus
 
 from proxy.errors import ProxyError
-from proxy.net.identity_provider import ask, describe_status, read_file
+from proxy.net.identity_provider import ask, describe_status, read_file, without_secrets
 from sasl.log_text import fit_for_log
 from sasl.token_cache import (
     MAX_ANSWER_BYTES,
@@ -28,7 +28,7 @@ from sasl.token_cache import (
 log = logging.getLogger(__name__)
 
 FETCH_TIMEOUT: Final = 10.0
-"""Limit of one attempt in seconds, and so of the wait for a token."""
+"""Timeout of one attempt in seconds, which bounds the wait for a token."""
 _TRANSIENT: Final = frozenset({408, 425, 429})
 """HTTP statuses 4xx that may change soon (RFC 9110, RFC 8470, RFC 6585); all others are final."""
 
@@ -39,22 +39,22 @@ class TokenUnavailable(ProxyError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-        """The reason in one line for a log; it repeats no secret."""
+        """The reason as one log line; it repeats no secret."""
 
 
 class FileTokens:
     """Token that another program keeps fresh in a file, such as a projected one of Kubernetes."""
 
     def __init__(self, path: Path) -> None:
-        """Read `path` anew for each login."""
+        """Read `path` for each login."""
         self._path = path
         self.refresh_failures = 0
-        """Number of reads without a token since the start: a counter for metrics."""
+        """Number of reads since the start that found no token."""
         self.expires_at: float | None = None
-        """The time when the last token expires by its own `exp`, Unix time; None: it is unknown."""
+        """The expiry of the last token by its `exp` in Unix time; None: it is unknown."""
 
     async def current(self) -> str:
-        """Return what the file holds now. Raises TokenUnavailable."""
+        """Return the token that the file has now. Raises TokenUnavailable."""
         try:
             token = await self._read()
         except TokenUnavailable:
@@ -64,7 +64,7 @@ class FileTokens:
         return token
 
     async def _read(self) -> str:
-        """Return the token. An expired one is given, too: the broker judges."""
+        """Return the token, even if it is expired: the broker decides."""
         try:
             async with asyncio.timeout(FETCH_TIMEOUT):
                 content = await asyncio.to_thread(read_file, self._path, MAX_ANSWER_BYTES)
@@ -95,17 +95,16 @@ class EndpointTokens:
         header_urlencode: bool = False,
         settings: TokenCacheSettings | None = None,
     ) -> None:
-        """Ask `url` as `client_id`.
+        """Request tokens of `url` as `client_id`.
 
-        `client_secret` is called in a thread for each fetch, so that a secret that was replaced is
-        used; it raises OSError or ValueError, neither of which repeats it. `header_urlencode` is
+        `client_secret` is called in a thread for each request, so that a replaced secret is used;
+        it raises OSError or ValueError, which do not repeat the secret. `header_urlencode` is
         Kafka's `sasl.oauthbearer.header.urlencode`: encode id and secret before they are joined,
-        as RFC 6749 section 2.3.1 wants it and many endpoints do not.
+        as RFC 6749 section 2.3.1 requires and many endpoints do not accept.
         """
         self._url = url
-        parts = urlsplit(url)
-        self._name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-        """The endpoint's name in messages, without what may be secret."""
+        self._name = without_secrets(url)
+        """The endpoint's name in messages, without parts of the URL that may be secret."""
         self._client_id = client_id
         self._client_secret = client_secret
         self._form = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
@@ -114,7 +113,7 @@ class EndpointTokens:
         self._fetch: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Keep the token fresh for ever, on schedule."""
+        """Fetch tokens on schedule, for ever."""
         loop = asyncio.get_running_loop()
         while True:
             if self._cache.wants_refresh(loop.time()):
@@ -122,10 +121,10 @@ class EndpointTokens:
             await asyncio.sleep(max(0.01, self._cache.next_refresh(loop.time()) - loop.time()))
 
     async def current(self) -> str:
-        """Return the token held, or wait for the one that is being fetched.
+        """Return the current token, or wait for the one that is being fetched.
 
-        Raises TokenUnavailable; at once, if a fetch failed and the next one is not due, so that
-        however many clients connect, the endpoint gets no more requests than by `run`.
+        Raises TokenUnavailable: at once if a fetch failed and the next one is not due, so that
+        however many clients connect, the endpoint gets no more requests than `run` makes.
         """
         loop = asyncio.get_running_loop()
         if (token := self._cache.token(loop.time())) is not None:
@@ -143,17 +142,17 @@ class EndpointTokens:
 
     @property
     def refresh_failures(self) -> int:
-        """Fetches that failed or brought a bad answer, since the start: a counter for metrics."""
+        """Number of requests since the start that failed, or had an invalid response."""
         return self._cache.refresh_failures
 
     def _why_none(self) -> str:
-        return f"no token from {self._name}: {self._cache.last_error or 'it was not asked yet'}"
+        return f"no token from {self._name}: {self._cache.last_error or 'none was requested yet'}"
 
     def _is_fetching(self) -> bool:
         return self._fetch is not None and not self._fetch.done()
 
     async def _refresh(self) -> None:
-        """Fetch a token; those who ask meanwhile share the attempt under way."""
+        """Fetch a token; concurrent calls share one attempt."""
         if self._fetch is None or self._fetch.done():
             self._fetch = asyncio.get_running_loop().create_task(self._attempt())
         await asyncio.shield(self._fetch)
@@ -177,27 +176,27 @@ class EndpointTokens:
         try:
             async with asyncio.timeout(FETCH_TIMEOUT):
                 credentials = await self._credentials(secrets)
-                # Before the answer, not after it: a token may be young, and expire early.
+                # Taken before the request: the lifetime then never seems longer than it is.
                 now, wall_now = loop.time(), time.time()
                 status, answer = await self._post(credentials)
         except TimeoutError:
             cache.failed(f"no answer within {FETCH_TIMEOUT:g} seconds", loop.time())
         except TokenUnavailable as error:
             cache.failed(error.reason, loop.time())
-        except Exception as error:  # whatever the network does, the old token stays
-            told = fit_for_log(str(error), secrets)
-            cache.failed(f"{type(error).__name__}: {told}", loop.time())
+        except Exception as error:  # whatever fails in the network, the old token stays
+            text = fit_for_log(str(error), secrets)
+            cache.failed(f"{type(error).__name__}: {text}", loop.time())
         else:
-            if status in (200, 201):  # RFC 6749 section 5.1 knows 200 alone, Kafka takes both
-                jitter = random.random()  # noqa: S311 - spreads requests, keeps no secret
+            if status in (200, 201):  # RFC 6749 section 5.1 has 200 only; Kafka accepts both
+                jitter = random.random()  # noqa: S311 - spreads requests, is no secret
                 cache.loaded(answer, now=now, wall_now=wall_now, jitter=jitter)
             else:
                 refused = 300 <= status < 500 and status not in _TRANSIENT
-                told = fit_for_log(_refusal(status, answer), secrets)
-                cache.failed(told, loop.time(), refused=refused)
+                text = fit_for_log(_refusal(status, answer), secrets)
+                cache.failed(text, loop.time(), refused=refused)
 
     async def _credentials(self, secrets: list[str]) -> str:
-        """Return what HTTP Basic carries; put in `secrets` what must not be repeated."""
+        """Return the credentials of HTTP Basic; add to `secrets` what must not be repeated."""
         try:
             secret = await asyncio.to_thread(self._client_secret)
             credentials = self._basic(secret)
@@ -222,10 +221,10 @@ class EndpointTokens:
     async def _post(self, credentials: str) -> tuple[int, bytes]:
         headers = {"Accept": "application/json", "Authorization": f"Basic {credentials}"}
         return await ask(
-            "POST", self._url, most_bytes=MAX_ANSWER_BYTES, headers=headers, form=self._form
+            "POST", self._url, max_bytes=MAX_ANSWER_BYTES, headers=headers, form=self._form
         )
 
 
 def _refusal(status: int, answer: bytes) -> str:
-    said = None if 300 <= status < 400 else read_refusal(answer)
-    return f"{describe_status(status)}: {said}" if said else describe_status(status)
+    reason = None if 300 <= status < 400 else read_refusal(answer)
+    return f"{describe_status(status)}: {reason}" if reason else describe_status(status)

@@ -9,24 +9,25 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from proxy.child_process.heartbeats import BEAT_EVERY, Heartbeat
-from proxy.worker.acceptor_link import OFFER, OWN, RESET, WITHDRAW, Entrance, Link
+from proxy.worker.acceptor_link import OFFER, OWN, RESET, WITHDRAW, EndpointId, Link
 
 log = logging.getLogger(__name__)
 
-AT_ONCE: Final = 16
-"""Number of connections that are received in one callback of the event loop."""
+MAX_AT_ONCE: Final = 16
+"""Largest number of connections that are received in one callback of the event loop."""
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 
 class Listener(Protocol):
-    """Interface to a listener: a `proxy.worker.listener.Listener` is one."""
+    """Interface to `proxy.worker.listener.Listener`."""
 
     ended: Callable[[], None]
+    """Callback for the end of a connection."""
 
     @property
     def connection_count(self) -> int:
-        """Connections that count."""
+        """Number of the listener's connections in this worker."""
         ...
 
     def warn(self, cause: str, text: str) -> None:
@@ -38,17 +39,19 @@ class AcceptedConnections:
     """Receiver of the connections that the acceptor sends to one worker."""
 
     def __init__(self, link: Link, listeners: Sequence[Listener], acceptor: Heartbeat) -> None:
-        """`listeners` in the order of the configuration; `acceptor`: the acceptor's heartbeat."""
+        """Receive from `link`.
+
+        `listeners` are in the order of the configuration; `acceptor` is the acceptor's heartbeat.
+        """
         self._loop = asyncio.get_running_loop()
         self._link = link
         self._listeners = listeners
         self._acceptor = acceptor
         self._acceptor_life = acceptor.life
-        self._factories: dict[Entrance, ProtocolFactory] = {}
-        self._sockets: dict[Entrance, socket.socket] = {}
-        """The listening sockets of entrances to brokers, kept because the acceptor, which has
-        copies, may die."""
-        self._outbox: deque[tuple[bytes, Entrance, socket.socket | None]] = deque()
+        self._factories: dict[EndpointId, ProtocolFactory] = {}
+        self._sockets: dict[EndpointId, socket.socket] = {}
+        """The listening sockets of brokers' endpoints, kept for an acceptor that is restarted."""
+        self._outbox: deque[tuple[bytes, EndpointId, socket.socket | None]] = deque()
         self._last = link.sent.tolist()
         """The number of the last connection that was received, by listener."""
         self._opening = [0] * len(listeners)
@@ -57,12 +60,12 @@ class AcceptedConnections:
         for number, listener in enumerate(listeners):
             listener.ended = partial(self._count, number)
             self._count(number)
-        self._send(RESET, Entrance(0, OWN))
+        self._send(RESET, EndpointId(0, OWN))
         self._check()
 
     def begin(self) -> None:
-        """Take what was sent, to a predecessor that died perhaps, now that all is served."""
-        self._loop.add_reader(self._link.worker_end, self._take)
+        """Begin to receive connections, including those sent to a worker that died before."""
+        self._loop.add_reader(self._link.worker_end, self._receive)
 
     def serve(
         self,
@@ -71,47 +74,48 @@ class AcceptedConnections:
         listening: socket.socket | None,
         factory: ProtocolFactory,
     ) -> "Served":
-        """Serve the connections of an entrance with what `factory` makes, until that is closed.
+        """Serve an endpoint with the protocols of `factory` until the returned object is closed.
 
-        `listening` is its socket, unless the acceptor has it: that of a listener's own address.
+        `broker` is the broker's id; None: the endpoint is the listener's own address, whose
+        socket the acceptor has. Otherwise `listening` is its socket.
         """
-        entrance = Entrance(self._listeners.index(listener), OWN if broker is None else broker)
-        self._factories[entrance] = factory
+        endpoint = EndpointId(self._listeners.index(listener), OWN if broker is None else broker)
+        self._factories[endpoint] = factory
         if listening is not None:
-            self._sockets[entrance] = listening
-        self._send(OFFER, entrance, listening)
-        return Served(partial(self._close, entrance))
+            self._sockets[endpoint] = listening
+        self._send(OFFER, endpoint, listening)
+        return Served(partial(self._close, endpoint))
 
-    def _close(self, entrance: Entrance) -> None:
-        self._factories.pop(entrance, None)
-        if (listening := self._sockets.pop(entrance, None)) is not None:
+    def _close(self, endpoint: EndpointId) -> None:
+        self._factories.pop(endpoint, None)
+        if (listening := self._sockets.pop(endpoint, None)) is not None:
             listening.close()
-        self._send(WITHDRAW, entrance)
+        self._send(WITHDRAW, endpoint)
 
     # To the acceptor
 
     def _send(
-        self, kind: bytes, entrance: Entrance, listening: socket.socket | None = None
+        self, kind: bytes, endpoint: EndpointId, listening: socket.socket | None = None
     ) -> None:
-        self._outbox.append((kind, entrance, listening))
+        self._outbox.append((kind, endpoint, listening))
         self._send_outbox()
 
     def _send_outbox(self) -> None:
         while self._outbox:
-            kind, entrance, listening = self._outbox[0]
+            kind, endpoint, listening = self._outbox[0]
             is_closed = listening is not None and listening.fileno() < 0
-            if not is_closed and not self._link.tell(kind, entrance, listening):
-                return  # `_check` goes on
+            if not is_closed and not self._link.send_message(kind, endpoint, listening):
+                return  # `_check` tries again
             self._outbox.popleft()
 
     def _check(self) -> None:
-        """Offer everything to an acceptor that was started again, and send messages that wait."""
+        """Repeat all offers to an acceptor that was restarted, and send messages that wait."""
         if self._acceptor.life != self._acceptor_life:
             self._acceptor_life = self._acceptor.life
             self._outbox.clear()
-            self._outbox.append((RESET, Entrance(0, OWN), None))
-            for entrance in self._factories:
-                self._outbox.append((OFFER, entrance, self._sockets.get(entrance)))
+            self._outbox.append((RESET, EndpointId(0, OWN), None))
+            for endpoint in self._factories:
+                self._outbox.append((OFFER, endpoint, self._sockets.get(endpoint)))
         self._send_outbox()
         for number in range(len(self._listeners)):
             self._count(number)
@@ -119,22 +123,22 @@ class AcceptedConnections:
 
     # From the acceptor
 
-    def _take(self) -> None:
-        for _ in range(AT_ONCE):
-            taken = self._link.take()
+    def _receive(self) -> None:
+        for _ in range(MAX_AT_ONCE):
+            taken = self._link.receive_connection()
             if taken is None:
                 return
-            entrance, number, connection = taken
-            self._last[entrance.listener] = number
-            factory = self._factories.get(entrance)
+            endpoint, number, connection = taken
+            self._last[endpoint.listener] = number
+            factory = self._factories.get(endpoint)
             if connection is None:
                 text = "a connection was lost: no file descriptor is left"
-                self._listeners[entrance.listener].warn(text, text)
+                self._listeners[endpoint.listener].warn(text, text)
             elif factory is None:
                 connection.close()
             else:
-                self._open(entrance.listener, connection, factory)
-            self._count(entrance.listener)
+                self._open(endpoint.listener, connection, factory)
+            self._count(endpoint.listener)
 
     def _open(self, number: int, connection: socket.socket, factory: ProtocolFactory) -> None:
         self._opening[number] += 1
@@ -152,12 +156,12 @@ class AcceptedConnections:
 
     def _count(self, number: int) -> None:
         """Publish how many connections of a listener have ended."""
-        there = self._opening[number] + self._listeners[number].connection_count
-        self._link.ended[number] = self._last[number] - there
+        open_now = self._opening[number] + self._listeners[number].connection_count
+        self._link.ended[number] = self._last[number] - open_now
 
 
 class Served:
-    """An entrance that is served until it is closed."""
+    """Endpoint that is served until it is closed."""
 
     def __init__(self, close: Callable[[], None]) -> None:
         self.close = close

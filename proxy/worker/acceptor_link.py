@@ -3,18 +3,19 @@
 Between the two runs a pair of Unix sockets that keep messages apart (SOCK_SEQPACKET), made before
 the fork, which outlives both:
 
-    worker → acceptor    RESET       nothing is offered any more
-                         OFFER       connections of an entrance can be sent; one of a broker brings
-                                     the listening socket along, by SCM_RIGHTS (unix(7))
-                         WITHDRAW    they cannot any more
-    acceptor → worker    a connection of an entrance, by SCM_RIGHTS, with its number
+    worker → acceptor    RESET       all offers of this worker are withdrawn
+                         OFFER       connections of an endpoint can be sent; for a broker's endpoint
+                                     the listening socket is passed, by SCM_RIGHTS (unix(7))
+                         WITHDRAW    the offer of an endpoint is withdrawn
+    acceptor → worker    a connection of an endpoint, by SCM_RIGHTS, with its number
 
 Rules:
 
-- Connections are numbered by worker and listener, and each cell is written by one process. A worker
-  has as many as were sent less as many as have ended; as it derives the latter from the last number
-  that it was sent, no crash of either leaves a mistake behind.
-- What a worker has not taken yet can be taken by another process that holds its end of the pair.
+- Connections are numbered by worker and listener, and only one process writes each count. A worker
+  has the connections that it was sent less those that have ended; as it derives the latter number
+  from that of the last connection received, a crash of either process leaves no wrong count.
+- Connections that a worker has not received can be received by any process that holds its end of
+  the pair.
 """
 
 import errno
@@ -25,7 +26,7 @@ import sys
 from typing import Final, NamedTuple
 
 OWN: Final = -1
-"""Value of `Entrance.broker` for the listener's own address."""
+"""Value of `EndpointId.broker` for the listener's own address."""
 
 RESET: Final = b"R"
 OFFER: Final = b"O"
@@ -36,14 +37,14 @@ _SENT: Final = struct.Struct("=Hiq")
 _FD: Final = struct.Struct("=i")
 _FD_SPACE: Final = socket.CMSG_LEN(_FD.size)
 _QUEUE_BYTES: Final = 32_768
-"""Size in bytes of the kernel's queue of sockets that are sent and not received: some dozens. The
-others wait in its backlogs, where any worker can accept them."""
-_NOT_NOW: Final = frozenset({errno.EAGAIN, errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM})
-"""Errors of a full pair, or of a kernel without memory: unix(7), send(2)."""
+"""Size in bytes of the kernel's queue of sockets that are sent and not received: some dozens. More
+connections wait in the backlogs, from where they can be sent to any worker."""
+_FULL: Final = frozenset({errno.EAGAIN, errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM})
+"""Errors of a full queue, or of a kernel without memory: unix(7), send(2)."""
 
 
-class Entrance(NamedTuple):
-    """Address that clients connect to."""
+class EndpointId(NamedTuple):
+    """Identifier of an endpoint, an address that clients connect to."""
 
     listener: int
     """The listener's index in the configuration."""
@@ -52,7 +53,7 @@ class Entrance(NamedTuple):
 
 
 class Link:
-    """Pair of one worker, and its counts; made by the parent, before it forks."""
+    """Socket pair and counts of one worker; made by the parent, before it forks."""
 
     def __init__(self, listeners: int) -> None:
         self.acceptor_end, self.worker_end = socket.socketpair(
@@ -70,51 +71,53 @@ class Link:
     # The acceptor's end
 
     def load(self, listener: int) -> int:
-        """Count the connections of a listener that the worker has, or has been sent."""
+        """Return the number of a listener's connections that the worker has, or was sent."""
         return self.sent[listener] - self.ended[listener]
 
-    def send(self, entrance: Entrance, connection: socket.socket) -> bool:
-        """Send a connection and close it here; False: the worker has not taken enough of others."""
-        number = self.sent[entrance.listener] + 1
-        if not _send(self.acceptor_end, _SENT.pack(*entrance, number), connection):
+    def send_connection(self, endpoint: EndpointId, connection: socket.socket) -> bool:
+        """Send a connection and close it here; False: the queue is full."""
+        number = self.sent[endpoint.listener] + 1
+        if not _send(self.acceptor_end, _SENT.pack(*endpoint, number), connection):
             return False
-        self.sent[entrance.listener] = number
+        self.sent[endpoint.listener] = number
         connection.close()
         return True
 
-    def take_back(self) -> tuple[Entrance, socket.socket] | None:
-        """Return a connection that the worker has not taken; None: there is none."""
-        taken = self.take()
+    def take_back(self) -> tuple[EndpointId, socket.socket] | None:
+        """Return a connection that the worker has not received; None: there is none."""
+        taken = self.receive_connection()
         if taken is None:
             return None
-        entrance, _, connection = taken
-        self.sent[entrance.listener] -= 1
-        return self.take_back() if connection is None else (entrance, connection)
+        endpoint, _, connection = taken
+        self.sent[endpoint.listener] -= 1
+        return self.take_back() if connection is None else (endpoint, connection)
 
-    def offers(self) -> tuple[bytes, Entrance, socket.socket | None] | None:
-        """Return the worker's next message; None: there is none."""
+    def receive_message(self) -> tuple[bytes, EndpointId, socket.socket | None] | None:
+        """Return the worker's next message with its endpoint and socket; None: there is none."""
         received = _receive(self.acceptor_end)
         if received is None:
             return None
         kind, listener, broker = _OFFERED.unpack(received[0])
-        return kind, Entrance(listener, broker), received[1]
+        return kind, EndpointId(listener, broker), received[1]
 
     # The worker's end
 
-    def tell(self, kind: bytes, entrance: Entrance, listening: socket.socket | None = None) -> bool:
-        """Send the acceptor a message; False: the pair is full."""
-        return _send(self.worker_end, _OFFERED.pack(kind, *entrance), listening)
+    def send_message(
+        self, kind: bytes, endpoint: EndpointId, listening: socket.socket | None = None
+    ) -> bool:
+        """Send the acceptor a message; False: the queue is full."""
+        return _send(self.worker_end, _OFFERED.pack(kind, *endpoint), listening)
 
-    def take(self) -> tuple[Entrance, int, socket.socket | None] | None:
-        """Return entrance, number and socket of the next connection; None: there is none.
+    def receive_connection(self) -> tuple[EndpointId, int, socket.socket | None] | None:
+        """Return endpoint, number and socket of the next connection; None: there is none.
 
-        Without a socket: this process had no file descriptor left, and the kernel has closed it.
+        The socket is None if this process had no file descriptor left: the kernel has closed it.
         """
         received = _receive(self.worker_end)
         if received is None:
             return None
         listener, broker, number = _SENT.unpack(received[0])
-        return Entrance(listener, broker), number, received[1]
+        return EndpointId(listener, broker), number, received[1]
 
 
 def _send(end: socket.socket, message: bytes, passed: socket.socket | None) -> bool:
@@ -122,7 +125,7 @@ def _send(end: socket.socket, message: bytes, passed: socket.socket | None) -> b
     try:
         end.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, one) for one in rights])
     except OSError as error:
-        if error.errno in _NOT_NOW:
+        if error.errno in _FULL:
             return False
         raise
     return True

@@ -1,7 +1,7 @@
 """Authorizer service of a worker: loads ACLs from the store, applies them to connections.
 
-The index is brought up to date beside the event loop; the loop only takes it over, and then has
-every connection judged by it. What a connection was found to be allowed before is forgotten.
+The index is updated in a thread; the event loop only takes it over, and then every connection is
+judged by it: earlier verdicts are forgotten.
 """
 
 import logging
@@ -27,7 +27,7 @@ from proxy.store.acl_cache import CachedAcls
 log = logging.getLogger("proxy.denials")
 
 MAX_NAME_LOGGED: Final = 128
-"""Length in characters to which names in the log are cut: clients choose them."""
+"""Largest length of a name in the log, in characters: clients choose names."""
 
 
 class DenialObserver(Protocol):
@@ -39,7 +39,7 @@ class DenialObserver(Protocol):
 
 
 class AclService:
-    """Authorization service for all connections of one worker. Used by its event loop."""
+    """Authorization service for all connections of one worker; its event loop uses it."""
 
     def __init__(
         self,
@@ -48,7 +48,10 @@ class AclService:
         *,
         observer: Callable[[Connection], DenialObserver],
     ) -> None:
-        """`observer` gives the observer of a connection. Raises StoreError."""
+        """Load the ACLs of `store`; `observer` returns a connection's observer.
+
+        Raises StoreError.
+        """
         self._observer = observer
         self._store = store
         self._super_users = frozenset(settings.super_users)
@@ -62,7 +65,7 @@ class AclService:
         self._topics: KnownTopics = {}
 
     def admit(self, connection: Connection, principal: str) -> RequestAuthorization | None:
-        """Return who judges the requests of a connection from now on; None: a super user's."""
+        """Return the authorization stage of a connection from now on; None for a super user."""
         if principal in self._super_users:
             return None
         authority = self._authorizer.authority(principal, connection.peer_host)
@@ -82,19 +85,19 @@ class AclService:
         self._authorizer.asking = connection
 
     def read(self) -> None:
-        """Read what changed in the store; to be called beside the event loop.
+        """Read changed ACLs from the store; called in a thread.
 
         Raises StoreError: the last known ACLs stay in force.
         """
         self._acls.refresh_if_changed()
 
     def take_over(self) -> bool:
-        """Put the ACLs that were read into effect; True: connections must be informed."""
+        """Put the ACLs that were read into effect; return whether connections must follow."""
         before, self._authorizer.index = self._authorizer.index, self._acls.index
         return before is not self._authorizer.index
 
     def acls(self) -> Acls:
-        """ACLs as the ACL APIs need them; to be used beside the event loop."""
+        """Return the ACLs for the ACL APIs; used in a thread."""
         return Acls(store=self._store, current=self._current)
 
     def _current(self) -> AclIndex:
@@ -102,11 +105,11 @@ class AclService:
         return self._acls.index
 
     def is_super_user(self, principal: str) -> bool:
-        """Return whether a principal may do everything, whatever ACLs say."""
+        """Return whether a principal may do everything, whatever the ACLs are."""
         return principal in self._super_users
 
     def replace_super_users(self, super_users: Iterable[str]) -> None:
-        """Replace the super users; connections must be informed."""
+        """Replace the super users; the caller informs connections."""
         self._super_users = frozenset(super_users)
 
     # Reports
@@ -117,7 +120,7 @@ class AclService:
             self._log(notice, now)
 
     def sweep(self) -> None:
-        """Report what was denied since; called about once a second."""
+        """Report the denials since the last call; called about once a second."""
         now = monotonic()
         for notice in self._denials.sweep(now):
             self._log(notice, now)
@@ -135,7 +138,7 @@ class AclService:
             self._observer(connection).denied(connection, notice, now)
 
     def collect(self, snapshot: Snapshot) -> None:
-        """Add what was decided, and by what."""
+        """Add the decisions, the cache hits, and the ACLs that they are based on."""
         counts = self._authorizer.counts
         for result in ("allowed", "denied", "would_be_denied"):
             for code, number in enumerate(getattr(counts, result)):
@@ -148,7 +151,7 @@ class AclService:
 
 
 def sentence(notice: DenialNotice) -> str:
-    """Say what was denied, in one line; names that clients chose are escaped and cut."""
+    """Return a denial as one line; names that clients chose are escaped and cut."""
     denial = notice.denial
     verb = "would be denied" if denial.would_be else "is denied"
     resource = f"{denial.resource_type.name} {_quoted(denial.name)}"

@@ -3,19 +3,20 @@
 `max.connections` holds for a listener, `max.connections.per.ip` for all of them together, as in
 Kafka, and both for the proxy, not for a worker. Rules:
 
-- Each word of the shared memory has one writer, a worker, and everybody reads all. No locks: a
-  connection is counted first, and judged then; of two that come at once for the last place in two
-  workers, both may be turned away, but never are both let in.
-- When a listener is full, the connection that has gone unauthenticated for longest, in whichever
-  worker, makes room for the one that comes; an authenticated one never does. A worker that is
-  requested to close one does so within an iteration of its loop; the place counts as free already.
-- Addresses are counted in a count-min sketch (Cormode and Muthukrishnan, 2005): `_HASHES` counters
-  each, found by a keyed hash, of which the smallest is believed. So the memory is the same whatever
-  the number of addresses, none is ever counted too low, and nobody can choose addresses that share
-  another's counters. One is counted too high if all of its counters are shared: by one connection,
-  with a probability of 0.003 when `max.connections` are open from as many addresses.
+- Each word of the shared memory is written by one worker, and read by all. There are no locks: a
+  connection is counted before the limit is checked, so of two simultaneous connections for the
+  last place, in two workers, both may be refused, but never are both accepted.
+- When a listener is full, a new connection evicts the one that has been unauthenticated for
+  longest, in any worker; authenticated connections are never evicted. A worker that is asked to
+  evict one does so within an iteration of its loop; the place counts as free at once.
+- Addresses are counted in a count-min sketch (Cormode and Muthukrishnan, 2005): each has `_HASHES`
+  counters, found by a keyed hash, and the smallest of them is its count. So the memory does not
+  depend on the number of addresses, no count is ever too low, and clients cannot choose addresses
+  that share another's counters. A count is too high if all counters of an address are shared: by
+  one connection, with a probability of 0.003 when `max.connections` are open from as many
+  addresses.
 
-No clock: `now` is monotonic seconds. No sockets.
+Time is an argument (`now`, monotonic seconds), and the module has no sockets.
 """
 
 import mmap
@@ -32,24 +33,26 @@ from proxy.connection.commands import CloseReason
 from proxy.quota.model import canonical_ip
 
 _HASHES: Final = 4
+"""Number of hashes of an address, and of its counters."""
 _HASH_BYTES: Final = 4
 _CELLS_PER_CONNECTION: Final = 4
+"""Number of cells of each hash for each connection that `max.connections` allows."""
 _MAX_CELLS: Final = 1 << 20
-"""Largest number of cells of each hash: 16 MiB in each worker, of which the kernel provides what is
-used."""
+"""Largest number of cells of each hash: 16 MiB in each worker, of which only pages in use take
+memory."""
 
 _OPEN, _UNAUTHENTICATED, _SINCE, _EVICTED, _BEGUN, _ASKED = range(6)
-"""Indexes of a worker's words for each listener: connections that are open; of these the
-unauthenticated, and since when the first of them (ms, 0: there is none); how many it was requested
-to close for other workers, and has; whether it has begun before; and from `_ASKED` on, how many it
-has requested each worker to close."""
+"""Indexes of a worker's words for each listener: the number of open connections; of unauthenticated
+ones; since when the oldest of these is unauthenticated (ms; 0: there is none); how many it has
+evicted for other workers; whether it was started before; and from `_ASKED` on, how many it has
+asked each worker to evict."""
 
 
 class Shared:
-    """Memory in which workers count. Made by their parent, before it forks."""
+    """Counts that workers share; made by their parent, before it forks."""
 
     def __init__(self, workers: int, max_connections: list[int]) -> None:
-        """`max_connections`: of each listener."""
+        """`max_connections` is the limit of each listener."""
         self.workers = workers
         self.max_connections = max_connections
         self._stride = _ASKED + workers
@@ -64,19 +67,19 @@ class Shared:
         ).cast("I")
         self.key = secrets.token_bytes(16)
         self.wakes: list[int] = []
-        """An eventfd for each worker, which is readable when `OpenConnections.asked_for` is to be
-        called; empty where nobody waits for that."""
+        """An eventfd for each worker, readable when it must call `OpenConnections.to_evict`; empty:
+        workers are not woken."""
 
     @classmethod
     def of_processes(cls, workers: int, max_connections: list[int]) -> Self:
-        """Make it for workers that wake each other."""
+        """Make the counts for workers that wake each other."""
         shared = cls(workers, max_connections)
         flags = os.EFD_NONBLOCK | os.EFD_CLOEXEC
         shared.wakes = [os.eventfd(0, flags) for _ in range(workers)]
         return shared
 
     def begin(self, worker: int) -> None:
-        """Forget what a process that was this worker before has left."""
+        """Clear the counts that an earlier process of this worker has left."""
         if self.read(worker, 0, _BEGUN):
             column = _HASHES * self.cells
             at = worker * column
@@ -88,19 +91,19 @@ class Shared:
             self.write(worker, listener, _BEGUN, 1)
 
     def read(self, worker: int, listener: int, word: int) -> int:
-        """Return a word of a worker."""
+        """Return a word of any worker."""
         return self._words[self._at(worker, listener) + word]
 
     def write(self, worker: int, listener: int, word: int, value: int) -> None:
-        """Write a word; the worker's own alone."""
+        """Write a word of the calling worker."""
         self._words[self._at(worker, listener) + word] = value
 
     def asked(self, worker: int, listener: int) -> int:
-        """Return how many connections a worker was ever requested to close."""
+        """Return how many connections a worker was ever asked to evict."""
         return sum(self.read(other, listener, _ASKED + worker) for other in range(self.workers))
 
     def outstanding(self, worker: int, listener: int) -> int:
-        """Return how many of them it has not closed yet."""
+        """Return how many of them it has not evicted yet."""
         return max(0, self.asked(worker, listener) - self.read(worker, listener, _EVICTED))
 
     def _at(self, worker: int, listener: int) -> int:
@@ -108,34 +111,34 @@ class Shared:
 
 
 class ConnectionLimits:
-    """Counts of one worker, for all of its listeners."""
+    """Connection limits of one worker: counts by address, for all listeners."""
 
     def __init__(self, shared: Shared, worker: int) -> None:
         self.shared = shared
         self.worker = worker
-        self._most = 0
+        self._max_per_address = 0
         self._overrides: Mapping[str, int] = {}
         shared.begin(worker)
 
-    def apply(self, most_per_address: int, overrides: Mapping[str, int]) -> None:
-        """Limit connections that come from now on; `overrides` by address."""
-        self._most = most_per_address
-        self._overrides = {canonical(address): most for address, most in overrides.items()}
+    def apply(self, max_per_address: int, overrides: Mapping[str, int]) -> None:
+        """Limit later connections of each address; `overrides` has limits of single addresses."""
+        self._max_per_address = max_per_address
+        self._overrides = {canonical(address): limit for address, limit in overrides.items()}
 
     def add(self, address: str) -> bool:
-        """Count a connection of a canonical address, unless it would be one too many."""
+        """Count a connection of a canonical address; False: it would exceed the limit."""
         shared, cells = self.shared, self._cells(address)
         self._change(cells, 1)
         column = _HASHES * shared.cells
-        ends = range(0, shared.workers * column, column)
-        here = min(sum(shared.addresses[at + cell] for at in ends) for cell in cells)
-        if here <= self._overrides.get(address, self._most):
+        columns = range(0, shared.workers * column, column)
+        count = min(sum(shared.addresses[at + cell] for at in columns) for cell in cells)
+        if count <= self._overrides.get(address, self._max_per_address):
             return True
         self._change(cells, -1)
         return False
 
     def remove(self, address: str) -> None:
-        """Count one less."""
+        """Count a connection of a canonical address no longer."""
         self._change(self._cells(address), -1)
 
     def _cells(self, address: str) -> list[int]:
@@ -158,10 +161,10 @@ class ConnectionLimits:
 
 
 class Evictable(Protocol):
-    """Open connection; equal to itself alone."""
+    """Interface to an open connection, which is compared by identity."""
 
     def evict(self) -> None:
-        """Close it now: another takes its place."""
+        """Close the connection now, to make room for another."""
         ...
 
 
@@ -175,7 +178,7 @@ class Decision(Generic[C]):
     refused: CloseReason | None = None
     """The reason of a refusal; None: it is accepted."""
     evicts: C | None = None
-    """The connection to be closed in its favour; None: there is none, or it is another worker's."""
+    """The connection to be evicted; None: there is none, or another worker evicts one."""
 
 
 class OpenConnections(Generic[C]):
@@ -185,12 +188,11 @@ class OpenConnections(Generic[C]):
         self._limits = limits
         self._shared = limits.shared
         self._listener = listener
-        self.most = limits.shared.max_connections[listener]
+        self.max_connections = limits.shared.max_connections[listener]
         """The listener's `max.connections`, of all workers together."""
         self._addresses: dict[C, str] = {}
         self._unauthenticated: OrderedDict[C, int] = OrderedDict()
-        """The time in milliseconds since when each connection is unauthenticated, the longest
-        first."""
+        """The time in milliseconds since when each connection is unauthenticated, oldest first."""
 
     @property
     def workers(self) -> int:
@@ -199,34 +201,34 @@ class OpenConnections(Generic[C]):
 
     @property
     def is_full(self) -> bool:
-        """Return whether the limit is reached, in all workers together."""
-        return self._exceeds(self.most - 1)
+        """True if the limit is reached, in all workers together."""
+        return self._exceeds(self.max_connections - 1)
 
     def open(self, connection: C, address: str, now: float) -> Decision[C]:
-        """Count a client that connected; the caller closes the connection that is evicted."""
+        """Count a new connection; the caller evicts the one that the decision names."""
         address = canonical(address)
         if not self._limits.add(address):
             return Decision(refused=CloseReason.TOO_MANY_FROM_ADDRESS)
         self._addresses[connection] = address
         self._unauthenticated[connection] = max(1, int(now * 1_000))
         self._publish()
-        return self._make_room(connection) if self._exceeds(self.most) else Decision()
+        return self._make_room(connection) if self._exceeds(self.max_connections) else Decision()
 
     def authenticated(self, connection: C) -> None:
-        """Record an authentication: the connection is evicted for no other any more."""
+        """Record an authentication: the connection cannot be evicted any more."""
         if self._unauthenticated.pop(connection, None) is not None:
             self._publish()
 
     def closed(self, connection: C) -> None:
-        """Record the end of a connection; also after it was evicted, and more than once."""
+        """Record the end of a connection; again has no effect."""
         address = self._addresses.pop(connection, None)
         if address is not None:
             self._unauthenticated.pop(connection, None)
             self._limits.remove(address)
             self._publish()
 
-    def asked_for(self) -> list[C]:
-        """Return whom the caller is to close for other workers' newcomers."""
+    def to_evict(self) -> list[C]:
+        """Return the connections that the caller is to evict for new ones in other workers."""
         shared, me, listener = self._shared, self._limits.worker, self._listener
         asked = shared.asked(me, listener)
         count = asked - shared.read(me, listener, _EVICTED)
@@ -252,7 +254,7 @@ class OpenConnections(Generic[C]):
         return Decision(evicts=longest)
 
     def _worker_of_longest(self) -> int | None:
-        """Return who has the connection that has gone unauthenticated for longest."""
+        """Return the worker with the oldest unauthenticated connection; None: there is none."""
         shared, listener = self._shared, self._listener
         found = [
             (since, worker == self._limits.worker, worker)
@@ -263,14 +265,14 @@ class OpenConnections(Generic[C]):
         ]
         return min(found)[2] if found else None
 
-    def _exceeds(self, most: int) -> bool:
-        """Return whether more are open than allowed, without those that are requested to close."""
+    def _exceeds(self, limit: int) -> bool:
+        """Return whether more are open than `limit`, without those that are being evicted."""
         shared, listener = self._shared, self._listener
         opened = [shared.read(worker, listener, _OPEN) for worker in range(shared.workers)]
-        if sum(opened) <= most:
+        if sum(opened) <= limit:
             return False
         left = (max(0, n - shared.outstanding(one, listener)) for one, n in enumerate(opened))
-        return sum(left) > most
+        return sum(left) > limit
 
     def _publish(self) -> None:
         shared, me, listener = self._shared, self._limits.worker, self._listener
@@ -281,5 +283,5 @@ class OpenConnections(Generic[C]):
 
 
 def canonical(address: str) -> str:
-    """Return an address as it is counted: in one spelling, an IPv4-mapped one as IPv4."""
+    """Return the one spelling of an address that is counted; an IPv4-mapped one is IPv4."""
     return canonical_ip(address) or address

@@ -1,4 +1,4 @@
-"""Acceptor of clients for one address, and the shell of their connections."""
+"""Endpoint of one address: accepts its clients, and is the shell of their connections."""
 
 import asyncio
 import logging
@@ -8,11 +8,22 @@ from time import monotonic
 from typing import cast
 
 from proxy.config.tls import SecurityProtocol
-from proxy.connection.commands import AnswerFromStore, CloseReason, DeriveKeys, GetIdentity
+from proxy.connection.commands import (
+    AnswerFromStore,
+    AwaitTurn,
+    CloseReason,
+    Command,
+    ConnectToBroker,
+    CountAuthenticated,
+    DeriveKeys,
+    GetIdentity,
+    RefreshKeys,
+    RunLongTask,
+)
 from proxy.connection.connection import Connection
 from proxy.connection.upstream_login import UpstreamLogin
 from proxy.errors import ClientFault
-from proxy.net.handshake_errors import Met, WrongProtocol, handshake_error
+from proxy.net.handshake_errors import HandshakeResult, WrongProtocol, handshake_error
 from proxy.net.relay import BrokerSide, ClientSide, NotServed
 from proxy.net.tls_sides import ClientTls, ServerTls
 from proxy.principals.builder import ANONYMOUS, certified_principal
@@ -28,39 +39,42 @@ log = logging.getLogger(__name__)
 
 
 class Endpoint:
-    """Endpoint of a broker: accepts clients, and gives connections socket, thread and store."""
+    """Endpoint of one address, and the `RelayHost` of its clients."""
 
     def __init__(self, listener: Listener, broker: Callable[[], DiscoveredBroker | None]) -> None:
-        """Bring clients to the broker that `broker()` names when they connect."""
+        """Connect each client to the broker that `broker()` returns when the client connects.
+
+        None: no broker is known, and the client is refused.
+        """
         self._listener = listener
-        self._services = listener.office
+        self._services = listener.services
         self._broker = broker
-        self.loop = listener.office.loop
-        self.buffer = listener.office.buffer
+        self.loop = listener.services.loop
+        self.buffer = listener.services.buffer
 
     def client(self) -> ClientSide | ServerTls:
-        """Make the protocol of a client that connects."""
+        """Return the protocol of a client that connects."""
         side = ClientSide(self)
         if self._listener.tls is None:
             return side
         return ServerTls(
             side,
             self.buffer,
-            self._services.lanes.turns.wait,
+            self._services.work_queues.time_slices.wait,
             self._listener.tls.context,
-            lambda what: self._meet(side, what),
+            lambda result: self._handshake_ended(side, result),
         )
 
-    def _meet(self, client: ClientSide, what: Met) -> None:
+    def _handshake_ended(self, client: ClientSide, result: HandshakeResult) -> None:
         """Handle the end of a client's TLS handshake, or what came instead of it."""
-        if isinstance(what, ssl.SSLObject):
+        if isinstance(result, ssl.SSLObject):
             if not self._listener.sasl:
-                client.tell(lambda connection, now: self._identify(connection, what, now))
+                client.call(lambda connection, now: self._identify(connection, result, now))
             return
-        if isinstance(what, WrongProtocol):
-            text = f"{client.peer_host} speaks {what.value}; here is {self._listener.protocol}"
+        if isinstance(result, WrongProtocol):
+            text = f"{client.peer_host} speaks {result.value}; here is {self._listener.protocol}"
         else:
-            text = f"TLS handshake with {client.peer_host} failed: {handshake_error(what)}"
+            text = f"TLS handshake with {client.peer_host} failed: {handshake_error(result)}"
         self._listener.warn(text.replace(client.peer_host, ""), text)
         client.handshake_failed()
 
@@ -75,14 +89,14 @@ class Endpoint:
         else:
             connection.dialogue.admit(principal, now)
 
-    def met_tls(self, client: ClientSide) -> None:
-        """Warn of a client that began with TLS where there is none."""
+    def unexpected_tls(self, client: ClientSide) -> None:
+        """Warn of a client that began with TLS on a listener without it."""
         self._listener.warn(
             "TLS", f"{client.peer_host} speaks TLS; here is {self._listener.protocol}"
         )
 
     def opened(self, client: ClientSide) -> Connection | NotServed | None:
-        """Accept a client; None refuses it."""
+        """Return the connection of a client that connected; None refuses it."""
         listener = self._listener
         broker = self._broker()
         if broker is None:
@@ -108,7 +122,7 @@ class Endpoint:
         listener.observer.opened(connection, now)
         if listener.protocol is SecurityProtocol.PLAINTEXT:
             connection.dialogue.admit(ANONYMOUS, now)
-            self.authenticated(client)
+            listener.open_connections.authenticated(client)
         listener.clients.add(client)
         return connection
 
@@ -116,9 +130,7 @@ class Endpoint:
         """Close a refused connection after `delay`, or at once where too many wait."""
         listener = self._listener
         listener.observer.refused(CloseReason.CONNECTION_RATE)
-        no_room = (
-            listener.open_connections.is_full or len(listener.waiting) >= listener.most_waiting
-        )
+        no_room = listener.open_connections.is_full or len(listener.waiting) >= listener.max_waiting
         if no_room or listener.admit(client, client.peer_host) is not None:
             return None
         listener.waiting.add(client)
@@ -126,14 +138,10 @@ class Endpoint:
         return NotServed()
 
     def _turn_away(self, client: ClientSide) -> None:
-        """Close a connection too many, which was held as long as its address is throttled."""
+        """Close a connection that was kept unserved for as long as its address is throttled."""
         self._listener.waiting.discard(client)
         self._listener.open_connections.closed(client)
         client.close()
-
-    def authenticated(self, client: ClientSide) -> None:
-        """Count a client that has logged in, or needs no login."""
-        self._listener.open_connections.authenticated(client)
 
     def closed(self, client: ClientSide) -> None:
         """Forget a client whose connection has ended."""
@@ -141,9 +149,27 @@ class Endpoint:
         self._listener.open_connections.closed(client)
         self._listener.ended()
 
-    def connect(self, client: ClientSide) -> None:
-        """Open the upstream connection of a client."""
-        self._services.spawn(self._connect(client))
+    def carry_out(self, client: ClientSide, command: Command) -> None:
+        """Carry out a command that needs the listener, or services of the worker."""
+        match command:
+            case CountAuthenticated():
+                self._listener.open_connections.authenticated(client)
+            case AwaitTurn():
+                assert client.connection is not None
+                wait = self._services.work_queues.time_slices.wait
+                client.connection.long_work.await_turn(wait, client.call)
+            case ConnectToBroker():
+                self._services.spawn(self._connect(client))
+            case RefreshKeys():
+                self._services.spawn(self._refresh_keys(client))
+            case GetIdentity() | DeriveKeys():
+                self._services.spawn(self._log_in(client, command))
+            case AnswerFromStore():
+                self._services.spawn(self._consult(client, command))
+            case RunLongTask(long_task):
+                self._services.spawn(self._run_long_task(client, long_task))
+            case _:
+                raise AssertionError(f"{command} is for the relay")
 
     async def _connect(self, client: ClientSide) -> None:
         assert client.connection is not None
@@ -151,9 +177,9 @@ class Endpoint:
         try:
             async with asyncio.timeout(self._services.access.timeout_s):
                 await self._dial(client, broker.host, broker.port)
-        except OSError as error:  # TimeoutError and those of TLS are
+        except OSError as error:  # TimeoutError and TLS errors are OSErrors
             self._listener.observer.unreachable(broker, handshake_error(error))
-            client.tell(Connection.broker_unreachable)
+            client.call(Connection.broker_unreachable)
 
     async def _dial(self, client: ClientSide, host: str, port: int) -> None:
         context = self._services.access.context
@@ -161,7 +187,7 @@ class Endpoint:
             await self.loop.create_connection(lambda: BrokerSide(client, self), host, port)
             return
         connected = self.loop.create_future()
-        turns = self._services.lanes.turns
+        turns = self._services.work_queues.time_slices
         transport, _ = await self.loop.create_connection(
             lambda: ClientTls(
                 BrokerSide(client, self), self.buffer, turns.wait, context, host, connected
@@ -175,83 +201,62 @@ class Endpoint:
             transport.abort()
             raise
 
-    def seek_keys(self, client: ClientSide) -> None:
-        """Look for newer signing keys on behalf of a client."""
-        self._services.spawn(self._seek_keys(client))
-
-    async def _seek_keys(self, client: ClientSide) -> None:
+    async def _refresh_keys(self, client: ClientSide) -> None:
         if self._listener.keys is not None:
             await self._listener.keys.refresh()
-        client.tell(lambda connection, now: connection.dialogue.keys_refreshed(now))
-
-    def log_in(self, client: ClientSide, step: GetIdentity | DeriveKeys) -> None:
-        """Do what a login to the broker needs."""
-        self._services.spawn(self._log_in(client, step))
+        client.call(lambda connection, now: connection.dialogue.keys_refreshed(now))
 
     async def _log_in(self, client: ClientSide, step: GetIdentity | DeriveKeys) -> None:
         try:
             if isinstance(step, GetIdentity):
-                await self._identify_us(client)
+                await self._get_identity(client)
             else:
                 await _derive(client, step)
         except LoginError as error:
             failure = error
-            client.tell(lambda connection, now: _login(connection).failed(failure, now))
+            client.call(lambda connection, now: _login(connection).failed(failure, now))
         except Exception:
             log.exception("a login to a broker failed")
-            client.tell(Connection.broke)
+            client.call(Connection.broke)
 
-    async def _identify_us(self, client: ClientSide) -> None:
+    async def _get_identity(self, client: ClientSide) -> None:
         identity = self._services.access.identity
         assert identity is not None
         exchange = await identity.exchange()
-        client.tell(lambda connection, now: _login(connection).identified(exchange, now))
-
-    def consult(self, client: ClientSide, question: AnswerFromStore) -> None:
-        """Have a request answered that needs the store."""
-        self._services.spawn(self._consult(client, question))
+        client.call(lambda connection, now: _login(connection).identified(exchange, now))
 
     async def _consult(self, client: ClientSide, question: AnswerFromStore) -> None:
         try:
             body, spent_ns = await self._services.consult(question)
         except ClientFault:
-            client.tell(lambda connection, now: connection.dialogue.misunderstood(now))
+            client.call(lambda connection, now: connection.dialogue.misunderstood(now))
             return
         except StoreError as error:
             self._listener.warn("store", f"a request to the store failed: {error}")
-            client.tell(Connection.broke)
+            client.call(Connection.broke)
             return
         except Exception:
             log.exception("a request to the store failed")
-            client.tell(Connection.broke)
+            client.call(Connection.broke)
             return
         assert client.connection is not None
         if (stopwatch := client.connection.stopwatch) is not None:
             stopwatch.add(spent_ns, monotonic())
-        client.tell(lambda connection, now: connection.dialogue.store_answered(body, now))
+        client.call(lambda connection, now: connection.dialogue.store_answered(body, now))
 
-    def await_turn(self, client: ClientSide) -> None:
-        """Have others served before a client that had much done."""
-        assert client.connection is not None
-        client.connection.long_work.await_turn(self._services.lanes.turns.wait, client.tell)
-
-    def deliberate(self, client: ClientSide, long_task: LongTask) -> None:
-        """Have long work done on behalf of a client."""
-        self._services.spawn(self._deliberate(client, long_task))
-
-    async def _deliberate(self, client: ClientSide, long_task: LongTask) -> None:
+    async def _run_long_task(self, client: ClientSide, long_task: LongTask) -> None:
         try:
-            result = await self._services.lanes.run(long_task)
+            result = await self._services.work_queues.run(long_task)
         except Exception:
-            log.exception("a long request could not be judged")
-            client.tell(Connection.broke)
+            log.exception("a long request could not be processed")
+            client.call(Connection.broke)
             return
-        client.tell(lambda connection, now: connection.long_work.done(long_task, result, now))
+        client.call(lambda connection, now: connection.long_work.done(long_task, result, now))
 
 
 async def _derive(client: ClientSide, step: DeriveKeys) -> None:
     token = await asyncio.to_thread(step.work)
-    client.tell(lambda connection, now: _login(connection).derived(token, now))
+    client.call(lambda connection, now: _login(connection).derived(token, now))
 
 
 def _login(connection: Connection) -> UpstreamLogin:

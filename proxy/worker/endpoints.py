@@ -1,4 +1,4 @@
-"""Set of open addresses of a worker, following brokers as they come, move and go."""
+"""Endpoints of a worker, kept in line with the brokers as they join, move and leave."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ from proxy.routing.transparent import (
     DestinationRefused,
     RedirectedClient,
     TransparentDiscovery,
-    judge,
+    check_destination,
 )
 from proxy.upstream.access import Access
 from proxy.worker.accepted_connections import AcceptedConnections, Served
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class Endpoints:
-    """Endpoints of all listeners' addresses."""
+    """Endpoints of all listeners, and the discovery of their brokers."""
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class Endpoints:
         broker_ports: Mapping[str, BrokerPorts],
         accepted: AcceptedConnections | None = None,
     ) -> None:
-        """Find brokers by `access`, and bring the connections of `listeners` to them.
+        """Discover brokers by `access`, and connect clients of `listeners` to them.
 
-        `broker_ports`: by the name of each listener that is a gateway. `accepted`: where
-        connections come from; None: they are accepted here.
+        `broker_ports` has the ports of each gateway, by listener name. `accepted` receives the
+        connections from the acceptor; None: this process accepts them itself.
         """
         self._accepted = accepted
         self._spawn = spawn
@@ -63,36 +63,40 @@ class Endpoints:
         servers = [(server.host, server.port) for server in upstream.bootstrap_servers]
         if any(one.settings.routing is config.Routing.SIDECAR for one in listeners):
             host, port = servers[0]
-            self._sidecar = SidecarDiscovery(host, port, access=access, on_versions=self._offer)
+            self._sidecar = SidecarDiscovery(
+                host, port, access=access, on_versions=self._apply_versions
+            )
         if any(one.settings.routing is config.Routing.GATEWAY for one in listeners):
             self._cluster = ClusterDiscovery(
                 servers,
                 metadata_max_age=upstream.metadata_max_age_ms / 1000,
                 access=access,
-                on_versions=self._offer,
-                on_broker_joined=self._joined,
-                on_broker_left=self._left,
-                on_round=self._retry,
+                on_versions=self._apply_versions,
+                on_broker_joined=self._broker_joined,
+                on_broker_left=self._broker_left,
+                on_round=self._open_remaining,
             )
         if any(one.settings.routing is config.Routing.TRANSPARENT for one in listeners):
-            self._transparent = TransparentDiscovery(access=access, on_versions=self._offer)
+            self._transparent = TransparentDiscovery(
+                access=access, on_versions=self._apply_versions
+            )
 
     async def open(self, listening: Mapping[str, socket.socket]) -> None:
-        """Look once for brokers, open every listener's own address, and keep looking.
+        """Discover brokers once, open every listener's own address, and go on discovering.
 
-        `listening` has the sockets of these addresses, if they are accepted here.
+        `listening` has the sockets of these addresses, if this process accepts connections.
         """
         if self._identity is not None:
             self._spawn(supervised(self._identity.run))
         now = asyncio.get_running_loop().time()
         for listener in self._listeners:
-            self._map(listener)
+            self._make_gateway(listener)
         for discovery in self._discoveries():
             await discovery.look(now)
             self._spawn(supervised(discovery.run))
         for listener in self._listeners:
             sock = listening.get(listener.name)
-            await self._serve(listener, None, sock, self._entrance(listener))
+            await self._serve(listener, None, sock, self._protocol_factory(listener))
         if self._accepted is not None:
             self._accepted.begin()
 
@@ -100,8 +104,10 @@ class Endpoints:
         """Return the protocol of a redirected client."""
 
         def admit(destination: Address, local: Address) -> "asyncio.Task[asyncio.BaseProtocol]":
-            judge(destination, local, self._allowed, self._own_ports)
-            return asyncio.get_running_loop().create_task(self._guide(listener, destination))
+            check_destination(destination, local, self._allowed, self._own_ports)
+            return asyncio.get_running_loop().create_task(
+                self._connect_redirected(listener, destination)
+            )
 
         def refuse(peer: str, refused: DestinationRefused) -> None:
             listener.observer.refused(refused.reason)
@@ -110,12 +116,14 @@ class Endpoints:
 
         return RedirectedClient(admit, refuse, listener.admit, listener.open_connections.closed)
 
-    async def _guide(self, listener: Listener, destination: Address) -> asyncio.BaseProtocol:
+    async def _connect_redirected(
+        self, listener: Listener, destination: Address
+    ) -> asyncio.BaseProtocol:
         assert self._transparent is not None
         broker = await self._transparent.broker(destination)
         return Endpoint(listener, lambda: broker).client()
 
-    def _map(self, listener: Listener) -> None:
+    def _make_gateway(self, listener: Listener) -> None:
         settings = listener.settings
         if settings.routing is config.Routing.GATEWAY:
             assert self._cluster is not None
@@ -125,40 +133,41 @@ class Endpoints:
                 settings.advertised_host, settings.broker_ports
             )
 
-    def _entrance(self, listener: Listener) -> Callable[[], asyncio.BaseProtocol]:
-        """Return the protocol of a client of the listener's own address."""
+    def _protocol_factory(self, listener: Listener) -> Callable[[], asyncio.BaseProtocol]:
+        """Return the factory of protocols for clients of the listener's own address."""
         if listener.settings.routing is config.Routing.TRANSPARENT:
             return lambda: self._redirected_client(listener)
-        return Endpoint(listener, self._any_broker(listener)).client
+        return Endpoint(listener, self._broker_source(listener)).client
 
-    def _any_broker(self, listener: Listener) -> Callable[[], DiscoveredBroker | None]:
+    def _broker_source(self, listener: Listener) -> Callable[[], DiscoveredBroker | None]:
+        """Return the function that names the broker of the next client."""
         if listener.gateway is not None:
             assert self._cluster is not None
-            return self._cluster.bootstrap_target
+            return self._cluster.bootstrap_broker
         assert self._sidecar is not None
-        broker = self._sidecar.target
+        broker = self._sidecar.broker
         return lambda: broker
 
-    def _offer(self, broker: DiscoveredBroker) -> None:
+    def _apply_versions(self, broker: DiscoveredBroker) -> None:
         """Apply the changed versions of a broker."""
         assert broker.versions is not None
         for listener in self._listeners:
             listener.view(broker).offer(broker.versions)
 
-    def _joined(self, broker: DiscoveredBroker) -> None:
-        """Open the broker's port before a client can learn of it."""
+    def _broker_joined(self, broker: DiscoveredBroker) -> None:
+        """Open the broker's port before clients are given it."""
         assert broker.broker_id is not None
         for listener in self._listeners:
             if listener.gateway is not None:
                 self._open(listener, listener.gateway, broker, broker.broker_id)
 
-    def _retry(self) -> None:
+    def _open_remaining(self) -> None:
         """Open the ports that could not be opened when their brokers joined."""
         for listener in self._listeners:
             if listener.gateway is not None:
                 assert self._cluster is not None
                 for broker_id in tuple(listener.gateway.unopened):
-                    broker = self._cluster.targets[broker_id]
+                    broker = self._cluster.brokers[broker_id]
                     self._open(listener, listener.gateway, broker, broker_id)
 
     def _open(
@@ -199,7 +208,7 @@ class Endpoints:
         else:
             self._endpoints[listener.name, broker_id] = server
 
-    def _left(self, broker: DiscoveredBroker) -> None:
+    def _broker_left(self, broker: DiscoveredBroker) -> None:
         assert broker.broker_id is not None
         for listener in self._listeners:
             if listener.gateway is not None:
@@ -208,36 +217,36 @@ class Endpoints:
             if server is not None:
                 server.close()
 
-    def any_target(self) -> tuple[DiscoveredBroker, bool] | None:
+    def any_broker(self) -> tuple[DiscoveredBroker, bool] | None:
         """Return a broker to query about the cluster, and whether it is the only one.
 
         None: none is ready.
         """
         if self._cluster is not None:
-            broker = self._cluster.bootstrap_target()
+            broker = self._cluster.bootstrap_broker()
             return None if broker is None else (broker, False)
-        if self._sidecar is not None and self._sidecar.target.ready:
-            return self._sidecar.target, True
-        known = [] if self._transparent is None else list(self._transparent.targets.values())
+        if self._sidecar is not None and self._sidecar.broker.ready:
+            return self._sidecar.broker, True
+        known = [] if self._transparent is None else list(self._transparent.brokers.values())
         ready = next((one for one in known if one.ready), None)
         return None if ready is None else (ready, False)
 
-    def suspect(self, broker: DiscoveredBroker) -> None:
-        """Query a broker soon that could not be reached: it may have moved or changed."""
+    def query_soon(self, broker: DiscoveredBroker) -> None:
+        """Query a broker soon that could not be reached: it may have moved, or changed."""
         for discovery in self._discoveries():
             if discovery.knows(broker):
                 discovery.wake(broker)
 
     def not_ready(self) -> list[str]:
-        """Why there is no way to a broker; empty: there is one for every listener."""
+        """Return why clients of some listener cannot be connected to brokers; empty: all can."""
         reasons = self._refusals()
         if reasons:
             return reasons
-        if self._sidecar is not None and not self._sidecar.target.ready:
-            target = self._sidecar.target
-            reasons.append(f"broker {target.host}:{target.port} was never reached")
+        if self._sidecar is not None and not self._sidecar.broker.ready:
+            broker = self._sidecar.broker
+            reasons.append(f"broker {broker.host}:{broker.port} was never reached")
         if self._cluster is not None and not any(
-            target.ready for target in self._cluster.targets.values()
+            broker.ready for broker in self._cluster.brokers.values()
         ):
             reasons.append("no broker of the cluster was ever reached")
         return reasons + [
@@ -247,17 +256,17 @@ class Endpoints:
         ]
 
     def _why_none_is_shown(self, listener: Listener) -> str | None:
-        """Return why a gateway's clients can be sent to no broker; None: they can, or are not."""
+        """Return why a gateway can show no broker; None: it can, or is no gateway."""
         gateway = listener.gateway
         if gateway is None or self._cluster is None or not gateway.unopened:
             return None
-        with_port = {id_ for id_ in self._cluster.targets if gateway.port_of(id_) is not None}
+        with_port = {id_ for id_ in self._cluster.brokers if gateway.port_of(id_) is not None}
         if with_port - gateway.unopened.keys():
             return None
         return gateway.unopened[min(gateway.unopened)]
 
     def collect(self, snapshot: Snapshot) -> None:
-        """Add whether brokers can be reached, and let the proxy in."""
+        """Add whether brokers can be reached, and accept the proxy's login."""
         unreachable = any(one.unreachable is not None for one in self._discoveries())
         snapshot.gauge(registry.UPSTREAM_UNREACHABLE, unreachable)
         if self._identity is not None:
@@ -268,12 +277,12 @@ class Endpoints:
         return [refusal for refusal in refusals if refusal is not None]
 
     def _discoveries(self) -> list[Discovery]:
-        """Return those that there are listeners for."""
-        everywhere = (self._sidecar, self._cluster, self._transparent)
-        return [one for one in everywhere if one is not None]
+        """Return the discoveries that listeners need."""
+        possible = (self._sidecar, self._cluster, self._transparent)
+        return [one for one in possible if one is not None]
 
     def close(self) -> None:
-        """Accept nobody any more."""
+        """Accept no more connections."""
         self._closed = True
         for server in self._endpoints.values():
             server.close()

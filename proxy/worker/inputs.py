@@ -1,7 +1,7 @@
 """Inputs of a worker from its parent: sockets, certificates, configuration.
 
-Workers get the configuration from the parent: a file that is written twice within a moment
-would be another one for each who reads it, and some would enforce what others do not.
+Workers get the configuration from the parent: if each read the file itself, a file that is written
+twice within a moment could leave workers with different settings.
 """
 
 import hashlib
@@ -15,33 +15,35 @@ from proxy.child_process.heartbeats import Heartbeat
 from proxy.net.ports import BrokerPorts
 from proxy.quota.shared_memory import UsageTable
 from proxy.store import Begun
-from proxy.tls.contexts import TlsOfAll
+from proxy.tls.contexts import ProxyTls
 from proxy.worker.acceptor_link import Link
 from proxy.worker.connection_limits import Shared as SharedConnections
 
-_DIGEST: Final = hashlib.sha256().digest_size
-_LONGEST: Final = 2**31
+_DIGEST_BYTES: Final = hashlib.sha256().digest_size
+_MAX_BYTES: Final = 2**31
+"""Largest shared configuration in bytes: more than any file that can be loaded."""
 
 
 class SharedConfiguration:
-    """Memory that the parent shares with its workers; to be made before they are started.
+    """Configuration file in memory that the parent shares with its workers.
 
-    Whoever reads during a write gets nothing, and another signal follows.
+    It is made before the fork. A worker that reads during a write gets None; the parent's signal
+    after the write makes it read again.
     """
 
     def __init__(self) -> None:
         self._file = os.memfd_create("configuration", os.MFD_CLOEXEC)
 
     def put(self, text: bytes) -> None:
-        """Leave what is to be in effect; nothing: what the file held was refused."""
+        """Write the configuration that is to be in effect; empty: the file was invalid."""
         content = hashlib.sha256(text).digest() + text
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, content, 0)
 
     def take(self) -> bytes | None:
-        """Return what was left last; None: nothing yet, or it is just being put."""
-        content = os.pread(self._file, _LONGEST, 0)
-        digest, text = content[:_DIGEST], content[_DIGEST:]
+        """Return what was written last; None: nothing yet, or it is just being written."""
+        content = os.pread(self._file, _MAX_BYTES, 0)
+        digest, text = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
         return text if digest == hashlib.sha256(text).digest() else None
 
 
@@ -50,6 +52,7 @@ class WorkerInputs:
     """Inputs of one worker process, from its parent."""
 
     number: int
+    """The worker's number, from 0."""
     connections: SharedConnections
     """The counts of connections that all workers share."""
     listening: dict[str, socket.socket] = field(default_factory=dict)
@@ -60,18 +63,20 @@ class WorkerInputs:
     """The acceptor's heartbeat, the same for all workers."""
     broker_ports: Mapping[str, BrokerPorts] = field(default_factory=dict)
     """The ports of brokers by listener name; the same for all workers."""
-    tls: TlsOfAll = field(default_factory=lambda: TlsOfAll(listeners={}))
+    tls: ProxyTls = field(default_factory=lambda: ProxyTls(listeners={}))
+    """The TLS contexts of all listeners, and of connections to brokers."""
     shared_configuration: SharedConfiguration = field(default_factory=SharedConfiguration)
     """The configuration as of the last SIGHUP."""
     begun: Begun | None = None
-    """The store that the proxy began with; None: it has not begun yet."""
+    """The identity of the store that the proxy started with; None: any store is accepted."""
     usage: UsageTable | None = None
     """The usage of quotas that all workers share; None: quotas are off."""
     control: socket.socket = field(init=False)
-    """The worker's end of the pair with the HTTP process."""
+    """The worker's end of the socket pair with the HTTP process."""
     scrape: socket.socket = field(init=False)
     """The HTTP process's end of that pair."""
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    """The worker's own heartbeat."""
 
     def __post_init__(self) -> None:
         self.scrape, self.control = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)

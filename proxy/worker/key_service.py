@@ -1,4 +1,4 @@
-"""Loader of a listener's signing keys: reads the JWKS when its `KeyCache` wants it."""
+"""Loader of a listener's signing keys: reads the JWKS when its `KeyCache` needs it."""
 
 import asyncio
 import logging
@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from proxy.net.identity_provider import ask, describe_status, read_file
+from proxy.net.identity_provider import ask, describe_status, read_file, without_secrets
 from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache
 from sasl.log_text import fit_for_log
 
 log = logging.getLogger(__name__)
 
 FETCH_TIMEOUT: Final = 10.0
-"""Limit of one attempt in seconds, and so of a client's wait for an unknown key."""
+"""Timeout of one attempt in seconds, which bounds a client's wait for an unknown key."""
 
 
 class KeyService:
@@ -22,30 +22,30 @@ class KeyService:
     def __init__(self, cache: KeyCache, source: Path | str) -> None:
         """Read `source`, a file or an http(s) URL, into `cache`.
 
-        Kafka's client follows redirects (`java.net.HttpURLConnection`); `ask` says why we do not.
+        Kafka's client follows redirects (`java.net.HttpURLConnection`); this one does not, for the
+        reasons in `proxy/net/identity_provider.py`.
         """
         self.cache = cache
         self._source = source
         parts = urlsplit(source if isinstance(source, str) else "")
-        without_secrets = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-        self._name = without_secrets if isinstance(source, str) else str(source)
-        """The source as the log names it."""
+        self._name = without_secrets(source) if isinstance(source, str) else str(source)
+        """The name of the source in the log."""
         self._secrets = tuple(filter(None, (parts.password, parts.query)))
-        """Parts of the URL that may be secret, and may occur in an error, which `/readyz` shows,
-        too."""
+        """Parts of the URL that may be secret, and that no error may repeat: `/readyz` shows
+        errors."""
         self._fetch: asyncio.Task[None] | None = None
         self._are_too_old = False
-        """True if the log says that the keys are too old."""
+        """True if it was logged that the keys are too old."""
 
     async def run(self) -> None:
-        """Refresh for ever, on schedule."""
+        """Read the keys on schedule, for ever."""
         loop = asyncio.get_running_loop()
         while True:
             await self.refresh()
             await asyncio.sleep(max(0.01, self.cache.next_refresh(loop.time()) - loop.time()))
 
     async def refresh(self) -> None:
-        """Read the keys anew; those who ask meanwhile share the attempt under way."""
+        """Read the keys now; concurrent calls share one attempt."""
         if self._fetch is None or self._fetch.done():
             self._fetch = asyncio.get_running_loop().create_task(self._read())
         await asyncio.shield(self._fetch)
@@ -61,13 +61,13 @@ class KeyService:
             self.cache.failed(f"no answer within {FETCH_TIMEOUT:g} seconds", loop.time())
         except _Refused as error:
             self.cache.failed(str(error), loop.time())
-        except Exception as error:  # whatever the network does, the old keys stay
+        except Exception as error:  # whatever fails in the network, the old keys stay
             text = fit_for_log(str(error), self._secrets)
             self.cache.failed(f"{type(error).__name__}: {text}", loop.time())
         self._log_changes(known_error, loop.time())
 
     def _log_changes(self, known_error: str | None, now: float) -> None:
-        """Say how the fetch went, if the one before went otherwise."""
+        """Log the result of an attempt if it differs from the one before."""
         error = self.cache.last_error
         if error is not None and error != known_error:
             log.warning("JWKS %s: %s", self._name, error)
@@ -82,17 +82,17 @@ class KeyService:
             )
 
     def not_ready(self, now: float) -> str | None:
-        """Why no token can be verified now; None: tokens can."""
+        """Return why no token can be verified now; None: tokens can be."""
         if self.cache.are_usable(now):
             return None
         age = self.cache.age_seconds(now)
         what = "were never read" if age is None else f"are too old, read {age:.0f} s ago"
-        return f"signing keys {what}: {self.cache.last_error or 'nobody answered yet'}"
+        return f"signing keys {what}: {self.cache.last_error or 'no answer yet'}"
 
     async def _document(self) -> bytes:
         if isinstance(self._source, Path):
             return await asyncio.to_thread(read_file, self._source, MAX_DOCUMENT_BYTES)
-        status, body = await ask("GET", self._source, most_bytes=MAX_DOCUMENT_BYTES)
+        status, body = await ask("GET", self._source, max_bytes=MAX_DOCUMENT_BYTES)
         if status != 200:
             raise _Refused(describe_status(status))
         return body

@@ -1,4 +1,4 @@
-"""Listener of one worker: its rules, limits and open addresses."""
+"""Listener of one worker: its rules, limits and shared state."""
 
 import asyncio
 import logging
@@ -40,34 +40,38 @@ log = logging.getLogger(__name__)
 
 SHARE_OF_WAITING: Final = 10
 """Divisor of `max.connections` for delayed refusals: one connection in so many may be kept unserved
-because its address connects too often; further ones are closed at once, or one address would use up
+because its address connects too often; further ones are closed at once, or one address could use up
 the limit."""
 
 
 class WorkerServices(Protocol):
-    """Interface of a listener to its worker."""
+    """Interface to the worker of a listener, a `proxy.worker.worker.Worker`."""
 
     loop: asyncio.AbstractEventLoop
+    """The worker's event loop."""
     buffer: ReadBuffer
+    """The read buffer that all connections share."""
     access: Access
     """The settings of connections to brokers."""
-    room: MemoryBudget
-    lanes: WorkQueues
+    memory_budget: MemoryBudget
+    """The memory of authenticated clients' long requests."""
+    work_queues: WorkQueues
+    """The queues of long work."""
 
     def next_connection_id(self) -> str:
         """Return a globally unique id for a connection."""
         ...
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside the data path."""
+        """Run a background task."""
         ...
 
     async def consult(self, question: AnswerFromStore) -> tuple[bytes, int]:
-        """Body of the answer to a request that needs the store, and the time (ns) for it."""
+        """Return the body of the answer to a request that needs the store, and the time in ns."""
         ...
 
-    def suspect(self, broker: DiscoveredBroker) -> None:
-        """Query a broker soon that could not be reached, or refused our login."""
+    def query_soon(self, broker: DiscoveredBroker) -> None:
+        """Query a broker soon that could not be reached, or refused the proxy's login."""
         ...
 
 
@@ -78,7 +82,7 @@ class Listener:
         self,
         settings: config.Listener,
         *,
-        office: WorkerServices,
+        services: WorkerServices,
         credentials: CredentialSource,
         fake_secret: bytes,
         rights: ConnectionRights,
@@ -86,26 +90,33 @@ class Listener:
         tls: Tls | None = None,
         quotas: QuotaService | None = None,
     ) -> None:
-        """`tls`: what clients are met with; None: they speak without. `quotas`: None: none."""
+        """Make a listener of the worker `services`.
+
+        `tls` is None without TLS, `quotas` is None if they are off.
+        """
         self.tls = tls
-        self.repeats = LogRateLimit()
+        self.log_limit = LogRateLimit()
+        """The rate limit of log lines that unauthenticated clients can cause."""
         self.protocol = settings.security_protocol
-        """The security protocol as of the start: no reload may remove the login."""
+        """The security protocol as of the start: no reload changes it."""
         self.sasl = settings.sasl
-        self._offered = settings.sasl_enabled_mechanisms
-        """The mechanisms as of the start: a reload brings no keys for OAUTHBEARER."""
+        """True if clients authenticate by SASL."""
+        self._mechanism_names = settings.sasl_enabled_mechanisms
+        """The mechanisms as of the start: a reload cannot load keys for OAUTHBEARER."""
         self._mechanisms: dict[str, Mechanism] = {}
-        """The mechanisms by name with the current settings: open connections use them, too."""
+        """The mechanisms by name with the current settings, also for open connections."""
         self.mapping = PrincipalMapping(settings.ssl_principal_mapping_rules)
         """The mapping from certificates to principals, where there is no SASL."""
         self.settings = settings
-        self.office = office
+        """The settings as of the last reload."""
+        self.services = services
         self.clients: set[ClientSide] = set()
-        self.draining = False
+        """The clients that are connected, authenticated or not."""
         self.open_connections = open_connections
         """The counts of open connections, in all workers together."""
-        self.max_connections = open_connections.most
-        self.most_waiting = self.max_connections // open_connections.workers // SHARE_OF_WAITING
+        self.max_connections = open_connections.max_connections
+        """The listener's `max.connections`, of all workers together."""
+        self.max_waiting = self.max_connections // open_connections.workers // SHARE_OF_WAITING
         """The number of connections that may be kept unserved because their addresses connect too
         often."""
         self.keys = _key_service(settings)
@@ -118,11 +129,13 @@ class Listener:
         self.gateway: Gateway | None = None
         """The addresses that clients are given; None: addresses are left as they are."""
         self.observer: SessionObserver
+        """The observer of all connections."""
         self.rules: ConnectionRules
+        """The rules of connections that are opened now."""
         self._credentials = credentials
         self._fake_secret = fake_secret
         self._rights = rights
-        self._strangers = MemoryBudget(MAX_BYTES_UNAUTHENTICATED)
+        self._unauthenticated_memory = MemoryBudget(MAX_BYTES_UNAUTHENTICATED)
         self.quotas = quotas
         self.apply(settings)
 
@@ -132,21 +145,23 @@ class Listener:
         return self.settings.name
 
     def enforcement(self) -> Enforcement:
-        """Enforcement for principals without an override."""
+        """Return the enforcement for principals without an override."""
         return self.settings.enforcement_in_effect()
 
     def terms(self, principal: str, mechanism: str) -> Terms:
-        """Terms of a session that begins, or is renewed, now."""
+        """Return the terms of a session that begins, or is renewed, now."""
         return self._policy.terms_for(principal, mechanism)
 
     def apply(self, settings: config.Listener) -> None:
-        """Take settings into effect for authentications and connections that come after.
+        """Apply settings to later connections, and to later authentications.
 
-        A re-authentication is one that comes after, whenever its connection was opened.
+        That includes re-authentications on open connections.
         """
         self.settings = settings
         self._policy = settings.enforcement_policy()
-        self._mechanisms.update((name, self._mechanism(name, settings)) for name in self._offered)
+        self._mechanisms.update(
+            (name, self._mechanism(name, settings)) for name in self._mechanism_names
+        )
         self.rules = ConnectionRules(
             listener=settings.name,
             mechanisms=self._mechanisms,
@@ -158,9 +173,9 @@ class Listener:
             max_idle=settings.connections_max_idle_ms / 1000,
             failed_authentication_delay=settings.connection_failed_authentication_delay_ms / 1000,
             quotas=self.quotas,
-            logs_in=self.office.access.identity is not None,
-            room=self.office.room,
-            strangers=self._strangers,
+            logs_in=self.services.access.identity is not None,
+            room=self.services.memory_budget,
+            strangers=self._unauthenticated_memory,
         )
 
     def _mechanism(self, name: str, settings: config.Listener) -> Mechanism:
@@ -183,7 +198,7 @@ class Listener:
         return view
 
     def admit(self, connection: Evictable, address: str) -> CloseReason | None:
-        """Count a connection, and close another for it if need be; or return why it is refused."""
+        """Count a connection, and evict another for it if need be; or return why it is refused."""
         decision = self.open_connections.open(connection, address, monotonic())
         if decision.evicts is not None:
             decision.evicts.evict()
@@ -192,38 +207,38 @@ class Listener:
         return reason
 
     def make_room(self) -> None:
-        """Close connections that others take the places of in other workers."""
-        for connection in self.open_connections.asked_for():
+        """Close connections to make room for those that other workers have accepted."""
+        for connection in self.open_connections.to_evict():
             connection.evict()
 
     @property
     def connection_count(self) -> int:
-        """Connections that count, let in or not yet."""
+        """Number of connections, including those that are kept unserved."""
         return len(self.clients) + len(self.waiting)
 
     def warn(self, cause: str, text: str) -> None:
         """Log an event that unauthenticated clients can cause: once a minute for each cause."""
-        line = self.repeats.line(cause, text, monotonic())
+        line = self.log_limit.line(cause, text, monotonic())
         if line is not None:
             log.warning("listener %s: %s", self.name, line)
 
-    def upstream_failed(self, broker: DiscoveredBroker, problem: str, its_words: str) -> None:
+    def upstream_failed(self, broker: DiscoveredBroker, problem: str, detail: str) -> None:
         """Log that a connection to a broker could not be opened, or the login on it failed.
 
-        `its_words`: what the broker says of that, something else each time perhaps; empty: nothing.
+        `detail` is the broker's own message, which may differ each time; empty: there is none.
         """
         cause = f"broker {broker.host}:{broker.port}: {problem}"
-        self.warn(cause, f"{cause}: {its_words}" if its_words else cause)
-        if broker.refusal is None:  # else it is queried already
-            self.office.suspect(broker)
+        self.warn(cause, f"{cause}: {detail}" if detail else cause)
+        if broker.refusal is None:  # otherwise it is queried already
+            self.services.query_soon(broker)
 
     def not_ready(self) -> list[str]:
-        """Why clients cannot be served by this listener now; empty: they can."""
-        why = None if self.keys is None else self.keys.not_ready(self.office.loop.time())
+        """Return why this listener cannot serve clients now; empty: it can."""
+        why = None if self.keys is None else self.keys.not_ready(self.services.loop.time())
         return [] if why is None else [f"listener {self.name}: {why}"]
 
     def collect(self, snapshot: Snapshot, now: float) -> None:
-        """Add what is counted for all its connections; `Sessions.survey` goes through them."""
+        """Add the values of the listener; `Sessions.survey` adds those of its sessions."""
         snapshot.gauge(registry.CONNECTIONS, len(self.clients), self.name)
         if self.tls is not None and (expiry := self.tls.expires_at) is not None:
             snapshot.gauge(registry.CERTIFICATE_EXPIRY, expiry, self.name)

@@ -20,35 +20,40 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 COLLECTOR_THRESHOLD: Final = 1_500
-"""Allocations between two runs of the cycle collector. A closed connection is a cycle: with more
-between two runs, one that finds thousands of them holds up all others for tens of milliseconds."""
+"""Number of allocations between two runs of the cycle collector. A closed connection is a cycle:
+with more allocations, a run may find thousands of them, and block the event loop for tens of
+milliseconds."""
 SWITCH_INTERVAL: Final = 0.0002
-"""Seconds after which a thread beside the event loop, which computes a response of about 100,000
-ACLs say, lets the loop go on. Python's own five milliseconds would be added to every iteration of
-the loop."""
-LOOK_EVERY: Final = 1.0
-"""Seconds between two attempts to read the store."""
+"""Seconds after which another thread, which may be making a response about 100,000 ACLs, must let
+the event loop run. Python's default, five milliseconds, would be added to every iteration of the
+loop."""
+CHECK_EVERY: Final = 1.0
+"""Seconds between two attempts to open the store."""
 
 
 def run(
-    path: Path, settings: config.Config, latest: config.Config, given: "WorkerInputs", lifeline: int
+    path: Path,
+    settings: config.Config,
+    latest: config.Config,
+    inputs: "WorkerInputs",
+    lifeline: int,
 ) -> int:
     """Run a worker process until it is stopped; return its exit status.
 
-    `latest` are the settings as of the last reload, which a restarted worker must not lose;
-    `settings` those that the proxy was started with.
+    `settings` are those that the proxy was started with, `latest` those of the last reload, which
+    apply to a restarted worker, too. `lifeline` ends with the parent.
     """
 
     async def main() -> int:
-        worker = _made(path, settings, given, lifeline)
+        worker = _made(path, settings, inputs, lifeline)
         if worker is None:
             return 0
-        gc.freeze()  # nor are 100,000 ACLs
+        gc.freeze()  # the collector passes over what the worker has loaded, such as ACLs
         if latest is not settings:
             worker.apply(latest)
         return await worker.run(lifeline)
 
-    gc.freeze()  # what the parent made is not looked through again
+    gc.freeze()  # the collector passes over the parent's objects
     gc.set_threshold(COLLECTOR_THRESHOLD)
     sys.setswitchinterval(SWITCH_INTERVAL)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -56,21 +61,21 @@ def run(
 
 
 def _made(
-    path: Path, settings: config.Config, given: "WorkerInputs", lifeline: int
+    path: Path, settings: config.Config, inputs: "WorkerInputs", lifeline: int
 ) -> Worker | None:
-    """Make the worker as soon as its store can be read; None: its parent has ended before.
+    """Make the worker as soon as its store can be read; None: the parent ended before.
 
-    That could be read when the proxy began: one that cannot be for a while is no reason for it to
-    give up, and to close what the other workers serve.
+    The store could be read when the proxy started, so this worker waits for it: if it gave up, the
+    proxy might end, and with it the connections of other workers.
     """
-    said = ""
+    logged = ""
     while True:
         try:
-            return Worker(path, settings, given)
+            return Worker(path, settings, inputs)
         except StoreError as error:
-            if str(error) != said:
-                said = str(error)
-                log.error("worker %d waits for its store: %s", given.number, said)
-            given.heartbeat.begin()  # it does not hang
-        if select.select([lifeline], [], [], LOOK_EVERY)[0]:
+            if str(error) != logged:
+                logged = str(error)
+                log.error("worker %d waits for its store: %s", inputs.number, logged)
+            inputs.heartbeat.begin()  # a worker that waits does not hang
+        if select.select([lifeline], [], [], CHECK_EVERY)[0]:
             return None

@@ -1,7 +1,7 @@
 """Cluster metadata for quota callbacks: partition leaders, and brokers behind this proxy.
 
-Requested only when a custom callback is configured, on short connections of the
-proxy's own (`service_connection`); the answer of a large cluster is read beside the event loop.
+Requested only when a custom callback is configured, on short connections of the proxy's own
+(`service_connection`); responses, which may be large, are decoded in a thread.
 """
 
 import asyncio
@@ -34,9 +34,9 @@ BROKER: Final = 4
 
 
 async def look(host: str, port: int, access: Access, *, alone: bool) -> Cluster:
-    """Ask a broker for the cluster; `alone`: it is the only one behind us, else all are.
+    """Query a broker about the cluster. Raises BrokerFault.
 
-    Raises BrokerFault.
+    `alone`: it is the only broker behind this proxy; otherwise all brokers are.
     """
     return await ask(host, port, access, partial(_cluster, alone=alone))
 
@@ -63,7 +63,7 @@ async def _cluster(connection: ServiceConnection, *, alone: bool) -> Cluster:
 
 
 async def _own_id(connection: ServiceConnection, brokers: frozenset[int]) -> int | None:
-    """Find out which broker this is: each describes nobody's configuration but its own."""
+    """Return the broker's id: each broker describes no configuration but its own."""
     schema = request_type(DESCRIBE_CONFIGS, DESCRIBE_CONFIGS_VERSION)
     resource = sys.modules[schema.__module__].DescribeConfigsResource
     response = await _asked(
@@ -97,21 +97,21 @@ def _read(api_key: int, api_version: int, answer: bytes) -> Any:
 
 
 async def follow(
-    quotas: QuotaService, routing: Endpoints, access: Access, upstream: config.Upstream
+    quotas: QuotaService, endpoints: Endpoints, access: Access, upstream: config.Upstream
 ) -> None:
     """Pass the cluster to the callback whenever it differs from before."""
     before: Cluster | None = None
     fault = ""
     while True:
-        if (found := routing.any_target()) is not None:
-            target, alone = found
+        if (found := endpoints.any_broker()) is not None:
+            broker, alone = found
             cluster = before
             try:
-                cluster = await look(target.host, target.port, access, alone=alone)
+                cluster = await look(broker.host, broker.port, access, alone=alone)
                 fault = ""
             except BrokerFault as error:
                 if error.reason != fault:
-                    log.warning("leaders of partitions unknown: %s", error.reason)
+                    log.warning("partition leaders are unknown: %s", error.reason)
                 fault = error.reason
             if cluster is not None and cluster != before:
                 before = cluster

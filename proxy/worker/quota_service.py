@@ -1,8 +1,8 @@
 """Quota service of a worker: loads quotas from the store, applies them to connections.
 
-What changed in the store is read beside the event loop; the loop takes it over, and then every
-connection looks up again which quotas apply to it, so that a change takes effect on open
-connections within about a second.
+Changes in the store are read in a thread; the event loop takes them over, and then every connection
+looks up which quotas apply to it, so that a change takes effect on open connections within about a
+second.
 """
 
 import logging
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("proxy.throttles")
 
 MAX_NAME_LOGGED: Final = 128
-"""Length in characters to which names in the log are cut: clients choose their client ids."""
+"""Largest length of a name in the log, in characters: clients choose their client ids."""
 
 
 class QuotaService:
-    """Quota service for all connections of one worker. Used by its event loop."""
+    """Quota service for all connections of one worker; its event loop uses it."""
 
     def __init__(
         self,
@@ -48,8 +48,10 @@ class QuotaService:
         *,
         clock: Callable[[], int] = perf_counter_ns,
     ) -> None:
-        """`clock`, in nanoseconds, is what requests are timed with. Raises StoreError,
-        ConfigError."""
+        """Load the quotas of `store`; `clock`, in nanoseconds, times requests.
+
+        Raises StoreError and ConfigError.
+        """
         self._mode = Mode(settings.mode.value)
         self._stored = CachedQuotas(store)
         self._quotas = WorkerQuotas(
@@ -70,7 +72,7 @@ class QuotaService:
     # Connections
 
     def meter(self, connection: Connection, principal: str) -> None:
-        """Have what a connection uses counted for the quotas that apply now, if any do."""
+        """Count a connection's usage for the quotas that apply now, if any do."""
         meters = self._quotas.meters(principal, connection.client_id)
         bucket = self._quotas.bucket(principal, connection.client_id)
         connection.requests.guard(connection.requests.admission)  # a Fetch may be bounded now
@@ -101,13 +103,15 @@ class QuotaService:
         )
 
     def changed(self, connection: Connection, _now: float) -> None:
-        """Other quotas may apply to a connection's client now."""
+        """Apply changed quotas to an open connection."""
         if (principal := connection.principal) is not None:
             self.meter(connection, principal)
 
     def admit(self, address: str, now: float) -> float:
-        """Somebody connects; return 0, or for how long (seconds) to keep the connection unserved
-        before it is closed (KIP-612)."""
+        """Count a new connection of an address (KIP-612).
+
+        Returns 0, or for how many seconds to keep the connection unserved before it is closed.
+        """
         ms = self._quotas.admit(address, now)
         if not ms:
             return 0.0
@@ -117,14 +121,14 @@ class QuotaService:
     # Changes
 
     def read(self) -> None:
-        """Read what changed in the store; to be called beside the event loop.
+        """Read changed quotas from the store; called in a thread.
 
         Raises StoreError: the last known quotas stay in force.
         """
         self._stored.refresh_if_changed()
 
     def take_over(self) -> bool:
-        """Put the quotas that were read into effect; True: connections must be informed."""
+        """Put the quotas that were read into effect; return whether connections must follow."""
         if self._applied is not self._stored.quotas:
             self._applied = self._stored.quotas
             self._quotas.apply(self._applied)
@@ -142,7 +146,7 @@ class QuotaService:
         self._quotas.update_cluster_metadata(cluster)
 
     def close(self) -> None:
-        """Let go of the callback."""
+        """Close the callback."""
         self._quotas.close()
 
     @property
@@ -156,7 +160,7 @@ class QuotaService:
         self._log(throttled.quota_type.value, throttled.tags, throttled.throttle_time_ms)
 
     def _log(self, key: QuotaKey, tags: Tags, throttle_time_ms: int) -> None:
-        """Log it, once a minute for each quota, and no more than `LogRateLimit` lets pass."""
+        """Log a throttle time, once a minute for each quota, within `LogRateLimit`."""
         named = {name: value for name, value in tags.items() if value}
         who = ascii(entry_of_tags(named)[:MAX_NAME_LOGGED])[1:-1]
         verb = "is" if self._mode is Mode.ENFORCE else "would be"
@@ -166,9 +170,9 @@ class QuotaService:
             log.info("%s", line)
 
     def collect(self, snapshot: Snapshot, now: float) -> None:
-        """Add what was used and what followed, by entry."""
+        """Add usage and throttling by entry."""
         for meter in self._quotas.open_meters:
-            meter.rate(now)  # what is not settled yet is then
+            meter.rate(now)  # settles what was used so far
         for (key, entry), count in self.counts.items():
             labels = key.value, entry
             match key:

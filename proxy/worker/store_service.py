@@ -1,9 +1,12 @@
-"""Store service of a worker: refreshes what it knows each second, and makes changes.
+"""Store service of a worker: reads changes each second, and answers requests from the store.
 
-Nobody is let in before the store was read, and is known if its ACLs and quotas are copies: see
-`Mirror`.
-What was known goes on applying when the store cannot be read, and the proxy is not ready then.
-What clients ask has threads of its own: however much it is, it delays no look at the store.
+Rules:
+
+- No client is accepted before the store was read; a mirror of the brokers' ACLs and quotas must
+  also have been filled once (`Mirror`).
+- When the store cannot be read, the last known content stays in force, and the proxy is not ready.
+- Clients' requests have threads of their own: however many there are, they do not delay the
+  reading of changes.
 """
 
 import asyncio
@@ -29,7 +32,7 @@ from proxy.store import (
     UserStore,
     open_store,
 )
-from proxy.upstream.access import TlsOfNow, open_access
+from proxy.upstream.access import TlsSource, open_access
 from proxy.worker.quota_service import QuotaService
 
 if TYPE_CHECKING:
@@ -39,24 +42,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STALE: Final = 60.0
-"""Seconds after which the mirror counts as stale: brokers are queried every 30 s at least."""
+"""Seconds after which the mirror counts as stale: brokers are queried at least every 30 s."""
 MAX_WAIT: Final = 60.0
-"""Seconds for which a request may wait for those before it, and for its response. Its client has
-given up long before: Kafka's `request.timeout.ms` is 30 s."""
+"""Seconds in which a request must be answered, including its wait for earlier ones. Its client
+gives up before: Kafka's default of `request.timeout.ms` is 30 s."""
 REFRESH_EVERY: Final = 0.8
 """Seconds between two checks whether the store has changed: with the time that a check takes, a
 change applies within a second."""
-MISTAKE: Final = "what the store has could not be taken over, see the log"
-LOOK_EVERY: Final = 0.2
-"""Seconds between two checks whether anything is known yet."""
+FAILED: Final = "the content of the store could not be taken over, see the log"
+"""Reason why the worker is not ready after an error of the proxy."""
+CHECK_EVERY: Final = 0.2
+"""Seconds between two reads of the store before its content is known."""
 
 
 def open_store_to_share(
-    settings: config.Config, tls: TlsOfNow | None, begun: Begun | None
+    settings: config.Config, tls: TlsSource | None, begun: Begun | None
 ) -> Store:
-    """Open the store that the proxy began with, as all workers do. Raises StoreError.
+    """Open the store that the proxy started with, `begun`. Raises StoreError.
 
-    `tls`: what brokers are met with.
+    `tls` is the source of the TLS context of connections to brokers.
     """
 
     def brokers() -> "Brokers":
@@ -68,7 +72,7 @@ def open_store_to_share(
 
 
 class StoreService:
-    """Service of the store for a worker's event loop; what waits for a disk is done beside it."""
+    """Store of a worker's event loop; all disk access happens in threads."""
 
     def __init__(
         self,
@@ -81,7 +85,11 @@ class StoreService:
         rights_changed: Callable[[], None],
         quotas_changed: Callable[[QuotaService], Awaitable[None]],
     ) -> None:
-        """The last two are called when open connections must be judged, or measured, anew."""
+        """Refresh `credentials`, `authorization` and `quotas` from `store` and `users`.
+
+        `rights_changed` is called when ACLs have changed for open connections, `quotas_changed`
+        when quotas have.
+        """
         self._store = store
         self._users = users
         self._credentials = credentials
@@ -93,21 +101,21 @@ class StoreService:
         self._began = self._read_at = monotonic()
         self._mirror: Mirror | None = Mirror()
         self._changes = ThreadPoolExecutor(1, "changes")
-        """The thread of changes, one after the other; it delays no read, as brokers may be slow."""
+        """The thread of changes, one after the other: brokers may be slow to make them."""
         self._questions = ThreadPoolExecutor(2, "questions")
         """The threads of queries; two, so that one that takes long does not block others."""
         self._refusals = ThreadPoolExecutor(1, "refusals")
         """The thread of refusals, so that a principal without rights delays none that has them."""
 
     async def known(self) -> None:
-        """Return when clients can be judged by what the store has."""
+        """Return once the content of the store is known, so that clients can be judged by it."""
         await self.refresh()
         while not self._is_known:
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(CHECK_EVERY)
             await self.refresh()
 
     async def follow(self) -> None:
-        """Take over what changes in the store, without end."""
+        """Take over changes in the store for ever."""
         while True:
             await asyncio.sleep(REFRESH_EVERY)
             await self.refresh()
@@ -117,7 +125,7 @@ class StoreService:
         return self._mirror is None or self._mirror.asked_at is not None
 
     async def refresh(self) -> None:
-        """Take over what changed in the store."""
+        """Take over changes in the store once."""
         began = monotonic()
         try:
             mirror = await asyncio.to_thread(self._store.mirror)
@@ -130,23 +138,23 @@ class StoreService:
                 await asyncio.to_thread(self._quotas.read)
                 if self._quotas.take_over():
                     await self._quotas_changed(self._quotas)
-            # last: what the mirror showed before is what has been taken over now
+            # Last: its ACLs and quotas must have been taken over.
             self._mirror = mirror
             if self._error is not None:
                 log.warning("the store is read again")
             self._error = None
             self._read_at = max(began, self._read_at)
-        except ProxyError as error:  # what was known goes on applying
+        except ProxyError as error:  # the last known content stays in force
             if self._error is None:
                 log.error("%s", error)
             self._error = str(error)
         except Exception:
-            if self._error != MISTAKE:
-                log.exception("what the store has could not be taken over")
-            self._error = MISTAKE
+            if self._error != FAILED:
+                log.exception("the content of the store could not be taken over")
+            self._error = FAILED
 
     def _refuse_older(self, mirror: Mirror | None) -> None:
-        """Raise StoreError if what brokers have is known better: the file is an older copy."""
+        """Raise StoreError if the file is a copy older than what was taken over before."""
         if mirror is None or self._mirror is None or self._mirror.asked_at is None:
             return
         if mirror.asked_at is None or mirror.asked_at < self._mirror.asked_at:
@@ -157,12 +165,10 @@ class StoreService:
             self._rights_changed()
 
     async def consult(self, question: AnswerFromStore) -> tuple[bytes | Steps[bytes], int]:
-        """Answer a request, or say what is left to do for it. Raises what `ask` does.
+        """Return the answer to a request, or the steps that make it, and the thread's time in ns.
 
-        Returns the time (ns) that it took a thread, too.
-
-        What it changed, or read of ACLs, is in force in this worker then. Given up before it has
-        begun, it never begins.
+        Changes that it made, and ACLs that it read, are in force in this worker then. A request
+        that is cancelled before it has begun never begins. Raises what `timed_ask` does.
         """
         acls = None if self._authorization is None else self._authorization.acls()
         threads = self._threads(question)
@@ -172,7 +178,7 @@ class StoreService:
                 answer = await loop.run_in_executor(
                     threads, timed_ask, question, self._store, self._users, acls
                 )
-        except TimeoutError:  # not begun, most likely, and then it never will be
+        except TimeoutError:  # mostly before it has begun
             raise StoreError(f"no answer within {MAX_WAIT:g} s") from None
         if threads is self._changes:
             await self.refresh()
@@ -186,7 +192,7 @@ class StoreService:
         return self._changes if question.request.api_key in CHANGES else self._questions
 
     def not_ready(self) -> list[str]:
-        """Say why no clients should come."""
+        """Return the reasons why the worker should get no clients; empty: it may."""
         if self._error is not None:
             return [self._error]
         if self._mirror is None:
@@ -199,7 +205,7 @@ class StoreService:
         return [f"what the brokers keep is known as of {age:.0f} s ago"] if age > STALE else []
 
     def collect(self, snapshot: Snapshot) -> None:
-        """Add how old it is what is known."""
+        """Add the age of the known content."""
         known_at = self._read_at
         if self._mirror is not None:
             asked_at = self._mirror.asked_at

@@ -1,6 +1,6 @@
 """Supervisor of background tasks that run as long as the worker.
 
-An error must not end it: deadlines would pass unseen, and revoked rights go on applying.
+An error must not end such a task: deadlines would be missed, and revoked rights would still apply.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ PAUSE: Final = 1.0
 
 
 async def supervised(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Do `work` until it ends by itself; log what else ends it, and begin anew."""
+    """Run `work` until it returns; log any exception, and run it again after `PAUSE`."""
     while True:
         try:
             return await work()
         except Exception:
-            log.exception("a mistake of the proxy; what was going on begins anew")
+            log.exception("an error of the proxy ended a background task, which is restarted")
         await asyncio.sleep(PAUSE)

@@ -1,6 +1,6 @@
-"""Limit of one long work of a kind at a time, to bound memory.
+"""Queues of long work: one job of a kind at a time, to bound memory.
 
-What is not so long needs little memory, and should not wait for what takes seconds.
+Shorter jobs, which need little memory, do not wait for jobs that take seconds.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ from proxy.scheduling.steps import LongTask, Steps, T
 from proxy.scheduling.time_slices import TimeSlices
 
 NEVER: Final = 2**30
-"""Number of younger collections before one of all objects: practically never."""
+"""Number of collections of young objects before one of all objects: practically never."""
 MAX_SHORT: Final = 8
-"""Largest number of short jobs under way at a time, each in a thread."""
+"""Largest number of short jobs that run at a time, each in a thread."""
 
 
 @contextmanager
 def old_objects_left_alone() -> Iterator[None]:
-    """Have Python's collector look for cycles among young objects alone.
+    """Have Python's cycle collector examine young objects only.
 
-    A long message is hundreds of thousands of objects without a cycle. To look through all of them
-    takes up to a tenth of a second, and as they grow in number it is done several times.
+    A decoded long message is hundreds of thousands of objects without a cycle. To examine all of
+    them takes up to a tenth of a second, and happens several times while their number grows.
     """
     young, middle, old = gc.get_threshold()
     gc.set_threshold(young, middle, NEVER)
@@ -34,14 +34,14 @@ def old_objects_left_alone() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(young, middle, old)
-        if gc.get_count()[2] > old:  # as long works may follow one another without a break
+        if gc.get_count()[2] > old:  # or one long job after the other would prevent it for ever
             gc.collect()
 
 
 class WorkQueue:
-    """Queue of the long jobs of one event loop, in rotation by principal."""
+    """Queue of long jobs of one event loop, in rotation by principal."""
 
-    __slots__ = ("_during", "_turns", "_under_way", "_waiting", "_width")
+    __slots__ = ("_during", "_time_slices", "_under_way", "_waiting", "_width")
 
     def __init__(
         self,
@@ -50,18 +50,19 @@ class WorkQueue:
         *,
         width: int = 1,
     ) -> None:
-        """`during()` is entered for each job when it begins.
+        """Run jobs in `time_slices`.
 
-        `width`: number of jobs under way at a time, one of a principal.
+        `during()` is entered when a job begins. `width` is the largest number of jobs that run at
+        a time, at most one of each principal.
         """
-        self._turns = turns
+        self._time_slices = turns
         self._during = during
         self._width = width
         self._waiting = FairQueue[asyncio.Future[None]]()
         self._under_way: set[str] = set()
 
     async def run(self, who: str, steps: Steps[T]) -> T:
-        """Have it done; None if it was closed meanwhile."""
+        """Run the steps when it is the turn of `who`, a principal; return their result."""
         if who in self._under_way or len(self._under_way) == self._width:
             turn = asyncio.get_running_loop().create_future()
             self._waiting.add(who, turn)
@@ -69,7 +70,7 @@ class WorkQueue:
         self._under_way.add(who)
         try:
             with self._during():
-                return await self._turns.run(steps)
+                return await self._time_slices.run(steps)
         finally:
             self._next(who)
 
@@ -83,18 +84,18 @@ class WorkQueue:
 
 
 class WorkQueues:
-    """Queues of a worker: the longest jobs have one of their own, and delay no other."""
+    """Queues of a worker: the longest jobs have a queue of their own, and delay no others."""
 
-    __slots__ = ("_long", "_longest", "_short", "turns")
+    __slots__ = ("_long", "_longest", "_short", "time_slices")
 
     def __init__(self, turns: TimeSlices) -> None:
-        self.turns = turns
+        self.time_slices = turns
         self._short = WorkQueue(turns, width=MAX_SHORT)
         self._long = WorkQueue(turns)
         self._longest = WorkQueue(turns, old_objects_left_alone)
 
     async def run(self, long_task: LongTask) -> object:
-        """Have it done; return its result."""
+        """Run a job; return its result."""
         size = long_task.size
         queue = self._short if size <= MAX_AT_ONCE else self._long
         if size >= LONG_BYTES:

@@ -29,6 +29,7 @@ from proxy.connection.connection import Connection
 from proxy.connection.interfaces import NoAuthorizer
 from proxy.errors import ConfigError
 from proxy.net.read_buffer import ReadBuffer
+from proxy.net.relay import ClientSide
 from proxy.ops.observer import SessionObserver
 from proxy.ops.sessions import Sessions
 from proxy.ops.worker_queries import serve_control
@@ -58,33 +59,33 @@ COMPILED: Final = not connection.__file__.endswith(".py")
 """True if the data path is an extension module, as mypyc makes them for the image."""
 TICK: Final = 1.0
 """Seconds between two runs of the periodic work."""
-DRAIN_LOOK: Final = 0.05
-"""Seconds between two checks whether all connections have ended."""
+DRAIN_CHECK_EVERY: Final = 0.05
+"""Seconds between two checks during a drain whether all connections have ended."""
 CLIENTS_AT_ONCE: Final = 256
-"""Number of connections that are informed of new quotas, or swept, before the event loop goes
-on."""
+"""Number of connections that are informed of new quotas, or swept, in one iteration of the event
+loop."""
 
 
 class Worker:
     """State of one worker."""
 
-    def __init__(self, path: Path, settings: config.Config, given: "WorkerInputs") -> None:
+    def __init__(self, path: Path, settings: config.Config, inputs: "WorkerInputs") -> None:
         self.loop = asyncio.get_running_loop()
         self.buffer = ReadBuffer()
-        self.room = MemoryBudget()
-        self.access = open_access(settings.upstream, given.tls.upstream)
+        self.memory_budget = MemoryBudget()
+        self.access = open_access(settings.upstream, inputs.tls.upstream)
         self._path = path
         self._settings = settings
-        self._given = given
+        self._inputs = inputs
         self._started = time.time()
         self._version = version("kafka-reauth-proxy")
-        self._names = connection_ids()
+        self._connection_ids = connection_ids()
         self._timeline = Timeline(wall=time.time(), now=self.loop.time())
-        self._store = open_store_to_share(settings, given.tls.upstream, given.begun)
+        self._store = open_store_to_share(settings, inputs.tls.upstream, inputs.begun)
         self._users = open_users(settings.store.users_file, self._store)
         self._credentials = CachedCredentials(self._users)
-        self._is_stale = given.shared_configuration.take() == b""
-        """True if the last configuration file that it was to load was invalid."""
+        self._is_configuration_stale = inputs.shared_configuration.take() == b""
+        """True if the last configuration file that was to be loaded was invalid."""
         self._authorization = self._make_authorization()
         self._quotas = self._make_quotas()
         self._rights = self._authorization or NoAuthorizer(settings.authorizer.super_users)
@@ -98,11 +99,11 @@ class Worker:
             quotas_changed=self._quotas_changed,
         )
         self._tasks: set[asyncio.Task[None]] = set()
-        self._turns = TimeSlices(self.loop)
-        self.lanes = WorkQueues(self._turns)
+        self._time_slices = TimeSlices(self.loop)
+        self.work_queues = WorkQueues(self._time_slices)
         self._stopping = asyncio.Event()
         self._tally = Tally(
-            run=next(self._names),
+            run=next(self._connection_ids),
             sessions=[
                 (listener.name, mechanism)
                 for listener in settings.listeners
@@ -113,18 +114,18 @@ class Worker:
         )
         self._events = self._event_writer()
         self._event_limit = UnauthenticatedEventLimit(workers=settings.workers)
-        self._limits = ConnectionLimits(given.connections, given.number)
+        self._limits = ConnectionLimits(inputs.connections, inputs.number)
         self._limits.apply(settings.max_connections_per_ip, settings.address_limits())
-        self._sessions = Sessions(given.number, lambda: self._listeners, self._not_ready)
+        self._sessions = Sessions(inputs.number, lambda: self._listeners, self._not_ready)
         self._listeners = [self._listener(one) for one in settings.listeners]
         accepted = None
-        if given.link is not None:
-            accepted = AcceptedConnections(given.link, self._listeners, given.acceptor)
-        self._routing = Endpoints(
-            self.spawn, settings, self._listeners, self.access, given.broker_ports, accepted
+        if inputs.link is not None:
+            accepted = AcceptedConnections(inputs.link, self._listeners, inputs.acceptor)
+        self._endpoints = Endpoints(
+            self.spawn, settings, self._listeners, self.access, inputs.broker_ports, accepted
         )
 
-    # What it is made of
+    # Parts
 
     def _event_writer(self) -> EventWriter | None:
         events = self._settings.events
@@ -134,7 +135,7 @@ class Worker:
             EventLogSettings(
                 directory=events.directory,
                 proxy_id=socket.gethostname(),
-                worker=self._given.number,
+                worker=self._inputs.number,
                 rotate_bytes=events.rotate_bytes,
                 rotate_seconds=events.rotate_ms / 1000,
                 retention_bytes=events.retention_bytes,
@@ -144,19 +145,19 @@ class Worker:
     def _listener(self, settings: config.Listener) -> Listener:
         listener = Listener(
             settings,
-            office=self,
+            services=self,
             credentials=self._credentials,
             fake_secret=self._users.scram_fake_secret(),
             rights=self._rights,
             open_connections=OpenConnections(
                 self._limits, self._settings.listeners.index(settings)
             ),
-            tls=self._given.tls.listeners.get(settings.name),
+            tls=self._inputs.tls.listeners.get(settings.name),
             quotas=self._quotas,
         )
         listener.observer = SessionObserver(
             proxy_id=socket.gethostname(),
-            worker=self._given.number,
+            worker=self._inputs.number,
             listener=settings.name,
             enforcement=listener.enforcement,
             timeline=self._timeline,
@@ -170,10 +171,10 @@ class Worker:
         return listener
 
     def _make_quotas(self) -> QuotaService | None:
-        if self._given.usage is None:
+        if self._inputs.usage is None:
             return None
         return QuotaService(
-            self._settings.quotas, self._store, self._given.usage, self._given.number
+            self._settings.quotas, self._store, self._inputs.usage, self._inputs.number
         )
 
     def _make_authorization(self) -> "AclService | None":
@@ -196,9 +197,9 @@ class Worker:
 
     async def run(self, lifeline: int) -> int:
         """Serve until it is stopped, then drain; return the exit status."""
-        heed_parent(self._stopping, lifeline, self._given.heartbeat, reload=self._reload)
-        control = await serve_control(self._given.control, self._answer)
-        self.loop.add_reader(self._given.connections.wakes[self._given.number], self._make_room)
+        heed_parent(self._stopping, lifeline, self._inputs.heartbeat, reload=self._reload)
+        control = await serve_control(self._inputs.control, self._answer)
+        self.loop.add_reader(self._inputs.connections.wakes[self._inputs.number], self._make_room)
         if self._events is not None:
             self._events.start()
         for listener in self._listeners:
@@ -214,7 +215,7 @@ class Worker:
         if self._events is not None:
             await asyncio.to_thread(self._events.close)
         for task in self._tasks:
-            task.cancel()  # none is to meet a store that is closed
+            task.cancel()  # before the store is closed
         self._store.close()
         return 0
 
@@ -228,35 +229,35 @@ class Worker:
         opening.cancel()
 
     async def _open(self) -> None:
-        """Let clients in, as soon as it is known what they may do."""
+        """Accept clients, as soon as ACLs, quotas and users are known."""
         await self._store_service.known()
-        await self._routing.open(self._given.listening)
+        await self._endpoints.open(self._inputs.listening)
         self.spawn(supervised(self._tick))
         self.spawn(supervised(self._store_service.follow))
         self.spawn(supervised(self._follow_cluster))
-        if self._given.tls.all:
-            self.spawn(follow_certificates(self._given.tls))
-        if self._given.number == 0:
+        if self._inputs.tls.all:
+            self.spawn(follow_certificates(self._inputs.tls))
+        if self._inputs.number == 0:
             for listener in self._listeners:
                 line = f"listener {listener.name}: accepting on {listener.settings.address}"
                 print(line, flush=True)  # noqa: T201 - scripts wait for it
 
     async def _drain(self) -> None:
-        """Accept nobody, let requests in flight finish, within `shutdown.drain.ms`."""
-        self._routing.close()
+        """Accept no clients, and let requests in flight finish, within `shutdown.drain.ms`."""
+        self._endpoints.close()
         deadline = self.loop.time() + self._settings.shutdown_drain_ms / 1000
         for client in self._clients():
-            client.tell(Connection.drain)
+            client.call(Connection.drain)
         while self._clients() and self.loop.time() < deadline:  # noqa: ASYNC110 - no such event
-            await asyncio.sleep(DRAIN_LOOK)
+            await asyncio.sleep(DRAIN_CHECK_EVERY)
         for client in self._clients():
-            client.tell(Connection.cut_short)
+            client.call(Connection.cut_short)
 
-    def _clients(self) -> list[Any]:
+    def _clients(self) -> list[ClientSide]:
         return [client for listener in self._listeners for client in listener.clients]
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside the data path; what it raises is logged."""
+        """Run a background task; an exception that ends it is logged."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -268,7 +269,7 @@ class Worker:
 
     def next_connection_id(self) -> str:
         """Return a globally unique id for a connection."""
-        return next(self._names)
+        return next(self._connection_ids)
 
     async def _tick(self) -> None:
         minute = time.time() // 60
@@ -283,7 +284,7 @@ class Worker:
                 self._authorization.sweep()
 
     async def _sweep(self) -> None:
-        """Have checkpoints and summaries written that are due, at the end of a minute."""
+        """Write the checkpoints and summaries that are due, at the end of a minute."""
         self._timeline.adjust(wall=time.time(), now=self.loop.time())
         for listener in self._listeners:
             for number, client in enumerate(list(listener.clients)):
@@ -298,42 +299,44 @@ class Worker:
                 follow as follow_cluster,  # with 16 MiB of schemas
             )
 
-            await follow_cluster(self._quotas, self._routing, self.access, self._settings.upstream)
+            await follow_cluster(
+                self._quotas, self._endpoints, self.access, self._settings.upstream
+            )
 
     def _make_room(self) -> None:
-        """Close connections for those that came to other workers."""
-        os.eventfd_read(self._given.connections.wakes[self._given.number])
+        """Close connections to make room for those that other workers have accepted."""
+        os.eventfd_read(self._inputs.connections.wakes[self._inputs.number])
         for listener in self._listeners:
             listener.make_room()
 
     def _rights_changed(self) -> None:
-        """Have open connections judged by what applies now."""
+        """Apply changed rights to open connections."""
         for client in self._clients():
-            client.tell(Connection.rights_changed)
+            client.call(Connection.rights_changed)
 
     async def _quotas_changed(self, quotas: QuotaService) -> None:
-        """Have open connections measured by the quotas that apply now."""
+        """Apply changed quotas to open connections."""
         for number, client in enumerate(self._clients()):
-            client.tell(quotas.changed)
+            client.call(quotas.changed)
             if number % CLIENTS_AT_ONCE == CLIENTS_AT_ONCE - 1:
                 await asyncio.sleep(0)
 
     def _reload(self) -> None:
-        text = self._given.shared_configuration.take()
+        text = self._inputs.shared_configuration.take()
         if text is None:
             return
-        self._is_stale = True
-        if not text:  # the parent has said why
+        self._is_configuration_stale = True
+        if not text:  # the parent has logged why
             return
         try:
             self.apply(config.judged(text, self._path))
-        except ConfigError as error:  # a file that it names has gone meanwhile
+        except ConfigError as error:  # since the parent read it, a file that it names was removed
             log.error("not reloaded, the old configuration stays: %s", error)
             return
-        self._is_stale = False
+        self._is_configuration_stale = False
 
     def apply(self, settings: config.Config) -> None:
-        """Put into effect what can be changed without a restart."""
+        """Put settings into effect that can be changed without a restart."""
         by_name = {one.name: one for one in settings.listeners}
         for listener in self._listeners:
             if listener.name in by_name:
@@ -345,19 +348,19 @@ class Worker:
     # Requests that need the store
 
     async def consult(self, question: AnswerFromStore) -> tuple[bytes, int]:
-        """Answer a request about ACLs, quotas or SCRAM credentials; return the time (ns) for it."""
+        """Answer a request about ACLs, quotas or SCRAM users; return body and time spent in ns."""
         answer, asking_ns = await self._store_service.consult(question)
         if isinstance(answer, bytes):
             return answer, asking_ns
         steps_ns: list[int] = []
-        body = await self._turns.run(timed(answer, steps_ns.append))
+        body = await self._time_slices.run(timed(answer, steps_ns.append))
         return body, asking_ns + sum(steps_ns)
 
-    def suspect(self, broker: DiscoveredBroker) -> None:
-        """Query a broker soon that could not be reached, or refused our login."""
-        self._routing.suspect(broker)
+    def query_soon(self, broker: DiscoveredBroker) -> None:
+        """Query a broker soon that could not be reached, or refused the proxy's login."""
+        self._endpoints.query_soon(broker)
 
-    # Questions of the HTTP process
+    # Requests of the HTTP process
 
     def _answer(self, kind: str, arguments: Mapping[str, Any]) -> Mapping[str, Any] | Iterator[Any]:
         match kind:
@@ -378,24 +381,24 @@ class Worker:
         reasons = [reason for one in self._listeners for reason in one.not_ready()]
         if self._stopping.is_set():
             reasons.append("draining")
-        # while nobody is let in brokers are not looked for
-        return reasons + (self._store_service.not_ready() or self._routing.not_ready())
+        # Brokers are not discovered before the store is known.
+        return reasons + (self._store_service.not_ready() or self._endpoints.not_ready())
 
     def _collect(self, snapshot: Snapshot) -> None:
-        """Add what is counted outside the tally."""
+        """Add the values that are counted outside the tally."""
         report_process(
             snapshot,
-            worker=self._given.number,
+            worker=self._inputs.number,
             version=self._version,
             compiled=COMPILED,
             started=self._started,
         )
-        snapshot.gauge(registry.READY, not self._not_ready(), str(self._given.number))
+        snapshot.gauge(registry.READY, not self._not_ready(), str(self._inputs.number))
         self.access.collect(snapshot)
-        self._routing.collect(snapshot)
+        self._endpoints.collect(snapshot)
         if self._events is not None:
             self._events.report(snapshot, rate_limited=self._event_limit.dropped)
-        snapshot.gauge(registry.CONFIGURATION_STALE, self._is_stale)
+        snapshot.gauge(registry.CONFIGURATION_STALE, self._is_configuration_stale)
         self._store_service.collect(snapshot)
         if self._authorization is not None:
             self._authorization.collect(snapshot)

@@ -291,7 +291,7 @@ def test_proxy_without_a_login_where_one_is_wanted(
     with serving(config, tmp_path) as proxy:
         assert proxy.readiness() == 503
         (told,) = proxy.reasons()
-        assert f"broker {upstream}: closed the connection after it had told" in told
+        assert f"broker {upstream}: closed the connection after its ApiVersions response" in told
         assert "set upstream.security.protocol: SASL_SSL" in proxy.log()
         assert brokers_seen(proxy, issuer) is None
 

@@ -23,7 +23,7 @@ def test_who_makes_up_causes_fills_neither_log_nor_memory() -> None:
     told = repeats.line("another", "it happened", INTERVAL + 1.0)
     assert told == f"it happened (and {10_000 - MAX_CAUSES} of others, left out)"
     assert len(repeats._logged_at) <= MAX_CAUSES
-    assert not repeats._passed_over
+    assert not repeats._suppressed
 
 
 def test_a_flood_does_not_make_a_cause_told_more_often() -> None:

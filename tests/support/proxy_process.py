@@ -43,17 +43,19 @@ from tests.support.sasl import AUDIENCE, ISSUER, claims, document, ed_key, token
 
 PATIENCE_SECONDS = 90.0
 
-LOOKS_OFTEN = """
+CHECKS_OFTEN = """
 from proxy.child_process import heartbeats
-heartbeats.BEAT_EVERY, heartbeats.LOOK_EVERY = 0.05, 0.1
-heartbeats.HUNG_LOOKS, heartbeats.START_LOOKS = 50, 1200
+heartbeats.BEAT_EVERY, heartbeats.CHECK_EVERY = 0.05, 0.1
+heartbeats.HUNG_CHECKS, heartbeats.START_CHECKS = 50, 1200
+from proxy.process import acceptor
+acceptor.STALE_CHECKS = 100
 from proxy.cli import main
 main()
 """
 
 REPLACES_NOBODY = """
 from proxy.child_process import heartbeats
-heartbeats.HUNG_LOOKS = 1_000_000
+heartbeats.HUNG_CHECKS = 1_000_000
 from proxy.cli import main
 main()
 """
@@ -105,9 +107,9 @@ class Serving:
                 text=True,
             )
 
-    def look_often(self) -> None:
+    def check_often(self) -> None:
         """Have heartbeats looked at ten times a second: who is silent for five seconds hangs."""
-        self.program = ["-c", LOOKS_OFTEN]
+        self.program = ["-c", CHECKS_OFTEN]
 
     def replace_nobody(self) -> None:
         """Have processes that hang left alone, so that a test may take its time."""

@@ -16,10 +16,18 @@ import uvloop
 from proxy.config import from_mapping
 from proxy.config.address_limits import LARGEST
 from proxy.config.listener import Listener as Settings
-from proxy.connection.commands import AnswerFromStore, CloseReason, DeriveKeys, GetIdentity
+from proxy.connection.commands import (
+    AnswerFromStore,
+    AwaitTurn,
+    CloseReason,
+    Command,
+    ConnectToBroker,
+    CountAuthenticated,
+    RunLongTask,
+)
 from proxy.connection.connection import Connection
 from proxy.connection.interfaces import ConnectionRights, NoAuthorizer
-from proxy.net.handshake_errors import Met, WrongProtocol, handshake_error
+from proxy.net.handshake_errors import HandshakeResult, WrongProtocol, handshake_error
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import BrokerSide, ClientSide
 from proxy.net.tls_sides import ClientTls, ServerTls
@@ -98,11 +106,8 @@ class Shell:
             now=self.loop.time(),
         )
 
-    def met_tls(self, client: ClientSide) -> None:
+    def unexpected_tls(self, client: ClientSide) -> None:
         self.met.append(client.peer_host)
-
-    def authenticated(self, client: ClientSide) -> None:
-        assert client in self.clients
 
     def closed(self, client: ClientSide) -> None:
         self.clients.discard(client)
@@ -112,9 +117,11 @@ class Shell:
         context = self.secured.clients
         if context is None:
             return side
-        return ServerTls(side, self.buffer, self.wait, context, lambda what: self._meet(side, what))
+        return ServerTls(
+            side, self.buffer, self.wait, context, lambda what: self._handshake_ended(side, what)
+        )
 
-    def _meet(self, side: ClientSide, what: Met) -> None:
+    def _handshake_ended(self, side: ClientSide, what: HandshakeResult) -> None:
         if isinstance(what, ssl.SSLObject):
             return
         self.unwelcome.append(
@@ -122,8 +129,19 @@ class Shell:
         )
         side.handshake_failed()
 
-    def connect(self, client: ClientSide) -> None:
-        self.tasks.append(self.loop.create_task(self._connect(client)))
+    def carry_out(self, client: ClientSide, command: Command) -> None:
+        match command:
+            case CountAuthenticated():
+                assert client in self.clients
+            case AwaitTurn():
+                assert client.connection is not None
+                client.connection.long_work.await_turn(self.wait, client.call)
+            case ConnectToBroker():
+                self.tasks.append(self.loop.create_task(self._connect(client)))
+            case RunLongTask(long_task):
+                self.tasks.append(self.loop.create_task(self._run_long_task(client, long_task)))
+            case _:
+                raise AssertionError(f"{command} of {client} is not needed here")
 
     async def _connect(self, client: ClientSide) -> None:
         address = ("127.0.0.1", self.broker_port)
@@ -140,28 +158,12 @@ class Shell:
         )
         await connected
 
-    def seek_keys(self, client: ClientSide) -> None:
-        raise AssertionError(f"no key is missing for {client}")
-
-    def log_in(self, client: ClientSide, step: GetIdentity | DeriveKeys) -> None:
-        raise AssertionError(f"no login is needed for {step} of {client}")
-
-    def consult(self, client: ClientSide, question: AnswerFromStore) -> None:
-        raise AssertionError(f"no store is needed for {question} of {client}")
-
-    def await_turn(self, client: ClientSide) -> None:
-        assert client.connection is not None
-        client.connection.long_work.await_turn(self.wait, client.tell)
-
     def wait(self, _who: str, go_on: Callable[[], None]) -> None:
         self.loop.call_soon(go_on)
 
-    def deliberate(self, client: ClientSide, long_task: LongTask) -> None:
-        self.tasks.append(self.loop.create_task(self._deliberate(client, long_task)))
-
-    async def _deliberate(self, client: ClientSide, long_task: LongTask) -> None:
+    async def _run_long_task(self, client: ClientSide, long_task: LongTask) -> None:
         result = await TimeSlices(self.loop).run(long_task.steps)
-        client.tell(lambda connection, now: connection.long_work.done(long_task, result, now))
+        client.call(lambda connection, now: connection.long_work.done(long_task, result, now))
 
 
 @dataclass
@@ -279,14 +281,14 @@ class Witness(Recorder):
 
 
 @dataclass
-class Office:
+class Services:
     """What a worker is to a listener that asks nothing of a store."""
 
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     buffer: ReadBuffer = field(default_factory=ReadBuffer)
     access: Access = field(default_factory=lambda: Access(timeout_s=PATIENCE_SECONDS))
-    room: MemoryBudget = field(default_factory=MemoryBudget)
-    lanes: WorkQueues = field(
+    memory_budget: MemoryBudget = field(default_factory=MemoryBudget)
+    work_queues: WorkQueues = field(
         default_factory=lambda: WorkQueues(TimeSlices(asyncio.get_running_loop()))
     )
     tasks: list["asyncio.Task[None]"] = field(default_factory=list)
@@ -300,7 +302,7 @@ class Office:
     async def consult(self, question: AnswerFromStore) -> tuple[bytes, int]:
         raise AssertionError(f"no store is needed for {question}")
 
-    def suspect(self, broker: DiscoveredBroker) -> None:
+    def query_soon(self, broker: DiscoveredBroker) -> None:
         raise AssertionError(f"{broker} cannot be reached")
 
 
@@ -348,10 +350,10 @@ def listen(
 
     async def run() -> None:
         settings, tls = settings_of(directory, given)
-        office = Office()
+        services = Services()
         listener = Listener(
             settings,
-            office=office,
+            services=services,
             credentials=alice(),
             fake_secret=FAKE_SECRET,
             rights=NoAuthorizer(),
@@ -361,17 +363,17 @@ def listen(
         log: list[str] = []
         listener.observer = Witness(log)  # type: ignore[assignment]  # an observer, if not that one
         async with FakeBroker() as broker:
-            target = DiscoveredBroker(None, "127.0.0.1", broker.port, versions=VERSIONS)
-            door = Endpoint(listener, lambda: target)
-            server = await office.loop.create_server(door.client, sock=listening())
+            upstream = DiscoveredBroker(None, "127.0.0.1", broker.port, versions=VERSIONS)
+            endpoint = Endpoint(listener, lambda: upstream)
+            server = await services.loop.create_server(endpoint.client, sock=listening())
             port = server.sockets[0].getsockname()[1]
             try:
                 await test(Front(listener, port, broker, log))
             finally:
                 server.close()
                 for client in list(listener.clients):
-                    client.tell(Connection.killed)
-                await asyncio.gather(*office.tasks)
+                    client.call(Connection.killed)
+                await asyncio.gather(*services.tasks)
                 await until(lambda: not listener.clients)
 
     async def bounded() -> None:

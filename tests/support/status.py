@@ -22,10 +22,10 @@ from metrics.snapshot import Snapshot
 from proxy.ops.status.incidents import Incident, IncidentCounts
 from proxy.ops.status.page import render
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts
-from proxy.ops.status.snapshot import About, Picture, WorkerFacts
+from proxy.ops.status.snapshot import About, Overview, WorkerFacts
 from proxy.ops.worker_queries import ControlError
 
-# A picture of a proxy, made up: what workers would have told
+# A overview of a proxy, made up: what workers would have told
 
 NOW_MS = 1_760_000_000_000
 ABOUT = About(version="1.2.3", host="broker-1")
@@ -98,14 +98,14 @@ def listener(**changes: Any) -> dict[str, Any]:
     return facts | changes
 
 
-def picture(*sessions: SessionFacts, **workers: WorkerFacts) -> Picture:
+def overview(*sessions: SessionFacts, **workers: WorkerFacts) -> Overview:
     told = {int(name.removeprefix("worker")): facts for name, facts in workers.items()}
-    return Picture(
+    return Overview(
         taken_ms=NOW_MS, workers=told or {0: WorkerFacts(listeners=[listener()])}, sessions=sessions
     )
 
 
-def busy(sessions: int = 5_000, principals: int = 250) -> Picture:
+def busy(sessions: int = 5_000, principals: int = 250) -> Overview:
     """A proxy on a bad night."""
     found = [_of_crowd(number, principals) for number in range(sessions)]
     troubles = WorkerFacts(
@@ -132,7 +132,7 @@ def busy(sessions: int = 5_000, principals: int = 250) -> Picture:
         },
     )
     silent = WorkerFacts(reasons=["worker 1 does not answer"])
-    return picture(*found, worker0=troubles, worker1=silent)
+    return overview(*found, worker0=troubles, worker1=silent)
 
 
 def _of_crowd(number: int, principals: int) -> SessionFacts:
@@ -191,7 +191,7 @@ class Workers:
         self.reasons: dict[int, list[str]] = {0: [], 1: []}
         self.hanging: list[str] = []
         self.rounds = 0
-        self.pictures = 0
+        self.queries = 0
         self.open: dict[int, list[SessionFacts] | ControlError] = {
             0: [session(1), session(2, client_id="app-2")],
             1: [session(3, principal="User:bob")],
@@ -208,7 +208,7 @@ class Workers:
         return self.hanging
 
     async def status(self) -> Mapping[int, Mapping[str, Any] | ControlError]:
-        self.pictures += 1
+        self.queries += 1
         return {
             worker: {
                 "reasons": self.reasons[worker],

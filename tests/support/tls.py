@@ -19,7 +19,7 @@ from proxy.connection.frames import Bytes
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.tls_pace import RECORD
 from proxy.net.tls_sides import ServerTls
-from proxy.tls.contexts import Tls, TlsOfAll, open_tls
+from proxy.tls.contexts import ProxyTls, Tls, open_tls
 from tests.support.certificates import NOW, Authority, Issued
 from tests.support.relay import Secured
 
@@ -33,7 +33,7 @@ RSA = AUTHORITY.issue(algorithm="rsa")
 LISTENER = "listeners[0]"
 
 
-def opened(directory: Path, *, upstream: dict[str, Any] | None = None, **more: Any) -> TlsOfAll:
+def opened(directory: Path, *, upstream: dict[str, Any] | None = None, **more: Any) -> ProxyTls:
     listener = {
         "name": "clients",
         "address": "127.0.0.1:9094",
@@ -85,10 +85,10 @@ def serial(tls: Tls) -> int:
 
 def looked(tls: Tls, wall: float = WALL) -> bool:
     """Twice: what changed between two looks may still be being written."""
-    tls.look(wall)
-    replacement = tls.look(wall)
+    tls.check(wall)
+    replacement = tls.check(wall)
     if replacement is not None:
-        tls.take(replacement)
+        tls.replace(replacement)
     return replacement is not None
 
 
@@ -139,7 +139,7 @@ BOTH = Secured(client=FRONT.client, clients=FRONT.clients, brokers=BACK.brokers,
 class Ear:
     """A side that listens."""
 
-    peer_owes = False
+    peer_has_unsent = False
 
     def __init__(self) -> None:
         self.heard = b""

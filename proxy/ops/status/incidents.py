@@ -1,7 +1,7 @@
 """Recent incidents in one worker, bounded in number.
 
-Rules: what repeats is one incident with a count; of each kind the latest are kept. A flood of one
-kind does not push out the others, and inventing names fills no memory.
+Rules: a repeated incident is kept once, with a count; the latest incidents of each kind are kept. A
+flood of one kind does not displace others, and clients that invent names do not fill the memory.
 """
 
 from collections import OrderedDict
@@ -10,11 +10,12 @@ from typing import Final, NamedTuple
 
 from proxy.connection.commands import CloseReason
 
-MAX_OF_A_KIND: Final = 50
+MAX_PER_KIND: Final = 50
+"""Largest number of incidents of one kind that are kept, the latest ones."""
 MAX_PRINCIPALS: Final = 1_000
 """Largest number of principals with incidents that are kept, the latest ones."""
 
-CLOSES: Final = frozenset(
+INCIDENT_CLOSES: Final = frozenset(
     str(reason)
     for reason in (
         CloseReason.BROKER_UNREACHABLE,
@@ -40,20 +41,26 @@ class Incident(NamedTuple):
     session."""
     listener: str
     principal: str | None
+    """The principal; None: the client was not authenticated."""
     client_id: str | None
     client_host: str
     mechanism: str | None
+    """The SASL mechanism; None: none was chosen, or the listener is without SASL."""
     times: int
+    """The number of occurrences."""
     first_ms: int
-    """The time of the first occurrence in epoch milliseconds, as `last_ms` is of the last."""
+    """The time of the first occurrence in epoch milliseconds."""
     last_ms: int
+    """The time of the last occurrence in epoch milliseconds."""
 
 
 class IncidentCounts(NamedTuple):
-    """Counts of a principal's incidents since the worker started."""
+    """Count of a principal's incidents of one kind since the worker started."""
 
     times: int
+    """The number of incidents."""
     last_ms: int
+    """The time of the last one in epoch milliseconds."""
 
 
 _Key = tuple[str, str | None, str | None, str]
@@ -67,18 +74,18 @@ class Incidents:
         self._by_principal: OrderedDict[str, dict[str, IncidentCounts]] = OrderedDict()
 
     def note(self, incident: Incident) -> None:
-        """Take in what happened."""
+        """Record an incident."""
         self._keep(incident)
         if incident.principal is not None:
             self._count(incident.principal, incident)
 
     def recent(self) -> list[Incident]:
-        """Return what is kept, the latest first."""
+        """Return the incidents that are kept, the latest first."""
         every = [one for kept in self._by_kind.values() for one in kept.values()]
         return sorted(every, key=lambda one: one.last_ms, reverse=True)
 
     def of_principals(self) -> Mapping[str, Mapping[str, IncidentCounts]]:
-        """Return by principal and kind what was counted."""
+        """Return the counts by principal and kind."""
         return self._by_principal
 
     def _keep(self, new: Incident) -> None:
@@ -89,7 +96,7 @@ class Incidents:
             new = new._replace(times=before.times + new.times, first_ms=before.first_ms)
         kept[key] = new
         kept.move_to_end(key)
-        if len(kept) > MAX_OF_A_KIND:
+        if len(kept) > MAX_PER_KIND:
             kept.popitem(last=False)
 
     def _count(self, principal: str, incident: Incident) -> None:

@@ -1,7 +1,6 @@
 """HTML builder that escapes all text.
 
-Rule: a `str` is text and is escaped, cut if it is long, and made what UTF-8 can carry; only this
-module makes `Markup`, which is neither.
+Rule: a `str` is text and is escaped; only this module makes `Markup`, which is not.
 """
 
 from collections.abc import Iterable
@@ -23,12 +22,15 @@ Content = str | Markup
 
 
 def text(given: str) -> Markup:
-    """Return text as HTML, whatever it holds."""
+    """Return text as HTML; characters that UTF-8 cannot encode are replaced."""
     return Markup(escape(given.encode("utf-8", "replace").decode()))
 
 
 def name(given: str | None, otherwise: str = "-") -> Markup:
-    """Return a name that a client chose: cut if it is long, in isolation if it runs leftward."""
+    """Return a name that a client chose, cut if it is long, and isolated from the text direction.
+
+    `otherwise` is shown where there is no name.
+    """
     if given is None:
         return tag("span", otherwise, class_="none")
     short = given if len(given) <= MAX_CHARACTERS else f"{given[: MAX_CHARACTERS - 1]}…"
@@ -38,7 +40,10 @@ def name(given: str | None, otherwise: str = "-") -> Markup:
 
 
 def tag(element: str, *content: Content, **attributes: str | None) -> Markup:
-    """Return an element. `class_` is `class`, `data_label` is `data-label`; None: left out."""
+    """Return an element. Attribute `class_` is `class`, `data_label` is `data-label`.
+
+    An attribute that is None is left out.
+    """
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{text(value)}"'
         for key, value in attributes.items()
@@ -50,12 +55,12 @@ def tag(element: str, *content: Content, **attributes: str | None) -> Markup:
 
 
 def joined(content: Iterable[Content], between: Content = "") -> Markup:
-    """Return several as one."""
+    """Return pieces of content as one, separated by `between`."""
     return Markup(_safe(between).join(_safe(one) for one in content))
 
 
 def own(source: str) -> Markup:
-    """Take a style or a script of ours, whose hash the page's policy names, as it is."""
+    """Return the page's own style or script unescaped; its hash is in the page's policy."""
     return Markup(source)
 
 

@@ -6,7 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from proxy.ops.status import snapshot as pictures
+from proxy.ops.status import snapshot
 from proxy.ops.status.markup import Markup, joined, own, tag
 from proxy.ops.status.rows import (
     GROUP_HEADINGS,
@@ -19,10 +19,11 @@ from proxy.ops.status.rows import (
     session_row,
 )
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector
-from proxy.ops.status.snapshot import About, Crowd, ListenerFacts, Picture
+from proxy.ops.status.snapshot import About, ListenerFacts, Overview, PrincipalSessions
 from proxy.ops.status.text import moment, number, plural, size
 
 MAX_INCIDENTS: Final = 15
+"""Largest number of incidents that are listed."""
 MAX_SESSIONS: Final = 100
 """Largest number of sessions that are listed one by one, when some are selected."""
 MAX_BYTES: Final = {
@@ -33,7 +34,7 @@ MAX_BYTES: Final = {
 }
 """Largest size of each table's rows in bytes: the page stays below 200,000."""
 REFRESH_SECONDS: Final = 10
-"""Seconds between two loads of the page without scripts; with them, see page.js."""
+"""Seconds between two loads of the page in browsers without scripts; for others, see page.js."""
 
 _STYLE: Final = Path(__file__).with_name("page.css").read_text()
 _SCRIPT: Final = Path(__file__).with_name("page.js").read_text()
@@ -49,7 +50,7 @@ POLICY: Final = "; ".join(
         f"style-src {_hash(_STYLE)}",
         f"script-src {_hash(_SCRIPT)}",
         "connect-src 'self'",
-        "img-src data:",  # the icon, which is none
+        "img-src data:",  # the icon, which is empty
         "form-action 'self'",
         "base-uri 'none'",
         "frame-ancestors 'none'",
@@ -59,19 +60,19 @@ POLICY: Final = "; ".join(
 contains."""
 
 
-def render(picture: Picture, selector: Selector, about: About) -> str:
-    """Return the page; with a selector, of the sessions that it chose alone."""
+def render(overview: Overview, selector: Selector, about: About) -> str:
+    """Return the page; `overview` has the sessions that `selector` chose."""
     chosen = selector != EVERY_SESSION
-    crowds = pictures.by_principal(picture)
+    by_principal = snapshot.by_principal(overview)
     parts: list[Markup] = [
-        _header(picture, about),
-        _tiles(picture, crowds),
-        _listeners(pictures.listeners(picture)),
-        _incidents(picture, selector),
-        _principals(crowds, selector, picture.taken_ms),
+        _header(overview, about),
+        _tiles(overview, by_principal),
+        _listeners(snapshot.listeners(overview)),
+        _incidents(overview, selector),
+        _principals(by_principal, selector, overview.taken_ms),
     ]
     if chosen:
-        parts.append(_sessions(picture))
+        parts.append(_sessions(overview))
     return "<!doctype html>\n" + tag(
         "html",
         _head(about),
@@ -94,33 +95,33 @@ def _head(about: About) -> Markup:
     )
 
 
-def _header(picture: Picture, about: About) -> Markup:
+def _header(overview: Overview, about: About) -> Markup:
     reasons = [
         reason if reason.startswith(f"worker {worker} ") else f"worker {worker}: {reason}"
-        for worker, facts in sorted(picture.workers.items())
+        for worker, facts in sorted(overview.workers.items())
         for reason in facts.reasons
     ]
-    ready = picture.ready()
+    ready = overview.ready()
     badge = tag(
         "span", "ready" if ready else "not ready", class_=_badge("good" if ready else "bad")
     )
-    what = f"{about.version} on {about.host}, {plural(len(picture.workers), 'worker')}"
+    what = f"{about.version} on {about.host}, {plural(len(overview.workers), 'worker')}"
     header = tag(
         "header",
         tag("h1", "reauth-proxy"),
         badge,
         tag("span", what, class_="dim"),
-        tag("span", moment(picture.taken_ms), class_="dim"),
+        tag("span", moment(overview.taken_ms), class_="dim"),
         tag("span", "no answer: this is old", id="stale", class_=_badge("bad")),
     )
     items = (tag("li", reason) for reason in reasons)
     return joined((header, tag("ul", *items, class_="reasons"))) if reasons else header
 
 
-def _tiles(picture: Picture, crowds: Sequence[Crowd]) -> Markup:
-    counts, carried = pictures.counts(picture.sessions), pictures.carried(picture.sessions)
-    states = {state: count for state, count in pictures.states(picture.sessions).items() if count}
-    principals = sum(crowd.principal is not None for crowd in crowds)
+def _tiles(overview: Overview, by_principal: Sequence[PrincipalSessions]) -> Markup:
+    counts, carried = snapshot.counts(overview.sessions), snapshot.carried(overview.sessions)
+    states = {state: count for state, count in snapshot.states(overview.sessions).items() if count}
+    principals = sum(each.principal is not None for each in by_principal)
     by_state = ", ".join(f"{number(count)} {state}" for state, count in states.items())
     tiles = (
         (number(counts.sessions), "connections", by_state),
@@ -153,18 +154,20 @@ def _listeners(listeners: Sequence[ListenerFacts]) -> Markup:
     )
 
 
-def _incidents(picture: Picture, selector: Selector) -> Markup:
-    found = pictures.incidents(picture, selector.principal)
-    rows = (incident_row(one, picture.taken_ms) for one in found[:MAX_INCIDENTS])
+def _incidents(overview: Overview, selector: Selector) -> Markup:
+    found = snapshot.incidents(overview, selector.principal)
+    rows = (incident_row(one, overview.taken_ms) for one in found[:MAX_INCIDENTS])
     title = tag("h2", "What went wrong last")
     if not found:
         return _section(title, tag("p", "Nothing that is remembered.", class_="dim"))
     return _section(title, _table("incidents", INCIDENT_HEADINGS, rows, len(found)))
 
 
-def _principals(crowds: Sequence[Crowd], selector: Selector, now_ms: int) -> Markup:
+def _principals(
+    by_principal: Sequence[PrincipalSessions], selector: Selector, now_ms: int
+) -> Markup:
     title = tag("h2", "Sessions by principal")
-    rows = (group_row(pictures.summed_up(crowd), now_ms) for crowd in crowds)
+    rows = (group_row(snapshot.summarize(each), now_ms) for each in by_principal)
     form = tag(
         "form",
         _input("principal", "User:alice", selector.principal),
@@ -173,13 +176,13 @@ def _principals(crowds: Sequence[Crowd], selector: Selector, now_ms: int) -> Mar
         method="get",
         action="/",
     )
-    if not crowds:
+    if not by_principal:
         return _section(title, form, tag("p", "No connection.", class_="dim"))
-    return _section(title, form, _table("principals", GROUP_HEADINGS, rows, len(crowds)))
+    return _section(title, form, _table("principals", GROUP_HEADINGS, rows, len(by_principal)))
 
 
-def _sessions(picture: Picture) -> Markup:
-    oldest_first = sorted(picture.sessions, key=lambda one: -one.connected_s)
+def _sessions(overview: Overview) -> Markup:
+    oldest_first = sorted(overview.sessions, key=lambda one: -one.connected_s)
     rows = (session_row(one) for one in oldest_first[:MAX_SESSIONS])
     table = _table("sessions", SESSION_HEADINGS, rows, len(oldest_first))
     title = tag("div", tag("h2", "Sessions"), tag("a", "show all", href="/"), class_="bar")
@@ -197,7 +200,7 @@ def _section(*content: Markup) -> Markup:
 def _table(
     what: str, headings: Sequence[str], rows: Iterable[Sequence[Markup]], total: int
 ) -> Markup:
-    """Return a table with as many rows as fit, and the number of those left out."""
+    """Return a table with the rows that fit into `MAX_BYTES`, and the number of those left out."""
     shown = list(_within(MAX_BYTES[what], (_row(headings, cells) for cells in rows)))
     head = tag("thead", tag("tr", *(tag("th", heading) for heading in headings)))
     table = tag("table", head, tag("tbody", *shown))

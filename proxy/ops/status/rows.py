@@ -7,7 +7,7 @@ from metrics.events import EventKind
 from proxy.ops.status.incidents import Incident
 from proxy.ops.status.markup import Markup, joined, name, tag
 from proxy.ops.status.session_facts import SessionFacts, SessionState
-from proxy.ops.status.snapshot import Group, ListenerFacts, Some, software
+from proxy.ops.status.snapshot import ListenerFacts, PrincipalSummary, TopNames, software
 from proxy.ops.status.text import ago, duration, number, plural, size
 from sasl.states import Enforcement
 
@@ -55,22 +55,23 @@ _MODES: Final = {
     Enforcement.ENFORCE: "good",
 }
 MAX_TROUBLES: Final = 3
+"""Largest number of kinds of incidents that a principal's row shows."""
 
 
 def listener_row(one: ListenerFacts) -> tuple[Markup, ...]:
-    """Say what a listener holds its clients to."""
+    """Return the row of a listener."""
     exceptions = plural(one.overrides, "override") if one.overrides else None
     return (
         _two(name(one.name), one.address),
         _two(_badge(one.enforcement, _MODES[Enforcement(one.enforcement)]), exceptions),
-        _one(_longest(one)),
+        _one(_lifetime_limit(one)),
         _one(", ".join(one.mechanisms) or "none: no SASL"),
         _one(f"{number(one.connections)} of {number(one.max_connections)}"),
         _one(one.routing),
     )
 
 
-def _longest(one: ListenerFacts) -> str:
+def _lifetime_limit(one: ListenerFacts) -> str:
     if one.enforcement == Enforcement.OBSERVE:
         return "no end"
     if one.max_reauth_ms:
@@ -79,7 +80,7 @@ def _longest(one: ListenerFacts) -> str:
 
 
 def incident_row(one: Incident, now_ms: int) -> tuple[Markup, ...]:
-    """Say what went wrong, when, and to whom."""
+    """Return the row of an incident."""
     kind = EventKind(one.kind)
     since = f"since {ago(one.first_ms, now_ms)}" if one.times > 1 else None
     return (
@@ -92,26 +93,26 @@ def incident_row(one: Incident, now_ms: int) -> tuple[Markup, ...]:
     )
 
 
-def group_row(group: Group, now_ms: int) -> tuple[Markup, ...]:
-    """Sum up the sessions of a principal."""
+def group_row(group: PrincipalSummary, now_ms: int) -> tuple[Markup, ...]:
+    """Return the row of a principal."""
     counts, carried = group.counts, group.carried
-    who = _one("not authenticated") if group.principal is None else link_to(group.principal)
+    who = _one("not authenticated") if group.principal is None else principal_link(group.principal)
     expired = f"{number(counts.expired)} expired, idle" if counts.expired else None
     traffic = f"{size(carried.request_bytes)} in, {size(carried.response_bytes)} out"
     return (
-        joined((who, tag("small", _some(group.mechanisms)))),
+        joined((who, tag("small", _top_names(group.mechanisms)))),
         _two(_one(number(counts.sessions)), expired),
-        joined((_lifetime(group), tag("small", _some(group.enforcement)))),
+        joined((_lifetime(group), tag("small", _top_names(group.enforcement)))),
         _capability(group),
-        _some(group.clients),
-        _some(group.client_ids),
+        _top_names(group.clients),
+        _top_names(group.client_ids),
         _two(_one(number(carried.requests)), traffic),
         _troubles(group, now_ms),
     )
 
 
 def session_row(one: SessionFacts) -> tuple[Markup, ...]:
-    """Say everything of one session."""
+    """Return the row of a session."""
     where = f"worker {one.worker}, {one.listener}"
     traffic = f"{size(one.request_bytes)} in, {size(one.response_bytes)} out"
     state = None if one.state == SessionState.AUTHENTICATED else one.state
@@ -120,7 +121,7 @@ def session_row(one: SessionFacts) -> tuple[Markup, ...]:
         _two(name(one.connection_id), where),
         joined((name(one.principal), tag("small", name(one.mechanism)))),
         _two(_left(one.lifetime_left_s, endless=one.principal is not None), one.enforcement),
-        _two(_able(one.told_of_lifetime, one.reauthentications), state),
+        _two(_capability_of(one.told_of_lifetime, one.reauthentications), state),
         joined(
             (name(one.client_id), tag("small", name(software(one)), " ", name(one.client_host)))
         ),
@@ -129,46 +130,46 @@ def session_row(one: SessionFacts) -> tuple[Markup, ...]:
     )
 
 
-def link_to(principal: str) -> Markup:
-    """Return a principal, with its sessions behind it."""
+def principal_link(principal: str) -> Markup:
+    """Return a principal's name as a link to its sessions."""
     query = urlencode({"principal": principal}, errors="replace")
     return tag("a", name(principal), href=f"/?{query}")
 
 
-def _lifetime(group: Group) -> Markup:
+def _lifetime(group: PrincipalSummary) -> Markup:
     least, middle = group.lifetime_left_min_s, group.lifetime_left_median_s
     if least is None:
         return _left(None, endless=group.principal is not None)
     if group.counts.sessions == 1:
         return _left(least, endless=False)
-    return joined((_left(least, endless=False), tag("small", f"median {_said(middle)}")))
+    return joined((_left(least, endless=False), tag("small", f"median {_time_left(middle)}")))
 
 
 def _left(seconds: float | None, *, endless: bool) -> Markup:
     if seconds is None:
         return tag("span", "no end" if endless else "-", class_="none")
-    return _badge(_said(seconds), "warn") if seconds < 0 else _one(_said(seconds))
+    return _badge(_time_left(seconds), "warn") if seconds < 0 else _one(_time_left(seconds))
 
 
-def _said(seconds: float | None) -> str:
+def _time_left(seconds: float | None) -> str:
     if seconds is not None and seconds < 0:
         return f"expired {duration(-seconds)} ago"
     return duration(seconds)
 
 
-def _capability(group: Group) -> Markup:
+def _capability(group: PrincipalSummary) -> Markup:
     counts = group.counts
     if group.principal is None or not group.mechanisms.names:  # not known yet; without SASL
         return name(None)
     cannot, times = counts.cannot_reauthenticate, counts.reauthentications
     if not cannot:
-        return _able(True, times)
+        return _capability_of(True, times)
     if cannot == counts.sessions:
-        return _able(False, times)
+        return _capability_of(False, times)
     return _badge(f"{number(cannot)} of {number(counts.sessions)} cannot", "warn")
 
 
-def _able(can_reauthenticate: bool | None, times: int) -> Markup:
+def _capability_of(can_reauthenticate: bool | None, times: int) -> Markup:
     if can_reauthenticate is None:
         return name(None)
     if not can_reauthenticate:
@@ -176,7 +177,7 @@ def _able(can_reauthenticate: bool | None, times: int) -> Markup:
     return _one(f"yes, {plural(times, 'time')}") if times else _one("not yet")
 
 
-def _troubles(group: Group, now_ms: int) -> Markup:
+def _troubles(group: PrincipalSummary, now_ms: int) -> Markup:
     latest = sorted(group.troubles.items(), key=lambda one: -one[1].last_ms)[:MAX_TROUBLES]
     parts = [
         tag(
@@ -195,17 +196,17 @@ def _throttled(one: SessionFacts) -> Markup:
     left = one.throttle_left_s
     if left is None:
         return joined(())
-    said = f"for {duration(left)}" if left > 0 else f"until {duration(-left)} ago"
-    return _badge(f"throttled {said}", "warn")
+    when = f"for {duration(left)}" if left > 0 else f"until {duration(-left)} ago"
+    return _badge(f"throttled {when}", "warn")
 
 
 def _kind(kind: EventKind, *, known: bool) -> Markup:
-    """Name a kind of incident; `known`: it happened to somebody who had logged in."""
+    """Return the name of a kind of incident; `known`: its client had logged in before."""
     what = "re-authentication failed" if known and kind is EventKind.FAILED else _KINDS[kind]
     return _badge(what, "bad" if kind in _BAD else "warn")
 
 
-def _some(some: Some) -> Markup:
+def _top_names(some: TopNames) -> Markup:
     several = len(some.names) + some.more > 1
     parts = [
         joined((name(one), f" \N{MULTIPLICATION SIGN}{number(times)}")) if several else name(one)

@@ -1,7 +1,7 @@
 """HTTP handlers of the status page and `/sessions.json`; read-only.
 
-Rule: however many requests come, the workers are queried once in `MIN_PICTURE_SECONDS`. A query
-selects here, from the sessions of all workers.
+Rule: however many requests come, the workers are queried once in `MIN_REFRESH_SECONDS`. Sessions
+are selected here, from those of all workers.
 """
 
 import asyncio
@@ -12,12 +12,13 @@ from typing import Any, Final, Protocol
 from aiohttp import web
 
 from proxy.errors import ProxyError
-from proxy.ops.status.json_document import DEFAULT_LIMIT, MOST, document
+from proxy.ops.status.json_document import DEFAULT_LIMIT, MAX_LIMIT, document
 from proxy.ops.status.page import POLICY, render
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts
-from proxy.ops.status.snapshot import About, Picture, WorkerFacts
+from proxy.ops.status.snapshot import About, Overview, WorkerFacts
 
-MIN_PICTURE_SECONDS: Final = 2.0
+MIN_REFRESH_SECONDS: Final = 2.0
+"""Shortest time in seconds between two queries of the workers."""
 
 _HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -31,84 +32,83 @@ _KEYS: Final = {
     "client-id": "client_id",
     "connection": "connection_id",
 }
-"""Names of query parameters, and the part of a selector that each sets."""
+"""Part of a selector that each query parameter sets."""
 
 
 class StatusSources(Protocol):
-    """Sources of the page's data."""
+    """Interface to the workers, which have the page's data."""
 
     async def status(self) -> Mapping[int, Mapping[str, Any] | ProxyError]:
-        """Everything about each worker but its sessions; an error: why it does not answer."""
+        """Return the state of each worker without its sessions; an error: it did not answer."""
         ...
 
     async def sessions(self, selector: Selector) -> Mapping[int, list[SessionFacts] | ProxyError]:
-        """Sessions of each worker."""
+        """Return the selected sessions of each worker; an error: it did not answer."""
         ...
 
 
-async def take_picture(workers: StatusSources) -> Picture:
-    """Ask all workers; who does not answer is in the picture as not ready."""
+async def query_overview(workers: StatusSources) -> Overview:
+    """Query all workers; one that does not answer is in the overview as not ready."""
     status, sessions = await asyncio.gather(workers.status(), workers.sessions(EVERY_SESSION))
     states: dict[int, WorkerFacts] = {}
     found: list[SessionFacts] = []
     for worker, answer in status.items():
-        theirs = sessions[worker]
+        rows = sessions[worker]
         if isinstance(answer, ProxyError):
             states[worker] = WorkerFacts(reasons=[str(answer)])
-        elif isinstance(theirs, ProxyError):
-            states[worker] = WorkerFacts(reasons=[str(theirs)])
+        elif isinstance(rows, ProxyError):
+            states[worker] = WorkerFacts(reasons=[str(rows)])
         else:
             states[worker] = WorkerFacts.from_json(answer)
-            found += theirs
-    return Picture(taken_ms=round(time.time() * 1000), workers=states, sessions=found)
+            found += rows
+    return Overview(taken_ms=round(time.time() * 1000), workers=states, sessions=found)
 
 
 class StatusPage:
-    """Status page for browsers and programs, from one picture at a time."""
+    """Handlers of the status page and `/sessions.json`, which share the latest overview."""
 
     def __init__(self, workers: StatusSources, about: About) -> None:
         self._workers = workers
         self._about = about
         self._round = asyncio.Lock()
-        self._picture: Picture | None = None
+        self._overview: Overview | None = None
         self._taken_at = 0.0
         self._whole: str | None = None
-        """The page of all sessions, rendered once for all readers of a picture; None: not rendered
-        yet."""
+        """The page of all sessions, rendered once for each overview; None: not rendered yet."""
 
     async def page(self, request: web.Request) -> web.Response:
         """Serve `/`."""
         selector = _selector(request)
-        picture = await self._latest()
+        overview = await self._latest()
         if selector != EVERY_SESSION:
-            return self._html(render(picture.of(selector), selector, self._about))
+            return self._html(render(overview.of(selector), selector, self._about))
         if self._whole is None:
-            self._whole = render(picture, selector, self._about)
+            self._whole = render(overview, selector, self._about)
         return self._html(self._whole)
 
     async def sessions(self, request: web.Request) -> web.Response:
         """Serve `/sessions.json`."""
         limit = _limit(request)
         selector = _selector(request, "limit")
-        picture = (await self._latest()).of(selector)
-        answer = document(picture, selector, self._about, limit)
+        overview = (await self._latest()).of(selector)
+        answer = document(overview, selector, self._about, limit)
         return web.json_response(answer, headers=_HEADERS)
 
     def _html(self, page: str) -> web.Response:
         return web.Response(text=page, content_type="text/html", headers=_HEADERS)
 
-    async def _latest(self) -> Picture:
+    async def _latest(self) -> Overview:
         async with self._round:
             now = asyncio.get_running_loop().time()
-            if self._picture is None or now - self._taken_at >= MIN_PICTURE_SECONDS:
-                self._picture = await take_picture(self._workers)
+            if self._overview is None or now - self._taken_at >= MIN_REFRESH_SECONDS:
+                self._overview = await query_overview(self._workers)
                 self._taken_at = asyncio.get_running_loop().time()
                 self._whole = None
-            return self._picture
+            return self._overview
 
 
 def _selector(request: web.Request, *others: str) -> Selector:
-    """Read the query; an empty value, which a form sends for an empty field, is no choice."""
+    """Return the selector of a request; a form sends an empty value for an empty field."""
     query = request.query
     if query.keys() - _KEYS.keys() - set(others) or len(query) != len(set(query)):
         known = ", ".join((*_KEYS, *others))
@@ -118,6 +118,8 @@ def _selector(request: web.Request, *others: str) -> Selector:
 
 def _limit(request: web.Request) -> int:
     given = request.query.get("limit", str(DEFAULT_LIMIT))
-    if not (given.isascii() and given.isdigit() and len(given) <= 4 and 1 <= int(given) <= MOST):
-        raise web.HTTPBadRequest(text=f"limit must be a number from 1 to {MOST}\n")
+    if not (
+        given.isascii() and given.isdigit() and len(given) <= 4 and 1 <= int(given) <= MAX_LIMIT
+    ):
+        raise web.HTTPBadRequest(text=f"limit must be a number from 1 to {MAX_LIMIT}\n")
     return int(given)

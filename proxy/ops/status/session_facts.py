@@ -1,7 +1,7 @@
 """Facts about sessions from one worker, and the selection of sessions.
 
-A session's facts travel as a JSON array, a row: a worker makes thousands of them beside its data
-path. Names that clients gave are cut to 256 characters, which ends them in `…`.
+A session's facts are sent as a JSON array, a row, which is cheap: a worker makes thousands of them
+while it serves clients. Names that clients chose are cut to 256 characters, and then end in `…`.
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,11 @@ class SessionState(StrEnum):
     CONNECTED = "connected"
     """No SASL request has arrived yet."""
     AUTHENTICATING = "authenticating"
+    """The first authentication is under way."""
     AUTHENTICATED = "authenticated"
+    """There is a session, or the listener is without SASL."""
     REAUTHENTICATING = "re-authenticating"
+    """There is a session, and a re-authentication is under way."""
     CLOSING = "closing"
     """The authentication was refused, and its response waits to be sent."""
 
@@ -50,10 +53,10 @@ class SessionFacts(NamedTuple):
     """Lifetime of the session in milliseconds; 0: the session has no end, None: there is no
     session."""
     lifetime_left_s: float | None
-    """Seconds until the session ends; below 0: it is over, and not used since. None: it has no
-    end."""
+    """Seconds until the session ends; below 0: it has ended, and was not used since. None: it has
+    no end."""
     requests: int
-    """Number of requests since the client connected, without SASL's."""
+    """Number of requests since the client connected, without those of SASL."""
     request_bytes: int
     response_bytes: int
     idle_s: float | None
@@ -73,14 +76,14 @@ class Selector:
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Any]) -> Self:
-        """Read what `arguments` gave; raises ValueError on what it cannot have given."""
+        """Return the selector of a request's arguments. Raises ValueError if they are invalid."""
         unknown = arguments.keys() - set(cls.__slots__)
         if unknown or not all(isinstance(value, str | None) for value in arguments.values()):
             raise ValueError("not a selection of sessions")
         return cls(**arguments)
 
     def arguments(self) -> dict[str, Any]:
-        """Return what is given, for a question."""
+        """Return the parts that are given, as arguments of a request."""
         given = {name: getattr(self, name) for name in self.__slots__}
         return {name: value for name, value in given.items() if value is not None}
 

@@ -1,7 +1,7 @@
-"""Combined state of all workers at one moment.
+"""Combined state of all workers at one moment; pure.
 
-Pure: time is an argument, and what is too much to be shown is cut, with the number of what is left
-out. The field names of the dataclasses are those of `/sessions.json`.
+Long lists are cut, with the number of items left out. The field names of the dataclasses are those
+of `/sessions.json`.
 """
 
 from collections import Counter
@@ -18,6 +18,7 @@ MAX_NAMES: Final = 3
 LATELY_MS: Final = 900_000
 """Age in milliseconds up to which an incident puts its principal on top: a quarter of an hour."""
 THROTTLED_LATELY_S: Final = 60.0
+"""Seconds after the end of its throttle time for which a session counts as throttled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +46,17 @@ class WorkerFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class Overview:
     """State of all workers at one moment."""
 
     taken_ms: int
-    """The time of the picture in epoch milliseconds."""
+    """The time of the overview in epoch milliseconds."""
     workers: Mapping[int, WorkerFacts]
     """The state of each worker; one that does not answer has that for its only reason."""
     sessions: Sequence[SessionFacts]
 
-    def of(self, selector: Selector) -> "Picture":
-        """Return the same of chosen sessions alone."""
+    def of(self, selector: Selector) -> "Overview":
+        """Return the overview with the selected sessions only."""
         if selector == EVERY_SESSION:
             return self
         chosen = [
@@ -72,14 +73,14 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """Facts of the proxy that no worker is needed for."""
+    """Facts about the proxy that do not come from workers."""
 
     version: str
     host: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Some:
+class TopNames:
     """Names of a kind, the most frequent first, cut to a few."""
 
     names: dict[str, int]
@@ -89,8 +90,8 @@ class Some:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
-    """Traffic of sessions since their clients connected, without SASL's."""
+class Traffic:
+    """Traffic of sessions since their clients connected, without that of SASL."""
 
     requests: int
     request_bytes: int
@@ -103,7 +104,7 @@ class Counts:
 
     sessions: int
     expired: int
-    """Number of sessions that are over, and not used since."""
+    """Number of sessions that have ended, and were not used since."""
     endless: int
     """Number of authenticated sessions without an end."""
     cannot_reauthenticate: int
@@ -116,14 +117,14 @@ class Counts:
     would have."""
 
 
-class Crowd(NamedTuple):
+class PrincipalSessions(NamedTuple):
     """Sessions of one principal, one by one."""
 
     principal: str | None
     """The principal; None: the sessions are not authenticated."""
     sessions: list[SessionFacts]
     troubles: dict[str, IncidentCounts]
-    """Incidents by kind since the workers started; those of closed sessions too."""
+    """Incidents by kind since the workers started, including those of closed sessions."""
 
     def last_trouble_ms(self) -> int:
         """Time of the last incident in epoch milliseconds; 0: there was none."""
@@ -131,26 +132,26 @@ class Crowd(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """Sessions of one principal, summed up."""
+class PrincipalSummary:
+    """Summary of one principal's sessions."""
 
     principal: str | None
     counts: Counts
-    carried: Carried
+    carried: Traffic
     lifetime_left_min_s: float | None
     lifetime_left_median_s: float | None
     """Median of the seconds left to sessions that have an end; None: none has."""
-    mechanisms: Some
-    enforcement: Some
-    clients: Some
+    mechanisms: TopNames
+    enforcement: TopNames
+    clients: TopNames
     """Client software with its version (KIP-511)."""
-    client_ids: Some
+    client_ids: TopNames
     troubles: dict[str, IncidentCounts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerFacts:
-    """Listener of all workers."""
+    """Listener, over all workers."""
 
     name: str
     address: str
@@ -164,57 +165,60 @@ class ListenerFacts:
     max_connections: int
 
 
-def listeners(picture: Picture) -> list[ListenerFacts]:
-    """Return the listeners, their connections added up over workers."""
+def listeners(overview: Overview) -> list[ListenerFacts]:
+    """Return the listeners, with their connections in all workers."""
     merged: dict[str, dict[str, Any]] = {}
-    for worker in picture.workers.values():
+    for worker in overview.workers.values():
         for one in worker.listeners:
             known = merged.setdefault(one["name"], {**one, "connections": 0})
             known["connections"] += one["connections"]
     return [ListenerFacts(**one) for one in merged.values()]
 
 
-def incidents(picture: Picture, principal: str | None = None) -> list[Incident]:
-    """Return what went wrong, the latest first; with a principal, to it alone."""
-    every = (one for worker in picture.workers.values() for one in worker.incidents)
+def incidents(overview: Overview, principal: str | None = None) -> list[Incident]:
+    """Return the incidents, the latest first; with a principal, only its own."""
+    every = (one for worker in overview.workers.values() for one in worker.incidents)
     mine = (one for one in every if principal in (None, one.principal))
     return sorted(mine, key=lambda one: one.last_ms, reverse=True)
 
 
-def by_principal(picture: Picture) -> list[Crowd]:
+def by_principal(overview: Overview) -> list[PrincipalSessions]:
     """Return sessions by principal: first those with recent incidents, then the largest."""
     found: dict[str | None, list[SessionFacts]] = {}
-    for session in picture.sessions:
+    for session in overview.sessions:
         found.setdefault(session.principal, []).append(session)
-    troubles = _troubles(picture)
-    every = [Crowd(name, sessions, troubles.get(name, {})) for name, sessions in found.items()]
-    lately = picture.taken_ms - LATELY_MS
+    troubles = _troubles(overview)
+    every = [
+        PrincipalSessions(name, sessions, troubles.get(name, {}))
+        for name, sessions in found.items()
+    ]
+    lately = overview.taken_ms - LATELY_MS
     return sorted(
         every,
         key=lambda one: (one.last_trouble_ms() < lately, -len(one.sessions), one.principal or ""),
     )
 
 
-def summed_up(crowd: Crowd) -> Group:
-    """Sum up the sessions of a principal."""
-    found = crowd.sessions
+def summarize(each: PrincipalSessions) -> PrincipalSummary:
+    """Summarize the sessions of a principal."""
+    found = each.sessions
     left = [one.lifetime_left_s for one in found if one.lifetime_left_s is not None]
-    return Group(
-        principal=crowd.principal,
+    return PrincipalSummary(
+        principal=each.principal,
         counts=counts(found),
         carried=carried(found),
         lifetime_left_min_s=min(left, default=None),
         lifetime_left_median_s=round(median(left), 1) if left else None,
-        mechanisms=_some(one.mechanism for one in found),
-        enforcement=_some(one.enforcement for one in found),
-        clients=_some(software(one) for one in found),
-        client_ids=_some(one.client_id for one in found),
-        troubles=crowd.troubles,
+        mechanisms=_top_names(one.mechanism for one in found),
+        enforcement=_top_names(one.enforcement for one in found),
+        clients=_top_names(software(one) for one in found),
+        client_ids=_top_names(one.client_id for one in found),
+        troubles=each.troubles,
     )
 
 
 def counts(sessions: Iterable[SessionFacts]) -> Counts:
-    """Count sessions."""
+    """Count sessions by what matters about them."""
     every = list(sessions)
     return Counts(
         sessions=len(every),
@@ -229,10 +233,10 @@ def counts(sessions: Iterable[SessionFacts]) -> Counts:
     )
 
 
-def carried(sessions: Iterable[SessionFacts]) -> Carried:
-    """Add up what sessions have carried."""
+def carried(sessions: Iterable[SessionFacts]) -> Traffic:
+    """Add up the traffic of sessions."""
     every = list(sessions)
-    return Carried(
+    return Traffic(
         requests=sum(one.requests for one in every),
         request_bytes=sum(one.request_bytes for one in every),
         response_bytes=sum(one.response_bytes for one in every),
@@ -240,25 +244,25 @@ def carried(sessions: Iterable[SessionFacts]) -> Carried:
 
 
 def states(sessions: Iterable[SessionFacts]) -> dict[str, int]:
-    """Count sessions by state; every state is there."""
+    """Count sessions by state, including states without any."""
     found = Counter(one.state for one in sessions)
     return {state.value: found[state.value] for state in SessionState}
 
 
 def software(session: SessionFacts) -> str:
-    """Name a client's program as it named itself."""
+    """Return the name and version that a client sent (KIP-511)."""
     name, version = session.client_software_name, session.client_software_version
     return " ".join(part for part in (name, version) if part) or "unknown"
 
 
-def _some(names: Iterable[str | None]) -> Some:
+def _top_names(names: Iterable[str | None]) -> TopNames:
     found = Counter(name for name in names if name is not None)
-    return Some(names=dict(found.most_common(MAX_NAMES)), more=max(0, len(found) - MAX_NAMES))
+    return TopNames(names=dict(found.most_common(MAX_NAMES)), more=max(0, len(found) - MAX_NAMES))
 
 
-def _troubles(picture: Picture) -> dict[str | None, dict[str, IncidentCounts]]:
+def _troubles(overview: Overview) -> dict[str | None, dict[str, IncidentCounts]]:
     merged: dict[str | None, dict[str, IncidentCounts]] = {}
-    for worker in picture.workers.values():
+    for worker in overview.workers.values():
         for principal, tallies in worker.principals.items():
             known = merged.setdefault(principal, {})
             for kind, tally in tallies.items():

@@ -7,7 +7,7 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def duration(seconds: float | None) -> str:
-    """Say a time span in its two largest units; None is a dash."""
+    """Return a time span in its two largest units; None is a dash."""
     if seconds is None:
         return "-"
     sign, left = ("-" if seconds < 0 else ""), round(abs(seconds))
@@ -16,22 +16,22 @@ def duration(seconds: float | None) -> str:
     minutes, left = divmod(left, 60)
     parts = ((days, "d"), (hours, "h"), (minutes, "min"), (left, "s"))
     first = next((at for at, (number, _) in enumerate(parts) if number), len(parts) - 1)
-    said = [f"{number} {unit}" for number, unit in parts[first : first + 2] if number]
-    return sign + (" ".join(said) or "0 s")
+    shown = [f"{number} {unit}" for number, unit in parts[first : first + 2] if number]
+    return sign + (" ".join(shown) or "0 s")
 
 
 def ago(then_ms: int, now_ms: int) -> str:
-    """Say how long ago a moment was, both in epoch milliseconds."""
+    """Return how long ago a moment was; both are epoch milliseconds."""
     return f"{duration(max(0, now_ms - then_ms) / 1000)} ago"
 
 
 def moment(epoch_ms: int) -> str:
-    """Say a moment in UTC."""
+    """Return a moment in UTC."""
     return f"{datetime.fromtimestamp(epoch_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def size(count: int) -> str:
-    """Say a number of bytes in three digits."""
+    """Return a number of bytes in three digits."""
     value, unit = float(count), 0
     while value >= 1000 and unit < len(_UNITS) - 1:
         value /= 1024
@@ -42,10 +42,10 @@ def size(count: int) -> str:
 
 
 def number(count: int) -> str:
-    """Say a number with its thousands apart."""
+    """Return a number with separators of thousands."""
     return f"{count:,}"
 
 
 def plural(count: int, what: str) -> str:
-    """Say how many of something there are, regular as it is."""
+    """Return a number with a noun, whose plural is regular."""
     return f"{number(count)} {what}" if count == 1 else f"{number(count)} {what}s"

@@ -29,7 +29,7 @@ from proxy.routing.discovery import FIRST_BACKOFF, MAX_AFTER_REFUSAL, MAX_BACKOF
 from proxy.store.brokers.administration import Administration, why
 from proxy.store.interface import Begun
 from proxy.store.sqlite.mirror import SqliteMirror
-from proxy.tls.contexts import Tls, TlsOfAll
+from proxy.tls.contexts import ProxyTls, Tls
 from proxy.tls.reload import follow as follow_certificates
 from proxy.upstream.access import Access, open_access
 from sasl.log_text import fit_for_log
@@ -160,7 +160,7 @@ async def _follow(
     with closing(SqliteMirror(settings.store.path(), begun)) as mirror:
         work = [Follower(mirror, settings, access).run()]
         if tls is not None:
-            work.append(follow_certificates(TlsOfAll(listeners={}, upstream=tls)))
+            work.append(follow_certificates(ProxyTls(listeners={}, upstream=tls)))
         if access.identity is not None:
             work.append(access.identity.run())
         async with asyncio.TaskGroup() as group:

@@ -221,7 +221,7 @@ PEM_KEYS, PEM_TRUST = "ssl.keystore.type=PEM", "ssl.truststore.type=PEM"
         (
             [PEM_KEYS, f"ssl.keystore.key={escaped(AUTHORITY.issue('other').key)}", CHAIN],
             "ssl.keystore.key",
-            "not that of the certificate",
+            "does not belong to the certificate",
         ),
         (
             [PEM_KEYS, f"ssl.keystore.key={escaped(KEY)}", CHAIN],

@@ -2,12 +2,12 @@
 
 import os
 
-from proxy.child_process.heartbeats import HUNG_LOOKS, START_LOOKS, Heartbeat, Watch
+from proxy.child_process.heartbeats import HUNG_CHECKS, START_CHECKS, Heartbeat, Watch
 
 
 def looks(watch: Watch, count: int) -> bool:
     for _ in range(count):
-        watch.look()
+        watch.check()
     return watch.is_hung
 
 
@@ -16,9 +16,9 @@ def test_one_beat_is_enough() -> None:
     heartbeat.begin()
     heartbeat.beat()
     watch = Watch(heartbeat)
-    assert not looks(watch, HUNG_LOOKS - 1)
+    assert not looks(watch, HUNG_CHECKS - 1)
     heartbeat.beat()
-    assert not looks(watch, HUNG_LOOKS)
+    assert not looks(watch, HUNG_CHECKS)
     assert looks(watch, 1)
 
 
@@ -27,7 +27,7 @@ def test_a_start_may_take_longer() -> None:
     heartbeat = Heartbeat()
     heartbeat.begin()
     watch = Watch(heartbeat)
-    assert not looks(watch, START_LOOKS - 1)
+    assert not looks(watch, START_CHECKS - 1)
     assert looks(watch, 1)
 
 
@@ -37,9 +37,9 @@ def test_another_life_is_a_sign_of_life() -> None:
     heartbeat.begin()
     heartbeat.beat()
     watch = Watch(heartbeat)
-    assert looks(watch, HUNG_LOOKS)
+    assert looks(watch, HUNG_CHECKS)
     heartbeat.begin()
-    assert not looks(watch, START_LOOKS)
+    assert not looks(watch, START_CHECKS)
     assert looks(watch, 1)
 
 

@@ -281,7 +281,7 @@ def test_a_client_that_does_not_read_its_last_bytes_is_dropped(
         assert transport is not None
         await until(lambda: transport.get_write_buffer_size() > 0)
         began = asyncio.get_running_loop().time()
-        client.tell(Connection.cut_short)
+        client.call(Connection.cut_short)
         assert relay.shell.clients
         await until(lambda: not relay.shell.clients)
         assert asyncio.get_running_loop().time() - began > 0.9

@@ -13,18 +13,18 @@ import pytest
 from proxy.net import tls_transport
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.tls_pace import (
-    MAX_BARREN,
-    MAX_OF_A_GREETING,
+    MAX_HANDSHAKE,
     MAX_RECORD,
     MAX_RECORDS,
     MAX_UNREAD_ANSWERS,
+    MAX_WITHOUT_DATA,
     MIN_PIECE,
     PIECE,
     RECORD,
     Pace,
 )
 from proxy.net.tls_sides import ServerTls
-from proxy.net.tls_transport import MAX_KEPT
+from proxy.net.tls_transport import MAX_WAITING
 from tests.support.tls import (
     AUTHORITY,
     OURS,
@@ -143,14 +143,14 @@ def test_key_updates_take_a_turn_for_each_thousand_bytes(updating: Updating, ans
 
 
 def test_nothing_but_key_updates_is_an_end(updating: Updating) -> None:
-    for _ in range(MAX_BARREN // 20_000 + 2):
+    for _ in range(MAX_WITHOUT_DATA // 20_000 + 2):
         if updating.wire.aborted:
             break
         updating.tls.data_received(updating.client.update_keys(1_000, answer=False))
         updating.turns.take_all()
     assert updating.wire.aborted
     updating.tls.connection_lost(None)
-    assert tls_transport._Kept.bytes_of_all == 0
+    assert tls_transport._Waiting.total_bytes == 0
 
 
 def test_a_key_update_among_data_goes_unnoticed(updating: Updating) -> None:
@@ -213,14 +213,14 @@ def test_who_waits_for_a_turn_and_is_left_is_not_read() -> None:
 
 
 def test_all_that_wait_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls_transport._Kept, "bytes_of_all", MAX_KEPT - 10_000)
+    monkeypatch.setattr(tls_transport._Waiting, "total_bytes", MAX_WAITING - 10_000)
     talks = [Conversation() for _ in range(3)]
     for talk in talks:
         talk.tls.data_received(b"".join(talk.encrypted(b"x") for _ in range(300)))
     assert [talk.wire.aborted for talk in talks] == [False, True, True]
     for talk in talks:
         talk.tls.connection_lost(None)
-    assert tls_transport._Kept.bytes_of_all == MAX_KEPT - 10_000
+    assert tls_transport._Waiting.total_bytes == MAX_WAITING - 10_000
 
 
 def test_a_long_greeting_is_refused_before_it_is_whole() -> None:
@@ -231,7 +231,7 @@ def test_a_long_greeting_is_refused_before_it_is_whole() -> None:
     with suppress(ssl.SSLWantReadError):
         client.do_handshake()
     hello = from_client.read()
-    assert len(hello) > MAX_OF_A_GREETING
+    assert len(hello) > MAX_HANDSHAKE
     met: list[object] = []
     tls = ServerTls(Ear(), ReadBuffer(), Turns().wait, server_context(OURS), met.append)
     tls.connection_made(Wire(ssl.MemoryBIO()))
@@ -248,20 +248,20 @@ class TestPace:
         pieces = []
         for _ in range(8):
             pieces.append(pace.piece)
-            assert pace.is_worth(pace.piece, pace.piece - 22)
+            assert pace.may_continue(pace.piece, pace.piece - 22)
         assert pieces == [MIN_PIECE << n for n in range(5)] + 3 * [PIECE]
 
     def test_a_record_may_come_in_parts(self) -> None:
         pace = Pace()
         pace.piece = PIECE
-        while pace.barren < RECORD:
-            assert pace.is_worth(1_000, 0)
-        assert pace.is_worth(1_000, RECORD)
-        assert pace.barren == 0
+        while pace.without_data < RECORD:
+            assert pace.may_continue(1_000, 0)
+        assert pace.may_continue(1_000, RECORD)
+        assert pace.without_data == 0
 
     @pytest.mark.parametrize(("taken", "gained"), [(1_000, 499), (MAX_RECORD + 1, 0)])
     def test_what_was_not_worth_it(self, taken: int, gained: int) -> None:
         pace = Pace()
         pace.piece = PIECE
-        assert not pace.is_worth(taken, gained)
+        assert not pace.may_continue(taken, gained)
         assert pace.piece == MIN_PIECE

@@ -337,7 +337,7 @@ def test_a_stranger_is_a_connection_from_its_first_byte() -> None:
         )
         assert stranger.connection is not None
         deadline = stranger.connection.next_deadline()
-        stranger.tell(lambda connection, _: connection.timer(deadline or 0.0))
+        stranger.call(lambda connection, _: connection.timer(deadline or 0.0))
         assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
         writer.close()
 
@@ -434,7 +434,7 @@ def test_linger_holds_for_what_is_encrypted(
         assert transport is not None
         await until(lambda: transport.get_write_buffer_size() > 0)
         client.finish_sending()
-        side.tell(Connection.cut_short)
+        side.call(Connection.cut_short)
         assert side in relay.shell.clients
         await until(lambda: side not in relay.shell.clients)
         client.close()

@@ -213,4 +213,4 @@ def test_many_looks_at_once_ask_the_workers_once() -> None:
         assert {answer.status for answer in answers} == {200}
 
     with_client(test, workers)
-    assert workers.pictures == 1
+    assert workers.queries == 1

@@ -13,7 +13,7 @@ from proxy.acl.denial_log import DenialNotice
 from proxy.acl.model import Operation, ResourceType
 from proxy.connection.commands import CloseReason
 from proxy.ops.observer import SessionObserver
-from proxy.ops.status.incidents import CLOSES, Incident
+from proxy.ops.status.incidents import INCIDENT_CLOSES, Incident
 from proxy.wire.apis import PRODUCE
 from sasl.mechanism import FailureReason
 from sasl.states import Authenticated, Enforcement, Failed
@@ -136,7 +136,7 @@ def test_an_end_unless_it_is_usual_or_told_otherwise(reason: CloseReason) -> Non
     seen = Observed()
     seen.log_in(session(Enforcement.ENFORCE))
     seen.observer.closed(seen.connection, reason, NOW + 1)
-    assert [one.what for one in seen.noted] == [str(reason)] * (str(reason) in CLOSES)
+    assert [one.what for one in seen.noted] == [str(reason)] * (str(reason) in INCIDENT_CLOSES)
 
 
 def test_what_goes_well_is_none() -> None:

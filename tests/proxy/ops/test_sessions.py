@@ -57,7 +57,7 @@ async def told(proxy: Proxy, *arguments: str) -> list[dict[str, Any]]:
 
 
 async def crowd(proxy: Proxy) -> dict[str, list[Client]]:
-    """Enough of each that both workers have some: the kernel throws a coin."""
+    """Enough of each that both workers have some."""
     names = [f"{user}/{app}" for user in ("alice", "bob") for app in ("app-1", "app-2")]
     return {name: [await proxy.log_in(*name.split("/")) for _ in range(EACH)] for name in names}
 
@@ -185,12 +185,12 @@ def test_statuses_and_refusals(tmp_path: Path) -> None:
         assert path == tmp_path / "state.db.sock"
         assert path.stat().st_mode & 0o777 == 0o600
         for question, why in (
-            (b"{}\n", "no such question"),
+            (b"{}\n", "unknown request"),
             (b'{"kind": "kill", "arguments": {}}\n', "say which"),
             (b'{"kind": "kill", "arguments": {"who": "x"}}\n', "not a selection"),
             (b'{"kind": "kill", "arguments": {"principal": 7}}\n', "not a selection"),
-            (b"\xff\n", "no such question"),
-            (b"[" * 100_000 + b"\n", "no such question"),
+            (b"\xff\n", "unknown request"),
+            (b"[" * 100_000 + b"\n", "unknown request"),
         ):
             answer = await asyncio.to_thread(ask, path, question)
             assert why in answer["error"], question

@@ -9,6 +9,7 @@ import pytest
 from metrics.registry import SESSION_LIFETIME_LEFT, THROTTLED_CONNECTIONS
 from metrics.snapshot import Snapshot
 from proxy import config
+from proxy.connection.connection import Connection
 from proxy.errors import ProxyError
 from proxy.ops.sessions import KILL_SLICE, SLICE, SURVEY_SLICE, Sessions, facts_of
 from proxy.ops.status.session_facts import EVERY_SESSION, SessionFacts
@@ -35,11 +36,18 @@ SETTINGS = config.Listener.model_validate(
 )
 
 
+class Client(Play):
+    """A client of the playbook, as a worker has it."""
+
+    def call(self, what: Callable[[Connection, float], None]) -> None:
+        self.tell(what)
+
+
 @dataclass
-class Door:
+class FakeListener:
     """A listener's state, as far as sessions go."""
 
-    clients: set[Play]
+    clients: set[Client]
     settings: config.Listener = SETTINGS
     max_connections: int = 100
     reasons: list[str] = field(default_factory=list)
@@ -48,15 +56,15 @@ class Door:
         return Sessions(3, lambda: [self], lambda: self.reasons)
 
 
-def crowd(count: int) -> Door:
-    plays = {Play() for _ in range(count)}
+def crowd(count: int) -> FakeListener:
+    plays = {Client() for _ in range(count)}
     for number, play in enumerate(plays):
         play.connection.connection_id = f"c-{number}"
-    return Door(plays)
+    return FakeListener(plays)
 
 
-def slices(door: Door, kind: str, **arguments: Any) -> list[list[SessionFacts]]:
-    return list(door.sessions().answer(kind, arguments))  # type: ignore[arg-type]
+def slices(listener: FakeListener, kind: str, **arguments: Any) -> list[list[SessionFacts]]:
+    return list(listener.sessions().answer(kind, arguments))  # type: ignore[arg-type]
 
 
 def nothing(_: Play) -> None:
@@ -161,11 +169,11 @@ def test_a_session_in_observe_has_no_end() -> None:
 
 
 def test_a_refused_connection_that_is_closed_is_not_told() -> None:
-    door = crowd(1)
-    (play,) = door.clients
+    listener = crowd(1)
+    (play,) = listener.clients
     refused(play)
     play.tell(lambda connection, now: connection.client_closed(now))
-    assert slices(door, "sessions") == [[]]
+    assert slices(listener, "sessions") == [[]]
 
 
 def test_names_are_cut() -> None:
@@ -183,38 +191,38 @@ def test_no_turn_of_the_loop_tells_of_many() -> None:
 
 
 def test_clients_may_come_and_go_between_slices() -> None:
-    door = crowd(SLICE + 5)
-    telling = door.sessions().facts(EVERY_SESSION)
+    listener = crowd(SLICE + 5)
+    telling = listener.sessions().facts(EVERY_SESSION)
     assert len(next(telling)) == SLICE
-    gone = next(iter(door.clients))
+    gone = next(iter(listener.clients))
     gone.tell(lambda connection, now: connection.client_closed(now))
-    door.clients.clear()
-    door.clients.add(Play())
+    listener.clients.clear()
+    listener.clients.add(Client())
     assert len(next(telling)) in (4, 5)
     assert next(telling, None) is None
 
 
 def test_those_that_are_meant_are_killed_and_told() -> None:
-    door = crowd(2 * KILL_SLICE + 1)
-    alices = list(door.clients)[:3]
+    listener = crowd(2 * KILL_SLICE + 1)
+    alices = list(listener.clients)[:3]
     for play in alices:
         logged_in(play)
         play.take()
-    killed = slices(door, "kill", principal="User:alice")
+    killed = slices(listener, "kill", principal="User:alice")
     assert len(killed) == 3, "in slices"
     ids = {one.connection_id for some in killed for one in some}
     assert ids == {play.connection.connection_id for play in alices}
-    for play in door.clients:
+    for play in listener.clients:
         assert play.connection.closed is (play in alices)
     assert [play.take() for play in alices] == [["closed killed", "close"]] * 3
-    assert slices(door, "kill", principal="User:alice") == [[], [], []]
+    assert slices(listener, "kill", principal="User:alice") == [[], [], []]
 
 
 def test_whoever_renews_is_killed_too() -> None:
-    door = crowd(1)
-    (play,) = door.clients
+    listener = crowd(1)
+    (play,) = listener.clients
     renewing(play)
-    assert len(slices(door, "kill", principal="User:alice")[0]) == 1
+    assert len(slices(listener, "kill", principal="User:alice")[0]) == 1
     assert play.connection.closed
 
 
@@ -224,12 +232,12 @@ def test_killing_everybody_needs_to_be_meant() -> None:
 
 
 def test_the_rest_of_the_facts() -> None:
-    door = crowd(2)
-    door.reasons.append("draining")
-    status = WorkerFacts.from_json(door.sessions().status())
+    listener = crowd(2)
+    listener.reasons.append("draining")
+    status = WorkerFacts.from_json(listener.sessions().status())
     assert status.reasons == ["draining"]
-    (listener,) = status.listeners
-    assert (listener["name"], listener["enforcement"], listener["connections"]) == (
+    (facts,) = status.listeners
+    assert (facts["name"], facts["enforcement"], facts["connections"]) == (
         "clients",
         "enforce",
         2,
@@ -237,30 +245,32 @@ def test_the_rest_of_the_facts() -> None:
 
 
 def test_another_question_is_refused() -> None:
-    with pytest.raises(ProxyError, match="no such question: dance"):
+    with pytest.raises(ProxyError, match="unknown request: dance"):
         slices(crowd(1), "dance")
 
 
 def test_a_scrape_counts_slice_by_slice() -> None:
     """Whoever is gone, or has no lifetime, is not counted."""
-    door = crowd(SURVEY_SLICE + 3)
-    for play in list(door.clients)[:5]:
+    listener = crowd(SURVEY_SLICE + 3)
+    for play in list(listener.clients)[:5]:
         logged_in(play)
     gone = next(
-        play for play in door.clients if isinstance(play.connection.session.state, Authenticated)
+        play
+        for play in listener.clients
+        if isinstance(play.connection.session.state, Authenticated)
     )
     gone.tell(lambda connection, now: connection.client_closed(now))
     snapshot = Snapshot()
-    assert len(list(door.sessions().survey(snapshot))) == 2
+    assert len(list(listener.sessions().survey(snapshot))) == 2
     name = SETTINGS.name
     assert snapshot.values[THROTTLED_CONNECTIONS.name] == {(name,): 0}
-    (((listener, _), lifetimes),) = snapshot.histograms[SESSION_LIFETIME_LEFT.name].items()
-    assert (listener, sum(lifetimes.counts)) == (name, 4)
+    (((labelled, _), lifetimes),) = snapshot.histograms[SESSION_LIFETIME_LEFT.name].items()
+    assert (labelled, sum(lifetimes.counts)) == (name, 4)
 
 
 def test_a_scrape_of_nobody() -> None:
     """The gauge is there, at 0: what is missing cannot be alerted on."""
     snapshot = Snapshot()
-    assert list(Door(set()).sessions().survey(snapshot)) == []
+    assert list(FakeListener(set()).sessions().survey(snapshot)) == []
     assert snapshot.values == {THROTTLED_CONNECTIONS.name: {(SETTINGS.name,): 0}}
     assert snapshot.histograms == {}

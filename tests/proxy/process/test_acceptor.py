@@ -14,6 +14,14 @@ from tests.support.proxy_process import PATIENCE_SECONDS, Serving, alive, eventu
 TRIALS = 20
 CONNECTIONS = 16
 
+PATIENT = """
+from proxy.process import acceptor
+acceptor.STALE_CHECKS = 10_000
+from proxy.cli import main
+main()
+"""
+"""A proxy whose acceptor leaves out no worker that the machine is too busy to run for a moment."""
+
 
 def stop(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
@@ -25,14 +33,32 @@ def connected(serving: Serving) -> list[socket.socket]:
     return [socket.create_connection(address, PATIENCE_SECONDS) for _ in range(CONNECTIONS)]
 
 
+def until_all_accept(serving: Serving, workers: list[int]) -> None:
+    """Connect until each worker has been sent a connection: it has fewest as soon as it can take
+    one. A worker that answers the HTTP process may not be able to yet."""
+    before = serving.connections(workers)
+    clients = []
+
+    def have_all_more() -> bool:
+        clients.append(socket.create_connection(("127.0.0.1", serving.port), PATIENCE_SECONDS))
+        now = serving.connections(workers)
+        return all(more > fewer for more, fewer in zip(now, before, strict=True))
+
+    eventually(have_all_more, "all accept")
+    for client in clients:
+        client.close()
+    eventually(lambda: serving.connections(workers) == before, "they are gone again")
+
+
 @pytest.mark.parametrize("workers", [2, 4])
 def test_connections_are_spread_evenly(tmp_path: Path, workers: int) -> None:
     """A user with sixteen connections has what all workers can give him."""
     serving = Serving(tmp_path, workers)
+    serving.program = ["-c", PATIENT]
     try:
         serving.start()
-        eventually(lambda: serving.workers_up() == [True] * workers, "workers answer")
         pids = serving.children()[:workers]
+        until_all_accept(serving, pids)
         for _ in range(TRIALS):
             clients = connected(serving)
             eventually(lambda: sum(serving.connections(pids)) == CONNECTIONS, "all are there")
@@ -49,7 +75,7 @@ def test_nobody_waits_for_a_worker_that_hangs(serving: Serving) -> None:
     """What it was sent before that was noticed, it has not taken: another one does."""
     serving.replace_nobody()
     serving.start()
-    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
+    until_all_accept(serving, serving.children()[:2])
     hung = serving.children()[0]
     stop(hung)
     try:
@@ -63,19 +89,25 @@ def test_nobody_waits_for_a_worker_that_hangs(serving: Serving) -> None:
 
 
 def test_nobody_waits_for_a_worker_that_died(serving: Serving) -> None:
+    serving.program = ["-c", PATIENT]
     serving.start()
-    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
-    stop(serving.children()[0])
+    dying, other, *_ = serving.children()
+    until_all_accept(serving, [dying, other])
+    stop(dying)
     clients = connected(serving)
-    os.kill(serving.children()[0], signal.SIGKILL)
+    os.kill(dying, signal.SIGKILL)
     try:
         assert {serving.handshake_error() for _ in range(10)} == {0}
     finally:
         for client in clients:
             client.close()
-    eventually(lambda: serving.workers_up() == [True, True], "it was started anew")
-    workers = [serving.children()[0], serving.children()[-1]]
+    eventually(
+        lambda: dying not in serving.children() and len(serving.children()) == 4,
+        "it was started anew",
+    )
+    workers = [other, serving.children()[-1]]
     eventually(lambda: not any(serving.connections(workers)), "nobody is there")
+    until_all_accept(serving, workers)
     clients = connected(serving)
     share = CONNECTIONS // 2
     eventually(lambda: serving.connections(workers) == [share, share], "the new one has its share")
@@ -86,10 +118,10 @@ def test_nobody_waits_for_a_worker_that_died(serving: Serving) -> None:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_an_acceptor_is_replaced(serving: Serving, how: signal.Signals) -> None:
     """Connections that it had sent on live on, and those that came meanwhile are accepted."""
-    serving.look_often()
+    serving.check_often()
     serving.start()
-    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
     workers = serving.children()[:2]
+    until_all_accept(serving, workers)
     clients = connected(serving)
     share = CONNECTIONS // 2
     eventually(lambda: serving.connections(workers) == [share, share], "all are there")
@@ -97,11 +129,13 @@ def test_an_acceptor_is_replaced(serving: Serving, how: signal.Signals) -> None:
     os.kill(acceptor, how)
     assert serving.handshake_error() == 0
     assert not alive(acceptor)
-    assert "acceptor was ended by SIGKILL, starting it anew" in serving.log()
+    assert "acceptor was ended by SIGKILL, restarting it" in serving.log()
     for client in clients:
         client.setblocking(False)
         with pytest.raises(BlockingIOError):
             client.recv(1)
+    eventually(lambda: serving.connections(workers) == [share, share], "the handshake's is gone")
+    until_all_accept(serving, workers)
     clients += connected(serving)
     share = CONNECTIONS
     eventually(lambda: serving.connections(workers) == [share, share], "it goes on as before")

@@ -11,10 +11,10 @@ import pytest
 
 from proxy.child_process.heartbeats import Heartbeat
 from proxy.process.acceptor import Acceptor, Peer
-from proxy.worker.acceptor_link import OFFER, OWN, WITHDRAW, Entrance, Link
+from proxy.worker.acceptor_link import OFFER, OWN, WITHDRAW, EndpointId, Link
 
-GATE = Entrance(0, OWN)
-BROKER = Entrance(0, 7)
+OWN_ADDRESS = EndpointId(0, OWN)
+BROKER = EndpointId(0, 7)
 
 
 class Stage:
@@ -37,9 +37,9 @@ class Stage:
             heartbeat.begin()
             heartbeat.beat()
 
-    def offer(self, entrance: Entrance, listening: socket.socket | None = None) -> None:
+    def offer(self, endpoint: EndpointId, listening: socket.socket | None = None) -> None:
         for link in self.links:
-            assert link.tell(OFFER, entrance, listening)
+            assert link.send_message(OFFER, endpoint, listening)
 
     def connect(self, listening: socket.socket, count: int) -> None:
         for _ in range(count):
@@ -51,14 +51,14 @@ class Stage:
                 heartbeat.beat()
             assert self.acceptor.turn(Heartbeat())
 
-    def taken(self, worker: int) -> list[Entrance]:
-        entrances = []
-        while (taken := self.links[worker].take()) is not None:
-            entrance, _, connection = taken
+    def taken(self, worker: int) -> list[EndpointId]:
+        endpoints = []
+        while (taken := self.links[worker].receive_connection()) is not None:
+            endpoint, _, connection = taken
             assert connection is not None
             self._stack.enter_context(connection)
-            entrances.append(entrance)
-        return entrances
+            endpoints.append(endpoint)
+        return endpoints
 
 
 def listener() -> socket.socket:
@@ -88,7 +88,7 @@ def test_a_broker_s_port_is_its_own_entrance_until_its_broker_leaves(stack: Exit
         assert [stage.taken(worker) for worker in (0, 1)] == [[BROKER] * 2] * 2
         address = port.getsockname()
         for link in stage.links:
-            assert link.tell(WITHDRAW, BROKER)
+            assert link.send_message(WITHDRAW, BROKER)
         stage.turn()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address)
@@ -99,15 +99,15 @@ def test_an_address_is_left_alone_until_somebody_serves_it(stack: ExitStack) -> 
     stage.connect(stage.listening, 1)
     stage.turn()
     assert stage.taken(0) == []
-    stage.offer(GATE)
+    stage.offer(OWN_ADDRESS)
     stage.turn()
-    assert stage.taken(0) == [GATE]
+    assert stage.taken(0) == [OWN_ADDRESS]
 
 
 def test_what_workers_do_not_take_stays_in_the_backlog(stack: ExitStack) -> None:
     """From where whoever has time first can have it."""
     stage = Stage(2, stack)
-    stage.offer(GATE)
+    stage.offer(OWN_ADDRESS)
     stage.turn()
     stage.connect(stage.listening, 600)
     stage.turn(50)
@@ -132,7 +132,7 @@ def test_without_file_descriptors_it_waits(
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr("proxy.process.acceptor.PAUSE", 0.1)
     stage = Stage(1, stack)
-    stage.offer(GATE)
+    stage.offer(OWN_ADDRESS)
     stage.turn()
     stage.connect(stage.listening, 1)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -147,7 +147,9 @@ def test_without_file_descriptors_it_waits(
     stage.turn(50)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
-        assert stage.links[0].take() == (GATE, 1, None), "a worker has none, either"
+        assert stage.links[0].receive_connection() == (OWN_ADDRESS, 1, None), (
+            "a worker has none, either"
+        )
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -155,7 +157,7 @@ def test_without_file_descriptors_it_waits(
 def test_the_next_one_goes_to_who_has_fewest(stack: ExitStack) -> None:
     """Also when connections have ended, and whatever a worker that died left unsaid."""
     stage = Stage(2, stack)
-    stage.offer(GATE)
+    stage.offer(OWN_ADDRESS)
     stage.turn()
     stage.connect(stage.listening, 4)
     stage.turn()

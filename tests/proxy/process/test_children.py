@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.process.children import how_it_ended
+from proxy.process.children import describe_exit
 from tests.support.proxy_process import PATIENCE_SECONDS, Serving, alive, eventually
 
 KILLED = "worker 0 was ended by SIGKILL, "
@@ -24,20 +24,20 @@ def kill_worker_0(serving: Serving) -> None:
     dying, *others = serving.children()
     for times in count(1):
         os.kill(dying, signal.SIGKILL)
-        eventually(partial(is_told, serving, times), "its death is told")
+        eventually(partial(is_logged, serving, times), "its death is logged")
         if "died 5 times in a row" in serving.log():
             return
         eventually(lambda: len(serving.children()) > len(others), "it is there again")
         (dying,) = set(serving.children()) - set(others)
 
 
-def is_told(serving: Serving, times: int) -> bool:
+def is_logged(serving: Serving, times: int) -> bool:
     return serving.log().count(KILLED) == times
 
 
 def test_a_worker_that_hangs_is_replaced(serving: Serving) -> None:
     """And says where it hung, if it can: one that is stopped cannot."""
-    serving.look_often()
+    serving.check_often()
     serving.start()
     eventually(lambda: serving.workers_up() == [True, True], "workers answer")
     assert serving.get("/healthz") == (200, "ok\n")
@@ -47,13 +47,14 @@ def test_a_worker_that_hangs_is_replaced(serving: Serving) -> None:
     eventually(lambda: serving.workers_up() == [True, True], "another takes its place")
     eventually(lambda: serving.get("/healthz") == (200, "ok\n"), "all is well again")
     assert "worker 1 hangs, and will be killed" in serving.log()
-    assert "worker 1 was ended by SIGKILL, starting it anew" in serving.log()
+    assert "worker 1 was ended by SIGKILL, restarting it" in serving.log()
     assert "worker 0" not in serving.log()
     assert {serving.handshake_error() for _ in range(10)} == {0}
 
 
 HANGS = """
-import os, signal, time
+import os, signal, sys, time
+from pathlib import Path
 from proxy.process.children import Child, Children
 
 def lost():
@@ -68,25 +69,53 @@ children.start()
 first = child.pid
 while not child.heartbeat.beats:
     time.sleep(0.01)
+while not child.watch.is_hung:
+    children.check()
+while "in lost" not in Path(sys.argv[1]).read_text():
+    time.sleep(0.01)
 while child.pid == first:
-    children.look()
+    children.check()
     time.sleep(0.1)
-    children.bury()
+    children.restart_dead()
 children.stop(0)
 """
 
 
-def test_where_a_child_hung_is_told() -> None:
+def test_where_a_child_hung_is_logged(tmp_path: Path) -> None:
+    """Before it is killed, by the next look."""
+    log = tmp_path / "log"
+    with log.open("w") as stderr:
+        done = subprocess.run(
+            [sys.executable, "-c", HANGS, log], stderr=stderr, timeout=PATIENCE_SECONDS
+        )
+    assert done.returncode == 0, log.read_text()
+
+
+FAILS = """
+import os, signal
+from proxy.errors import ProxyError
+from proxy.process.children import Child, Children
+
+def lost():
+    raise ProxyError("its store is locked")
+
+children = Children([Child(name="follower", main=lost)], os.open("/dev/null", os.O_RDONLY), {})
+children.start()
+os.wait()
+"""
+
+
+def test_an_error_that_ends_a_child_is_one_line() -> None:
+    """A traceback is for mistakes of the proxy's own."""
     done = subprocess.run(
-        [sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=PATIENCE_SECONDS
+        [sys.executable, "-c", FAILS], capture_output=True, text=True, timeout=PATIENCE_SECONDS
     )
-    assert done.returncode == 0, done.stderr
-    assert "in lost" in done.stderr
+    assert (done.returncode, done.stderr) == (0, "follower: its store is locked\n")
 
 
 def test_processes_that_hang_are_named_by_healthz(serving: Serving) -> None:
     """The parent is stopped first: it would replace the worker while this test still asks."""
-    serving.look_often()
+    serving.check_often()
     serving.start()
     eventually(lambda: serving.workers_up() == [True, True], "workers answer")
     worker = serving.children()[1]
@@ -107,7 +136,7 @@ def test_a_worker_that_keeps_dying_does_not_end_the_others(serving: Serving) -> 
     eventually(lambda: serving.workers_up() == [True, True], "workers answer")
     other = serving.children()[1]
     kill_worker_0(serving)
-    assert f"{KILLED}died 5 times in a row, starting it anew in 5 s" in serving.log()
+    assert f"{KILLED}died 5 times in a row, restarting it in 5 s" in serving.log()
     assert alive(other)
     assert 0 in {serving.handshake_error() for _ in range(5)}
     eventually(lambda: serving.workers_up() == [True, True], "it is tried again")
@@ -136,4 +165,4 @@ def test_a_proxy_whose_only_worker_keeps_dying_ends(tmp_path: Path) -> None:
     ],
 )
 def test_a_death_is_told_with_its_cause(exitcode: int, told: str) -> None:
-    assert how_it_ended(exitcode) == told
+    assert describe_exit(exitcode) == told

@@ -59,9 +59,7 @@ def test_a_life_of_two_workers(serving: Serving) -> None:
     # A worker that dies is started anew; the line to the HTTP process holds.
     before = serving.children()
     os.kill(before[0], signal.SIGKILL)
-    eventually(
-        lambda: "worker 0 was ended by SIGKILL, starting it anew" in serving.log(), "noticed"
-    )
+    eventually(lambda: "worker 0 was ended by SIGKILL, restarting it" in serving.log(), "noticed")
     eventually(lambda: serving.workers_up() == [True, True], "the new worker answers")
     assert len(serving.children()) == 4
     eventually(lambda: 'worker_up{worker="0"} 1' in serving.get("/metrics")[1], "metrics")
@@ -225,7 +223,7 @@ def test_ports_of_brokers_that_another_program_has_are_told(serving: Serving) ->
     with socket.create_server(("127.0.0.1", first)):
         as_gateway(serving, first)
         serving.start()
-    told = f"listeners[0].broker.ports: another program has ports, {first};"
+    told = f"listeners[0].broker.ports: another program uses ports, {first};"
     assert told in serving.log()
 
 

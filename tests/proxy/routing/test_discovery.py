@@ -40,15 +40,15 @@ class Cluster:
             access=Access(timeout_s=PATIENCE_SECONDS),
             on_broker_joined=self._join,
             on_versions=self.told.append,
-            on_broker_left=lambda target: self.left.append(target.broker_id),
+            on_broker_left=lambda broker: self.left.append(broker.broker_id),
             table=BrokerTable(grace=100),
         )
         self.gateway = self.discovery.gateway("gate", PortRange(9100, 9199))
         self.show({1: (HOST, one.port), 2: (HOST, two.port)})
 
-    def _join(self, target: DiscoveredBroker) -> None:
-        assert not target.ready, "its port is open before it can be used"
-        self.joined.append(target.broker_id)
+    def _join(self, broker: DiscoveredBroker) -> None:
+        assert not broker.ready, "its port is open before it can be used"
+        self.joined.append(broker.broker_id)
 
     def show(self, brokers: dict[int, tuple[str, int]]) -> None:
         self.one.brokers = self.two.brokers = brokers
@@ -81,12 +81,12 @@ def play(transcript: Callable[[Cluster], Awaitable[None]]) -> None:
 def test_brokers_are_found_and_asked_what_they_offer() -> None:
     async def transcript(cluster: Cluster) -> None:
         discovery = cluster.discovery
-        assert discovery.bootstrap_target() is None
+        assert discovery.bootstrap_broker() is None
         assert await discovery.round(now=0)
         assert cluster.joined == [1, 2]
-        assert all(target.ready for target in discovery.targets.values())
-        turns = [discovery.bootstrap_target() for _ in range(4)]
-        assert set(turns) == set(discovery.targets.values()), "each in turn"
+        assert all(broker.ready for broker in discovery.brokers.values())
+        turns = [discovery.bootstrap_broker() for _ in range(4)]
+        assert set(turns) == set(discovery.brokers.values()), "each in turn"
 
     play(transcript)
 
@@ -95,14 +95,14 @@ def test_a_broker_that_moved_keeps_its_target_and_is_asked_anew() -> None:
     async def transcript(cluster: Cluster) -> None:
         discovery = cluster.discovery
         await discovery.round(now=0)
-        target = discovery.targets[2]
+        broker = discovery.brokers[2]
         async with FakeBroker(brokers=cluster.one.brokers, versions={18: (0, 4)}) as elsewhere:
             cluster.show({1: (HOST, cluster.one.port), 2: (HOST, elsewhere.port)})
             assert await discovery.round(now=1)
-            assert discovery.targets[2] is target
-            assert target.port == elsewhere.port
-            assert target.versions is not None
-            assert 1 not in target.versions.apis, "Fetch is not offered there"
+            assert discovery.brokers[2] is broker
+            assert broker.port == elsewhere.port
+            assert broker.versions is not None
+            assert 1 not in broker.versions.apis, "Fetch is not offered there"
         assert cluster.joined == [1, 2]
 
     play(transcript)
@@ -117,7 +117,7 @@ def test_a_broker_leaves_after_the_grace_time() -> None:
         assert not cluster.left
         await discovery.round(now=110)
         assert cluster.left == [2]
-        assert list(discovery.targets) == [1]
+        assert list(discovery.brokers) == [1]
 
     play(transcript)
 
@@ -128,18 +128,18 @@ def test_versions_are_refreshed_by_age_and_on_suspicion_and_told_when_they_chang
     async def transcript(cluster: Cluster) -> None:
         discovery = cluster.discovery
         await discovery.round(now=0)
-        target = discovery.targets[1]
-        assert cluster.told == list(discovery.targets.values())
+        broker = discovery.brokers[1]
+        assert cluster.told == list(discovery.brokers.values())
         await discovery.round(now=VERSIONS_MAX_AGE)
         assert len(cluster.told) == 2, "asked again, and nothing new"
         cluster.one.versions = {18: (0, 4), 3: (0, 13), 1: (4, 18)}
         await discovery.round(now=VERSIONS_MAX_AGE + 1)
         assert len(cluster.told) == 2, "not due yet"
-        discovery.wake(target)
+        discovery.wake(broker)
         await discovery.round(now=VERSIONS_MAX_AGE + 2)
-        assert cluster.told[2:] == [target]
-        assert target.versions is not None
-        assert target.versions.apis[1] == (4, 18)
+        assert cluster.told[2:] == [broker]
+        assert broker.versions is not None
+        assert broker.versions.apis[1] == (4, 18)
 
     play(transcript)
 
@@ -150,8 +150,8 @@ def test_silence_of_all_brokers_changes_nothing() -> None:
         await discovery.round(now=0)
         cluster.one.answer = cluster.two.answer = b""
         assert not await discovery.round(now=1000)
-        assert list(discovery.targets) == [1, 2]
-        assert all(target.ready for target in discovery.targets.values())
+        assert list(discovery.brokers) == [1, 2]
+        assert all(broker.ready for broker in discovery.brokers.values())
         assert not cluster.left
 
     play(transcript)
@@ -208,7 +208,7 @@ def test_one_living_broker_suffices() -> None:
         cluster.one.answer = b""
         assert not await cluster.discovery.round(now=0), "one did not answer: again, soon"
         assert cluster.joined == [1, 2]
-        assert cluster.discovery.bootstrap_target() is cluster.discovery.targets[2]
+        assert cluster.discovery.bootstrap_broker() is cluster.discovery.brokers[2]
 
     play(transcript)
 
@@ -221,7 +221,7 @@ def test_a_broker_first_seen_in_a_clients_response_joins_at_once() -> None:
         assert cluster.gateway.resolve(2, HOST, cluster.two.port) == ("gate", 9102)
         assert cluster.joined == [2]
         task = asyncio.create_task(discovery.run())
-        await until(lambda: discovery.targets[2].ready)
+        await until(lambda: discovery.brokers[2].ready)
         await stop(task)
 
     play(transcript)
@@ -231,11 +231,11 @@ def test_waking_makes_the_next_round_come_early() -> None:
     async def transcript(cluster: Cluster) -> None:
         discovery = cluster.discovery
         task = asyncio.create_task(discovery.run())
-        await until(lambda: len(discovery.targets) == 2)
+        await until(lambda: len(discovery.brokers) == 2)
         async with FakeBroker(brokers=cluster.one.brokers) as three:
             cluster.one.brokers[3] = (HOST, three.port)
             discovery.wake()
-            await until(lambda: 3 in discovery.targets and discovery.targets[3].ready)
+            await until(lambda: 3 in discovery.brokers and discovery.brokers[3].ready)
             await stop(task)
 
     play(transcript)
@@ -268,10 +268,10 @@ def test_brokers_that_nobody_can_be_sent_to_cost_no_connection_and_one_line_a_mi
                 cluster.show(known | crowd)
                 assert await discovery.round(now=second)
                 assert not victim.requests
-            assert list(discovery.targets) == cluster.joined == [1, 2]
+            assert list(discovery.brokers) == cluster.joined == [1, 2]
             assert cluster.gateway.not_shown == 1_000
             assert cluster.gateway.resolve(first, HOST, 9092) is None
-        assert discovery.bootstrap_target() is not None
+        assert discovery.bootstrap_broker() is not None
 
     play(transcript)
     (line,) = warnings(caplog)
@@ -290,8 +290,8 @@ def test_a_broker_that_names_more_than_there_can_be_is_not_believed(
         cluster.show(dict.fromkeys(range(MAX_BROKERS + 1), (HOST, cluster.one.port)))
         for second in range(1, 5):
             assert not await discovery.round(now=second)
-        assert list(discovery.targets) == [1, 2]
-        assert all(target.ready for target in discovery.targets.values())
+        assert list(discovery.brokers) == [1, 2]
+        assert all(broker.ready for broker in discovery.brokers.values())
 
     play(transcript)
     lines = warnings(caplog)
@@ -310,14 +310,14 @@ def test_a_sidecar_asks_its_one_broker() -> None:
                 on_versions=told.append,
             )
             assert await discovery.round(now=0)
-            assert discovery.target.ready
-            assert told == [discovery.target]
+            assert discovery.broker.ready
+            assert told == [discovery.broker]
             assert discovery.unreachable is None
-        discovery.wake(discovery.target)
+        discovery.wake(discovery.broker)
         assert not await discovery.round(now=1)
-        assert discovery.target.ready, "what was known stays"
+        assert discovery.broker.ready, "what was known stays"
         assert discovery.unreachable is not None
-        async with FakeBroker(port=discovery.target.port):
+        async with FakeBroker(port=discovery.broker.port):
             assert await discovery.round(now=2)
             assert discovery.unreachable is None
 

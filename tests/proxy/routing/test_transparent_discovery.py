@@ -23,7 +23,7 @@ def test_a_broker_that_is_dialled_in_vain_is_told_of_once(caplog: pytest.LogCapt
         for _ in range(5):
             with pytest.raises(DestinationRefused, match="cannot be reached"):
                 await discovery.broker(nobody)
-        assert not discovery.targets
+        assert not discovery.brokers
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(run())

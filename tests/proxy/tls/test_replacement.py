@@ -105,9 +105,7 @@ def test_nothing_is_done_while_nothing_changes(tls: Tls, directory: Path) -> Non
 
 
 _HALF = SECOND.pem[: len(SECOND.pem) - 100]
-_NO_KEY_OF_OURS = (
-    "ssl.keystore.location: the certificate's key is none of RSA, EC, Ed25519 and Ed448"
-)
+_NO_KEY_OF_OURS = "ssl.keystore.location: the certificate's key must be RSA, EC, Ed25519 or Ed448"
 
 
 def _altered(old: str, new: str) -> bytes:
@@ -125,13 +123,16 @@ BAD: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "ssl.keystore.location: DIR/server.pem is empty"),
     "mismatch": (
         SECOND.key + FIRST.certificate,
-        "ssl.keystore.location: the private key is not that of the certificate",
+        "ssl.keystore.location: the private key does not belong to the certificate",
     ),
     "expired": (
         AUTHORITY.issue(begins=-2 * HOUR, ends=-HOUR).pem,
         "ssl.keystore.location: the certificate expired",
     ),
-    "early": (AUTHORITY.issue(begins=HOUR).pem, "ssl.keystore.location: the certificate begins"),
+    "early": (
+        AUTHORITY.issue(begins=HOUR).pem,
+        "ssl.keystore.location: the certificate is not valid before",
+    ),
     "no key": (SECOND.certificate, "ssl.keystore.location: holds no private key in PEM"),
     "no certificate": (SECOND.key, "ssl.keystore.location: holds no certificate in PEM"),
     "encrypted": (
@@ -196,15 +197,15 @@ def test_half_a_truststore_is_refused(directory: Path) -> None:
 def test_what_is_being_written_is_waited_for(tls: Tls, directory: Path) -> None:
     """Certificate and key are often two files, and never written at once."""
     (directory / "server.pem").write_bytes(SECOND.pem[:200])
-    assert tls.look(WALL) is None
+    assert tls.check(WALL) is None
     (directory / "server.pem").write_bytes(SECOND.pem)
-    assert tls.look(WALL) is None
-    assert tls.look(WALL) is not None
+    assert tls.check(WALL) is None
+    assert tls.check(WALL) is not None
 
 
 def test_an_early_certificate_is_taken_up_when_it_begins(tls: Tls, directory: Path) -> None:
     early = AUTHORITY.issue(begins=timedelta(seconds=30))
     (directory / "server.pem").write_bytes(early.pem)
     assert not looked(tls)
-    replacement = tls.look(WALL + RETRY_AFTER)
+    replacement = tls.check(WALL + RETRY_AFTER)
     assert replacement is not None

@@ -21,7 +21,7 @@ from proxy.worker.endpoints import Endpoints
 from proxy.worker.listener import Listener
 from sasl.login import LoginError
 from tests.support.fake_broker import FakeBroker
-from tests.support.relay import Office, room_for
+from tests.support.relay import Services, room_for
 from tests.support.sasl import FAKE_SECRET, alice
 from tests.support.tls import Spoken
 from tests.support.upstream import SECRET, providing
@@ -165,16 +165,16 @@ def test_id_and_secret_are_encoded_where_the_endpoint_wants_it(
 
 def routed(port: int, **settings: str) -> Endpoints:
     config = configured(Path(), {"bootstrap.servers": f"127.0.0.1:{port}", **settings})
-    office = Office(access=open_access(config.upstream, None))
+    services = Services(access=open_access(config.upstream, None))
     front = Listener(
         config.listeners[0],
-        office=office,
+        services=services,
         credentials=alice(),
         fake_secret=FAKE_SECRET,
         rights=NoAuthorizer(),
         open_connections=room_for(100),
     )
-    return Endpoints(office.spawn, config, [front], office.access, {})
+    return Endpoints(services.spawn, config, [front], services.access, {})
 
 
 def test_whether_brokers_let_the_proxy_in_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +212,7 @@ def test_whether_brokers_can_be_reached_now_is_told() -> None:
             assert routing._sidecar is not None
             await routing._sidecar.look(0.0)
             assert told(routing) == values((registry.UPSTREAM_UNREACHABLE, 0))
-        routing.suspect(routing._sidecar.target)
+        routing.query_soon(routing._sidecar.broker)
         await routing._sidecar.look(1.0)
         assert told(routing) == values((registry.UPSTREAM_UNREACHABLE, 1))
         assert routing.not_ready() == []

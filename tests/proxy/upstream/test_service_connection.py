@@ -12,7 +12,7 @@ from proxy.errors import BrokerFault, LoginRefused
 from proxy.upstream.access import Access
 from proxy.upstream.correlation_id import OWN_CORRELATION_ID
 from proxy.upstream.service_connection import (
-    LARGEST_ANSWER,
+    MAX_ANSWER_BYTES,
     ServiceConnection,
     fetch_api_versions,
     fetch_metadata,
@@ -81,7 +81,7 @@ def test_metadata_in_every_version(version: int) -> None:
         b"\x00\x00",
         struct.pack(">i", -1),
         struct.pack(">i", 3),
-        struct.pack(">i", LARGEST_ANSWER + 1),
+        struct.pack(">i", MAX_ANSWER_BYTES + 1),
         struct.pack(">ii", 4, 99),
         struct.pack(">ii", 10, 1),
         struct.pack(">iih", 6, 1, 0),

@@ -52,7 +52,7 @@ def store(tmp_path: Path) -> Iterator[Failing]:
         yield Failing(opened)
 
 
-class Office:
+class Services:
     """An authorizer over a store, and a connection."""
 
     def __init__(
@@ -99,28 +99,28 @@ def allow(name: str) -> Acl:
 
 
 def test_a_change_in_the_store_is_taken_over(store: Failing) -> None:
-    office = Office(store)
-    assert not office.may(Operation.READ, "a")
-    office.store.create_acls([allow("a")])
-    office.authorization.read()
-    assert office.authorization.take_over()
-    assert office.may(Operation.READ, "a")
-    office.authorization.read()
-    assert not office.authorization.take_over(), "nothing is new"
+    services = Services(store)
+    assert not services.may(Operation.READ, "a")
+    services.store.create_acls([allow("a")])
+    services.authorization.read()
+    assert services.authorization.take_over()
+    assert services.may(Operation.READ, "a")
+    services.authorization.read()
+    assert not services.authorization.take_over(), "nothing is new"
 
 
 def test_without_its_store_the_last_acls_apply(store: Failing) -> None:
     """Never open, never closed: as it was."""
-    office = Office(store)
-    office.store.create_acls([allow("a")])
-    office.authorization.read()
-    office.authorization.take_over()
-    office.store.broken = True
+    services = Services(store)
+    services.store.create_acls([allow("a")])
+    services.authorization.read()
+    services.authorization.take_over()
+    services.store.broken = True
     with pytest.raises(StoreError, match="is damaged"):
-        office.authorization.read()
-    assert not office.authorization.take_over()
-    assert office.may(Operation.READ, "a")
-    assert not office.may(Operation.READ, "b")
+        services.authorization.read()
+    assert not services.authorization.take_over()
+    assert services.may(Operation.READ, "a")
+    assert not services.may(Operation.READ, "b")
 
 
 def test_a_store_that_cannot_be_read_at_start_is_an_error() -> None:
@@ -131,39 +131,39 @@ def test_a_store_that_cannot_be_read_at_start_is_an_error() -> None:
 
 
 def test_a_super_user_is_judged_by_nobody_until_it_is_none(store: Failing) -> None:
-    office = Office(store)
-    principal = office.connection.session.state.principal  # type: ignore[union-attr]
-    office.authorization.replace_super_users([principal])
-    office.connection.rights_changed(0.0)
-    assert office.connection.requests.admission is None
-    office.authorization.replace_super_users([])
-    office.connection.rights_changed(0.0)
-    assert office.connection.requests.admission is not None
-    assert not office.may(Operation.READ, "a")
+    services = Services(store)
+    principal = services.connection.session.state.principal  # type: ignore[union-attr]
+    services.authorization.replace_super_users([principal])
+    services.connection.rights_changed(0.0)
+    assert services.connection.requests.admission is None
+    services.authorization.replace_super_users([])
+    services.connection.rights_changed(0.0)
+    assert services.connection.requests.admission is not None
+    assert not services.may(Operation.READ, "a")
 
 
 def test_a_denial_is_told_once_and_counted(
     store: Failing, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    office = Office(store)
+    services = Services(store)
     for _ in range(1_000):
-        office.may(Operation.READ, "a")
-    (notice,) = office.told.notices
+        services.may(Operation.READ, "a")
+    (notice,) = services.told.notices
     assert (notice.denial.name, notice.denial.would_be, notice.count) == ("a", False, 1)
     assert len(caplog.records) == 1
-    office.authorization.close()
-    assert office.told.notices[-1].count == 999
+    services.authorization.close()
+    assert services.told.notices[-1].count == 999
     snapshot = Snapshot(run="r", values={}, histograms={})
-    office.authorization.collect(snapshot)
+    services.authorization.collect(snapshot)
     decisions = snapshot.values[registry.AUTHORIZER_DECISIONS.name]
     assert decisions == {("READ", "denied"): 1_000}
 
 
 def test_in_audit_everything_passes_and_is_told(store: Failing) -> None:
-    office = Office(store, AuthorizerMode.AUDIT)
-    assert office.may(Operation.READ, "a")
-    (notice,) = office.told.notices
+    services = Services(store, AuthorizerMode.AUDIT)
+    assert services.may(Operation.READ, "a")
+    (notice,) = services.told.notices
     assert notice.denial.would_be
 
 
@@ -172,13 +172,13 @@ def test_a_topic_that_may_not_be_made_is_missing_as_before_brokers_of_that_setti
     store: Failing, brokers_make_topics: bool, error: int
 ) -> None:
     """A client that may read it waits for it where nobody makes it by asking."""
-    office = Office(store, brokers_make_topics=brokers_make_topics)
-    office.store.create_acls([allow("a")])
-    office.authorization.read()
-    office.authorization.take_over()
-    office.play.client(request(3, 12, 7, encode(asking(12, "a"))))
-    office.play.broker(response(7, b"\0" + encode(telling(12, ("a", 3)))))
-    (topic,) = decode(response_type(3, 12), office.play.received[-1], 5).topics
+    services = Services(store, brokers_make_topics=brokers_make_topics)
+    services.store.create_acls([allow("a")])
+    services.authorization.read()
+    services.authorization.take_over()
+    services.play.client(request(3, 12, 7, encode(asking(12, "a"))))
+    services.play.broker(response(7, b"\0" + encode(telling(12, ("a", 3)))))
+    (topic,) = decode(response_type(3, 12), services.play.received[-1], 5).topics
     assert topic.error_code == error
 
 
@@ -186,8 +186,8 @@ def test_names_that_clients_chose_do_no_harm_to_a_log(
     store: Failing, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    office = Office(store)
-    office.may(Operation.READ, "x\n2026 ERROR forged\x1b[2J\u202e" + "y" * 30_000)
+    services = Services(store)
+    services.may(Operation.READ, "x\n2026 ERROR forged\x1b[2J\u202e" + "y" * 30_000)
     (record,) = caplog.records
     assert record.getMessage().isascii()
     assert record.getMessage().isprintable()
@@ -195,9 +195,9 @@ def test_names_that_clients_chose_do_no_harm_to_a_log(
 
 
 def test_a_connection_that_is_gone_gets_no_event(store: Failing) -> None:
-    office = Office(store)
-    office.may(Operation.READ, "a")
-    office.may(Operation.READ, "a")
-    office.connection.client_closed(0.0)
-    office.authorization.close()
-    assert len(office.told.notices) == 1
+    services = Services(store)
+    services.may(Operation.READ, "a")
+    services.may(Operation.READ, "a")
+    services.connection.client_closed(0.0)
+    services.authorization.close()
+    assert len(services.told.notices) == 1

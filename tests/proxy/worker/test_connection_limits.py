@@ -68,7 +68,7 @@ class Proxy:
 
     def look(self, worker: int) -> None:
         """Have a worker do what it was asked for."""
-        for client in self.open[worker].asked_for():
+        for client in self.open[worker].to_evict():
             client.evict()
 
 

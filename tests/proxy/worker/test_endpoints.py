@@ -16,7 +16,7 @@ from proxy.worker.endpoints import Endpoints
 from proxy.worker.listener import Listener
 from tests.support.fake_broker import FakeBroker
 from tests.support.processes import free_port_range, until
-from tests.support.relay import Office, room_for
+from tests.support.relay import Services, room_for
 from tests.support.sasl import FAKE_SECRET, alice
 
 HOST = "127.0.0.1"
@@ -34,10 +34,10 @@ def routed(broker: FakeBroker, first: int) -> tuple[Endpoints, Listener]:
     }
     upstream = {"bootstrap.servers": f"{HOST}:{broker.port}"}
     config = from_mapping({"upstream": upstream, "listeners": [listener]}, base_dir=Path())
-    office = Office(access=open_access(config.upstream, None))
+    services = Services(access=open_access(config.upstream, None))
     front = Listener(
         config.listeners[0],
-        office=office,
+        services=services,
         credentials=alice(),
         fake_secret=FAKE_SECRET,
         rights=NoAuthorizer(),
@@ -46,8 +46,8 @@ def routed(broker: FakeBroker, first: int) -> tuple[Endpoints, Listener]:
     (settings,) = config.listeners
     assert settings.broker_ports is not None
     ports = BrokerPorts("broker.ports", HOST, settings.broker_ports)
-    routing = Endpoints(office.spawn, config, [front], office.access, {"gate": ports})
-    routing._map(front)
+    routing = Endpoints(services.spawn, config, [front], services.access, {"gate": ports})
+    routing._make_gateway(front)
     return routing, front
 
 

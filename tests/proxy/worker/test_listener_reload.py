@@ -22,7 +22,7 @@ from tests.support.playbook import (
     log_in,
     log_in_by_scram,
 )
-from tests.support.relay import Office, room_for
+from tests.support.relay import Services, room_for
 from tests.support.sasl import FAKE_SECRET, NOW, alice, document, ed_key
 
 BEFORE: dict[str, Any] = {
@@ -46,7 +46,7 @@ def settings(directory: Path, **changes: object) -> Settings:
 def opened(directory: Path, **changes: object) -> Listener:
     return Listener(
         settings(directory, **changes),
-        office=Office(),
+        services=Services(),
         credentials=alice(),
         fake_secret=FAKE_SECRET,
         rights=NoAuthorizer(),
@@ -78,7 +78,7 @@ def test_why_keys_were_never_read_is_told(listener: Listener, tmp_path: Path) ->
         return before + other.not_ready()
 
     before, after = asyncio.run(reasons())
-    assert before == "listener clients: signing keys were never read: nobody answered yet"
+    assert before == "listener clients: signing keys were never read: no answer yet"
     assert after.startswith("listener clients: signing keys were never read: FileNotFoundError: ")
 
 

@@ -140,7 +140,7 @@ def test_a_mistake_of_the_proxy_keeps_clients_away_until_it_has_passed(
     reading.store.each["acl_version"] = lambda: int("a mistake")
     for _ in range(3):
         reading.refresh()
-        assert (reading.keeper.not_ready(), reading.acls()) == ([store_service.MISTAKE], 1)
+        assert (reading.keeper.not_ready(), reading.acls()) == ([store_service.FAILED], 1)
     assert len(caplog.records) == 1, "it is told once"
     reading.store.each.clear()
     reading.refresh()

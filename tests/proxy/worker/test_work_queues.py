@@ -107,7 +107,7 @@ def test_no_row_of_long_works_keeps_cycles_for_ever() -> None:
 
 def test_what_is_short_waits_neither_for_what_is_long_nor_for_other_principals() -> None:
     async def main() -> list[str]:
-        lanes, seen = WorkQueues(TimeSlices(asyncio.get_running_loop())), list[str]()
+        work_queues, seen = WorkQueues(TimeSlices(asyncio.get_running_loop())), list[str]()
 
         def work(who: str, name: str, size: int, steps: int) -> LongTask:
             return LongTask(who, noting(name, seen, steps), lambda *_: None, size=size)
@@ -122,7 +122,7 @@ def test_what_is_short_waits_neither_for_what_is_long_nor_for_other_principals()
         done: list[str] = []
 
         async def run(one: LongTask) -> None:
-            done.append(str(await lanes.run(one)))
+            done.append(str(await work_queues.run(one)))
 
         await asyncio.gather(*map(run, works))
         assert seen.index("a2") > max(at for at, name in enumerate(seen) if name == "a1")

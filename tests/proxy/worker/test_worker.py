@@ -97,7 +97,7 @@ def ready(one: worker.Worker) -> dict[tuple[str, ...], float]:
 
 
 async def end(one: worker.Worker) -> None:
-    one._routing.close()
+    one._endpoints.close()
     for task in list(one._tasks):
         task.cancel()
     await until(lambda: not one._tasks)
@@ -148,7 +148,7 @@ def test_a_reload_takes_what_the_parent_judged(tmp_path: Path) -> None:
                 given.shared_configuration.put(text.encode())
                 one._reload()
                 terms = listener.terms("User:alice", "SCRAM-SHA-256")
-                return terms.enforcement, one._is_stale
+                return terms.enforcement, one._is_configuration_stale
 
             assert given.shared_configuration.take() is None
             right = path.read_text().replace("observe", "probe")
@@ -164,7 +164,7 @@ def test_a_reload_takes_what_the_parent_judged(tmp_path: Path) -> None:
             with anew.control, anew.scrape:
                 given.shared_configuration.put(b"")
                 other = worker.Worker(path, settings, anew)
-                assert other._is_stale
+                assert other._is_configuration_stale
                 await end(other)
             await end(one)
 

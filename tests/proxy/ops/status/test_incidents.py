@@ -1,7 +1,7 @@
 """What is remembered of what went wrong, and that nobody can fill it."""
 
 from proxy.ops.status.incidents import (
-    MAX_OF_A_KIND,
+    MAX_PER_KIND,
     MAX_PRINCIPALS,
     Incident,
     IncidentCounts,
@@ -46,11 +46,11 @@ def test_a_flood_pushes_out_only_its_kind() -> None:
     """A stranger invents a client id for each failed login."""
     incidents = Incidents()
     incidents.note(USUAL._replace(kind="expired-killed", what="Produce"))
-    for number in range(5 * MAX_OF_A_KIND):
+    for number in range(5 * MAX_PER_KIND):
         incidents.note(at(2_000 + number)._replace(principal=None, client_id=f"x{number}"))
     recent = incidents.recent()
-    assert len(recent) == MAX_OF_A_KIND + 1
-    assert recent[0].client_id == f"x{5 * MAX_OF_A_KIND - 1}"
+    assert len(recent) == MAX_PER_KIND + 1
+    assert recent[0].client_id == f"x{5 * MAX_PER_KIND - 1}"
     assert recent[-1].kind == "expired-killed"
 
 

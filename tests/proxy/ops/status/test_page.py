@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from proxy.ops.status.markup import MAX_CHARACTERS, joined, name, tag, text
 from proxy.ops.status.page import MAX_SESSIONS, POLICY, render
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector
-from proxy.ops.status.snapshot import Picture, WorkerFacts
-from tests.support.status import ABOUT, busy, incident, listener, picture, session
+from proxy.ops.status.snapshot import Overview, WorkerFacts
+from tests.support.status import ABOUT, busy, incident, listener, overview, session
 
 LARGEST = 200_000
 
@@ -50,8 +50,8 @@ class Elements(HTMLParser):
         self.texts.append(data)
 
 
-def named(who: str) -> Picture:
-    """A picture in which everything that a stranger can choose is this."""
+def named(who: str) -> Overview:
+    """A overview in which everything that a stranger can choose is this."""
     one = session(
         principal=f"User:{who}",
         client_id=who,
@@ -64,7 +64,7 @@ def named(who: str) -> Picture:
         incidents=[incident(what=who, principal=f"User:{who}", client_id=who)],
         reasons=[who],
     )
-    return picture(one, worker0=worker)
+    return overview(one, worker0=worker)
 
 
 PLAIN = Elements(render(named("x"), Selector(principal="User:x"), ABOUT))
@@ -129,7 +129,7 @@ def test_five_thousand_sessions_have_room(
 )
 def test_throttling_of_a_session(left: float, said: str) -> None:
     alice = Selector(principal="User:alice")
-    assert said in render(picture(session(throttle_left_s=left)), alice, ABOUT)
+    assert said in render(overview(session(throttle_left_s=left)), alice, ABOUT)
 
 
 @pytest.mark.parametrize("sign", ["&", "'", "\N{PILE OF POO}", "\ud800", "<"])
@@ -149,7 +149,7 @@ def test_names_cannot_fill_it(sign: str) -> None:
         listeners=[listener(name=f"{number}") for number in range(500)],
         incidents=[incident(what=who, principal=who, client_id=who)] * 500,
     )
-    page = render(picture(*sessions, worker0=worker), Selector(principal="x"), ABOUT)
+    page = render(overview(*sessions, worker0=worker), Selector(principal="x"), ABOUT)
     assert len(page.encode()) < LARGEST
 
 
@@ -163,37 +163,37 @@ def test_what_is_cut_is_counted() -> None:
 
 def test_chosen_sessions_are_listed_one_by_one() -> None:
     alice = Selector(principal="User:alice")
-    crowd = picture(*(session(number) for number in range(500)))
-    page = render(crowd.of(alice), alice, ABOUT)
+    each = overview(*(session(number) for number in range(500)))
+    page = render(each.of(alice), alice, ABOUT)
     assert "00c0ffee00c0ffee-0<" in page
     shown = page.count('<tr><td data-label="Connection">')
     assert 50 < shown <= MAX_SESSIONS
     assert f"… and {500 - shown} more" in page
-    assert "00c0ffee" not in render(crowd, EVERY_SESSION, ABOUT)
+    assert "00c0ffee" not in render(each, EVERY_SESSION, ABOUT)
 
 
 @pytest.mark.parametrize(
     ("taken", "said"),
     [
-        (picture(), "No connection."),
-        (picture(), ">ready<"),
-        (Picture(taken_ms=0, workers={}, sessions=()), ">not ready<"),
-        (picture(worker0=WorkerFacts(reasons=["draining"])), "worker 0: draining"),
-        (picture(worker1=WorkerFacts(reasons=["worker 1 is gone"])), "<li>worker 1 is gone"),
-        (picture(session(lifetime_left_s=-90.0)), "expired 1 min 30 s ago"),
-        (picture(session(lifetime_left_s=None)), "no end"),
-        (picture(session(told_of_lifetime=False)), ">cannot<"),
-        (picture(session(throttle_left_s=2.0), session(throttle_left_s=-90.0)), "1 throttled"),
-        (picture(session(), session(told_of_lifetime=False)), "1 of 2 cannot"),
-        (picture(session(reauthentications=1)), "yes, 1 time"),
-        (picture(session(principal=None, told_of_lifetime=None)), "not authenticated"),
-        (picture(session(request_bytes=2048, response_bytes=0)), "2.0 KiB in, 0 B out"),
-        (picture(worker0=WorkerFacts(listeners=[listener(enforcement="observe")])), ">observe<"),
-        (picture(worker0=WorkerFacts(incidents=[incident()])), "re-authentication failed"),
-        (picture(worker0=WorkerFacts(incidents=[incident(principal=None)])), "login failed"),
+        (overview(), "No connection."),
+        (overview(), ">ready<"),
+        (Overview(taken_ms=0, workers={}, sessions=()), ">not ready<"),
+        (overview(worker0=WorkerFacts(reasons=["draining"])), "worker 0: draining"),
+        (overview(worker1=WorkerFacts(reasons=["worker 1 is gone"])), "<li>worker 1 is gone"),
+        (overview(session(lifetime_left_s=-90.0)), "expired 1 min 30 s ago"),
+        (overview(session(lifetime_left_s=None)), "no end"),
+        (overview(session(told_of_lifetime=False)), ">cannot<"),
+        (overview(session(throttle_left_s=2.0), session(throttle_left_s=-90.0)), "1 throttled"),
+        (overview(session(), session(told_of_lifetime=False)), "1 of 2 cannot"),
+        (overview(session(reauthentications=1)), "yes, 1 time"),
+        (overview(session(principal=None, told_of_lifetime=None)), "not authenticated"),
+        (overview(session(request_bytes=2048, response_bytes=0)), "2.0 KiB in, 0 B out"),
+        (overview(worker0=WorkerFacts(listeners=[listener(enforcement="observe")])), ">observe<"),
+        (overview(worker0=WorkerFacts(incidents=[incident()])), "re-authentication failed"),
+        (overview(worker0=WorkerFacts(incidents=[incident(principal=None)])), "login failed"),
     ],
 )
-def test_what_an_operator_asks_for_is_there(taken: Picture, said: str) -> None:
+def test_what_an_operator_asks_for_is_there(taken: Overview, said: str) -> None:
     assert said in render(taken, EVERY_SESSION, ABOUT)
 
 
@@ -208,7 +208,7 @@ def test_clients_without_sasl_are_not_said_to_be_able_to_reauthenticate_nor_not(
         lifetime_left_s=None,
     )
     workers = WorkerFacts(listeners=[listener(mechanisms=[], enforcement="observe")])
-    page = render(picture(plain, worker0=workers), EVERY_SESSION, ABOUT)
+    page = render(overview(plain, worker0=workers), EVERY_SESSION, ABOUT)
     assert "none: no SASL" in page
     assert "not yet" not in page
     assert ">cannot<" not in page

@@ -2,21 +2,21 @@ import json
 
 import pytest
 
-from proxy.ops.status import snapshot as pictures
+from proxy.ops.status import snapshot
 from proxy.ops.status.incidents import IncidentCounts
 from proxy.ops.status.json_document import document
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts
-from proxy.ops.status.snapshot import Group, Picture, WorkerFacts
-from tests.support.status import ABOUT, NOW_MS, busy, incident, listener, picture, session
+from proxy.ops.status.snapshot import Overview, PrincipalSummary, WorkerFacts
+from tests.support.status import ABOUT, NOW_MS, busy, incident, listener, overview, session
 
 
-def groups(taken: Picture) -> list[Group]:
-    return [pictures.summed_up(crowd) for crowd in pictures.by_principal(taken)]
+def groups(taken: Overview) -> list[PrincipalSummary]:
+    return [snapshot.summarize(each) for each in snapshot.by_principal(taken)]
 
 
 def test_sessions_of_a_principal_are_summed_up() -> None:
     (alice,) = groups(
-        picture(
+        overview(
             session(1, lifetime_left_s=10.0, client_software_version="1", reauthentications=3),
             session(2, lifetime_left_s=-5.0, told_of_lifetime=False),
             session(3, lifetime_left_s=None, mechanism="SCRAM-SHA-256"),
@@ -35,13 +35,13 @@ def test_sessions_of_a_principal_are_summed_up() -> None:
 
 
 def test_sessions_without_an_end_have_no_least() -> None:
-    (alice,) = groups(picture(session(lifetime_left_s=None)))
+    (alice,) = groups(overview(session(lifetime_left_s=None)))
     assert alice.lifetime_left_min_s is alice.lifetime_left_median_s is None
 
 
 def test_of_many_names_the_most_frequent_are_named() -> None:
-    crowd = [session(number, client_id=f"c{number % 7}") for number in range(30)]
-    (alice,) = groups(picture(*crowd))
+    each = [session(number, client_id=f"c{number % 7}") for number in range(30)]
+    (alice,) = groups(overview(*each))
     assert alice.client_ids.names == {"c0": 5, "c1": 5, "c2": 4}
     assert alice.client_ids.more == 4
 
@@ -50,7 +50,7 @@ def test_recent_trouble_comes_first_then_size() -> None:
     def tallies(last_ms: int) -> dict[str, IncidentCounts]:
         return {"denied": IncidentCounts(1, last_ms)}
 
-    taken = picture(
+    taken = overview(
         session(1, principal="User:small"),
         *(session(number, principal="User:large") for number in range(9)),
         session(2, principal="User:yesterday"),
@@ -64,13 +64,13 @@ def test_recent_trouble_comes_first_then_size() -> None:
             }
         ),
     )
-    names = [crowd.principal for crowd in pictures.by_principal(taken)]
+    names = [each.principal for each in snapshot.by_principal(taken)]
     assert names == ["User:now", "User:large", None, "User:small", "User:yesterday"]
 
 
 def test_what_workers_told_is_added_up() -> None:
     failed = {"failed": IncidentCounts(2, 5), "denied": IncidentCounts(1, 9)}
-    taken = picture(
+    taken = overview(
         session(),
         worker0=WorkerFacts(
             listeners=[listener()],
@@ -84,12 +84,12 @@ def test_what_workers_told_is_added_up() -> None:
         ),
         worker2=WorkerFacts(reasons=["worker 2 does not answer"]),
     )
-    (clients,) = pictures.listeners(taken)
+    (clients,) = snapshot.listeners(taken)
     assert (clients.connections, clients.max_connections) == (7, 10_000)
     (alice,) = groups(taken)
     assert alice.troubles == {"failed": IncidentCounts(5, 7), "denied": IncidentCounts(1, 9)}
-    assert [one.last_ms for one in pictures.incidents(taken)] == [3, 2, 1]
-    assert [one.last_ms for one in pictures.incidents(taken, "User:alice")] == [2, 1]
+    assert [one.last_ms for one in snapshot.incidents(taken)] == [3, 2, 1]
+    assert [one.last_ms for one in snapshot.incidents(taken, "User:alice")] == [2, 1]
     assert not taken.ready()
 
 
@@ -111,7 +111,7 @@ def test_sessions_are_chosen_by_all_that_is_given(selector: Selector, found: lis
         session(2, client_id="b"),
         session(3, principal=None, client_id="b"),
     )
-    chosen = picture(*sessions).of(selector).sessions
+    chosen = overview(*sessions).of(selector).sessions
     assert [int(one.connection_id.rpartition("-")[2]) for one in chosen] == found
     assert Selector.from_arguments(selector.arguments()) == selector
 
