@@ -56,5 +56,5 @@ def test_nothing_is_started_but_on_linux(
     monkeypatch.setattr(sys, "platform", "darwin")
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 2
-    assert result.stderr.startswith("reauth-proxy: runs on Linux alone")
+    assert result.stderr.startswith("reauth-proxy: the proxy runs on Linux only")
     assert result.stderr.count("\n") == 1

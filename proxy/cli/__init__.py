@@ -1,4 +1,4 @@
-"""Command line: a thin layer; each command imports what it needs when it runs.
+"""Command line, a thin layer: each command imports what it needs when it runs.
 
 Exit status: 0 done, 1 refused or not found, 2 usage or configuration. Errors are one line on
 stderr.
@@ -18,20 +18,20 @@ GROUPS: Final = ("config", "users", "acls", "quotas", "sessions", "report")
 
 
 class Commands(TyperGroup):
-    """Loads the other commands when one of them is meant: `serve` would wait for them."""
+    """Group that imports the commands other than `serve` only when one of them is called."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | TyperGroup | None:
         """Return a command by its name."""
         if cmd_name != "serve":
-            self._complete()
+            self._import_others()
         return super().get_command(ctx, cmd_name)  # type: ignore[return-value]
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
-        self._complete()
+        self._import_others()
         return super().list_commands(ctx)
 
-    def _complete(self) -> None:
+    def _import_others(self) -> None:
         for name in GROUPS:
             if name not in self.commands:
                 command = get_command(import_module(f"proxy.cli.{name}").app)
@@ -49,7 +49,7 @@ app = typer.Typer(
 )
 
 
-def _tell_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
@@ -61,7 +61,9 @@ def _tell_version(wanted: bool) -> None:
 def options(
     _version: Annotated[
         bool,
-        typer.Option("--version", help="Print the version.", callback=_tell_version, is_eager=True),
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """A SASL re-authentication proxy for Apache Kafka."""

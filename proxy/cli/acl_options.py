@@ -1,8 +1,8 @@
-"""Options of `reauth-proxy acls`, as kafka-acls.sh has them, to ACLs and filters; no I/O.
+"""Options of `reauth-proxy acls`, named as in kafka-acls.sh, and the ACLs and filters they mean.
 
-Where Kafka's tool does something that nobody can want, it is a mistake here (`Misuse`):
-`--remove --operation X` without a principal takes every ACL of the resource away there, and
-`--cluster` is ignored there for every pattern type but literal.
+Two things that Kafka's tool accepts are refused here (`Misuse`): `--remove --operation X` without a
+principal, which removes every ACL of the resource there, and `--cluster` with a pattern type other
+than literal, which it ignores there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from proxy.acl.model import (
 from proxy.cli.common import Misuse
 
 MAX_TEXT: Final = 8_000
-"""Characters: a STRING of the wire holds 32,767 bytes."""
+"""Maximum length of a name in characters: in UTF-8 it fits into a STRING, of 32,767 bytes."""
 
 _OPERATION_NAMES: Final = {
     one.name.replace("_", "").lower(): one for one in Operation if one > Operation.ANY
@@ -35,7 +35,7 @@ _OPERATION_NAMES: Final = {
 
 
 class PatternKind(StrEnum):
-    """`--resource-pattern-type`."""
+    """Values of `--resource-pattern-type`."""
 
     LITERAL = "literal"
     PREFIXED = "prefixed"
@@ -44,13 +44,13 @@ class PatternKind(StrEnum):
 
     @property
     def pattern_type(self) -> PatternType:
-        """As the protocol has it."""
+        """Pattern type of the protocol."""
         return PatternType[self.name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """The options that name resources."""
+    """Options that name resources."""
 
     topic: Annotated[list[str], typer.Option(help="A topic; * is every topic.")] = field(
         default_factory=list
@@ -66,19 +66,19 @@ class Resources:
         field(default_factory=list)
     )
     user_principal: Annotated[
-        list[str], typer.Option(help="A user, as what is acted upon: for its tokens.")
+        list[str], typer.Option(help="A user as a resource: for its tokens.")
     ] = field(default_factory=list)
     resource_pattern_type: Annotated[
         PatternKind,
         typer.Option(
             case_sensitive=False,
-            help="How names are meant. any and match are for list and remove: match finds all that"
-            " applies to a resource of this name.",
+            help="How names match. any and match are for list and remove: match finds all ACLs that"
+            " apply to a resource of this name.",
         ),
     ] = PatternKind.LITERAL
 
     def patterns(self) -> tuple["Pattern", ...]:
-        """Return each resource named, once."""
+        """Return the patterns of the resources named, each once."""
         names = {
             ResourceType.TOPIC: self.topic,
             ResourceType.GROUP: self.group,
@@ -96,14 +96,14 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One resource, or one pattern of resources."""
+    """Resource pattern: one resource, or all that match."""
 
     resource_type: ResourceType
     pattern_type: PatternType
     name: str
 
     def filter(self) -> AclFilter:
-        """Return what finds all its ACLs."""
+        """Return the filter that finds all ACLs with this pattern."""
         return AclFilter(
             resource_type=self.resource_type, pattern_type=self.pattern_type, name=self.name
         )
@@ -114,14 +114,14 @@ CLUSTER: Final = Pattern(ResourceType.CLUSTER, PatternType.LITERAL, CLUSTER_NAME
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed(Resources):
-    """The options that say which ACLs to show: of these resources and principals, or all."""
+    """Options that say which ACLs to show: those of these resources and principals, or all."""
 
     principal: Annotated[list[str], typer.Option(help="Only the ACLs of these principals.")] = (
         field(default_factory=list)
     )
 
     def filters(self) -> tuple[AclFilter, ...]:
-        """Return what finds the ACLs. Raises Misuse."""
+        """Return the filters that find these ACLs. Raises Misuse."""
         wanted = [pattern.filter() for pattern in self.patterns()] or [AclFilter()]
         names: list[str | None] = [*map(principal, self.principal)] or [None]
         return tuple(replace(one, principal=name) for one in wanted for name in names)
@@ -129,7 +129,7 @@ class Listed(Resources):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclRules:
-    """The options that say who may, or may not, do what."""
+    """Options that say who may, or may not, do what."""
 
     allow_principal: Annotated[
         list[str], typer.Option(help="Who may, as User:alice; User:* is everybody.")
@@ -161,7 +161,7 @@ class AclRules:
 
     @property
     def by_role(self) -> bool:
-        """Return whether the operations follow from what a producer, or consumer, does."""
+        """True if the operations are those that a producer or a consumer needs."""
         return self.producer or self.consumer
 
     def subjects(self) -> Iterator[tuple[str, str, Permission]]:
@@ -172,14 +172,14 @@ class AclRules:
         ):
             if hosts and not principals:
                 word = permission.name.lower()
-                raise Misuse(f"--{word}-host goes with --{word}-principal")
+                raise Misuse(f"--{word}-host needs --{word}-principal")
             for given in principals:
                 for host in hosts or (WILDCARD,):
                     yield principal(given), text(host), permission
 
 
 def acls_to_add(resources: Resources, rules: AclRules) -> tuple[Acl, ...]:
-    """Return the ACLs that are asked for. Raises Misuse."""
+    """Return the ACLs to add. Raises Misuse."""
     if resources.resource_pattern_type.pattern_type < PatternType.LITERAL:
         raise Misuse("--resource-pattern-type must be literal or prefixed when adding")
     acls = _acls(resources, rules)
@@ -189,15 +189,15 @@ def acls_to_add(resources: Resources, rules: AclRules) -> tuple[Acl, ...]:
 
 
 def filters_to_remove(resources: Resources, rules: AclRules) -> tuple[AclFilter, ...]:
-    """Return what finds the ACLs to remove. Raises Misuse.
+    """Return the filters that find the ACLs to remove. Raises Misuse.
 
-    Without a principal, all ACLs of the resources.
+    Without a principal, they find all ACLs of the resources.
     """
     acls = _acls(resources, rules)
     if acls:
         return tuple(map(exactly, acls))
     if rules.operation or rules.by_role:
-        raise Misuse("give --allow-principal or --deny-principal: whose ACLs are to be removed?")
+        raise Misuse("give --allow-principal or --deny-principal: whose ACLs to remove")
     return tuple(pattern.filter() for pattern in resources.patterns())
 
 
@@ -211,7 +211,7 @@ def _acls(resources: Resources, rules: AclRules) -> tuple[Acl, ...]:
             " --delegation-token or --user-principal"
         )
     if resources.cluster and resources.resource_pattern_type is PatternKind.PREFIXED:
-        raise Misuse("--cluster is one resource: it goes with --resource-pattern-type literal")
+        raise Misuse("--cluster is one resource: it needs --resource-pattern-type literal")
     wanted = list(_by_role(patterns, rules) if rules.by_role else _by_option(patterns, rules))
     return tuple(
         dict.fromkeys(
@@ -233,21 +233,21 @@ def _acls(resources: Resources, rules: AclRules) -> tuple[Acl, ...]:
 def _check_role(resources: Resources, rules: AclRules) -> None:
     """Check the options that go with `--producer` and `--consumer`, as Kafka's tool does."""
     if rules.idempotent and not rules.producer:
-        raise Misuse("--idempotent goes with --producer")
+        raise Misuse("--idempotent needs --producer")
     if not rules.by_role:
         return
     if rules.operation or rules.deny_principal or rules.deny_host:
         raise Misuse(
-            "--operation, --deny-principal and --deny-host do not go with --producer or --consumer"
+            "--producer and --consumer exclude --operation, --deny-principal and --deny-host"
         )
     if resources.delegation_token or resources.user_principal:
-        raise Misuse("--producer and --consumer have no delegation tokens or users")
+        raise Misuse("--producer and --consumer exclude --delegation-token and --user-principal")
     if not resources.topic:
         raise Misuse("--producer and --consumer need a --topic")
     if rules.consumer and not resources.group:
         raise Misuse("--consumer needs a --group")
     if not rules.producer and (resources.cluster or resources.transactional_id):
-        raise Misuse("--cluster and --transactional-id do not go with --consumer alone")
+        raise Misuse("--cluster and --transactional-id need --producer")
 
 
 _PRODUCER: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
@@ -297,12 +297,12 @@ def operation_name(operation: Operation) -> str:
 def principal(given: str) -> str:
     """Return a principal. Raises Misuse."""
     if ":" not in given:
-        raise Misuse(f"{given}: a principal reads TYPE:NAME, as User:alice")
+        raise Misuse(f"{given}: a principal must be TYPE:NAME, such as User:alice")
     return text(given)
 
 
 def text(given: str) -> str:
-    """Return what can be sent and stored, without blanks around it. Raises Misuse."""
+    """Return text without whitespace around it. Raises Misuse if it cannot be sent or stored."""
     stripped = given.strip()
     if not stripped:
         raise Misuse("a name must not be empty")

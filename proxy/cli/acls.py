@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,11 +17,12 @@ from proxy.cli.acl_options import (
 from proxy.cli.administration import Administration, Where, administration
 from proxy.cli.common import (
     Exit,
+    FilterFile,
     Misuse,
     Output,
     OutputOption,
     fail,
-    misuse_told,
+    misuse_explained,
     print_table,
     printable,
 )
@@ -38,23 +38,16 @@ _LINE = "one resource and one principal at most"
 def list_acls(
     *,
     listed: Listed,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Instead: a file with a filter per line, in these same options, such as"
-            " --principal User:alice --topic orders; - is the standard input.",
-        ),
-    ] = None,
+    file: FilterFile = None,
     where: Where,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List ACLs: those of the resources and principals named, or all. One round trip for all."""
-    with misuse_told():
+    with misuse_explained():
         if file is None:
             filters = listed.filters()
         elif listed.patterns() or listed.principal:
-            raise Misuse("--file goes without resources and principals: the file names them")
+            raise Misuse("--file excludes resources and principals: the file names them")
         else:
             filters = filters_of_file(file, Listed, at_most=_LINE)
     with administration(where) as acls:
@@ -68,7 +61,7 @@ def add(
     *, resources: Resources, rules: AclRules, where: Where, output: OutputOption = Output.TABLE
 ) -> None:
     """Add ACLs: every combination of the resources, principals, hosts and operations named."""
-    with misuse_told():
+    with misuse_explained():
         wanted = acls_to_add(resources, rules)
     with administration(where) as acls:
         existing = set(_matching(acls, [_filter_of_resource(acl) for acl in wanted]))
@@ -91,7 +84,7 @@ def remove(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Remove ACLs: those that `add` would make, or without a principal all of the resources."""
-    with misuse_told():
+    with misuse_explained():
         filters = filters_to_remove(resources, rules)
     with administration(where) as acls:
         if not force:
@@ -117,7 +110,7 @@ def _confirm(found: Sequence[Acl]) -> None:
     for acl in found:
         typer.echo(printable(" ".join(_row(acl, None).values())), err=True)
     if not typer.confirm(f"Remove {len(found)} ACLs?", err=True):
-        raise fail("nothing is removed", Exit.REFUSED)
+        raise fail("nothing was removed", Exit.REFUSED)
 
 
 def _row(acl: Acl, status: str | None) -> dict[str, str]:

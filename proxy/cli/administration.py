@@ -1,32 +1,32 @@
 """Choice of what administration commands act on: a running proxy, Kafka, or the store."""
 
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
 from proxy.acl.model import Acl, AclFilter
 from proxy.cli.common import Exit, explained, fail, printable
-from proxy.errors import ConfigError, ProxyError
+from proxy.errors import ConfigError
 from proxy.quota.model import Default, EntityType, QuotaEntity, QuotaKey, Quotas
 from proxy.quota.store import Changes
 
 if TYPE_CHECKING:
+    import asyncio
+
     from proxy.admin import AdminClient, ClientSettings
     from proxy.config.model import Upstream
     from proxy.store import Store
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """The options that say what to act on."""
+    """Options that say what to administer."""
 
     bootstrap_server: Annotated[
         str | None,
@@ -59,44 +59,46 @@ class Administration(Protocol):
         ...
 
     def create_acls(self, acls: Sequence[Acl]) -> dict[Acl, str | None]:
-        """Create ACLs; return why each could not be. None: it is there."""
+        """Create ACLs; return the reason for which each could not be created, None if it exists
+        now."""
         ...
 
     def delete_acls(self, filters: Sequence[AclFilter]) -> Sequence[Acl]:
-        """Delete what the filters find, and return it, each once."""
+        """Delete the ACLs that the filters find; return them, each once."""
         ...
 
     def quotas(self, wanted: Sequence[QuotaEntity] | None = None) -> Quotas:
         """Return every quota, or those that any of `wanted` finds.
 
-        An entity finds what is set for all that it is made of, alone or with others: a user's
-        quotas, and those of the user with a client id.
+        An entity finds the quotas of all entities that contain its parts: a user finds those of
+        the user, and those of the user with a client id.
         """
         ...
 
     def alter_quotas(self, changes: Changes) -> None:
-        """Set quotas and, with None, remove them."""
+        """Set quotas; None as a value removes a quota."""
         ...
 
 
 @contextmanager
 def administration(where: Where) -> Iterator[Administration]:
-    """Yield the way that the options name; errors become one line and an exit status."""
+    """Yield the administration of what the options name; errors become one line and an exit
+    status."""
     config, store, bootstrap = where.config, where.store, where.bootstrap_server
     if where.command_config is not None and (config or store):
-        raise typer.BadParameter("--command-config goes with --bootstrap-server")
+        raise typer.BadParameter("--command-config needs --bootstrap-server")
     through_proxy = bootstrap is not None or where.command_config is not None
     if (config is not None) + (store is not None) + through_proxy != 1:
         raise typer.BadParameter("give one of --bootstrap-server, --config and --store")
     if through_proxy:
-        with refused_explained(), _connected(bootstrap, where.command_config) as way:
-            yield way
+        with explained(), _connected(bootstrap, where.command_config) as found:
+            yield found
     elif store is not None:
-        with explained(store), _opened_file(store) as way:
-            yield way
+        with explained(store), _opened_file(store) as found:
+            yield found
     elif config is not None:
-        with explained(config), _configured(config) as way:
-            yield way
+        with explained(config), _configured(config) as found:
+            yield found
 
 
 @contextmanager
@@ -105,8 +107,8 @@ def _opened_file(file: Path) -> Iterator[Administration]:
         raise ConfigError("", "there is no such store")
     from proxy.config.model import socket_beside
 
-    with _store(f"sqlite:{file}", socket_beside(file)) as way:
-        yield way
+    with _store(f"sqlite:{file}", socket_beside(file)) as store:
+        yield store
 
 
 @contextmanager
@@ -115,11 +117,11 @@ def _configured(file: Path) -> Iterator[Administration]:
 
     settings = load(file)
     if settings.store.is_mirror:
-        with _connected_to_brokers(settings.upstream) as way:
-            yield way
+        with _connected_to_brokers(settings.upstream) as brokers:
+            yield brokers
     else:
-        with _store(settings.store.url, settings.admin_socket()) as way:
-            yield way
+        with _store(settings.store.url, settings.admin_socket()) as store:
+            yield store
 
 
 @contextmanager
@@ -148,9 +150,9 @@ class _ThroughStore:
     def create_acls(self, acls: Sequence[Acl]) -> dict[Acl, str | None]:
         from proxy.acl.validation import acl_refusal
 
-        wrong = {acl: acl_refusal(acl) for acl in acls}
-        self._store.create_acls([acl for acl, refusal in wrong.items() if refusal is None])
-        return {acl: refusal.message if refusal else None for acl, refusal in wrong.items()}
+        refusals = {acl: acl_refusal(acl) for acl in acls}
+        self._store.create_acls([acl for acl, refusal in refusals.items() if refusal is None])
+        return {acl: refusal.message if refusal else None for acl, refusal in refusals.items()}
 
     def delete_acls(self, filters: Sequence[AclFilter]) -> Sequence[Acl]:
         found = self._store.delete_acls(filters)
@@ -160,17 +162,21 @@ class _ThroughStore:
         quotas = self._store.quota_snapshot().quotas
         if wanted is None:
             return quotas
-        asked = {one.parts() for one in wanted}
+        filters = {one.parts() for one in wanted}
         return {
-            entity: limits for entity, limits in quotas.items() if not asked.isdisjoint(_in(entity))
+            entity: limits
+            for entity, limits in quotas.items()
+            if not filters.isdisjoint(_filters_that_find(entity))
         }
 
     def alter_quotas(self, changes: Changes) -> None:
         self._store.alter_quotas(changes)
 
 
-def _in(entity: QuotaEntity) -> Iterator[tuple[tuple[EntityType, str | Default], ...]]:
-    """Yield the parts of each filter that finds an entity."""
+def _filters_that_find(
+    entity: QuotaEntity,
+) -> Iterator[tuple[tuple[EntityType, str | Default], ...]]:
+    """Yield the parts of each filter that finds an entity: all combinations of its own."""
     parts = entity.parts()
     for count in range(1, len(parts) + 1):
         yield from combinations(parts, count)
@@ -192,8 +198,8 @@ def _connected(bootstrap: str | None, command_config: Path | None) -> Iterator[A
         client_id=settings.client_id or "reauth-proxy-admin",
         request_timeout_s=settings.request_timeout_s or REQUEST_TIMEOUT_S,
     )
-    with _running(client) as way:
-        yield way
+    with _running(client) as kafka:
+        yield kafka
 
 
 @contextmanager
@@ -203,8 +209,8 @@ def _connected_to_brokers(upstream: "Upstream") -> Iterator[Administration]:
     from proxy.upstream.access import open_access
 
     access = open_access(upstream, open_upstream_tls(upstream, time.time()))
-    with _running(administrator(upstream, access)) as way:
-        yield way
+    with _running(administrator(upstream, access)) as kafka:
+        yield kafka
 
 
 @contextmanager
@@ -213,7 +219,7 @@ def _running(client: "AdminClient") -> Iterator[Administration]:
 
     with asyncio.Runner() as runner:
         try:
-            yield _ThroughKafka(client, runner.run)
+            yield _ThroughKafka(client, runner)
         finally:
             runner.run(client.close())
 
@@ -227,18 +233,10 @@ def _settings(file: Path) -> "ClientSettings":
         raise fail(f"{file}: {error}", Exit.USAGE) from None
 
 
-class Run(Protocol):
-    """Runs a coroutine to its end."""
-
-    def __call__(self, work: Coroutine[Any, Any, T], /) -> T:
-        """Return what it returns."""
-        ...
-
-
 class _ThroughKafka:
-    def __init__(self, client: "AdminClient", run: "Run") -> None:
+    def __init__(self, client: "AdminClient", runner: "asyncio.Runner") -> None:
         self._client = client
-        self._run = run
+        self._run = runner.run
 
     def acls(self, filters: Sequence[AclFilter]) -> Iterable[Acl]:
         return chain.from_iterable(self._run(self._client.describe_acls(filters)).all().values())
@@ -265,7 +263,7 @@ class _ThroughKafka:
             known, unknown = known_quotas(found)
             quotas |= known
             for one in unknown:
-                typer.echo(f"reauth-proxy: left out: {printable(one)}", err=True)
+                typer.echo(f"reauth-proxy: unknown, not listed: {printable(one)}", err=True)
         return quotas
 
     def alter_quotas(self, changes: Changes) -> None:
@@ -274,14 +272,3 @@ class _ThroughKafka:
             for entity, ops in changes.items()
         }
         self._run(self._client.alter_client_quotas(by_name)).all()
-
-
-@contextmanager
-def refused_explained() -> Iterator[None]:
-    """Say why something could not be done, in one line, and end with the right status."""
-    try:
-        yield
-    except ConfigError as error:
-        raise fail(str(error), Exit.USAGE) from None
-    except ProxyError as error:
-        raise fail(str(error), Exit.REFUSED) from None

@@ -14,10 +14,19 @@ from proxy.errors import ConfigError, ProxyError
 ConfigFile = Annotated[
     Path, typer.Option("--config", metavar="FILE", help="The configuration file.")
 ]
+FilterFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--file",
+        metavar="FILE",
+        help="Instead: a file with a filter per line, in these same options; - is the standard"
+        " input.",
+    ),
+]
 
 
 class Exit(IntEnum):
-    """The exit statuses (design.md, "Configuration")."""
+    """Exit statuses beside 0, success."""
 
     REFUSED = 1
     """Refused, not found, or not possible at the moment."""
@@ -42,36 +51,37 @@ def fail(problem: str, status: Exit) -> typer.Exit:
 
 
 def printable(text: str) -> str:
-    """Return text with what would steer a terminal made visible: names come from strangers."""
+    """Return text with control characters escaped: clients choose names, and a terminal obeys
+    them."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 @contextmanager
-def explained(config: Path) -> Iterator[None]:
-    """Turn our errors into one line and an exit status."""
+def explained(file: Path | None = None) -> Iterator[None]:
+    """Turn our errors into one line and an exit status. `file` is the configuration to name."""
     try:
         yield
     except ConfigError as error:
-        raise fail(f"{config}: {error}", Exit.USAGE) from None
+        raise fail(str(error) if file is None else f"{file}: {error}", Exit.USAGE) from None
     except ProxyError as error:
         raise fail(str(error), Exit.REFUSED) from None
 
 
 def require_linux() -> None:
-    """Refuse other systems: what is missing there is listed in docs/support.md."""
+    """End with a usage error on other systems; docs/support.md lists what they lack."""
     if sys.platform != "linux":
         raise fail(
-            "runs on Linux alone: use a container or a virtual machine (docs/support.md)",
+            "the proxy runs on Linux only: use a container or a virtual machine (docs/support.md)",
             Exit.USAGE,
         )
 
 
 class Misuse(Exception):
-    """The options contradict each other, or say too little."""
+    """The options contradict each other, or are not enough."""
 
 
 @contextmanager
-def misuse_told() -> Iterator[None]:
+def misuse_explained() -> Iterator[None]:
     """Turn a misuse into a usage error."""
     try:
         yield
@@ -82,13 +92,13 @@ def misuse_told() -> Iterator[None]:
 def print_table(
     head: Sequence[str], rows: Sequence[Sequence[str]], *, unbroken: Collection[str] = ()
 ) -> None:
-    """Print a table; `unbroken` are headings of columns that a narrow terminal does not break."""
+    """Print a table. `unbroken` are the headings of columns whose values are never wrapped."""
     from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE, padding=(0, 1, 0, 0))  # eighty columns are few
+    table = Table(box=SIMPLE, padding=(0, 1, 0, 0))  # many terminals have 80 columns
     for title in head:
         table.add_column(title, overflow="fold", no_wrap=title in unbroken)
     for row in rows:

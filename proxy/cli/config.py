@@ -1,4 +1,4 @@
-"""Commands `reauth-proxy config`: check a configuration file, print its schema."""
+"""Commands `reauth-proxy config`: check of a configuration file, and its JSON Schema."""
 
 import json
 import time
@@ -21,9 +21,9 @@ def check(
         Path | None, typer.Option("--config", metavar="FILE", help="The same.")
     ] = None,
 ) -> None:
-    """Say whether a configuration file, and all that it names here, can be used."""
+    """Check whether a configuration file, and the files that it names, can be used."""
     if (file is None) == (config is None):
-        raise typer.BadParameter("give one file, either FILE or --config FILE")
+        raise typer.BadParameter("give either FILE or --config FILE")
     path = file or config
     assert path is not None
     with explained(path):

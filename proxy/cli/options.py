@@ -18,7 +18,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace each parameter of a command that is a group by the options of the group."""
+    """Replace each parameter of a command whose type is a group by the options of the group."""
     groups: dict[str, Any] = {}
     options: list[Parameter] = []
     for parameter in signature(command, eval_str=True).parameters.values():
@@ -54,7 +54,7 @@ def _options(group: Any) -> Iterator[Parameter]:
 
 
 class Filters(Protocol[T_co]):
-    """A group of options that says what to list."""
+    """Group of options that say what to list."""
 
     def filters(self) -> Sequence[T_co]:
         """Return the filters that the options mean. Raises Misuse."""
@@ -64,20 +64,20 @@ class Filters(Protocol[T_co]):
 def filters_of_file(file: Path, group: Callable[..., Filters[T]], *, at_most: str) -> tuple[T, ...]:
     """Return the filter of each line of a file, each once; `-` is the standard input.
 
-    A line has the options of the group, with quotes as in a shell, and is one filter: `at_most`
-    says what it may name. Empty lines, and those that begin with `#`, are passed over. Raises
-    Misuse.
+    A line has the options of the group, quoted as in a shell, and must be one filter: `at_most`
+    says for the error message what it may name. Empty lines, and those that begin with `#`, are
+    skipped. Raises Misuse.
     """
     parser = _LineParser(group)
     filters: dict[T, None] = {}
-    # not splitlines: a name may have in it what that takes for an end of line
+    # not splitlines, which also splits at characters that a name may contain
     for number, line in enumerate(_text(file).split("\n"), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         try:
             found = group(**vars(parser.parse_args(_words(line)))).filters()
             if len(found) != 1:
-                raise Misuse(f"{at_most}: a line is one filter")
+                raise Misuse(f"a line is one filter: {at_most}")
         except Misuse as problem:
             raise Misuse(f"line {number}: {problem}") from None
         filters[found[0]] = None
@@ -87,7 +87,7 @@ def filters_of_file(file: Path, group: Callable[..., Filters[T]], *, at_most: st
 
 
 class _LineParser(ArgumentParser):
-    """Parser of a line with the options of a group: flags, lists of text, and choices."""
+    """Parser of a line with the options of a group: flags, lists of texts, and choices."""
 
     def __init__(self, group: Any) -> None:
         super().__init__(add_help=False, allow_abbrev=False)

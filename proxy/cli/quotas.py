@@ -12,11 +12,12 @@ import typer
 from proxy.cli.administration import Where, administration
 from proxy.cli.common import (
     Exit,
+    FilterFile,
     Misuse,
     Output,
     OutputOption,
     fail,
-    misuse_told,
+    misuse_explained,
     print_table,
     printable,
 )
@@ -59,13 +60,13 @@ Keys = Annotated[
 
 
 MAX_NAME: Final = 32_767
-"""Bytes: what a STRING of the wire holds."""
+"""Maximum length of a name in bytes: that of a STRING of Kafka's protocol."""
 _LINE: Final = "one user, one client id, both, or one address"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """The options that say whose quotas to show."""
+    """Options that say whose quotas to show."""
 
     user: Annotated[
         list[str], typer.Option(metavar="NAME", help="A user, without User:. May be repeated.")
@@ -84,10 +85,10 @@ class Listed:
     ip_defaults: IpDefaults = False
 
     def filters(self) -> tuple[QuotaEntity, ...]:
-        """Return every combination of what is named, each once; nothing named, none.
+        """Return every combination of the names given, each once; none if none is given.
 
-        An entity, as a filter, finds the quotas set for what it is made of, alone or with others.
-        Raises Misuse.
+        An entity, as a filter, finds the quotas of all entities that contain its parts. Raises
+        Misuse.
         """
         names = (
             _names(self.user, self.user_defaults),
@@ -122,7 +123,7 @@ def _check(name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """The options that say whose quotas to change."""
+    """Options that say whose quotas to change."""
 
     user: Annotated[str | None, typer.Option(metavar="NAME", help="A user, without User:.")] = None
     user_defaults: UserDefaults = False
@@ -132,7 +133,7 @@ class Changed:
     ip_defaults: IpDefaults = False
 
     def entity(self) -> QuotaEntity:
-        """Return what has the quotas. Raises BadParameter."""
+        """Return the entity. Raises BadParameter."""
         try:
             return QuotaEntity(
                 user=_name("user", self.user, self.user_defaults),
@@ -154,26 +155,19 @@ def _name(kind: str, name: str | None, default: bool) -> Name:
 def list_quotas(
     *,
     listed: Listed,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Instead: a file with a filter per line, in these same options, such as"
-            " --user alice --client-id billing; - is the standard input.",
-        ),
-    ] = None,
+    file: FilterFile = None,
     where: Where,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List quotas: those set for what is named, alone or with others; or all. One round trip."""
-    with misuse_told():
+    with misuse_explained():
         filters = listed.filters()
         if file is not None:
             if filters:
-                raise Misuse("--file goes without users, client ids and addresses: it names them")
+                raise Misuse("--file excludes users, client ids and addresses: it names them")
             filters = filters_of_file(file, Listed, at_most=_LINE)
-    with administration(where) as way:
-        quotas = way.quotas(filters or None)
+    with administration(where) as administrator:
+        quotas = administrator.quotas(filters or None)
     _print_quotas(dict(sorted(quotas.items(), key=lambda item: item[0].path)), output)
 
 
@@ -185,10 +179,10 @@ def set_quotas(limits: Limits, changed: Changed, where: Where) -> None:
     changes = dict(_limit(entity, text) for text in limits)
     if len(changes) < len(limits):
         raise typer.BadParameter("a key is given twice")
-    with administration(where) as way:
-        way.alter_quotas({entity: changes})
-    told = ", ".join(f"{key}={format_limit(value)}" for key, value in changes.items())
-    typer.echo(f"{printable(str(entity))}: {told}")
+    with administration(where) as administrator:
+        administrator.alter_quotas({entity: changes})
+    limited = ", ".join(f"{key}={format_limit(value)}" for key, value in changes.items())
+    typer.echo(f"{printable(str(entity))}: {limited}")
 
 
 @app.command()
@@ -197,13 +191,13 @@ def remove(*, keys: Keys = None, changed: Changed, where: Where) -> None:
     """Remove quotas of exactly what is named: of a user, not of the user with a client id."""
     entity = changed.entity()
     wanted = [_key(entity, name) for name in keys or ()]
-    with administration(where) as way:
-        present = way.quotas().get(entity, {})
-        gone = [key for key in wanted or present if key in present]
-        if not gone:
+    with administration(where) as administrator:
+        present = administrator.quotas().get(entity, {})
+        removed = [key for key in wanted or present if key in present]
+        if not removed:
             raise fail(f"there is no such quota of {entity}", Exit.REFUSED)
-        way.alter_quotas({entity: dict.fromkeys(gone)})
-    typer.echo(f"{printable(str(entity))}: removed {', '.join(gone)}")
+        administrator.alter_quotas({entity: dict.fromkeys(removed)})
+    typer.echo(f"{printable(str(entity))}: removed {', '.join(removed)}")
 
 
 @app.command(name="explain")
@@ -218,8 +212,8 @@ def explain_quotas(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Say which quotas apply to a client, why, and with whom it shares them."""
-    with administration(where) as way:
-        quotas = way.quotas()
+    with administration(where) as administrator:
+        quotas = administrator.quotas()
     static = _static_defaults(where.config)
     keys = [key for key in QuotaKey if key is not QuotaKey.CONNECTION_CREATION_RATE]
     explanations = [explain(quotas, static, key, user, client_id) for key in keys]
@@ -256,7 +250,7 @@ def _limit(entity: QuotaEntity, text: str) -> tuple[QuotaKey, float]:
 
 
 def _entity_row(entity: QuotaEntity) -> dict[str, str | None]:
-    """Null is the default, as in the client-quota APIs (KIP-546)."""
+    """Return an entity for JSON: null is the default, as in the client-quota APIs (KIP-546)."""
     return {
         kind.value: None if isinstance(name, Default) else name for kind, name in entity.parts()
     }

@@ -69,9 +69,9 @@ def report(
             bootstrap_servers=bootstrap_server,
         )
         with job.sigterm_as_sigint():
-            _, unmet = job.run(settings, _say)
+            _, unmet = job.run(settings, _print_progress)
     except KeyboardInterrupt:
-        raise fail("told to end", Exit.USAGE) from None
+        raise fail("interrupted", Exit.USAGE) from None
     except (ValueError, *job.FAILURES) as error:
         raise fail(explained(error), Exit.USAGE) from None
     typer.echo(str(out / PAGE_NAME))
@@ -79,5 +79,5 @@ def report(
         raise fail(f"not met: {', '.join(unmet)}", Exit.REFUSED)
 
 
-def _say(step: str) -> None:
+def _print_progress(step: str) -> None:
     typer.echo(f"{step} …", err=True)

@@ -1,4 +1,4 @@
-"""Store opened by a command, perhaps while a proxy runs on it."""
+"""Opening of the store by a command, also while a proxy uses it."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -12,30 +12,31 @@ from proxy.net.sockets import ask_privately
 from proxy.store import Store, open_store
 from proxy.store.in_use import StoreInUse
 
-PATIENCE: Final = 5.0
-"""Seconds in which a proxy must have said which store it reads."""
+QUERY_TIMEOUT_S: Final = 5.0
+"""Limit in seconds of the query to a proxy for the store that it reads."""
 
 
 @contextmanager
 def opened_store(url: str, socket: Path) -> Iterator[Store]:
-    """Yield the store, which is made if there is none. `socket`: of the proxy that may run with it.
+    """Yield the store, which is created if there is none.
 
-    Raises StoreError if that proxy reads another one: what is changed here would not apply.
+    `socket` is the admin socket of the proxy that may use it. Raises StoreError if that proxy reads
+    another store: changes of this one would have no effect.
     """
-    if (told := _in_use(socket)) is not None:
-        told.refuse_others(Path(url.partition(":")[2]))
+    if (in_use := _in_use(socket)) is not None:
+        in_use.refuse_others(Path(url.partition(":")[2]))
     with closing(open_store(url)) as store:
         yield store
 
 
 def _in_use(socket: Path) -> StoreInUse | None:
-    """Ask the proxy; None: none runs, or it does not say."""
+    """Return the store that the running proxy reads; None if none runs, or it does not answer."""
     try:
-        answer = ask_privately(socket, {"kind": "store"}, PATIENCE)
+        answer = ask_privately(socket, {"kind": "store"}, QUERY_TIMEOUT_S)
         return StoreInUse.read(answer.get("store"))
     except (FileNotFoundError, ConnectionRefusedError):
         return None
     except (OSError, ValueError):
-        unknown = f"{socket}: the proxy does not say which store it reads"
-        typer.echo(f"reauth-proxy: {printable(unknown)}", err=True)
+        warning = f"{socket}: the proxy does not answer which store it reads"
+        typer.echo(f"reauth-proxy: {printable(warning)}", err=True)
         return None

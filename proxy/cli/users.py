@@ -1,12 +1,13 @@
 """Commands `reauth-proxy users`: SCRAM users.
 
-A password never stands on the command line, where every process could read it.
+A password is never an argument: every process of the machine could read it.
 """
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,8 +20,10 @@ from proxy.cli.common import (
     OutputOption,
     explained,
     fail,
+    print_table,
     printable,
 )
+from proxy.cli.options import takes_groups
 from proxy.errors import ConfigError
 from sasl.credentials import (
     DEFAULT_ITERATIONS,
@@ -35,23 +38,13 @@ if TYPE_CHECKING:
     from proxy.store import CredentialInfo, CredentialStore, UserStore
 
 MAX_PASSWORD_BYTES = 4_096
-"""Far beyond any password; a wrong path must not become one."""
+"""Maximum length of a password in bytes, far beyond any; bounds what a wrong path can cost."""
 _MAX_NAMED = 10
-"""Users in a line."""
+"""Maximum number of users that an error message names."""
 
 app = typer.Typer(help="Manage the users of SCRAM.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The user, without User:.")]
-OptionalConfigFile = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="The configuration file.")
-]
-UsersFileOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="A file of users for several proxies (store.users.file), in place of --config.",
-    ),
-]
 PasswordFile = Annotated[
     Path | None,
     typer.Option(
@@ -60,22 +53,56 @@ PasswordFile = Annotated[
     ),
 ]
 Iterations = Annotated[
-    int, typer.Option(min=MIN_ITERATIONS, max=MAX_ITERATIONS, help="How dear guessing is.")
+    int,
+    typer.Option(min=MIN_ITERATIONS, max=MAX_ITERATIONS, help="Iterations that a guess costs."),
 ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsersPlace:
+    """Options that say where users are: in a proxy's store, or in a file for several proxies."""
+
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="The configuration file.")
+    ] = None
+    users_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A file of users for several proxies (store.users.file), in place of --config.",
+        ),
+    ] = None
+
+    @contextmanager
+    def opened(self, *, to_change: bool = False) -> "Iterator[CredentialStore]":
+        """Yield the users. Raises BadParameter and Exit."""
+        if self.users_file is not None and self.config is None:
+            from proxy.cli.users_file import EditedUsers
+
+            with explained(self.users_file):
+                yield EditedUsers(self.users_file)
+        elif self.config is not None and self.users_file is None:
+            with explained(self.config), _configured(self.config) as (users, file):
+                if to_change and file is not None:
+                    raise ConfigError("store.users.file", f"{file} is changed with --users-file")
+                yield users
+        else:
+            raise typer.BadParameter("give either --config or --users-file")
+
+
 @app.command()
+@takes_groups
 def add(
+    *,
     name: Name,
     mechanism: Annotated[ScramMechanism, typer.Option(help="What the password is for.")],
-    config: OptionalConfigFile = None,
-    users_file: UsersFileOption = None,
+    place: UsersPlace,
     password_file: PasswordFile = None,
     iterations: Iterations = DEFAULT_ITERATIONS,
 ) -> None:
     """Add a user, or replace its password for this mechanism."""
     _check_name(name)
-    with _users(config, users_file, to_change=True) as users:
+    with place.opened(to_change=True) as users:
         password = _password(password_file)
         verifier = ScramCredential.from_password(mechanism, password, new_salt(), iterations)
         users.alter_credentials(upsert={(name, mechanism): verifier})
@@ -92,25 +119,27 @@ def _check_name(name: str) -> None:
 
 
 @app.command(name="list")
-def list_users(
-    config: OptionalConfigFile = None,
-    users_file: UsersFileOption = None,
-    output: OutputOption = Output.TABLE,
-) -> None:
+@takes_groups
+def list_users(*, place: UsersPlace, output: OutputOption = Output.TABLE) -> None:
     """List who may log in, and how."""
-    with _users(config, users_file) as users:
+    with place.opened() as users:
         infos = users.credential_infos()
     if output is Output.JSON:
         typer.echo(json.dumps([_row(info) for info in infos], indent=2))
     else:
-        _print_table(infos)
+        print_table(
+            ("User", "Mechanism", "Iterations"),
+            [(one.user, one.mechanism.value, str(one.iterations)) for one in infos],
+            unbroken=("Mechanism", "Iterations"),
+        )
 
 
 @app.command()
+@takes_groups
 def remove(
+    *,
     name: Name,
-    config: OptionalConfigFile = None,
-    users_file: UsersFileOption = None,
+    place: UsersPlace,
     mechanism: Annotated[
         ScramMechanism | None, typer.Option(help="This one only; without it, all.")
     ] = None,
@@ -118,7 +147,7 @@ def remove(
     """Remove a user. Sessions that are open stay until they re-authenticate."""
     wanted = tuple(ScramMechanism) if mechanism is None else (mechanism,)
     keys = frozenset((name, one) for one in wanted)
-    with _users(config, users_file, to_change=True) as users:
+    with place.opened(to_change=True) as users:
         missing = users.alter_credentials(delete=keys, upsert={})
     if missing == keys:
         how = f" with {mechanism.value}" if mechanism else ""
@@ -135,7 +164,7 @@ def export(
 ) -> None:
     """Add this proxy's users to a file for several proxies (store.users.file).
 
-    Nothing is done if one of them has another verifier there. The file holds verifiers, no
+    Nothing is done if the file has another verifier of one of them. It holds verifiers, no
     passwords; but with them passwords can be guessed, so keep it like a key.
     """
     from proxy.cli.users_file import EditedUsers
@@ -145,8 +174,8 @@ def export(
         added = users.credential_snapshot().credentials
         if not added:
             raise fail("there are no users", Exit.REFUSED)
-        there = file.credential_snapshot().credentials if users_file.exists() else {}
-        differing = sorted({key[0] for key in added.keys() & there if added[key] != there[key]})
+        present = file.credential_snapshot().credentials if users_file.exists() else {}
+        differing = sorted({key[0] for key in added.keys() & present if added[key] != present[key]})
         if differing:
             names = ", ".join(differing[:_MAX_NAMED])
             raise fail(f"{users_file}: has other verifiers of {names}", Exit.REFUSED)
@@ -155,26 +184,8 @@ def export(
 
 
 @contextmanager
-def _users(
-    config: Path | None, users_file: Path | None, *, to_change: bool = False
-) -> "Iterator[CredentialStore]":
-    if users_file is not None and config is None:
-        from proxy.cli.users_file import EditedUsers
-
-        with explained(users_file):
-            yield EditedUsers(users_file)
-    elif config is not None and users_file is None:
-        with explained(config), _configured(config) as (users, its_file):
-            if to_change and its_file is not None:
-                raise ConfigError("store.users.file", f"{its_file} is changed with --users-file")
-            yield users
-    else:
-        raise typer.BadParameter("give either --config or --users-file")
-
-
-@contextmanager
 def _configured(config: Path) -> "Iterator[tuple[UserStore, Path | None]]":
-    """Give the users of a proxy, and the file of several proxies that they are in, if any."""
+    """Yield the users of a proxy, and the file that has them; None: they are in the store."""
     from proxy.cli.store import opened_store
     from proxy.config import load
     from proxy.store import open_users
@@ -192,7 +203,7 @@ def _password(file: Path | None) -> str:
         password = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
     else:
         raise typer.BadParameter(
-            "there is no terminal to ask for it: give --password-file, - is stdin"
+            "there is no terminal to ask for the password: give --password-file, - is stdin"
         )
     if not password:
         raise fail("the password must not be empty", Exit.USAGE)
@@ -221,19 +232,3 @@ def _row(info: "CredentialInfo") -> dict[str, str | int]:
         "mechanism": info.mechanism.value,
         "iterations": info.iterations,
     }
-
-
-def _print_table(infos: "Sequence[CredentialInfo]") -> None:
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE)
-    table.add_column("User", overflow="fold")
-    table.add_column("Mechanism", no_wrap=True)
-    table.add_column("Iterations", justify="right", no_wrap=True)
-    for info in infos:
-        # Text, not str: a name may look like rich's markup
-        table.add_row(Text(printable(info.user)), info.mechanism.value, str(info.iterations))
-    Console().print(table)

@@ -14,12 +14,12 @@ from sasl.credentials import ScramCredential
 
 
 class EditedUsers(UsersFile):
-    """A `proxy.store.CredentialStore`; the file is made when its first user is added."""
+    """SCRAM users file as a `proxy.store.CredentialStore`; created with its first user."""
 
     def __init__(self, path: Path, *, secret: bytes | None = None) -> None:
-        """`secret`: that of the file, should it be made; None: a random one."""
-        super().__init__(path.resolve())  # what a link names is replaced, not the link
-        self._new = Users.nobody() if secret is None else Users(secret=secret, credentials={})
+        """`secret` is the secret of the file if it must be created; None for a random one."""
+        super().__init__(path.resolve())  # replace the file that a link names, not the link
+        self._new = Users.empty() if secret is None else Users(secret=secret, credentials={})
 
     def alter_credentials(
         self,
@@ -27,8 +27,8 @@ class EditedUsers(UsersFile):
         delete: Collection[CredentialKey] = (),
         upsert: Mapping[CredentialKey, ScramCredential],
     ) -> frozenset[CredentialKey]:
-        """Delete, then insert or replace; return those to delete that were not there."""
-        with _explained(self._path), _one_at_a_time(self._path.parent):
+        """Delete, then insert or replace; return the keys in `delete` that did not exist."""
+        with _explained(self._path), _locked(self._path.parent):
             users = self._new if upsert and not self._path.exists() else Users.read(self._path)
             changed = {key: one for key, one in users.credentials.items() if key not in delete}
             changed |= upsert
@@ -46,8 +46,8 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _one_at_a_time(directory: Path) -> Iterator[None]:
-    """Wait for whoever else changes a file here, or that change would be lost."""
+def _locked(directory: Path) -> Iterator[None]:
+    """Lock the directory against other editors, whose changes would be lost."""
     lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -57,7 +57,7 @@ def _one_at_a_time(directory: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Put another file in place of this one, with its owner and mode; a new one is private."""
+    """Replace the file atomically, keeping its owner and mode; a new one is private."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -57,7 +57,7 @@ class Users:
     credentials: Mapping[CredentialKey, ScramCredential]
 
     @classmethod
-    def nobody(cls) -> Self:
+    def empty(cls) -> Self:
         """Return what a new file begins with."""
         return cls(secret=secrets.token_bytes(_SECRET_BYTES), credentials={})
 

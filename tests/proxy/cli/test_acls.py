@@ -313,9 +313,15 @@ def test_a_file_of_filters(store: Path, given: str) -> None:
     [
         ("", "the file has no filters"),
         ("# nothing\n\n", "the file has no filters"),
-        ("--principal User:a\n--topic t --topic u\n", "line 2: one resource and one principal"),
-        ("--principal User:a --principal User:b\n", "line 1: one resource and one principal"),
-        ("--principal alice\n", "line 1: alice: a principal reads TYPE:NAME"),
+        (
+            "--principal User:a\n--topic t --topic u\n",
+            "line 2: a line is one filter: one resource and one principal",
+        ),
+        (
+            "--principal User:a --principal User:b\n",
+            "line 1: a line is one filter: one resource and one principal",
+        ),
+        ("--principal alice\n", "line 1: alice: a principal must be TYPE:NAME"),
         ("User:alice\n", "line 1: unrecognized arguments: User:alice"),
         ("--princ User:alice\n", "line 1: unrecognized arguments"),
         ("--topic\n", "line 1: argument --topic: expected one argument"),

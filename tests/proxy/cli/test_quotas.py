@@ -268,8 +268,11 @@ def test_a_long_file_is_one_round_trip(peer: Peer) -> None:
     [
         ("", "the file has no filters"),
         ("# nothing\n\n", "the file has no filters"),
-        ("--user a\n\n--user b --user c\n", "line 3: one user, one client id, both, or one"),
-        ("--user a --user-defaults\n", "line 1: one user, one client id"),
+        (
+            "--user a\n\n--user b --user c\n",
+            "line 3: a line is one filter: one user, one client id, both, or one",
+        ),
+        ("--user a --user-defaults\n", "line 1: a line is one filter: one user, one client id"),
         ("--\n", "line 1: "),
         ("--user a --ip 192.0.2.1\n", "line 1: Invalid quota entity combination"),
         ("--user a\n--ip nowhere\n", "line 2: nowhere is not a valid IP"),
@@ -301,8 +304,8 @@ def test_a_file_that_says_something_else(peer: Peer, text: str, problem: str) ->
         (("--ip", "nowhere"), "not a valid IP"),
         (("--user", "\udcff"), "not UTF-8"),
         (("--user", "ü" * 16_384), "longer than 32767 bytes"),
-        (("--file", "-", "--user", "a"), "--file goes without"),
-        (("--file", "-", "--ip-defaults"), "--file goes without"),
+        (("--file", "-", "--user", "a"), "--file excludes"),
+        (("--file", "-", "--ip-defaults"), "--file excludes"),
     ],
 )
 def test_what_cannot_be_listed(

@@ -43,7 +43,7 @@ def test_what_is_written_is_read(path: Path) -> None:
 
 
 def test_a_new_file_has_a_secret_of_its_own() -> None:
-    assert Users.nobody().secret != Users.nobody().secret
+    assert Users.empty().secret != Users.empty().secret
 
 
 @pytest.mark.parametrize(
