@@ -1,4 +1,4 @@
-"""Administration of a proxy, or of Kafka itself, from a program: `AdminClient`."""
+"""Client for the administration of a proxy, or of Kafka itself: `AdminClient`."""
 
 from proxy.acl.model import (
     Acl,

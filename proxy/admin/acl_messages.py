@@ -1,4 +1,4 @@
-"""ACL and filter messages of the client, v0 to v3, and DescribeAcls v4."""
+"""Requests and responses of the ACL APIs: v0 to v3, and DescribeAcls v4 (KIP-140, KIP-888)."""
 
 from collections.abc import Iterable
 from typing import Any, Final, get_args
@@ -18,6 +18,7 @@ from proxy.wire.codec import request_type
 VERSIONS: Final = (0, 3)
 """Lowest and highest version of CreateAcls and DeleteAcls that this module understands."""
 DESCRIBE_VERSIONS: Final = (0, ACLS_BATCHED)
+"""Lowest and highest version of DescribeAcls that this module understands."""
 
 _FIRST_WITH_PATTERN_TYPE: Final = 1
 
@@ -28,25 +29,25 @@ _PERMISSIONS: Final = {one.value: one for one in Permission}
 
 
 def describe_request(api_version: int, wanted: AclFilter) -> Any:
-    """Ask for ACLs, v0 to v3. Raises UnsupportedVersion."""
+    """Return a DescribeAcls request, v0 to v3. Raises UnsupportedVersion."""
     return request_type(DESCRIBE_ACLS, api_version)(**_filter_fields(api_version, wanted))
 
 
 def batch_request(filters: Iterable[AclFilter]) -> DescribeAclsRequest:
-    """Ask for the ACLs of each filter, v4."""
-    asked = (DescribeAclsFilter(**_filter_fields(ACLS_BATCHED, one)) for one in filters)
-    return DescribeAclsRequest(filters=tuple(asked))
+    """Return a DescribeAcls request for many filters, v4."""
+    items = (DescribeAclsFilter(**_filter_fields(ACLS_BATCHED, one)) for one in filters)
+    return DescribeAclsRequest(filters=tuple(items))
 
 
-def unknown(wanted: AclFilter) -> DescribedAcls | None:
-    """Return why a filter is not sent at all: a part is UNKNOWN. None: there is none."""
+def invalid_filter(wanted: AclFilter) -> DescribedAcls | None:
+    """Return the error of a filter that must not be sent, because a part is UNKNOWN; else None."""
     if refusal := filter_refusal(wanted):
         return DescribedAcls(error=InvalidRequest(refusal.message))
     return None
 
 
 def described(api_version: int, response: Any) -> DescribedAcls:
-    """Return what a response of v0 to v3, or a filter's result of v4, says."""
+    """Return the ACLs in a response of v0 to v3, or in a filter's result of v4, or its error."""
     if error := kafka_error(response.error_code, response.error_message):
         return DescribedAcls(error=error)
     return DescribedAcls(
@@ -59,21 +60,21 @@ def described(api_version: int, response: Any) -> DescribedAcls:
 
 
 def create_request(api_version: int, acls: list[Acl]) -> Any:
-    """Ask for ACLs to be made. Raises UnsupportedVersion."""
+    """Return a CreateAcls request. Raises UnsupportedVersion."""
     request = request_type(CREATE_ACLS, api_version)
     creation = _item_type(request, "creations")
     return request(creations=tuple(creation(**_creation_fields(api_version, acl)) for acl in acls))
 
 
 def delete_request(api_version: int, filters: list[AclFilter]) -> Any:
-    """Ask for ACLs to be removed. Raises UnsupportedVersion."""
+    """Return a DeleteAcls request. Raises UnsupportedVersion."""
     request = request_type(DELETE_ACLS, api_version)
-    asked = _item_type(request, "filters")
-    return request(filters=tuple(asked(**_filter_fields(api_version, one)) for one in filters))
+    item = _item_type(request, "filters")
+    return request(filters=tuple(item(**_filter_fields(api_version, one)) for one in filters))
 
 
 def filter_result(api_version: int, result: Any) -> FilterResult:
-    """Return what came of a filter."""
+    """Return the result of one filter of DeleteAcls."""
     return FilterResult(
         error=kafka_error(result.error_code, result.error_message),
         matches=tuple(
@@ -103,7 +104,7 @@ def _filter_fields(api_version: int, wanted: AclFilter) -> dict[str, Any]:
     if api_version >= _FIRST_WITH_PATTERN_TYPE:
         fields["pattern_type_filter"] = wanted.pattern_type.value
     elif wanted.pattern_type not in (PatternType.LITERAL, PatternType.ANY):
-        raise UnsupportedVersion("the broker knows literal patterns only")
+        raise UnsupportedVersion("the broker supports literal patterns only")
     return fields
 
 
@@ -119,12 +120,12 @@ def _creation_fields(api_version: int, acl: Acl) -> dict[str, Any]:
     if api_version >= _FIRST_WITH_PATTERN_TYPE:
         fields["resource_pattern_type"] = acl.pattern_type.value
     elif acl.pattern_type is not PatternType.LITERAL:
-        raise UnsupportedVersion("the broker knows literal patterns only")
+        raise UnsupportedVersion("the broker supports literal patterns only")
     return fields
 
 
 def _acl(resource: Any, entry: Any, api_version: int) -> Acl:
-    """Return an ACL; what a newer broker's codes stand for is UNKNOWN (KIP-140)."""
+    """Return an ACL; codes of a newer broker become UNKNOWN (KIP-140)."""
     older = api_version < _FIRST_WITH_PATTERN_TYPE
     return Acl(
         _RESOURCE_TYPES.get(resource.resource_type, ResourceType.UNKNOWN),

@@ -1,4 +1,4 @@
-"""`AdminClient`: administration over Kafka's own protocol, of the proxy or of Kafka."""
+"""`AdminClient`, the client for administration over Kafka's own protocol."""
 
 import asyncio
 import re
@@ -54,8 +54,8 @@ from proxy.wire.batch_describe import ACLS_BATCHED, MAX_FILTERS, QUOTAS_BATCHED
 REQUEST_TIMEOUT_S: Final = 30.0
 """Default limit of one exchange with a broker in seconds: Kafka's `request.timeout.ms`."""
 MAX_ITEMS_AT_ONCE: Final = 1_000
-"""Number of ACLs or filters per request, or of requests between two checks of the session. Kafka
-refuses more than 10,000 ACLs."""
+"""Maximum number of ACLs or filters per request, and of requests between two checks of the session.
+Kafka refuses more than 10,000 ACLs."""
 REAUTHENTICATE_AT: Final = 0.85
 """Share of a session's lifetime after which it is renewed, as in Kafka's Java client."""
 _ADDRESS: Final = re.compile(
@@ -68,11 +68,11 @@ T = TypeVar("T")
 class AdminClient:
     """Client of one of the bootstrap servers; use it as `async with`, in one event loop.
 
-    One call at a time is served; several tasks may share a client. A connection that broke
-    is replaced at the next request, by that to another server if need be. A session that ends is
-    renewed on its connection (KIP-368). Every wait ends: each exchange with a broker has
-    `request_timeout_s`. A request that got no answer is not sent again: whether it was done is for
-    the caller to find out. Raises AdminError.
+    Several tasks may share a client, which carries out one call at a time. A broken connection is
+    replaced at the next request, if need be by one to another server. A session is renewed on its
+    connection before it ends (KIP-368). Each exchange with a broker is limited to
+    `request_timeout_s`. A request without a response is not sent again: whether it was carried out
+    is for the caller to find out. Raises AdminError.
     """
 
     def __init__(
@@ -84,7 +84,11 @@ class AdminClient:
         client_id: str = "reauth-proxy-admin",
         request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
-        """Connect to nothing yet. `ssl_context`: speak TLS. Raises ConfigError."""
+        """Create a client that is not connected yet. Raises ConfigError.
+
+        `bootstrap_servers` are `HOST:PORT`, several separated by commas, or a list. Without `login`
+        the client does not authenticate by SASL; without `ssl_context` it connects without TLS.
+        """
         self._servers = parse_servers(bootstrap_servers)
         self._login = login
         self._ssl_context = ssl_context
@@ -114,47 +118,49 @@ class AdminClient:
     async def describe_acls(
         self, filters: AclFilter | Iterable[AclFilter] | None = None
     ) -> DescribeAclsResult:
-        """Describe what each filter finds; without a filter, all ACLs.
+        """Describe the ACLs that each filter finds; without a filter, all ACLs.
 
-        One request where the broker has KIP-888, else one per filter, some of them on their way at
-        the same time. A filter's error does not spoil the others.
+        A broker with KIP-888 gets one request, any other one per filter, several at a time. Each
+        filter has its own result or error.
         """
         if filters is None:
             filters = AclFilter()
         wanted = [filters] if isinstance(filters, AclFilter) else list(dict.fromkeys(filters))
-        # Kafka closes the connection for what it could not have sent itself
-        found = {one: error for one in wanted if (error := acl_messages.unknown(one)) is not None}
+        # Kafka closes the connection when a filter has an UNKNOWN part
+        found = {
+            one: error for one in wanted if (error := acl_messages.invalid_filter(one)) is not None
+        }
         rest = [one for one in wanted if one not in found]
         while rest:
             async with self._lock:
                 link = await self._ready()
                 version = link.version(DESCRIBE_ACLS, acl_messages.DESCRIBE_VERSIONS)
-                most = MAX_FILTERS if version >= ACLS_BATCHED else MAX_ITEMS_AT_ONCE
-                some, rest = rest[:most], rest[most:]
+                count = MAX_FILTERS if version >= ACLS_BATCHED else MAX_ITEMS_AT_ONCE
+                some, rest = rest[:count], rest[count:]
                 found |= await link.describe_acls(version, some)
         return DescribeAclsResult({one: found[one] for one in wanted})
 
     async def create_acls(self, acls: Iterable[Acl]) -> CreateAclsResult:
-        """Create ACLs, a thousand per request. One that exists is no error."""
+        """Create ACLs, a thousand per request. An ACL that exists already is no error."""
         errors: dict[Acl, KafkaError | None] = {}
         for some in _batches(dict.fromkeys(acls)):
             async with self._lock:
                 link = await self._ready()
                 version = link.version(CREATE_ACLS, acl_messages.VERSIONS)
-                response = await link.ask(acl_messages.create_request(version, some))
+                response = await link.connection.request(acl_messages.create_request(version, some))
                 results = await link.one_for_each(some, response.results)
             for acl, result in results:
                 errors[acl] = kafka_error(result.error_code, result.error_message)
         return CreateAclsResult(errors)
 
     async def delete_acls(self, filters: Iterable[AclFilter]) -> DeleteAclsResult:
-        """Delete what matches any of the filters, a thousand of them per request."""
+        """Delete the ACLs that any of the filters matches, a thousand filters per request."""
         found: dict[AclFilter, FilterResult] = {}
         for some in _batches(dict.fromkeys(filters)):
             async with self._lock:
                 link = await self._ready()
                 version = link.version(DELETE_ACLS, acl_messages.VERSIONS)
-                response = await link.ask(acl_messages.delete_request(version, some))
+                response = await link.connection.request(acl_messages.delete_request(version, some))
                 results = await link.one_for_each(some, response.filter_results)
             for wanted, result in results:
                 found[wanted] = acl_messages.filter_result(version, result)
@@ -167,9 +173,8 @@ class AdminClient:
     ) -> DescribeClientQuotasResult:
         """Describe the quotas that each filter finds; without a filter, all.
 
-        One request where the broker has KIP-888 (two, if some filters are strict and others are
-        not), else one per filter, some of them on their way at the same time. A filter's error does
-        not spoil the others.
+        A broker with KIP-888 gets one request (two if some filters are strict and others are not),
+        any other one per filter, several at a time. Each filter has its own result or error.
         """
         if filters is None:
             filters = ClientQuotaFilter()
@@ -180,23 +185,23 @@ class AdminClient:
             while rest:
                 async with self._lock:
                     link = await self._ready()
-                    ours = quota_messages.DESCRIBE_VERSIONS
-                    version = link.version(DESCRIBE_CLIENT_QUOTAS, ours)
-                    most = MAX_FILTERS if version >= QUOTAS_BATCHED else MAX_ITEMS_AT_ONCE
-                    some, rest = rest[:most], rest[most:]
+                    supported = quota_messages.DESCRIBE_VERSIONS
+                    version = link.version(DESCRIBE_CLIENT_QUOTAS, supported)
+                    count = MAX_FILTERS if version >= QUOTAS_BATCHED else MAX_ITEMS_AT_ONCE
+                    some, rest = rest[:count], rest[count:]
                     found |= await link.describe_client_quotas(version, some, strict=strict)
         return DescribeClientQuotasResult({one: found[one] for one in wanted})
 
     async def alter_client_quotas(
         self, changes: QuotaChanges, *, validate_only: bool = False
     ) -> AlterClientQuotasResult:
-        """Set quotas and, with None, remove them, a thousand entities per request."""
+        """Set quotas, and remove those whose value is None; a thousand entities per request."""
         results: dict[QuotaEntity, KafkaError | None] = {}
         for some in _batches(changes):
             async with self._lock:
                 link = await self._ready()
                 version = link.version(ALTER_CLIENT_QUOTAS, ALTER_VERSIONS)
-                response = await link.ask(
+                response = await link.connection.request(
                     alter_request(version, some, changes, validate_only=validate_only)
                 )
             results |= altered(some, response)
@@ -205,7 +210,7 @@ class AdminClient:
     # --- connections
 
     async def _ready(self) -> "_Link":
-        """Return a connection whose session goes on for a while."""
+        """Return a connection whose session does not end soon."""
         link = self._link
         if link is None or not link.connection.is_open:
             return await self._reconnect()
@@ -218,7 +223,7 @@ class AdminClient:
             if error.code != ErrorCode.illegal_sasl_state:
                 await self._drop()
                 raise
-            # a session of seconds: less than one has passed since the last authentication
+            # Kafka refuses a re-authentication within a second of the last authentication
             return await self._reconnect()
         except BaseException:
             await self._drop()
@@ -234,12 +239,12 @@ class AdminClient:
             except BrokerUnavailable as error:
                 problems.append(str(error))
             else:
-                self._begin_with((host, port))
+                self._try_first((host, port))
                 return link
         raise BrokerUnavailable("; ".join(problems))
 
-    def _begin_with(self, server: tuple[str, int]) -> None:
-        """The next time; those that were silent would be waited for again."""
+    def _try_first(self, server: tuple[str, int]) -> None:
+        """Put a server before the others, which may time out at the next connection, too."""
         self._servers = (server, *(one for one in self._servers if one != server))
 
     async def _connect(self, host: str, port: int) -> "_Link":
@@ -261,12 +266,12 @@ class AdminClient:
 
     async def _authenticate(self, link: "_Link") -> None:
         if self._login is None:
-            link.connection.go_on_without_login()
+            link.connection.expect_login_error()
             return
         began = asyncio.get_running_loop().time()
         session = await authenticate(link.connection, self._login, link.offered)
-        lasts_s = session.session_lifetime_ms / 1000
-        link.renew_at = began + lasts_s * REAUTHENTICATE_AT if lasts_s else None
+        lifetime_s = session.session_lifetime_ms / 1000
+        link.renew_at = began + lifetime_s * REAUTHENTICATE_AT if lifetime_s else None
 
     async def _drop(self) -> None:
         if self._link is not None:
@@ -276,32 +281,34 @@ class AdminClient:
 
 @dataclass(slots=True)
 class _Link:
-    """Open connection, and what is known of the server at its other end."""
+    """Open connection, with what is known of the server."""
 
     connection: AdminConnection
     offered: dict[int, tuple[int, int]]
-    """The lowest and highest version that the server offers, by API key."""
+    """Lowest and highest version that the server offers, by API key."""
     renew_at: float | None = None
-    """Time of the event loop, in seconds, when the session must be renewed; None: never."""
+    """Time of the event loop, in seconds, when the session must be renewed; None if it has no
+    end."""
 
-    def version(self, api_key: int, ours: tuple[int, int]) -> int:
-        """Return the highest version of an API that both sides know."""
+    def version(self, api_key: int, supported: tuple[int, int]) -> int:
+        """Return the highest version of an API that the server offers and `supported` includes.
+
+        Raises UnsupportedVersion.
+        """
         low, high = self.offered.get(api_key, (0, -1))
-        version = min(high, ours[1])
-        if version < max(low, ours[0]):
-            raise UnsupportedVersion(f"{self.connection.address} does not offer API {api_key}")
+        version = min(high, supported[1])
+        if version < max(low, supported[0]):
+            raise UnsupportedVersion(
+                f"{self.connection.address} offers no supported version of API {api_key}"
+            )
         return version
-
-    async def ask(self, request: Any) -> Any:
-        """Send a request and return the response."""
-        return await self.connection.request(request)
 
     async def describe_acls(
         self, version: int, filters: Sequence[AclFilter]
     ) -> dict[AclFilter, DescribedAcls]:
-        """Ask in this version what each filter finds; filters are there once."""
+        """Describe what each filter finds, in this version. No filter is given twice."""
         if version >= ACLS_BATCHED:
-            response = await self.ask(acl_messages.batch_request(filters))
+            response = await self.connection.request(acl_messages.batch_request(filters))
             results = await self.one_for_each(filters, response.filter_results)
             return {wanted: acl_messages.described(version, one) for wanted, one in results}
         found: dict[AclFilter, DescribedAcls] = {}
@@ -319,9 +326,11 @@ class _Link:
     async def describe_client_quotas(
         self, version: int, filters: Sequence[ClientQuotaFilter], *, strict: bool
     ) -> dict[ClientQuotaFilter, ClientQuotas]:
-        """Ask in this version what each filter finds; filters are there once."""
+        """Describe what each filter finds, in this version. No filter is given twice."""
         if version >= QUOTAS_BATCHED:
-            response = await self.ask(quota_messages.batch_request(filters, strict=strict))
+            response = await self.connection.request(
+                quota_messages.batch_request(filters, strict=strict)
+            )
             results = await self.one_for_each(filters, response.filter_results)
         else:
             requests = [quota_messages.describe_request(version, one) for one in filters]
@@ -329,11 +338,12 @@ class _Link:
         return {wanted: quota_messages.described(one) for wanted, one in results}
 
     async def one_for_each(self, items: Sequence[T], results: Sequence[Any]) -> list[tuple[T, Any]]:
-        """Pair items with their results."""
+        """Pair items with their results. Raises BrokerUnavailable if the numbers differ."""
         if len(items) != len(results):
             await self.connection.close()
             raise BrokerUnavailable(
-                f"{self.connection.address}: {len(results)} results for {len(items)} items"
+                f"{self.connection.address}: the response has {len(results)} results for"
+                f" {len(items)} items"
             )
         return list(zip(items, results, strict=True))
 
@@ -348,7 +358,7 @@ def parse_servers(text: str | Sequence[str]) -> tuple[tuple[str, int], ...]:
             raise ConfigError("bootstrap.servers", f"{part.strip()!r} is not HOST:PORT")
         servers.append((match["v6"] or match["host"], int(match["port"])))
     if not servers:
-        raise ConfigError("bootstrap.servers", "names no server")
+        raise ConfigError("bootstrap.servers", "must name a server")
     return tuple(servers)
 
 

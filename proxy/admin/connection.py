@@ -1,6 +1,6 @@
-"""Connection of an admin client: a timeout per request, and plain error messages.
+"""Connection of an admin client: requests with a time limit, and plain error messages.
 
-What is of TLS is imported where it is needed: nobody without it pays for it.
+Modules for TLS are imported where they are needed, so that a client without TLS does not load them.
 """
 
 import asyncio
@@ -18,20 +18,22 @@ from proxy.wire.codec import decode, encode, response_type
 from proxy.wire.primitives import INT32, Malformed
 from proxy.wire.request import request_frame
 
-LARGEST_ANSWER: Final = 104_857_600
-"""Largest response in bytes: Kafka's `socket.request.max.bytes`; 100,000 ACLs are a tenth of it."""
+MAX_RESPONSE_BYTES: Final = 104_857_600
+"""Maximum size of a response in bytes: Kafka's `socket.request.max.bytes`. 100,000 ACLs take a
+tenth of it."""
 MAX_IN_FLIGHT: Final = 16
-"""Number of requests that are sent before the response to the first of them is read."""
-_SPEAKS_TLS: Final = "it speaks TLS, so security.protocol is SSL or SASL_SSL"
+"""Maximum number of requests that are sent before the response to the first of them is read."""
+_SPEAKS_TLS: Final = "it answers in TLS: set security.protocol to SSL or SASL_SSL"
 _CLOSED: Final = "closed the connection instead of answering"
 _PERHAPS_TLS: Final = "does it speak TLS?"
 """Hint for a connection that was closed: a TLS server takes a plain request for a broken record."""
 _PERHAPS_LOGIN: Final = "does it want a login?"
+"""Hint for a connection that was closed after its first request without a login."""
 _SOFTWARE_NAME: Final = "reauth-proxy-admin"
 
 
 class AdminConnection:
-    """Open connection. After an error it is closed, as its next bytes cannot be interpreted."""
+    """Open connection. After an error it is closed, since its next bytes cannot be interpreted."""
 
     def __init__(
         self,
@@ -49,7 +51,8 @@ class AdminConnection:
         self._correlation_id = 0
         is_tls = writer.get_extra_info("ssl_object") is not None
         self._if_closed = "" if is_tls else _PERHAPS_TLS
-        """Hint for the error message if the next response does not come; empty: there is none."""
+        """Hint for the error message if the broker closes instead of sending the next response;
+        empty if there is none."""
 
     @classmethod
     async def open(
@@ -58,10 +61,10 @@ class AdminConnection:
         """Connect. Raises BrokerUnavailable."""
         address = f"{host}:{port}"
         async with _explained(address, timeout_s):
-            # ours is the first to end
+            # Longer than `timeout_s`, so that the limit above is the one that is reported
             limit = None if tls is None else 2 * timeout_s
             try:
-                # a certificate must be for `host`, if the context says so
+                # `host` is what the certificate must be for, if the context checks that
                 reader, writer = await asyncio.open_connection(
                     host, port, ssl=tls, ssl_handshake_timeout=limit
                 )
@@ -75,11 +78,11 @@ class AdminConnection:
 
     @property
     def is_open(self) -> bool:
-        """True while it may be used; a broker closes a connection that was idle for long."""
+        """True if the connection can be used; brokers close connections that are idle for long."""
         return not self._writer.is_closing() and not self._reader.at_eof()
 
-    def go_on_without_login(self) -> None:
-        """Know that the next request is the first for which a login may be wanted."""
+    def expect_login_error(self) -> None:
+        """Note that the next request is the first that a broker may refuse without a login."""
         self._if_closed = _PERHAPS_LOGIN
 
     async def close(self) -> None:
@@ -89,7 +92,7 @@ class AdminConnection:
             await self._writer.wait_closed()
 
     async def api_versions(self) -> dict[int, tuple[int, int]]:
-        """Ask what the broker offers."""
+        """Return the lowest and highest version that the broker offers, by API key."""
         try:
             offered = await ask_api_versions(_SOFTWARE_NAME, self.exchange)
         except BrokerFault as fault:
@@ -97,7 +100,7 @@ class AdminConnection:
         return dict(offered.apis)
 
     async def request(self, request: Any) -> Any:
-        """Send a message and return the response to it, both in the classes of its version."""
+        """Send a message and return the response, both as entities of the message's version."""
         api_key, api_version = int(request.__api_key__), int(request.__version__)
         return await self._read(request, await self.exchange(api_key, api_version, encode(request)))
 
@@ -107,7 +110,7 @@ class AdminConnection:
         for request in requests:
             if len(waiting) == MAX_IN_FLIGHT:
                 responses.append(await self._next(waiting))
-            # not drained: that could wait for a broker which itself waits to be read from
+            # Without drain: it could wait for a broker that itself waits for us to read
             waiting.append((request, self._send_message(request)))
         while waiting:
             responses.append(await self._next(waiting))
@@ -125,7 +128,7 @@ class AdminConnection:
         try:
             return decode(response_type(api_key, api_version), answer)
         except Malformed:
-            raise await self._broken(f"API {api_key}: an answer that does not parse") from None
+            raise await self._broken(f"the response of API {api_key} does not parse") from None
 
     async def exchange(self, api_key: int, api_version: int, body: bytes) -> bytes:
         """Send a request, and return the body of the response."""
@@ -148,7 +151,7 @@ class AdminConnection:
 
     @asynccontextmanager
     async def _bounded(self) -> AsyncIterator[None]:
-        """Bound the time of what is inside; whatever goes wrong there, the connection is over."""
+        """Limit the time of the body; close the connection if the body raises anything."""
         try:
             async with _explained(self.address, self._timeout_s):
                 yield
@@ -162,7 +165,7 @@ class AdminConnection:
         except Malformed:
             at = len(answer) + 1
         if at > len(answer):
-            raise await self._broken("a response header that does not parse")
+            raise await self._broken("the header of a response does not parse")
         return answer[at:]
 
     async def _receive(self, correlation_id: int) -> bytes:
@@ -175,14 +178,14 @@ class AdminConnection:
             raise BrokerUnavailable(f"{self.address}: {problem}") from None
         self._if_closed = ""
         size = INT32.unpack(head)[0]
-        if not INT32.size <= size <= LARGEST_ANSWER:
+        if not INT32.size <= size <= MAX_RESPONSE_BYTES:
             from proxy.net.handshake_errors import is_tls_answer
 
-            problem = _SPEAKS_TLS if is_tls_answer(head) else f"an answer of {size} bytes"
+            problem = _SPEAKS_TLS if is_tls_answer(head) else f"the response claims {size} bytes"
             raise BrokerUnavailable(f"{self.address}: {problem}")
         answer = await self._reader.readexactly(size)
         if INT32.unpack_from(answer)[0] != correlation_id:
-            raise BrokerUnavailable(f"{self.address}: an answer to another request")
+            raise BrokerUnavailable(f"{self.address}: the response is to another request")
         return answer
 
     async def _broken(self, problem: str) -> BrokerUnavailable:
@@ -206,7 +209,7 @@ async def _explained(address: str, timeout_s: float) -> AsyncIterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
     except UnicodeError:
-        reason = "a host name that cannot be looked up"
+        reason = "the host name cannot be looked up"
     else:
         return
     raise BrokerUnavailable(f"{address}: {reason}")

@@ -9,13 +9,13 @@ from proxy.errors import ProxyError
 
 
 class AdminError(ProxyError):
-    """Root of what `proxy.admin` raises, except for mistakes in its arguments."""
+    """Root of the errors of `proxy.admin`, except those in its arguments."""
 
 
 class BrokerUnavailable(AdminError):
     """No broker could be reached, or one did not answer correctly or in time.
 
-    It is not known whether the request was carried out.
+    The request may have been carried out or not.
     """
 
 
@@ -29,25 +29,25 @@ class KafkaError(AdminError):
         name = code.name.upper() if isinstance(code, ErrorCode) else f"error {code}"
         super().__init__(f"{name}: {message}" if message else name)
         self.code: ErrorCode | int = code
-        """Kafka's error code; a plain number where this program is too old to know it."""
+        """Kafka's error code; a plain number if this program does not know it."""
         self.message = message
-        """The broker's own message, possibly empty."""
+        """Message of the broker; None if it sent none."""
 
 
 class AuthenticationFailed(KafkaError):
-    """The login was refused."""
+    """The broker refused the login."""
 
     default_code = ErrorCode.sasl_authentication_failed
 
 
 class AuthorizationFailed(KafkaError):
-    """The principal may not do this: Describe or Alter on the cluster is missing."""
+    """The principal lacks Describe or Alter on the cluster."""
 
     default_code = ErrorCode.cluster_authorization_failed
 
 
 class SecurityDisabled(KafkaError):
-    """There is no authorizer."""
+    """The broker has no authorizer, so no ACLs."""
 
     default_code = ErrorCode.security_disabled
 
@@ -59,7 +59,7 @@ class InvalidRequest(KafkaError):
 
 
 class PolicyViolation(KafkaError):
-    """The request exceeds what the broker does at once."""
+    """The request exceeds a limit of the broker."""
 
     default_code = ErrorCode.policy_violation
 
@@ -87,7 +87,7 @@ _CLASSES: Final[Mapping[ErrorCode, type[KafkaError]]] = {
 
 
 def kafka_error(code: ErrorCode | int, message: str | None) -> KafkaError | None:
-    """Return what an error code in a response stands for; None: success."""
+    """Return the error for an error code in a response; None for success."""
     if code == ErrorCode.none:
         return None
     kind = _CLASSES.get(code, KafkaError) if isinstance(code, ErrorCode) else KafkaError

@@ -1,4 +1,4 @@
-"""Syntax of `java.util.Properties`: comments, continued lines, escapes."""
+"""Parser of `java.util.Properties` files: comments, continued lines, escapes."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ _ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Read such a file; the last of a key wins."""
+    """Return the properties in the text of a file; the last value of a key counts."""
     properties = {}
     for line in filter(None, _logical_lines(text)):
         separator = _SEPARATOR.search(line)
@@ -29,9 +29,9 @@ def _logical_lines(text: str) -> Iterator[str]:
         line = natural.lstrip(" \t\f")
         if not parts and (not line or line[0] in "#!"):
             continue
-        goes_on = (len(line) - len(line.rstrip("\\"))) % 2 == 1
-        parts.append(line[:-1] if goes_on else line)
-        if not goes_on:
+        continues = (len(line) - len(line.rstrip("\\"))) % 2 == 1
+        parts.append(line[:-1] if continues else line)
+        if not continues:
             yield "".join(parts)
             parts = []
     if parts:
@@ -40,8 +40,8 @@ def _logical_lines(text: str) -> Iterator[str]:
 
 def _unescaped(text: str) -> str:
     def plain(match: re.Match[str]) -> str:
-        letter = match[1]
-        return chr(int(letter[1:], 16)) if len(letter) == 5 else _ESCAPED.get(letter, letter)
+        escape = match[1]
+        return chr(int(escape[1:], 16)) if len(escape) == 5 else _ESCAPED.get(escape, escape)
 
-    # Java's letters are UTF-16: two escapes may be one of ours, and half of one is none
+    # Java's escapes are UTF-16 code units: a pair is one character, a lone surrogate none
     return _ESCAPE.sub(plain, text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")

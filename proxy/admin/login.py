@@ -23,10 +23,10 @@ from sasl.login import (
 async def authenticate(
     connection: AdminConnection, login: Login, offered: Mapping[int, tuple[int, int]]
 ) -> LoggedIn:
-    """Authenticate, or do it anew. Raises AuthenticationFailed."""
+    """Authenticate, or re-authenticate. Raises KafkaError if it fails."""
     _, version = offered.get(SASL_AUTHENTICATE, (0, -1))
     if version < 0:
-        raise UnsupportedVersion(f"{connection.address} does not know SaslAuthenticate")
+        raise UnsupportedVersion(f"{connection.address} does not support SaslAuthenticate")
     try:
         return await log_in(await _exchange(login), version, connection.exchange)
     except LoginError as error:

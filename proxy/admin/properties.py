@@ -1,7 +1,7 @@
-"""Kafka client properties (`--command-config`): how to reach a broker, and the identity.
+"""Properties of a Kafka client (`--command-config`): its connection and its login.
 
-What is not about that is passed over, as by Kafka's own tools. No message repeats a value: they
-hold passwords.
+Other properties are ignored, as by Kafka's own tools. No error message repeats a value, which may
+be a password.
 """
 
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from proxy.admin.files import LARGEST_FILE, read_file
+from proxy.admin.files import MAX_FILE_BYTES, read_file
 from proxy.admin.java_properties import parse_properties
 from proxy.admin.security import Login, OAuthBearer, Plain, Scram
 from proxy.errors import ConfigError
@@ -36,24 +36,28 @@ class ClientSettings:
     """Connection settings read from a properties file of Kafka's clients."""
 
     bootstrap_servers: str | None = None
+    """Servers, `HOST:PORT` separated by commas; None if the file names none."""
     login: Login | None = None
+    """Identity for the SASL login; None if connections are without SASL."""
     ssl_context: ssl.SSLContext | None = None
-    """The context of TLS connections; None: connections are without TLS."""
+    """Context of TLS connections; None if connections are without TLS."""
     client_id: str | None = None
+    """Client id; None for the default."""
     request_timeout_s: float | None = None
+    """Limit of one exchange with a broker in seconds; None for the default."""
 
 
 def read_client_properties(file: Path) -> ClientSettings:
-    """Read a file, and those that it names for TLS. Raises ConfigError."""
+    """Return the settings in a file, and in the files that it names. Raises ConfigError."""
     try:
-        text = read_file("", file, LARGEST_FILE).decode()
+        text = read_file("", file, MAX_FILE_BYTES).decode()
     except UnicodeDecodeError:
         raise ConfigError("", "is not UTF-8 text") from None
     return client_settings(parse_properties(text))
 
 
 def client_settings(properties: Mapping[str, str]) -> ClientSettings:
-    """Make sense of properties. Raises ConfigError."""
+    """Return the settings that properties mean. Raises ConfigError."""
     protocol = properties.get("security.protocol", "PLAINTEXT").strip().upper()
     if protocol not in _PROTOCOLS:
         raise ConfigError("security.protocol", f"must be one of {', '.join(_PROTOCOLS)}")
@@ -67,7 +71,7 @@ def client_settings(properties: Mapping[str, str]) -> ClientSettings:
 
 
 def _ssl_context(properties: Mapping[str, str]) -> ssl.SSLContext:
-    from proxy.admin.tls import client_context  # nobody without TLS pays for it
+    from proxy.admin.tls import client_context  # loads much that only TLS needs
 
     return client_context(properties)
 
@@ -77,7 +81,7 @@ def _seconds(properties: Mapping[str, str], key: str) -> float | None:
     if value is None:
         return None
     if not re.fullmatch(r"[1-9][0-9]{0,9}", value.strip()):
-        raise ConfigError(key, "must be a number of milliseconds above 0")
+        raise ConfigError(key, "must be a positive number of milliseconds")
     return int(value) / 1000
 
 
@@ -109,7 +113,7 @@ def _jaas_options(text: str, name: str) -> dict[str, str]:
     module = _MODULE.fullmatch(text)
     if module is None or module["name"] != name:
         raise ConfigError(
-            "sasl.jaas.config", f'must read: {name} required username="…" password="…";'
+            "sasl.jaas.config", f'must be: {name} required username="…" password="…";'
         )
     options, position, content = {}, 0, module["options"]
     while option := _OPTION.match(content, position):

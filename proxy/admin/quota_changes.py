@@ -1,4 +1,4 @@
-"""Changes of client quotas: requests, and their outcomes (KIP-546)."""
+"""Requests and responses of AlterClientQuotas (KIP-546)."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,10 @@ from proxy.wire.apis import ALTER_CLIENT_QUOTAS
 from proxy.wire.codec import request_type
 
 ALTER_VERSIONS: Final = (0, 1)
+"""Lowest and highest version of AlterClientQuotas that this module understands."""
 
 QuotaChanges = Mapping[QuotaEntity, Mapping[str, float | None]]
-"""Values to be set by entity and key; None as a value removes it."""
+"""Values to set, by entity and key; None as a value removes the quota."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class AlterClientQuotasResult:
     results: Mapping[QuotaEntity, KafkaError | None]
 
     def values(self) -> Mapping[QuotaEntity, KafkaError | None]:
-        """Return why each entity's quotas could not be changed. None: they are."""
+        """Return the error of each entity; None if its quotas were changed."""
         return self.results
 
     def all(self) -> None:
@@ -36,7 +37,7 @@ class AlterClientQuotasResult:
 def alter_request(
     api_version: int, entities: Sequence[QuotaEntity], changes: QuotaChanges, *, validate_only: bool
 ) -> Any:
-    """Ask for the changes of some entities."""
+    """Return an AlterClientQuotas request for some of the entities in `changes`."""
     request = request_type(ALTER_CLIENT_QUOTAS, api_version)
     schema = sys.modules[request.__module__]
     return request(
@@ -60,7 +61,7 @@ def alter_request(
 
 
 def altered(entities: Sequence[QuotaEntity], response: Any) -> dict[QuotaEntity, KafkaError | None]:
-    """Return what came of each entity; brokers answer in whatever order."""
+    """Return the error of each entity, None for success; a response may have any order."""
     described = {
         frozenset((part.entity_type, part.entity_name) for part in entry.entity): kafka_error(
             entry.error_code, entry.error_message
@@ -68,7 +69,7 @@ def altered(entities: Sequence[QuotaEntity], response: Any) -> dict[QuotaEntity,
         for entry in response.entries
     }
     if described.keys() != {_named(entity) for entity in entities}:
-        raise BrokerUnavailable("the answer is about other entities than were asked about")
+        raise BrokerUnavailable("the response has results for other entities than the request")
     return {entity: described[_named(entity)] for entity in entities}
 
 

@@ -1,4 +1,4 @@
-"""Client quota messages: filters and quotas, v0 to v2 (KIP-546, KIP-888)."""
+"""Requests and responses of DescribeClientQuotas, v0 to v2 (KIP-546, KIP-888)."""
 
 import sys
 from collections.abc import Iterable, Mapping
@@ -30,6 +30,7 @@ from proxy.wire.batch_describe import (
 from proxy.wire.codec import request_type
 
 DESCRIBE_VERSIONS: Final = (0, QUOTAS_BATCHED)
+"""Lowest and highest version of DescribeClientQuotas that this module understands."""
 
 _EXACT, _DEFAULT, _ANY = i8(0), i8(1), i8(2)
 
@@ -43,15 +44,15 @@ class AnyName(Enum):
 ANY_NAME: Final = AnyName.ANY
 
 Wanted = str | Default | AnyName | None
-"""A name, the default, or any name; None: the filter does not mention this type."""
+"""Name, the default, or any name; None if the filter does not mention this type of entity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientQuotaFilter:
-    """Filter of the entities to describe; by itself all (`ClientQuotaFilter` of Kafka)."""
+    """Filter of the entities to describe, as Kafka's `ClientQuotaFilter`; by default all."""
 
     user: Wanted = None
-    """The user's name without `User:`."""
+    """Name of a user, without `User:`."""
     client_id: Wanted = None
     ip: Wanted = None
     strict: bool = False
@@ -77,8 +78,8 @@ class ClientQuotas:
 
     entities: DescribedQuotas
     error: KafkaError | None = None
-    """The reason why the filter could not be applied; then there are no entities. None: it was
-    applied."""
+    """Reason for which the filter could not be applied, so that there are no entities; None if it
+    was applied."""
 
     def values(self) -> DescribedQuotas:
         """Return the quotas of each entity. Raises the filter's error."""
@@ -99,12 +100,12 @@ class DescribeClientQuotasResult:
         With several filters, see `values` or `all`.
         """
         if len(self.results) != 1:
-            raise ValueError(f"entities() is about one filter, and there are {len(self.results)}")
+            raise ValueError(f"entities() needs one filter, and there are {len(self.results)}")
         (result,) = self.results.values()
         return result.values()
 
     def values(self) -> Mapping[ClientQuotaFilter, ClientQuotas]:
-        """Return what came of each filter."""
+        """Return the result of each filter."""
         return self.results
 
     def all(self) -> Mapping[ClientQuotaFilter, DescribedQuotas]:
@@ -113,7 +114,7 @@ class DescribeClientQuotasResult:
 
 
 def describe_request(api_version: int, wanted: ClientQuotaFilter) -> Any:
-    """Ask for quotas, v0 and v1."""
+    """Return a DescribeClientQuotas request, v0 or v1."""
     request = request_type(DESCRIBE_CLIENT_QUOTAS, api_version)
     component = sys.modules[request.__module__].ComponentData
     return request(components=_components(component, wanted), strict=wanted.strict)
@@ -122,7 +123,7 @@ def describe_request(api_version: int, wanted: ClientQuotaFilter) -> Any:
 def batch_request(
     filters: Iterable[ClientQuotaFilter], *, strict: bool
 ) -> DescribeClientQuotasRequest:
-    """Ask for the quotas that each filter finds, v2; all are strict, or none."""
+    """Return a DescribeClientQuotas request for many filters, v2; all are strict, or none."""
     return DescribeClientQuotasRequest(
         strict=strict,
         filters=tuple(
@@ -154,7 +155,7 @@ def _match_type(name: Default | AnyName) -> i8:
 
 
 def described(response: Any) -> ClientQuotas:
-    """Return what a response of v0 or v1, or a filter's result of v2, says."""
+    """Return the quotas in a response of v0 or v1, or in a filter's result of v2, or its error."""
     return ClientQuotas(
         error=kafka_error(response.error_code, response.error_message),
         entities={
@@ -167,7 +168,7 @@ def described(response: Any) -> ClientQuotas:
 
 
 def known_quotas(described: DescribedQuotas) -> tuple[Quotas, list[str]]:
-    """Return the quotas that this version knows, and those that it does not, as text."""
+    """Return the quotas that this program knows, and the others as text."""
     quotas: dict[QuotaEntity, dict[QuotaKey, float]] = {}
     unknown: list[str] = []
     for described_entity, values in described.items():

@@ -13,7 +13,7 @@ class DescribedAcls:
 
     acls: tuple[Acl, ...] = ()
     error: KafkaError | None = None
-    """The reason why the filter could not be applied; then there are no ACLs. None: it was
+    """Reason for which the filter could not be applied, so that there are no ACLs; None if it was
     applied."""
 
     def values(self) -> tuple[Acl, ...]:
@@ -35,12 +35,12 @@ class DescribeAclsResult:
         With several filters, see `all_values` or `all`.
         """
         if len(self.results) != 1:
-            raise ValueError(f"values() is about one filter, and there are {len(self.results)}")
+            raise ValueError(f"values() needs one filter, and there are {len(self.results)}")
         (result,) = self.results.values()
         return result.values()
 
     def all_values(self) -> Mapping[AclFilter, DescribedAcls]:
-        """Return what came of each filter."""
+        """Return the result of each filter."""
         return self.results
 
     def all(self) -> Mapping[AclFilter, tuple[Acl, ...]]:
@@ -53,10 +53,10 @@ class CreateAclsResult:
     """Result of CreateAcls, by ACL."""
 
     errors: Mapping[Acl, KafkaError | None]
-    """The error of each ACL; None: the ACL exists, whether or not it did before."""
+    """Error of each ACL; None if the ACL exists now, whether or not it did before."""
 
     def values(self) -> Mapping[Acl, KafkaError | None]:
-        """Return each ACL's error; None: success."""
+        """Return the error of each ACL; None for success."""
         return self.errors
 
     def all(self) -> None:
@@ -72,7 +72,7 @@ class DeletedAcl:
 
     acl: Acl
     error: KafkaError | None = None
-    """The reason why it could not be deleted; None: it was deleted."""
+    """Reason for which it could not be deleted; None if it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +81,11 @@ class FilterResult:
 
     matches: tuple[DeletedAcl, ...] = ()
     error: KafkaError | None = None
-    """The reason why the filter could not be applied; then there are no matches. None: it was
-    applied."""
+    """Reason for which the filter could not be applied, so that there are no matches; None if it
+    was applied."""
 
     def values(self) -> tuple[Acl, ...]:
-        """Return the ACLs that are gone. Raises the filter's error, or the first of a match."""
+        """Return the deleted ACLs. Raises the filter's error, or the first of a match."""
         if self.error is not None:
             raise self.error
         for match in self.matches:
@@ -101,12 +101,12 @@ class DeleteAclsResult:
     results: Mapping[AclFilter, FilterResult]
 
     def values(self) -> Mapping[AclFilter, FilterResult]:
-        """Return what came of each filter."""
+        """Return the result of each filter."""
         return self.results
 
     def all(self) -> tuple[Acl, ...]:
-        """Return all ACLs that are gone, each once. Raises the first error, if there is one."""
-        gone: dict[Acl, None] = {}
+        """Return all deleted ACLs, each once. Raises the first error, if there is one."""
+        deleted: dict[Acl, None] = {}
         for result in self.results.values():
-            gone |= dict.fromkeys(result.values())
-        return tuple(gone)
+            deleted |= dict.fromkeys(result.values())
+        return tuple(deleted)

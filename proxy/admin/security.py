@@ -1,11 +1,11 @@
-"""Login of an admin client; without a `Login` the connection is unauthenticated."""
+"""Identities with which an admin client logs in (`Login`)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from proxy.admin.files import LARGEST_FILE, read_file
+from proxy.admin.files import MAX_FILE_BYTES, read_file
 from proxy.errors import ConfigError
 from sasl.credentials import ScramMechanism
 from sasl.login import ClientExchange
@@ -13,7 +13,7 @@ from sasl.login import ClientExchange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plain:
-    """User name and password, sent in the clear (RFC 4616): only safe under TLS."""
+    """User name and password for PLAIN (RFC 4616), which sends them in the clear: use TLS."""
 
     username: str
     password: str = field(repr=False)
@@ -21,7 +21,7 @@ class Plain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scram:
-    """User name and password (RFC 5802)."""
+    """User name and password for SCRAM (RFC 5802)."""
 
     username: str
     password: str = field(repr=False)
@@ -30,14 +30,14 @@ class Scram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OAuthBearer:
-    """Bearer token (RFC 7628)."""
+    """Bearer token for OAUTHBEARER (RFC 7628)."""
 
     token: str | Path | Callable[[], str] = field(repr=False)
-    """The token itself, a file that holds it, or a function that returns a fresh one. File and
-    function are read at each authentication, so that a renewed token is used."""
+    """The token itself, a file that contains it, or a function that returns it. File and function
+    are used at each authentication, so that a renewed token takes effect."""
 
     def current(self) -> str:
-        """Return the token to log in with now."""
+        """Return the current token. Raises ConfigError if its file cannot be read."""
         match self.token:
             case str(token):
                 return token
@@ -48,10 +48,10 @@ class OAuthBearer:
 
 
 class Identity(Protocol):
-    """Identity that begins a login, each time with its current credentials."""
+    """Identity whose credentials may change between logins."""
 
     async def exchange(self) -> ClientExchange:
-        """Begin a login. Raises LoginError."""
+        """Return a new exchange with the current credentials. Raises LoginError."""
         ...
 
 
@@ -60,6 +60,6 @@ Login = Plain | Scram | OAuthBearer | Identity
 
 def _read_token(file: Path) -> str:
     try:
-        return read_file(str(file), file, LARGEST_FILE).decode().strip()
+        return read_file(str(file), file, MAX_FILE_BYTES).decode().strip()
     except UnicodeDecodeError:
-        raise ConfigError(str(file), "is not text") from None
+        raise ConfigError(str(file), "is not UTF-8 text") from None

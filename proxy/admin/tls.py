@@ -1,7 +1,7 @@
 """TLS context from a Kafka client's properties (`ssl.*`, KIP-651).
 
-PEM in files or in the properties themselves, and PKCS12. As with all properties, no message
-repeats a value, what is not known is passed over, and paths are relative to the working directory.
+PEM in files or in the properties themselves, and PKCS12. As with all properties, no error message
+repeats a value, unknown properties are ignored, and paths are relative to the working directory.
 """
 
 import re
@@ -30,7 +30,7 @@ Store = Literal["keystore", "truststore"]
 
 
 def client_context(properties: Mapping[str, str]) -> ssl.SSLContext:
-    """Read and judge what they name. Raises ConfigError."""
+    """Return the context, with the certificates that the properties name. Raises ConfigError."""
     chain, key, key_setting = _own(properties)
     trusted, trust_setting = _trusted(properties)
     material = Material(
@@ -39,7 +39,7 @@ def client_context(properties: Mapping[str, str]) -> ssl.SSLContext:
         password=properties.get("ssl.key.password"),
         trusted=trusted,
         algorithm="",
-        expires_at=None,  # the broker's clock counts, and it says so
+        expires_at=None,  # the broker decides by its own clock, and reports it
     )
     check_material(material, key_setting, trust_setting)
     return upstream_context(_settings(properties), material)
@@ -60,13 +60,16 @@ def _settings(properties: Mapping[str, str]) -> UpstreamTls:
 
 
 def _own(properties: Mapping[str, str]) -> tuple[bytes, bytes, str]:
-    """Return our certificates, their private key unless it is with them, and whence it came."""
+    """Return the client's certificates, their private key, and the property that names the key.
+
+    All is empty without a certificate; the key is empty if it is with the certificates.
+    """
     inline = ("ssl.keystore.key", "ssl.keystore.certificate.chain")
     given = [name for name in inline if _value(properties, name)]
     if given:
         _check_alone(properties, "keystore", given[0])
         if len(given) < len(inline):
-            raise ConfigError(given[0], f"needs {' and '.join(inline)}, both")
+            raise ConfigError(given[0], f"give both {' and '.join(inline)}")
         key, chain = (_unfolded(properties[name]) for name in inline)
         certificates(inline[1], chain)
         return chain, key, inline[0]
@@ -78,41 +81,45 @@ def _own(properties: Mapping[str, str]) -> tuple[bytes, bytes, str]:
         certificates(location, found)
         return found, b"", location
     if not found.key or not found.chain:
-        raise ConfigError(location, "holds no private key with a certificate")
+        raise ConfigError(location, "must contain a private key with its certificate")
     return found.chain, found.key, location
 
 
 def _trusted(properties: Mapping[str, str]) -> tuple[bytes, str]:
-    """Return whom we trust, empty for those that the system does, and whence it came."""
+    """Return the trusted certificates, and the property that names them.
+
+    They are empty for those that the system trusts.
+    """
     inline, location = "ssl.truststore.certificates", "ssl.truststore.location"
     if _value(properties, inline):
         _check_alone(properties, "truststore", inline)
-        pem, whence = _unfolded(properties[inline]), inline
+        pem, name = _unfolded(properties[inline]), inline
     else:
-        whence = location
+        name = location
         found = _file(properties, "truststore")
         if found is None:
             return b"", location
         if isinstance(found, Pkcs12):
-            # which of the others Java would not trust, is not known
+            # Java does not trust the chain of a private key, but it is not known which of the
+            # certificates are in it
             if found.key:
-                raise ConfigError(location, "holds a private key, too")
+                raise ConfigError(location, "must contain no private key")
             found = found.certificates
         pem = found
-    certificates(whence, pem)
-    return pem, whence
+    certificates(name, pem)
+    return pem, name
 
 
 def _check_alone(properties: Mapping[str, str], store: Store, inline: str) -> None:
-    """Refuse what Kafka refuses beside PEM in the properties."""
+    """Refuse the properties that Kafka refuses together with PEM in a property."""
     if _value(properties, f"ssl.{store}.location"):
-        raise ConfigError(inline, f"there is ssl.{store}.location, too")
+        raise ConfigError(inline, f"give either this or ssl.{store}.location")
     if _type(properties, store) != "PEM":
         raise ConfigError(f"ssl.{store}.type", f"must be PEM with {inline}")
 
 
 def _file(properties: Mapping[str, str], store: Store) -> bytes | Pkcs12 | None:
-    """Return what a store's file holds: PEM, or PKCS12 that was opened."""
+    """Return the content of a store's file, PEM or decrypted PKCS12; None if there is no file."""
     key = f"ssl.{store}.location"
     location = _value(properties, key)
     if not location:
@@ -121,11 +128,11 @@ def _file(properties: Mapping[str, str], store: Store) -> bytes | Pkcs12 | None:
     if data.startswith(_JAVA_KEYSTORES):
         raise ConfigError(
             key,
-            "is a JKS keystore; PEM and PKCS12 are read: keytool -importkeystore"
+            "is a JKS keystore, which is not supported: convert it with keytool -importkeystore"
             " -srckeystore FILE -destkeystore NEW -deststoretype PKCS12",
         )
     declared, found = _type(properties, store), "PKCS12" if data.startswith(_DER) else "PEM"
-    # to Java JKS and PKCS12 are one type, whose files it distinguishes
+    # Java reads a PKCS12 file as JKS, too
     if found != declared and (declared, found) != ("JKS", "PKCS12"):
         raise ConfigError(f"ssl.{store}.type", f"is {declared}, but the file is {found}")
     return data if found == "PEM" else _opened(properties, store, data)
@@ -136,7 +143,7 @@ def _opened(properties: Mapping[str, str], store: Store, data: bytes) -> Pkcs12:
     try:
         return read_pkcs12(data, properties.get(secret, ""))
     except ValueError:
-        problem = f"is no PKCS12 file, or {secret} is not its password"
+        problem = f"is not a PKCS12 file, or {secret} is not its password"
         raise ConfigError(f"ssl.{store}.location", problem) from None
 
 
@@ -154,7 +161,7 @@ def _value(properties: Mapping[str, str], key: str) -> str:
 
 
 def _unfolded(pem: str) -> bytes:
-    """Put back the line ends that a value over several lines has lost."""
+    """Restore the line breaks of PEM that properties have lost."""
 
     def block(match: re.Match[str]) -> str:
         body = "\n".join(textwrap.wrap("".join(match[2].split()), 64))

@@ -219,7 +219,7 @@ def test_fewer_results_than_items() -> None:
     """Nobody could tell which ACL is not there."""
 
     async def work(client: AdminClient) -> None:
-        with pytest.raises(BrokerUnavailable, match="0 results for 1 items"):
+        with pytest.raises(BrokerUnavailable, match="the response has 0 results for 1 items"):
             await client.create_acls([acl()])
 
     against(Peer(handlers={CREATE: lambda _version, _body: bytes(4) + b"\x01\x00"}), work)

@@ -180,7 +180,7 @@ def test_a_broker_that_answers_something_else(body: bytes) -> None:
 def test_answers_in_the_wrong_order() -> None:
     async def work(client: AdminClient) -> None:
         peer.correlation_shift = 1
-        with pytest.raises(BrokerUnavailable, match="an answer to another request"):
+        with pytest.raises(BrokerUnavailable, match="the response is to another request"):
             await client.describe_acls([ALICE, BOB])
         peer.correlation_shift = 0
         assert (await client.describe_acls(BOB)).values() == (BOBS,)

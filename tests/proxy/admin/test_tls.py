@@ -207,10 +207,10 @@ PEM_KEYS, PEM_TRUST = "ssl.keystore.type=PEM", "ssl.truststore.type=PEM"
         (
             [PEM_TRUST, "ssl.truststore.certificates=secret", "ssl.truststore.location=x"],
             "ssl.truststore.certificates",
-            "there is ssl.truststore.location, too",
+            "give either this or ssl.truststore.location",
         ),
-        ([PEM_KEYS, SECRET_KEY], "ssl.keystore.key", "needs .* both"),
-        ([PEM_KEYS, CHAIN], "ssl.keystore.certificate.chain", "needs .* both"),
+        ([PEM_KEYS, SECRET_KEY], "ssl.keystore.key", "give both .*"),
+        ([PEM_KEYS, CHAIN], "ssl.keystore.certificate.chain", "give both .*"),
         ([PEM_KEYS, SECRET_KEY, CHAIN], "ssl.keystore.key", "cannot be used"),
         ([PEM_KEYS, "ssl.keystore.key=secret", CHAIN], "ssl.keystore.key", "no private key"),
         (
@@ -238,7 +238,7 @@ PEM_KEYS, PEM_TRUST = "ssl.keystore.type=PEM", "ssl.truststore.type=PEM"
             "ssl.keystore.location",
             "File name too long|No such file",
         ),
-        (["ssl.keystore.location=\\u0000secret"], "ssl.keystore.location", "is no path"),
+        (["ssl.keystore.location=\\u0000secret"], "ssl.keystore.location", "is not a path"),
     ],
 )
 def test_mistakes_name_the_key_and_no_secret(
@@ -269,8 +269,8 @@ HALF = ME.pem[:-40]
         (ME.pem, "PKCS12", "is PKCS12, but the file is PEM"),
         (ME.pem, "", "is JKS, but the file is PEM"),
         (keystore(ME), "PEM", "is PEM, but the file is PKCS12"),
-        (keystore(ME)[:-40], "PKCS12", "is no PKCS12 file, or"),
-        (b"\x30\x80" + bytes(1000), "PKCS12", "is no PKCS12 file, or"),
+        (keystore(ME)[:-40], "PKCS12", "is not a PKCS12 file, or"),
+        (b"\x30\x80" + bytes(1000), "PKCS12", "is not a PKCS12 file, or"),
         (ME.pem, "BCFKS", "must be PEM or PKCS12"),
     ],
 )
@@ -314,10 +314,10 @@ def test_a_keystore_that_does_not_open(tmp_path: Path, password: str) -> None:
 def test_stores_of_the_wrong_kind(tmp_path: Path) -> None:
     """Java trusts the certificate of a key alone, not those above it: we could not tell them."""
     keys = written(tmp_path / "me.p12", keystore(ME, OTHERS.certificate))
-    with pytest.raises(ConfigError, match="holds a private key, too"):
+    with pytest.raises(ConfigError, match="must contain no private key"):
         context(tmp_path, *trusting(keys, "PKCS12"), f"ssl.truststore.password={PASSWORD}")
     trust = written(tmp_path / "trust.p12", truststore(AUTHORITY.certificate))
-    with pytest.raises(ConfigError, match="holds no private key with a certificate"):
+    with pytest.raises(ConfigError, match="must contain a private key with its certificate"):
         context(tmp_path, *showing(trust, "PKCS12"), f"ssl.keystore.password={PASSWORD}")
     with pytest.raises(ConfigError, match="holds no private key in PEM"):
         context(tmp_path, *showing(AUTHORITY.write(tmp_path)))

@@ -93,12 +93,12 @@ def test_silence_changes_nothing_and_ends(mirror: SqliteMirror, api_key: int) ->
 @pytest.mark.parametrize(
     ("sent", "told"),
     [
-        (struct.pack(">i", -1), "an answer of -1 bytes"),
-        (struct.pack(">i", -(2**31)), "an answer of -2147483648 bytes"),
-        (struct.pack(">i", 104_857_601), "an answer of 104857601 bytes"),
-        (struct.pack(">i", 0), "an answer of 0 bytes"),
+        (struct.pack(">i", -1), "the response claims -1 bytes"),
+        (struct.pack(">i", -(2**31)), "the response claims -2147483648 bytes"),
+        (struct.pack(">i", 104_857_601), "the response claims 104857601 bytes"),
+        (struct.pack(">i", 0), "the response claims 0 bytes"),
         (struct.pack(">ii", 104_857_600, 1) + bytes(9), "closed the connection instead"),
-        (LIE.encode(), "an answer of"),
+        (LIE.encode(), "the response claims"),
     ],
 )
 def test_sizes_that_cannot_be(mirror: SqliteMirror, sent: bytes, told: str) -> None:
