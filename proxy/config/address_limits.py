@@ -1,15 +1,12 @@
-"""`max.connections.per.ip.overrides`: connection limits by address."""
+"""Connection limits by address: the values of `max.connections.per.ip.overrides`."""
 
 import ipaddress
 from dataclasses import dataclass
-from typing import Annotated, Final, Self
+from typing import Annotated, Self
 
 from pydantic import BeforeValidator, PlainSerializer, PlainValidator, WithJsonSchema
 
-from proxy.config.values import one_or_list, shown
-
-LARGEST: Final = 2**31 - 1
-"""The largest value of Kafka's INT."""
+from proxy.config.values import MAX_INT32, one_or_list, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +14,15 @@ class AddressLimit:
     """Limit of the connections that one address may have open."""
 
     address: str
-    most: int
+    """IP address, in any spelling."""
+    max_connections: int
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Read `127.0.0.1:200`, `::1:200` or `[::1]:200`; what is behind the last colon counts."""
+        """Parse `127.0.0.1:200`, `::1:200` or `[::1]:200`: the number follows the last colon."""
         if isinstance(value, cls):
             return value
-        address, _, most = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+        address, _, number = value.rpartition(":") if isinstance(value, str) else ("", "", "")
         if address.startswith("[") and address.endswith("]"):
             address = address[1:-1]
         try:
@@ -33,16 +31,18 @@ class AddressLimit:
             raise ValueError(
                 f"must be an IP address and a number such as 127.0.0.1:200, got {shown(value)}"
             ) from None
-        if not (most.isascii() and most.isdigit() and len(most) <= 10 and int(most) <= LARGEST):
-            raise ValueError(f"must end in a number from 0 to {LARGEST}, got {shown(value)}")
-        return cls(address, int(most))
+        if not (
+            number.isascii() and number.isdigit() and len(number) <= 10 and int(number) <= MAX_INT32
+        ):
+            raise ValueError(f"must end in a number from 0 to {MAX_INT32}, got {shown(value)}")
+        return cls(address, int(number))
 
     def __str__(self) -> str:
-        return f"{self.address}:{self.most}"
+        return f"{self.address}:{self.max_connections}"
 
 
 def _listed(value: object) -> object:
-    """Kafka's default is an empty text."""
+    """Return a list; Kafka's default, an empty text, is an empty one."""
     return [] if value == "" else one_or_list(value)
 
 

@@ -1,4 +1,4 @@
-"""Differences between two configurations, and which of them a reload can apply."""
+"""Differences between two configurations, with those that a reload can apply."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ class Changes:
     """Paths of settings that differ, such as `listeners[clients].reauth.enforcement`."""
 
     reloadable: tuple[str, ...]
-    """The settings that a reload by SIGHUP puts into effect."""
+    """Settings that a reload by SIGHUP puts into effect."""
     needs_restart: tuple[str, ...]
-    """The settings that need a restart of the proxy."""
+    """Settings that need a restart of the proxy."""
 
 
 def compare(old: Config, new: Config) -> Changes:

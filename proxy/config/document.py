@@ -1,8 +1,8 @@
-"""YAML text to plain values, without YAML's implicit conversions.
+"""Parser of YAML text, without YAML's implicit conversions.
 
-Refused: duplicate keys (the last would win in silence), aliases (a short file could become a huge
-value), tags, deep nesting. Booleans and numbers are those of YAML 1.2, so `mode: off` is a word and
-`10:30` is not a number of seconds.
+Refused are duplicate keys (the last would silently win), aliases (a short file could become a huge
+value), tags, and deep nesting. Booleans and numbers are those of YAML 1.2, so `mode: off` is text,
+and `10:30` is not a number of seconds.
 """
 
 import re
@@ -16,7 +16,8 @@ from proxy.config.values import shown
 from proxy.errors import ConfigError
 
 MAX_BYTES = 1_048_576
-"""Largest configuration file in bytes: enough for ten thousand overrides, and quickly parsed."""
+"""Maximum size of a configuration file in bytes: enough for ten thousand overrides, and quickly
+parsed."""
 _MAX_DEPTH = 16
 
 
@@ -60,7 +61,7 @@ for _tag, _pattern, _first in (
 
 
 def _whole_number(_loader: _Loader, node: ScalarNode) -> int:
-    # PyYAML's own reads 010 as eight
+    # PyYAML's own constructor reads 010 as 8
     return int(node.value)
 
 
@@ -72,7 +73,7 @@ def _refused(problem: str, mark: Any) -> ConfigError:
 
 
 def parse(text: bytes) -> dict[str, Any]:
-    """Return the mapping that the file holds, or raise `ConfigError` with the line."""
+    """Return the mapping in the text of a file. Raises ConfigError, with the line."""
     if len(text) > MAX_BYTES:
         raise ConfigError("", f"is larger than {MAX_BYTES} bytes")
     try:
@@ -80,11 +81,11 @@ def parse(text: bytes) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ConfigError("", "is not UTF-8 text") from None
     except yaml.MarkedYAMLError as error:
-        problem = error.problem or error.context or "cannot be understood"
+        problem = error.problem or error.context or "cannot be parsed"
         raise _refused(f"is not YAML: {problem}", error.problem_mark) from None
     except yaml.YAMLError:
         raise ConfigError(
-            "", "is not YAML: it holds a character that YAML does not allow"
+            "", "is not YAML: it contains a character that YAML does not allow"
         ) from None
     if document is None:
         raise ConfigError("", "is empty")

@@ -1,4 +1,4 @@
-"""Docstrings of settings, parsed on request to keep the start fast."""
+"""Docstrings of settings, parsed only when needed to keep the start fast."""
 
 import ast
 import inspect
@@ -13,7 +13,7 @@ from proxy.config.section import Section, keys
 
 @cache
 def meanings(section: type[Section]) -> dict[str, str]:
-    """Return, by attribute, the string below each setting of a section, its parents' included."""
+    """Return the docstrings of a section's settings, by attribute, including inherited ones."""
     found: dict[str, str] = {}
     for declaring in reversed(section.__mro__):
         if issubclass(declaring, Section):
@@ -34,10 +34,10 @@ def _strings_below(section: type[Section]) -> Iterator[tuple[str, str]]:
 
 
 class DocumentedSchema(GenerateJsonSchema):
-    """JSON Schema in which each setting has its documentation."""
+    """Generator of a JSON Schema in which each setting has its documentation."""
 
     def model_schema(self, schema: Any) -> JsonSchemaValue:
-        """Return a section's schema."""
+        """Return the schema of a section."""
         made = super().model_schema(schema)
         section = schema["cls"]
         documented = meanings(section)

@@ -12,18 +12,18 @@ from proxy.principals.builder import ANONYMOUS
 
 
 def exposures(config: Config) -> tuple[str, ...]:
-    """Return a sentence for each open listener, each unchecked token, and each secret sent in the
-    clear."""
+    """Return a sentence for each open listener, each unchecked token, each permission that clients
+    get from the proxy's own identity, and each secret that is sent in the clear."""
     return (
         *_open_listeners(config),
         *_unverified_tokens(config),
-        *_lent_rights(config),
+        *_borrowed_permissions(config),
         *_readable_secrets(config.upstream),
     )
 
 
 def _open_listeners(config: Config) -> Iterator[str]:
-    """Yield a sentence for each listener whose clients need not authenticate, and are let in."""
+    """Yield a sentence for each listener that serves clients without authentication."""
     granted = _granted_to_anonymous(config.authorizer)
     if granted is None:
         return
@@ -51,8 +51,9 @@ def _unverified_tokens(config: Config) -> Iterator[str]:
             )
 
 
-def _lent_rights(config: Config) -> Iterator[str]:
-    """Yield a warning that brokers, who see only the proxy, deny clients nothing it may do."""
+def _borrowed_permissions(config: Config) -> Iterator[str]:
+    """Yield a sentence if clients have all permissions of the proxy: brokers see only the proxy's
+    identity, and the proxy denies nothing."""
     cause = _identity_setting(config.upstream)
     mode = config.authorizer.mode
     if cause is not None and mode is not AuthorizerMode.ENFORCE:
@@ -63,7 +64,7 @@ def _lent_rights(config: Config) -> Iterator[str]:
 
 
 def _identity_setting(upstream: Upstream) -> str | None:
-    """Return the setting that identifies the proxy to brokers; None: there is none."""
+    """Return the setting that identifies the proxy to brokers; None if there is none."""
     if upstream.sasl_mechanism is not None:
         return f"upstream.sasl.mechanism: {upstream.sasl_mechanism}"
     if upstream.tls and upstream.ssl_keystore_location is not None:
@@ -72,7 +73,7 @@ def _identity_setting(upstream: Upstream) -> str | None:
 
 
 def _unauthenticated_access(listener: Listener) -> str | None:
-    """Return why a client need not authenticate; None: it must."""
+    """Return the setting by which a client need not authenticate; None if it must."""
     if listener.sasl:
         return None
     if not listener.tls:
@@ -83,7 +84,8 @@ def _unauthenticated_access(listener: Listener) -> str | None:
 
 
 def _granted_to_anonymous(authorizer: Authorizer) -> str | None:
-    """Return why `User:ANONYMOUS` may do more than ACLs say; None: it may not."""
+    """Return the reason for which `User:ANONYMOUS` may do more than ACLs allow; None if it may
+    not."""
     if authorizer.mode is not AuthorizerMode.ENFORCE:
         return f"nothing is denied (authorizer.mode: {authorizer.mode})"
     if ANONYMOUS in authorizer.super_users:
@@ -103,7 +105,7 @@ def _readable_secrets(upstream: Upstream) -> Iterator[str]:
             f" (upstream.security.protocol: {upstream.security_protocol})"
         )
     url = urlsplit(upstream.sasl_oauthbearer_token_endpoint_url or "")
-    if url.scheme == "http" and not _is_here(url.hostname or ""):
+    if url.scheme == "http" and not _is_local(url.hostname or ""):
         yield (
             f"the proxy's client secret goes to {url.hostname} in the clear"
             " (upstream.sasl.oauthbearer.token.endpoint.url is http:)"
@@ -111,13 +113,13 @@ def _readable_secrets(upstream: Upstream) -> Iterator[str]:
 
 
 def _broker_elsewhere(upstream: Upstream) -> str | None:
-    """Return a broker that is not on this machine; None: none is configured."""
-    servers = [str(one) for one in upstream.bootstrap_servers if not _is_here(one.host)]
+    """Return a broker that is not on this machine; None if none is configured."""
+    servers = [str(one) for one in upstream.bootstrap_servers if not _is_local(one.host)]
     networks = [str(one.network) for one in upstream.allowed if not one.network.is_loopback]
     return next(iter(servers + networks), None)
 
 
-def _is_here(host: str) -> bool:
+def _is_local(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -33,7 +33,7 @@ MechanismName = Literal["OAUTHBEARER", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
 
 class Routing(StrEnum):
-    """The way in which a client finds its broker behind this listener."""
+    """Ways in which clients reach their brokers through a listener."""
 
     SIDECAR = "sidecar"
     """One broker; the addresses in its responses are left as they are."""
@@ -74,7 +74,7 @@ class ReauthOverride(Section):
         return self
 
     def rule(self) -> Override:
-        """Return the exception as `proxy.connection.enforcement` takes it."""
+        """Return the exception for `proxy.connection.enforcement`."""
         return Override(
             principal=self.principal or self.principal_prefix or "",
             prefixed=self.principal is None,
@@ -84,7 +84,7 @@ class ReauthOverride(Section):
 
 
 class SessionSettings(Section):
-    """The lifetime of sessions, and what happens at their end (KIP-368)."""
+    """Lifetime of sessions, and what happens at their end (KIP-368)."""
 
     connections_max_reauth_ms: Milliseconds = setting(
         0, source=KAFKA_BROKER, reloadable=True, unit="ms"
@@ -133,7 +133,7 @@ class SessionSettings(Section):
         return self
 
     def enforcement_policy(self) -> EnforcementPolicy:
-        """Return the rules that authentications on this listener are held to."""
+        """Return the rules for authentications on this listener."""
         by_mechanism = {
             "OAUTHBEARER": self.oauthbearer_connections_max_reauth_ms,
             "SCRAM-SHA-256": self.scram_sha_256_connections_max_reauth_ms,
@@ -148,7 +148,7 @@ class SessionSettings(Section):
 
 
 class OauthbearerSettings(Section):
-    """The tokens that are accepted (RFC 7628, KIP-768)."""
+    """Tokens that are accepted (RFC 7628, KIP-768)."""
 
     sasl_oauthbearer_jwks_endpoint_url: EndpointUrl | None = setting(None, source=KAFKA_BROKER)
     """The signing keys: a `file:`, `http:` or `https:` URL of a JWKS (RFC 7517). Required for
@@ -215,7 +215,7 @@ class OauthbearerSettings(Section):
         return self
 
     def jwks_file(self) -> Path | None:
-        """Return the file that the keys are read from; None: they come from a web server."""
+        """Return the file of the keys; None if they come from a web server."""
         parts = urlsplit(self.sasl_oauthbearer_jwks_endpoint_url or "")
         return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
@@ -361,5 +361,5 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
         return self
 
     def enforcement_in_effect(self) -> Enforcement:
-        """Return what holds for a principal that no override names: without SASL, nothing."""
+        """Return the enforcement for principals that no override names; `observe` without SASL."""
         return self.reauth_enforcement if self.sasl else Enforcement.OBSERVE

@@ -16,7 +16,7 @@ from proxy.config.values import shown
 from proxy.errors import ConfigError
 
 _MAX_KEY = 120
-"""Length in characters beyond which a key is shortened: no path of ours is longer."""
+"""Maximum length in characters of a key that is shown in full: no key of ours is longer."""
 
 
 def load(path: Path) -> Config:
@@ -28,7 +28,7 @@ def load(path: Path) -> Config:
 
 
 def read(path: Path) -> bytes:
-    """Return what a configuration file holds. Raises ConfigError."""
+    """Return the content of a configuration file. Raises ConfigError."""
     try:
         with path.open("rb") as file:
             return file.read(document.MAX_BYTES + 1)
@@ -37,25 +37,31 @@ def read(path: Path) -> bytes:
 
 
 def judged(text: bytes, path: Path) -> Config:
-    """Check what the file at `path` held, and the files that it names. Raises ConfigError."""
+    """Return the configuration in the content of the file at `path`; check the files that it names.
+
+    Raises ConfigError.
+    """
     config = from_mapping(document.parse(text), base_dir=path.absolute().parent)
     _check_files(config)
     return config
 
 
 def from_mapping(mapping: dict[str, Any], *, base_dir: Path) -> Config:
-    """Check what a file held; relative paths in it are relative to `base_dir`."""
+    """Return the configuration in a parsed file. Relative paths are relative to `base_dir`.
+
+    Raises ConfigError.
+    """
     try:
         return Config.model_validate(mapping, context={"base_dir": base_dir})
     except ValidationError as error:
         problems = error.errors(include_url=False)
-        # a misspelt key is the cause, that the right one is missing its effect
+        # A misspelt key comes first: that the right one is missing is its effect
         misspelt = (one for one in problems if one["type"] == "extra_forbidden")
         raise _config_error(next(misspelt, problems[0])) from None
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the file."""
+    """Return the JSON Schema of the configuration file."""
     from proxy.config.documentation import DocumentedSchema
 
     schema = Config.model_json_schema(by_alias=True, schema_generator=DocumentedSchema)
@@ -117,7 +123,7 @@ _SENTENCES = {
     "string_type": "must be text, got {given}",
     "string_pattern_mismatch": "must match {pattern}, got {given}",
 }
-"""Messages an operator can act on, by pydantic's type of error."""
+"""Messages by pydantic's type of error."""
 
 
 def _problem(error: ErrorDetails, cause: object) -> str:

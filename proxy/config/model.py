@@ -7,12 +7,13 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from proxy.acl.model import AuthorizerMode
-from proxy.config.address_limits import LARGEST, AddressLimits
+from proxy.config.address_limits import AddressLimits
 from proxy.config.listener import Listener, Routing
 from proxy.config.quotas import Quotas
 from proxy.config.section import KAFKA_BROKER, KAFKA_CLIENT, OWN, KeyProblemError, Section, setting
 from proxy.config.upstream_sasl import UpstreamSasl
 from proxy.config.values import (
+    MAX_INT32,
     Address,
     AddressValue,
     BrokerAddress,
@@ -32,12 +33,12 @@ from proxy.quota.model import canonical_ip
 
 
 def socket_beside(store: Path) -> Path:
-    """Return where the admin socket of a proxy with this store is, if it is configured nowhere."""
+    """Return the default admin socket of a proxy with this store."""
     return store.with_name(f"{store.name}.sock")
 
 
 class Upstream(UpstreamSasl):
-    """The Kafka cluster behind the proxy."""
+    """Kafka cluster behind the proxy."""
 
     bootstrap_servers: Annotated[tuple[BrokerAddress, ...], BeforeValidator(one_or_list)] = setting(
         (), source=KAFKA_CLIENT, repeated_or_one=True
@@ -77,7 +78,8 @@ class Authorizer(Section):
 
     @model_validator(mode="after")
     def _check_super_users(self) -> Self:
-        """Refuse Kafka's own syntax, `User:a;User:b`, which would be nobody's name."""
+        """Refuse Kafka's own syntax, `User:a;User:b`, which would be one principal that no client
+        has."""
         for index, principal in enumerate(self.super_users):
             if re.search(r";\s*[A-Za-z]+:", principal):
                 raise KeyProblemError(
@@ -88,7 +90,7 @@ class Authorizer(Section):
 
 
 class Store(Section):
-    """The store of SCRAM verifiers, ACLs and quotas."""
+    """Store of SCRAM verifiers, ACLs and quotas."""
 
     url: StoreUrl = setting("sqlite:state.db", source=OWN)
     """`sqlite:PATH`: everything is in this file. `broker:PATH`: ACLs and quotas stay with the
@@ -114,7 +116,7 @@ class Store(Section):
 
 
 class Events(Section):
-    """The session event log."""
+    """Session event log."""
 
     directory: PathValue | None = setting(None, source=OWN)
     """Directory of the event files; null: no event log. A relative path is relative to this
@@ -130,7 +132,7 @@ class Events(Section):
 
 
 class Http(Section):
-    """The endpoint of Prometheus metrics, health checks and the status page."""
+    """Endpoint of Prometheus metrics, health checks and the status page."""
 
     address: AddressValue | None = setting(None, source=OWN)
     """Address of `/metrics`, `/healthz`, `/readyz`, the status page `/` and `/sessions.json`,
@@ -138,7 +140,7 @@ class Http(Section):
 
 
 class Admin(Section):
-    """The socket of `reauth-proxy sessions`."""
+    """Socket of `reauth-proxy sessions`."""
 
     socket: PathValue | None = setting(None, source=OWN)
     """A Unix socket that the proxy's own user and root can open; null: `FILE.sock` beside the
@@ -146,7 +148,7 @@ class Admin(Section):
 
 
 class Config(Section):
-    """The configuration file of reauth-proxy."""
+    """Configuration file of reauth-proxy."""
 
     upstream: Upstream = setting(source=OWN)
     listeners: Annotated[tuple[Listener, ...], Field(min_length=1)] = setting(source=OWN)
@@ -157,8 +159,8 @@ class Config(Section):
     http: Http = setting({}, source=OWN)
     admin: Admin = setting({}, source=OWN)
     max_connections_per_ip: Annotated[
-        int, Field(ge=0, le=LARGEST), BeforeValidator(whole_number(""))
-    ] = setting(LARGEST, source=KAFKA_BROKER, reloadable=True)
+        int, Field(ge=0, le=MAX_INT32), BeforeValidator(whole_number(""))
+    ] = setting(MAX_INT32, source=KAFKA_BROKER, reloadable=True)
     """Largest number of open connections from one IP address, to all listeners together; further
     ones are closed at once. 0: none, except from addresses in
     `max.connections.per.ip.overrides`."""
@@ -197,7 +199,7 @@ class Config(Section):
         key = "max.connections.per.ip"
         limits = self.max_connections_per_ip_overrides
         if not self.max_connections_per_ip and not limits:
-            raise KeyProblemError(key, f"can be 0 only where {key}.overrides lets somebody in")
+            raise KeyProblemError(key, f"can be 0 only if {key}.overrides allows connections")
         if len(self.address_limits()) < len(limits):
             raise KeyProblemError(f"{key}.overrides", "names an address twice")
         return self
@@ -205,7 +207,7 @@ class Config(Section):
     def address_limits(self) -> dict[str, int]:
         """Return the overrides of `max.connections.per.ip`, by address in its one spelling."""
         return {
-            canonical_ip(one.address) or one.address: one.most
+            canonical_ip(one.address) or one.address: one.max_connections
             for one in self.max_connections_per_ip_overrides
         }
 
@@ -230,7 +232,7 @@ class Config(Section):
         return self
 
     def admin_socket(self) -> Path:
-        """Return where `reauth-proxy sessions` finds the proxy."""
+        """Return the socket on which `reauth-proxy sessions` reaches the proxy."""
         return self.admin.socket or socket_beside(self.store.path())
 
     def ports(self) -> frozenset[int]:
@@ -238,7 +240,7 @@ class Config(Section):
         return frozenset(address.port for _, _, address in self._addresses())
 
     def _addresses(self) -> list[tuple[str, str, Address]]:
-        """Return each address listened on: the key that says so, its owner, the address."""
+        """Return each address to listen on, after its key and the name of its owner for errors."""
         found = []
         for index, listener in enumerate(self.listeners):
             owner = f"listener {listener.name}"

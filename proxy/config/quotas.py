@@ -54,7 +54,7 @@ class Quotas(Section):
     """Configuration passed to the callback's `configure`."""
 
     def static_defaults(self) -> dict[QuotaKey, float]:
-        """Return the last row of the precedence, by the key that each stands for."""
+        """Return the static defaults, which are last in the precedence, by quota key."""
         given = {
             QuotaKey.PRODUCER_BYTE_RATE: self.quota_producer_default,
             QuotaKey.CONSUMER_BYTE_RATE: self.quota_consumer_default,

@@ -13,7 +13,7 @@ OWN = "reauth-proxy"
 
 
 class KeyProblemError(ValueError):
-    """Cross check that failed: `key` of the section being checked is the one to correct."""
+    """A check across settings failed: `key` of the section is the one to correct."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(problem)
@@ -42,7 +42,8 @@ def setting(
 ) -> Any:
     """Declare a setting; the string below it is its documentation (`documentation.meanings`).
 
-    `source` says whose name, default and meaning it is; `reloadable` that SIGHUP may change it.
+    `source` says whose name, default and meaning it has; `reloadable` that a reload may change it;
+    `repeated_or_one` that a single value may stand for a list.
     """
     extra: dict[str, Any] = {"reloadable": reloadable, "source": source}
     if unit:
@@ -70,7 +71,7 @@ class Described:
 
 
 def described(field: FieldInfo) -> Described | None:
-    """Return what `setting` said of a field; None for a section."""
+    """Return the description that `setting` gave a field; None for a section."""
     return next((item for item in field.metadata if isinstance(item, Described)), None)
 
 
@@ -82,7 +83,7 @@ def keys(section: type[Section]) -> Iterator[tuple[str, str, FieldInfo]]:
 
 
 def nested_section(annotation: Any) -> type[Section] | None:
-    """Return the section that a field holds, alone or as a list."""
+    """Return the class of the section in a field, or of those in its list; None if it has none."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     return next((found for part in get_args(annotation) if (found := nested_section(part))), None)

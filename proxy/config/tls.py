@@ -44,7 +44,7 @@ SpokenProtocol = Annotated[SecurityProtocol, BeforeValidator(available(*Security
 class TlsSettings(Section):
     """Settings that both sides have in common: own certificate, and trusted certificates.
 
-    The files are looked at every second: what replaces them is taken up without a restart.
+    The files are checked every second; replaced ones are used without a restart.
     """
 
     security_protocol: SpokenProtocol = setting(SecurityProtocol.PLAINTEXT, source=KAFKA_BROKER)
@@ -101,7 +101,7 @@ class TlsSettings(Section):
                     raise KeyProblemError(key, "has no meaning without ssl.keystore.location")
 
     def _check_unused(self, protocol: str) -> None:
-        """Refuse what would be believed to be in effect."""
+        """Refuse settings of TLS, which would be without effect."""
         for name in type(self).model_fields:
             if name.startswith("ssl_") and getattr(self, name) != type(self).model_fields[
                 name
@@ -146,7 +146,7 @@ class ListenerTls(TlsSettings):
         return self
 
     def _check_mapping(self) -> None:
-        """Refuse rules by which nobody would be judged."""
+        """Refuse mapping rules that would be without effect."""
         cause = None
         if self.security_protocol is not SecurityProtocol.SSL:
             cause = f"security.protocol: {self.security_protocol}"
@@ -177,7 +177,7 @@ class UpstreamTls(TlsSettings):
 
 
 def files_of(settings: TlsSettings) -> tuple[Path, ...]:
-    """Return every file that a side's TLS is made of."""
+    """Return the files that the settings of one side name."""
     password = settings.ssl_key_password
     named = (
         settings.ssl_keystore_location,

@@ -15,7 +15,7 @@ _WITH_CREDENTIALS: Final = (
     "sasl.oauthbearer.client.credentials.client.id",
     "sasl.oauthbearer.client.credentials.client.secret",
 )
-_TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - where one is
+_TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - the name of a setting
 _OPTIONAL: Final = ("sasl.oauthbearer.scope", "sasl.oauthbearer.header.urlencode")
 """Optional settings of the client credentials grant."""
 
@@ -23,7 +23,7 @@ _OPTIONAL: Final = ("sasl.oauthbearer.scope", "sasl.oauthbearer.header.urlencode
 class UpstreamSasl(UpstreamTls):
     """The proxy's identity towards brokers.
 
-    It has one identity for all of its clients: whatever they may do, it must be allowed to do.
+    It is one for all clients: the proxy must be allowed everything that any of them may do.
     """
 
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = (
@@ -41,11 +41,11 @@ class UpstreamSasl(UpstreamTls):
     login, such as a Kubernetes service account's; `https:` or `http:`, a server that issues one for
     the client credentials below (RFC 6749 section 4.4)."""
     sasl_oauthbearer_client_credentials_client_id: Text | None = setting(None, source=KAFKA_CLIENT)
-    """Client id for such a server."""
+    """Client id for the client credentials grant."""
     sasl_oauthbearer_client_credentials_client_secret: SecretSource | None = setting(
         None, source=KAFKA_CLIENT
     )
-    """Source of the client secret for such a server: `file:PATH` or `env:NAME`."""
+    """Source of the client secret for the client credentials grant: `file:PATH` or `env:NAME`."""
     sasl_oauthbearer_scope: Text | None = setting(None, source=KAFKA_CLIENT)
     """The requested scope; null: the server's own choice."""
 
@@ -89,7 +89,7 @@ class UpstreamSasl(UpstreamTls):
         self._refuse(left, f"{mechanism}{' from a file' if self.token_file() else ''}")
 
     def _refuse(self, given: dict[str, object], cause: str) -> None:
-        """Refuse what would be believed to be in effect."""
+        """Refuse settings that would be without effect."""
         for key, value in given.items():
             if value is not None:
                 raise KeyProblemError(key, f"has no meaning with {cause}")

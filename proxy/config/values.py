@@ -1,4 +1,4 @@
-"""Value types of settings: each parses a YAML value, or says what is wrong.
+"""Value types of settings, with parsers of YAML values.
 
 A parser raises `ValueError` with the second half of a sentence, such as "must be a host and a
 port, got 'x'"; the loader puts the key's path in front of it.
@@ -24,11 +24,12 @@ from pydantic import (
 
 from proxy.principals.mapping import PrincipalMapping
 
-MAX_OF_A_SECRET = 65_536
-"""Largest secret in characters, so that a wrong path cannot fill the memory."""
+MAX_SECRET = 65_536
+"""Maximum length of a secret in characters; bounds the memory that a wrong path can cost."""
+MAX_INT32 = 2**31 - 1
+"""Largest value of Kafka's INT."""
 _MAX_SHOWN = 60
 _MAX_PORT = 65_535
-_MAX_INT32 = 2**31 - 1
 _MAX_INT64 = 2**63 - 1
 _WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
 _DESTINATIONS = re.compile(
@@ -41,7 +42,7 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?")
 
 
 def shown(value: object) -> str:
-    """Return what was given as it may stand in a one-line message: short and printable."""
+    """Return a value in a form for one-line messages: short and printable."""
     match value:
         case None:
             return "nothing"
@@ -65,7 +66,7 @@ class Address:
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Read `HOST:PORT`; an IPv6 address stands in brackets."""
+        """Parse `HOST:PORT`; an IPv6 address is in brackets."""
         if isinstance(value, cls):
             return value
         host, colon, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
@@ -78,7 +79,7 @@ class Address:
         return cls(host, int(port))
 
     def overlaps(self, other: "Address") -> bool:
-        """Return whether both cannot be listened on at once; port 0 is any free port."""
+        """Return whether the two cannot be listened on at once; port 0 is any free port."""
         same_host = self.host.lower() == other.host.lower()
         wildcard = self.host in _WILDCARDS or other.host in _WILDCARDS
         return self.port == other.port != 0 and (same_host or wildcard)
@@ -96,7 +97,7 @@ class PortRange:
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Read `FIRST-LAST`."""
+        """Parse `FIRST-LAST`."""
         if isinstance(value, cls):
             return value
         found = (
@@ -107,12 +108,12 @@ class PortRange:
         first, last = int(found[1]), int(found[2])
         if not 1 <= first <= last <= _MAX_PORT:
             raise ValueError(
-                f"must rise from at least 1 to at most {_MAX_PORT}, got {shown(value)}"
+                f"must be ports from 1 to {_MAX_PORT} in rising order, got {shown(value)}"
             )
         return cls(first, last)
 
     def port_of(self, broker_id: int) -> int | None:
-        """Return the port of a broker, or None if the range is too short for its id."""
+        """Return the port of a broker; None if the range is too short for its id."""
         port = self.first + broker_id
         return port if broker_id >= 0 and port <= self.last else None
 
@@ -139,7 +140,7 @@ class Destinations:
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Read `10.0.0.0/8`, `10.1.2.3:9092`, `10.0.0.0/8:9092-9094` or `[2001:db8::/32]:9092`."""
+        """Parse `10.0.0.0/8`, `10.1.2.3:9092`, `10.0.0.0/8:9092-9094` or `[2001:db8::/32]:9092`."""
         if isinstance(value, cls):
             return value
         found = _DESTINATIONS.fullmatch(value) if isinstance(value, str) else None
@@ -174,17 +175,19 @@ class Destinations:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """Source of a secret, which is never in the configuration itself."""
+    """Source of a secret, which is never in the configuration itself: a file or a variable."""
 
     path: Path | None
+    """File that contains the secret; None if a variable does."""
     variable: str | None
+    """Environment variable that contains the secret; None if a file does."""
 
     def read(self) -> str:
-        """Return the secret. Raises OSError or ValueError, neither of which repeats it."""
+        """Return the secret. Raises OSError or ValueError, whose messages do not contain it."""
         if self.path is not None:
             with self.path.open() as file:
-                text = file.read(MAX_OF_A_SECRET + 1)
-            if len(text) > MAX_OF_A_SECRET:
+                text = file.read(MAX_SECRET + 1)
+            if len(text) > MAX_SECRET:
                 raise ValueError(f"{self.path} is too long for a secret")
             return text.rstrip("\r\n")
         assert self.variable is not None
@@ -205,8 +208,8 @@ def _secret(value: object, info: ValidationInfo) -> Secret:
         return Secret(_base_dir(info) / name, None)
     if kind == "env" and name.isidentifier():
         return Secret(None, name)
-    # not shown: it may be the secret itself
-    raise ValueError("must be file:PATH or env:NAME, where the secret is; not the secret itself")
+    # The value is not shown: it may be the secret itself
+    raise ValueError("must be file:PATH or env:NAME, the source of the secret, not the secret")
 
 
 def _cipher_suite(value: object) -> object:
@@ -242,7 +245,7 @@ def _advertised_host(value: object) -> object:
 
 
 def whole_number(of: str) -> Callable[[object], object]:
-    """Accept whole numbers alone; `of`: such as " of bytes"."""
+    """Return a validator of whole numbers; `of` names the unit for the message, as " of bytes"."""
 
     def check(value: object) -> object:
         if isinstance(value, bool) or not isinstance(value, int):  # bool is an int to Python
@@ -272,14 +275,15 @@ def _principal_prefix(value: object) -> object:
 
 
 def one_or_list(value: object) -> object:
-    """Take a single value for a list of one, and Kafka's comma-separated text for a list."""
+    """Return a list: of a single value, or of the parts of a text with commas, as in Kafka."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",")]
     return value if isinstance(value, list | tuple) else [value]
 
 
 def available(*now: str, later: tuple[str, ...] = ()) -> Callable[[object], object]:
-    """Accept the values in `now`; name those in `later` as announced but not there yet."""
+    """Return a validator that accepts the values in `now`; those in `later` are refused as not
+    available yet."""
 
     def check(value: object) -> object:
         if value in now:
@@ -313,7 +317,7 @@ def _store_url(value: object, info: ValidationInfo) -> str:
 
 
 def _endpoint_url(value: object, info: ValidationInfo) -> str:
-    # the value is not shown: it may hold a password where none can be found
+    # The value is not shown: it may contain a password that cannot be recognized
     problem = "must be a file:, http: or https: URL"
     if not isinstance(value, str):
         raise ValueError(problem)
@@ -323,7 +327,7 @@ def _endpoint_url(value: object, info: ValidationInfo) -> str:
     except ValueError:
         raise ValueError(problem) from None
     if parts.username is not None:
-        raise ValueError("must not hold a user name or password")
+        raise ValueError("must not contain a user name or password")
     if parts.scheme == "file" and not host and parts.path and "\0" not in unquote(parts.path):
         return (_base_dir(info) / unquote(parts.path)).absolute().as_uri()
     if parts.scheme in ("http", "https") and host:
@@ -331,17 +335,17 @@ def _endpoint_url(value: object, info: ValidationInfo) -> str:
     raise ValueError(problem)
 
 
-# The bounds stand before the check of the type: only so they reach the JSON Schema.
+# The bounds stand before the validator: otherwise they would be missing in the JSON Schema.
 Milliseconds = Annotated[
     int, Field(ge=0, le=_MAX_INT64), BeforeValidator(whole_number(" of milliseconds"))
 ]
 PositiveMilliseconds = Annotated[
     int, Field(ge=1, le=_MAX_INT64), BeforeValidator(whole_number(" of milliseconds"))
 ]
-Seconds = Annotated[int, Field(ge=0, le=_MAX_INT32), BeforeValidator(whole_number(" of seconds"))]
+Seconds = Annotated[int, Field(ge=0, le=MAX_INT32), BeforeValidator(whole_number(" of seconds"))]
 Bytes = Annotated[int, Field(ge=1, le=_MAX_INT64), BeforeValidator(whole_number(" of bytes"))]
-FrameBytes = Annotated[int, Field(ge=1, le=_MAX_INT32), BeforeValidator(whole_number(" of bytes"))]
-Count = Annotated[int, Field(ge=1, le=_MAX_INT32), BeforeValidator(whole_number(""))]
+FrameBytes = Annotated[int, Field(ge=1, le=MAX_INT32), BeforeValidator(whole_number(" of bytes"))]
+Count = Annotated[int, Field(ge=1, le=MAX_INT32), BeforeValidator(whole_number(""))]
 WorkerCount = Annotated[int, Field(ge=1, le=1_024), BeforeValidator(whole_number(""))]
 Text = Annotated[str, BeforeValidator(_text)]
 Principal = Annotated[str, BeforeValidator(_principal)]

@@ -53,15 +53,15 @@ def open_store(
 ) -> Store:
     """Open the store at `sqlite:PATH` or `broker:PATH`.
 
-    `begun`: the start whose store must be there; without it, the file is made if it does not
-    exist, and its schema is brought up to date. Workers give it: they never make a store.
+    With `begun`, as workers have it, the file must be the store of that start. Without it, the file
+    is created if it does not exist, and its schema is brought up to date.
 
-    `brokers` gives the way to what `broker:` mirrors; without it, that is to be read only.
-    A process that is to be forked opens it afterwards: SQLite's files must not cross a fork.
+    `brokers` returns the brokers that `broker:` mirrors; without it, the mirror cannot be changed.
+    Open a store only after a fork: SQLite's files must not be used across one. Raises StoreError.
     """
     scheme, _, path = url.partition(":")
     if not path or scheme not in ("sqlite", "broker"):
-        raise StoreError(f"{url}: is not the URL of a store")
+        raise StoreError(f"{url}: must be sqlite:PATH or broker:PATH")
     if scheme == "sqlite":
         from proxy.store.sqlite import SqliteStore
 
@@ -70,13 +70,13 @@ def open_store(
         from proxy.store.sqlite.mirror import SqliteMirror
 
         return SqliteMirror(Path(path), begun)
-    from proxy.store.brokers import BrokerStore  # with 16 MiB of schemas
+    from proxy.store.brokers import BrokerStore  # loads 16 MiB of schemas
 
     return BrokerStore(Path(path), brokers(), begun)
 
 
 def open_users(file: Path | None, store: Store) -> UserStore:
-    """Give the users of SCRAM: those of a file, if there is one, and else those of the store."""
+    """Return the SCRAM users: those in the file if there is one, otherwise those in the store."""
     if file is None:
         return store
     from proxy.store.users_file import UsersFile

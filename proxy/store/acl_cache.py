@@ -1,4 +1,4 @@
-"""In-memory copy of the ACLs, so that a decision never waits for a store."""
+"""In-memory copy of the ACLs, so that a decision never waits for the store."""
 
 import threading
 
@@ -16,22 +16,22 @@ class CachedAcls:
         allow_everyone_if_no_acl_found: bool = False,
         super_users: frozenset[str] = frozenset(),
     ) -> None:
-        """Read all ACLs. Raises StoreError: nothing is open then."""
+        """Read all ACLs. Raises StoreError."""
         self._store = store
         self._allow_everyone = allow_everyone_if_no_acl_found
         self._super_users = super_users
         self._lock = threading.Lock()
         self.index = self._read()
-        """The ACLs in force; replaced as a whole."""
+        """ACLs in force; replaced as a whole."""
         self.error: str | None = None
-        """The reason why the last read of the store failed; None: it succeeded."""
+        """Reason for which the last read of the store failed; None if it succeeded."""
 
     def refresh_if_changed(self) -> bool:
-        """Take over what changed in the store, and say whether anything did.
+        """Read the changes in the store; return whether there were any. Raises StoreError.
 
-        Called about once a second and after writes of one's own, on any thread but best beside
-        the event loop: many changes take some tenths of a second. When it raises `StoreError`,
-        the last known ACLs stay in force.
+        To be called about once a second, and after each write by this process, on any thread but
+        that of the event loop: many changes take some tenths of a second. After an error the last
+        known ACLs stay in force.
         """
         with self._lock:
             try:
@@ -45,7 +45,7 @@ class CachedAcls:
             return changed
 
     def replace_super_users(self, super_users: frozenset[str]) -> None:
-        """Go on with other super users. The index is another one, of the same version."""
+        """Replace the super users: the index becomes another one, of the same version."""
         with self._lock:
             self._super_users = super_users
             self.index = self.index.with_super_users(super_users)

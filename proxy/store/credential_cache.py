@@ -1,4 +1,4 @@
-"""In-memory copy of SCRAM verifiers, so that a login never waits for a disk."""
+"""In-memory copy of the SCRAM verifiers, so that a login never waits for the store."""
 
 from collections.abc import Mapping
 
@@ -17,10 +17,10 @@ class CachedCredentials:
         self.refresh_if_changed()
 
     def refresh_if_changed(self) -> bool:
-        """Read the credentials anew if they changed, and say whether they did.
+        """Read the credentials again if they changed; return whether they did. Raises StoreError.
 
-        Called about once a second, on any thread. When it raises `StoreError`, the last known
-        credentials stay in use.
+        To be called about once a second, on any thread. After an error the last known credentials
+        stay in use.
         """
         if self._store.version() == self._version:
             return False
@@ -30,7 +30,7 @@ class CachedCredentials:
         return True
 
     def find(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
-        """Return the user's verifier for this mechanism, or None."""
+        """Return the user's verifier for this mechanism; None if there is none."""
         return self._credentials.get((user, mechanism))
 
     def shape_shares(self, mechanism: ScramMechanism) -> ShapeShares:
@@ -41,7 +41,7 @@ class CachedCredentials:
 def _shares(
     credentials: Mapping[CredentialKey, ScramCredential],
 ) -> Mapping[ScramMechanism, ShapeShares]:
-    found: dict[ScramMechanism, list[ScramCredential]] = {}
+    by_mechanism: dict[ScramMechanism, list[ScramCredential]] = {}
     for (_, mechanism), credential in credentials.items():
-        found.setdefault(mechanism, []).append(credential)
-    return {mechanism: ShapeShares.of(theirs) for mechanism, theirs in found.items()}
+        by_mechanism.setdefault(mechanism, []).append(credential)
+    return {mechanism: ShapeShares.of(group) for mechanism, group in by_mechanism.items()}

@@ -1,4 +1,4 @@
-"""Identity of the store that a running proxy reads, for the command line."""
+"""Identity of the store that a running proxy reads, as the command line queries it."""
 
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -7,43 +7,43 @@ from proxy.store.interface import Begun, StoreError
 
 
 class StoreInUse(NamedTuple):
-    """Store that one proxy began with, and the file that it finds there now."""
+    """Store that a proxy started with, and the file that it finds at the store's path now."""
 
     path: str
-    """The path as the proxy sees it, which may be in a container."""
+    """Path as the proxy sees it, which may be inside a container."""
     identity: str
-    """The identity of the store that it began with."""
+    """Identity of the store that the proxy started with."""
     device: int | None
-    """The device of the file that is there now; None: there is none."""
+    """Device of the file at the path; None if there is no file."""
     inode: int | None
-    """The inode of the file that is there now; None: there is none."""
+    """Inode of the file at the path; None if there is no file."""
 
     @classmethod
     def of(cls, path: Path, begun: Begun) -> Self:
-        """Look what is there."""
+        """Return the store of this start, with the file that is at `path` now."""
         return cls(str(path.absolute()), begun.identity, *_device_and_inode(path))
 
     @classmethod
     def read(cls, sent: Any) -> Self:
-        """Parse what a proxy sent. Raises ValueError if it is something else."""
+        """Return the store in the answer of a proxy. Raises ValueError if it has none."""
         try:
             return cls(*sent)
         except TypeError:
-            raise ValueError("no store was sent") from None
+            raise ValueError("the answer has no store") from None
 
     def refuse_others(self, path: Path) -> None:
-        """Raise StoreError if the proxy does not read the store in this file."""
+        """Raise StoreError unless the proxy reads the store in this file."""
         from proxy.store.sqlite.database import identity_of
 
         there = _device_and_inode(path)
         if there == (None, None):
-            raise StoreError(f"{path}: is gone, and a proxy runs that began with it: put it back")
+            raise StoreError(f"{path}: was removed while a proxy runs with it: restore it")
         if there != (self.device, self.inode):
-            raise StoreError(f"{path}: the proxy that runs reads another file, {self.path}")
+            raise StoreError(f"{path}: the running proxy reads another file, {self.path}")
         if identity_of(path) != self.identity:
             raise StoreError(
-                f"{path}: is another store than the one that the running proxy goes by: put that"
-                " one back, or restart the proxy"
+                f"{path}: is another store than the one that the running proxy started with:"
+                " restore that one, or restart the proxy"
             )
 
 

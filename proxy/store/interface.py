@@ -2,13 +2,13 @@
 
 Rules of every store:
 
-- A write that returned is durable; one that raised left nothing behind, unless it is a
+- A write is durable when it returns. If it raises, nothing was changed, unless it raises
   `StoreRefused`.
-- Any method may be called from any thread, and several processes may share a store.
-- Each concern has a version, which grows with every change of it that others can see; polling it
-  is cheap. A store that is restored from a copy, and changed then, never comes to a version that it
-  had before with other content.
-- Whatever goes wrong is a `StoreError` with one sentence for the operator.
+- Any method may be called on any thread, and several processes may share a store.
+- Each concern has a version, which grows with every change of it that others can see; reading it is
+  cheap. A store that is restored from a copy and then changed never gets a version that it had
+  before with other content.
+- Every failure is a `StoreError` with one sentence for the operator.
 """
 
 import logging
@@ -26,7 +26,7 @@ from sasl.credentials import ScramCredential, ScramMechanism
 log = logging.getLogger(__name__)
 
 CredentialKey = tuple[str, ScramMechanism]
-"""A user's name and one of its mechanisms."""
+"""Name of a user, and one of its mechanisms."""
 
 
 class StoreError(ProxyError):
@@ -34,20 +34,21 @@ class StoreError(ProxyError):
 
 
 class StoreRefused(StoreError):
-    """Whoever keeps it does not do what was asked, or only a part of it, or it is not known: if
-    brokers do, the mirror shows it when they have answered the next question."""
+    """The keeper of the data refused a change, or a part of it, or may have made it without an
+    answer. If brokers did make it, the mirror has it after the next query."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
         self.code = code
-        """The error code of the response to the client."""
+        """Error code of the response to the client."""
         self.message = message
+        """Error message of the response to the client."""
 
 
 def refusal_of(problem: StoreError) -> tuple[ErrorCode, str]:
     """Return the error response to a change that could not be made.
 
-    The reason is in the log, for the operator: clients learn no paths.
+    The reason is logged for the operator; it may contain paths, which clients must not learn.
     """
     if isinstance(problem, StoreRefused):
         return problem.code, problem.message
@@ -84,7 +85,7 @@ class CredentialStore(Protocol):
         ...
 
     def credential_snapshot(self) -> CredentialSnapshot:
-        """Return every credential, with the version they belong to."""
+        """Return every credential, with the version that they belong to."""
         ...
 
     def alter_credentials(
@@ -95,7 +96,7 @@ class CredentialStore(Protocol):
     ) -> frozenset[CredentialKey]:
         """Delete, then insert or replace, all in one transaction.
 
-        Return those to delete that were not there; they keep nothing else from being done.
+        Return the keys in `delete` that did not exist; they do not prevent the other changes.
         """
         ...
 
@@ -106,48 +107,45 @@ class AclSnapshot:
 
     version: int
     acls: Sequence[Acl]
-    """The ACLs in their order, each once."""
+    """ACLs, sorted, each once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclChanges:
-    """ACLs added and removed between two versions.
-
-    One that was both is in at most one of the two.
-    """
+    """ACLs added and removed between two versions; an ACL that was both is at most one of them."""
 
     version: int
-    """The later of the two versions."""
+    """Later one of the two versions."""
     created: Collection[Acl]
     deleted: Collection[Acl]
 
 
 class AclStore(Protocol):
-    """Store of ACLs. They are a set: each is there once."""
+    """Store of ACLs, which are a set."""
 
     def acl_version(self) -> int:
         """Return the number of the last change of ACLs."""
         ...
 
     def acl_snapshot(self) -> AclSnapshot:
-        """Return all ACLs, with the version they belong to."""
+        """Return all ACLs, with the version that they belong to."""
         ...
 
     def acl_changes(self, since: int) -> AclChanges | None:
-        """Return what changed after a version; None if that is not known (any more)."""
+        """Return the changes since a version; None if they are not known, or no longer."""
         ...
 
     def create_acls(self, acls: Collection[Acl]) -> int:
-        """Add ACLs, all in one transaction; those that are there already stay as they are.
+        """Add ACLs, all in one transaction; return the version after it.
 
-        Return the version after it. Patterns, operations and permissions are concrete ones.
+        Those that exist already stay as they are. No code of filters (ANY, MATCH) is allowed.
         """
         ...
 
     def delete_acls(self, filters: Sequence[AclFilter]) -> tuple[tuple[Acl, ...], ...]:
-        """Delete what any of the filters matches, all in one transaction.
+        """Delete the ACLs that any of the filters matches, all in one transaction.
 
-        Return, for each filter, all that it matches, in order: what two of them match is in both.
+        Return for each filter the ACLs that it matched, sorted; one may be in several results.
         """
         ...
 
@@ -156,12 +154,12 @@ class SecretStore(Protocol):
     """Store of the deployment's secrets, the same for all workers and after a restart."""
 
     def scram_fake_secret(self) -> bytes:
-        """Return the 32 random bytes that the salts of users who do not exist are made from."""
+        """Return the 32 random bytes from which salts of users that do not exist are derived."""
         ...
 
 
 class UserStore(CredentialStore, SecretStore, Protocol):
-    """Store of everything that is kept of SCRAM users."""
+    """Store of SCRAM users."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,36 +167,37 @@ class Mirror:
     """State of a store that mirrors another."""
 
     asked_at: float | None = None
-    """The moment in monotonic seconds that the mirror shows; None: nothing is known since the
-    start."""
+    """Time of the query whose answer the mirror has, in monotonic seconds; None if there was no
+    answer since the start."""
     problem: str | None = None
-    """The reason why nothing newer is known, in one sentence; None: the last query succeeded."""
+    """Sentence with the reason for which the last query failed; None if it succeeded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """Store that a start of the proxy found: its workers open this one, and no other."""
+    """Start of the proxy with a store: its workers open this store, and no other."""
 
     identity: str
-    """The identity of the store; copies of it have the same."""
+    """Identity of the store; copies of it have the same."""
     at: float
-    """The time of the start in monotonic seconds."""
+    """Time of the start in monotonic seconds."""
 
 
 class Store(UserStore, AclStore, QuotaStore, Protocol):
     """Store of users, ACLs, quotas and secrets."""
 
     def begin(self) -> Begun:
-        """Get ready for a start of the proxy; called once, before any worker opens the store."""
+        """Prepare the store for a start of the proxy; to be called once, before any worker opens
+        it."""
         ...
 
     def mirror(self) -> Mirror | None:
-        """Return how well ACLs and quotas are known; None: they are this store's own.
+        """Return the state of the copy of ACLs and quotas; None if they are this store's own.
 
-        Nobody may be let in by a mirror that knows nothing: to find no ACL may mean everything.
+        While nothing is known, no request may be judged by the copy: a missing ACL may be a DENY.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the store; no other method may be called after it."""
+        """Close the store; no other method may be called afterwards."""
         ...

@@ -7,11 +7,12 @@
       }
     }
 
-The secret, 32 bytes in base64, makes the salts of users who do not exist. It is in the file because
-proxies that send different salts for one name, and the same for another, reveal who exists.
+From the secret, 32 bytes in base64, the salts of users that do not exist are derived. It is in the
+file because several proxies must send the same salt for such a name: different ones would reveal
+that the user does not exist.
 
-A running proxy reads the file, and takes up another one that is put in its place; it changes
-nothing in it, which would be undone when the file is distributed the next time.
+A running proxy reads the file, and reads it again when it is replaced. It never changes the file:
+the change would be lost when the file is distributed again.
 """
 
 import base64
@@ -43,7 +44,8 @@ from sasl.verifier_text import NoVerifier, read, written
 log = logging.getLogger(__name__)
 
 MAX_BYTES: Final = 67_108_864
-"""Largest file in bytes: 200,000 users and more. A Secret of Kubernetes has a mebibyte at most."""
+"""Maximum size of the file in bytes, for more than 200,000 users. A Secret of Kubernetes has at
+most 1 MiB."""
 
 _SECRET_BYTES: Final = 32
 _MECHANISMS: Final = {mechanism.value: mechanism for mechanism in ScramMechanism}
@@ -58,12 +60,12 @@ class Users:
 
     @classmethod
     def empty(cls) -> Self:
-        """Return what a new file begins with."""
+        """Return no users, with a new secret."""
         return cls(secret=secrets.token_bytes(_SECRET_BYTES), credentials={})
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Return what a file holds, all of it or nothing. Raises StoreError."""
+        """Return the users in a file. Raises StoreError if any part of it is invalid."""
         try:
             with path.open("rb") as file:
                 data = file.read(MAX_BYTES + 1)
@@ -73,7 +75,7 @@ class Users:
             raise StoreError(f"{path}: is larger than {MAX_BYTES} bytes")
         found = read_object(data)
         if found is None:
-            raise StoreError(f"{path}: is no JSON object, or names something twice")
+            raise StoreError(f"{path}: must be a JSON object without duplicate names")
         try:
             return cls._of(found)
         except ValueError as error:
@@ -81,7 +83,7 @@ class Users:
 
     @classmethod
     def checked(cls, path: Path) -> Self:
-        """Do the same for who reads the configuration: raises ConfigError."""
+        """Return the same for a check of the configuration. Raises ConfigError."""
         try:
             return cls.read(path)
         except StoreError as error:
@@ -94,7 +96,7 @@ class Users:
         return cls(secret=_secret(found["secret"]), credentials=_credentials(found["users"]))
 
     def text(self) -> str:
-        """Return what is to stand in a file. Whoever has it can guess passwords offline."""
+        """Return the content of a file. It allows to guess passwords offline, so keep it secret."""
         users: dict[str, dict[str, str]] = {}
         for (name, mechanism), verifier in sorted(
             self.credentials.items(), key=lambda each: (each[0][0], each[0][1].value)
@@ -105,18 +107,18 @@ class Users:
 
 
 class UsersFile:
-    """Read-only `proxy.store.UserStore` in a file."""
+    """SCRAM users file as a read-only `proxy.store.UserStore`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = Lock()
-        self._looked_at: Signature = None
+        self._signature: Signature = None
         self._users = Users(secret=b"", credentials={})
         self._version = 0
         self._fault: str | None = None
 
     def version(self) -> int:
-        """Return how often another file was there. Raises StoreError if it is not one of users."""
+        """Return the number of valid files read so far. Raises StoreError for an invalid file."""
         return self._current()[0]
 
     def credential_infos(self) -> tuple[CredentialInfo, ...]:
@@ -128,36 +130,36 @@ class UsersFile:
         return tuple(sorted(infos, key=lambda info: (info.user, info.mechanism.value)))
 
     def credential_snapshot(self) -> CredentialSnapshot:
-        """Return every credential, with the version they belong to."""
+        """Return every credential, with the version that they belong to."""
         version, users = self._current()
         return CredentialSnapshot(version=version, credentials=users.credentials)
 
     def alter_credentials(
         self,
         *,
-        delete: Collection[CredentialKey] = (),  # noqa: ARG002 - the protocol's
+        delete: Collection[CredentialKey] = (),  # noqa: ARG002 - as in the protocol
         upsert: Mapping[CredentialKey, ScramCredential],  # noqa: ARG002
     ) -> frozenset[CredentialKey]:
-        """Refuse to change anything."""
+        """Refuse the change. Raises StoreRefused."""
         raise StoreRefused(
             ErrorCode.policy_violation, "SCRAM users are in a file: change them where it comes from"
         )
 
     def scram_fake_secret(self) -> bytes:
-        """Return the 32 bytes that the salts of users who do not exist are made from."""
+        """Return the 32 bytes from which salts of users that do not exist are derived."""
         return self._current()[1].secret
 
     def _current(self) -> tuple[int, Users]:
         with self._lock:
             signature = signature_of(self._path)
-            if signature is None or signature != self._looked_at:
-                self._take_up(signature)
+            if signature is None or signature != self._signature:
+                self._read(signature)
             if self._fault is not None:
                 raise StoreError(self._fault)
             return self._version, self._users
 
-    def _take_up(self, signature: Signature) -> None:
-        before, self._looked_at, self._fault = self._users, signature, None
+    def _read(self, signature: Signature) -> None:
+        before, self._signature, self._fault = self._users, signature, None
         try:
             self._users = Users.read(self._path)
         except StoreError as error:
@@ -167,9 +169,9 @@ class UsersFile:
         if self._version == 1:
             return
         now, then = len(self._users.credentials), len(before.credentials)
-        log.info("%s: taken up, with %d verifiers; there were %d", self._path, now, then)
+        log.info("%s: read again, with %d verifiers; it had %d", self._path, now, then)
         if self._users.secret != before.secret:
-            log.warning("%s: has another secret, which counts from a restart on", self._path)
+            log.warning("%s: has another secret: restart the proxy to use it", self._path)
 
 
 def _secret(found: object) -> bytes:

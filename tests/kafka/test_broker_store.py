@@ -322,7 +322,8 @@ def test_brokers_that_refuse_the_proxy_are_told_of(
     settings = config(brokers, jwks, by_token_file(tmp_path, issuer.mint("nobody")))
     process = ProxyProcess(settings, tmp_path)
     assert_unready(
-        process, "CLUSTER_AUTHORIZATION_FAILED: the proxy's principal lacks rights on the cluster"
+        process,
+        "CLUSTER_AUTHORIZATION_FAILED: the proxy's principal lacks permissions on the cluster",
     )
     assert process.log().count("CLUSTER_AUTHORIZATION_FAILED") <= 2
     assert "Traceback" not in process.log()
@@ -354,10 +355,10 @@ def test_a_change_that_the_brokers_refuse_is_refused(
     with process:
         admin = administrator(issuer, process)
         for _ in range(2):
-            with pytest.raises(confluent.KafkaException, match="The brokers do not do it"):
+            with pytest.raises(confluent.KafkaException, match="The brokers refused the change"):
                 create(admin, may_write(topic))
         assert not listed(admin, may_write(topic))
-        with pytest.raises(confluent.KafkaException, match="The brokers do not do it"):
+        with pytest.raises(confluent.KafkaException, match="The brokers refused the change"):
             delete(admin, rights[0])
         assert listed(admin, rights[0])
         quota = ["quotas", "set", "--user", "erin", f"{PRODUCER}=1000"]
@@ -375,4 +376,4 @@ def test_brokers_without_an_authorizer_have_no_acls(
     settings = gateway_config(str(kafka.address()), jwks, listeners={"LONG": 3_600_000})
     settings |= {"store": {"url": "broker:state.db"}, "authorizer": {"mode": "enforce"}}
     process = ProxyProcess(settings, tmp_path)
-    assert_unready(process, "SECURITY_DISABLED: the brokers have no authorizer, and so no ACLs")
+    assert_unready(process, "SECURITY_DISABLED: the brokers have no authorizer, so no ACLs")

@@ -14,8 +14,8 @@ from typing import Any, Final
 import uvloop
 
 from proxy.config import from_mapping
-from proxy.config.address_limits import LARGEST
 from proxy.config.listener import Listener as Settings
+from proxy.config.values import MAX_INT32
 from proxy.connection.commands import (
     AnswerFromStore,
     AwaitTurn,
@@ -398,5 +398,5 @@ PLAINTEXT = {"security.protocol": "PLAINTEXT"}
 def room_for(most: int) -> OpenConnections[Evictable]:
     """What a listener of the one worker there is counts its connections with."""
     limits = ConnectionLimits(Shared(1, [most]), 0)
-    limits.apply(LARGEST, {})
+    limits.apply(MAX_INT32, {})
     return OpenConnections(limits, 0)

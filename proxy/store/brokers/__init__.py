@@ -1,7 +1,7 @@
-"""Store of ACLs and quotas at the brokers: read from a mirror, written to both.
+"""Store whose ACLs and quotas the brokers keep: read from a mirror, written to both.
 
-The mirror is a file of this host; `follower` keeps it up to date. SCRAM verifiers and the
-deployment's secrets are the file's own: brokers reveal theirs to nobody (KIP-554).
+The mirror is a file on this host, which `follower` keeps up to date. SCRAM verifiers and the
+deployment's secrets are only in the file: brokers never reveal theirs (KIP-554).
 """
 
 import logging
@@ -19,49 +19,52 @@ log = logging.getLogger(__name__)
 
 
 class BrokerStore(SqliteMirror):
-    """Store whose ACLs and quotas brokers keep, a `proxy.store.Store`.
+    """Store whose ACLs and quotas the brokers keep, a `proxy.store.Store`.
 
-    The part of a refused request that the brokers carried out is mirrored.
+    If brokers refuse a part of a change, the other part is mirrored.
     """
 
     def __init__(self, path: Path, brokers: Brokers, begun: Begun | None = None) -> None:
-        """`path`: the mirror; `begun`: the start whose mirror it must be."""
+        """`path` is the file of the mirror; with `begun`, it must be the store of that start."""
         super().__init__(path, begun)
         self._brokers = brokers
 
     def create_acls(self, acls: Collection[Acl]) -> int:
-        """Have the brokers add ACLs. Raises StoreRefused."""
+        """Add ACLs at the brokers and in the mirror. Raises StoreRefused."""
         done = self._brokers.create_acls(acls)
-        with _done_despite_failure():
+        with _logged():
             self.note_acls(done.at, done.items, created=True)
             super().create_acls(done.items)
         done.raise_refusal()
         return self.acl_version()
 
     def delete_acls(self, filters: Sequence[AclFilter]) -> tuple[tuple[Acl, ...], ...]:
-        """Have the brokers delete what any filter matches. Raises StoreRefused."""
+        """Delete the ACLs that any filter matches, at the brokers and in the mirror.
+
+        Raises StoreRefused.
+        """
         done = self._brokers.delete_acls(filters)
-        gone = dict.fromkeys(acl for found in done.items for acl in found)
-        with _done_despite_failure():
-            self.note_acls(done.at, gone, created=False)
-            super().delete_acls([exactly(acl) for acl in gone])
+        deleted = dict.fromkeys(acl for found in done.items for acl in found)
+        with _logged():
+            self.note_acls(done.at, deleted, created=False)
+            super().delete_acls([exactly(acl) for acl in deleted])
         done.raise_refusal()
         return tuple(done.items)
 
     def alter_quotas(self, changes: Changes) -> None:
-        """Have the brokers set and remove. Raises StoreRefused."""
+        """Set and remove quotas at the brokers and in the mirror. Raises StoreRefused."""
         done = self._brokers.alter_quotas(changes)
         altered = {entity: changes[entity] for entity in done.items}
-        with _done_despite_failure():
+        with _logged():
             self.note_quotas(done.at, altered)
             super().alter_quotas(altered)
         done.raise_refusal()
 
 
 @contextmanager
-def _done_despite_failure() -> Iterator[None]:
-    """Hide an error: what the brokers did is done, and the follower will find it."""
+def _logged() -> Iterator[None]:
+    """Log an error of the mirror: the brokers made the change, and the follower will find it."""
     try:
         yield
     except StoreError as error:
-        log.warning("a change that the brokers have made is not in the mirror yet: %s", error)
+        log.warning("a change that the brokers made is not in the mirror yet: %s", error)

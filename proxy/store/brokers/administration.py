@@ -1,7 +1,7 @@
-"""Requests to brokers about their ACLs and quotas, as their administrator.
+"""Changes of the brokers' ACLs and quotas, and the client for them.
 
-Each change is a connection of its own, in an event loop of its own: they are rare, and come from a
-thread beside the worker's loop.
+Each change has a connection and an event loop of its own: changes are rare, and are made in a
+thread beside the worker's event loop.
 """
 
 import asyncio
@@ -29,16 +29,19 @@ from sasl.login import LoginError
 log = logging.getLogger(__name__)
 
 CHANGE_TIMEOUT: Final = 30.0
-"""Limit of a whole change in seconds; Kafka's `request.timeout.ms`."""
-_NOT_DONE: Final = "The brokers do not do it"
-_NOT_ALL: Final = "The brokers do not do all of it"
-_NOT_KNOWN: Final = "The brokers may have done it, or a part of it, or not"
+"""Limit of a whole change in seconds: the default of Kafka's `request.timeout.ms`."""
+_REFUSED: Final = "The brokers refused the change"
+_PARTLY_REFUSED: Final = "The brokers refused a part of the change"
+_NOT_KNOWN: Final = "It is not known whether the brokers made the change, or a part of it"
 
 T = TypeVar("T")
 
 
 class Administration:
-    """Administration of brokers by one client, which begins with the server that answered last."""
+    """Client of the brokers that is replaced with the proxy's certificate.
+
+    One client is kept because it tries the server first that answered last.
+    """
 
     def __init__(self, upstream: config.Upstream, access: Access) -> None:
         self._upstream = upstream
@@ -47,7 +50,7 @@ class Administration:
         self._client = administrator(upstream, access)
 
     async def client(self) -> AdminClient:
-        """Return the client, which shows the certificate of now."""
+        """Return a client that uses the current certificate."""
         if self._access.context is not self._context:
             await self.close()
             self._context = self._access.context
@@ -55,7 +58,7 @@ class Administration:
         return self._client
 
     async def close(self) -> None:
-        """Close its connection; there is another one at the next question."""
+        """Close the client's connection; the next request opens another one."""
         await self._client.close()
 
 
@@ -75,19 +78,20 @@ class Done(Generic[T]):
     """Result of a change by the brokers."""
 
     items: Sequence[T]
+    """Items that were changed; for deletions, the ACLs that each filter deleted."""
     refusal: KafkaError | None = None
-    """The error of the first change that was not carried out; None: all were."""
+    """Error of the first item that was refused; None if none was."""
     at: float = field(default_factory=monotonic)
-    """The time of the brokers' response in monotonic seconds."""
+    """Time of the brokers' response in monotonic seconds."""
 
     def raise_refusal(self) -> None:
-        """Raise StoreRefused if there is a rest."""
+        """Raise StoreRefused if an item was refused."""
         if self.refusal is not None:
-            raise _refused(self.refusal, _NOT_ALL if any(self.items) else _NOT_DONE)
+            raise _refused(self.refusal, _PARTLY_REFUSED if any(self.items) else _REFUSED)
 
     @classmethod
     def of(cls, outcomes: Mapping[T, KafkaError | None]) -> "Done[T]":
-        """Return what was done of these: None stands for success."""
+        """Return the result for items with their errors; None stands for success."""
         refusals = [error for error in outcomes.values() if error is not None]
         return cls(
             [item for item, error in outcomes.items() if error is None],
@@ -96,19 +100,19 @@ class Done(Generic[T]):
 
 
 class Brokers:
-    """Changes of what brokers keep, one at a time. Raises StoreRefused."""
+    """Changes of the brokers' ACLs and quotas, one at a time. Raises StoreRefused."""
 
     def __init__(self, upstream: config.Upstream, access: Access) -> None:
-        """`access` is used in the event loops of the changes, and must not be in any other."""
+        """`access` is used in the event loops of the changes; use it in no other."""
         self._administration = Administration(upstream, access)
         self._lock = threading.Lock()
 
     def create_acls(self, acls: Collection[Acl]) -> Done[Acl]:
-        """Add ACLs, or find that they are there."""
+        """Add ACLs; those that exist already count as added."""
         return Done.of(self._change(lambda admin: admin.create_acls(acls)).values())
 
     def delete_acls(self, filters: Sequence[AclFilter]) -> Done[tuple[Acl, ...]]:
-        """Delete what any of the filters matches; return, for each, what it found."""
+        """Delete the ACLs that any of the filters matches; return those of each filter."""
         results = self._change(lambda admin: admin.delete_acls(filters)).values()
         found = [results[wanted] for wanted in filters]
         refusals = [
@@ -117,8 +121,8 @@ class Brokers:
             for error in (result.error, *(match.error for match in result.matches))
             if error is not None
         ]
-        # what is unknown here was never mirrored
-        gone = [
+        # ACLs that this version does not know were never mirrored
+        deleted = [
             tuple(
                 match.acl
                 for match in result.matches
@@ -126,7 +130,7 @@ class Brokers:
             )
             for result in found
         ]
-        return Done(gone, refusals[0] if refusals else None)
+        return Done(deleted, refusals[0] if refusals else None)
 
     def alter_quotas(self, changes: Changes) -> Done[QuotaEntity]:
         """Set and remove quotas."""
@@ -150,15 +154,15 @@ class Brokers:
         except KafkaError as error:
             if isinstance(error.__cause__, LoginError):
                 raise _unanswered(error) from None
-            raise _refused(error, _NOT_DONE) from None
+            raise _refused(error, _REFUSED) from None
         except AdminError as error:
             raise _unanswered(error) from None
         except TimeoutError:
             raise StoreRefused(ErrorCode.request_timed_out, f"{_NOT_KNOWN}.") from None
 
 
-def why(error: ProxyError) -> str:
-    """Describe an error in our words: a broker's own might repeat the credentials of the login."""
+def reason_of(error: ProxyError) -> str:
+    """Return the reason of an error, without the broker's message: it might repeat credentials."""
     if isinstance(error.__cause__, LoginError):
         return f"the proxy's login failed: {error.__cause__.reason}"
     if not isinstance(error, KafkaError):
@@ -170,19 +174,20 @@ def why(error: ProxyError) -> str:
 
 
 _MEANINGS: Final[Mapping[ErrorCode, str]] = {
-    ErrorCode.cluster_authorization_failed: "the proxy's principal lacks rights on the cluster, of"
-    " which it needs Describe and DescribeConfigs, and to change something Alter and AlterConfigs",
-    ErrorCode.security_disabled: "the brokers have no authorizer, and so no ACLs",
-    ErrorCode.unsupported_version: "the brokers are too old for it",
+    ErrorCode.cluster_authorization_failed: "the proxy's principal lacks permissions on the"
+    " cluster: allow it Describe and DescribeConfigs, for changes also Alter and AlterConfigs",
+    ErrorCode.security_disabled: "the brokers have no authorizer, so no ACLs",
+    ErrorCode.unsupported_version: "the brokers are too old",
 }
 
 
 def _refused(error: KafkaError, outcome: str) -> StoreRefused:
     code = error.code if isinstance(error.code, ErrorCode) else ErrorCode.unknown_server_error
-    return StoreRefused(code, f"{outcome}: {why(error)}")
+    return StoreRefused(code, f"{outcome}: {reason_of(error)}")
 
 
 def _unanswered(error: AdminError) -> StoreRefused:
-    """Log the reason, which is for the operator: clients learn no addresses, files and logins."""
-    log.warning("the brokers did not answer a change: %s", why(error))
+    """Log the reason for the operator; it may name addresses and files, which clients must not
+    learn."""
+    log.warning("the brokers did not answer a change: %s", reason_of(error))
     return StoreRefused(ErrorCode.broker_not_available, f"{_NOT_KNOWN}.")

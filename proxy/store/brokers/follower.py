@@ -1,10 +1,10 @@
 """Follower of the brokers' ACLs and quotas: a process of its own, beside the workers.
 
-A cluster may have 100,000 ACLs, which take a second to read: no client waits for it here. Rules:
+A cluster may have 100,000 ACLs, which take a second to read: no client waits for that here. Rules:
 
-- The brokers' silence changes nothing: what the mirror showed goes on applying.
-- At most a tenth of a core is spent on reading, where that allows a question every half a minute.
-- What the brokers have and this version does not know is left out, and logged.
+- While brokers do not answer, the mirror stays as it is, and applies.
+- Reading takes at most a tenth of a core, unless more is needed to query every half a minute.
+- ACLs and quotas that this version does not know are skipped, and logged.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from proxy.errors import ProxyError
 from proxy.log_rate_limit import LogRateLimit
 from proxy.quota.model import Quotas
 from proxy.routing.discovery import FIRST_BACKOFF, MAX_AFTER_REFUSAL, MAX_BACKOFF
-from proxy.store.brokers.administration import Administration, why
+from proxy.store.brokers.administration import Administration, reason_of
 from proxy.store.interface import Begun
 from proxy.store.sqlite.mirror import SqliteMirror
 from proxy.tls.contexts import ProxyTls, Tls
@@ -37,14 +37,14 @@ from sasl.log_text import fit_for_log
 log = logging.getLogger(__name__)
 
 MAX_OF_A_CORE: Final = 0.1
-"""Largest share of a core that is spent on reading brokers' responses."""
+"""Maximum share of a core that is spent on reading brokers' responses."""
 MAX_PAUSE: Final = 30.0
-"""Longest pause in seconds; rights that were taken away must not apply for longer."""
+"""Maximum pause in seconds: revoked permissions must not apply for longer."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
-    """State that the mirror was last given, so that the same is not written again."""
+class _Written:
+    """State that was last written to the mirror, so that the same is not written again."""
 
     acls: tuple[Acl, ...] | None = None
     quotas: Quotas | None = None
@@ -61,65 +61,66 @@ class Follower:
         self._wants_acls = settings.authorizer.mode is not AuthorizerMode.OFF
         self._wants_quotas = settings.quotas.mode is not QuotasMode.OFF
         self._admin = Administration(settings.upstream, access)
-        self._shown = _Shown()
+        self._written = _Written()
         self._repeats = LogRateLimit()
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Query the brokers until cancelled."""
         failures = 0
         while True:
             began = process_time()
-            longest = await self._attempt(monotonic())
+            max_backoff = await self._attempt(monotonic())
             spent = process_time() - began
             rest = min(spent / MAX_OF_A_CORE - spent, MAX_PAUSE)
-            if longest is None:
+            if max_backoff is None:
                 failures = 0
                 pause = self._refresh_s
             else:
                 failures += 1
-                pause = min(FIRST_BACKOFF * 2.0 ** min(failures, 10), longest)
+                pause = min(FIRST_BACKOFF * 2.0 ** min(failures, 10), max_backoff)
             await asyncio.sleep(max(pause, rest))
 
     async def _attempt(self, now: float) -> float | None:
-        """Ask once. Return None, or if it failed the longest pause in seconds until the next."""
+        """Query once. Return None, or after a failure the maximum pause in seconds until the next
+        query."""
         try:
-            await self.look(now)
+            await self.query(now)
         except ProxyError as error:
-            problem = f"what the brokers keep is not known: {why(error)}"
+            problem = f"what the brokers keep is not known: {reason_of(error)}"
             self._warn(problem, now)
             with suppress(ProxyError):
                 self._mirror.note_problem(problem)
             refused = isinstance(error, AuthenticationFailed)
             return MAX_AFTER_REFUSAL if refused else MAX_BACKOFF
-        except Exception:  # the mirror stays as it is, and the next look comes
-            log.exception("what the brokers keep could not be looked at")
+        except Exception:  # the mirror stays as it is until the next query
+            log.exception("the brokers' ACLs and quotas could not be read")
             return MAX_BACKOFF
         return None
 
-    async def look(self, now: float) -> None:
-        """Ask the brokers, and have the mirror show it. Raises AdminError and StoreError."""
+    async def query(self, now: float) -> None:
+        """Query the brokers, and update the mirror. Raises AdminError and StoreError."""
         admin = await self._admin.client()
-        # none rather than those of another time: the file may become the proxy's own
+        # No ACLs rather than outdated ones: the file may become the proxy's own store
         acls = await self._acls(admin) if self._wants_acls else ()
         quotas = await self._quotas(admin)
-        mirror, shown = self._mirror, self._shown
-        same_acls = acls == shown.acls and mirror.acl_version() == shown.acl_version
-        same_quotas = quotas == shown.quotas and mirror.quota_version() == shown.quota_version
+        mirror, written = self._mirror, self._written
+        same_acls = acls == written.acls and mirror.acl_version() == written.acl_version
+        same_quotas = quotas == written.quotas and mirror.quota_version() == written.quota_version
         versions = mirror.take_over(
             asked_at=now,
             new_acls=None if same_acls else acls,
             new_quotas=None if same_quotas else quotas,
         )
-        self._shown = _Shown() if versions is None else _Shown(acls, quotas, *versions)
+        self._written = _Written() if versions is None else _Written(acls, quotas, *versions)
 
     async def _acls(self, admin: AdminClient) -> tuple[Acl, ...]:
         found = (await admin.describe_acls()).values()
         unknown = [acl for acl in found if acl_refusal(acl) is not None]
         if not unknown:
             return found
-        self._warn_left_out(f"{len(unknown)} ACLs", str(unknown[0]))
-        left_out = {*unknown}
-        return tuple(acl for acl in found if acl not in left_out)
+        self._warn_skipped(f"{len(unknown)} ACLs", str(unknown[0]))
+        skipped = {*unknown}
+        return tuple(acl for acl in found if acl not in skipped)
 
     async def _quotas(self, admin: AdminClient) -> Quotas:
         try:
@@ -130,12 +131,12 @@ class Follower:
             return {}
         known, unknown = known_quotas(found)
         if unknown:
-            self._warn_left_out(f"{len(unknown)} quotas", unknown[0])
+            self._warn_skipped(f"{len(unknown)} quotas", unknown[0])
         return known
 
-    def _warn_left_out(self, what: str, such_as: str) -> None:
-        text = f"{what} of the brokers are unknown here, and left out, such as"
-        self._warn(f"{text} {fit_for_log(such_as, ())}", monotonic())
+    def _warn_skipped(self, number: str, example: str) -> None:
+        text = f"{number} of the brokers are unknown to this version, and skipped, such as"
+        self._warn(f"{text} {fit_for_log(example, ())}", monotonic())
 
     def _warn(self, problem: str, now: float) -> None:
         if (line := self._repeats.line(problem, problem, now)) is not None:
@@ -145,7 +146,7 @@ class Follower:
 def run(
     settings: config.Config, tls: Tls | None, begun: Begun, lifeline: int, heartbeat: Heartbeat
 ) -> int:
-    """Keep the mirror like the brokers until SIGTERM, or until `lifeline` ends; return 0."""
+    """Keep the mirror up to date until SIGTERM, or until `lifeline` ends; return 0."""
     asyncio.run(_follow(settings, tls, begun, lifeline, heartbeat))
     return 0
 
@@ -153,7 +154,7 @@ def run(
 async def _follow(
     settings: config.Config, tls: Tls | None, begun: Begun, lifeline: int, heartbeat: Heartbeat
 ) -> None:
-    """Raises whatever ends one of its tasks: the parent starts it anew."""
+    """Run the follower. Raises any error of its tasks: the parent then starts another process."""
     stopping = asyncio.Event()
     heed_parent(stopping, lifeline, heartbeat)
     access = open_access(settings.upstream, tls)

@@ -12,8 +12,8 @@ from proxy.store.sqlite.quotas import SqliteQuotas
 log = logging.getLogger(__name__)
 
 _NEVER_KNOWN: Final = (
-    "holds a copy of what brokers had, which they did not confirm since the last start: use"
-    " broker: until the proxy is ready, or another file"
+    "has a copy of brokers' ACLs and quotas that was not updated since the last start: use broker:"
+    " until the proxy is ready, or another file"
 )
 
 
@@ -21,7 +21,7 @@ class SqliteStore(SqliteCredentials, SqliteAcls, SqliteQuotas):
     """Store in a SQLite file, a `proxy.store.Store`: one class per concern, all on one file."""
 
     def begin(self) -> Begun:
-        """The proxy starts: whatever is in the file is its own from now on. Raises StoreError."""
+        """Start the proxy with this store: a mirror becomes its own store. Raises StoreError."""
         if (mirror := self.mirror()) is not None:
             self._make_its_own(mirror)
         return Begun(identity=self._identity, at=monotonic())
@@ -31,10 +31,10 @@ class SqliteStore(SqliteCredentials, SqliteAcls, SqliteQuotas):
             raise StoreError(f"{self._path}: {_NEVER_KNOWN}")
         with self.writing() as connection:
             connection.execute("DELETE FROM mirror")
-        log.warning("%s: the copy of what brokers had is this proxy's own from now on", self._path)
+        log.warning("%s: the copy of brokers' ACLs and quotas is now this proxy's own", self._path)
 
     def mirror(self) -> Mirror | None:
-        """Return how well ACLs and quotas are known; None: they are this file's own."""
+        """Return the state of the copy of ACLs and quotas; None if they are this file's own."""
         with self.reading() as connection:
             row = connection.execute("SELECT asked_at, problem FROM mirror").fetchone()
         return None if row is None else Mirror(asked_at=row[0], problem=row[1])

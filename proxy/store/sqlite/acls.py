@@ -1,7 +1,7 @@
 """ACLs in the database, with a log of their latest changes.
 
-The log spares every worker a look at all ACLs after each request that changed a few. It is
-bounded: who is behind its beginning reads all of them.
+After a request that changed a few ACLs, workers read only the log. It is bounded: a worker whose
+version is older than the log reads all ACLs.
 """
 
 import sqlite3
@@ -20,7 +20,8 @@ from proxy.store.interface import AclChanges, AclSnapshot
 from proxy.store.sqlite.database import Database, version_step
 
 _MAX_CHANGES: Final = 20_000
-"""Number of changes that the log keeps, at least until the next request: some megabytes."""
+"""Number of changes that the log keeps, which take some megabytes; it may have more until the next
+request."""
 _COLUMNS: Final = tuple(Acl.__dataclass_fields__)
 _LIST: Final = ", ".join(_COLUMNS)
 _MARKS: Final = ", ".join("?" * len(_COLUMNS))
@@ -42,7 +43,7 @@ class SqliteAcls(Database):
             return _versions(connection)[0]
 
     def acl_snapshot(self) -> AclSnapshot:
-        """Return all ACLs, in their order, with the version they belong to."""
+        """Return all ACLs, sorted, with the version that they belong to."""
         with self.viewing() as connection:
             version, _ = _versions(connection)
             # The primary key is in this order, and texts are compared as Python compares them
@@ -50,7 +51,7 @@ class SqliteAcls(Database):
             return AclSnapshot(version=version, acls=tuple(_acls(rows)))
 
     def acl_changes(self, since: int) -> AclChanges | None:
-        """Return what changed after a version; None if that is not known any more."""
+        """Return the changes since a version; None if they are no longer known."""
         with self.viewing() as connection:
             version, changes_after = _versions(connection)
             if since not in (version, changes_after) and not _is_logged(connection, since):
@@ -70,7 +71,7 @@ class SqliteAcls(Database):
         )
 
     def create_acls(self, acls: Collection[Acl]) -> int:
-        """Add ACLs; those that are there already stay as they are. Return the version after it."""
+        """Add ACLs; those that exist already stay as they are. Return the version afterwards."""
         with self.writing() as connection:
             new = [
                 acl
@@ -83,33 +84,34 @@ class SqliteAcls(Database):
             return _log(connection, new, created=True)
 
     def delete_acls(self, filters: Sequence[AclFilter]) -> tuple[tuple[Acl, ...], ...]:
-        """Delete what any filter matches; return, for each, all that it matches."""
+        """Delete the ACLs that any filter matches; return those of each filter."""
         with self.writing() as connection:
             found: dict[AclFilter, tuple[Acl, ...]] = {}
-            for query in filters:
-                if query not in found:
-                    found[query] = tuple(_matching(connection, query))
-            gone = list(dict.fromkeys(acl for acls in found.values() for acl in acls))
-            connection.executemany(f"DELETE FROM acls WHERE {_EXACT}", map(_row, gone))  # noqa: S608
-            _log(connection, gone, created=False)
-        return tuple(found[query] for query in filters)
+            for wanted in filters:
+                if wanted not in found:
+                    found[wanted] = tuple(_matching(connection, wanted))
+            deleted = list(dict.fromkeys(acl for acls in found.values() for acl in acls))
+            connection.executemany(f"DELETE FROM acls WHERE {_EXACT}", map(_row, deleted))  # noqa: S608
+            _log(connection, deleted, created=False)
+        return tuple(found[wanted] for wanted in filters)
 
 
 def replace(connection: sqlite3.Connection, acls: Collection[Acl]) -> None:
-    """Let there be these ACLs and no others, inside the caller's write transaction."""
+    """Replace all ACLs by these, inside the caller's write transaction."""
     rows = connection.execute(f"SELECT {_LIST} FROM acls")  # noqa: S608
     present, wanted = {*_acls(rows)}, {*acls}
-    gone, new = sorted(present - wanted), sorted(wanted - present)
-    connection.executemany(f"DELETE FROM acls WHERE {_EXACT}", map(_row, gone))  # noqa: S608
+    old, new = sorted(present - wanted), sorted(wanted - present)
+    connection.executemany(f"DELETE FROM acls WHERE {_EXACT}", map(_row, old))  # noqa: S608
     connection.executemany(f"INSERT INTO acls ({_LIST}) VALUES ({_MARKS})", map(_row, new))  # noqa: S608
-    _log(connection, gone, created=False)
+    _log(connection, old, created=False)
     _log(connection, new, created=True)
 
 
 def note_recent(
     connection: sqlite3.Connection, at: float, acls: Collection[Acl], *, created: bool
 ) -> None:
-    """Remember what was done at `at`, inside the caller's write transaction."""
+    """Record that brokers created or deleted ACLs at `at`, monotonic seconds, inside the caller's
+    write transaction."""
     connection.executemany(
         f"INSERT INTO recent_acls (at, created, {_LIST}) VALUES (?, ?, {_MARKS})",  # noqa: S608
         ((at, created, *_row(acl)) for acl in acls),
@@ -119,7 +121,10 @@ def note_recent(
 def with_recent(
     connection: sqlite3.Connection, acls: Collection[Acl], since: float
 ) -> Collection[Acl]:
-    """Return these ACLs as they are with what was done after `since`; forget what was before."""
+    """Return these ACLs with the recorded changes after `since` made to them.
+
+    Earlier records are deleted.
+    """
     connection.execute("DELETE FROM recent_acls WHERE at <= ?", (since,))
     rows = connection.execute(
         f"SELECT created, {_LIST} FROM recent_acls ORDER BY at, rowid"  # noqa: S608
@@ -138,7 +143,7 @@ def version(connection: sqlite3.Connection) -> int:
 
 
 def _versions(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Return the present version, and the one after which all changes are in the log."""
+    """Return the present version, and the version after which all changes are in the log."""
     present, changes_after = connection.execute(
         "SELECT present, changes_after FROM acl_versions"
     ).fetchone()
@@ -146,7 +151,7 @@ def _versions(connection: sqlite3.Connection) -> tuple[int, int]:
 
 
 def _log(connection: sqlite3.Connection, acls: Sequence[Acl], *, created: bool) -> int:
-    """Note changes that were made, if any, under a new version; return the version."""
+    """Log changes, if there are any, under a new version; return the version."""
     version, _ = _versions(connection)
     if not acls:
         return version
@@ -169,7 +174,7 @@ def _log(connection: sqlite3.Connection, acls: Sequence[Acl], *, created: bool) 
 
 
 def _is_logged(connection: sqlite3.Connection, version: int) -> bool:
-    """Return whether the log has this version, which it has not after a restore of a backup."""
+    """Return whether the log has this version; after the restore of a backup it may not."""
     return (
         connection.execute(
             "SELECT 1 FROM acl_changes WHERE version = ? LIMIT 1", (version,)
@@ -179,34 +184,34 @@ def _is_logged(connection: sqlite3.Connection, version: int) -> bool:
 
 
 def _forget_changes(connection: sqlite3.Connection, version: int) -> None:
-    """Let the log begin behind this version: it holds all of a version or nothing."""
+    """Remove the changes up to this version from the log, which has all of a version or nothing."""
     connection.execute("DELETE FROM acl_changes WHERE version <= ?", (version,))
     connection.execute("UPDATE acl_versions SET changes_after = ?", (version,))
 
 
-def _matching(connection: sqlite3.Connection, query: AclFilter) -> Iterator[Acl]:
-    """Yield what a filter matches. The database narrows it down; the filter itself decides."""
-    wanted: dict[str, object] = {}
-    if query.resource_type is not ResourceType.ANY:
-        wanted["resource_type"] = query.resource_type.value
-    if query.pattern_type not in (PatternType.ANY, PatternType.MATCH):
-        wanted["pattern_type"] = query.pattern_type.value
-    if query.name is not None and query.pattern_type is not PatternType.MATCH:
-        wanted["name"] = query.name
-    if query.principal is not None:
-        wanted["principal"] = query.principal
-    if query.host is not None:
-        wanted["host"] = query.host
-    where = " AND ".join(f"{column} = ?" for column in wanted) or "TRUE"
+def _matching(connection: sqlite3.Connection, wanted: AclFilter) -> Iterator[Acl]:
+    """Yield the ACLs that a filter matches. The database preselects by equal columns."""
+    columns: dict[str, object] = {}
+    if wanted.resource_type is not ResourceType.ANY:
+        columns["resource_type"] = wanted.resource_type.value
+    if wanted.pattern_type not in (PatternType.ANY, PatternType.MATCH):
+        columns["pattern_type"] = wanted.pattern_type.value
+    if wanted.name is not None and wanted.pattern_type is not PatternType.MATCH:
+        columns["name"] = wanted.name
+    if wanted.principal is not None:
+        columns["principal"] = wanted.principal
+    if wanted.host is not None:
+        columns["host"] = wanted.host
+    where = " AND ".join(f"{column} = ?" for column in columns) or "TRUE"
     rows = connection.execute(
         f"SELECT {_LIST} FROM acls WHERE {where} ORDER BY {_LIST}",  # noqa: S608
-        tuple(wanted.values()),
+        tuple(columns.values()),
     )
-    return (acl for acl in _acls(rows) if query.matches(acl))
+    return (acl for acl in _acls(rows) if wanted.matches(acl))
 
 
 def _row(acl: Acl) -> _Row:
-    # What could not be read again would make the whole store unusable
+    # An ACL that cannot be read again would make the whole store unusable
     assert acl.resource_type.value in _RESOURCE_TYPES, acl
     assert acl.pattern_type.value in _PATTERN_TYPES, acl
     assert acl.operation.value in _OPERATIONS, acl
@@ -223,7 +228,7 @@ def _row(acl: Acl) -> _Row:
 
 
 def _acls(rows: Iterable[_Row]) -> Iterator[Acl]:
-    """Yield ACLs; equal texts become one object. Raises ValueError for what none can have."""
+    """Yield the ACLs in rows; equal texts share an object. Raises ValueError for unknown codes."""
     texts: dict[str, str] = {}
     for resource_type, pattern_type, name, principal, host, operation, permission in rows:
         try:
@@ -237,4 +242,4 @@ def _acls(rows: Iterable[_Row]) -> Iterator[Acl]:
                 _PERMISSIONS[permission],
             )
         except KeyError as error:
-            raise ValueError(f"{error.args[0]} in an ACL") from None
+            raise ValueError(f"the code {error.args[0]} in an ACL") from None

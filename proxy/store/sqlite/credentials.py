@@ -31,7 +31,7 @@ class SqliteCredentials(Database):
             )
 
     def credential_snapshot(self) -> CredentialSnapshot:
-        """Return every credential, with the version they belong to."""
+        """Return every credential, with the version that they belong to."""
         with self.reading() as connection:
             version = _version(connection)
             rows = connection.execute(
@@ -53,7 +53,7 @@ class SqliteCredentials(Database):
         delete: Collection[CredentialKey] = (),
         upsert: Mapping[CredentialKey, ScramCredential],
     ) -> frozenset[CredentialKey]:
-        """Delete, then insert or replace; return those to delete that were not there."""
+        """Delete, then insert or replace; return the keys in `delete` that did not exist."""
         with self.writing() as connection:
             missing = frozenset(
                 (user, mechanism)
@@ -84,7 +84,7 @@ class SqliteCredentials(Database):
         return missing
 
     def scram_fake_secret(self) -> bytes:
-        """Return the 32 random bytes that the salts of users who do not exist are made from."""
+        """Return the 32 random bytes from which salts of users that do not exist are derived."""
         with self.reading() as connection:
             row = connection.execute(
                 "SELECT value FROM secrets WHERE name = ?", (SCRAM_FAKE_SECRET,)

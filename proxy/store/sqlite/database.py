@@ -1,15 +1,16 @@
-"""SQLite file: connections, transactions, and errors.
+"""SQLite file of the store: connections, transactions, and errors.
 
 Rules:
 
-- Reading writes nothing: a full disk, a read-only one, or somebody who is about to write does not
-  keep anybody from reading. That is why there is a rollback journal, and no WAL: a WAL's readers
-  write to its index, and SQLite would apply the WAL of a file that was replaced to the new one.
-- A file that is put in the place of another one is noticed at the next read or write.
-- Who was given a start neither makes a file nor changes its schema, and reads no other store.
+- Reading writes nothing: neither a full or read-only disk nor a waiting writer prevents it. The
+  file therefore has a rollback journal and not a WAL: readers of a WAL write to its index, and
+  SQLite would apply the WAL of a replaced file to the new one.
+- The replacement of the file is noticed at the next read or write.
+- A store opened with a start (`Begun`) never creates a file or changes its schema, and reads no
+  other store.
 
-A write uses a connection of its own, so that who reads never waits for a disk to sync, but for the
-moment in which the changes are copied to the file.
+A write has a connection of its own, so that readers never wait for a sync of the disk, except while
+the changes are copied to the file.
 """
 
 import logging
@@ -29,18 +30,18 @@ from proxy.store.sqlite.migrations import STEPS, is_current, migrate, schema_ver
 log = logging.getLogger(__name__)
 
 _WRITE_WAIT_S: Final = 5.0
-"""Seconds for which a writer waits for another one, and for readers."""
+"""Maximum time in seconds that a writer waits for another writer, and for readers."""
 _READ_WAIT_S: Final = 5.0
-"""Seconds for which a reader waits for a writer that copies its changes to the file, or waits to do
-it."""
+"""Maximum time in seconds that a reader waits for a writer that copies its changes to the file, or
+waits to do so."""
 _FILE_MODE: Final = 0o600
-"""Mode of the file: verifiers can be guessed at offline, so nobody else may read them. SQLite gives
-its journal the same mode."""
+"""Mode of the file: verifiers allow to guess passwords offline, so only the owner may read them.
+SQLite gives its journal the same mode."""
 _VERSION_STEP_BITS: Final = 32
 """Number of low bits, of the 63 of a version, for changes: enough for four billion."""
 _OTHER_STORE: Final = (
-    "is another store than the one that was opened: put that one back, or restart the proxy to"
-    " take this one"
+    "is another store than the one that was opened: restore that one, or restart the proxy to use"
+    " this one"
 )
 
 _File = tuple[int, int]
@@ -52,15 +53,17 @@ class _Seen(NamedTuple):
 
     file: _File
     change: int
+    """Number of the store's last change."""
 
 
 class Database:
     """Connections to the tables of one file."""
 
     def __init__(self, path: Path, begun: Begun | None = None) -> None:
-        """Open the file; `begun`: the start whose store it must be.
+        """Open the file. With `begun`, it must be the store of that start.
 
-        Without it, make the file if there is none, and bring its schema up to date.
+        Without it, the file is created if there is none, and its schema is brought up to date.
+        Raises StoreError.
         """
         self._path = path
         self._lock = threading.Lock()
@@ -69,7 +72,7 @@ class Database:
         self._seen: _Seen | None = None
         self._is_closed = False
         self._journal: Signature = None
-        """Signature of a journal that a writer left behind, as of the last read; None: there was
+        """Signature of the journal of an interrupted write, as of the last read; None if there was
         none."""
         self._begun = begun
         if begun is not None:
@@ -85,7 +88,7 @@ class Database:
             raise
 
     def close(self) -> None:
-        """Close the file, for good: a late reader must not open it again."""
+        """Close the file for good: a late reader must not open it again."""
         with self._lock:
             self._is_closed = True
             self._close_reader()
@@ -96,7 +99,7 @@ class Database:
             self._reader = None
 
     def _connect(self, mode: Literal["ro", "rw"], wait_s: float) -> sqlite3.Connection:
-        self._path.stat()  # says what is wrong; SQLite does not
+        self._path.stat()  # its error has the reason, SQLite's has not
         return sqlite3.connect(
             f"{self._path.absolute().as_uri()}?mode={mode}",
             uri=True,
@@ -106,21 +109,21 @@ class Database:
         )
 
     def _prepared(self) -> str:
-        """Make the store, or bring it up to date, where that is needed; return its identity."""
+        """Create the store, or bring it up to date, if that is needed; return its identity."""
         if not self._path.is_file():
             _create_private(self._path)
         with closing(self._connect("rw", _WRITE_WAIT_S)) as connection:
             if not is_current(connection):
                 with _transaction(connection, "BEGIN IMMEDIATE"):
                     migrate(connection)
-            # Outside a transaction, and after the check that the file is ours to change
+            # Outside a transaction, and only after the check that the file is ours
             if connection.execute("PRAGMA journal_mode").fetchone() != ("delete",):
                 connection.execute("PRAGMA journal_mode = DELETE")
             return _identity_and_change(connection)[0]
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """One moment's view of the data: the lock is held for the time of a read."""
+        """Yield a connection with a consistent view of the data; it excludes other short reads."""
         with self._lock, self.explained():
             reader = self._current_reader()
             try:
@@ -128,12 +131,12 @@ class Database:
                     self._recognize(reader)
                     yield reader
             except (sqlite3.Error, StoreError):
-                self._close_reader()  # to keep nobody from mending the file
+                self._close_reader()  # an open file would prevent its repair
                 raise
 
     @contextmanager
     def viewing(self) -> Iterator[sqlite3.Connection]:
-        """One moment's view for a long read, on a connection of its own: it holds up nobody."""
+        """Yield a connection of its own with a consistent view, for long reads."""
         with (
             self.explained(),
             closing(self._connect("ro", _READ_WAIT_S)) as connection,
@@ -144,11 +147,11 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: all of it is durable when it ends, or nothing of it was done."""
+        """Yield a connection with a transaction, which is durable at the end, or without effect."""
         with self.explained():
             file = _file_at(self._path)
             with closing(self._connect("rw", _WRITE_WAIT_S)) as connection:
-                # FULL may lose the end of the journal, and with it the write, with the power
+                # With FULL, a power failure may lose the end of the journal, and so the write
                 connection.execute("PRAGMA synchronous = EXTRA")
                 with _transaction(connection, "BEGIN IMMEDIATE"):
                     self._require_identity(connection)
@@ -157,10 +160,10 @@ class Database:
                     if connection.total_changes > before:
                         connection.execute("UPDATE store SET changes = changes + 1")
             if _file_at(self._path) != file:
-                raise StoreError("was replaced while it was written: look what is there now")
+                raise StoreError("was replaced while it was written: check its content")
 
     def _current_reader(self) -> sqlite3.Connection:
-        """Return a connection to the file that is there now."""
+        """Return a connection to the file that is at the path now."""
         if self._is_closed:
             raise StoreError("is closed")
         file = _file_at(self._path)
@@ -171,7 +174,7 @@ class Database:
         return self._reader
 
     def _recognize(self, reader: sqlite3.Connection) -> None:
-        """Look whether it is the store that it was before, and say so if it was replaced."""
+        """Check that it is the same store as before; log it if the file was replaced."""
         try:
             change = self._require_identity(reader)
         except sqlite3.Error as error:
@@ -185,8 +188,8 @@ class Database:
                 raise StoreError(f"is damaged: {str(found).splitlines()[0]}")
             if before is not None:
                 log.warning(
-                    "%s: was replaced or restored; it is at change %d of the store now, and was"
-                    " at %d",
+                    "%s: was replaced or restored: it is at change %d of the store now, and was at"
+                    " %d",
                     self._path,
                     now.change,
                     before.change,
@@ -194,20 +197,20 @@ class Database:
         self._seen = now
 
     def _require_identity(self, connection: sqlite3.Connection) -> int:
-        """Return the number of the store's last change. Raises StoreError if it is another one."""
+        """Return the number of the store's last change. Raises StoreError for another store."""
         identity, change = _identity_and_change(connection)
         if identity != self._identity:
             raise StoreError(_OTHER_STORE)
         return change
 
     def _undo_if_abandoned(self) -> None:
-        """Have SQLite undo a write that broke off, if its journal is as it was at the last read.
+        """Have SQLite undo an interrupted write, if its journal is as it was at the last read.
 
-        One that has just come may be of a write to a file that was replaced meanwhile: what it
-        undoes is in that other file.
+        A new journal may be that of a write to a file that was replaced meanwhile, and must not be
+        applied to this one.
         """
         found = signature_of(self._path.with_name(f"{self._path.name}-journal"))
-        journal = found and found[:-1]  # but for its ctime, which SQLite changes by looking at it
+        journal = found and found[:-1]  # without its ctime, which SQLite changes by reading it
         if journal is not None and journal == self._journal:
             with closing(self._connect("rw", _READ_WAIT_S)) as connection:
                 _identity_and_change(connection)
@@ -215,7 +218,7 @@ class Database:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Whatever goes wrong is one sentence."""
+        """Turn every failure into a StoreError with one sentence."""
         try:
             yield
         except StoreError as error:
@@ -227,16 +230,16 @@ class Database:
 
 
 def version_step() -> int:
-    """Return by how much a version grows with a change.
+    """Return the random number by which a version grows with a change.
 
-    Not by one: a store that was restored from a copy, and then changed, must not come to a version
-    that it had before the restore, with other content.
+    Not by one: a store that was restored from a copy, and then changed, must not get a version that
+    it had before the restore with other content.
     """
     return 1 + secrets.randbits(_VERSION_STEP_BITS)
 
 
 def identity_of(path: Path) -> str | None:
-    """Return the identity of the store in a file; None: there is none that can be read."""
+    """Return the identity of the store in a file; None if no store can be read there."""
     try:
         uri = f"{path.absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, timeout=_READ_WAIT_S)) as connection:
@@ -250,10 +253,10 @@ def _identity_and_change(connection: sqlite3.Connection) -> tuple[str, int]:
     version = schema_version(connection)
     if version < len(STEPS):
         raise StoreError(
-            "is empty, or of another program"
+            "is empty, or the database of another program"
             if version == 0
             else f"was written by an older reauth-proxy (schema {version}, this one has"
-            f" {len(STEPS)}): restart the proxy to take it"
+            f" {len(STEPS)}): restart the proxy to update it"
         )
     identity, change = connection.execute("SELECT identity, changes FROM store").fetchone()
     return str(identity), int(change)
@@ -265,7 +268,7 @@ def _file_at(path: Path) -> _File:
 
 
 def _create_private(path: Path) -> None:
-    """Make the file before SQLite does, so that it is never readable by others."""
+    """Create the file before SQLite does, so that others can never read it."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE))
 
 
@@ -288,14 +291,14 @@ def _reason(error: Exception) -> str:
         case "SQLITE_BUSY" | "SQLITE_LOCKED" | "SQLITE_BUSY_RECOVERY" | "SQLITE_BUSY_SNAPSHOT":
             return "is locked by another program"
         case "SQLITE_READONLY_ROLLBACK":
-            return "cannot be read: a write to it broke off, which the next reads undo"
+            return "cannot be read: a write was interrupted, which the next reads undo"
         case "SQLITE_FULL":
             return "cannot be written: the disk is full"
         case name if name.startswith("SQLITE_READONLY"):
-            return "cannot be written: read-only"
+            return "cannot be written: it is read-only"
         case name if name.startswith("SQLITE_CORRUPT"):
             return "is damaged"
         case _ if isinstance(error, sqlite3.Error):
             return f"cannot be used: {error}"
         case _:
-            return f"holds a value that it must not: {error}"
+            return f"has an invalid value: {error}"

@@ -1,8 +1,7 @@
-"""Schema of the database, as the steps that lead to it.
+"""Schema of the database, as the migrations that lead to it.
 
-Rules: a step that was released is never edited; a change is another step at the end. All missing
-steps are done in one transaction, so a database is at one version or at another. A database of a
-newer program is refused, never guessed at.
+Rules: a released step is never edited; a change is another step at the end. All missing steps are
+one transaction. A database of a newer program is refused.
 """
 
 import secrets
@@ -13,7 +12,7 @@ from typing import Final
 from proxy.store.interface import StoreError
 
 APPLICATION_ID: Final = 0x6B72_6170
-"""The value `krap` of `PRAGMA application_id`, which distinguishes this program's databases."""
+"""Value of `PRAGMA application_id`, `krap`, which identifies this program's databases."""
 SCRAM_FAKE_SECRET: Final = "scram-fake"  # noqa: S105 - its name, not the secret
 _SECRET_BYTES: Final = 32
 _IDENTITY_BYTES: Final = 16
@@ -106,7 +105,7 @@ STEPS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _mirror,
     _identity,
 )
-"""Migrations; step N leads from version N to N + 1. The version is `PRAGMA user_version`."""
+"""Migrations; the step at index N leads from version N to N + 1 (`PRAGMA user_version`)."""
 
 
 def migrate(connection: sqlite3.Connection) -> None:
@@ -122,12 +121,12 @@ def migrate(connection: sqlite3.Connection) -> None:
 
 
 def is_current(connection: sqlite3.Connection) -> bool:
-    """Return whether nothing is to be migrated. Raises StoreError for a newer program's."""
+    """Return whether no migration is needed. Raises StoreError for a newer program's database."""
     return schema_version(connection) == len(STEPS) and _is_ours(connection)
 
 
 def schema_version(connection: sqlite3.Connection) -> int:
-    """Return the database's version. Raises StoreError for a newer program's."""
+    """Return the version of the database. Raises StoreError for a newer program's."""
     version = _pragma(connection, "user_version")
     if version > len(STEPS) and _is_ours(connection):
         raise StoreError(

@@ -1,8 +1,9 @@
-"""Mirror of the brokers' ACLs and quotas, as of when they were last asked.
+"""Mirror of the brokers' ACLs and quotas, as of the last query.
 
-What is written through the proxy is in the mirror at once. An answer that a broker gave before, or
-soon after, may not have it yet: what was written lately applies on top of such an answer. Nothing
-else is held on to, so that whoever may change something keeps no right by changing it again.
+A change through the proxy is in the mirror at once. The answer of a broker to a query before it, or
+soon after, may not have the change yet: recent changes are therefore made to such an answer again.
+Nothing else is kept: a principal that may change ACLs cannot keep a revoked permission by repeating
+a change.
 """
 
 import sqlite3
@@ -17,37 +18,39 @@ from proxy.store.interface import Begun, Mirror, StoreError
 from proxy.store.sqlite import SqliteStore, acls, quotas
 
 SETTLES_WITHIN: Final = 1.0
-"""Seconds in which every broker learns of a change, as a rule: it is a record that they all fetch
-(KIP-631)."""
-_NO_MIRROR: Final = "is no copy of what brokers have: a proxy with sqlite: has taken it over"
+"""Time in seconds after which every broker has a change, as a rule: it is a record that they all
+fetch (KIP-631)."""
+_NO_MIRROR: Final = (
+    "is not a copy of brokers' ACLs and quotas: a proxy with sqlite: made it its own store"
+)
 
 
 class Versions(NamedTuple):
-    """Versions of a mirror that shows one response, and nothing else."""
+    """Versions of a mirror whose content is one response of the brokers."""
 
     acls: int
     quotas: int
 
 
 class SqliteMirror(SqliteStore):
-    """Mirror, a `proxy.store.Store` whose ACLs and quotas are copies."""
+    """Mirror in a SQLite file, a `proxy.store.Store` whose ACLs and quotas are copies."""
 
     def begin(self) -> Begun:
-        """The proxy starts: what the mirror shows is known no more. Raises StoreError."""
+        """Start the proxy with this mirror, whose content is unconfirmed. Raises StoreError."""
         with self.writing() as connection:
             if not _is_mirror(connection) and _has_its_own(connection):
                 raise StoreError(
-                    "holds ACLs or quotas of its own, which the brokers' would replace: use"
-                    " another file, or have them at the brokers and delete them here"
+                    "has ACLs or quotas of its own, which those of the brokers would replace: use"
+                    " another file, or create them at the brokers and delete them here"
                 )
             connection.execute("INSERT OR REPLACE INTO mirror (id) VALUES (0)")
-            # monotonic seconds begin anew with the machine
+            # Their times are monotonic seconds, which restart with the machine
             connection.execute("DELETE FROM recent_acls")
             connection.execute("DELETE FROM recent_quotas")
         return Begun(identity=self._identity, at=monotonic())
 
     def mirror(self) -> Mirror:
-        """Return how well ACLs and quotas are known: not at all by a copy of before the start."""
+        """Return the state of the copy; one of before the start counts as unknown."""
         found = super().mirror()
         if found is None:
             return Mirror(problem=f"{self._path}: {_NO_MIRROR}")
@@ -59,10 +62,10 @@ class SqliteMirror(SqliteStore):
     def take_over(
         self, *, asked_at: float, new_acls: Collection[Acl] | None, new_quotas: Quotas | None
     ) -> Versions | None:
-        """Show what brokers answered to a query of `asked_at`, monotonic seconds.
+        """Replace the content by the brokers' answer to a query at `asked_at`, monotonic seconds.
 
-        None in place of a response: it is unchanged. Return None if something that was written
-        lately is shown as well.
+        `new_acls` and `new_quotas` are None if they are unchanged. Returns None if the content also
+        has recent changes. Raises StoreError.
         """
         settled = asked_at - SETTLES_WITHIN
         with self.writing() as connection:
@@ -78,17 +81,17 @@ class SqliteMirror(SqliteStore):
             return Versions(acls.version(connection), quotas.version(connection))
 
     def note_problem(self, problem: str) -> None:
-        """Record that brokers could not be queried, or did not answer."""
+        """Record the reason for which brokers could not be queried, or did not answer."""
         with self.writing() as connection:
             connection.execute("UPDATE mirror SET problem = ?", (problem,))
 
     def note_acls(self, at: float, done: Collection[Acl], *, created: bool) -> None:
-        """Brokers created, or deleted, these at `at`, monotonic seconds."""
+        """Record that brokers created or deleted ACLs at `at`, monotonic seconds."""
         with self.writing() as connection:
             acls.note_recent(connection, at, done, created=created)
 
     def note_quotas(self, at: float, done: Changes) -> None:
-        """Brokers did this at `at`, monotonic seconds."""
+        """Record that brokers changed quotas at `at`, monotonic seconds."""
         with self.writing() as connection:
             quotas.note_recent(connection, at, done)
 

@@ -16,18 +16,18 @@ class SqliteQuotas(Database):
             return version(connection)
 
     def quota_snapshot(self) -> QuotaSnapshot:
-        """Return every quota, with the version they belong to."""
+        """Return every quota, with the version that they belong to."""
         with self.viewing() as connection:
             return QuotaSnapshot(version=version(connection), quotas=_all(connection))
 
     def alter_quotas(self, changes: Changes) -> None:
-        """Set and remove, all in one transaction."""
+        """Set and remove quotas, all in one transaction."""
         with self.writing() as connection:
             _alter_all(connection, changes)
 
 
 def replace(connection: sqlite3.Connection, quotas: Quotas) -> None:
-    """Let there be these quotas and no others, inside the caller's write transaction."""
+    """Replace all quotas by these, inside the caller's write transaction."""
     changes: dict[QuotaEntity, dict[QuotaKey, float | None]] = {
         entity: dict.fromkeys(limits) for entity, limits in _all(connection).items()
     }
@@ -37,7 +37,8 @@ def replace(connection: sqlite3.Connection, quotas: Quotas) -> None:
 
 
 def note_recent(connection: sqlite3.Connection, at: float, changes: Changes) -> None:
-    """Remember what was done at `at`, inside the caller's write transaction."""
+    """Record that brokers changed quotas at `at`, monotonic seconds, inside the caller's write
+    transaction."""
     connection.executemany(
         "INSERT INTO recent_quotas (at, entity_path, key, value) VALUES (?, ?, ?, ?)",
         (
@@ -49,7 +50,10 @@ def note_recent(connection: sqlite3.Connection, at: float, changes: Changes) -> 
 
 
 def with_recent(connection: sqlite3.Connection, quotas: Quotas, since: float) -> Quotas:
-    """Return these quotas as they are with what was done after `since`; forget what was before."""
+    """Return these quotas with the recorded changes after `since` made to them.
+
+    Earlier records are deleted.
+    """
     connection.execute("DELETE FROM recent_quotas WHERE at <= ?", (since,))
     rows = connection.execute(
         "SELECT entity_path, key, value FROM recent_quotas ORDER BY at, rowid"
@@ -93,7 +97,7 @@ def _alter_all(connection: sqlite3.Connection, changes: Changes) -> None:
 
 
 def _alter(connection: sqlite3.Connection, path: str, key: QuotaKey, value: float | None) -> int:
-    """Set or remove one limit; return how many rows that changed."""
+    """Set or remove one limit; return the number of rows changed, 0 or 1."""
     if value is None:
         return connection.execute(
             "DELETE FROM quotas WHERE entity_path = ? AND key = ?", (path, key.value)

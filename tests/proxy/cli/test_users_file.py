@@ -78,7 +78,9 @@ def test_nothing_is_done_to_a_file_that_is_none(file: Path) -> None:
     for command in (("add", "bob", *ADD), ("remove", "alice"), ("list",)):
         done = run("users", *command, "--users-file", file)
         assert done.exit_code == 1
-        assert done.stderr == f"reauth-proxy: {file}: is no JSON object, or names something twice\n"
+        assert (
+            done.stderr == f"reauth-proxy: {file}: must be a JSON object without duplicate names\n"
+        )
     assert file.read_text() == "alice: secret"
 
 
@@ -171,7 +173,7 @@ def test_unknown_users_get_the_same_salts_after_an_export(file: Path, config: Pa
     ("found", "why"),
     [
         (None, "users.json cannot be read: No such file or directory"),
-        ("[]", "users.json: is no JSON object, or names something twice"),
+        ("[]", "users.json: must be a JSON object without duplicate names"),
     ],
 )
 def test_config_check_reads_it(found: str | None, why: str, file: Path, tmp_path: Path) -> None:

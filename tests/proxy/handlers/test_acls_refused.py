@@ -27,7 +27,7 @@ CODES = [
     ErrorCode.cluster_authorization_failed,
     ErrorCode.unknown_server_error,
 ]
-WHY = "The brokers do not do it: for a reason of theirs"
+WHY = "The brokers refused the change: for a reason of theirs"
 
 
 class Refusing(Shelf):

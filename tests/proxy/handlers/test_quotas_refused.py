@@ -12,7 +12,7 @@ PRODUCER = QuotaKey.PRODUCER_BYTE_RATE
 FIVE: list[Op] = [(PRODUCER, 5.0)]
 U: Parts = [("user", "u")]
 V: Parts = [("user", "v")]
-WHY = "The brokers do not do it: for a reason of theirs"
+WHY = "The brokers refused the change: for a reason of theirs"
 
 
 class Refusing(MemoryStore):

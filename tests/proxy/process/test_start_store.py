@@ -164,7 +164,7 @@ def test_a_store_that_is_lost_is_told_and_nobody_makes_an_empty_one(
     eventually(lambda: "waits for its store" in proxy.log(), "it says what it waits for")
     assert alive(second)
     refused = proxy.command("users", "list")
-    assert (refused.returncode, "is gone, and a proxy runs" in refused.stderr) == (1, True)
+    assert (refused.returncode, "was removed while a proxy runs" in refused.stderr) == (1, True)
     assert not proxy.store_path.exists()
     away.rename(proxy.store_path)
     eventually(lambda: proxy.workers_up() == [True, True], "it is there again")

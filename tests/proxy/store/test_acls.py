@@ -257,7 +257,7 @@ def test_a_bad_row_is_one_sentence(store: Store, path: Path) -> None:
     connection.execute("INSERT INTO acls VALUES (2, 3, 'x', 'User:a', '*', 99, 2)")
     connection.commit()
     connection.close()
-    with pytest.raises(StoreError, match="holds a value that it must not: 99 in an ACL"):
+    with pytest.raises(StoreError, match="has an invalid value: the code 99 in an ACL"):
         store.acl_snapshot()
 
 

@@ -39,9 +39,9 @@ from tests.support.broker_store import (
 from tests.support.fake_broker import Body, in_a_thread
 from tests.support.processes import PATIENCE_SECONDS, free_ports
 
-REFUSED = "The brokers do not do it: "
-NOT_ALL = "The brokers do not do all of it: "
-PERHAPS = "The brokers may have done it, or a part of it, or not."
+REFUSED = "The brokers refused the change: "
+NOT_ALL = "The brokers refused a part of the change: "
+PERHAPS = "It is not known whether the brokers made the change, or a part of it."
 
 
 @contextmanager
@@ -208,7 +208,9 @@ def test_without_the_right_nothing_is_done(tmp_path: Path) -> None:
     peer = broker(acl("there"), rights=False)
     with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
         for change in changes_of(store):
-            with pytest.raises(StoreRefused, match="the proxy's principal lacks rights") as told:
+            with pytest.raises(
+                StoreRefused, match="the proxy's principal lacks permissions"
+            ) as told:
                 change()
             assert told.value.code is ErrorCode.cluster_authorization_failed
         assert shown(store) == (set(), {})
@@ -315,7 +317,7 @@ def refuses(error: ErrorCode | int) -> Body:
             ErrorCode.security_disabled.value,
             (
                 "security_disabled",
-                "SECURITY_DISABLED: the brokers have no authorizer, and so no ACLs",
+                "SECURITY_DISABLED: the brokers have no authorizer, so no ACLs",
             ),
         ),
         (999, ("unknown_server_error", "error 999")),

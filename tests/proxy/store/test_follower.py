@@ -70,17 +70,17 @@ def test_it_shows_what_the_brokers_have(mirror: SqliteMirror) -> None:
 
     async def run() -> None:
         async with followed(peer, mirror, login=True) as follower:
-            await follower.look(10.0)
+            await follower.query(10.0)
             assert shown(mirror) == ([acl("a"), acl("b")], peer.quotas.quotas)
             assert known(mirror) == Mirror(asked_at=10.0)
 
             peer.shelf.acls = {acl("b"), acl("c")}
             peer.quotas.quotas = {BOB: {PRODUCER: 6.0}}
-            await follower.look(20.0)
+            await follower.query(20.0)
             assert shown(mirror) == ([acl("b"), acl("c")], {BOB: {PRODUCER: 6.0}})
 
             versions = mirror.acl_version(), mirror.quota_version()
-            await follower.look(30.0)
+            await follower.query(30.0)
             assert (mirror.acl_version(), mirror.quota_version()) == versions
             assert known(mirror) == Mirror(asked_at=30.0)
             assert peer.connections == 1
@@ -95,10 +95,10 @@ def test_what_others_wrote_into_the_mirror_is_put_right(mirror: SqliteMirror) ->
 
     async def run() -> None:
         async with followed(peer, mirror) as follower:
-            await follower.look(10.0)
+            await follower.query(10.0)
             mirror.create_acls([acl("more")])
             mirror.alter_quotas({ALICE: {PRODUCER: 6.0}, BOB: {PRODUCER: 6.0}})
-            await follower.look(20.0)
+            await follower.query(20.0)
             assert shown(mirror) == ([acl("a")], {ALICE: {PRODUCER: 5.0}})
 
     asyncio.run(run())
@@ -110,12 +110,12 @@ def test_a_change_meanwhile_is_not_undone(mirror: SqliteMirror) -> None:
 
     async def run() -> None:
         async with followed(peer, mirror) as follower:
-            await follower.look(10.0)
+            await follower.query(10.0)
             mirror.note_acls(20.0, [acl("new")], created=True)
             mirror.create_acls([acl("new")])
-            await follower.look(20.5)
+            await follower.query(20.5)
             assert shown(mirror)[0] == [acl("new"), acl("old")]
-            await follower.look(20.0 + SETTLES_WITHIN)
+            await follower.query(20.0 + SETTLES_WITHIN)
             assert shown(mirror)[0] == [acl("old")]
 
     asyncio.run(run())
@@ -135,10 +135,10 @@ def test_a_change_just_after_an_answer_was_shown_is_looked_at_anew(mirror: Sqlit
     async def run() -> None:
         interrupted = Interrupted(mirror._path)
         async with followed(peer, interrupted) as follower:
-            await follower.look(10.0)
+            await follower.query(10.0)
             assert shown(mirror)[0] == [acl("a"), acl("x")]
             follower._mirror = mirror
-            await follower.look(20.0)
+            await follower.query(20.0)
             assert shown(mirror)[0] == [acl("a")]
         interrupted.close()
 
@@ -152,7 +152,7 @@ def test_without_an_authorizer_nobody_asks_for_acls(mirror: SqliteMirror) -> Non
 
     async def run() -> None:
         async with followed(peer, mirror, authorizer="off") as follower:
-            await follower.look(10.0)
+            await follower.query(10.0)
         assert shown(mirror) == ([], peer.quotas.quotas)
         assert peer.seen(DESCRIBE_ACLS) == 0
 
@@ -182,14 +182,14 @@ def test_what_is_unknown_here_is_left_out_and_told_once(
     async def run() -> None:
         async with followed(peer, mirror) as follower:
             for _ in range(3):
-                await follower.look(10.0)
+                await follower.query(10.0)
 
     asyncio.run(run())
     assert shown(mirror) == ([acl("t")], {ALICE: {PRODUCER: 5.0}})
     told = [record.getMessage() for record in caplog.records]
     assert [one.partition(", such as ")[0] for one in told] == [
-        "3 ACLs of the brokers are unknown here, and left out",
-        "8 quotas of the brokers are unknown here, and left out",
+        "3 ACLs of the brokers are unknown to this version, and skipped",
+        "8 quotas of the brokers are unknown to this version, and skipped",
     ]
     assert "such as future_rate=1.0 of {'user': 'alice'}" in told[1]
 
@@ -202,7 +202,7 @@ def test_what_is_unknown_here_is_left_out_and_told_once(
 def test_no_answer_makes_the_mirror_unreadable(mirror: SqliteMirror, answer: Body) -> None:
     async def run() -> None:
         async with followed(broker(handlers={DESCRIBE_ACLS: answer}), mirror) as follower:
-            await follower.look(10.0)
+            await follower.query(10.0)
 
     asyncio.run(run())
     assert shown(mirror) == ([], {})
@@ -228,7 +228,7 @@ def test_brokers_without_quotas_are_good_enough_where_none_is_enforced(
 
     async def run() -> None:
         async with followed(peer, mirror, quotas="off") as follower:
-            await follower.look(10.0)
+            await follower.query(10.0)
         assert shown(mirror) == ([acl("a")], {})
         assert known(mirror) == Mirror(asked_at=10.0)
 
@@ -247,11 +247,11 @@ def test_quotas_that_cannot_be_known_are_not_taken_for_none(
     async def run() -> None:
         async with followed(peer, mirror, quotas=mode) as follower:
             with pytest.raises(UnsupportedVersion):
-                await follower.look(10.0)
+                await follower.query(10.0)
             await Pauses(1).run(follower)
         assert shown(mirror) == ([], {})
         assert known(mirror).asked_at is None
-        assert "UNSUPPORTED_VERSION: the brokers are too old for it" in str(known(mirror).problem)
+        assert "UNSUPPORTED_VERSION: the brokers are too old" in str(known(mirror).problem)
 
     asyncio.run(run())
 
@@ -356,11 +356,11 @@ def test_another_certificate_is_shown_on_another_connection(mirror: SqliteMirror
             settings = settings_of(peer.address, mirror._path.parent)
             access = Access(timeout_s=PATIENCE_SECONDS, tls=tls)
             follower = Follower(mirror, settings, access)
-            await follower.look(10.0)
-            await follower.look(20.0)
+            await follower.query(10.0)
+            await follower.query(20.0)
             assert peer.connections == 1
             tls.now = Spoken(client_context(AUTHORITY))
-            await follower.look(30.0)
+            await follower.query(30.0)
             assert peer.connections == 2
             await follower._admin.close()
 

@@ -50,7 +50,7 @@ def test_what_was_known_stays_when_brokers_lie(
 
     async def run() -> None:
         async with followed(peer, mirror, login=True) as follower:
-            await follower.look(10.0)
+            await follower.query(10.0)
             peer.shelf.acls = set()
             peer.handlers[DESCRIBE_QUOTAS] = LIES[lie]
             await Pauses(3).run(follower)
@@ -76,14 +76,14 @@ def test_silence_changes_nothing_and_ends(mirror: SqliteMirror, api_key: int) ->
 
     async def run() -> None:
         async with followed(peer, mirror, login=True) as follower:
-            await follower.look(10.0)
+            await follower.query(10.0)
             peer.silent, peer.shelf.acls = {api_key}, set()
             impatient = following(mirror, peer.address, login=True, timeout_ms=300)
             await Pauses(1).run(impatient)
             assert shown(mirror)[0] == [acl("a")]
             assert "no answer within 0.3 s" in str(known(mirror).problem)
             peer.silent = set()
-            await follower.look(20.0)
+            await follower.query(20.0)
             assert shown(mirror)[0] == []
             await impatient._admin.close()
 

@@ -70,7 +70,7 @@ def test_a_file_with_something_of_its_own_is_refused_and_stays_as_it_is(
     refused = open_store(f"broker:{path}")
     with pytest.raises(StoreError) as told:
         refused.begin()
-    assert str(told.value).startswith(f"{path}: holds ACLs or quotas of its own")
+    assert str(told.value).startswith(f"{path}: has ACLs or quotas of its own")
     assert (own.mirror(), shown(own)) == (None, before)
     own.begin()
     for one in (own, refused):
@@ -116,7 +116,7 @@ def test_a_copy_that_nobody_confirmed_does_not_become_ones_own(
     take_over(mirror, 50.0, acl(), quotas=LIMITED)
     mirror.begin()
     own = open_store(f"sqlite:{path}")
-    with pytest.raises(StoreError, match="did not confirm since the last start"):
+    with pytest.raises(StoreError, match="was not updated since the last start"):
         own.begin()
     assert own.mirror() == Mirror()
     own.close()
@@ -227,10 +227,10 @@ def test_a_file_that_another_proxy_took_is_no_mirror(mirror: SqliteMirror, path:
     own = open_store(f"sqlite:{path}")
     own.begin()
     own.create_acls([acl("own")])
-    with pytest.raises(StoreError, match="is no copy of what brokers have"):
+    with pytest.raises(StoreError, match="is not a copy of brokers' ACLs and quotas"):
         take_over(mirror, 9.0, quotas={})
     assert shown(own)[0] == [acl("own")]
-    assert "a proxy with sqlite: has taken it over" in str(mirror.mirror().problem)
+    assert "a proxy with sqlite: made it its own store" in str(mirror.mirror().problem)
     own.close()
 
 

@@ -89,7 +89,7 @@ def test_a_row_nobody_wrote_is_told(path: Path, row: tuple[str, str, float]) -> 
     connection.execute("INSERT INTO quotas VALUES (?, ?, ?)", row)
     connection.commit()
     connection.close()
-    with pytest.raises(StoreError, match="holds a value that it must not"):
+    with pytest.raises(StoreError, match="has an invalid value"):
         store.quota_snapshot()
     store.close()
 

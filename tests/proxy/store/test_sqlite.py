@@ -269,7 +269,7 @@ def test_a_bad_row_is_one_sentence(store: Store, path: Path) -> None:
     )
     connection.commit()
     connection.close()
-    with pytest.raises(StoreError, match="holds a value that it must not: iterations"):
+    with pytest.raises(StoreError, match="has an invalid value: iterations"):
         store.credential_snapshot()
 
 

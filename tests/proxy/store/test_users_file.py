@@ -49,12 +49,12 @@ def test_a_new_file_has_a_secret_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("found", "why"),
     [
-        ("", "is no JSON object"),
-        ("alice:secret", "is no JSON object"),
-        ("[]", "is no JSON object"),
-        (json.dumps(content(alice=of(SHA_256)))[:-2], "is no JSON object"),
-        (f'{{"secret": "{SECRET}", "users": {{"a": {{}}, "a": {{}}}}}}', "names something twice"),
-        ("[" * 100_000, "is no JSON object"),
+        ("", "must be a JSON object"),
+        ("alice:secret", "must be a JSON object"),
+        ("[]", "must be a JSON object"),
+        (json.dumps(content(alice=of(SHA_256)))[:-2], "must be a JSON object"),
+        (f'{{"secret": "{SECRET}", "users": {{"a": {{}}, "a": {{}}}}}}', "must be a JSON object"),
+        ("[" * 100_000, "must be a JSON object"),
         ({}, "must have secret and users"),
         ({"users": {}}, "must have secret and users"),
         ({"secret": SECRET}, "must have secret and users"),
@@ -113,9 +113,9 @@ def test_what_is_taken_up_is_told(path: Path, caplog: pytest.LogCaptureFixture) 
     put(path, content() | {"secret": other})
     users.version()
     assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
-        ("INFO", f"{path}: taken up, with 0 verifiers; there were 1"),
-        ("INFO", f"{path}: taken up, with 0 verifiers; there were 0"),
-        ("WARNING", f"{path}: has another secret, which counts from a restart on"),
+        ("INFO", f"{path}: read again, with 0 verifiers; it had 1"),
+        ("INFO", f"{path}: read again, with 0 verifiers; it had 0"),
+        ("WARNING", f"{path}: has another secret: restart the proxy to use it"),
     ]
     assert other not in caplog.text
 
@@ -152,7 +152,7 @@ def test_who_was_known_is_known_while_the_file_is_broken(path: Path) -> None:
     known = CachedCredentials(users)
     put(path, "half a fi")
     for _ in range(2):
-        with pytest.raises(StoreError, match="is no JSON object"):
+        with pytest.raises(StoreError, match="must be a JSON object"):
             known.refresh_if_changed()
     assert known.find("alice", SHA_256) == verifier()
     path.unlink()

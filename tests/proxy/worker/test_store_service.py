@@ -338,7 +338,7 @@ def test_users_of_a_file_are_kept_up_to_date(plain: Store, tmp_path: Path) -> No
     assert reading.keeper.not_ready() == []
     put(file, "half a fi")
     reading.refresh()
-    assert reading.keeper.not_ready() == [f"{file}: is no JSON object, or names something twice"]
+    assert reading.keeper.not_ready() == [f"{file}: must be a JSON object without duplicate names"]
     assert reading.credentials.find("alice", SHA_256) == verifier()
     put(file, content(bob=of(SHA_256)))
     reading.refresh()
