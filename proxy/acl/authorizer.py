@@ -16,7 +16,7 @@ from proxy.acl.model import CLUSTER_NAME, WILDCARD, Acl, AuthorizerMode, Operati
 
 _MAX_DECISIONS: Final = 4096
 """Maximum number of cached decisions per principal and address; beyond it, all are dropped."""
-_MAX_KEPT: Final = 256
+_MAX_CACHED_NAME: Final = 256
 """Maximum length in characters of a name whose decision is cached: topics have at most 249, other
 names up to 32,767."""
 
@@ -64,7 +64,9 @@ class Denial:
     """Report that an operation was, or would have been, denied."""
 
     principal: str
+    """Principal with its type, such as `User:alice`."""
     host: str
+    """Address of the client, as text."""
     operation: Operation
     resource_type: ResourceType
     name: str
@@ -74,8 +76,8 @@ class Denial:
     """ACL that denied the operation; None if no ACL allowed it."""
     would_be: bool
     """True if the operation was let through, in audit mode."""
-    asking: object = None
-    """Value of `Authorizer.asking` at the time: the connection, or None."""
+    on_behalf_of: object = None
+    """Value of `Authorizer.on_behalf_of` at the time: the connection, or None."""
 
 
 class DecisionCounts:
@@ -87,6 +89,7 @@ class DecisionCounts:
         self.allowed = [0] * len(Operation)
         self.denied = [0] * len(Operation)
         self.would_be_denied = [0] * len(Operation)
+        """Numbers of denials that were only counted, in audit mode."""
         self.cache_hits = 0
         """Number of checks of any kind that were answered without a look-up in the ACLs."""
 
@@ -103,10 +106,12 @@ class Authorizer:
         self.index = index
         """ACLs in force. Replaced by assignment, on any thread."""
         self.mode = mode
+        """Mode of the authorizer (`authorizer.mode`)."""
         self.report = report
-        self.asking: object = None
-        """Connection on whose behalf the next checks are made, or None; set by the caller, passed
-        on with denials."""
+        """Callback for denials."""
+        self.on_behalf_of: object = None
+        """Connection for which the next checks are made, or None; set by the caller, and passed on
+        with denials."""
         self.counts = DecisionCounts()
         self._authorities: WeakValueDictionary[tuple[str, str], IndexAuthority] = (
             WeakValueDictionary()
@@ -230,7 +235,7 @@ class IndexAuthority:
             authorizer.counts.cache_hits += 1
             return decision
         decision = index.decide(self.principal, self.host, operation, resource_type, name)
-        if len(name) <= _MAX_KEPT:
+        if len(name) <= _MAX_CACHED_NAME:
             if len(self._decisions) >= _MAX_DECISIONS:
                 self._decisions = {}
             self._decisions[key] = decision
@@ -269,6 +274,6 @@ class IndexAuthority:
                 name=name,
                 rule=decision.rule,
                 would_be=would_be,
-                asking=authorizer.asking,
+                on_behalf_of=authorizer.on_behalf_of,
             )
         )

@@ -1,7 +1,7 @@
 """Contract between guards and the connection: the possible judgements of a request.
 
-A guard gets one whole request and returns one of these. It never sees sockets, sessions or queues;
-the connection never knows the meaning of an API.
+A guard gets one whole request and returns one of these. It uses no sockets, sessions or queues, and
+the connection needs no knowledge of an API.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,8 +51,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Judgement without a response, for a Produce with acks=0 that is denied as a whole: the
-    connection closes."""
+    """Judgement that closes the connection without a response: for a Produce with acks=0 that is
+    denied as a whole."""
 
 
 Judgement = Forward | Answer | Change | Close
@@ -137,15 +137,16 @@ that have not been looked up yet."""
 
 
 class TopicsUnknown(ProxyError):
-    """The request names topic ids that must be looked up; it is then judged again."""
+    """The request names topic ids that must be looked up before it is judged again."""
 
     def __init__(self, ids: frozenset[bytes]) -> None:
         super().__init__(f"{len(ids)} topic ids are not known")
         self.ids = ids
+        """Topic ids that must be looked up."""
 
 
 class TopicsUnlisted(TopicsUnknown):
-    """The request needs the names of all topics; it is then judged again."""
+    """The request needs the names of all topics before it is judged again."""
 
     def __init__(self) -> None:
         super().__init__(frozenset())
@@ -170,7 +171,7 @@ class FetchSessions:
     __slots__ = ("_ended", "_known")
 
     def __init__(self, ended: Callable[[], None] = lambda: None) -> None:
-        """Call `ended` whenever one of the sessions is dropped."""
+        """Create an empty set; `ended` is called whenever sessions are removed from it."""
         self._ended = ended
         self._known: set[int] | None = None
         """Ids of the sessions; None before the first one, as on most connections."""
@@ -202,10 +203,13 @@ class Inquiry:
     """Request to be judged, with its context."""
 
     api_version: int
+    """Version of the request."""
     body: bytes
     """Body of the request, after its header."""
     authority: Authority
+    """Permissions of the principal that sent it."""
     topics: TopicNames
+    """Names of the topic ids that were looked up."""
     listed: Sequence[str] | None = None
     """Current names of all topics, sorted; None if they are not loaded: guards that need them raise
     `TopicsUnlisted`."""
@@ -216,5 +220,5 @@ class Inquiry:
 
 
 Guard = Callable[[Inquiry], Judgement]
-"""Function that judges the requests of one API, in all versions the proxy offers. Raises
-`Malformed` or ClientFault if the body does not parse."""
+"""Function that judges the requests of one API, in all versions that the proxy offers. Raises
+`Malformed` or ClientFault if the body does not parse, and `TopicsUnknown`."""

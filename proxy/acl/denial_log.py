@@ -1,4 +1,4 @@
-"""Rate limit on reports of denials, per connection and in total.
+"""Rate limit on reports of denials, per principal and in total.
 
 Laws: for each kind of denial (principal, operation, resource, would-be or not) at most one notice
 is given per interval, with the number of denials since the last; all denials are counted. The
@@ -15,13 +15,16 @@ from proxy.acl.model import Operation, ResourceType
 
 INTERVAL: Final = 60.0
 """Minimum time in seconds between two notices of one kind."""
-MAX_OF_PRINCIPAL: Final = 50
+MAX_KINDS_OF_PRINCIPAL: Final = 50
 """Maximum number of kinds per principal that are reported separately within an interval."""
-MOST: Final = 5_000
+MAX_KINDS: Final = 5_000
 """Maximum number of kinds that are reported separately within an interval."""
 
 _Kind = tuple[str, Operation | None, ResourceType | None, str | None, bool]
-_EVERYBODY: Final = ""
+"""Principal, operation, resource type and name of the resource (None for any others), and whether
+the denial was only counted."""
+_ANY_PRINCIPAL: Final = ""
+"""Principal of the kind for denials beyond the bounds, of any principals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,16 +40,16 @@ class DenialNotice:
 
 
 class _Entry:
-    __slots__ = ("count", "last", "others", "told_at")
+    __slots__ = ("count", "last", "noticed_at", "others")
 
     def __init__(self, denial: Denial, now: float, *, others: bool) -> None:
         self.count = 0
         self.last = denial
         self.others = others
-        self.told_at = now
+        self.noticed_at = now
 
     def notice(self, now: float) -> DenialNotice:
-        count, self.count, self.told_at = self.count, 0, now
+        count, self.count, self.noticed_at = self.count, 0, now
         return DenialNotice(denial=self.last, count=count, others=self.others)
 
 
@@ -57,12 +60,12 @@ class Denials:
         self,
         *,
         interval: float = INTERVAL,
-        max_of_principal: int = MAX_OF_PRINCIPAL,
-        most: int = MOST,
+        max_kinds_of_principal: int = MAX_KINDS_OF_PRINCIPAL,
+        max_kinds: int = MAX_KINDS,
     ) -> None:
         self._interval = interval
-        self._max_of_principal = max_of_principal
-        self._most = most
+        self._max_kinds_of_principal = max_kinds_of_principal
+        self._max_kinds = max_kinds
         self._entries: OrderedDict[_Kind, _Entry] = OrderedDict()
         """Entries by kind, in the order of their last notice."""
         self._of_principal: Counter[str] = Counter()
@@ -81,7 +84,7 @@ class Denials:
         )
         entry = self._entries.get(kind)
         if entry is None:
-            kind = self._room_for(kind)
+            kind = self._reported_kind(kind)
             entry = self._entries.get(kind)
         if entry is None:
             entry = _Entry(denial, now - self._interval, others=kind[3] is None)
@@ -89,7 +92,7 @@ class Denials:
             self._of_principal[kind[0]] += 1
         entry.count += 1
         entry.last = denial
-        if now - entry.told_at < self._interval:
+        if now - entry.noticed_at < self._interval:
             return None
         self._entries.move_to_end(kind)
         return entry.notice(now)
@@ -102,7 +105,7 @@ class Denials:
         due: list[DenialNotice] = []
         while self._entries:
             kind, entry = next(iter(self._entries.items()))
-            if now - entry.told_at < self._interval:
+            if now - entry.noticed_at < self._interval:
                 break
             if entry.count:
                 due.append(entry.notice(now))
@@ -115,15 +118,15 @@ class Denials:
         """Return all pending notices, due or not, before the end."""
         return [entry.notice(now) for entry in self._entries.values() if entry.count]
 
-    def _room_for(self, kind: _Kind) -> _Kind:
+    def _reported_kind(self, kind: _Kind) -> _Kind:
         """Return the kind under which a new one is reported."""
         principal, would_be = kind[0], kind[4]
-        if len(self._entries) < self._most:
-            if self._of_principal[principal] < self._max_of_principal:
+        if len(self._entries) < self._max_kinds:
+            if self._of_principal[principal] < self._max_kinds_of_principal:
                 return kind
             return principal, None, None, None, would_be
         own: _Kind = (principal, None, None, None, would_be)
-        return own if own in self._entries else (_EVERYBODY, None, None, None, would_be)
+        return own if own in self._entries else (_ANY_PRINCIPAL, None, None, None, would_be)
 
     def _forget(self, kind: _Kind) -> None:
         del self._entries[kind]

@@ -22,11 +22,13 @@ _MAPPED: Final = b"\0" * 10 + b"\xff\xff"
 """First bytes of an IPv4-mapped IPv6 address (RFC 4291, 2.5.5.2)."""
 _BITS_BEFORE_MAPPED: Final = 96
 _MAX_BITS: Final = {4: 32, 16: 128}
+"""Bits of an address, by its number of bytes."""
 _CACHED_CLIENTS: Final = 4096
+"""Maximum number of client addresses whose keys are cached."""
 
 
 def acl_host_key(host: str) -> HostKey | None:
-    """Return the key of an ACL's host, or None if it can never apply."""
+    """Return the key of an ACL's host; None if it can never apply."""
     if host == WILDCARD:
         return WILDCARD
     address, slash, length = host.partition("/")
@@ -81,7 +83,7 @@ def _block(text: str, length: str) -> HostKey | None:
         return None
     if ":" in text and len(address) == _MAX_BITS[4] // 8:
         bits -= _BITS_BEFORE_MAPPED
-    most = _MAX_BITS[len(address)]
-    if not 0 <= bits <= most:
+    max_bits = _MAX_BITS[len(address)]
+    if not 0 <= bits <= max_bits:
         return None
-    return len(address), bits, int.from_bytes(address, "big") >> (most - bits)
+    return len(address), bits, int.from_bytes(address, "big") >> (max_bits - bits)

@@ -34,8 +34,8 @@ from proxy.scheduling.steps import Steps
 _Codes = Mapping[int, tuple[int, ...]]
 """Codes of the rules that apply to a check, by `_question`."""
 
-_REBUILT_FROM: Final = 8
-"""Number of ACLs per change below which building the index anew is faster than updating it."""
+_REBUILD_BELOW: Final = 8
+"""Number of ACLs per change below which a new index is built faster than the old one is updated."""
 _ANY_NAME: Final = "hardcode"
 """Name that Kafka's `Authorizer.authorizeByResourceType` tries first."""
 _MAX_ANSWERS: Final = 4096
@@ -111,10 +111,10 @@ class AclIndex:
     def _built(self, acls: Iterable[Acl]) -> index_tables.Tables:
         return index_tables.build(listing.in_order(acls), with_named=self._allow_everyone)
 
-    def _publish(self, made: index_tables.Tables, version: int) -> None:
+    def _publish(self, tables: index_tables.Tables, version: int) -> None:
         self.version = version
-        self._tables = made
-        self._shapes = frozenset(made.shapes)
+        self._tables = tables
+        self._shapes = frozenset(tables.shapes)
         self._any_answers: dict[tuple[str, str, int], Decision] = {}
 
     def with_changes(
@@ -126,25 +126,27 @@ class AclIndex:
         """
         new = frozenset(created)
         added = [acl for acl in new if acl not in self]
-        gone = [acl for acl in frozenset(deleted) - new if acl in self]
-        made: AclIndex = AclIndex.__new__(AclIndex)
-        made._allow_everyone = self._allow_everyone
-        made._super_users = self._super_users
-        if (len(added) + len(gone)) * _REBUILT_FROM > len(self):
-            dropped = frozenset(gone)
-            left = (acl for acl in self._tables.acls if acl not in dropped)
-            made._publish(self._built(chain(left, added)), version)
+        removed = [acl for acl in frozenset(deleted) - new if acl in self]
+        index: AclIndex = AclIndex.__new__(AclIndex)
+        index._allow_everyone = self._allow_everyone
+        index._super_users = self._super_users
+        if (len(added) + len(removed)) * _REBUILD_BELOW > len(self):
+            without = frozenset(removed)
+            left = (acl for acl in self._tables.acls if acl not in without)
+            index._publish(self._built(chain(left, added)), version)
         else:
-            made._publish(index_tables.rebuild(self._tables, created=added, deleted=gone), version)
-        return made
+            index._publish(
+                index_tables.rebuild(self._tables, created=added, deleted=removed), version
+            )
+        return index
 
     def with_super_users(self, super_users: frozenset[str]) -> "AclIndex":
         """Return the same ACLs with other super users, after a reload of the configuration."""
-        made: AclIndex = AclIndex.__new__(AclIndex)
-        made._allow_everyone = self._allow_everyone
-        made._super_users = super_users
-        made._publish(self._tables, self.version)
-        return made
+        index: AclIndex = AclIndex.__new__(AclIndex)
+        index._allow_everyone = self._allow_everyone
+        index._super_users = super_users
+        index._publish(self._tables, self.version)
+        return index
 
     def __len__(self) -> int:
         return len(self._tables.acls)
@@ -167,12 +169,12 @@ class AclIndex:
         question = resource_type << 4 | operation  # `_question`, inlined
         for code in _DENYING[question]:
             for one in rules:
-                if (patterns := one.get(code)) is not None and (hit := patterns.find(name)):
-                    return Decision(allowed=False, rule=hit[0])
+                if (patterns := one.get(code)) is not None and (found := patterns.find(name)):
+                    return Decision(allowed=False, rule=found[0])
         for code in _ALLOWING[question]:
             for one in rules:
-                if (patterns := one.get(code)) is not None and (hit := patterns.find(name)):
-                    return Decision(allowed=True, rule=hit[0])
+                if (patterns := one.get(code)) is not None and (found := patterns.find(name)):
+                    return Decision(allowed=True, rule=found[0])
         if self._tables.named is not None:
             named = self._tables.named.get(resource_type.value)
             if named is None or named.find(name) is None:
@@ -216,12 +218,12 @@ class AclIndex:
         if principal in self._super_users:
             return _SUPER_USER
         rules, question = self._rules(principal, host), _question(operation, resource_type)
-        for patterns in _held(rules, _DENYING[question]):
-            if (hit := patterns.find_for_any(beginning)) is not None:
-                return Decision(allowed=False, rule=hit[0])
-        for patterns in _held(rules, _ALLOWING[question]):
-            if (hit := patterns.find_for_all(beginning)) is not None:
-                return Decision(allowed=True, rule=hit[0])
+        for patterns in _patterns_of(rules, _DENYING[question]):
+            if (found := patterns.find_for_any(beginning)) is not None:
+                return Decision(allowed=False, rule=found[0])
+        for patterns in _patterns_of(rules, _ALLOWING[question]):
+            if (found := patterns.find_for_all(beginning)) is not None:
+                return Decision(allowed=True, rule=found[0])
         if self._tables.named is not None:
             named = self._tables.named.get(resource_type.value)
             if named is None or named.find_for_any(beginning) is None:
@@ -257,12 +259,12 @@ class AclIndex:
 
     def _decide_by_patterns(self, principal: str, host: str, question: int) -> Decision:
         rules = self._rules(principal, host)
-        denied = _held(rules, _DENYING[question])
+        denied = _patterns_of(rules, _DENYING[question])
         for patterns in denied:
-            if (hit := patterns.literals.get(WILDCARD)) is not None:
-                return Decision(allowed=False, rule=hit[0])
-        for patterns in _held(rules, _ALLOWING_EXACTLY[question]):
-            if (rule := _undenied(patterns, denied)) is not None:
+            if (found := patterns.literals.get(WILDCARD)) is not None:
+                return Decision(allowed=False, rule=found[0])
+        for patterns in _patterns_of(rules, _ALLOWING_EXACTLY[question]):
+            if (rule := _not_denied(patterns, denied)) is not None:
                 return Decision(allowed=True, rule=rule)
         return _DENIED_BY_DEFAULT
 
@@ -270,12 +272,14 @@ class AclIndex:
 _PatternsOfRules = Patterns[index_tables.Rule]
 
 
-def _held(rules: Iterable[index_tables.Rules], codes: Iterable[int]) -> list[_PatternsOfRules]:
+def _patterns_of(
+    rules: Iterable[index_tables.Rules], codes: Iterable[int]
+) -> list[_PatternsOfRules]:
     rules = list(rules)
     return [patterns for code in codes for one in rules if (patterns := one.get(code)) is not None]
 
 
-def _undenied(allowed: _PatternsOfRules, denied: list[_PatternsOfRules]) -> Acl | None:
+def _not_denied(allowed: _PatternsOfRules, denied: list[_PatternsOfRules]) -> Acl | None:
     """Return an allowed pattern that no denied one covers.
 
     Of nested prefixes only the shortest is checked: what covers it covers the others. Only a denied
@@ -287,6 +291,6 @@ def _undenied(allowed: _PatternsOfRules, denied: list[_PatternsOfRules]) -> Acl 
     if allowed.prefixes is not None:
         for prefix in allowed.prefixes.shortest():
             if not any(one.covers_prefix(prefix) for one in denied):
-                hit = allowed.prefixes.get(prefix)
-                return hit and hit[0]
+                found = allowed.prefixes.get(prefix)
+                return found and found[0]
     return None

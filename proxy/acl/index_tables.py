@@ -1,4 +1,4 @@
-"""Tables of an index, and their update to the next version.
+"""Tables of an ACL index, and their update to the next version.
 
 Laws: published tables are never changed; changed parts are copied first, and the rest is shared by
 both versions. The cost of a change is that of the parts that it touches, and of copying a few long
@@ -71,9 +71,9 @@ def _regrouped(
     base: Mapping[str, Sequence[Acl]], created: Collection[Acl], deleted: Collection[Acl]
 ) -> dict[str, Sequence[Acl]]:
     made = dict(base)
-    new, gone = grouped_by_principal(created), grouped_by_principal(deleted)
-    for principal in {*new, *gone}:
-        left = changed(made.get(principal, ()), new.get(principal, ()), gone.get(principal, ()))
+    new, old = grouped_by_principal(created), grouped_by_principal(deleted)
+    for principal in {*new, *old}:
+        left = changed(made.get(principal, ()), new.get(principal, ()), old.get(principal, ()))
         if left:
             made[principal] = left
         else:
@@ -143,8 +143,8 @@ class _Draft:
         patterns = self._own_patterns(rules, code)
         rule, count = patterns.get(acl.pattern_type, acl.name) or (acl, 1)
         if count > 1:
-            shown = self._twin(acl, key) if rule == acl else rule
-            patterns.put(acl.pattern_type, acl.name, (shown, count - 1))
+            rule_left = self._equivalent(acl, key) if rule == acl else rule
+            patterns.put(acl.pattern_type, acl.name, (rule_left, count - 1))
             return
         patterns.remove(acl.pattern_type, acl.name)
         if not patterns:
@@ -152,7 +152,7 @@ class _Draft:
             if not rules:
                 del self._rules[holder]
 
-    def _twin(self, acl: Acl, key: HostKey) -> Acl:
+    def _equivalent(self, acl: Acl, key: HostKey) -> Acl:
         """Return another ACL that differs only in the spelling of the host."""
         code = _code(acl)
         for one in with_pattern(self._acls, acl):

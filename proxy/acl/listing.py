@@ -1,17 +1,18 @@
-"""ACLs in order, and the filters that select among them.
+"""Sorted lists of ACLs: changes, and selection by filters.
 
-Lists here are never changed: a generator continues on the list with which it began.
+A list is never changed in place: a generator continues on the list with which it began.
 """
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from operator import attrgetter, lt
 from typing import Any, Final
 
 from proxy.acl.model import WILDCARD, Acl, AclFilter, PatternType, ResourceType
 
 AclKey = tuple[Any, ...]
+"""First fields of an ACL, which sort it."""
 _sort_key = attrgetter(*Acl.__dataclass_fields__)
 _pattern_key = attrgetter("resource_type", "pattern_type", "name")
 _KEYS: Final[dict[int, Callable[[Acl], AclKey]]] = {
@@ -44,14 +45,14 @@ def position(acls: Sequence[Acl], acl: Acl) -> tuple[int, bool]:
 def changed(acls: Sequence[Acl], created: Iterable[Acl], deleted: Iterable[Acl]) -> list[Acl]:
     """Return the list after a few changes; all of `deleted` exist, and none of `created`."""
     new = {_sort_key(acl): acl for acl in created}
-    gone = {_sort_key(acl) for acl in deleted}
+    old = {_sort_key(acl) for acl in deleted}
     made: list[Acl] = []
     at = 0
-    for key in sorted(new.keys() | gone):
+    for key in sorted(new.keys() | old):
         place = bisect_left(acls, key, at, key=_sort_key)
         made += acls[at:place]
         at = place
-        if key in gone:
+        if key in old:
             at += 1
         else:
             made.append(new[key])
@@ -65,30 +66,30 @@ def with_pattern(acls: Sequence[Acl], acl: Acl) -> Iterator[Acl]:
     return islice(acls, start, end)
 
 
-def chunks(acls: Sequence[Acl], asked: AclFilter) -> Iterator[list[Acl]]:
+def chunks(acls: Sequence[Acl], wanted: AclFilter) -> Iterator[list[Acl]]:
     """Yield the ACLs that the filter matches, sorted, in short steps; some lists may be empty."""
-    for start, end in ranges(acls, asked):
+    for start, end in ranges(acls, wanted):
         for at in range(start, end, _CHUNK):
-            yield [acl for acl in acls[at : min(at + _CHUNK, end)] if asked.matches(acl)]
+            yield [acl for acl in acls[at : min(at + _CHUNK, end)] if wanted.matches(acl)]
 
 
-def ranges(acls: Sequence[Acl], asked: AclFilter) -> Iterator[tuple[int, int]]:
+def ranges(acls: Sequence[Acl], wanted: AclFilter) -> Iterator[tuple[int, int]]:
     """Yield the ranges that can hold matches of the filter, in order and without overlap."""
-    if asked.resource_type is ResourceType.ANY:
-        if asked.name is None:
+    if wanted.resource_type is ResourceType.ANY:
+        if wanted.name is None:
             yield 0, len(acls)
             return
         resource_types = _RESOURCE_TYPES
     else:
-        resource_types = [asked.resource_type]
+        resource_types = [wanted.resource_type]
     for resource_type in resource_types:
-        if asked.name is None:
+        if wanted.name is None:
             yield _range(acls, (resource_type,))
-        elif asked.pattern_type is PatternType.MATCH:
-            yield from _matching_ranges(acls, resource_type, asked.name)
+        elif wanted.pattern_type is PatternType.MATCH:
+            yield from _matching_ranges(acls, resource_type, wanted.name)
         else:
             for pattern_type in (PatternType.LITERAL, PatternType.PREFIXED):
-                yield _range(acls, (resource_type, pattern_type, asked.name))
+                yield _range(acls, (resource_type, pattern_type, wanted.name))
 
 
 def _matching_ranges(
@@ -107,31 +108,24 @@ def _prefix_ranges(
     Each step looks at the greatest prefix that is not greater than the rest of the name: either it
     is a prefix of the name, or no longer one exists than their common beginning.
     """
-    first, end = _range(acls, (resource_type, PatternType.PREFIXED))
+    prefixed = resource_type, PatternType.PREFIXED
+    first, end = _range(acls, prefixed)
     while first < end:
-        wanted = (resource_type, PatternType.PREFIXED, name)
-        end = bisect_right(acls, wanted, first, end, key=_pattern_key)
+        end = bisect_right(acls, (*prefixed, name), first, end, key=_pattern_key)
         if end == first:
             return
         found = acls[end - 1].name
         if not name.startswith(found):
-            name = _common(name, found)
+            name = _common_prefix(name, found)
             continue
-        start = bisect_left(acls, (*wanted[:2], found), first, end, key=_pattern_key)
+        start = bisect_left(acls, (*prefixed, found), first, end, key=_pattern_key)
         yield start, end
         end = start
 
 
-def _common(one: str, other: str) -> str:
-    """Return the common prefix."""
-    least, most = 0, min(len(one), len(other))
-    while least < most:
-        middle = (least + most + 1) // 2
-        if one.startswith(other[:middle]):
-            least = middle
-        else:
-            most = middle - 1
-    return one[:least]
+def _common_prefix(one: str, other: str) -> str:
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return one[: sum(1 for _ in same)]
 
 
 def _range(acls: Sequence[Acl], beginning: AclKey) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Topic names by topic id (KIP-516), since ACLs know names alone.
+"""Topic names by topic id (KIP-516): ACLs have names only.
 
 An id is assigned to one topic and never again, so a known name stays valid until the topic is
 deleted, after which the id is no longer used.
@@ -28,6 +28,7 @@ _ALL: Final = -1
 _RUN: Final = 512
 """Number of names that are sorted at once, which takes a tenth of a millisecond."""
 CLIENT_ID: Final = "reauth-proxy"
+"""Client id of these requests, in the brokers' logs and quotas."""
 
 NO_ID: Final = bytes(16)
 """Kafka's `Uuid.ZERO_UUID`, which no topic has."""
@@ -46,6 +47,7 @@ class LookedUpTopics(Mapping[bytes, str | None]):
 
     def __init__(self, known: KnownTopics) -> None:
         self.known = known
+        """Topic names by id, shared by all connections of the worker."""
         self.missing = _NONE
         """Topic ids that were looked up without success."""
         self.listed: list[str] | None = None
@@ -63,12 +65,12 @@ class LookedUpTopics(Mapping[bytes, str | None]):
     def __len__(self) -> int:
         return len(self.known)
 
-    def learn(self, found: Mapping[bytes, str], asked: Iterable[bytes]) -> None:
-        """Store the result of a look-up."""
+    def learn(self, found: Mapping[bytes, str], requested: Iterable[bytes]) -> None:
+        """Store the result of a look-up of the ids in `requested`."""
         if len(self.known) + len(found) > MAX_KNOWN:
             self.known.clear()
         self.known.update(found)
-        self.missing |= {topic_id for topic_id in asked if topic_id not in found}
+        self.missing |= {topic_id for topic_id in requested if topic_id not in found}
 
     def forget(self) -> None:
         """Drop results that may change, once the request that needed them is judged."""

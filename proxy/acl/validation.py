@@ -19,14 +19,16 @@ MAX_QUOTE: Final = 200
 
 
 class Refusal(NamedTuple):
-    """Refusal of an item: the error code and the message."""
+    """Refusal of an item of a request."""
 
     code: ErrorCode
+    """Error code for the client."""
     message: str
+    """Error message for the client."""
 
 
 def invalid(message: str) -> Refusal:
-    """Return the refusal of an invalid item."""
+    """Return the refusal of an invalid item: INVALID_REQUEST with this message."""
     return Refusal(ErrorCode.invalid_request, message)
 
 
@@ -37,7 +39,9 @@ DISABLED: Final = Refusal(ErrorCode.security_disabled, "No Authorizer is configu
 DISABLED_TO_DESCRIBE: Final = Refusal(
     ErrorCode.security_disabled, "No Authorizer is configured on the broker"
 )
-_NOT_THE_CLUSTER: Final = invalid(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
+_CLUSTER_NAME_ONLY: Final = invalid(
+    f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
+)
 _NO_NAME: Final = invalid("Invalid empty resource name")
 _UNKNOWN_PATTERN: Final = invalid("Unknown patternFilter.")
 _UNKNOWN_ENTRY: Final = invalid("Unknown entryFilter.")
@@ -46,10 +50,10 @@ _UNKNOWN_ENTRY: Final = invalid("Unknown entryFilter.")
 def acl_refusal(acl: Acl) -> Refusal | None:
     """Return the refusal of an invalid ACL; None if it is valid."""
     if acl.resource_type is ResourceType.CLUSTER and acl.name != CLUSTER_NAME:
-        return _NOT_THE_CLUSTER
+        return _CLUSTER_NAME_ONLY
     if not acl.name:
         return _NO_NAME
-    if field := _field_of_filters(acl):
+    if field := _invalid_field(acl):
         return invalid(f"Invalid {field}")
     if ":" not in acl.principal:
         return invalid(
@@ -59,7 +63,7 @@ def acl_refusal(acl: Acl) -> Refusal | None:
     return None
 
 
-def _field_of_filters(acl: Acl) -> str | None:
+def _invalid_field(acl: Acl) -> str | None:
     """Return the first field whose value is unknown, or allowed in filters only."""
     if acl.resource_type <= ResourceType.ANY:
         return f"resourceType {acl.resource_type.name}"

@@ -82,7 +82,7 @@ class AclService:
         return admission
 
     def _asks(self, connection: Connection) -> None:
-        self._authorizer.asking = connection
+        self._authorizer.on_behalf_of = connection
 
     def read(self) -> None:
         """Read changed ACLs from the store; called in a thread.
@@ -133,7 +133,7 @@ class AclService:
 
     def _log(self, notice: DenialNotice, now: float) -> None:
         log.info("%s", sentence(notice))
-        connection = cast(Connection, notice.denial.asking)
+        connection = cast(Connection, notice.denial.on_behalf_of)
         if not notice.others and not connection.closed:
             self._observer(connection).denied(connection, notice, now)
 

@@ -57,7 +57,7 @@ def test_kinds_are_told_apart() -> None:
 
 def test_invented_names_are_told_as_others() -> None:
     """A client that asks for ever other names fills neither memory nor log; others are heard."""
-    denials = Denials(interval=60, max_of_principal=50)
+    denials = Denials(interval=60, max_kinds_of_principal=50)
     told = [
         notice
         for number in range(10_000)
@@ -71,7 +71,7 @@ def test_invented_names_are_told_as_others() -> None:
 
 
 def test_many_principals_are_bounded_too() -> None:
-    denials = Denials(most=100)
+    denials = Denials(max_kinds=100)
     for number in range(1000):
         denials.note(replace(DENIAL, principal=f"User:{number}"), 0.0)
     assert len(denials) <= 101
@@ -85,7 +85,7 @@ def test_many_principals_are_bounded_too() -> None:
 )
 def test_no_denial_is_lost_from_the_numbers(steps: list[tuple[int, int, int, bool]]) -> None:
     """Whatever the bounds: notices add up, and one kind is told once per interval."""
-    denials = Denials(interval=60, max_of_principal=3, most=6)
+    denials = Denials(interval=60, max_kinds_of_principal=3, max_kinds=6)
     now, told, last = 0.0, 0, dict[tuple[str, str, bool], float]()
     for name, principal, pause, sweeps in steps:
         now += pause
