@@ -25,7 +25,7 @@ from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts
 from proxy.ops.status.snapshot import About, Overview, WorkerFacts
 from proxy.ops.worker_queries import ControlError
 
-# A overview of a proxy, made up: what workers would have told
+# An overview of a proxy, made up: what workers would have told
 
 NOW_MS = 1_760_000_000_000
 ABOUT = About(version="1.2.3", host="broker-1")
