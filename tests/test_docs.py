@@ -52,7 +52,8 @@ def test_a_stale_table_is_found_and_mended(
 ) -> None:
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- apis: begin -->\nold\n<!-- apis: end -->\nafter\n")
-    monkeypatch.setattr(reference, "BLOCKS", {"apis": (page, reference.apis)})
+    monkeypatch.setattr(reference, "DOCS", tmp_path)
+    monkeypatch.setattr(reference, "TABLES", {"page.md": {"apis": reference.apis}})
     assert reference.main(["--check"]) == 1
     assert "page.md is stale" in capsys.readouterr().err
     assert reference.main([]) == 0
