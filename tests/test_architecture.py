@@ -28,6 +28,26 @@ def imported(path: Path) -> Iterator[str]:
                 yield from (module, *(f"{module}.{name.name}" for name in names))
 
 
+def neighbours(path: Path) -> set[str]:
+    """The modules of the data path that a module of it imports, be it for their types alone."""
+    return {
+        node.module.rpartition(".")[2]
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("proxy.connection.")
+        if node.module is not None
+    }
+
+
+def test_the_data_path_has_no_circle() -> None:
+    """And nothing in it holds the connection: stages say what follows, and it carries that out."""
+    modules = {path.stem: neighbours(path) for path in (ROOT / "proxy/connection").glob("[!_]*.py")}
+    assert [one for one, others in modules.items() if "connection" in others] == []
+    while free := {one for one, others in modules.items() if not others & set(modules)}:
+        for one in free:
+            del modules[one]
+    assert modules == {}, "these import each other"
+
+
 def test_import_contracts() -> None:
     """The contracts stand in pyproject.toml."""
     program = Path(sys.executable).with_name("lint-imports")

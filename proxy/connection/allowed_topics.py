@@ -9,7 +9,7 @@ from typing import Final
 
 from proxy.acl.decision import AllowedTopics, FetchSessions
 from proxy.connection.fingerprints import CORRELATED, JUDGE_EACH, Basis, all_but
-from proxy.connection.frames import REQUEST_HEAD, Bytes
+from proxy.connection.frames import REQUEST_HEAD, Bytes, client_id_end
 from proxy.wire.apis import FETCH, PRODUCE
 from proxy.wire.fetch_bounds import FINAL_EPOCH, INITIAL_EPOCH
 from proxy.wire.fetch_requests import plain as plain_fetch
@@ -52,12 +52,12 @@ class Allowed:
         self._auditing = auditing
         self._topics = topics
 
-    def beginning(self, api_version: int, data: Bytes, pos: int, at: int, end: int) -> Basis | None:
-        """Look at the beginning of a Produce: is it allowed for its one topic?
+    def beginning(self, api_version: int, data: Bytes, pos: int, end: int) -> Basis | None:
+        """Look at the beginning of the Produce at `pos`: is it allowed for its one topic?
 
-        The frame begins at `pos`, its client id ends at `at`. None: it is not allowed, or this
-        look does not suffice.
+        None: it is not, or this look does not suffice.
         """
+        at = client_id_end(data, pos)
         stop = only_topic(api_version, data, at, end)
         if not stop or not self._may_write(api_version, bytes(data[topics_start(at) : stop])):
             return None
@@ -68,14 +68,14 @@ class Allowed:
 
         None: it is not, or this look does not suffice.
         """
-        _, key, _, length = REQUEST_HEAD.unpack_from(data, pos)
+        key: int = REQUEST_HEAD.unpack_from(data, pos)[1]
         api_key, version = key >> 16, key & 0xFFFF
-        if api_key not in (PRODUCE, FETCH):
+        if api_key != PRODUCE and api_key != FETCH:
             return None
         frame = data if isinstance(data, bytes) else bytes(data[pos:end])
         if frame is not data:
             pos, end = 0, end - pos
-        at = pos + REQUEST_HEAD.size + max(length, 0)
+        at = client_id_end(frame, pos)
         if api_key == FETCH:
             return self._fetch(version, frame, pos, at, end)
         topics = plain_topics(version, frame, at, end)

@@ -1,7 +1,7 @@
-"""Answers to the client: SASL, ApiVersions, and what needs the store.
+"""Authentication stage, and whatever else is answered here: ApiVersions, and what the store knows.
 
-Whatever is not forwarded ends here: each request is answered, makes the connection wait for an
-answer, or ends it. Which is legal when, is `sasl.session`'s table.
+Each request is answered, makes the connection wait for an answer, or ends it. Which is legal when,
+is `sasl.session`'s table.
 """
 
 from collections.abc import Mapping
@@ -9,9 +9,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from proxy.acl.model import Operation
-from proxy.connection.commands import AnswerFromStore, CloseReason, RefreshKeys
-from proxy.connection.frames import REQUEST_HEAD, SIZE, Bytes, route_key
-from proxy.connection.pause_reasons import PauseReason
+from proxy.connection.commands import AnswerFromStore, Close, CloseReason, RefreshKeys
+from proxy.connection.frames import SIZE, route_key
+from proxy.connection.interfaces import ConnectionRights, UpstreamBroker
+from proxy.connection.life import PauseReason
+from proxy.connection.pipe import RequestPipe
+from proxy.connection.verdicts import Answer, SessionChanged, Verdict, Wait
 from proxy.errors import ClientFault
 from proxy.wire import api_versions
 from proxy.wire.api_versions import ClientSoftware
@@ -28,7 +31,6 @@ from proxy.wire.apis import (
 from proxy.wire.request import (
     MAX_CHARACTERS_KEPT,
     Request,
-    kept_characters,
     parse_request,
     response_frame,
 )
@@ -41,11 +43,11 @@ from sasl.messages import (
     SASL_HANDSHAKE_VERSIONS,
     MalformedMessage,
 )
-from sasl.session import Outcome
+from sasl.session import Outcome, Session
 from sasl.states import Authenticated, Authenticating, AwaitHandshake, Failed
 
 if TYPE_CHECKING:
-    from proxy.connection.connection import Connection
+    from proxy.connection.authorization import RequestAuthorization  # with 16 MiB of schemas
 
 MAX_BYTES_KNOWN: Final = 256
 """Length of an ApiVersions request whose answer is remembered, in bytes."""
@@ -88,95 +90,106 @@ _known_software: Final = lru_cache(maxsize=256)(api_versions.parse_request)
 class Authentication:
     """The proxy's own answers on one connection."""
 
-    __slots__ = ("_connection", "waiting")
+    __slots__ = (
+        "_pipe",
+        "_rights",
+        "_target",
+        "client_id",
+        "client_software_name",
+        "client_software_version",
+        "session",
+        "waiting",
+    )
 
-    def __init__(self, connection: "Connection") -> None:
-        self._connection = connection
+    def __init__(
+        self, session: Session, pipe: RequestPipe, target: UpstreamBroker, rights: ConnectionRights
+    ) -> None:
+        self.session = session
+        self._pipe = pipe
+        self._target = target
+        self._rights = rights
+        self.client_id: str | None = None
+        """Client id of the last request that was answered here; None: it had none."""
+        self.client_software_name: str | None = None
+        self.client_software_version: str | None = None
         self.waiting: Request | None = None
         """The request whose answer waits for keys or for the store; None: none, or a raw token."""
 
-    def admit(self, principal: str, now: float) -> None:
-        """Know a client without SASL: by what its listener is, or by its certificate."""
-        connection = self._connection
-        session = connection.session.admit(principal, now)
-        connection.requests.relaying = connection.requests.nameless = True
-        connection.authenticated(session, now)
+    @property
+    def principal(self) -> str | None:
+        """The authenticated principal, also during a re-authentication; None: nobody yet."""
+        session = self.session.state
+        if isinstance(session, Authenticating) and session.previous is not None:
+            return session.previous.principal
+        return session.principal if isinstance(session, Authenticated) else None
 
-    def learn_client_id(self, data: Bytes, pos: int, end: int) -> bool:
-        """Know what the client of the request at `pos` calls itself, where no login has told it.
+    @property
+    def ever_succeeded(self) -> bool:
+        """Return whether the client was authenticated, whatever became of the session."""
+        state = self.session.state
+        return isinstance(state, Authenticated) or (
+            isinstance(state, Authenticating | Failed) and state.previous is not None
+        )
 
-        False: not before more bytes come.
+    def may_begin_again(self, now: float) -> bool:
+        """Return whether a SaslHandshake would begin a re-authentication now."""
+        return self.session.may_begin_reauthentication(now)
+
+    def answer(
+        self, content: bytes, authorization: "RequestAuthorization | None", now: float
+    ) -> Verdict:
+        """Answer a frame that is not forwarded: SASL, ApiVersions, and what the store knows.
+
+        `authorization` says who may administer the proxy; None: a super user's.
         """
-        connection = self._connection
-        size, _, _, length = REQUEST_HEAD.unpack_from(data, pos)
-        begin = pos + REQUEST_HEAD.size
-        behind = begin + length
-        if length < 0 or behind > pos + SIZE.size + size:  # null; or it is not for us to refuse
-            return True
-        if behind > end:
-            return False
-        connection.requests.nameless = False
-        connection.client_id = kept_characters(bytes(data[begin:behind]))
-        connection.meter()
-        return True
-
-    def answer_whole(self, content: bytes, now: float) -> None:
-        """Answer a frame that is not forwarded: SASL, ApiVersions, and what the store knows."""
-        state = self._connection.session.state
-        if isinstance(state, Authenticating) and state.raw:
-            self._follow(self._connection.session.raw_token(content, now), None, now)
-            return
+        state = self.session.state
         try:
+            if isinstance(state, Authenticating) and state.raw:
+                return self._follow(self.session.raw_token(content, now), None)
             request = parse_request(content)
             if request.client_id is not None:
-                self._connection.client_id = request.client_id
-            if self._connection.requests.relaying and request.api_key not in _OF_SASL:
-                self._connection.pipe.answered(len(content), now)
-            self._answer(request, now)
+                self.client_id = request.client_id
+            if isinstance(state, Authenticated) and request.api_key not in _OF_SASL:
+                self._pipe.answered(len(content), now)
+            return self._answer(request, authorization, now)
         except (ClientFault, MalformedMessage):
-            self._connection.end(CloseReason.MALFORMED_FRAME, now)
+            return Close(reason=CloseReason.MALFORMED_FRAME)
 
-    def _answer(self, request: Request, now: float) -> None:
-        connection, session = self._connection, self._connection.session
-        key, version, state = request.api_key, request.api_version, session.state
+    def _answer(
+        self, request: Request, authorization: "RequestAuthorization | None", now: float
+    ) -> Verdict:
+        key, version, state = request.api_key, request.api_version, self.session.state
         if key == SASL_HANDSHAKE and version in SASL_HANDSHAKE_VERSIONS:
-            self._follow(session.handshake(version, request.body, now), request, now)
-        elif isinstance(state, AwaitHandshake):
+            return self._follow(self.session.handshake(version, request.body, now), request)
+        if isinstance(state, AwaitHandshake):
             if key == API_VERSIONS and not state.api_versions_answered:
-                self._answer_api_versions(request, now)
-            else:
-                connection.end(CloseReason.ILLEGAL_STATE, now)
-        elif key == SASL_AUTHENTICATE and version in SASL_AUTHENTICATE_VERSIONS:
-            self._follow(session.authenticate(version, request.body, now), request, now)
-        elif isinstance(state, Authenticating):
-            session.illegal_request()
-            failed = session.state
-            assert isinstance(failed, Failed)
-            connection.refused(failed, _refusal(request), now)
-        elif key == API_VERSIONS:
-            self._answer_api_versions(request, now)
-        elif isinstance(state, Authenticated) and answered_here(key, version):
+                return self._answer_api_versions(request)
+            return Close(reason=CloseReason.ILLEGAL_STATE)
+        if key == SASL_AUTHENTICATE and version in SASL_AUTHENTICATE_VERSIONS:
+            return self._follow(self.session.authenticate(version, request.body, now), request)
+        if isinstance(state, Authenticating):
+            self.session.illegal_request()
+            return SessionChanged(_refusal(request))
+        if key == API_VERSIONS:
+            return self._answer_api_versions(request)
+        if isinstance(state, Authenticated) and answered_here(key, version):
             self.waiting = request
-            authorized = self._may_administer(key, state.principal)
-            self._wait(AnswerFromStore(request=request, authorized=authorized))
-        else:
-            connection.end(CloseReason.UNSUPPORTED_API, now)
+            if authorization is None:
+                authorized = self._rights.is_super_user(state.principal)
+            else:
+                authorized = authorization.may_administer(_RIGHTS[key])
+            question = AnswerFromStore(request=request, authorized=authorized)
+            return Wait(PauseReason.WAITING, question)
+        return Close(reason=CloseReason.UNSUPPORTED_API)
 
-    def _may_administer(self, api_key: int, principal: str) -> bool:
-        """Return whether a principal has the right on the cluster that an API needs."""
-        admission = self._connection.requests.admission
-        if admission is None:
-            return self._connection.rules.rights.is_super_user(principal)
-        return admission.may_administer(_RIGHTS[api_key])
-
-    def _answer_api_versions(self, request: Request, now: float) -> None:
+    def _answer_api_versions(self, request: Request) -> Verdict:
         version, correlation_id = request.api_version, request.correlation_id
+        answers = self._target.api_versions
         if not 0 <= version <= api_versions.HIGHEST_VERSION:
             content = api_versions.unsupported_version(correlation_id)
             version = 0  # of the answer
-        elif self._connection.target.api_versions is None:
-            self._connection.end(CloseReason.BROKER_UNREACHABLE, now)
-            return
+        elif answers is None:
+            return Close(reason=CloseReason.BROKER_UNREACHABLE)
         else:
             software = _software(version, request.body)
             if version >= api_versions.FIRST_FLEXIBLE and not software.valid:
@@ -184,62 +197,32 @@ class Authentication:
                     version, correlation_id, api_versions.INVALID_REQUEST
                 )
             else:
-                self._know_software(software)
-                self._connection.session.api_versions_answered()
-                content = self._connection.target.api_versions.response(version, correlation_id)
-        key = route_key(API_VERSIONS, version)
-        self._connection.send(SIZE.pack(len(content)) + content, now, key)
+                if software.name:
+                    self.client_software_name = software.name[:MAX_CHARACTERS_KEPT]
+                    self.client_software_version = software.version[:MAX_CHARACTERS_KEPT]
+                self.session.api_versions_answered()
+                content = answers.response(version, correlation_id)
+        return Answer(SIZE.pack(len(content)) + content, route_key(API_VERSIONS, version))
 
-    def _know_software(self, software: ClientSoftware) -> None:
-        if software.name:
-            self._connection.client_software_name = software.name[:MAX_CHARACTERS_KEPT]
-            self._connection.client_software_version = software.version[:MAX_CHARACTERS_KEPT]
+    def _follow(self, outcome: Outcome, request: Request | None) -> Verdict:
+        """Return what follows of a step of the session; `request` None: of a raw token."""
+        if outcome.wants_keys:
+            self.waiting = request
+            return Wait(PauseReason.WAITING, RefreshKeys())
+        if outcome.reply is None:
+            return SessionChanged(None)
+        if request is None:
+            return SessionChanged(SIZE.pack(len(outcome.reply)) + outcome.reply)
+        return SessionChanged(response_frame(request, outcome.reply))
 
-    def _wait(self, command: RefreshKeys | AnswerFromStore) -> None:
-        """Take no further request until `command` was carried out."""
-        self._connection.hold(PauseReason.WAITING)
-        self._connection.commands.append(command)
-
-    def store_answered(self, body: bytes, now: float) -> None:
-        """The body of the answer to a `AnswerFromStore` is there."""
+    def store_answered(self, body: bytes) -> Answer:
+        """Go on with the body of the answer to an `AnswerFromStore`."""
         assert self.waiting is not None
         request, self.waiting = self.waiting, None
         key = route_key(request.api_key, request.api_version)
-        self._connection.send(response_frame(request, body), now, key)
-        self._connection.release(PauseReason.WAITING, now)
+        return Answer(response_frame(request, body), key)
 
-    def misunderstood(self, now: float) -> None:
-        """The request of a `AnswerFromStore` does not parse."""
-        self.waiting = None
-        self._connection.end(CloseReason.MALFORMED_FRAME, now)
-
-    def _follow(self, outcome: Outcome, request: Request | None, now: float) -> None:
-        """Carry out what the session says, and take notice of where it stands now."""
-        connection = self._connection
-        if outcome.wants_keys:
-            self.waiting = request
-            self._wait(RefreshKeys())
-            return
-        frame = None
-        if outcome.reply is not None:
-            frame = (
-                SIZE.pack(len(outcome.reply)) + outcome.reply
-                if request is None
-                else response_frame(request, outcome.reply)
-            )
-        state = connection.session.state
-        if isinstance(state, Failed):
-            connection.refused(state, frame, now)
-            return
-        if frame is not None:
-            connection.send(frame, now)
-        was_relaying = connection.requests.relaying
-        connection.requests.relaying = isinstance(state, Authenticated)
-        if isinstance(state, Authenticated) and not was_relaying:
-            connection.authenticated(state, now)
-
-    def keys_refreshed(self, now: float) -> None:
+    def keys_refreshed(self, now: float) -> Verdict:
         """The search for newer keys is over, whatever it found."""
         request, self.waiting = self.waiting, None
-        self._follow(self._connection.session.keys_refreshed(now), request, now)
-        self._connection.release(PauseReason.WAITING, now)
+        return self._follow(self.session.keys_refreshed(now), request)

@@ -20,6 +20,7 @@ from proxy.acl.decision import (
     ClientAuthority,
     FetchSessions,
     Inquiry,
+    Judgement,
     TopicsUnknown,
     TopicsUnlisted,
 )
@@ -43,7 +44,7 @@ from proxy.connection.long_requests import (
     found_in_steps,
     takes_long,
 )
-from proxy.connection.stages import Ask, Pending, Stage, Verdict, Work
+from proxy.connection.verdicts import Ask, Pending, Stage, Work
 from proxy.errors import BrokerFault
 from proxy.scheduling.stepped_thread import in_steps
 from proxy.wire.primitives import Malformed
@@ -117,7 +118,7 @@ class RequestAuthorization:
 
     # Whole requests
 
-    def judge(self, pending: Pending) -> Stage[Verdict]:
+    def judge(self, pending: Pending) -> Stage[Judgement | CloseReason]:
         """Judge a request."""
         while True:
             pending.judged_by = self.look

@@ -1,48 +1,88 @@
 """Connection: the decisions of one client connection, without sockets or clock.
 
-No sockets, no clock. Laws:
+Laws:
 
-- Feed `requests.client_bytes` and `broker_bytes` with what was read, then carry out `commands`.
-  Bytes that could not be dealt with yet are in `requests.rest` or `responses.rest`: they come
-  before the next read.
-- A connection waits (`PauseReason`) or ends in one place, here; how frames are cut is `Requests`'
-  and `Responses`' business, what is said to the client is `Authentication`'s.
+- Feed `client_bytes` and `broker_bytes` with what was read, then carry out `commands`. Bytes that
+  could not be dealt with yet are kept, and come before the next read.
+- The verdicts of the stages are carried out here, and nowhere else does a connection wait
+  (`PauseReason`) or end (`proxy.connection.life`). Whatever else is in this package holds no
+  connection.
 - What ends a connection lets the requests before it be answered, as Kafka does, which takes a
   connection's requests one by one.
 """
 
 from collections.abc import Callable
 from math import inf
+from typing import TYPE_CHECKING, Any, Final
 
 from proxy.connection.authentication import Authentication
 from proxy.connection.commands import (
+    AwaitMemory,
+    AwaitTurn,
     Close,
     CloseReason,
     Command,
-    ConnectToBroker,
     CountAuthenticated,
+    DeriveKeys,
+    GetIdentity,
     PauseBroker,
     PauseClient,
     ResumeBroker,
     ResumeClient,
+    RunLongTask,
     WakeAt,
 )
 from proxy.connection.frames import Bytes
 from proxy.connection.inflight import InFlight, Question
 from proxy.connection.interfaces import ConnectionRules, Observer, UpstreamBroker
-from proxy.connection.life import Life, waits_for
-from proxy.connection.long_work import LongWork
-from proxy.connection.pause_reasons import PauseReason
+from proxy.connection.life import Life, PauseReason, waits_for
+from proxy.connection.long_requests import changed_in_steps
+from proxy.connection.long_work import IN_MEMORY, LongWork
 from proxy.connection.pipe import RequestPipe
 from proxy.connection.request_time import Stopwatch
 from proxy.connection.requests import Requests
 from proxy.connection.responses import Responses
+from proxy.connection.stages import Stages
+from proxy.connection.throttling import Throttling
 from proxy.connection.upstream_login import UpstreamLogin
-from proxy.connection.verdicts import Verdicts
+from proxy.connection.verdicts import (
+    Answer,
+    Ask,
+    ClientNamed,
+    Expired,
+    Forward,
+    NeedMemory,
+    SessionChanged,
+    Verdict,
+    Wait,
+    Work,
+)
 from proxy.errors import BrokerFault
-from sasl.messages import SASL_HANDSHAKE
+from proxy.scheduling.steps import LongTask, Steps
+from proxy.wire.apis import METADATA
+from sasl.login import ClientExchange, Derive, LoggedIn, LoginError, Say, Step
 from sasl.session import Session
 from sasl.states import Authenticated, Authenticating, Enforcement, Failed
+
+if TYPE_CHECKING:
+    from proxy.connection.authorization import RequestAuthorization  # with 16 MiB of schemas
+
+_REQUEST_WAITS: Final = (
+    PauseReason.NO_BROKER
+    | PauseReason.WAITING
+    | PauseReason.NO_MEMORY
+    | PauseReason.AUTHORIZING
+    | PauseReason.LOGIN
+    | PauseReason.TURN
+)
+"""Reasons for which a client is held before a request that will be answered: its time is charged
+then."""
+_STAGE_WAITS: Final = PauseReason.WAITING | PauseReason.AUTHORIZING
+
+Tell = Callable[[Callable[["Connection", float], None]], None]
+"""Has a connection told something by its shell."""
+TellLater = Callable[[Callable[["Connection", float], None]], None]
+"""Has a connection told something by its shell, in a turn of its own."""
 
 
 class Connection:
@@ -51,15 +91,12 @@ class Connection:
     __slots__ = (
         "_end",
         "active_at",
-        "client_id",
+        "authentication",
         "client_is_full",
-        "client_software_name",
-        "client_software_version",
         "closed",
         "commands",
         "connected_at",
         "connection_id",
-        "dialogue",
         "holds",
         "inflight",
         "life",
@@ -71,11 +108,11 @@ class Connection:
         "responses",
         "rules",
         "session",
-        "stopwatch",
+        "stages",
         "target",
         "telemetry",
+        "throttling",
         "upstream_login",
-        "verdicts",
     )
 
     def __init__(
@@ -85,7 +122,7 @@ class Connection:
         peer_host: str,
         rules: ConnectionRules,
         target: UpstreamBroker,
-        observer: Observer,
+        observer: "Observer[Connection]",
         to_client: Callable[[Bytes], None],
         now: float,
     ) -> None:
@@ -96,19 +133,16 @@ class Connection:
         self.inflight = InFlight()
         self.responses = Responses(self.inflight, to_client)
         self.pipe = RequestPipe(self.inflight, rules.request_max_bytes)
-        self.requests = Requests(self, now)
-        self.verdicts = Verdicts(self)
-        self.long_work = LongWork(self)
-        self.upstream_login = UpstreamLogin(self) if rules.logs_in else None
+        self.authentication = Authentication(self.session, self.pipe, target, rules.rights)
+        self.stages = Stages(self.authentication, self.pipe, target, rules)
+        self.long_work = LongWork()
+        self.requests = Requests(self.stages, self.pipe, self.long_work, target, rules)
+        self.throttling: Throttling | None = None
+        """Applies quotas; None: the client has none."""
+        self.upstream_login = UpstreamLogin(self.inflight) if rules.logs_in else None
         """The proxy's own, to the broker; None: the broker wants none."""
-        self.stopwatch: Stopwatch | None = None
-        """Measures the time that the connection takes; None: nobody pays for it."""
-        self.dialogue = Authentication(self)
         self.commands: list[Command] = []
         self.connected_at = self.active_at = now
-        self.client_id: str | None = None
-        self.client_software_name: str | None = None
-        self.client_software_version: str | None = None
         self.life: int = Life.SERVING
         """State in the table of `proxy.connection.life`."""
         self.closed = False
@@ -122,101 +156,281 @@ class Connection:
         self._end: Close | None = None
         """The close that was decided; None: none is."""
 
-    # The client's side
+    # What is known of the client
 
-    def too_many_in_flight(self) -> None:
-        """The client is owed more answers than it may be."""
-        self.hold(PauseReason.IN_FLIGHT)
+    @property
+    def client_id(self) -> str | None:
+        """Client id, as far as the proxy read it; None: unknown."""
+        return self.authentication.client_id
 
-    def connect(self) -> None:
-        """A request is to be forwarded, and there is no broker yet."""
-        self.hold(PauseReason.NO_BROKER)
-        self.commands.append(ConnectToBroker())
+    @property
+    def client_software_name(self) -> str | None:
+        """Name of the client's library (KIP-511); None: unknown."""
+        return self.authentication.client_software_name
 
-    def outlives_expiry(self, api_key: int, now: float) -> bool:
-        """Return whether a request may be made on an expired session, to renew it (KIP-368)."""
-        session = self.session.state
-        assert isinstance(session, Authenticated)
-        if api_key == SASL_HANDSHAKE and self.session.may_begin_reauthentication(now):
-            return True
-        self.requests.expires_at = inf  # one report per session
-        self.observer.expired(self, session, api_key, now)
-        if session.enforcement is Enforcement.ENFORCE:
-            self.end(CloseReason.EXPIRED, now)
-            return False
-        return True
+    @property
+    def client_software_version(self) -> str | None:
+        """Version of the client's library (KIP-511); None: unknown."""
+        return self.authentication.client_software_version
 
-    # What is said to the client
+    @property
+    def principal(self) -> str | None:
+        """The authenticated principal, also during a re-authentication; None: nobody yet."""
+        return self.authentication.principal
 
-    def send(self, frame: bytes, now: float, key: int = -1, told_ms: int = 0) -> None:
-        """Answer the client, when its turn comes; see `Throttling.answer`."""
-        if self.requests.throttle is None:
-            self.responses.answer(frame)
+    @property
+    def authorization(self) -> "RequestAuthorization | None":
+        """Stage that judges requests by ACLs; None: the client may do everything."""
+        return self.stages.authorization
+
+    # What the client sends
+
+    def client_bytes(self, data: Bytes, now: float) -> None:
+        """Take what was read from the client."""
+        self.active_at = now
+        if self.throttling is not None and self.throttling.stopwatch is not None:
+            self._take_timed(self.throttling.stopwatch, data, now)
+        elif not self.requests.flow(data, now):
+            self._take(data, now)
+
+    def _take_timed(self, stopwatch: Stopwatch, data: Bytes, now: float) -> None:
+        started = stopwatch.start()
+        if not self.requests.flow(data, now):
+            self._take(data, now)
+        if started:
+            self._charge_time(stopwatch, now)
+
+    def _take(self, data: Bytes, now: float) -> None:
+        """Deal with what a first look left of a read, and carry out what comes of it."""
+        requests = self.requests
+        data = requests.behind_rest(data)
+        while (verdict := requests.next(data, now)) is not None:
+            self._carry_out(verdict, now)
+            self._limit(now)
+        requests.finish(data, closed=self.closed)
+        self._limit(now)
+        self._give_memory_back()
+        if requests.held and not self.pipe.left:
+            self.end_if_settled(now)
+
+    def _resume(self, now: float) -> None:
+        """Take what could not be dealt with before."""
+        throttling = self.throttling
+        stopwatch = None if throttling is None else throttling.stopwatch
+        started = stopwatch is not None and stopwatch.start()
+        if self.requests.rest:
+            self.requests.position = 0
+            self._take(b"", now)
+        if started and stopwatch is not None:
+            self._charge_time(stopwatch, now)
+
+    def _limit(self, now: float) -> None:
+        """Hold the client if it is owed much, has used much, or had its turn."""
+        if self.closed or not self.requests.is_limited(now):
+            return
+        if self.inflight.owes_much:
+            self.hold(PauseReason.IN_FLIGHT)
+        if self.long_work.turn_is_over:
+            self.long_work.begin_turn()
+            self.hold(PauseReason.TURN)
+            self.commands.append(AwaitTurn())
+        throttling = self.throttling
+        if throttling is not None and not self.pipe.left and throttling.holds(now):
+            self._throttle(throttling)
+
+    # Verdicts
+
+    def _carry_out(self, verdict: Verdict, now: float) -> None:
+        if isinstance(verdict, Forward):
+            self.requests.forward_whole(verdict, now)
+            if verdict.close is not None:
+                self._close(verdict.close, now)
+        elif isinstance(verdict, Answer):
+            self._answer(verdict, now)
+        elif isinstance(verdict, Wait):
+            self.hold(verdict.reason)
+            if verdict.command is not None:
+                self.commands.append(verdict.command)
+        elif isinstance(verdict, Close):
+            self._close(verdict, now)
+        elif isinstance(verdict, SessionChanged):
+            self._session_changed(verdict.frame, now)
         else:
-            self.requests.throttle.answer(frame, key, now, told_ms)
+            self._carry_out_rarely(verdict, now)
+
+    def _carry_out_rarely(self, verdict: Verdict, now: float) -> None:
+        if isinstance(verdict, Work):
+            self.hold(PauseReason.AUTHORIZING)
+            self._do(verdict.steps, verdict.size, self._go_on)
+        elif isinstance(verdict, Ask):
+            self.hold(PauseReason.WAITING)
+            self._ask(Question(METADATA, verdict.api_version, self._go_on), verdict.frame)
+        elif isinstance(verdict, NeedMemory):
+            self._reserve_memory(verdict.size, now)
+        elif isinstance(verdict, Expired):
+            self._expired(verdict.api_key, now)
+        elif isinstance(verdict, ClientNamed):
+            self._meter()
+
+    def _go_on(self, result: Any, now: float) -> None:
+        """Have a request judged on that waited for `result`."""
+        if self.closed:
+            return
+        waits = 0
+        try:
+            verdict = self.stages.resume(result, now)
+        except BrokerFault:
+            self.finish(CloseReason.BROKER_FAULT, now)
+            return
+        if isinstance(verdict, Work):
+            waits = PauseReason.AUTHORIZING
+        elif isinstance(verdict, Ask):
+            waits = PauseReason.WAITING
+        self._carry_out(verdict, now)
+        self._limit(now)
+        self.release(_STAGE_WAITS & ~waits, now)
+
+    def _answer(self, answer: Answer, now: float) -> None:
+        """Answer the client, when its turn comes; it is charged for that."""
+        throttling = self.throttling
+        self._send(answer.frame if throttling is None else throttling.charged(answer, now))
+        self._limit(now)
+
+    def _send(self, frame: bytes) -> None:
+        self.responses.answer(frame)
         if self.client_is_full:
             self.hold(PauseReason.CLIENT_FULL)
         if self.inflight.owes_much:
             self.hold(PauseReason.IN_FLIGHT)
 
-    def authenticated(self, session: Authenticated, now: float) -> None:
+    def _ask(self, question: Question, frame: bytes) -> None:
+        """Ask the broker something on behalf of the proxy, behind what was forwarded."""
+        self.pipe.write(frame)
+        self.inflight.ask(question)
+
+    # The session
+
+    def admit(self, principal: str, now: float) -> None:
+        """Know a client without SASL: by what its listener is, or by its certificate."""
+        session = self.session.admit(principal, now)
+        self.requests.relaying = self.requests.nameless = True
+        self._authenticated(session, now)
+
+    def _session_changed(self, frame: bytes | None, now: float) -> None:
+        """Answer a request of SASL, and take notice of where the session stands now."""
+        state = self.session.state
+        if isinstance(state, Failed):
+            self.observer.authentication_failed(self, state, now)
+            reason = CloseReason.AUTHENTICATION_FAILED
+            delay = self.rules.failed_authentication_delay
+            self._close(Close(reason=reason, delay=delay, farewell=frame), now)
+            return
+        if frame is not None:
+            self._send(frame)
+        was_relaying = self.requests.relaying
+        self.requests.relaying = isinstance(state, Authenticated)
+        if isinstance(state, Authenticated) and not was_relaying:
+            self._authenticated(state, now)
+
+    def _authenticated(self, session: Authenticated, now: float) -> None:
         """An authentication or re-authentication succeeded."""
-        self.requests.expires_at = inf if session.deadline is None else session.deadline
+        self.stages.expires_at = inf if session.deadline is None else session.deadline
         if not session.reauthentications:
-            self.requests.guard(self.rules.rights.admit(self, session.principal))
+            self._judge_by(session.principal)
             self.commands.append(CountAuthenticated())
-        self.meter()
+        self._meter()
         self.observer.authenticated(self, session, now)
 
-    def refused(self, failed: Failed, farewell: bytes | None, now: float) -> None:
-        """An authentication or re-authentication failed."""
-        self.observer.authentication_failed(self, failed, now)
-        self.end(
-            CloseReason.AUTHENTICATION_FAILED,
-            now,
-            farewell=farewell,
-            delay=self.rules.failed_authentication_delay,
-        )
+    def _expired(self, api_key: int, now: float) -> None:
+        """An expired session is used."""
+        session = self.session.state
+        assert isinstance(session, Authenticated)
+        self.observer.expired(self, session, api_key, now)
+        if session.enforcement is Enforcement.ENFORCE:
+            self.end(CloseReason.EXPIRED, now)
+
+    def keys_refreshed(self, now: float) -> None:
+        """The search for newer keys is over, whatever it found."""
+        self._carry_out(self.authentication.keys_refreshed(now), now)
+        self.release(PauseReason.WAITING, now)
+
+    def store_answered(self, body: bytes, now: float) -> None:
+        """The body of the answer to an `AnswerFromStore` is there."""
+        self._answer(self.authentication.store_answered(body), now)
+        self.release(PauseReason.WAITING, now)
+
+    def misunderstood(self, now: float) -> None:
+        """The request of an `AnswerFromStore` does not parse."""
+        self.authentication.waiting = None
+        self.end(CloseReason.MALFORMED_FRAME, now)
+
+    # Rights and quotas
 
     def rights_changed(self, _now: float) -> None:
         """Judge by other rights from now on."""
         if (principal := self.principal) is not None:
-            self.requests.guard(self.rules.rights.admit(self, principal))
+            self._judge_by(principal)
 
-    @property
-    def principal(self) -> str | None:
-        """The authenticated principal, also during a re-authentication; None: nobody yet."""
-        session = self.session.state
-        if isinstance(session, Authenticating) and session.previous is not None:
-            return session.previous.principal
-        return session.principal if isinstance(session, Authenticated) else None
+    def _judge_by(self, principal: str) -> None:
+        self.stages.authorization = self.rules.rights.admit(self, principal)
+        self.forget()
 
-    # Quotas
+    def forget(self) -> None:
+        """Look closer at all requests again."""
+        self.pipe.forget()
 
-    def meter(self) -> None:
+    def quotas_changed(self, _now: float) -> None:
+        """Find out which quotas apply from now on."""
+        self._meter()
+
+    def _meter(self) -> None:
         """Find out which quotas apply: somebody logged in, or said what its client is called."""
-        if self.rules.quotas is not None and (principal := self.principal) is not None:
-            self.rules.quotas.meter(self, principal)
-
-    def throttled(self, now: float) -> None:
-        """The client used more than its quota: take no further request for a while."""
-        if self.closed or self.holds & PauseReason.THROTTLED:
-            return  # the timer sees that it takes longer
-        self.hold(PauseReason.THROTTLED)
-        self._end_throttling(now)
+        quotas, principal, throttling = self.rules.quotas, self.principal, self.throttling
+        if quotas is None or principal is None:
+            return
+        before = None if throttling is None else throttling.used
+        throttle = quotas.throttle(principal, self.client_id, before)
+        self.forget()  # a Fetch may be bounded now
+        if throttle is None:
+            return
+        if throttling is None:
+            self.throttling = throttling = Throttling(throttle, self.pipe)
+            self.stages.throttling = throttling
+            self.pipe.throttle = self.responses.pipe.throttle = throttle
+        throttling.time_requests(quotas.clock)
+        throttling.limit_mutations(self.target, lambda: self.active_at)
 
     @property
     def is_throttled(self) -> bool:
         """Return whether the client is held for a quota."""
         return self.holds & PauseReason.THROTTLED != 0
 
-    def _end_throttling(self, now: float) -> None:
-        throttle = self.requests.throttle
-        assert throttle is not None
-        if now < throttle.held_until:
-            self.commands.append(WakeAt(throttle.held_until))
+    def _throttle(self, throttling: Throttling) -> None:
+        """Take no further request before the client has made up for what it used."""
+        if not self.is_throttled:  # else the timer sees that it takes longer
+            self.hold(PauseReason.THROTTLED)
+            self.commands.append(WakeAt(throttling.used.held_until))
+
+    def _end_throttling(self, throttling: Throttling, now: float) -> None:
+        if now < throttling.used.held_until:
+            self.commands.append(WakeAt(throttling.used.held_until))
         else:
             self.release(PauseReason.THROTTLED, now)
+
+    def _charge_time(self, stopwatch: Stopwatch, now: float) -> None:
+        """End what is measured, and charge for it if an answer can announce it."""
+        waits = self.closed or self.holds & _REQUEST_WAITS
+        if stopwatch.stop() and self.requests.relaying and not waits:
+            assert self.throttling is not None
+            self.throttling.charge_time(stopwatch, now)
+            self._limit(now)
+
+    def spent(self, nanoseconds: int, now: float) -> None:
+        """Add time that a thread spent on a request."""
+        if self.throttling is not None and self.throttling.stopwatch is not None:
+            self.throttling.stopwatch.add(nanoseconds)
+            if self.closed:
+                self.throttling.closed(now)
 
     # The broker's side
 
@@ -224,38 +438,144 @@ class Connection:
         """The upstream connection is there; log in if need be, then send it what waited."""
         self.pipe.to_broker = to_broker
         if self.upstream_login is not None:
-            self.upstream_login.begin()
+            self.hold(PauseReason.LOGIN)
+            self.commands.append(GetIdentity())
         self.release(PauseReason.NO_BROKER, now)
-
-    def ask(self, question: Question, frame: bytes) -> None:
-        """Ask the broker something on behalf of the proxy, behind what was forwarded."""
-        self.pipe.write(frame)
-        self.inflight.ask(question)
-
-    def renew_login(self) -> None:
-        """Log in to the broker again before it is sent anything else."""
-        assert self.upstream_login is not None
-        self.upstream_login.begin()
 
     def broker_bytes(self, data: Bytes, now: float) -> None:
         """Take what was read from the broker."""
         self.active_at = now
-        stopwatch = self.stopwatch
+        throttling = self.throttling
+        stopwatch = None if throttling is None else throttling.stopwatch
         started = stopwatch is not None and stopwatch.start()
         try:
-            self.responses.broker_bytes(data, now)
+            looked = self.responses.broker_bytes(data, now)
+            if looked or self.requests.held or self.life != Life.SERVING:
+                self._answered_something(now)
         except BrokerFault:
             self.finish(CloseReason.BROKER_FAULT, now)
-        else:
-            if self.requests.held or self.life != Life.SERVING:
-                self._answered_something(now)
         if started and stopwatch is not None:
-            stopwatch.stop(now)
+            self._charge_time(stopwatch, now)
 
     def _answered_something(self, now: float) -> None:
+        if (change := self.responses.take_change()) is not None:
+            transform, content = change
+            self._do(changed_in_steps(transform, content), len(content), self._response_changed)
+            self.read_broker()
+        self._limit(now)
         if self.holds & PauseReason.IN_FLIGHT and self.inflight.owes_little:
             self.release(PauseReason.IN_FLIGHT, now)
         self.end_if_settled(now)
+
+    def _response_changed(self, content: bytes | BrokerFault, now: float) -> None:
+        if isinstance(content, BrokerFault):
+            self.finish(CloseReason.BROKER_FAULT, now)
+            return
+        self.responses.changed(content)
+        self.broker_bytes(b"", now)  # for what came meanwhile
+        self.read_broker()
+
+    def identified(self, exchange: ClientExchange, now: float) -> None:
+        """Log in to the broker with this identity of the proxy."""
+        login, version = self.upstream_login, self.target.sasl_version
+        assert login is not None
+        self._log_in(lambda: login.identified(exchange, version), now)
+
+    def derived(self, token: bytes, now: float) -> None:
+        """Go on with the login, with the keys that `DeriveKeys` asked for."""
+        login = self.upstream_login
+        assert login is not None
+        self._log_in(lambda: login.derived(token), now)
+
+    def _login_answered(self, content: bytes, now: float) -> None:
+        login = self.upstream_login
+        assert login is not None
+        self._log_in(lambda: login.answered(content), now)
+
+    def _log_in(self, take_step: Callable[[], Step | None], now: float) -> None:
+        login = self.upstream_login
+        assert login is not None
+        try:
+            step = take_step()
+        except LoginError as error:
+            self.login_failed(error, now)
+            return
+        if isinstance(step, Say):
+            question, frame = login.asked(step, self._login_answered, now)
+            self.commands.append(WakeAt(login.looks_at))
+            self._ask(question, frame)
+        elif isinstance(step, Derive):
+            self.commands.append(DeriveKeys(step.work))
+        elif isinstance(step, LoggedIn):
+            self.observer.logged_in(again=login.is_renewal)
+            self.requests.renew_at = login.renewal_at(step.session_lifetime_ms, now)
+            self.release(PauseReason.LOGIN, now)
+
+    def login_failed(self, error: LoginError, now: float) -> None:
+        """There is no login to the broker, and so no connection."""
+        login = self.upstream_login
+        assert login is not None
+        login.over()
+        self.observer.login_failed(self, error.reason, again=login.is_renewal)
+        self.finish(CloseReason.BROKER_LOGIN_FAILED, now)
+
+    # Long work, and memory for it
+
+    def _do(self, steps: Steps[Any], size: int, then: Callable[[Any, float], None]) -> None:
+        """Have work done, about so many bytes; `then(result, now)` is called with the result."""
+        throttling = self.throttling
+        if throttling is not None and throttling.stopwatch is not None:
+            steps = throttling.stopwatch.timed(steps)
+        long_task = self.long_work.begin(self.principal or "", steps, size, then)
+        self.commands.append(RunLongTask(long_task))
+
+    def done(self, long_task: LongTask, result: Any, now: float) -> None:
+        """The work of a `RunLongTask` was done."""
+        self.long_work.done(long_task, result, now)
+
+    def await_turn(self, wait: Callable[[str, Callable[[], None]], object], tell: Tell) -> None:
+        """Go on when it is this principal's turn; the unauthenticated have one together."""
+        wait(self.principal or "", lambda: tell(_take_turn))
+
+    def await_memory(self, size: int, tell_later: TellLater) -> None:
+        """Reserve memory when there is, and go on."""
+        who, budget = self.principal or "", self.rules.memory
+
+        def found() -> None:
+            if self.closed:
+                budget.give_back(who)
+                return
+            self.long_work.take(budget, who, size)
+            tell_later(_take_memory)
+
+        budget.wait(who, size, found)
+
+    def _reserve_memory(self, size: int, now: float) -> None:
+        """Reserve memory for a frame, or wait for it; the unauthenticated wait for nothing."""
+        long_work, rules = self.long_work, self.rules
+        if not self.requests.relaying:
+            if not long_work.reserve(rules.unauthenticated_memory, self.connection_id, size):
+                self.end(CloseReason.OVERSIZE_FRAME, now)
+        elif long_work.reserve(rules.memory, self.principal or "", size):
+            self.memory_found(now)
+        else:
+            self.hold(PauseReason.NO_MEMORY)
+            self.commands.append(AwaitMemory(size))
+
+    def memory_found(self, now: float) -> None:
+        """Memory is reserved: take the request."""
+        self.long_work.be_patient(now)
+        self.commands.append(WakeAt(self.long_work.looks_at))
+        self.release(PauseReason.NO_MEMORY, now)
+
+    def _give_memory_back(self) -> None:
+        """Give memory back if no request needs it any more."""
+        if (
+            self.long_work.reserves_any
+            and not self.holds & IN_MEMORY
+            and self.requests.gathered is None
+        ):
+            self.long_work.give_back()
 
     # Backpressure
 
@@ -291,12 +611,13 @@ class Connection:
         if not self.holds & reason:
             return
         self.holds &= ~reason
-        self.long_work.release_memory(reason)  # before the next request is taken
+        if reason != PauseReason.NO_MEMORY or self.holds:  # else it is needed now
+            self._give_memory_back()  # before the next request is taken
         if not self.holds and not self.closed:
             self.requests.held = self.life >= Life.DRAINING
             self.commands.append(ResumeClient())
             self.requests.reconsider()
-            self.requests.resume(now)
+            self._resume(now)
         self.end_if_settled(now)
 
     # The end
@@ -305,37 +626,42 @@ class Connection:
         """The next moment at which `timer` has anything to do; None: it is over.
 
         It may come later than was said before, for what is not silent. That it comes earlier is
-        told by `WakeAt`.
+        said by `WakeAt`.
         """
         if self.life == Life.CLOSED:
             return None
-        deadlines = [self._silence_ends_at, self.long_work.next_deadline()]
-        if self.is_throttled and (throttle := self.requests.throttle) is not None:
-            deadlines.append(throttle.held_until)
+        deadline = min(self._silence_ends_at, self.long_work.looks_at)
+        if self.is_throttled and self.throttling is not None:
+            deadline = min(deadline, self.throttling.used.held_until)
         if self.upstream_login is not None:
-            deadlines.append(self.upstream_login.next_deadline())
-        return min(deadlines)
+            deadline = min(deadline, self.upstream_login.looks_at)
+        return deadline
 
     @property
     def _silence_ends_at(self) -> float:
         """Return when it ends if nothing happens, or if its client does not authenticate."""
-        throttle = self.requests.throttle
-        waited = 0.0 if throttle is None else throttle.used.waits_until
-        idle = max(self.active_at, self.requests.active_at, waited) + self.rules.max_idle
-        if self._authenticated_once:
+        waited = 0.0 if self.throttling is None else self.throttling.used.waits_until
+        idle = max(self.active_at, waited) + self.rules.max_idle
+        if self.authentication.ever_succeeded:
             return idle
         return min(idle, self.connected_at + self.rules.authentication_timeout)
 
     def timer(self, now: float) -> None:
         """Close what is silent for too long or does not authenticate; end a throttling."""
-        if self.is_throttled:
-            self._end_throttling(now)
-        self.long_work.timer(now)
+        if self.is_throttled and self.throttling is not None:
+            self._end_throttling(self.throttling, now)
+        if self.long_work.is_too_slow(now) and not self.holds & PauseReason.AUTHORIZING:
+            self.finish(CloseReason.IDLE, now)
         if self.upstream_login is not None:
-            self.upstream_login.timer(now)
-        if self.life == Life.CLOSED or now < self._silence_ends_at:
-            return
-        if self._authenticated_once:
+            try:
+                self.upstream_login.check_patience(now, client_is_full=self.client_is_full)
+            except LoginError as error:
+                self.login_failed(error, now)
+        if self.life != Life.CLOSED and now >= self._silence_ends_at:
+            self._end_silence(now)
+
+    def _end_silence(self, now: float) -> None:
+        if self.authentication.ever_succeeded:
             near = self._end
             self.finish(CloseReason.IDLE if near is None else near.reason, now)
             return
@@ -344,13 +670,6 @@ class Connection:
             assert isinstance(self.session.state, Failed)
             self.observer.authentication_failed(self, self.session.state, now)
         self.finish(CloseReason.AUTHENTICATION_TIMEOUT, now)
-
-    @property
-    def _authenticated_once(self) -> bool:
-        state = self.session.state
-        return isinstance(state, Authenticated) or (
-            isinstance(state, Authenticating | Failed) and state.previous is not None
-        )
 
     def drain(self, now: float) -> None:
         """Take no further request; close when those under way are answered."""
@@ -374,8 +693,9 @@ class Connection:
 
     def broker_closed(self, now: float) -> None:
         """The broker is gone: so is the client, rather than told half an answer."""
-        if self.upstream_login is not None and not self.closed:
-            self.upstream_login.broker_closed(now)
+        login = self.upstream_login
+        if login is not None and login.is_under_way and not self.closed:
+            self.login_failed(LoginError("it closed the connection instead of answering"), now)
         self.finish(CloseReason.BROKER_CLOSED, now)
 
     def broker_unreachable(self, now: float) -> None:
@@ -394,17 +714,13 @@ class Connection:
         """The proxy itself made a mistake with this connection: fail closed."""
         self.finish(CloseReason.INTERNAL_ERROR, now)
 
-    def end(
-        self,
-        reason: CloseReason,
-        now: float,
-        *,
-        farewell: bytes | None = None,
-        delay: float = 0.0,
-    ) -> None:
+    def end(self, reason: CloseReason, now: float) -> None:
         """Take no more requests; close once those before this one are answered."""
+        self._close(Close(reason=reason), now)
+
+    def _close(self, close: Close, now: float) -> None:
         if self._end is None:
-            self._end = Close(reason=reason, delay=delay, farewell=farewell)
+            self._end = close
             self._move_on(Life.ENDING)
             self.hold(PauseReason.CLOSING)
             self.end_if_settled(now)
@@ -415,7 +731,7 @@ class Connection:
             return
         if self.life == Life.DRAINING:
             self.hold(PauseReason.CLOSING)  # or what the client sends on would pile up
-        waited_for = waits_for(self.life, authenticated=self._authenticated_once)
+        waited_for = waits_for(self.life, authenticated=self.authentication.ever_succeeded)
         if not self.responses.settled or self.holds & waited_for:
             return
         if self._end is not None:
@@ -426,12 +742,29 @@ class Connection:
             self.finish(CloseReason.CLIENT_CLOSED, now)
 
     def finish(self, reason: CloseReason, now: float, close: Close | None = None) -> None:
-        """Close now, whatever is under way."""
+        """Close now, whatever is under way; let go of all that requests hold.
+
+        A closed connection is a cycle, which is found when it is old.
+        """
         if self.closed:
             return
         self.closed, self.life = True, Life.CLOSED
         self.requests.hold()
         self.requests.rest = self.responses.rest = b""
-        self.long_work.drop(now)
+        self.requests.gathered = None
+        self.stages.drop()
+        self.pipe.forget()
+        self.inflight.clear()
+        self.long_work.drop()
+        if self.throttling is not None:
+            self.throttling.closed(now)
         self.commands.append(close or Close(reason=reason))
         self.observer.closed(self, reason, now)
+
+
+def _take_turn(connection: Connection, now: float) -> None:
+    connection.release(PauseReason.TURN, now)
+
+
+def _take_memory(connection: Connection, now: float) -> None:
+    connection.memory_found(now)

@@ -61,6 +61,8 @@ class Basis(NamedTuple):
 
 JUDGE_EACH: Final = Basis(())
 """Basis of a verdict that holds for one frame alone."""
+BY_HEAD: Final = Basis((), whole=True)
+"""Stands for the bytes that `Route.check` reads, where nobody judges the frame."""
 
 
 def all_but(varying: Sequence[Span], end: int) -> tuple[Span, ...]:

@@ -24,6 +24,7 @@ RESPONSE_HEAD: Final = struct.Struct(">ii")
 read_response_head: Final[Callable[[Bytes, int], tuple[int, int]]] = RESPONSE_HEAD.unpack_from
 """Size, correlation id."""
 SIZE: Final = struct.Struct(">i")
+_INT16: Final = struct.Struct(">h")
 
 MIN_REQUEST: Final = REQUEST_HEAD.size - SIZE.size
 """A request header without client id: nothing that Kafka's own parser accepts is shorter."""
@@ -54,6 +55,12 @@ def cut(data: Bytes, start: int, end: int) -> Bytes:
         return data
     piece = data[start:end]
     return piece if end - start > LONG_WRITE else bytes(piece)
+
+
+def client_id_end(data: Bytes, pos: int) -> int:
+    """The end of the client id of the request at `pos`, perhaps beyond what is here."""
+    length: int = _INT16.unpack_from(data, pos + REQUEST_HEAD.size - _INT16.size)[0]
+    return pos + REQUEST_HEAD.size + max(length, 0)
 
 
 FORWARD: Final = 0
@@ -173,9 +180,6 @@ def look_closer(data: Bytes, at: int, end: int) -> tuple[int, int]:
     """The look at what is never to be forwarded at a first look."""
     del data, at, end
     return FORWARD, 0
-
-
-_INT16 = struct.Struct(">h")
 
 
 def check_produce(data: Bytes, at: int, end: int) -> tuple[int, int]:

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from proxy.connection.commands import CloseReason
 from proxy.connection.frames import Route
+from proxy.quota.throttle import Throttle
 from proxy.scheduling.memory_budget import MemoryBudget
 from proxy.wire.api_versions import ApiVersionsAnswers
 from sasl.mechanism import Mechanism
@@ -13,13 +14,35 @@ from sasl.states import Authenticated, Failed, Terms
 
 if TYPE_CHECKING:
     from proxy.connection.authorization import RequestAuthorization
-    from proxy.connection.connection import Connection
+
+AnyConnection = TypeVar("AnyConnection", contravariant=True)
+"""The connection of which an observer is told."""
+
+
+class AuthorizedConnection(Protocol):
+    """Connection whose requests are judged by ACLs."""
+
+    @property
+    def peer_host(self) -> str:
+        """Address of the client."""
+        ...
+
+    @property
+    def authorization(self) -> "RequestAuthorization | None":
+        """Return who has judged its requests so far; None: nobody."""
+        ...
+
+    def forget(self) -> None:
+        """Look closer at all requests again."""
+        ...
 
 
 class ConnectionRights(Protocol):
     """Rights of principals; one for all connections of a worker."""
 
-    def admit(self, connection: "Connection", principal: str) -> "RequestAuthorization | None":
+    def admit(
+        self, connection: AuthorizedConnection, principal: str
+    ) -> "RequestAuthorization | None":
         """Return who judges the requests of this connection from now on.
 
         None: its principal may do everything.
@@ -37,7 +60,7 @@ class NoAuthorizer:
     def __init__(self, super_users: Iterable[str] = ()) -> None:
         self._super_users = frozenset(super_users)
 
-    def admit(self, _connection: "Connection", _principal: str) -> None:
+    def admit(self, _connection: AuthorizedConnection, _principal: str) -> None:
         """Judge nothing."""
 
     def is_super_user(self, principal: str) -> bool:
@@ -52,8 +75,16 @@ class NoAuthorizer:
 class ConnectionQuotas(Protocol):
     """Quotas of clients; one for all connections of a worker."""
 
-    def meter(self, connection: "Connection", principal: str) -> None:
-        """Have what the connection uses counted for the quotas that apply now, if any do."""
+    @property
+    def clock(self) -> Callable[[], int]:
+        """Clock that requests are timed with, in nanoseconds."""
+        ...
+
+    def throttle(
+        self, principal: str, client_id: str | None, throttle: Throttle | None
+    ) -> Throttle | None:
+        """Return what counts the usage of a connection, `throttle` if it is there already, with
+        the quotas that apply now; None: none does."""
         ...
 
 
@@ -85,10 +116,10 @@ class ConnectionRules:
     """Quotas of clients; None: there are none."""
     logs_in: bool = False
     """True if brokers want a login of the proxy's own."""
-    room: MemoryBudget = field(default_factory=MemoryBudget)
+    memory: MemoryBudget = field(default_factory=MemoryBudget)
     """For long requests; one for all connections of a worker."""
-    strangers: MemoryBudget = field(default_factory=MemoryBudget)
-    """For those of clients that are not known yet."""
+    unauthenticated_memory: MemoryBudget = field(default_factory=MemoryBudget)
+    """For those of clients that are not authenticated yet."""
 
 
 class UpstreamBroker(Protocol):
@@ -110,19 +141,19 @@ class UpstreamBroker(Protocol):
         ...
 
 
-class Observer(Protocol):
+class Observer(Protocol[AnyConnection]):
     """Observer of the events of connections, called on the control path only."""
 
-    def authenticated(self, connection: "Connection", session: Authenticated, now: float) -> None:
+    def authenticated(self, connection: AnyConnection, session: Authenticated, now: float) -> None:
         """An authentication or re-authentication succeeded."""
         ...
 
-    def authentication_failed(self, connection: "Connection", failed: Failed, now: float) -> None:
+    def authentication_failed(self, connection: AnyConnection, failed: Failed, now: float) -> None:
         """An authentication or re-authentication failed, or was not finished in time."""
         ...
 
     def expired(
-        self, connection: "Connection", session: Authenticated, api_key: int, now: float
+        self, connection: AnyConnection, session: Authenticated, api_key: int, now: float
     ) -> None:
         """An expired session was used: killed if its terms enforce, else it would have been."""
         ...
@@ -131,10 +162,10 @@ class Observer(Protocol):
         """The proxy logged in to a broker; `again`: it renewed its session (KIP-368)."""
         ...
 
-    def login_failed(self, connection: "Connection", reason: str, *, again: bool) -> None:
+    def login_failed(self, connection: AnyConnection, reason: str, *, again: bool) -> None:
         """The proxy could not log in to a broker; `reason` may be logged."""
         ...
 
-    def closed(self, connection: "Connection", reason: CloseReason, now: float) -> None:
+    def closed(self, connection: AnyConnection, reason: CloseReason, now: float) -> None:
         """The connection is over; told exactly once."""
         ...

@@ -29,16 +29,16 @@ from proxy.acl.decision import (
     Judgement,
 )
 from proxy.acl.guards.entities import uuid_or_none
-from proxy.acl.topic_ids import CLIENT_ID, NO_ID, KnownTopics
-from proxy.connection.authorization import MAX_LOOKED_UP, RequestAuthorization
+from proxy.acl.topic_ids import CLIENT_ID, NO_ID
+from proxy.connection.authorization import MAX_LOOKED_UP
 from proxy.connection.commands import CloseReason
 from proxy.connection.frames import SIZE, route_key
 from proxy.connection.inflight import ASKED_ID
 from proxy.connection.interfaces import UpstreamBroker
 from proxy.connection.long_requests import MAX_VALUES, takes_long
-from proxy.connection.stages import Ask, Pending, Stage, Verdict, Work
+from proxy.connection.verdicts import Ask, Pending, Stage, Work
 from proxy.errors import BrokerFault
-from proxy.quota.mutation_counts import EVERYTHING, CountedTopic, Key, MutationRequest, Topics
+from proxy.quota.mutation_counts import CountedTopic, Key, MutationRequest, Topics
 from proxy.quota.throttle import Throttle
 from proxy.quota.token_bucket import Bucket
 from proxy.scheduling.stepped_thread import TooManyValuesError, in_steps, pause
@@ -64,29 +64,21 @@ CLUSTER_OPERATIONS_UNTIL: Final = 10
 """Last one that may ask it of the cluster."""
 
 T = TypeVar("T")
+Verdict = Judgement | CloseReason
 
 
 class MutationLimiter:
     """Limits what one connection does to topics."""
 
-    __slots__ = ("_hold", "_last_read", "_target", "_used", "admission")
+    __slots__ = ("_last_read", "_target", "_used")
 
     def __init__(
-        self,
-        used: Throttle,
-        target: UpstreamBroker,
-        *,
-        hold: Callable[[float], None],
-        last_read: Callable[[], float],
+        self, used: Throttle, target: UpstreamBroker, last_read: Callable[[], float]
     ) -> None:
-        """`hold(now)` has the client held for as long as `used` says; `last_read()` is when the
-        broker was read last (monotonic seconds)."""
+        """`last_read()` is when the broker was read last (monotonic seconds)."""
         self._used = used
         self._target = target
-        self._hold = hold
         self._last_read = last_read
-        self.admission = RequestAuthorization(EVERYTHING, KnownTopics())
-        """Judges the requests of a client whose other requests are not judged."""
 
     def limit(self, verdict: Verdict, pending: Pending) -> Stage[Verdict]:
         """Limit what was judged."""
@@ -107,10 +99,7 @@ class MutationLimiter:
         limited = yield from self._tried(request, partial(self._limited, asked, topics, pending))
         if isinstance(limited, CloseReason):
             return self._unread(verdict, limited)
-        judgement, told = limited
-        if told:
-            self._hold(pending.now)
-        return _in_turn(verdict, judgement)
+        return _in_turn(verdict, limited)
 
     def _unread(self, verdict: Verdict, reason: CloseReason) -> Verdict:
         """Return what becomes of a request that cannot be counted."""
@@ -125,16 +114,11 @@ class MutationLimiter:
         result: T | CloseReason = yield Work(steps, len(request.body))
         return result
 
-    def _limited(
-        self, asked: MutationRequest, topics: Topics, pending: Pending
-    ) -> tuple[Judgement, int]:
-        """Charge for a request; what passes is settled by its response.
-
-        Returns the throttle time (ms) of what was refused too.
-        """
+    def _limited(self, asked: MutationRequest, topics: Topics, pending: Pending) -> Judgement:
+        """Charge for a request; what passes is settled by its response."""
         bucket, used, now = self._used.mutations, self._used, pending.now
         if bucket is None:  # removed meanwhile
-            return FORWARD, 0
+            return FORWARD
         most_wait = 0
 
         def charge(partitions: int) -> int | None:
@@ -150,9 +134,9 @@ class MutationLimiter:
         judgement = asked.judge(topics, charge)
         told = used.mutated(most_wait, now) if most_wait else 0
         if isinstance(judgement, Answer):
-            return Answer(asked.telling(judgement.body, told)), told
+            return Answer(asked.telling(judgement.body, told))
         settling = Change(response=self._settling(asked, bucket, told, now))
-        return _both(judgement, settling), told
+        return _both(judgement, settling)
 
     def _settling(
         self, asked: MutationRequest, bucket: Bucket, told: int, began: float
@@ -168,8 +152,6 @@ class MutationLimiter:
             throttle_time_ms = max(0, told - round((now - began) * 1_000))
             if done and not asked.strict and (wait := bucket.throttle_time_ms(now)):
                 throttle_time_ms = self._used.mutated(wait, now)
-                if throttle_time_ms:
-                    self._hold(now)
             return asked.telling(body, throttle_time_ms)
 
         return settle

@@ -49,23 +49,22 @@ class RequestPipe:
         "_start",
         "_usual",
         "bytes",
-        "counts_produced",
-        "fetches_at_once",
         "fingerprints",
         "inflight",
         "is_owed",
         "last_at",
         "left",
-        "most_bytes",
+        "max_bytes",
         "produced",
         "requests",
+        "throttle",
         "to_broker",
     )
 
-    def __init__(self, inflight: InFlight, most_bytes: int) -> None:
+    def __init__(self, inflight: InFlight, max_bytes: int) -> None:
         self.inflight = inflight
         self._owe = inflight.append
-        self.most_bytes = most_bytes
+        self.max_bytes = max_bytes
         """`socket.request.max.bytes`."""
         self.to_broker: Callable[[Bytes], None] | None = None
         """Writes to the broker; None: the upstream connection is not open."""
@@ -73,13 +72,10 @@ class RequestPipe:
         """Number and bytes of authenticated requests, also those answered here; not SASL's."""
         self.last_at: float | None = None
         """Time at which the last of them arrived, in monotonic seconds; None: there was none."""
-        self.counts_produced = False
-        """True if what is produced counts towards a quota."""
+        self.throttle: Throttle | None = None
+        """Counts what is produced, and bounds what is fetched; None: nobody does."""
         self.produced = 0
         """Bytes of Produces that passed and were not counted yet; see `take_produced`."""
-        self.fetches_at_once: Callable[[int, float], int] | None = None
-        """`fetches_at_once(max_bytes, now)`: how many Fetches that ask for so much may pass now;
-        None: any number."""
         self.left = 0
         """Bytes that are to come of a frame of which the broker has a part."""
         self.is_owed = False
@@ -98,7 +94,7 @@ class RequestPipe:
     def remember(self, frame: Bytes, at: int, size: int, basis: Basis, route: Route) -> None:
         """Pass what is like the frame of `size` at `at` from now on, if that is worth it."""
         if basis.is_short:
-            found = Fingerprint(frame, at, size, basis, route, self.most_bytes)
+            found = Fingerprint(frame, at, size, basis, route, self.max_bytes)
             self.fingerprints.add(found)
             self._usual = (found,)
 
@@ -115,8 +111,8 @@ class RequestPipe:
             at = pos
             for found in fingerprints:
                 limit = UNLIMITED
-                if found.max_bytes and self.fetches_at_once is not None:
-                    limit = self.fetches_at_once(found.max_bytes, now)
+                if found.max_bytes and self.throttle is not None:
+                    limit = self._fetches_at_once(self.throttle, found.max_bytes, now)
                 pos, count = pass_over(data, at, found, limit, self._owe)
                 if count:
                     self._count(found.route, count, pos - at)
@@ -132,8 +128,17 @@ class RequestPipe:
         route.requests += count
         route.request_bytes += size
         self.requests += count
-        if self.counts_produced and route.api_key == PRODUCE:
+        if self.throttle is not None and route.api_key == PRODUCE:
             self.produced += size - SIZE.size * count
+
+    def _fetches_at_once(self, throttle: Throttle, max_bytes: int, now: float) -> int:
+        """Return how many Fetches that ask for so much may pass as they came."""
+        if not throttle.bounds_fetches:
+            return UNLIMITED
+        if not throttle.passes_fetch(max_bytes, now):
+            return 0
+        at_once = throttle.fetches_left(max_bytes) - len(self.inflight)
+        return at_once if at_once > 0 else int(not self.inflight.owes_fetch)
 
     def pass_one(
         self, data: Bytes, start: int, after: int, route: Route, now: float, *, is_owed: bool

@@ -19,12 +19,13 @@ from proxy.connection.frames import (
     Bytes,
     LongTransform,
     Route,
+    Transform,
     cut,
 )
 from proxy.connection.inflight import InFlight, Question
 from proxy.connection.long_requests import MAX_AT_ONCE
 from proxy.connection.pipe import ResponsePipe
-from proxy.connection.throttling import telling
+from proxy.connection.throttling import announcing
 from proxy.errors import BrokerFault
 from proxy.quota.throttle import Throttle
 from proxy.wire.apis import FETCHES, SASL_APIS, SHARE_FETCH
@@ -46,8 +47,7 @@ class Responses:
         "_forgotten",
         "_gathered",
         "_long",
-        "_throttled",
-        "change",
+        "_to_change",
         "changing",
         "inflight",
         "pipe",
@@ -65,20 +65,17 @@ class Responses:
         """True if what is left of a response is dropped."""
         self._gathered: tuple[bytearray, int, Route] | None = None
         self._long: LongTransform | None = None
-        self.change: Callable[[Callable[[bytes], bytes], bytes], None] | None = None
-        """Has a long response changed in steps; `changed` is told the result."""
         self.changing = False
-        """True while it is under way: the bytes of the broker wait."""
-        self._throttled: Callable[[float], None] | None = None
-
-    def meter(self, throttle: Throttle, throttled: Callable[[float], None]) -> None:
-        """Count what is fetched from now on; `throttled(now)` is called when it is too much."""
-        self.pipe.throttle, self._throttled = throttle, throttled
+        """True while a long response is changed in steps: the bytes of the broker wait."""
+        self._to_change: tuple[Transform, bytes] | None = None
+        """How to change it, and what; None: that was taken. See `take_change`."""
 
     @property
     def settled(self) -> bool:
         """Return whether every request was answered, to the last byte."""
-        return not (len(self.inflight) or self.pipe.left or self._gathered or self.changing)
+        return not (
+            len(self.inflight) or self.pipe.left or self._gathered is not None or self.changing
+        )
 
     def answer(self, frame: bytes) -> None:
         """Send an answer of the proxy's own, when its turn comes."""
@@ -88,17 +85,17 @@ class Responses:
             self.inflight.answer(frame)
             self._flowing = False
 
-    def broker_bytes(self, data: Bytes, now: float) -> None:
-        """Take what was read from the broker.
+    def broker_bytes(self, data: Bytes, now: float) -> bool:
+        """Take what was read from the broker; return False if all of it passed as it came.
 
         Raises BrokerFault when it is no answer to what was asked.
         """
-        if not self._flowing:
-            self._take(data, 0, now)
-        elif (pos := self.pipe.pass_known(data, 0, len(data), now)) < len(data):
-            self._take(data, pos, now)
-        elif self.pipe.left:
-            self._flowing = False
+        pos = 0
+        if self._flowing and (pos := self.pipe.pass_known(data, 0, len(data), now)) == len(data):
+            self._flowing = not self.pipe.left
+            return False
+        self._take(data, pos, now)
+        return True
 
     def _take(self, data: Bytes, pos: int, now: float) -> None:
         if self.rest:
@@ -127,7 +124,11 @@ class Responses:
     def _reconsider(self) -> None:
         """Find out whether the next read begins with a response, and may end with any."""
         self._flowing = not (
-            self.rest or self.pipe.left or self._gathered or self.inflight.waits or self.changing
+            self.rest
+            or self.pipe.left
+            or self._gathered is not None
+            or self.inflight.waits
+            or self.changing
         )
 
     def _rewrite(self, data: Bytes, pos: int, end: int, now: float) -> int:
@@ -165,13 +166,9 @@ class Responses:
         return self._gather(self._gathered, data, begin, after, now)
 
     def _metered(self, throttle: Throttle, route: Route, size: int, now: float) -> Route:
-        """Count a Fetch, and have its response tell what follows."""
+        """Count a Fetch, and have its response announce what follows."""
         ms = self.pipe.count(throttle, size, now)
-        if not ms:
-            return route
-        assert self._throttled is not None
-        self._throttled(now)
-        return telling(route, ms)
+        return announcing(route, ms) if ms else route
 
     def _leave_out(
         self, route: Route, size: int, data: Bytes, begin: int, end: int, now: float
@@ -205,12 +202,15 @@ class Responses:
             if isinstance(route, Question):
                 route.taken(bytes(content), now)
             elif size > MAX_AT_ONCE and route.takes_long:
-                assert self.change is not None
-                self.changing = True
-                self.change(route.transform, bytes(content))
+                self.changing, self._to_change = True, (route.transform, bytes(content))
             else:
                 self._send_changed(route.transform(bytes(content)))
         return after
+
+    def take_change(self) -> tuple[Transform, bytes] | None:
+        """Take what is to be changed in steps, and how; `changed` is given the result."""
+        to_change, self._to_change = self._to_change, None
+        return to_change
 
     def changed(self, content: bytes) -> None:
         """A long response was changed; what came meanwhile is taken with the next bytes."""

@@ -1,58 +1,332 @@
-"""Stages of a whole request: their inputs, waits and verdicts.
+"""Stages of every request, in their order, each from a request and the time to a verdict.
+
+    alive?  →  ours to answer?  →  may it?  →  mutation limit  →  quota  →  verdict
 
 Laws:
 
-- A stage is given a request and the time, and returns a verdict. It holds no connection: what it
-  says is carried out by `proxy.connection.verdicts`.
-- A stage that must wait yields what it waits for, and goes on where it stopped with what came of
-  it. Meanwhile its client waits, and nobody else does.
+- A stage holds no connection: what it says is carried out by `proxy.connection.connection`.
+- `look` decides by the bytes of a frame that are here, and has it gathered where they do not
+  suffice; `answer` and `judge` take whole frames. What is judged is judged by the rights and quotas
+  that apply then, not when its first byte came.
+- A stage that must wait says so, and `resume` goes on where it stopped. Meanwhile no other request
+  of its client is taken, so order is kept.
+- Nothing is forwarded that was not judged by the ACLs that apply now.
 """
 
-from collections.abc import Generator
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, final
 
-from proxy.acl.decision import Judgement
-from proxy.connection.commands import CloseReason
-from proxy.scheduling.steps import Steps
-from proxy.wire.request import Request
+from proxy.acl import decision
+from proxy.connection.authentication import Authentication
+from proxy.connection.authorized_responses import cut, watched
+from proxy.connection.commands import Close, CloseReason, ConnectToBroker
+from proxy.connection.fingerprints import (
+    BY_HEAD,
+    MAX_FINGERPRINTED_BYTES,
+    Basis,
+    Span,
+    all_but,
+)
+from proxy.connection.frames import (
+    FORWARD_UNANSWERED,
+    MAX_BYTES_OF_A_HEAD,
+    REQUEST_HEAD,
+    SIZE,
+    UNDECIDED,
+    Bytes,
+    Route,
+    client_id_end,
+    route_key,
+)
+from proxy.connection.interfaces import ConnectionRules, UpstreamBroker
+from proxy.connection.life import PauseReason
+from proxy.connection.pipe import RequestPipe
+from proxy.connection.throttling import Throttling, announcing
+from proxy.connection.verdicts import (
+    Answer,
+    Change,
+    Expired,
+    Forward,
+    Pending,
+    Stage,
+    Verdict,
+    Wait,
+    Work,
+)
+from proxy.errors import ClientFault
+from proxy.wire.apis import (
+    FETCH,
+    METADATA,
+    MUTATIONS,
+    OFFSET_COMMIT,
+    PRODUCE,
+    SASL_APIS,
+    SHARE_FETCH,
+    answered_here,
+)
+from proxy.wire.commit_requests import numbers as commit_numbers
+from proxy.wire.primitives import INT16
+from proxy.wire.request import Request, parse_request, response_frame
+from sasl.messages import SASL_HANDSHAKE
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from proxy.connection.authorization import RequestAuthorization  # with 16 MiB of schemas
+
+_JUDGED_ANEW: Final = frozenset({PRODUCE, FETCH, SHARE_FETCH, *MUTATIONS})
+"""APIs of which a look (`RequestAuthorization.look`) says what may pass, or nothing does."""
 
 
-@dataclass(slots=True)
-class Pending:
-    """A request that is being judged."""
+@final
+class Gather:
+    """The whole frame is needed: to answer it here, or to judge it."""
 
-    request: Request
-    now: float
-    """Monotonic seconds; later than before after each wait."""
-    judged_by: object = None
-    """Stands for the rights by which it was judged last; None: it was not judged yet."""
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Wait for long work, which is done in steps; its result is sent back."""
+TO_ANSWER: Final = Gather()
+TO_JUDGE: Final = Gather()
 
-    steps: Steps[Any]
-    size: int
-    """Bytes of what it is about."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Wait for the broker's answer to a Metadata request of the proxy's own.
-
-    What stands behind its size is sent back; None: the broker does not offer this version.
-    """
-
-    api_version: int
-    frame: bytes
+Look = Basis | Change | Gather | Wait | Close | Expired | None
+"""Result of a look: the frame is forwarded on a basis, as it came or changed; or it is gathered, or
+something else follows; None: that is not known before more bytes are here."""
+Judgement = decision.Judgement | CloseReason
 
 
-Wait = Work | Ask
-Stage = Generator[Wait, Any, T]
+class Stages:
+    """Stages of the requests of one connection."""
 
-Verdict = Judgement | CloseReason
-"""Verdict on a request: it is forwarded, changed, answered, or ends its connection."""
+    __slots__ = (
+        "_pending",
+        "_pipe",
+        "_rules",
+        "_stage",
+        "_target",
+        "_throttle_time_ms",
+        "authentication",
+        "authorization",
+        "expires_at",
+        "throttling",
+    )
+
+    def __init__(
+        self,
+        authentication: Authentication,
+        pipe: RequestPipe,
+        target: UpstreamBroker,
+        rules: ConnectionRules,
+    ) -> None:
+        self.authentication = authentication
+        self._pipe = pipe
+        self._target = target
+        self._rules = rules
+        self.expires_at = inf
+        """The last moment, in monotonic seconds, at which a request meets a living session."""
+        self.authorization: RequestAuthorization | None = None
+        """Judges by ACLs; None: the client may do everything."""
+        self.throttling: Throttling | None = None
+        """Applies quotas; None: the client has none."""
+        self._stage: Stage[Judgement] | None = None
+        """Stage that waits; None: none does."""
+        self._pending: Pending | None = None
+        """The request that it judges."""
+        self._throttle_time_ms = 0
+        """Throttle time that the response to it is to announce, in milliseconds."""
+
+    def _is_judged(self, api_key: int) -> bool:
+        """Return whether the requests of an API are judged at all."""
+        if self.authorization is not None:
+            return True
+        return self.throttling is not None and self.throttling.limits_mutations(api_key)
+
+    # By the first bytes
+
+    def look(self, data: Bytes, pos: int, end: int, now: float) -> Look:
+        """Judge the frame at `pos` of an authenticated client by its bytes before `end`."""
+        size, key, _, _ = REQUEST_HEAD.unpack_from(data, pos)
+        api_key = key >> 16
+        if now > self.expires_at and not self._renews_session(api_key, now):
+            return Expired(api_key)
+        throttling = self.throttling
+        if throttling is not None and (wait := throttling.defer(api_key, now)) is not None:
+            return wait
+        if answered_here(api_key, key & 0xFFFF):
+            if api_key in SASL_APIS and size > self._rules.sasl_max_receive_size:
+                return Close(reason=CloseReason.OVERSIZE_FRAME)
+            return TO_ANSWER
+        if key not in self._target.routes:
+            return Close(reason=CloseReason.UNSUPPORTED_API)
+        if self._pipe.to_broker is None:
+            return Wait(PauseReason.NO_BROKER, ConnectToBroker())
+        if self._is_judged(api_key):
+            return self._look_at_topics(key, data, pos, size + SIZE.size, end, now)
+        if throttling is not None and throttling.bounds(api_key):
+            return throttling.look(data, pos, end, now)
+        return BY_HEAD
+
+    def _renews_session(self, api_key: int, now: float) -> bool:
+        """Return whether this request renews an expired session; if not, that is reported once."""
+        if api_key == SASL_HANDSHAKE and self.authentication.may_begin_again(now):
+            return True
+        self.expires_at = inf
+        return False
+
+    def _look_at_topics(
+        self, key: int, data: Bytes, pos: int, size: int, end: int, now: float
+    ) -> Look:
+        """Forward a Produce or Fetch all of whose topics are known to be allowed."""
+        authorization, api_key = self.authorization, key >> 16
+        if authorization is None or (api_key != PRODUCE and api_key != FETCH):
+            return TO_JUDGE
+        basis, after = None, pos + size
+        if api_key == PRODUCE:
+            basis = authorization.look.beginning(key & 0xFFFF, data, pos, min(after, end))
+            if basis is None and end < after and end - pos < MAX_BYTES_OF_A_HEAD:
+                return None  # its head may not be here yet
+        if basis is None and after <= end:
+            basis = authorization.look.whole(data, pos, after)
+        if basis is None:
+            return TO_JUDGE
+        throttling = self.throttling
+        if basis.max_bytes and throttling is not None and throttling.lowers(basis.max_bytes, now):
+            return TO_JUDGE
+        return basis
+
+    # Whole frames
+
+    def answer(self, content: bytes, now: float) -> Verdict:
+        """Answer a request here; `content` is what stands behind the frame's size."""
+        return self.authentication.answer(content, self.authorization, now)
+
+    def judge(self, content: bytes, now: float) -> Verdict:
+        """Judge a request; a Produce counts towards its quota whatever becomes of it."""
+        api_key = int.from_bytes(content[:2])
+        frame = SIZE.pack(len(content)) + content
+        throttling, authorization, ms = self.throttling, self.authorization, 0
+        if throttling is not None and api_key == PRODUCE:
+            ms = throttling.used.produced(len(content), now)
+        if not self._is_judged(api_key) or (  # any more
+            authorization is not None and authorization.look.whole(frame, 0, len(frame)) is not None
+        ):
+            return self._forward(frame, ms, now)
+        try:
+            pending = Pending(parse_request(content), now)
+        except ClientFault:
+            return Close(reason=CloseReason.MALFORMED_FRAME)
+        self._pending, self._throttle_time_ms = pending, ms
+        self._stage = self._judged(pending)
+        return self.resume(None, now)
+
+    def _judged(self, pending: Pending) -> Stage[Judgement]:
+        """May it, and does it exceed what may be changed?"""
+        judgement: Judgement = decision.FORWARD
+        if self.authorization is not None:
+            judgement = yield from self.authorization.judge(pending)
+        limiter = None if self.throttling is None else self.throttling.mutations
+        if limiter is not None and pending.request.api_key in MUTATIONS:
+            judgement = yield from limiter.limit(judgement, pending)
+        return judgement
+
+    def resume(self, result: Any, now: float) -> Verdict:
+        """Go on with the stage that waited, which is given `result`. Raises BrokerFault."""
+        stage, pending = self._stage, self._pending
+        assert stage is not None
+        assert pending is not None
+        pending.now = now
+        try:
+            while True:
+                wait = stage.send(result)
+                if isinstance(wait, Work):
+                    return wait
+                if route_key(METADATA, wait.api_version) in self._target.routes:
+                    return wait
+                result = None
+        except StopIteration as done:
+            self._stage = self._pending = None
+            return self._verdict(done.value, pending, now)
+
+    def drop(self) -> None:
+        """The connection is closed: judge nothing more, and keep nothing."""
+        self.authorization = self._pending = None
+        stage, self._stage = self._stage, None
+        if stage is not None:
+            stage.close()
+
+    # Verdicts
+
+    def _verdict(self, judgement: Judgement, pending: Pending, now: float) -> Verdict:
+        request, ms = pending.request, self._throttle_time_ms
+        if isinstance(judgement, CloseReason):
+            return Close(reason=judgement)
+        if isinstance(judgement, decision.Close):
+            return Close(reason=CloseReason.DENIED)
+        if isinstance(judgement, decision.Answer):
+            self._pipe.answered(len(request.content), now)
+            key = route_key(request.api_key, request.api_version)
+            return Answer(response_frame(request, judgement.body), key, ms)
+        frame = SIZE.pack(len(request.content)) + request.content
+        if isinstance(judgement, decision.Change):
+            return self._change(judgement, frame, request, ms, now)
+        return self._forward(frame, ms, now, basis=self._basis(pending, frame))
+
+    def _change(
+        self, change: decision.Change, frame: bytes, request: Request, ms: int, now: float
+    ) -> Verdict:
+        content, version = request.content, change.api_version
+        if change.request is not None:
+            content = content[: request.body_at] + change.request
+        if version is not None:
+            if route_key(request.api_key, version) not in self._target.routes:
+                return Close(reason=CloseReason.UNSUPPORTED_API)
+            content = content[:2] + INT16.pack(version) + content[4:]
+        changed = SIZE.pack(len(content)) + content
+        return self._forward(frame, ms, now, change=change, changed=changed)
+
+    def _forward(
+        self,
+        frame: bytes,
+        throttle_time_ms: int,
+        now: float,
+        *,
+        basis: Basis | None = None,
+        change: decision.Change | None = None,
+        changed: bytes | None = None,
+    ) -> Verdict:
+        """Forward a frame, or `changed` in its place; its response announces the throttle time."""
+        route = self._target.routes.get(int.from_bytes(frame[4:8]))
+        if route is None:  # the broker is another one since
+            return Close(reason=CloseReason.UNSUPPORTED_API)
+        owed: Route | None = route
+        if route.check is not None:
+            reply, _ = route.check(frame, client_id_end(frame, 0), len(frame))
+            if reply == UNDECIDED:
+                return Close(reason=CloseReason.MALFORMED_FRAME)
+            owed = None if reply == FORWARD_UNANSWERED else route
+        if change is not None and change.response is not None:
+            owed = cut(route, change.response, len(frame) - SIZE.size)
+        elif change is not None and change.watch is not None:
+            owed = watched(route, change.watch)
+        sent, throttling = changed or frame, self.throttling
+        if throttling is not None and throttling.bounds(route.api_key):
+            sent = throttling.bounded(sent, now) or sent
+        if owed is not None and throttle_time_ms:
+            owed = announcing(owed, throttle_time_ms)
+        close = Close(reason=CloseReason.DENIED) if change is not None and change.close else None
+        return Forward(sent, route, owed, basis=basis, close=close)
+
+    def _basis(self, pending: Pending, frame: bytes) -> Basis | None:
+        """Return on which basis requests pass that are the same, but for numbers that do not
+        matter."""
+        request, authorization = pending.request, self.authorization
+        if (
+            request.api_key in _JUDGED_ANEW
+            or len(frame) > MAX_FINGERPRINTED_BYTES
+            or authorization is None
+            or authorization.auditing
+            or authorization.look is not pending.judged_by  # rights changed while it was judged
+        ):
+            return None
+        varying: list[Span] = []
+        if request.api_key == OFFSET_COMMIT:
+            at = client_id_end(frame, 0)
+            varying = commit_numbers(request.api_version, frame, at, len(frame)) or []
+        return Basis(all_but(varying, len(frame)), whole=True)

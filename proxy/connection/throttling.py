@@ -1,13 +1,14 @@
-"""Announcement of throttle times in responses.
+"""Quota stage: what a client used, which requests wait for that, and how responses announce it.
 
-The response is changed when it comes, and is never gathered for it unless the field stands at its
+A response is changed when it comes, and is never gathered for it unless the field stands at its
 end (Produce).
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from proxy.connection.commands import CloseReason
-from proxy.connection.fingerprints import CORRELATED, JUDGE_EACH, UNLIMITED, Basis
+from proxy.connection.commands import Close, CloseReason, WakeAt
+from proxy.connection.fingerprints import CORRELATED, JUDGE_EACH, Basis
 from proxy.connection.frames import (
     MAX_BYTES_OF_A_LOOK,
     SIZE,
@@ -16,6 +17,11 @@ from proxy.connection.frames import (
     LongTransform,
     Route,
 )
+from proxy.connection.interfaces import UpstreamBroker
+from proxy.connection.life import PauseReason
+from proxy.connection.pipe import RequestPipe
+from proxy.connection.request_time import Stopwatch
+from proxy.connection.verdicts import Answer, Change, Wait
 from proxy.errors import BrokerFault
 from proxy.quota.throttle import Throttle
 from proxy.wire.apis import FETCHES, MUTATIONS, PRODUCE, SASL_APIS
@@ -23,56 +29,92 @@ from proxy.wire.fetch_bounds import lowered, max_bytes_of_fetch
 from proxy.wire.throttle_times import has_throttle_time, is_first, patch, patch_in_place
 
 if TYPE_CHECKING:
-    from proxy.connection.authorization import RequestAuthorization
-    from proxy.connection.connection import Connection
     from proxy.connection.mutation_quota import MutationLimiter
 
 
 class Throttling:
-    """Consequences of what one connection uses: throttle times, and holds."""
+    """Quotas of one connection: throttle times, and which requests wait."""
 
-    __slots__ = ("_connection", "mutations", "used")
+    __slots__ = ("_pipe", "mutations", "stopwatch", "used")
 
-    def __init__(self, connection: "Connection", used: Throttle) -> None:
-        self._connection = connection
+    def __init__(self, used: Throttle, pipe: RequestPipe) -> None:
         self.used = used
         """Counts what is used."""
+        self._pipe = pipe
         self.mutations: MutationLimiter | None = None
         """Limits the creation and deletion of topics; None: nobody does."""
+        self.stopwatch: Stopwatch | None = None
+        """Measures the time that the connection takes; None: nobody pays for it."""
 
-    @property
-    def held_until(self) -> float:
-        """The moment, in monotonic seconds, before which the client is not to be read."""
-        return self.used.held_until
+    def time_requests(self, clock: Callable[[], int]) -> None:
+        """Measure the time by `clock` (ns) if, and as long as, there is a quota for it."""
+        if not self.used.times_requests:
+            self.stopwatch = None
+        elif self.stopwatch is None:
+            self.stopwatch = Stopwatch(clock, self._pipe)
 
-    def tell(self, throttle_time_ms: int, now: float, api_key: int | None = None) -> None:
-        """Tell the client in the response that it is owed last (to `api_key`), and hold it."""
-        self._connection.inflight.amend_last(
+    def limit_mutations(self, target: UpstreamBroker, last_read: Callable[[], float]) -> None:
+        """Limit the creation and deletion of topics if, and as long as, there is a quota for it."""
+        if self.used.mutations is None:
+            self.mutations = None
+        elif self.mutations is None:
+            from proxy.connection.mutation_quota import MutationLimiter  # with 16 MiB of schemas
+
+            self.mutations = MutationLimiter(self.used, target, last_read)
+
+    def holds(self, now: float) -> bool:
+        """Return whether the client is not to be read now."""
+        return self.used.enforced and now < self.used.held_until
+
+    def announce(self, throttle_time_ms: int, api_key: int | None = None) -> None:
+        """Announce the throttle time in the response that is owed last (to `api_key`)."""
+        self._pipe.inflight.amend_last(
             lambda owed: (
                 api_key in (None, owed.api_key)
                 and has_throttle_time(owed.api_key, owed.api_version)
             ),
-            lambda owed: telling(owed, throttle_time_ms),
+            lambda owed: announcing(owed, throttle_time_ms),
         )
-        self.hold(now)
-
-    def hold(self, now: float) -> None:
-        """Have the client held; behind the frame that the broker has in part, if there is one."""
-        if self._connection.pipe.left:
-            self._connection.requests.held_behind = True
-        else:
-            self._connection.throttled(now)
-
-    def admission(self, api_key: int) -> "RequestAuthorization | None":
-        """Return who takes a request that is not judged otherwise; None: it passes."""
-        if self.mutations is None or api_key not in MUTATIONS:
-            return None
-        return self.mutations.admission
 
     def produced(self, size: int, now: float) -> None:
         """Count Produces that were forwarded, of so many bytes."""
         if ms := self.used.produced(size, now):
-            self.tell(ms, now, PRODUCE)
+            self.announce(ms, PRODUCE)
+
+    def charge_time(self, stopwatch: Stopwatch, now: float) -> None:
+        """Charge for the time that was spent, and announce it with the last response."""
+        if ms := self.used.spent(stopwatch.lap(), now):
+            self.announce(ms)
+
+    def closed(self, now: float) -> None:
+        """The connection is closed: settle what it used.
+
+        Or who asks for much, and does not wait for the answer, would have it for nothing.
+        """
+        if self.stopwatch is not None:
+            self.used.left(self.stopwatch.lap(), now)
+        self.used.closed(now)
+
+    def defer(self, api_key: int, now: float) -> Wait | None:
+        """Have a request wait; None: it does not have to.
+
+        A request of a new connection waits for what is owed already, see `Throttle.admits`; never
+        a re-authentication. A Fetch waits until the broker answers the last, as Kafka takes them
+        one by one: or the broker would send what was asked for before it was known to be too much.
+        """
+        if (
+            self.used.is_new
+            and api_key not in SASL_APIS
+            and not self.used.admits(now, produces=api_key == PRODUCE)
+        ):
+            return Wait(PauseReason.THROTTLED, WakeAt(self.used.held_until))
+        if self.bounds(api_key) and self._pipe.inflight.owes_fetch:
+            return Wait(PauseReason.IN_FLIGHT)
+        return None
+
+    def limits_mutations(self, api_key: int) -> bool:
+        """Return whether a request is limited in what it creates and deletes."""
+        return self.mutations is not None and api_key in MUTATIONS
 
     # A Fetch or ShareFetch under a consumer_byte_rate
 
@@ -80,53 +122,20 @@ class Throttling:
         """Return whether a request is a Fetch whose bytes are limited, one at a time."""
         return api_key in FETCHES and self.used.bounds_fetches
 
-    def defers(self, api_key: int, now: float) -> bool:
-        """Have a request of a new connection wait for what is owed already, see `Throttle.admits`;
-        never a re-authentication. Have a Fetch wait until the broker answers the last, as Kafka
-        takes them one by one.
-
-        Or the broker would send what was asked for before it was known to be too much.
-        """
-        if (
-            self.used.is_new
-            and api_key not in SASL_APIS
-            and not self.used.admits(now, produces=api_key == PRODUCE)
-        ):
-            self._connection.throttled(now)
-            return True
-        deferred = self.bounds(api_key) and self._connection.inflight.owes_fetch
-        if deferred:
-            self._connection.too_many_in_flight()
-        return deferred
-
     def lowers(self, max_bytes: int, now: float) -> bool:
         """Return whether a Fetch may not ask for so much now."""
         return self.used.bounds_fetches and not self.used.passes_fetch(max_bytes, now)
 
-    def fetches_at_once(self, max_bytes: int, now: float) -> int:
-        """Return how many Fetches that ask for so much may pass as they came."""
-        used, inflight = self.used, self._connection.inflight
-        if not used.bounds_fetches:
-            return UNLIMITED
-        if not used.passes_fetch(max_bytes, now):
-            return 0
-        at_once = used.fetches_left(max_bytes) - len(inflight)
-        return at_once if at_once > 0 else int(not inflight.owes_fetch)
-
-    def relay_fetch(self, data: Bytes, pos: int, end: int, now: float) -> int:
-        """Forward the Fetch at `pos`, bounded; return `pos` itself for want of bytes."""
-        requests = self._connection.requests
+    def look(self, data: Bytes, pos: int, end: int, now: float) -> Basis | Change | Close | None:
+        """Bound the Fetch at `pos` by its bytes before `end`; None: they are too few."""
         size: int = SIZE.unpack_from(data, pos)[0]
         after = min(pos + SIZE.size + size, end)
         frame = bytes(data[pos:after])
         bounded = self.bounded(frame, now)
         if bounded is None:
-            if after - pos == SIZE.size + size or after - pos > MAX_BYTES_OF_A_LOOK:
-                self._connection.end(CloseReason.MALFORMED_FRAME, now)
-            return pos
-        if bounded is frame:
-            return requests.relay_one(data, pos, end, now, _basis(frame))
-        return pos + requests.relay_one(bounded, 0, len(bounded), now, JUDGE_EACH)
+            enough = after - pos == SIZE.size + size or after - pos > MAX_BYTES_OF_A_LOOK
+            return Close(reason=CloseReason.MALFORMED_FRAME) if enough else None
+        return _basis(frame) if bounded is frame else Change(bounded)
 
     def bounded(self, frame: bytes, now: float) -> bytes | None:
         """Return a Fetch that asks for no more than it may; None: too little of it is here."""
@@ -134,28 +143,24 @@ class Throttling:
 
     # What the proxy answers
 
-    def answer(self, frame: bytes, key: int, now: float, ms: int = 0) -> None:
-        """Answer the client, when its turn comes, and tell it what it has used; then hold it.
-
-        `key`: API key and version of the answer, as `route_key` has them; below 0: it is SASL's,
-        and what was used is told with the next. `ms`: throttle time of a Produce, at least.
-        """
-        if key >= 0:
-            ms = max(ms, self._used_for(frame, key >> 16, now))
-        self._connection.responses.answer(_told(frame, key, ms) if ms else frame)
-        if ms:
-            self.hold(now)
-
-    def _used_for(self, frame: bytes, api_key: int, now: float) -> int:
-        """Charge for an answer of the proxy's own; return its throttle_time_ms.
+    def charged(self, answer: Answer, now: float) -> bytes:
+        """Charge for an answer of the proxy's own; return its frame, which announces that.
 
         One that denies a Fetch is delivered all the same: it has no records to be left out.
         """
-        stopwatch = self._connection.stopwatch
-        ms = 0 if stopwatch is None else self.used.spent(stopwatch.lap(), now)
+        frame, ms, api_key = answer.frame, 0, answer.key >> 16
+        if self.stopwatch is not None:
+            ms = self.used.spent(self.stopwatch.lap(), now)
         if api_key in FETCHES:
             ms = max(ms, self.used.fetched(len(frame) - SIZE.size, now))
-        return ms
+        ms = max(ms, answer.throttle_time_ms)
+        if not ms:
+            return frame
+        try:
+            content = patch(api_key, answer.key & 0xFFFF, frame[SIZE.size :], ms)
+        except BrokerFault:  # not the broker's, and not worth a connection
+            return frame
+        return frame[: SIZE.size] + content
 
 
 def _basis(frame: bytes) -> Basis:
@@ -167,16 +172,8 @@ def _basis(frame: bytes) -> Basis:
     return Basis(((CORRELATED, behind),), max_bytes=max(1, max_bytes))
 
 
-def _told(frame: bytes, key: int, throttle_time_ms: int) -> bytes:
-    try:
-        content = patch(key >> 16, key & 0xFFFF, frame[SIZE.size :], throttle_time_ms)
-    except BrokerFault:  # not the broker's, and not worth a connection
-        return frame
-    return frame[: SIZE.size] + content
-
-
-def telling(owed: Route, throttle_time_ms: int) -> Amendment:
-    """Return `owed`, so that its response tells at least this throttle time."""
+def announcing(owed: Route, throttle_time_ms: int) -> Amendment:
+    """Return `owed`, so that its response announces at least this throttle time."""
     api_key, api_version = owed.api_key, owed.api_version
 
     def transform(content: bytes) -> bytes:
@@ -193,7 +190,7 @@ def telling(owed: Route, throttle_time_ms: int) -> Amendment:
 
 
 class ThrottledHead:
-    """Tells the throttle time in the head of a response that is cut through."""
+    """Announces the throttle time in the head of a response that is cut through."""
 
     __slots__ = ("_inner", "_owed", "_throttle_time_ms")
 

@@ -13,18 +13,13 @@ No sockets, no clock. Laws:
 import random
 from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from proxy.connection.commands import CloseReason, DeriveKeys, GetIdentity, WakeAt
-from proxy.connection.inflight import ASKED_ID, Question
-from proxy.connection.pause_reasons import PauseReason
+from proxy.connection.inflight import ASKED_ID, InFlight, Question
 from proxy.wire.apis import response_body_at
 from proxy.wire.primitives import Malformed
 from proxy.wire.request import CLIENT_ID, request_frame
-from sasl.login import ClientExchange, Derive, LoggedIn, Login, LoginError, Say, Step
-
-if TYPE_CHECKING:
-    from proxy.connection.connection import Connection
+from sasl.login import ClientExchange, Login, LoginError, Say, Step
 
 RENEW_AFTER: Final = 0.85, 0.95
 """Shares of a session's lifetime between which it is renewed, at random: Kafka's clients do so,
@@ -38,105 +33,86 @@ PATIENCE: Final = 10.0
 
 
 class UpstreamLogin:
-    """Login of the proxy on one connection to a broker. See the laws at the head of this module."""
+    """Login of the proxy on one connection to a broker. See the laws at the head of this module.
 
-    __slots__ = ("_connection", "_is_renewal", "_login", "_looks_at", "_overdue_at", "_owed")
+    Its methods return the next step, and raise LoginError.
+    """
 
-    def __init__(self, connection: "Connection") -> None:
-        self._connection = connection
-        self._is_renewal = False
+    __slots__ = ("_inflight", "_login", "_overdue_at", "_owed", "is_renewal", "looks_at")
+
+    def __init__(self, inflight: InFlight) -> None:
+        self._inflight = inflight
+        self.is_renewal = False
+        """True if it is not the connection's first login."""
         self._login: Login | None = None
         """The login under way; None: there is none, or the identity is being looked up."""
         self._owed: Question | None = None
         """Queue entry of the answer that is awaited; None: none is."""
         self._overdue_at: float | None = None
         """Deadline of the answer, in monotonic seconds; None: it is not its turn yet."""
-        self._looks_at = inf
-        """Time of the next look whether it is its turn, in monotonic seconds."""
+        self.looks_at = inf
+        """Time of the next look whether it is its turn, in monotonic seconds; infinity: none is
+        awaited."""
 
-    def begin(self) -> None:
-        """Log in, or log in again, before anything else is sent."""
-        self._connection.requests.renew_at = inf
-        self._connection.hold(PauseReason.LOGIN)
-        self._connection.commands.append(GetIdentity())
+    @property
+    def is_under_way(self) -> bool:
+        """Return whether the broker has yet to accept the login."""
+        return self._login is not None
 
-    def identified(self, exchange: ClientExchange, now: float) -> None:
-        """Go on with the identity of the proxy."""
-        login = self._login = Login(exchange, self._connection.target.sasl_version)
-        self._advance(login.begin, now)
+    def identified(self, exchange: ClientExchange, sasl_version: int) -> Step:
+        """Go on with the identity of the proxy; the broker has this version of SaslAuthenticate."""
+        self._login = Login(exchange, sasl_version)
+        return self._login.begin()
 
-    def derived(self, token: bytes, now: float) -> None:
-        """Go on with the keys that `DeriveKeys` asked for."""
-        login = self._login
-        assert login is not None
-        self._advance(lambda: login.derived(token), now)
+    def derived(self, token: bytes) -> Step:
+        """Go on with the keys that were to be derived."""
+        assert self._login is not None
+        return self._login.derived(token)
 
-    def failed(self, error: LoginError, now: float) -> None:
-        """There is no login, and so no connection."""
-        self._login = self._owed = None
-        connection = self._connection
-        connection.observer.login_failed(connection, error.reason, again=self._is_renewal)
-        connection.finish(CloseReason.BROKER_LOGIN_FAILED, now)
+    def asked(
+        self, say: Say, answered: Callable[[bytes, float], None], now: float
+    ) -> tuple[Question, bytes]:
+        """Return the queue entry and the frame of a request; `answered` takes the answer."""
+        self._owed = Question(say.api_key, say.api_version, answered)
+        self._overdue_at, self.looks_at = None, now + LOOK_SECONDS
+        return self._owed, request_frame(
+            say.api_key, say.api_version, ASKED_ID, CLIENT_ID, say.body
+        )
 
-    def broker_closed(self, now: float) -> None:
-        """The broker is gone: a login that is under way fails."""
-        if self._login is not None:
-            self.failed(LoginError("it closed the connection instead of answering"), now)
+    def answered(self, content: bytes) -> Step | None:
+        """Go on with the broker's answer; None: nobody waits for it."""
+        login, owed = self._login, self._owed
+        self._owed, self.looks_at = None, inf
+        return None if login is None or owed is None else login.answered(_body(owed, content))
 
-    def next_deadline(self) -> float:
-        """Return when `timer` has anything to do, in monotonic seconds; infinity: never."""
-        return inf if self._owed is None else self._looks_at
+    def over(self) -> None:
+        """The login succeeded or failed."""
+        self._login, self._owed, self.looks_at = None, None, inf
 
-    def timer(self, now: float) -> None:
-        """Give up on a broker that does not answer; others' requests may take their time first."""
-        self._looks_at = now + LOOK_SECONDS
-        owed = self._connection.inflight.next
-        is_due = owed is not None and owed[1] is self._owed
-        if not is_due or self._connection.client_is_full:
+    def renewal_at(self, session_lifetime_ms: int, now: float) -> float:
+        """Return when to log in again, in monotonic seconds; infinity: never. A login succeeded."""
+        self.over()
+        self.is_renewal = True
+        if not session_lifetime_ms:
+            return inf
+        lasts = session_lifetime_ms / 1000 * random.uniform(*RENEW_AFTER)  # noqa: S311 - no secret
+        return now + max(MIN_INTERVAL, lasts)
+
+    def check_patience(self, now: float, *, client_is_full: bool) -> None:
+        """Give up on a broker that does not answer; others' requests may take their time first.
+
+        Raises LoginError.
+        """
+        if self._owed is None:
+            return
+        self.looks_at = now + LOOK_SECONDS
+        owed = self._inflight.next
+        if owed is None or owed[1] is not self._owed or client_is_full:
             self._overdue_at = None
         elif self._overdue_at is None:
             self._overdue_at = now + PATIENCE
         elif now >= self._overdue_at:
-            self.failed(LoginError(f"no answer within {PATIENCE:g} s"), now)
-
-    def _advance(self, step: Callable[[], Step], now: float) -> None:
-        try:
-            following = step()
-        except LoginError as error:
-            self.failed(error, now)
-            return
-        match following:
-            case Say():
-                self._say(following, now)
-            case Derive(work):
-                self._connection.commands.append(DeriveKeys(work))
-            case LoggedIn(session_lifetime_ms):
-                self._succeeded(session_lifetime_ms, now)
-
-    def _say(self, say: Say, now: float) -> None:
-        question = Question(say.api_key, say.api_version, self._answered)
-        self._owed, self._overdue_at, self._looks_at = question, None, now + LOOK_SECONDS
-        self._connection.commands.append(WakeAt(self._looks_at))
-        self._connection.ask(
-            question, request_frame(say.api_key, say.api_version, ASKED_ID, CLIENT_ID, say.body)
-        )
-
-    def _answered(self, content: bytes, now: float) -> None:
-        """Take the broker's answer."""
-        login, owed = self._login, self._owed
-        self._owed = None
-        if login is not None and owed is not None:
-            self._advance(lambda: login.answered(_body(owed, content)), now)
-
-    def _succeeded(self, session_lifetime_ms: int, now: float) -> None:
-        connection = self._connection
-        self._login = None
-        connection.observer.logged_in(again=self._is_renewal)
-        self._is_renewal = True
-        if session_lifetime_ms:
-            lasts = session_lifetime_ms / 1000 * random.uniform(*RENEW_AFTER)  # noqa: S311 - no secret
-            connection.requests.renew_at = now + max(MIN_INTERVAL, lasts)
-        connection.release(PauseReason.LOGIN, now)
+            raise LoginError(f"no answer within {PATIENCE:g} s")
 
 
 def _body(route: Question, content: bytes) -> bytes:

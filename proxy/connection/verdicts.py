@@ -1,195 +1,175 @@
-"""Executor of verdicts: has whole requests judged stage by stage, and carries out the result.
+"""Verdicts of the stages on what a client sends, which the connection carries out.
 
-Laws: nothing is forwarded that was not judged by the ACLs that apply now; while a request waits, no
-other of its client is taken, so order is kept; a connection that is closed judges nothing more.
+A closed union: a request is forwarded, changed or answered, waits, has the broker asked first, or
+ends its connection; or it has the connection take notice of something, and is looked at again. A
+frame that is forwarded as it came needs no verdict but the `Basis` on which others pass like it.
 """
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Generator
+from typing import Any, Final, TypeVar, final
 
-from proxy.acl.decision import Answer, Change, Close
-from proxy.connection.authorized_responses import cut, watched
-from proxy.connection.commands import CloseReason
-from proxy.connection.fingerprints import MAX_FINGERPRINTED_BYTES, Basis, Span, all_but
-from proxy.connection.frames import FORWARD_UNANSWERED, REQUEST_HEAD, SIZE, Route, route_key
-from proxy.connection.inflight import Question
-from proxy.connection.pause_reasons import PauseReason
-from proxy.connection.stages import Pending, Stage, Verdict, Wait, Work
-from proxy.errors import BrokerFault, ClientFault
-from proxy.wire.apis import FETCH, METADATA, MUTATIONS, OFFSET_COMMIT, PRODUCE, SHARE_FETCH
-from proxy.wire.commit_requests import numbers as commit_numbers
-from proxy.wire.primitives import INT16
-from proxy.wire.request import Request, parse_request, response_frame
-
-if TYPE_CHECKING:
-    from proxy.connection.authorization import RequestAuthorization
-    from proxy.connection.connection import Connection
-    from proxy.connection.mutation_quota import MutationLimiter
-
-_JUDGED_ANEW: Final = frozenset({PRODUCE, FETCH, SHARE_FETCH, *MUTATIONS})
-"""APIs of which a look (`RequestAuthorization.look`) says what may pass, or nothing does."""
+from proxy.connection.commands import Close, Command
+from proxy.connection.fingerprints import Basis
+from proxy.connection.frames import Route
+from proxy.scheduling.steps import Steps
+from proxy.wire.request import Request
 
 
-def decide(
-    admission: "RequestAuthorization", limiter: "MutationLimiter | None", pending: Pending
-) -> Stage[Verdict]:
-    """May it, and does it exceed what may be changed?"""
-    verdict = yield from admission.judge(pending)
-    if limiter is not None:
-        verdict = yield from limiter.limit(verdict, pending)
-    return verdict
+@final
+class Forward:
+    """A whole frame is forwarded, as it came or changed."""
 
+    __slots__ = ("basis", "close", "frame", "owed", "route")
 
-class Verdicts:
-    """Has requests judged, and carries out what comes of it."""
-
-    __slots__ = ("_connection",)
-
-    def __init__(self, connection: "Connection") -> None:
-        self._connection = connection
-
-    def judge(self, content: bytes, now: float) -> None:
-        """Take a request, from behind the frame's size; a Produce counts whatever becomes of it.
-
-        It is judged by who judges now, perhaps not as when it began.
-        """
-        requests, throttle = self._connection.requests, self._connection.requests.throttle
-        api_key = int.from_bytes(content[:2])
-        admission, frame = requests.admission, SIZE.pack(len(content)) + content
-        if admission is None and throttle is not None:
-            admission = throttle.admission(api_key)
-        if admission is None:
-            requests.relay_one(frame, 0, len(frame), now)
-            return
-        told_ms = 0
-        if throttle is not None and api_key == PRODUCE:
-            told_ms = throttle.used.produced(len(content), now)
-        if admission.look.whole(frame, 0, len(frame)) is not None:
-            self._forward(frame, told_ms, now)
-        else:
-            self._decide(admission, content, told_ms, now)
-        if told_ms and throttle is not None:
-            throttle.hold(now)
-
-    def _decide(
-        self, admission: "RequestAuthorization", content: bytes, told_ms: int, now: float
+    def __init__(
+        self,
+        frame: bytes,
+        route: Route,
+        owed: Route | None,
+        *,
+        basis: Basis | None = None,
+        close: Close | None = None,
     ) -> None:
-        try:
-            request = parse_request(content)
-        except ClientFault:
-            self._connection.end(CloseReason.MALFORMED_FRAME, now)
-            return
-        throttle = self._connection.requests.throttle
-        limited = throttle is not None and request.api_key in MUTATIONS
-        limiter = throttle.mutations if throttle is not None and limited else None
-        pending = Pending(request, now)
-        self._go_on(decide(admission, limiter, pending), pending, told_ms, None, now)
-
-    def _go_on(
-        self, stage: Stage[Verdict], pending: Pending, told_ms: int, sent: object, now: float
-    ) -> None:
-        """Have a request judged on; `sent`: what it waited for."""
-        connection = self._connection
-        if connection.closed:
-            stage.close()
-            return
-        pending.now, waits = now, 0
-        try:
-            waits = self._wait(stage.send(sent), stage, pending, told_ms)
-        except StopIteration as done:
-            self._carry_out(done.value, pending, told_ms, now)
-        except BrokerFault:
-            connection.finish(CloseReason.BROKER_FAULT, now)
-        connection.release((PauseReason.WAITING | PauseReason.AUTHORIZING) & ~waits, now)
-
-    def _wait(self, wait: Wait, stage: Stage[Verdict], pending: Pending, told_ms: int) -> int:
-        """Have the client wait; return the reason, which the next `_go_on` releases."""
-        connection = self._connection
-
-        def go_on(came: object, now: float) -> None:
-            self._go_on(stage, pending, told_ms, came, now)
-
-        if isinstance(wait, Work):
-            connection.hold(PauseReason.AUTHORIZING)
-            connection.long_work.do(wait.steps, wait.size, go_on)
-            return PauseReason.AUTHORIZING
-        connection.hold(PauseReason.WAITING)
-        if route_key(METADATA, wait.api_version) in connection.target.routes:
-            connection.ask(Question(METADATA, wait.api_version, go_on), wait.frame)
-        else:
-            go_on(None, pending.now)
-        return connection.holds & (PauseReason.WAITING | PauseReason.AUTHORIZING)
-
-    # What the verdict says
-
-    def _carry_out(self, verdict: Verdict, pending: Pending, told_ms: int, now: float) -> None:
-        connection, request = self._connection, pending.request
-        match verdict:
-            case CloseReason():
-                connection.end(verdict, now)
-            case Close():
-                connection.end(CloseReason.DENIED, now)
-            case Answer(body):
-                connection.pipe.answered(len(request.content), now)
-                key = route_key(request.api_key, request.api_version)
-                connection.send(response_frame(request, body), now, key, told_ms)
-            case Change():
-                self._change(verdict, request, told_ms, now)
-            case _:
-                frame = SIZE.pack(len(request.content)) + request.content
-                self._remember(pending, frame)
-                self._forward(frame, told_ms, now)
-
-    def _forward(self, frame: bytes, told_ms: int, now: float) -> None:
-        route = self._connection.target.routes[int.from_bytes(frame[4:8])]
-        owed = None if _unanswered(frame, route) else route
-        self._connection.requests.forward_judged(frame, route, owed, told_ms, now)
-
-    def _remember(self, pending: Pending, frame: bytes) -> None:
-        """Let requests pass from now on that are the same, but for numbers that do not matter."""
-        request, admission = pending.request, self._connection.requests.admission
-        if (
-            request.api_key in _JUDGED_ANEW
-            or len(frame) > MAX_FINGERPRINTED_BYTES
-            or admission is None
-            or admission.auditing
-            or admission.look is not pending.judged_by  # rights changed while it was judged
-        ):
-            return
-        varying: list[Span] = []
-        if request.api_key == OFFSET_COMMIT:
-            at = REQUEST_HEAD.size + max(0, INT16.unpack_from(frame, 12)[0])
-            varying = commit_numbers(request.api_version, frame, at, len(frame)) or []
-        basis = Basis(all_but(varying, len(frame)), whole=True)
-        route = self._connection.target.routes[route_key(request.api_key, request.api_version)]
-        self._connection.pipe.remember(frame, 0, len(frame) - SIZE.size, basis, route)
-
-    def _change(self, change: Change, request: Request, told_ms: int, now: float) -> None:
-        connection, content = self._connection, request.content
-        route = connection.target.routes[route_key(request.api_key, request.api_version)]
-        unanswered = _unanswered(SIZE.pack(len(content)) + content, route)
-        if change.request is not None:
-            content = content[: request.body_at] + change.request
-        if change.api_version is not None:
-            if route_key(request.api_key, change.api_version) not in connection.target.routes:
-                connection.end(CloseReason.UNSUPPORTED_API, now)
-                return
-            content = content[:2] + INT16.pack(change.api_version) + content[4:]
-        owed: Route | None = None if unanswered else route
-        if change.response is not None:
-            owed = cut(route, change.response, len(request.content))
-        elif change.watch is not None:
-            owed = watched(route, change.watch)
-        frame = SIZE.pack(len(content)) + content
-        connection.requests.forward_judged(frame, route, owed, told_ms, now)
-        if connection.inflight.owes_much:
-            connection.too_many_in_flight()
-        if change.close:
-            connection.end(CloseReason.DENIED, now)
+        self.frame: Final = frame
+        self.route: Final = route
+        self.owed: Final = owed
+        """The route, or an amendment of it; None: the broker will not answer (acks=0)."""
+        self.basis: Final = basis
+        """The part of the frame with which others pass from now on; None: none does."""
+        self.close: Final = close
+        """End of the connection behind this request; None: it goes on."""
 
 
-def _unanswered(frame: bytes, route: Route) -> bool:
-    """Return whether the broker will not answer: Produce with acks=0."""
-    if route.check is None:
-        return False
-    at = REQUEST_HEAD.size + max(0, INT16.unpack_from(frame, 12)[0])
-    return route.check(frame, at, len(frame))[0] == FORWARD_UNANSWERED
+@final
+class Change:
+    """The bytes that are here of a frame are forwarded changed, in the same length."""
+
+    __slots__ = ("start",)
+
+    def __init__(self, start: bytes) -> None:
+        self.start: Final = start
+
+
+@final
+class Answer:
+    """The proxy answers itself."""
+
+    __slots__ = ("frame", "key", "throttle_time_ms")
+
+    def __init__(self, frame: bytes, key: int, throttle_time_ms: int = 0) -> None:
+        self.frame: Final = frame
+        self.key: Final = key
+        """API key and version of the answer, as `route_key` has them."""
+        self.throttle_time_ms: Final = throttle_time_ms
+        """Throttle time that it announces at least, in milliseconds."""
+
+
+@final
+class SessionChanged:
+    """The SASL session took a step: it says what follows."""
+
+    __slots__ = ("frame",)
+
+    def __init__(self, frame: bytes | None) -> None:
+        self.frame: Final = frame
+        """Answer to the client; None: there is none."""
+
+
+@final
+class ClientNamed:
+    """The client id is known now; the same request is looked at again."""
+
+
+@final
+class Expired:
+    """A request meets an expired session, which it does not renew (KIP-368)."""
+
+    __slots__ = ("api_key",)
+
+    def __init__(self, api_key: int) -> None:
+        self.api_key: Final = api_key
+
+
+@final
+class NeedMemory:
+    """A long frame is gathered if there is memory for it; then it is looked at again."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, size: int) -> None:
+        self.size: Final = size
+
+
+@final
+class Wait:
+    """No further request is taken for now."""
+
+    __slots__ = ("command", "reason")
+
+    def __init__(self, reason: int, command: Command | None = None) -> None:
+        self.reason: Final = reason
+        """A bit of `PauseReason`."""
+        self.command: Final = command
+        """What ends the wait; None: it ends with time, or with what the broker sends."""
+
+
+@final
+class Work:
+    """A stage waits for long work, which is done in steps; it goes on with the result."""
+
+    __slots__ = ("size", "steps")
+
+    def __init__(self, steps: Steps[Any], size: int) -> None:
+        self.steps: Final = steps
+        self.size: Final = size
+        """Bytes of what it is about."""
+
+
+@final
+class Ask:
+    """A stage waits for the broker's answer to a Metadata request of the proxy's own.
+
+    It goes on with what stands behind the answer's size; None: the broker does not offer this
+    version.
+    """
+
+    __slots__ = ("api_version", "frame")
+
+    def __init__(self, api_version: int, frame: bytes) -> None:
+        self.api_version: Final = api_version
+        self.frame: Final = frame
+
+
+Verdict = (
+    Forward
+    | Change
+    | Answer
+    | SessionChanged
+    | ClientNamed
+    | Expired
+    | NeedMemory
+    | Wait
+    | Work
+    | Ask
+    | Close
+)
+
+T = TypeVar("T")
+
+Stage = Generator[Work | Ask, Any, T]
+"""A stage that may wait: it yields what it waits for, and goes on where it stopped with what came
+of it. Meanwhile its client waits, and nobody else does."""
+
+
+@final
+class Pending:
+    """A request that is being judged as a whole."""
+
+    __slots__ = ("judged_by", "now", "request")
+
+    def __init__(self, request: Request, now: float) -> None:
+        self.request: Final = request
+        self.now = now
+        """Monotonic seconds; later than before after each wait."""
+        self.judged_by: object = None
+        """Stands for the rights by which it was judged last; None: it was not judged yet."""

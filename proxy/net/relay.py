@@ -179,7 +179,7 @@ class ClientSide(_Side):
             return
         now = monotonic()
         try:
-            connection.requests.client_bytes(data, now)
+            connection.client_bytes(data, now)
         except Exception:
             self.broke(now)
         if connection.commands:
@@ -273,7 +273,7 @@ class ClientSide(_Side):
                     if self._broker is not None:
                         self._broker.read(isinstance(command, ResumeBroker))
                 case AwaitMemory(size):
-                    self.connection.long_work.wait_for_memory(size, self._call_later)
+                    self.connection.await_memory(size, self._call_later)
                 case Close():
                     self._close(command)
                 case _:

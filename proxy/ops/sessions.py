@@ -190,7 +190,7 @@ def facts_of(connection: Connection, worker: int, now: float) -> SessionFacts:
     """Return the facts of a connection at `now`, in monotonic seconds."""
     state = connection.session.state
     session = _session(state)
-    requests, pipe = connection.requests, connection.pipe
+    throttling, pipe = connection.throttling, connection.pipe
     mechanism = state.mechanism if isinstance(state, Authenticating | Failed) else None
     return SessionFacts(
         connection_id=connection.connection_id,
@@ -215,8 +215,8 @@ def facts_of(connection: Connection, worker: int, now: float) -> SessionFacts:
         request_bytes=pipe.bytes,
         response_bytes=connection.responses.pipe.bytes,
         idle_s=None if pipe.last_at is None else _seconds(now - pipe.last_at),
-        throttle_left_s=_seconds(requests.throttle.held_until - now)
-        if requests.throttle is not None and requests.throttle.held_until
+        throttle_left_s=_seconds(throttling.used.held_until - now)
+        if throttling is not None and throttling.used.held_until
         else None,
     )
 

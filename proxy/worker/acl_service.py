@@ -20,6 +20,7 @@ from proxy.acl.model import Operation
 from proxy.acl.topic_ids import KnownTopics
 from proxy.connection.authorization import RequestAuthorization
 from proxy.connection.connection import Connection
+from proxy.connection.interfaces import AuthorizedConnection
 from proxy.handlers.acl_changes import Acls
 from proxy.store import Store
 from proxy.store.acl_cache import CachedAcls
@@ -64,24 +65,26 @@ class AclService:
         self._denials = Denials()
         self._topics: KnownTopics = {}
 
-    def admit(self, connection: Connection, principal: str) -> RequestAuthorization | None:
+    def admit(
+        self, connection: AuthorizedConnection, principal: str
+    ) -> RequestAuthorization | None:
         """Return the authorization stage of a connection from now on; None for a super user."""
         if principal in self._super_users:
             return None
         authority = self._authorizer.authority(principal, connection.peer_host)
-        admission = connection.requests.admission
+        admission = connection.authorization
         if admission is None:
             return RequestAuthorization(
                 authority,
                 self._topics,
                 asks=partial(self._asks, connection),
-                forget=connection.pipe.forget,
+                forget=connection.forget,
                 brokers_make_topics=self._brokers_make_topics,
             )
         admission.rights_changed(authority)
         return admission
 
-    def _asks(self, connection: Connection) -> None:
+    def _asks(self, connection: AuthorizedConnection) -> None:
         self._authorizer.on_behalf_of = connection
 
     def read(self) -> None:

@@ -21,7 +21,6 @@ from proxy.connection.commands import (
     RunLongTask,
 )
 from proxy.connection.connection import Connection
-from proxy.connection.upstream_login import UpstreamLogin
 from proxy.errors import ClientFault
 from proxy.net.handshake_errors import HandshakeResult, WrongProtocol, handshake_error
 from proxy.net.relay import BrokerSide, ClientSide, NotServed
@@ -87,7 +86,7 @@ class Endpoint:
             self._listener.warn(error.reason, text)
             connection.end(CloseReason.AUTHENTICATION_FAILED, now)
         else:
-            connection.dialogue.admit(principal, now)
+            connection.admit(principal, now)
 
     def unexpected_tls(self, client: ClientSide) -> None:
         """Warn of a client that began with TLS on a listener without it."""
@@ -121,7 +120,7 @@ class Endpoint:
         )
         listener.observer.opened(connection, now)
         if listener.protocol is SecurityProtocol.PLAINTEXT:
-            connection.dialogue.admit(ANONYMOUS, now)
+            connection.admit(ANONYMOUS, now)
             listener.open_connections.authenticated(client)
         listener.clients.add(client)
         return connection
@@ -157,7 +156,7 @@ class Endpoint:
             case AwaitTurn():
                 assert client.connection is not None
                 wait = self._services.work_queues.time_slices.wait
-                client.connection.long_work.await_turn(wait, client.call)
+                client.connection.await_turn(wait, client.call)
             case ConnectToBroker():
                 self._services.spawn(self._connect(client))
             case RefreshKeys():
@@ -204,7 +203,7 @@ class Endpoint:
     async def _refresh_keys(self, client: ClientSide) -> None:
         if self._listener.keys is not None:
             await self._listener.keys.refresh()
-        client.call(lambda connection, now: connection.dialogue.keys_refreshed(now))
+        client.call(lambda connection, now: connection.keys_refreshed(now))
 
     async def _log_in(self, client: ClientSide, step: GetIdentity | DeriveKeys) -> None:
         try:
@@ -214,7 +213,7 @@ class Endpoint:
                 await _derive(client, step)
         except LoginError as error:
             failure = error
-            client.call(lambda connection, now: _login(connection).failed(failure, now))
+            client.call(lambda connection, now: connection.login_failed(failure, now))
         except Exception:
             log.exception("a login to a broker failed")
             client.call(Connection.broke)
@@ -223,13 +222,13 @@ class Endpoint:
         identity = self._services.access.identity
         assert identity is not None
         exchange = await identity.exchange()
-        client.call(lambda connection, now: _login(connection).identified(exchange, now))
+        client.call(lambda connection, now: connection.identified(exchange, now))
 
     async def _consult(self, client: ClientSide, question: AnswerFromStore) -> None:
         try:
             body, spent_ns = await self._services.consult(question)
         except ClientFault:
-            client.call(lambda connection, now: connection.dialogue.misunderstood(now))
+            client.call(lambda connection, now: connection.misunderstood(now))
             return
         except StoreError as error:
             self._listener.warn("store", f"a request to the store failed: {error}")
@@ -240,9 +239,8 @@ class Endpoint:
             client.call(Connection.broke)
             return
         assert client.connection is not None
-        if (stopwatch := client.connection.stopwatch) is not None:
-            stopwatch.add(spent_ns, monotonic())
-        client.call(lambda connection, now: connection.dialogue.store_answered(body, now))
+        client.connection.spent(spent_ns, monotonic())
+        client.call(lambda connection, now: connection.store_answered(body, now))
 
     async def _run_long_task(self, client: ClientSide, long_task: LongTask) -> None:
         try:
@@ -251,14 +249,9 @@ class Endpoint:
             log.exception("a long request could not be processed")
             client.call(Connection.broke)
             return
-        client.call(lambda connection, now: connection.long_work.done(long_task, result, now))
+        client.call(lambda connection, now: connection.done(long_task, result, now))
 
 
 async def _derive(client: ClientSide, step: DeriveKeys) -> None:
     token = await asyncio.to_thread(step.work)
-    client.call(lambda connection, now: _login(connection).derived(token, now))
-
-
-def _login(connection: Connection) -> UpstreamLogin:
-    assert connection.upstream_login is not None
-    return connection.upstream_login
+    client.call(lambda connection, now: connection.derived(token, now))

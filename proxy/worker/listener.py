@@ -174,8 +174,8 @@ class Listener:
             failed_authentication_delay=settings.connection_failed_authentication_delay_ms / 1000,
             quotas=self.quotas,
             logs_in=self.services.access.identity is not None,
-            room=self.services.memory_budget,
-            strangers=self._unauthenticated_memory,
+            memory=self.services.memory_budget,
+            unauthenticated_memory=self._unauthenticated_memory,
         )
 
     def _mechanism(self, name: str, settings: config.Listener) -> Mechanism:

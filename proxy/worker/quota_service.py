@@ -8,14 +8,11 @@ second.
 import logging
 from collections.abc import Callable, Mapping
 from time import monotonic, perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
-from proxy.connection.connection import Connection
-from proxy.connection.request_time import Stopwatch
-from proxy.connection.throttling import Throttling
 from proxy.log_rate_limit import LogRateLimit
 from proxy.quota.callback import Cluster, configured_callback
 from proxy.quota.meter import Count
@@ -26,9 +23,6 @@ from proxy.quota.store import CachedQuotas, QuotaStore
 from proxy.quota.throttle import Mode, Throttle, Throttled
 from proxy.quota.window import NANOSECONDS_PER_PERCENT
 from proxy.quota.worker_quotas import WorkerQuotas, entry_of_tags
-
-if TYPE_CHECKING:
-    from proxy.connection.mutation_quota import MutationLimiter
 
 log = logging.getLogger("proxy.throttles")
 
@@ -66,46 +60,23 @@ class QuotaService:
         self._quotas.apply(self._stored.quotas)
         self._applied = self._stored.quotas
         self._generation = self._quotas.generation
-        self._clock = clock
+        self.clock: Final = clock
         self._repeats = LogRateLimit()
 
     # Connections
 
-    def meter(self, connection: Connection, principal: str) -> None:
-        """Count a connection's usage for the quotas that apply now, if any do."""
-        meters = self._quotas.meters(principal, connection.client_id)
-        bucket = self._quotas.bucket(principal, connection.client_id)
-        connection.requests.guard(connection.requests.admission)  # a Fetch may be bounded now
-        throttling = connection.requests.throttle
-        if throttling is not None:
-            throttling.used.apply(meters, bucket)
+    def throttle(
+        self, principal: str, client_id: str | None, throttle: Throttle | None
+    ) -> Throttle | None:
+        """Return what counts the usage of a connection, `throttle` if it is there already, with
+        the quotas that apply now; None: none does."""
+        meters = self._quotas.meters(principal, client_id)
+        bucket = self._quotas.bucket(principal, client_id)
+        if throttle is not None:
+            throttle.apply(meters, bucket)
         elif meters or bucket is not None:
-            used = Throttle(meters, self._mode, self._report, bucket)
-            throttling = Throttling(connection, used)
-            connection.requests.throttle = throttling
-            connection.pipe.fetches_at_once = throttling.fetches_at_once
-            connection.pipe.counts_produced = True
-            connection.responses.meter(throttling.used, throttling.hold)
-        if throttling is not None:
-            Stopwatch.fit(connection, throttling, self._clock)
-            throttling.mutations = None if bucket is None else self._limiter(connection, throttling)
-
-    @staticmethod
-    def _limiter(connection: Connection, throttling: Throttling) -> "MutationLimiter":
-        from proxy.connection.mutation_quota import MutationLimiter  # with 16 MiB of schemas
-
-        limiter = throttling.mutations
-        return limiter or MutationLimiter(
-            throttling.used,
-            connection.target,
-            hold=throttling.hold,
-            last_read=lambda: connection.active_at,
-        )
-
-    def changed(self, connection: Connection, _now: float) -> None:
-        """Apply changed quotas to an open connection."""
-        if (principal := connection.principal) is not None:
-            self.meter(connection, principal)
+            throttle = Throttle(meters, self._mode, self._report, bucket)
+        return throttle
 
     def admit(self, address: str, now: float) -> float:
         """Count a new connection of an address (KIP-612).

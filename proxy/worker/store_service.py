@@ -83,7 +83,7 @@ class StoreService:
         quotas: QuotaService | None,
         *,
         rights_changed: Callable[[], None],
-        quotas_changed: Callable[[QuotaService], Awaitable[None]],
+        quotas_changed: Callable[[], Awaitable[None]],
     ) -> None:
         """Refresh `credentials`, `authorization` and `quotas` from `store` and `users`.
 
@@ -137,7 +137,7 @@ class StoreService:
             if self._quotas is not None:
                 await asyncio.to_thread(self._quotas.read)
                 if self._quotas.take_over():
-                    await self._quotas_changed(self._quotas)
+                    await self._quotas_changed()
             # Last: its ACLs and quotas must have been taken over.
             self._mirror = mirror
             if self._error is not None:

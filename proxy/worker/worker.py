@@ -314,10 +314,10 @@ class Worker:
         for client in self._clients():
             client.call(Connection.rights_changed)
 
-    async def _quotas_changed(self, quotas: QuotaService) -> None:
+    async def _quotas_changed(self) -> None:
         """Apply changed quotas to open connections."""
         for number, client in enumerate(self._clients()):
-            client.call(quotas.changed)
+            client.call(Connection.quotas_changed)
             if number % CLIENTS_AT_ONCE == CLIENTS_AT_ONCE - 1:
                 await asyncio.sleep(0)
 

@@ -149,9 +149,10 @@ class Fuzzer:
             case 4 if play.connection.pipe.to_broker is not None:
                 play.tell(lambda connection, now: connection.broker_full(full, now))
             case 5 if (
-                play.connection.dialogue.waiting is not None and play.connection.requests.relaying
+                play.connection.authentication.waiting is not None
+                and play.connection.requests.relaying
             ):
-                play.tell(lambda connection, now: connection.dialogue.store_answered(b"", now))
+                play.tell(lambda connection, now: connection.store_answered(b"", now))
             case 6:
                 play.tell(Connection.broker_closed)
             case _:

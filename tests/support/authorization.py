@@ -25,7 +25,7 @@ from proxy.acl.guards.entities import NOT_THROTTLED, make
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
 from proxy.acl.topic_ids import KnownTopics
 from proxy.connection.authorization import RequestAuthorization
-from proxy.connection.connection import Connection
+from proxy.connection.interfaces import AuthorizedConnection
 from proxy.connection.long_requests import MAX_AT_ONCE, PausingAuthority, found
 from proxy.scheduling.memory_budget import LONG_BYTES, MemoryBudget
 from proxy.scheduling.stepped_thread import in_steps
@@ -218,8 +218,8 @@ class Judge:
         self.rights = Rights(frozenset().union(*allowed))
         self.topics: KnownTopics = {} if known is None else known
 
-    def admit(self, connection: Connection, _principal: str) -> RequestAuthorization:
-        return RequestAuthorization(self.rights, self.topics, forget=connection.pipe.forget)
+    def admit(self, connection: AuthorizedConnection, _principal: str) -> RequestAuthorization:
+        return RequestAuthorization(self.rights, self.topics, forget=connection.forget)
 
     def is_super_user(self, _principal: str) -> bool:
         return False
@@ -238,10 +238,10 @@ class Guarded(Judge):
     def change(self, *allowed: Any) -> None:
         """Other ACLs apply from now on."""
         self.rights = Rights(frozenset().union(*allowed))
-        admission = self.play.connection.requests.admission
+        admission = self.play.connection.authorization
         assert admission is not None
         admission.rights_changed(self.rights)
-        self.play.connection.requests.guard(admission)
+        self.play.connection.forget()
 
 
 # Long requests and responses, and somebody who asks for groups

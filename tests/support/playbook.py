@@ -209,7 +209,7 @@ class Play:
             failed_authentication_delay=0.1,
             quotas=quotas,
             logs_in=logs_in,
-            room=room or MemoryBudget(),
+            memory=room or MemoryBudget(),
         )
         self.connection = Connection(
             connection_id="c1",
@@ -262,7 +262,7 @@ class Play:
         """Do the long work that waits first."""
         long_task = self.deliberations.pop(0)
         result = finish(long_task.steps)
-        self.tell(lambda connection, now: connection.long_work.done(long_task, result, now))
+        self.tell(lambda connection, now: connection.done(long_task, result, now))
 
     def wait_for(self, deadline: float | None) -> None:
         """Let the time come, and the timer look."""
@@ -312,7 +312,7 @@ class Play:
             buffer = bytearray(read)
             data = memoryview(buffer) if self.reads_bulk else read
             if side == "client":
-                self.connection.requests.client_bytes(data, self.now)
+                self.connection.client_bytes(data, self.now)
             else:
                 self.connection.broker_bytes(data, self.now)
             buffer[:] = b"\xee" * len(buffer)  # whoever keeps the buffer, not the bytes, is seen
@@ -360,12 +360,12 @@ class Play:
     ) -> None:
         match command:
             case AwaitTurn():
-                self.connection.long_work.await_turn(self._wait, self.tell)
+                self.connection.await_turn(self._wait, self.tell)
             case GetIdentity() | DeriveKeys():
                 self.log.append(type(command).__name__)
             case AwaitMemory(size):
                 self.log.append(f"seek room for {size}")
-                self.connection.long_work.wait_for_memory(size, self.tell)
+                self.connection.await_memory(size, self.tell)
             case RunLongTask(long_task):
                 self.log.append("deliberate")
                 self.deliberations.append(long_task)

@@ -12,6 +12,7 @@ from proxy.acl.topic_ids import KnownTopics
 from proxy.config import Quotas
 from proxy.connection.authorization import RequestAuthorization
 from proxy.connection.connection import Connection
+from proxy.connection.interfaces import AuthorizedConnection
 from proxy.handlers import quotas as quota_api
 from proxy.quota.model import QuotaEntity, QuotaKey
 from proxy.quota.shared_memory import UsageTable
@@ -94,7 +95,7 @@ class Quoted:
     def tick(self) -> None:
         self.service.read()
         if self.service.take_over():
-            self.play.tell(self.service.changed)
+            self.play.tell(Connection.quotas_changed)
 
     @property
     def told(self) -> Any:
@@ -125,8 +126,8 @@ class Judged:
         self.rights = Rights(frozenset().union(*allowed))
         self.topics: KnownTopics = {}
 
-    def admit(self, connection: Connection, _principal: str) -> RequestAuthorization:
-        return RequestAuthorization(self.rights, self.topics, forget=connection.pipe.forget)
+    def admit(self, connection: AuthorizedConnection, _principal: str) -> RequestAuthorization:
+        return RequestAuthorization(self.rights, self.topics, forget=connection.forget)
 
     def is_super_user(self, _principal: str) -> bool:
         return False

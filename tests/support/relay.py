@@ -135,7 +135,7 @@ class Shell:
                 assert client in self.clients
             case AwaitTurn():
                 assert client.connection is not None
-                client.connection.long_work.await_turn(self.wait, client.call)
+                client.connection.await_turn(self.wait, client.call)
             case ConnectToBroker():
                 self.tasks.append(self.loop.create_task(self._connect(client)))
             case RunLongTask(long_task):
@@ -163,7 +163,7 @@ class Shell:
 
     async def _run_long_task(self, client: ClientSide, long_task: LongTask) -> None:
         result = await TimeSlices(self.loop).run(long_task.steps)
-        client.call(lambda connection, now: connection.long_work.done(long_task, result, now))
+        client.call(lambda connection, now: connection.done(long_task, result, now))
 
 
 @dataclass

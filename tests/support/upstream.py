@@ -15,8 +15,6 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from proxy.connection.commands import Close, CloseReason, DeriveKeys
-from proxy.connection.connection import Connection
-from proxy.connection.upstream_login import UpstreamLogin
 from proxy.upstream.token_source import EndpointTokens, FileTokens, TokenUnavailable
 from sasl.login import ClientExchange, PlainClient
 from sasl.messages import (
@@ -53,21 +51,13 @@ def waiting_play() -> Play:
     return play
 
 
-def on_login(play: Play, what: Callable[[UpstreamLogin, float], None]) -> None:
-    def tell(connection: Connection, now: float) -> None:
-        assert connection.upstream_login is not None
-        what(connection.upstream_login, now)
-
-    play.tell(tell)
-
-
 def identify(play: Play, exchange: ClientExchange = PROXY_LOGIN) -> None:
-    on_login(play, lambda login, now: login.identified(exchange, now))
+    play.tell(lambda connection, now: connection.identified(exchange, now))
 
 
 def derived(play: Play, derive: DeriveKeys) -> None:
     token = derive.work()
-    on_login(play, lambda login, now: login.derived(token, now))
+    play.tell(lambda connection, now: connection.derived(token, now))
 
 
 def offers(*mechanisms: str, error_code: int = 0) -> bytes:

@@ -91,7 +91,7 @@ class TestProduce:
     def test_an_auditing_authority_is_asked_each_time(self) -> None:
         guarded = Guarded(topic(Operation.WRITE, "mine"))
         guarded.rights = Auditing()
-        guarded.play.connection.requests.admission.rights_changed(guarded.rights)  # type: ignore[union-attr]
+        guarded.play.connection.authorization.rights_changed(guarded.rights)  # type: ignore[union-attr]
         for number in range(1, 4):
             guarded.play.client(produce(number, "other"))
         assert len(guarded.rights.denials) == 3

@@ -8,7 +8,7 @@ from proxy.acl.model import AuthorizerMode
 from proxy.acl.topic_ids import KnownTopics
 from proxy.connection.allowed_topics import MAX_NAME_BYTES, MAX_TOPICS
 from proxy.connection.authorization import RequestAuthorization
-from proxy.connection.connection import Connection
+from proxy.connection.interfaces import AuthorizedConnection
 from tests.support.acl_index import ADDRESS, ALICE, PREFIXED, WRITE, acl
 from tests.support.authorization import produce
 from tests.support.frames import response
@@ -25,11 +25,11 @@ class Crowd:
         self.plays: list[Play] = []
         self.topics: KnownTopics = {}
 
-    def admit(self, connection: Connection, _principal: str) -> RequestAuthorization:
+    def admit(self, connection: AuthorizedConnection, _principal: str) -> RequestAuthorization:
         return RequestAuthorization(
             self.authorizer.authority(ALICE, ADDRESS),
             self.topics,
-            forget=connection.pipe.forget,
+            forget=connection.forget,
         )
 
     def is_super_user(self, _principal: str) -> bool:
@@ -43,10 +43,10 @@ class Crowd:
     def take_all_away(self) -> None:
         self.authorizer.index = AclIndex([], version=2)
         for play in self.plays:
-            admission = play.connection.requests.admission
+            admission = play.connection.authorization
             assert admission is not None
             admission.rights_changed(self.authorizer.authority(ALICE, ADDRESS))
-            play.connection.requests.guard(admission)
+            play.connection.forget()
 
 
 def test_what_one_connection_found_out_the_others_know() -> None:

@@ -72,7 +72,7 @@ def test_a_drain_waits_for_the_store() -> None:
     play.client(request(50, 0, 3, b"\0\0"))
     play.tell(Connection.drain)
     assert play.take() == ["consult DescribeUserScramCredentials"]
-    play.tell(lambda connection, now: connection.dialogue.store_answered(b"nobody", now))
+    play.tell(lambda connection, now: connection.store_answered(b"nobody", now))
     assert play.take() == ["to client: #3 \0nobody", "closed drained", "close"]
 
 
@@ -135,7 +135,7 @@ class TestHalfClosedClients:
         play.take()
         play.tell(Connection.client_finished)
         assert play.take() == []
-        play.tell(lambda connection, now: connection.dialogue.store_answered(b"", now))
+        play.tell(lambda connection, now: connection.store_answered(b"", now))
         assert play.take() == ["to client: #3 \0", "closed client_closed", "close"]
 
     def test_an_acks_0_request_reaches_a_broker_that_is_full(self) -> None:

@@ -6,7 +6,7 @@ That Kafka answers the same is `tests/kafka/test_without_sasl.py`'s to say.
 import pytest
 
 from proxy.connection.connection import Connection
-from proxy.connection.interfaces import NoAuthorizer
+from proxy.connection.interfaces import AuthorizedConnection, NoAuthorizer
 from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tests.support.frames import (
     api_versions,
@@ -26,7 +26,7 @@ YEAR = 365 * 24 * 3600.0
 
 def admitted(play: Play | None = None) -> Play:
     play = play or Play()
-    play.tell(lambda connection, now: connection.dialogue.admit(ALICE, now))
+    play.tell(lambda connection, now: connection.admit(ALICE, now))
     assert play.take() == [f"authenticated {ALICE}"]
     return play
 
@@ -104,7 +104,7 @@ def test_rights_are_asked_for_by_the_principal(super_users: tuple[str, ...]) -> 
     asked: list[str] = []
 
     class Rights(NoAuthorizer):
-        def admit(self, _connection: Connection, principal: str) -> None:
+        def admit(self, _connection: AuthorizedConnection, principal: str) -> None:
             asked.append(principal)
 
     play = admitted(Play(rights=Rights(super_users)))

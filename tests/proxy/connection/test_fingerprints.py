@@ -12,7 +12,8 @@ from kio.static.primitive import i32, i64
 from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make
 from proxy.acl.model import Operation
 from proxy.connection.fingerprints import MAX_ALIKE, MAX_FINGERPRINTS
-from proxy.connection.verdicts import Verdicts
+from proxy.connection.stages import Stages
+from proxy.connection.verdicts import Verdict
 from proxy.wire.apis import FETCH, OFFSET_COMMIT, PRODUCE
 from proxy.wire.codec import decode, encode, request_type, response_type
 from tests.support.authorization import Guarded, Right, group, topic
@@ -36,19 +37,19 @@ class Judging:
         # opens the way to the broker
         self.play.client(fetch(1_001, "mine", session_id=0, session_epoch=-1))
         pipe = self.play.connection.pipe
-        write, judge = pipe.to_broker, Verdicts.judge
+        write, judge = pipe.to_broker, Stages.judge
         assert write is not None
 
         def noted(data: bytes | memoryview) -> None:
             self.writes.append(bytes(data))
             write(data)
 
-        def counted(verdicts: Verdicts, content: bytes, now: float) -> None:
+        def counted(stages: Stages, content: bytes, now: float) -> Verdict:
             self.judged += 1
-            judge(verdicts, content, now)
+            return judge(stages, content, now)
 
         pipe.to_broker = noted
-        monkeypatch.setattr(Verdicts, "judge", counted)
+        monkeypatch.setattr(Stages, "judge", counted)
         self.play.broker(fetched(1_001, 0))
 
     def passes(self, *frames: bytes) -> bool:
@@ -268,7 +269,7 @@ def test_what_is_judged_keeps_its_place_among_what_passes(judging: Judging) -> N
 
 def test_what_is_auditing_is_asked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     judging = Judging(Guarded(*MINE, known=dict(KNOWN)), monkeypatch)
-    admission = judging.play.connection.requests.admission
+    admission = judging.play.connection.authorization
     assert admission is not None
     rights = replace(judging.guarded.rights, auditing=True)
     admission.rights_changed(rights)

@@ -20,7 +20,7 @@ def stranger(room: MemoryBudget, number: int = 0, **more: Any) -> Play:
     """A client that has chosen its mechanism."""
     play = Play(**more)
     play.connection.connection_id = f"c{number}"
-    play.connection.rules = replace(play.rules, strangers=room)
+    play.connection.rules = replace(play.rules, unauthenticated_memory=room)
     play.client(handshake(1, OAUTHBEARER))
     play.take()
     return play
@@ -77,7 +77,7 @@ def test_who_waits_for_keys_still_has_it() -> None:
     assert first.take() == ["seek keys"]
     second.client(long(bearer()))
     assert second.take() == REFUSED
-    first.tell(lambda c, now: c.dialogue.keys_refreshed(now))
+    first.tell(lambda c, now: c.keys_refreshed(now))
     third = stranger(room, 3)
     third.client(long(bearer()))
     assert third.session.principal == "User:alice"
@@ -88,7 +88,7 @@ def test_who_is_known_needs_none() -> None:
     room = MemoryBudget(MOST)
     assert room.take("somebody", MOST)
     play = logged_in()
-    play.connection.rules = replace(play.rules, strangers=room)
+    play.connection.rules = replace(play.rules, unauthenticated_memory=room)
     log_in(play, first_id=3)
     play.now += 5
     play.client(handshake(5, OAUTHBEARER), long(bearer()))

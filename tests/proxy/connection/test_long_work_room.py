@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.connection.connection import Connection
-from proxy.connection.pause_reasons import PauseReason
+from proxy.connection.life import PauseReason
 from proxy.scheduling.memory_budget import LONG_BYTES, WAIT_SECONDS, MemoryBudget
 from proxy.wire.apis import CREATE_ACLS
 from tests.support.authorization import LITTLE, MUCH, Describer, describe

@@ -1,6 +1,7 @@
 """Topics that one connection creates, grows and deletes under a controller_mutation_rate."""
 
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make
 from proxy.acl.model import Operation
+from proxy.connection.connection import Connection
 from proxy.connection.long_requests import MAX_VALUES
 from proxy.connection.mutation_quota import BY_ID_SINCE, BY_NAME_SINCE, _question
 from proxy.quota.model import QuotaKey
@@ -103,7 +105,8 @@ class TestStrict:
 
     def test_what_a_client_of_the_same_quota_did_counts(self) -> None:
         first, second = Limited(), Limited()
-        second.service.meter(first.play.connection, "User:alice")
+        first.play.connection.rules = replace(first.play.rules, quotas=second.service)
+        first.play.tell(Connection.quotas_changed)
         first.create(("a", BURST + 1))
         assert errors(second.create(("b", 1))) == {"b": EXCEEDED}
 
@@ -302,7 +305,7 @@ class TestLong:
         asked = [len(body.topics) for key, body in limited.broker.asked if key == METADATA]
         assert asked == [1_000] * 10 + [3], "no answer keeps others waiting for long"
         in_steps = limited.play.take().count("deliberate")
-        assert in_steps == 4, "judged, read, charged for, and settled by the response"
+        assert in_steps == 3, "read, charged for, and settled by the response"
 
     def test_ids_as_well(self) -> None:
         limited = Limited()
@@ -377,7 +380,7 @@ class TestChanges:
         limited.store.alter_quotas({ALICE: {MUTATION_RATE: None}})
         limited.service.read()
         assert limited.service.take_over()
-        limited.play.tell(limited.service.changed)
+        limited.play.tell(Connection.quotas_changed)
         limited.create(("a", 1_000))
         limited.create(("b", 1_000))
         assert limited.forwarded == [CREATE_TOPICS] * 2
@@ -388,6 +391,6 @@ class TestChanges:
         limited.store.alter_quotas({ALICE: {MUTATION_RATE: None, QuotaKey.PRODUCER_BYTE_RATE: 5.0}})
         limited.service.read()
         limited.service.take_over()
-        limited.play.tell(limited.service.changed)
+        limited.play.tell(Connection.quotas_changed)
         limited.create(("a", 1))
         assert [key for key, _ in limited.broker.asked] == [CREATE_TOPICS]

@@ -149,9 +149,9 @@ class TestWhatIsAnsweredHere:
         assert play.paused == {"client"}
         assert play.wakes_at == 0.0
         body = bytes(4) + b"and so on"
-        assert play.connection.stopwatch is not None
-        play.connection.stopwatch.add(MUCH_NS, play.now)
-        play.tell(lambda connection, now: connection.dialogue.store_answered(body, now))
+        assert is_timed(play.connection)
+        play.connection.spent(MUCH_NS, play.now)
+        play.tell(lambda connection, now: connection.store_answered(body, now))
         assert play.received[-1].endswith(b"and so on")
         assert told_ms(play) == held_ms(play) == MAX_MS
 
@@ -216,8 +216,8 @@ class TestWhoDoesNotWaitForTheAnswer:
         quoted, play = timed(0)
         play.client(asking(DESCRIBE_USER_SCRAM_CREDENTIALS, 0))
         play.tell(Connection.client_closed)
-        assert play.connection.stopwatch is not None
-        play.connection.stopwatch.add(MUCH_NS, play.now)
+        assert is_timed(play.connection)
+        play.connection.spent(MUCH_NS, play.now)
         self.comes_after(quoted)
 
 
@@ -227,16 +227,20 @@ def test_audit_tells_nothing() -> None:
     assert (told_ms(play), play.paused) == (0, set())
 
 
+def is_timed(connection: Connection) -> bool:
+    return connection.throttling is not None and connection.throttling.stopwatch is not None
+
+
 def test_nothing_is_measured_without_such_a_quota() -> None:
     quoted = Quoted({PRODUCER: 1e9})
     connection = quoted.play.connection
-    assert connection.stopwatch is None
+    assert not is_timed(connection)
     quoted.store.alter_quotas({ALICE: {QuotaKey.REQUEST_PERCENTAGE: 1.0}})
     quoted.tick()
-    assert connection.stopwatch is not None
+    assert is_timed(connection)
     quoted.store.alter_quotas({ALICE: {QuotaKey.REQUEST_PERCENTAGE: None}})
     quoted.tick()
-    assert connection.stopwatch is None
+    assert not is_timed(connection)
 
 
 def test_a_change_of_quotas_loses_no_time() -> None:

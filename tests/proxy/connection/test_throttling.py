@@ -238,5 +238,5 @@ class TestAProducerThatIsAuthorized:
 
 def test_without_quotas_nothing_is_measured() -> None:
     play = logged_in(Play(offer=Offer(routes=everything().routes, api_versions=None)))
-    assert play.connection.requests.throttle is None
+    assert play.connection.throttling is None
     assert not any(route.transform for route in everything(rewritten=PLAIN).routes.values())

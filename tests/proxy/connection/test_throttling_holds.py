@@ -93,7 +93,7 @@ class TestChanges:
     def test_the_first_quota_of_all_does_too(self) -> None:
         quoted = Quoted({})
         play = quoted.play
-        assert play.connection.requests.throttle is None
+        assert play.connection.throttling is None
         quoted.store.alter_quotas({ALICE: {CONSUMER: RATE}})
         quoted.tick()
         play.client(fetch(3))
@@ -122,5 +122,5 @@ class TestChanges:
     def test_a_stranger_has_no_quota(self) -> None:
         service = Quoted({}).service
         play = Play(quotas=service)
-        play.tell(service.changed)
-        assert play.connection.requests.throttle is None
+        play.tell(Connection.quotas_changed)
+        assert play.connection.throttling is None

@@ -57,7 +57,7 @@ class Reconnecting:
         play.now = self.now
         if sasl:
             return logged_in(play)
-        play.tell(lambda connection, now: connection.dialogue.admit("User:ANONYMOUS", now))
+        play.tell(lambda connection, now: connection.admit("User:ANONYMOUS", now))
         return play
 
     def close(self, play: Play) -> None:

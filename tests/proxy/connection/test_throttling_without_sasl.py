@@ -24,7 +24,7 @@ def service(entity: QuotaEntity) -> QuotaService:
 def admitted(quotas: QuotaService) -> Play:
     play = Play(quotas=quotas, offer=everything(rewritten=PLAIN, metered=True))
     play.now = float(int(play.now))
-    play.tell(lambda connection, now: connection.dialogue.admit("User:ANONYMOUS", now))
+    play.tell(lambda connection, now: connection.admit("User:ANONYMOUS", now))
     return play
 
 

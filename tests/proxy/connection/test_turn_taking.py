@@ -100,7 +100,7 @@ def test_the_turns_of_a_principal_are_its_own() -> None:
     asked: list[str] = []
     for play in (Play(), logged_in()):
         in_turns(play)
-        play.connection.long_work.await_turn(lambda who, _: asked.append(who), play.tell)
+        play.connection.await_turn(lambda who, _: asked.append(who), play.tell)
     assert asked == ["", "User:alice"]
 
 

@@ -17,7 +17,6 @@ from tests.support.upstream import (
     lets_in,
     log_in,
     offers,
-    on_login,
     waiting_play,
 )
 
@@ -72,7 +71,7 @@ def test_the_session_is_renewed_at_the_next_request_behind_most_of_it(lifetime_m
 def test_a_session_without_end_is_never_renewed() -> None:
     play = connected()
     play.now += 10 * 365 * 86_400.0
-    play.connection.requests.expires_at = play.now
+    play.connection.stages.expires_at = play.now
     play.client(fetch(4))
     assert play.take() == ["to broker: Fetch v12 #4"]
 
@@ -81,7 +80,7 @@ def test_an_idle_connection_is_left_alone() -> None:
     """Kafka closes an expired one only when it is used, so the login can wait for that."""
     play = connected(1_000)
     play.now += 300.0
-    play.connection.requests.expires_at = play.now
+    play.connection.stages.expires_at = play.now
     play.tell(Connection.timer)
     assert play.take() == []
 
@@ -171,7 +170,7 @@ def test_a_broker_without_sasl_is_not_asked() -> None:
 def test_without_an_identity_there_is_no_login() -> None:
     """The token's server does not answer, say."""
     play = waiting_play()
-    on_login(play, lambda login, now: login.failed(LoginError("no token"), now))
+    play.tell(lambda connection, now: connection.login_failed(LoginError("no token"), now))
     assert play.take() == ["login failed: no token", "closed broker_login_failed", "close"]
 
 

@@ -150,7 +150,7 @@ def test_what_goes_well_is_none() -> None:
 def test_long_names_are_cut() -> None:
     """A token's subject may have half a megabyte."""
     seen = Observed()
-    seen.connection.client_id = "y" * 30_000
+    seen.connection.authentication.client_id = "y" * 30_000
     seen.log_in(session(Enforcement.ENFORCE, principal="User:" + "x" * 500_000))
     seen.observer.expired(seen.connection, session(Enforcement.ENFORCE), PRODUCE, NOW + 61)
     one = seen.only()

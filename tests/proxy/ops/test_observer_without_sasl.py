@@ -37,7 +37,7 @@ def test_no_metric_of_kip_368_counts_it_and_no_event_but_a_denial_tells_of_it() 
     )
     play = Play()
     observer.opened(play.connection, NOW)
-    play.tell(lambda connection, now: connection.dialogue.admit(ALICE, now))
+    play.tell(lambda connection, now: connection.admit(ALICE, now))
     observer.authenticated(play.connection, play.session, NOW)
     denial = Denial(
         principal=ALICE,

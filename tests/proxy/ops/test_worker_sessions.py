@@ -106,7 +106,7 @@ def unaware(play: Play) -> None:
 
 
 def without_sasl(play: Play) -> None:
-    play.tell(lambda connection, now: connection.dialogue.admit("User:CN=alice", now))
+    play.tell(lambda connection, now: connection.admit("User:CN=alice", now))
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_refused_connection_that_is_closed_is_not_told() -> None:
 def test_names_are_cut() -> None:
     """A worker does not tell half a megabyte for a session."""
     play = Play()
-    play.connection.client_id = "x" * 30_000
+    play.connection.authentication.client_id = "x" * 30_000
     client_id = facts_of(play.connection, 0, NOW).client_id
     assert client_id is not None
     assert len(client_id) == 256

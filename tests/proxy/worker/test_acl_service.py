@@ -80,7 +80,7 @@ class Services:
         self.connection = self.play.connection
 
     def may(self, operation: Operation, name: str) -> bool:
-        admission = self.connection.requests.admission
+        admission = self.connection.authorization
         assert admission is not None
         admission._asks()
         return admission._authority.may(operation, ResourceType.TOPIC, name)
@@ -135,10 +135,10 @@ def test_a_super_user_is_judged_by_nobody_until_it_is_none(store: Failing) -> No
     principal = services.connection.session.state.principal  # type: ignore[union-attr]
     services.authorization.replace_super_users([principal])
     services.connection.rights_changed(0.0)
-    assert services.connection.requests.admission is None
+    assert services.connection.authorization is None
     services.authorization.replace_super_users([])
     services.connection.rights_changed(0.0)
-    assert services.connection.requests.admission is not None
+    assert services.connection.authorization is not None
     assert not services.may(Operation.READ, "a")
 
 
