@@ -422,8 +422,8 @@ class Connection:
         waits = self.closed or self.holds & _REQUEST_WAITS
         if stopwatch.stop() and self.requests.relaying and not waits:
             assert self.throttling is not None
-            self.throttling.charge_time(stopwatch, now)
-            self._limit(now)
+            if self.throttling.charge_time(stopwatch, now):
+                self._limit(now)
 
     def spent(self, nanoseconds: int, now: float) -> None:
         """Add time that a thread spent on a request."""

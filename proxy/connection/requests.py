@@ -59,6 +59,7 @@ class Requests:
         "_rules",
         "_stages",
         "_target",
+        "_unrecognised_at",
         "gathered",
         "held",
         "nameless",
@@ -86,6 +87,8 @@ class Requests:
         """The last moment at which a read is forwarded at a first look; see `reconsider`."""
         self.position = 0
         """Where in the bytes that were read those begin that were not dealt with."""
+        self._unrecognised_at = -1
+        """Where in them a frame begins that a first look left; -1: nobody looked there yet."""
         self.held = False
         """True if no further request is to be taken for now."""
         self.rest = b""
@@ -106,16 +109,16 @@ class Requests:
 
         Returns whether nothing else is to be done; if it is, `next` does it from `position` on.
         """
-        self.position = 0
+        self.position, self._unrecognised_at = 0, -1
         if now > self._flows_until:
             return False
-        pipe = self._pipe
-        self.position = pos = pipe.pass_known(data, 0, now)
-        if pipe.left or pipe.produced or self._inflight.size() > MAX_IN_FLIGHT:
-            if pipe.left:
-                self._flows_until = -inf
-            return not self.is_limited(now) and pos >= len(data)
-        return pos >= len(data)
+        pipe, throttling = self._pipe, self._stages.throttling
+        self.position = self._unrecognised_at = pos = pipe.pass_known(data, 0, now)
+        if pipe.left:
+            self._flows_until = -inf
+        if pipe.produced and throttling is not None and throttling.count_produced(now):
+            return False
+        return pos >= len(data) and self._inflight.size() <= MAX_IN_FLIGHT
 
     def behind_rest(self, data: Bytes) -> Bytes:
         """Return what to deal with, which begins with what could not be dealt with before."""
@@ -123,7 +126,7 @@ class Requests:
             return data
         self._pipe.flush()
         data, self.rest = b"".join((self.rest, data[self.position :])), b""
-        self.position = 0
+        self.position, self._unrecognised_at = 0, -1
         return data
 
     def next(self, data: Bytes, now: float) -> Verdict | None:
@@ -177,7 +180,7 @@ class Requests:
         pipe, throttling = self._pipe, self._stages.throttling
         if throttling is not None:
             if pipe.produced:
-                throttling.produced(pipe.take_produced(), now)
+                throttling.count_produced(now)
             if not pipe.left and throttling.holds(now):
                 return True
         return self._inflight.owes_much or self._long_work.turn_is_over
@@ -186,9 +189,14 @@ class Requests:
 
     def _pass(self, data: Bytes, pos: int, now: float) -> bool:
         """Forward the frames at `pos` that are recognised; return whether there were any."""
-        if not self.relaying or self._pipe.to_broker is None or now > self._stages.expires_at:
+        if (
+            pos == self._unrecognised_at
+            or not self.relaying
+            or self._pipe.to_broker is None
+            or now > self._stages.expires_at
+        ):
             return False
-        self.position = self._pipe.pass_known(data, pos, now)
+        self.position = self._unrecognised_at = self._pipe.pass_known(data, pos, now)
         return self.position > pos
 
     def _look(self, data: Bytes, pos: int, end: int, now: float) -> Verdict | None:

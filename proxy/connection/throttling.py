@@ -76,15 +76,18 @@ class Throttling:
             lambda owed: announcing(owed, throttle_time_ms),
         )
 
-    def produced(self, size: int, now: float) -> None:
-        """Count Produces that were forwarded, of so many bytes."""
-        if ms := self.used.produced(size, now):
+    def count_produced(self, now: float) -> bool:
+        """Count the Produces that passed; return whether that is too much."""
+        if ms := self.used.produced(self._pipe.take_produced(), now):
             self.announce(ms, PRODUCE)
+        return ms > 0
 
-    def charge_time(self, stopwatch: Stopwatch, now: float) -> None:
-        """Charge for the time that was spent, and announce it with the last response."""
+    def charge_time(self, stopwatch: Stopwatch, now: float) -> bool:
+        """Charge for the time that was spent, and announce it with the last response; return
+        whether that is too much."""
         if ms := self.used.spent(stopwatch.lap(), now):
             self.announce(ms)
+        return ms > 0
 
     def closed(self, now: float) -> None:
         """The connection is closed: settle what it used.
