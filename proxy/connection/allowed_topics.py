@@ -34,7 +34,7 @@ May = Callable[[bool, str], bool]
 class Allowed:
     """Topics that one connection may use, as of one version of the ACLs."""
 
-    __slots__ = ("_auditing", "_may", "_names", "_sessions", "_topics")
+    __slots__ = ("_auditing", "_last_written", "_may", "_names", "_sessions", "_topics")
 
     def __init__(
         self,
@@ -51,6 +51,8 @@ class Allowed:
         self._sessions = sessions
         self._auditing = auditing
         self._topics = topics
+        self._last_written = 0, b""
+        """API version and topics of the last Produce that was allowed: the next has the same."""
 
     def beginning(self, api_version: int, data: Bytes, pos: int, end: int) -> Basis | None:
         """Look at the beginning of the Produce at `pos`: is it allowed for its one topic?
@@ -81,9 +83,14 @@ class Allowed:
         topics = plain_topics(version, frame, at, end)
         if topics is None:
             return None
-        for said in topics:
-            if not self._may_write(version, said):
+        all_of_them = version, b"".join(topics)
+        if all_of_them == self._last_written:
+            return JUDGE_EACH
+        for named_by in topics:
+            if not self._may_write(version, named_by):
                 return None
+        if not self._auditing:
+            self._last_written = all_of_them
         return JUDGE_EACH
 
     def _fetch(self, version: int, frame: bytes, pos: int, at: int, end: int) -> Basis | None:
@@ -93,8 +100,8 @@ class Allowed:
         epoch, in_session = found.epoch, found.epoch != FINAL_EPOCH
         if in_session and (epoch == INITIAL_EPOCH or found.session_id not in self._sessions):
             return None
-        for said in found.topics:
-            if not self._may_read(version, said):
+        for named_by in found.topics:
+            if not self._may_read(version, named_by):
                 return None
         max_bytes = max(1, found.max_bytes)
         if self._auditing:
@@ -105,24 +112,24 @@ class Allowed:
             varying.insert(0, (epoch_at, epoch_at + 4))
         return Basis(all_but(varying, end - pos), True, epoch_at, max_bytes)
 
-    def _may_write(self, api_version: int, said: bytes) -> bool:
-        """Return whether a topic may be written to; `said` as `only_topic` finds it."""
-        topic = api_version, said
+    def _may_write(self, api_version: int, named_by: bytes) -> bool:
+        """Return whether a topic may be written to; `named_by` as `only_topic` finds it."""
+        topic = api_version, named_by
         if topic in self._topics.written:
             return True
-        name = self._name(api_version, said)
+        name = self._name(api_version, named_by)
         if name is None or not self._may(True, name):
             return False
         self._note(topic, self._topics.written)
         return True
 
-    def _may_read(self, api_version: int, said: bytes) -> bool:
-        """Return whether a topic may be read; `said` is its name or its id."""
+    def _may_read(self, api_version: int, named_by: bytes) -> bool:
+        """Return whether a topic may be read; `named_by` is its name or its id."""
         by_id = api_version >= FIRST_WITH_TOPIC_IDS
-        topic = by_id, said
+        topic = by_id, named_by
         if topic in self._topics.read:
             return True
-        name = self._names.get(said) if by_id else _text(said)
+        name = self._names.get(named_by) if by_id else _text(named_by)
         if name is None or not self._may(False, name):
             return False
         self._note(topic, self._topics.read)
@@ -135,12 +142,12 @@ class Allowed:
             topics.clear()
         topics.add(topic)
 
-    def _name(self, api_version: int, said: bytes) -> str | None:
+    def _name(self, api_version: int, named_by: bytes) -> str | None:
         if api_version >= FIRST_WITH_TOPIC_IDS:
-            return self._names.get(said[1:])
+            return self._names.get(named_by[1:])
         flexible = api_version >= FIRST_FLEXIBLE
         try:
-            return string(said, 1 if flexible else 4, flexible)[0]
+            return string(named_by, 1 if flexible else 4, flexible)[0]
         except Malformed:
             return None
 

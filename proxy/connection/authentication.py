@@ -69,7 +69,7 @@ def _refusal(request: Request) -> bytes | None:
     """The answer to a request in the middle of an authentication; None: closed without one.
 
     Kafka answers each API in its own format. Here only ApiVersions is, which clients do send:
-    a stranger shall not reach the encoders of sixty APIs.
+    an unauthenticated client shall not reach the encoders of sixty APIs.
     """
     if request.api_key != API_VERSIONS:
         return None

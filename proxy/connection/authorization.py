@@ -156,7 +156,7 @@ class RequestAuthorization:
     def _look_up(self, unknown: TopicsUnknown) -> Stage[None]:
         """Ask the broker for the names of topics; for as many at once as an answer may be about.
 
-        If it cannot be asked, nobody can name a topic by its id, and there are none to be told.
+        If it cannot be asked, nobody can name a topic by its id, and none is listed.
         """
         if isinstance(unknown, TopicsUnlisted):
             answer = yield Ask(LOOKUP_VERSION, listing_request(LOOKUP_VERSION, ASKED_ID))

@@ -80,9 +80,9 @@ then."""
 _STAGE_WAITS: Final = PauseReason.WAITING | PauseReason.AUTHORIZING
 
 Tell = Callable[[Callable[["Connection", float], None]], None]
-"""Has a connection told something by its shell."""
+"""Function of the shell that calls back with the connection and the time."""
 TellLater = Callable[[Callable[["Connection", float], None]], None]
-"""Has a connection told something by its shell, in a turn of its own."""
+"""The same, in a later iteration of the event loop."""
 
 
 class Connection:
@@ -384,7 +384,7 @@ class Connection:
         self._meter()
 
     def _meter(self) -> None:
-        """Find out which quotas apply: somebody logged in, or said what its client is called."""
+        """Find out which quotas apply: to a new principal, or to a client id that is known now."""
         quotas, principal, throttling = self.rules.quotas, self.principal, self.throttling
         if quotas is None or principal is None:
             return
@@ -625,8 +625,8 @@ class Connection:
     def next_deadline(self) -> float | None:
         """The next moment at which `timer` has anything to do; None: it is over.
 
-        It may come later than was said before, for what is not silent. That it comes earlier is
-        said by `WakeAt`.
+        It may come later than was returned before, for what is not silent. `WakeAt` reports that
+        it comes earlier.
         """
         if self.life == Life.CLOSED:
             return None
@@ -692,7 +692,7 @@ class Connection:
         self.finish(CloseReason.CLIENT_CLOSED, now)
 
     def broker_closed(self, now: float) -> None:
-        """The broker is gone: so is the client, rather than told half an answer."""
+        """The broker is gone: so is the client, rather than given half a response."""
         login = self.upstream_login
         if login is not None and login.is_under_way and not self.closed:
             self.login_failed(LoginError("it closed the connection instead of answering"), now)

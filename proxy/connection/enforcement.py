@@ -13,7 +13,7 @@ from sasl.states import Enforcement, Terms
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
-    """An exception for one principal or for all whose name begins alike; None: not said."""
+    """An exception for one principal or for all whose name begins alike; None: not set."""
 
     principal: str
     """`User:alice`, or the beginning of such names if `prefixed`."""

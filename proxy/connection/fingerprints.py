@@ -135,12 +135,13 @@ class Fingerprint:
 
 
 def pass_over(
-    data: Bytes, start: int, found: Fingerprint, limit: int, owed: Callable[[Owed], None]
+    data: Bytes, start: int, found: Fingerprint, limit: int, queue: list[Owed]
 ) -> tuple[int, int]:
-    """Pass over the frames at `start` that have a fingerprint, `limit` at most; tell `owed` of
-    each. Return where others begin, perhaps behind the end of `data`, and how many they were."""
+    """Pass over the frames at `start` that have a fingerprint, `limit` at most; append what is owed
+    for each. Return where others begin, perhaps behind the end of `data`, and how many they were.
+    """
     if COMPILED and type(data) is bytes:
-        return _pass_over_bytes(data, start, found, limit, owed)
+        return _pass_over_bytes(data, start, found, limit, queue)
     read, width, key, first, others, smallest, largest, epoch_at, route = found.parts
     end, pos, count = len(data), start, 0
     while end - pos >= width and count < limit:
@@ -152,14 +153,14 @@ def pass_over(
             break
         if epoch_at and _EPOCH.unpack_from(data, pos + epoch_at)[0] <= 0:
             break
-        owed((seen[2], route))
+        queue.append((seen[2], route))
         count += 1
         pos += size + 4
     return pos, count
 
 
 def _pass_over_bytes(
-    data: bytes, start: "i64", found: Fingerprint, limit: "i64", owed: Callable[[Owed], None]
+    data: bytes, start: "i64", found: Fingerprint, limit: "i64", queue: list[Owed]
 ) -> "tuple[i64, i64]":
     """Do what `pass_over` does, compiled: machine integers beat `struct`."""
     end: i64 = len(data)
@@ -183,7 +184,7 @@ def _pass_over_bytes(
             break
         if epoch_at and int32_at(data, pos + epoch_at) <= 0:
             break
-        owed((int32_at(data, pos + 8), route))
+        queue.append((int32_at(data, pos + 8), route))
         count += 1
         pos += size + 4
     return pos, count

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from proxy.connection.authorization import RequestAuthorization
 
 AnyConnection = TypeVar("AnyConnection", contravariant=True)
-"""The connection of which an observer is told."""
+"""The connection that an observer observes."""
 
 
 class AuthorizedConnection(Protocol):
@@ -93,7 +93,7 @@ class ConnectionRules:
     """Rules for every connection of a listener.
 
     A reload makes others for connections that come after. Those that are open hear of it by
-    `mechanisms` and `terms`, which are asked at each authentication and tell what holds by then.
+    `mechanisms` and `terms`, which are called at each authentication and return what holds by then.
     """
 
     listener: str
@@ -167,5 +167,5 @@ class Observer(Protocol[AnyConnection]):
         ...
 
     def closed(self, connection: AnyConnection, reason: CloseReason, now: float) -> None:
-        """The connection is over; told exactly once."""
+        """The connection is over; called exactly once."""
         ...

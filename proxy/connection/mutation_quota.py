@@ -9,7 +9,7 @@ Laws:
   counts as one partition.
 - What is let through is charged before it is forwarded, so that many requests at once do not pass
   for one; what then was not done is given back. Without a response, it is not.
-- Requests of strict versions are refused while there is a debt; older ones are told and held with
+- Requests of strict versions are refused while there is a debt; older ones are delayed with
   the response.
 - What is long is read, asked about and charged for in steps (`proxy.connection.long_requests`).
 """
@@ -132,14 +132,14 @@ class MutationLimiter:
             return partitions
 
         judgement = asked.judge(topics, charge)
-        told = used.mutated(most_wait, now) if most_wait else 0
+        throttled_ms = used.mutated(most_wait, now) if most_wait else 0
         if isinstance(judgement, Answer):
-            return Answer(asked.telling(judgement.body, told))
-        settling = Change(response=self._settling(asked, bucket, told, now))
+            return Answer(asked.telling(judgement.body, throttled_ms))
+        settling = Change(response=self._settling(asked, bucket, throttled_ms, now))
         return _both(judgement, settling)
 
     def _settling(
-        self, asked: MutationRequest, bucket: Bucket, told: int, began: float
+        self, asked: MutationRequest, bucket: Bucket, throttled_ms: int, began: float
     ) -> BodyTransform:
         """Return what is done to the response: what was not done is given back."""
 
@@ -149,7 +149,7 @@ class MutationLimiter:
             if done != asked.charged_in_all:
                 bucket.correct(done - asked.charged_in_all, now)
             bucket.count.used += done
-            throttle_time_ms = max(0, told - round((now - began) * 1_000))
+            throttle_time_ms = max(0, throttled_ms - round((now - began) * 1_000))
             if done and not asked.strict and (wait := bucket.throttle_time_ms(now)):
                 throttle_time_ms = self._used.mutated(wait, now)
             return asked.telling(body, throttle_time_ms)

@@ -44,7 +44,6 @@ class RequestPipe:
 
     __slots__ = (
         "_end",
-        "_owe",
         "_read",
         "_start",
         "_usual",
@@ -63,7 +62,6 @@ class RequestPipe:
 
     def __init__(self, inflight: InFlight, max_bytes: int) -> None:
         self.inflight = inflight
-        self._owe = inflight.append
         self.max_bytes = max_bytes
         """`socket.request.max.bytes`."""
         self.to_broker: Callable[[Bytes], None] | None = None
@@ -107,13 +105,14 @@ class RequestPipe:
         """Forward the frames at `start` that are recognised; return where others begin."""
         pos, end, looked = start, len(data), False
         fingerprints: Sequence[Fingerprint] = self._usual
+        queue = self.inflight.queue
         while True:
             at = pos
             for found in fingerprints:
                 limit = UNLIMITED
                 if found.max_bytes and self.throttle is not None:
                     limit = self._fetches_at_once(self.throttle, found.max_bytes, now)
-                pos, count = pass_over(data, at, found, limit, self._owe)
+                pos, count = pass_over(data, at, found, limit, queue)
                 if count:
                     self._count(found.route, count, pos - at)
                     if looked:
@@ -247,64 +246,60 @@ class ResponsePipe:
 
         Nothing is looked at behind `looks_end`.
         """
-        pos, take, put_back = start, self.inflight.take, self.inflight.put_back
-        room = left = UNLIMITED if self.throttle is None else self._room(now)
+        pos, count, queue = start, 0, self.inflight.queue
+        budget = left = UNLIMITED if self.throttle is None else self._budget(now)
         if COMPILED and type(data) is bytes:
-            pos, left = _pass_bytes(data, start, looks_end, take, put_back, left)
+            pos, left = _pass_bytes(data, start, looks_end, queue, left)
         try:
             while pos + 8 <= looks_end:
                 size, correlation_id = read_response_head(data, pos)
-                owed = take()
-                expected, route = owed
+                expected, route = queue[count]
                 if expected != correlation_id or size < 4 or route.transform is not None:
-                    put_back(owed)
                     break
                 if route.metered:
                     if size <= left:
                         left -= size
-                    elif self._stays(room - left, size, len(data) - pos, now):
-                        put_back(owed)
-                        return self._passed(data, start, pos) if pos > start else start
+                    elif self._stays(budget - left, size, len(data) - pos, now):
+                        budget = left
+                        break
                     else:
-                        room = left = self._room(now)
+                        budget = left = self._budget(now)
                 size += 4
                 route.response_bytes += size
                 pos += size
+                count += 1
         except IndexError:  # nothing is owed: who looks closer says so
             pass
-        if left < room:
-            self._use_room(room - left)
-        return self._passed(data, start, pos) if pos > start else start
-
-    def _passed(self, data: Bytes, start: int, pos: int) -> int:
-        """Write the responses from `start` to `pos`, of the last one as much as is here."""
-        end = len(data)
-        if pos > end:
-            self.left = pos - end
-            pos = end
-        self.bytes += pos - start
-        whole = pos - start == end and type(data) is bytes
-        self.to_client(data if whole else cut(data, start, pos))
-        return pos
+        del queue[:count]
+        if left < budget:
+            self._spend(budget - left)
+        if pos == start:
+            return start
+        end = min(pos, len(data))
+        self.left = pos - end
+        self.bytes += end - start
+        whole = end - start == len(data) and type(data) is bytes
+        self.to_client(data if whole else cut(data, start, end))
+        return end
 
     # What counts towards a quota
 
-    def _room(self, now: float) -> int:
+    def _budget(self, now: float) -> int:
         """Return how many bytes of metered responses pass without a closer look."""
         if self.throttle is None:
             return UNLIMITED
         return 0 if self.throttle_time_ms else self.throttle.fetch_room(now)
 
-    def _use_room(self, size: int) -> None:
+    def _spend(self, size: int) -> None:
         if self.throttle is not None:
             self.throttle.use_fetch_room(size)
 
     def _stays(self, used: int, size: int, here: int, now: float) -> bool:
         """Return whether a metered response is more than passed on; if it is not, it was counted.
 
-        `used`: of the room, by those before it. `here`: how many bytes of it are.
+        `used`: of the budget, by those before it. `here`: how many bytes of it are.
         """
-        self._use_room(used)
+        self._spend(used)
         if here < SIZE.size + min(size, HEAD):
             return True
         assert self.throttle is not None
@@ -320,36 +315,28 @@ class ResponsePipe:
 
 
 def _pass_bytes(
-    data: bytes,
-    start: "i64",
-    looks_end: "i64",
-    take: Callable[[], Owed],
-    put_back: Callable[[Owed], None],
-    room: "i64",
+    data: bytes, start: "i64", looks_end: "i64", queue: list[Owed], budget: "i64"
 ) -> "tuple[i64, i64]":
     """Pass over the responses at `start` that are owed and pass as they came.
 
-    What `ResponsePipe.pass_known` does where it is compiled. `room`: bytes of metered ones that may
-    be among them. Returns where others begin, and what is left of the room.
+    What `ResponsePipe.pass_known` does where it is compiled. `budget`: bytes of metered ones that
+    may be among them. Returns where others begin, and what is left of the budget.
     """
     pos = start
-    left = room
-    try:
-        while pos + 8 <= looks_end:
-            size = int32_at(data, pos)
-            owed = take()
-            expected, route = owed
-            if expected != int32_at(data, pos + 4) or size < 4 or route.transform is not None:
-                put_back(owed)
+    left = budget
+    count: i64 = 0
+    while pos + 8 <= looks_end and count < len(queue):
+        size = int32_at(data, pos)
+        expected, route = queue[count]
+        if expected != int32_at(data, pos + 4) or size < 4 or route.transform is not None:
+            break
+        if route.metered:
+            if size > left:
                 break
-            if route.metered:
-                if size > left:
-                    put_back(owed)
-                    break
-                left -= size
-            size += 4
-            route.response_bytes += size
-            pos += size
-    except IndexError:  # nothing is owed
-        pass
+            left -= size
+        size += 4
+        route.response_bytes += size
+        pos += size
+        count += 1
+    del queue[:count]
     return pos, left

@@ -112,13 +112,13 @@ class Requests:
         self.position, self._unrecognised_at = 0, -1
         if now > self._flows_until:
             return False
-        pipe, throttling = self._pipe, self._stages.throttling
+        pipe = self._pipe
         self.position = self._unrecognised_at = pos = pipe.pass_known(data, 0, now)
         if pipe.left:
             self._flows_until = -inf
-        if pipe.produced and throttling is not None and throttling.count_produced(now):
+        if pipe.produced and self._stages.count_produced(now):
             return False
-        return pos >= len(data) and self._inflight.size() <= MAX_IN_FLIGHT
+        return pos >= len(data) and len(self._inflight.queue) <= MAX_IN_FLIGHT
 
     def behind_rest(self, data: Bytes) -> Bytes:
         """Return what to deal with, which begins with what could not be dealt with before."""
@@ -178,11 +178,10 @@ class Requests:
     def is_limited(self, now: float) -> bool:
         """Count what was produced; return whether no further request is to be taken for now."""
         pipe, throttling = self._pipe, self._stages.throttling
-        if throttling is not None:
-            if pipe.produced:
-                throttling.count_produced(now)
-            if not pipe.left and throttling.holds(now):
-                return True
+        if pipe.produced:
+            self._stages.count_produced(now)
+        if throttling is not None and not pipe.left and throttling.holds(now):
+            return True
         return self._inflight.owes_much or self._long_work.turn_is_over
 
     # One frame
@@ -255,7 +254,7 @@ class Requests:
             enough = after <= end or end - pos > MAX_BYTES_OF_A_LOOK
             return Close(reason=CloseReason.MALFORMED_FRAME) if enough else None
         if reply == FORWARD:
-            self._inflight.append((correlation_id, route))
+            self._inflight.queue.append((correlation_id, route))
             if basis is BY_HEAD:
                 basis = Basis(((CORRELATED, seen - pos),))
             if basis.spans and max(seen - pos, basis.spans[-1][1]) <= here - pos:

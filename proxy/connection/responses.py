@@ -175,7 +175,7 @@ class Responses:
     ) -> int:
         """Answer without topics, and let what the broker has answered go nowhere.
 
-        But for what a ShareFetch is told of its acknowledgements.
+        But for what a ShareFetch response says of acknowledgements.
         """
         transform, api_version = route.transform, route.api_version
         assert transform is not None

@@ -191,6 +191,10 @@ class Stages:
             return TO_JUDGE
         return basis
 
+    def count_produced(self, now: float) -> bool:
+        """Count the Produces that passed; return whether that is too much."""
+        return self.throttling is not None and self.throttling.count_produced(now)
+
     # Whole frames
 
     def answer(self, content: bytes, now: float) -> Verdict:

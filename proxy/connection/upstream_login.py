@@ -7,7 +7,7 @@ No sockets, no clock. Laws:
   wait.
 - Requests of the login stand in the queue among the client's own, between two whole frames.
 - A session is renewed when it is used, as Kafka's clients do it: one that nobody uses never ends.
-- What ends a login wrongly ends the connection: the client is never told half an answer.
+- What ends a login wrongly ends the connection: the client is never given half a response.
 """
 
 import random

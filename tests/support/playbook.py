@@ -287,14 +287,14 @@ class Play:
         """What the connection holds of its peers' bytes."""
         requests, responses = self.connection.requests, self.connection.responses
         gathered = [one[0] for one in (requests.gathered, responses._gathered) if one]
-        own = [one.frame for _, one in self.connection.inflight._queue if isinstance(one, Answer)]
+        own = [one.frame for _, one in self.connection.inflight.queue if isinstance(one, Answer)]
         kept = (requests.rest, responses.rest, *gathered, *own)
         return sum(map(len, kept))
 
     @property
     def owed(self) -> list[int]:
         """The correlation ids of what the broker has to answer, in their order."""
-        queue = self.connection.inflight._queue
+        queue = self.connection.inflight.queue
         return [number for number, route in queue if not isinstance(route, Answer)]
 
     @property
