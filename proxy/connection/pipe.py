@@ -246,10 +246,13 @@ class ResponsePipe:
 
         Nothing is looked at behind `looks_end`.
         """
-        pos, count, queue = start, 0, self.inflight.queue
+        count, queue = 0, self.inflight.queue
         budget = left = UNLIMITED if self.throttle is None else self._budget(now)
-        if COMPILED and type(data) is bytes:
-            pos, left = _pass_bytes(data, start, looks_end, queue, left)
+        pos, left = (
+            _pass_bytes(data, start, looks_end, queue, left)
+            if COMPILED and type(data) is bytes
+            else (start, left)
+        )
         try:
             while pos + 8 <= looks_end:
                 size, correlation_id = read_response_head(data, pos)
@@ -270,12 +273,13 @@ class ResponsePipe:
                 count += 1
         except IndexError:  # nothing is owed: who looks closer says so
             pass
-        del queue[:count]
+        if count:
+            del queue[:count]
         if left < budget:
             self._spend(budget - left)
         if pos == start:
             return start
-        end = min(pos, len(data))
+        end = pos if pos <= len(data) else len(data)
         self.left = pos - end
         self.bytes += end - start
         whole = end - start == len(data) and type(data) is bytes
@@ -338,5 +342,8 @@ def _pass_bytes(
         route.response_bytes += size
         pos += size
         count += 1
-    del queue[:count]
+    if count == 1:  # as usual, and a slice is dear
+        queue.pop(0)
+    elif count:
+        del queue[:count]
     return pos, left

@@ -109,16 +109,19 @@ class Requests:
 
         Returns whether nothing else is to be done; if it is, `next` does it from `position` on.
         """
-        self.position, self._unrecognised_at = 0, -1
         if now > self._flows_until:
+            self.position, self._unrecognised_at = 0, -1
             return False
         pipe = self._pipe
-        self.position = self._unrecognised_at = pos = pipe.pass_known(data, 0, now)
+        pos = pipe.pass_known(data, 0, now)
+        enough = len(self._inflight.queue) > MAX_IN_FLIGHT
+        if pos == len(data) and not (pipe.left or pipe.produced or enough):
+            return True
+        self.position = self._unrecognised_at = pos
         if pipe.left:
             self._flows_until = -inf
-        if pipe.produced and self._stages.count_produced(now):
-            return False
-        return pos >= len(data) and len(self._inflight.queue) <= MAX_IN_FLIGHT
+        enough = (pipe.produced > 0 and self._stages.count_produced(now)) or enough
+        return pos == len(data) and not enough
 
     def behind_rest(self, data: Bytes) -> Bytes:
         """Return what to deal with, which begins with what could not be dealt with before."""
