@@ -21,7 +21,7 @@ MODULES := proxy.docs.configuration proxy.docs.reference
 SCRIPTS := deploy/helm/schema.py deploy/grafana/generate.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast pythons slow check static fmt lint types imports docs docs-check cov fuzz bench kafka-drift lock
+.PHONY: help demo test fast pythons slow cluster check static fmt lint types imports docs docs-check cov fuzz bench kafka-drift lock
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -30,13 +30,16 @@ demo: $(VENV)/demo ## the proxy's main job on real traffic, in about a minute
 	$(BIN)/reauth-proxy demo
 
 test: $(VENV)/test ## the tests, without those that take long
-	$(BIN)/pytest $(THREE) -m "not slow"
+	$(BIN)/pytest $(THREE) -m "not slow and not cluster"
 
 slow: $(VENV)/test ## the tests that take long
-	$(BIN)/pytest $(TWO) -m slow
+	$(BIN)/pytest $(TWO) -m "slow and not cluster"
+
+cluster: $(VENV)/test ## the manifests on a real Kubernetes, before a release; needs root
+	$(BIN)/pytest -m cluster --log-cli-level INFO
 
 fast: $(VENV)/test ## the tests that need neither Kafka nor Spark
-	$(BIN)/pytest $(THREE) -m "not slow and not kafka" --ignore tests/metrics/spark --ignore tests/deploy
+	$(BIN)/pytest $(THREE) -m "not slow and not kafka and not cluster" --ignore tests/metrics/spark --ignore tests/deploy
 
 pythons: ## those, and the demo, on the oldest and the newest Python that is supported
 	.ci/pythons
@@ -68,7 +71,7 @@ docs-check: $(VENV)/test ## whether they are as they would be written
 	set -e; for script in $(SCRIPTS); do $(BIN)/python $$script --check; done
 
 cov: $(VENV)/test ## coverage by module
-	$(BIN)/coverage run -m pytest -m "not slow and not kafka"
+	$(BIN)/coverage run -m pytest -m "not slow and not kafka and not cluster"
 	$(BIN)/coverage report
 
 fuzz: $(VENV)/test ## each fuzzer for SECONDS

@@ -1,24 +1,30 @@
 """Builds the image's root directory without a container engine, and measures it.
 
-    python deploy/build_root.py --into DIR [--base DIR] [--certificates FILE]
+    python deploy/build_root.py --into DIR [--base DIR] [--certificates FILE] [--archives]
 
 Reads deploy/Dockerfile and carries out its steps, each stage in a directory of its own by chroot.
 What it does not understand it refuses, so it cannot do anything else than the Dockerfile says. The
 base image is a directory made by debootstrap (`--variant=minbase`), unless one is given.
 
-Needs root and debootstrap, on Debian. Prints the figures as one line of JSON.
+Needs root and debootstrap, on Debian. Prints the figures as one line of JSON. With `--archives` it
+writes both images as well: DIR/proxy.tar and DIR/redirect.tar, for `docker load --input`.
 """
 
 # ruff: noqa: S603, S607, T201 - a script, for the person or the job that runs it
 
 import argparse
+import hashlib
+import io
 import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
+import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +34,8 @@ _STEP_SECONDS = 900
 _CHROOT = shutil.which("chroot") or "chroot"
 _START_SECONDS = 30
 _CERTIFICATES = "run/build-certificates.pem"
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_OCI = "application/vnd.oci.image"
 _CONFIG = """
 upstream: {bootstrap.servers: "127.0.0.1:19092"}
 listeners:
@@ -180,6 +188,96 @@ def size_megabytes(root: Path) -> float:
     return int(done.stdout.split()[0]) / 1e6
 
 
+def archive(stage: Stage, image: str, file: Path) -> None:
+    """Write a stage as the archive of an image, which `docker load` and `ctr images import` take.
+
+    It is a tar of an OCI image layout (image-spec 1.0), with the index of `docker save` beside it.
+    """
+    with tempfile.TemporaryDirectory(dir=file.parent) as directory:
+        layer = Path(directory, "layer.tar")
+        options = ["--numeric-owner", "--sort=name", "--exclude=./proc/*", "--exclude=./sys/*"]
+        subprocess.run(
+            ["tar", *options, "-C", stage.root, "-cf", layer, "."],
+            check=True,
+            timeout=_STEP_SECONDS,
+        )
+        with layer.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        config = json.dumps(_image_config(stage, digest)).encode()
+        manifest = json.dumps(
+            {
+                "schemaVersion": 2,
+                "mediaType": f"{_OCI}.manifest.v1+json",
+                "config": _descriptor("config.v1+json", config),
+                "layers": [
+                    {
+                        "mediaType": f"{_OCI}.layer.v1.tar",
+                        "digest": f"sha256:{digest}",
+                        "size": layer.stat().st_size,
+                    }
+                ],
+            }
+        ).encode()
+        named = {
+            "io.containerd.image.name": image,
+            "org.opencontainers.image.ref.name": image.rpartition(":")[2],
+        }
+        top = _descriptor("manifest.v1+json", manifest) | {"annotations": named}
+        of_docker = {
+            "Config": _blob(config),
+            "RepoTags": [image],
+            "Layers": [f"blobs/sha256/{digest}"],
+        }
+        with tarfile.open(file, "w") as tar:
+            _add(tar, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
+            _add(tar, "index.json", json.dumps({"schemaVersion": 2, "manifests": [top]}).encode())
+            _add(tar, "manifest.json", json.dumps([of_docker]).encode())
+            for content_of_blob in (config, manifest):
+                _add(tar, _blob(content_of_blob), content_of_blob)
+            tar.add(layer, f"blobs/sha256/{digest}")
+
+
+def _image_config(stage: Stage, layer: str) -> dict[str, object]:
+    return {
+        "architecture": _ARCHITECTURES[os.uname().machine],
+        "os": "linux",
+        "config": {
+            "User": stage.user,
+            "Env": [f"{name}={value}" for name, value in stage.environment.items()],
+            "Entrypoint": stage.entrypoint,
+            "Cmd": stage.command,
+            "WorkingDir": stage.directory,
+        },
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer}"]},
+    }
+
+
+def _descriptor(kind: str, content: bytes) -> dict[str, object]:
+    digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    return {"mediaType": f"{_OCI}.{kind}", "digest": digest, "size": len(content)}
+
+
+def _blob(content: bytes) -> str:
+    return f"blobs/sha256/{hashlib.sha256(content).hexdigest()}"
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    tar.addfile(entry, io.BytesIO(content))
+
+
+def archives(stages: dict[str, Stage], into: Path) -> None:
+    """Write both images under the names that the manifests have for them."""
+    version = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
+    for stage, repository in (
+        ("proxy", "kafka-reauth-proxy"),
+        ("redirect", "kafka-reauth-proxy-redirect"),
+    ):
+        image = f"docker.io/library/{repository}:{version}"
+        archive(stages[stage], image, into / f"{stage}.tar")
+
+
 _READ_ONLY = """
 mount --bind "$1" "$1" && mount -o remount,bind,ro "$1"
 mount -t tmpfs tmpfs "$1/tmp" && mount -t proc proc "$1/proc"
@@ -231,6 +329,7 @@ def main() -> int:
     parser.add_argument("--into", type=Path, required=True, help="an empty directory")
     parser.add_argument("--base", type=Path, help="root directory of the base image")
     parser.add_argument("--certificates", type=Path, help="PEM, for pip, if the system's do not do")
+    parser.add_argument("--archives", action="store_true", help="write both images as well")
     arguments = parser.parse_args()
     arguments.into.mkdir(parents=True, exist_ok=True)
     base = arguments.base or debootstrap(arguments.into / "debian")
@@ -240,6 +339,8 @@ def main() -> int:
         build.carry_out(instruction, rest)
     with_python = size_megabytes(build.stages["base"].root)
     whole = size_megabytes(build.stage.root)
+    if arguments.archives:
+        archives(build.stages, arguments.into)
     start_seconds(build.stage)  # once before, so that the files are in memory as on a busy node
     figures = {
         "whole_megabytes": round(whole, 1),

@@ -1,11 +1,14 @@
 """The image: what its Dockerfile says, and what comes out when its steps are carried out."""
 
+import hashlib
+import io
 import json
 import os
 import re
 import runpy
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +74,35 @@ def test_everything_that_is_copied_exists() -> None:
     for name, rest in STEPS:
         if name == "COPY" and not rest.startswith("--from="):
             assert all((ROOT / source).exists() for source in rest.split()[:-1])
+
+
+def test_an_archive_is_an_image_of_its_stage(tmp_path: Path) -> None:
+    """Every digest in it is that of what it names, and what must not be in it is left out."""
+    root = tmp_path / "root"
+    (root / "proc/1").mkdir(parents=True)
+    (root / "hello").write_text("world")
+    stage = BUILD["Stage"](root=root, user="65532:65532", entrypoint=["/hello"])
+    BUILD["archive"](stage, "docker.io/library/hello:1", tmp_path / "image.tar")
+    with tarfile.open(tmp_path / "image.tar") as tar:
+        content = {one.name: tar.extractfile(one) for one in tar.getmembers()}
+        blobs = {name: file.read() for name, file in content.items() if file is not None}
+    for name, blob in blobs.items():
+        if name.startswith("blobs/sha256/"):
+            assert hashlib.sha256(blob).hexdigest() == name.removeprefix("blobs/sha256/")
+
+    def named(digest: str) -> bytes:
+        return blobs[digest.replace("sha256:", "blobs/sha256/")]
+
+    (top,) = json.loads(blobs["index.json"])["manifests"]
+    assert top["annotations"]["io.containerd.image.name"] == "docker.io/library/hello:1"
+    manifest = json.loads(named(top["digest"]))
+    config = json.loads(named(manifest["config"]["digest"]))
+    assert (config["config"]["User"], config["config"]["Entrypoint"]) == ("65532:65532", ["/hello"])
+    (layer,) = manifest["layers"]
+    assert config["rootfs"]["diff_ids"] == [layer["digest"]]
+    with tarfile.open(fileobj=io.BytesIO(named(layer["digest"]))) as files:
+        assert {"./hello", "./proc"} <= {*files.getnames()}
+        assert "./proc/1" not in files.getnames()
 
 
 @pytest.fixture(scope="module")

@@ -27,24 +27,12 @@ from tests.support.deploy import (
     kustomized,
     laid_out,
     load,
-    run,
 )
-
-OPERATOR = (
-    "github.com/prometheus-operator/prometheus-operator",
-    "v0.85.0",
-    "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
-)
-"""The Go module that has its custom resources' definitions, its version and checksum."""
 
 
 def operator_schema(plural: str) -> dict[str, Any]:
     """The schema of a custom resource of the Prometheus operator, an unknown field an error."""
-    module, version, digest = OPERATOR
-    found = json.loads(run("go", "mod", "download", "-json", f"{module}@{version}"))
-    assert found["Sum"] == digest
-    directory = Path(found["Dir"], "example", "prometheus-operator-crd")
-    definition = load(directory / f"monitoring.coreos.com_{plural}.yaml")
+    definition = load(deploy.operator_definition(plural))
     (of_version,) = definition["spec"]["versions"]
     schema: dict[str, Any] = of_version["schema"]["openAPIV3Schema"]
     schema["properties"]["metadata"] = {}  # Kubernetes' own, as in every object

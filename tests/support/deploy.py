@@ -1,5 +1,6 @@
 """Manifests of `deploy/`, and the programs that judge them."""
 
+import json
 import os
 import re
 import shutil
@@ -57,6 +58,23 @@ def run(program: str, *arguments: str | Path, check: bool = True) -> str:
     )
     assert (done.returncode == 0) is check, f"{program} {arguments}\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr
+
+
+OPERATOR = (
+    "github.com/prometheus-operator/prometheus-operator",
+    "v0.85.0",
+    "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
+)
+"""The Go module that has its custom resources' definitions, its version and checksum."""
+
+
+def operator_definition(plural: str) -> Path:
+    """The file of a custom resource's definition."""
+    module, version, digest = OPERATOR
+    found = json.loads(run("go", "mod", "download", "-json", f"{module}@{version}"))
+    assert found["Sum"] == digest
+    directory = Path(found["Dir"], "example", "prometheus-operator-crd")
+    return directory / f"monitoring.coreos.com_{plural}.yaml"
 
 
 def load(path: Path) -> Any:

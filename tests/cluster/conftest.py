@@ -1,0 +1,45 @@
+"""The cluster that all tests here share. All of them carry the marker `cluster`."""
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.deploy import missing
+from tests.support.kubernetes import cluster as kubernetes
+from tests.support.kubernetes import node
+from tests.support.kubernetes.broker import Broker
+from tests.support.kubernetes.cluster import Cluster
+from tests.support.sasl import Issuer
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Kubernetes; the tests' own thread is on its node's network."""
+    if (reason := node.missing()) is not None:
+        missing(reason)
+    with kubernetes.running() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def issuer() -> Issuer:
+    """Signs the tokens of the whole run."""
+    return Issuer()
+
+
+@pytest.fixture(scope="session")
+def broker(cluster: Cluster) -> Broker:
+    """A Kafka broker in a pod."""
+    made = Broker(cluster)
+    made.start()
+    return made
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[str]:
+    """A namespace of the test's own."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    cluster.kubectl("create", "namespace", name)
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--wait=false")

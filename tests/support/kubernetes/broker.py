@@ -1,0 +1,130 @@
+"""Apache Kafka in a pod: one broker from the jars of this machine, and a Service."""
+
+from typing import Any, Final
+
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Partition
+
+from tests.support.kafka import java, properties
+from tests.support.kafka.cluster import kafka_uuid
+from tests.support.kafka.wire_client import Address, ask
+from tests.support.kubernetes import images
+from tests.support.kubernetes.cluster import Cluster, Document
+
+NAMESPACE: Final = "kafka"
+BOOTSTRAP: Final = "kafka.kafka.svc:9092"
+"""As the egress overlay has it: for pods, which have the cluster's DNS."""
+_READ_SECONDS: Final = 60.0
+_CREATE_TOPICS: Final = 19
+
+START: Final = """
+java="$JAVA -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+$java -Xmx128m kafka.tools.StorageTool format --ignore-formatted \
+    --cluster-id "$CLUSTER_ID" --config "$1" >/dev/null
+exec $java -Xmx512m kafka.Kafka "$1"
+"""
+"""Shell: format the storage and start the broker of the properties file that is its argument."""
+
+
+def environment() -> list[Document]:
+    """What `START` needs."""
+    return [
+        {"name": "CLASSPATH", "value": java.class_path()},
+        {"name": "CLUSTER_ID", "value": kafka_uuid()},
+        {"name": "JAVA", "value": str(images.java_home() / "bin/java")},
+    ]
+
+
+class Broker:
+    """One broker for all tests, and what it holds."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def start(self) -> None:
+        """Start it; return when it is ready."""
+        self._cluster.kubectl("create", "namespace", NAMESPACE)
+        self._cluster.apply(*_documents(), namespace=NAMESPACE)
+        self._cluster.kubectl(
+            "wait", "pod/kafka", "--for=condition=Ready", "--timeout=170s", "-n", NAMESPACE
+        )
+
+    @property
+    def address(self) -> Address:
+        """The listener for the tests themselves, which have no DNS."""
+        pod = self._cluster.get("pod", "kafka", "--namespace", NAMESPACE)
+        return Address(pod["status"]["podIP"], 9095)
+
+    def create_topic(self, name: str) -> None:
+        """Create a topic of one partition."""
+        topic = {
+            "name": name,
+            "num_partitions": 1,
+            "replication_factor": 1,
+            "assignments": [],
+            "configs": [],
+        }
+        fields = {"topics": [topic], "timeout": 60_000, "validate_only": False}
+        (answer,) = ask(self.address, _CREATE_TOPICS, 7, fields).topics
+        assert answer.error_code == 0, answer
+
+    def records(self, topic: str) -> list[tuple[str, str]]:
+        """All that a topic holds, as keys and values."""
+        settings = {"bootstrap.servers": str(self.address), "group.id": "tests"}
+        consumer = Consumer(settings | {"auto.offset.reset": "earliest"})
+        try:
+            partition = Partition(topic, 0, 0)
+            _, end = consumer.get_watermark_offsets(partition, timeout=_READ_SECONDS)
+            consumer.assign([partition])
+            found: list[tuple[str, str]] = []
+            while len(found) < end:
+                messages: Any = consumer.consume(end - len(found), _READ_SECONDS)
+                assert messages, f"{len(found)} of {end} messages"
+                found += [(one.key().decode(), one.value().decode()) for one in messages]
+            return found
+        finally:
+            consumer.close()
+
+
+def _documents() -> list[Document]:
+    listeners = {"PLAINTEXT": 9092, "CONTROLLER": 9093, "TESTS": 9095}
+    settings = properties.common(1) | {
+        "process.roles": "broker,controller",
+        "node.id": "0",
+        "controller.quorum.voters": "0@localhost:9093",
+        "listeners": ",".join(f"{name}://:{port}" for name, port in listeners.items()),
+        "advertised.listeners": f"PLAINTEXT://{BOOTSTRAP},TESTS://${{POD_IP}}:9095",
+        "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in listeners),
+        "log.dirs": "/tmp/data",  # noqa: S108 - of the pod
+    }
+    text = "".join(f"{key}={value}\n" for key, value in settings.items())
+    script = f"cat >/tmp/server.properties <<END\n{text}END\nset -- /tmp/server.properties\n{START}"
+    volumes, mounts = images.mounts()
+    ip = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "kafka", "labels": {"app": "kafka"}},
+        "spec": {
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 1,
+            "containers": [
+                {
+                    "name": "broker",
+                    "image": images.MACHINE,
+                    "command": ["/busybox/sh", "-ec", script],
+                    "env": [*environment(), ip],
+                    "readinessProbe": {"tcpSocket": {"port": 9092}, "periodSeconds": 1},
+                    "volumeMounts": [*mounts, {"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
+                }
+            ],
+            "volumes": [*volumes, {"name": "tmp", "emptyDir": {}}],
+        },
+    }
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "kafka"},
+        "spec": {"selector": {"app": "kafka"}, "ports": [{"name": "clients", "port": 9092}]},
+    }
+    return [pod, service]
