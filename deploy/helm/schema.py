@@ -21,6 +21,7 @@ FLAG = {"type": "boolean"}
 ANYTHING = {"type": "object"}
 """Of Kubernetes' own schema, which the API server checks."""
 RULES = {"type": "array", "items": ANYTHING}
+DIGEST = {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"}
 DURATION = {"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"}
 
 
@@ -44,11 +45,23 @@ def schema() -> dict[str, Any]:
         name=NAME,
         config=config,
         workload=section(
-            kind={"enum": ["", "StatefulSet", "Deployment"]}, name=TEXT, spec=ANYTHING
+            kind={"enum": ["", "StatefulSet", "Deployment"]},
+            name=TEXT,
+            spec=ANYTHING,
+            included=FLAG,
+        ),
+        mode={"enum": ["sidecar", "gateway"]},
+        replicas={"type": "integer", "minimum": 1},
+        service=section(
+            type={"enum": ["ClusterIP", "LoadBalancer", "NodePort"]},
+            annotations=ANYTHING,
+            externalTrafficPolicy={"enum": ["", "Cluster", "Local"]},
+            brokers={"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
         ),
         image=section(
             repository=SOME_TEXT,
             tag=TEXT,
+            digest=DIGEST,
             pullPolicy={"enum": ["Always", "IfNotPresent", "Never"]},
         ),
         resources=ANYTHING,
@@ -75,11 +88,14 @@ def schema() -> dict[str, Any]:
             ),
         },
         env=RULES,
+        imagePullSecrets=RULES,
+        volumes=RULES,
+        volumeMounts=RULES,
         state=ANYTHING,
         events=ANYTHING,
         redirect=section(
             enabled=FLAG,
-            image=section(repository=SOME_TEXT, tag=TEXT),
+            image=section(repository=SOME_TEXT, tag=TEXT, digest=DIGEST),
             brokerPorts={"type": "array", "items": {"type": "integer"}, "minItems": 1},
         ),
         networkPolicy=section(

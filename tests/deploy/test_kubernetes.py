@@ -59,11 +59,20 @@ def normal(documents: list[Document]) -> dict[str, Document]:
     found = {}
     for document in documents:
         document = yaml.safe_load(_HASH.sub("reauth-proxy-HASH", yaml.safe_dump(document)))
+        _drop_standard_labels(document["metadata"])
         if document["kind"] == "ConfigMap":
             document["metadata"].pop("annotations", None)  # kustomize's are never deleted
             document["data"] = {"proxy.yaml": yaml.safe_load(document["data"]["proxy.yaml"])}
         found[document["kind"]] = document
     return {kind: found[kind] for kind in sorted(found) if kind in SHARED}
+
+
+def _drop_standard_labels(metadata: Document) -> None:
+    """Those by which Helm and its users find what a release consists of."""
+    labels = metadata.pop("labels", {})
+    own = {name: value for name, value in labels.items() if "/" not in name}
+    if own:
+        metadata["labels"] = own
 
 
 NO_PRIVILEGE = {
@@ -120,9 +129,11 @@ def test_both_tools_make_the_same(overlay: str) -> None:
     assert normal(kustomized(overlay)) == normal(helm(overlay))
 
 
-def test_the_sidecar_is_native_and_has_no_privilege(documents: list[Document]) -> None:
+def test_the_sidecar_is_native_and_has_no_privilege(
+    documents: list[Document], overlay: str
+) -> None:
     sidecar = deploy.container(documents)
-    assert sidecar["restartPolicy"] == "Always"
+    assert sidecar.get("restartPolicy") == (None if overlay == "gateway" else "Always")
     assert sidecar["securityContext"] == NO_PRIVILEGE
     assert {"requests", "limits"} <= sidecar["resources"].keys()
 
@@ -131,7 +142,7 @@ def test_only_the_redirection_has_a_capability(documents: list[Document], overla
     pod = deploy.pod(documents)
     capable = {
         one["name"]: one["securityContext"]["capabilities"]["add"]
-        for one in pod["initContainers"] + pod["containers"]
+        for one in [*pod.get("initContainers", ()), *pod["containers"]]
         if "add" in one["securityContext"].get("capabilities", {})
     }
     assert capable == ({"reauth-redirect": ["NET_ADMIN"]} if overlay == "transparent" else {})
@@ -166,7 +177,7 @@ def test_ports_are_those_of_the_configuration(documents: list[Document], overlay
     loopback = listener["address"].startswith("127.")
     assert (ports["reauth-clients"] in opened) is not loopback
     assert ports["reauth-metrics"] in opened
-    assert loopback is (overlay != "ingress")
+    assert loopback is (overlay not in {"ingress", "gateway"})
 
 
 def test_what_the_workload_serves_stays_open_to_whom_it_may_be() -> None:
@@ -299,7 +310,10 @@ TOKEN = {"name": "brokers", "audience": "kafka", "mountPath": "/y"}
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"replicas": 3}, "replicas"),
+        ({"replica": 3}, "replica"),
+        ({"workload": {}}, "mode: sidecar needs workload.kind"),
+        ({"mode": "gateway"}, "a gateway stands beside none"),
+        ({"mode": "gateway", "workload": {}}, "mode: gateway needs routing: gateway, got sidecar"),
         ({"image": {"tga": "1"}}, "tga"),
         ({"redirect": {"enable": True}}, "enable"),
         ({"secrets": [{"name": "tls", "secretName": "s", "mountPath": "/x"}]}, "keys"),
@@ -331,6 +345,71 @@ def test_the_chart_refuses_what_it_does_not_know(change: dict[str, Any], words: 
         else:
             values[key] = value
     assert words in deploy.templated(values, check=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"service": {"brokers": [0, 100]}}, "broker 100 has no port within broker.ports: 9100-"),
+        ({"service": {"type": "NodePort"}}, "within 30000-32767, the ports of nodes; got 9094"),
+        ({"address": "127.0.0.1:9094"}, "127.0.0.1:9094: nobody else can connect there"),
+        ({"service": {"type": "LoadBalancer"}, "advertised.host": ""}, "advertised.host is requ"),
+        ({"service": {"type": "ExternalName"}}, "/service/type"),
+        ({"image": {"digest": "sha256:0"}}, "digest"),
+    ],
+)
+def test_the_chart_refuses_a_gateway_that_nobody_reaches(
+    change: dict[str, Any], words: str
+) -> None:
+    values = copy.deepcopy(deploy.values("gateway"))
+    for key, value in change.items():
+        (values if key in {"service", "image"} else values["config"]["listeners"][0])[key] = value
+    if not values["config"]["listeners"][0]["advertised.host"]:
+        del values["config"]["listeners"][0]["advertised.host"]
+    assert words in deploy.templated(values, check=False)
+
+
+def test_a_gateway_advertises_its_service() -> None:
+    """Every port that clients are told of is one of the Service's."""
+    values = copy.deepcopy(deploy.values("gateway"))
+    del values["config"]["listeners"][0]["advertised.host"]
+    documents = deploy.of_text(deploy.templated(values | {"name": "front"}))
+    (listener,) = yaml.safe_load(deploy.configuration(documents))["listeners"]
+    service = deploy.of_kind(documents, "Service")
+    assert listener["advertised.host"] == f"{service['metadata']['name']}.default.svc"
+    ports = [port["port"] for port in service["spec"]["ports"]]
+    assert ports == [9094, 9100, 9101, 9102]
+    assert service["spec"]["selector"] == {"reauth-proxy": "front"}
+
+
+def test_node_ports_are_the_ports_that_are_advertised() -> None:
+    values = copy.deepcopy(deploy.values("gateway"))
+    values["config"]["listeners"][0] |= {
+        "address": "0.0.0.0:30094",
+        "broker.ports": "30100-30199",
+        "advertised.host": "node.example.com",
+    }
+    values["service"] = {"type": "NodePort", "externalTrafficPolicy": "Local"}
+    service = deploy.of_kind(deploy.of_text(deploy.templated(values)), "Service")["spec"]
+    assert all(port["nodePort"] == port["port"] for port in service["ports"])
+    assert service["externalTrafficPolicy"] == "Local"
+
+
+def test_what_a_registry_and_a_site_add() -> None:
+    digest = f"sha256:{'0' * 64}"
+    extra: dict[str, Any] = {
+        "image": {"digest": digest},
+        "imagePullSecrets": [{"name": "registry"}],
+        "volumes": [{"name": "more", "emptyDir": {}}],
+        "volumeMounts": [{"name": "more", "mountPath": "/more"}],
+    }
+    for overlay in ("gateway", "egress"):
+        documents = deploy.of_text(deploy.templated(deploy.values(overlay) | extra))
+        proxy = deploy.container(documents)
+        assert proxy["image"] == f"kafka-reauth-proxy@{digest}"
+        assert extra["volumeMounts"][0] in proxy["volumeMounts"]
+        assert deploy.pod(documents)["imagePullSecrets"] == extra["imagePullSecrets"]
+        assert extra["volumes"][0] in deploy.pod(documents)["volumes"]
 
 
 def test_a_transparent_listener_without_redirection_is_refused() -> None:

@@ -15,7 +15,7 @@ import yaml
 
 from metrics.metric import Metric, MetricType
 from metrics.registry import METRICS
-from tests.support.certificates import Authority
+from tests.support.certificates import HOSTS, Authority
 
 # Programs that judge what is in deploy/, and files in it
 
@@ -92,12 +92,12 @@ def metric_names(promql: str) -> set[str]:
 Document = dict[str, Any]
 
 CHART = DEPLOY / "helm" / "kafka-reauth-proxy"
-OVERLAYS = ("ingress", "egress", "transparent")
+OVERLAYS = ("ingress", "egress", "transparent", "gateway")
 SHARED = {"ConfigMap", "StatefulSet", "Deployment", "NetworkPolicy"} | {
     "PodDisruptionBudget",
     "PodMonitor",
 }
-"""Kinds that both make; the workload's own Service is nobody's but the overlay's."""
+"""Kinds that both make; a workload's own Service is nobody's but the overlay's."""
 WORKLOADS = ("StatefulSet", "Deployment")
 
 _WAYS_OUT = [
@@ -129,6 +129,9 @@ def kustomized(overlay: str) -> list[Document]:
 def values(overlay: str) -> dict[str, Any]:
     """The chart's values for the same workload and the same configuration."""
     directory = DEPLOY / "kustomize" / "overlays"
+    config = {"config": load(directory / overlay / "proxy.yaml"), "name": "reauth-proxy"}
+    if overlay == "gateway":
+        return config | {"mode": "gateway", "secrets": _VALUES["ingress"]["secrets"]}
     source = directory / ("ingress" if overlay == "ingress" else "egress")
     files = source.glob("*.yaml")
     documents = [document for file in files for document in _of_any_kind(file)]
@@ -136,7 +139,7 @@ def values(overlay: str) -> dict[str, Any]:
         one for one in documents if one.get("kind") in WORKLOADS and "labels" in one["metadata"]
     )
     return {
-        "config": load(directory / overlay / "proxy.yaml"),
+        **config,
         "workload": {
             "kind": workload["kind"],
             "name": workload["metadata"]["name"],
@@ -157,6 +160,7 @@ def templated(given: dict[str, Any], *, check: bool = True) -> str:
         file.flush()
         # A Helm that was not built as a release takes the cluster for an ancient one.
         options = ["--values", file.name, "--kube-version", "1.34.0"]
+        options += ["--api-versions", "monitoring.coreos.com/v1"]
         return run("helm", "template", "release", CHART, *options, check=check)
 
 
@@ -179,8 +183,10 @@ def pod(documents: list[Document]) -> Document:
 
 
 def container(documents: list[Document], name: str = "reauth-proxy") -> Document:
-    """One of the pod's init containers."""
-    (found,) = (one for one in pod(documents)["initContainers"] if one["name"] == name)
+    """One of the pod's containers."""
+    spec = pod(documents)
+    containers = [*spec.get("initContainers", ()), *spec["containers"]]
+    (found,) = (one for one in containers if one["name"] == name)
     assert isinstance(found, dict)
     return found
 
@@ -202,7 +208,7 @@ def laid_out(documents: list[Document], root: Path) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
         config = re.sub(rf"(?<=[ :]){mount['mountPath']}(?=[/\n])", str(directory), config)
     assert not re.search(r"[ :]/(etc|var)/", config)
-    certificate = Authority().issue()
+    certificate = Authority().issue(hosts=(*HOSTS, "reauth-proxy.kafka.svc"))
     for name, pem in (("tls.crt", certificate.certificate), ("tls.key", certificate.key)):
         if (root / "etc/reauth-proxy-tls").exists():
             (root / "etc/reauth-proxy-tls" / name).write_bytes(pem)

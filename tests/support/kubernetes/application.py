@@ -2,8 +2,8 @@
 
     python -m tests.support.kubernetes.application TOPIC KEY TOKEN_FILE
 
-Its bootstrap server is what `KAFKA_BOOTSTRAP_SERVERS` says. The last message is `last N of M`: of M
-messages N were acknowledged.
+Its bootstrap server is what `KAFKA_BOOTSTRAP_SERVERS` says; it uses TLS where `AUTHORITY` names a
+file. The last message is `last N of M`: of M messages N were acknowledged.
 """
 
 import os
@@ -60,6 +60,8 @@ def main(topic: str, key: str, token_file: str) -> int:
 
 def _settings(token_file: str) -> dict[str, Any]:
     token = Path(token_file).read_text().strip()
+    authority = os.environ.get("AUTHORITY")
+    tls = {"security.protocol": "SASL_SSL", "ssl.ca.location": authority} if authority else {}
     return {
         "bootstrap.servers": os.environ["KAFKA_BOOTSTRAP_SERVERS"],
         "security.protocol": "SASL_PLAINTEXT",
@@ -67,6 +69,7 @@ def _settings(token_file: str) -> dict[str, Any]:
         "oauth_cb": lambda _: (token, time.time() + 3_000),
         "enable.idempotence": True,
         "linger.ms": 0,
+        **tls,
     }
 
 

@@ -45,8 +45,11 @@ class Broker:
         """Start it; return when it is ready."""
         self._cluster.kubectl("create", "namespace", NAMESPACE)
         self._cluster.apply(*_documents(), namespace=NAMESPACE)
-        self._cluster.kubectl(
-            "wait", "pod/kafka", "--for=condition=Ready", "--timeout=170s", "-n", NAMESPACE
+        ready = ("wait", "pod/kafka", "--for=condition=Ready", "--timeout=1s", "-n", NAMESPACE)
+        self._cluster.wait(
+            lambda: self._cluster.try_kubectl(*ready).exit_status == 0,
+            what="the broker does not get ready",
+            namespace=NAMESPACE,
         )
 
     @property
@@ -74,6 +77,7 @@ class Broker:
         consumer = Consumer(settings | {"auto.offset.reset": "earliest"})
         try:
             partition = Partition(topic, 0, 0)
+            consumer.list_topics(topic, _READ_SECONDS)  # or the partition is unknown at first
             _, end = consumer.get_watermark_offsets(partition, timeout=_READ_SECONDS)
             consumer.assign([partition])
             found: list[tuple[str, str]] = []

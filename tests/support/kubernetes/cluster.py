@@ -21,7 +21,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from tests.support.certificates import Authority
-from tests.support.deploy import operator_definition
+from tests.support.deploy import find, operator_definition
 from tests.support.kubernetes import dns, images, node, programs
 from tests.support.kubernetes.node import ADDRESS, Node
 
@@ -76,6 +76,20 @@ class Cluster:
         done = subprocess.run(
             [self._programs / "kubectl", f"--kubeconfig={self.kubeconfig}", *arguments],
             input=stdin if stdin is not None else "",
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+        )
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    def helm(self, *arguments: str | Path, values: Document | None = None) -> Finished:
+        """Run Helm as the cluster's administrator, with these values."""
+        file = self.directory / "values.yaml"
+        file.write_text(yaml.safe_dump(values or {}))
+        given = [] if values is None else [f"--values={file}"]
+        done = subprocess.run(
+            [find("helm"), f"--kubeconfig={self.kubeconfig}", *arguments, *given],
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=DEADLINE_SECONDS,

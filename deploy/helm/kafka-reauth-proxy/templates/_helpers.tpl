@@ -57,8 +57,26 @@
 {{- if and $transparent (not .Values.redirect.enabled) -}}
 {{- fail "routing: transparent needs redirect.enabled: true, or no client comes to the listener" -}}
 {{- end -}}
+{{- if eq .Values.mode "gateway" -}}
+{{- if or .Values.workload.kind .Values.workload.included -}}
+{{- fail "workload: a gateway stands beside none; leave it out, or set mode: sidecar" -}}
+{{- end -}}
+{{- range $config.listeners -}}
+{{- if ne .routing "gateway" -}}
+{{- fail (printf "mode: gateway needs routing: gateway, got %s" .routing) -}}
+{{- end -}}
+{{- if include "kafka-reauth-proxy.isLoopback" .address -}}
+{{- fail (printf "mode: gateway: the address of a listener is %s: nobody else can connect there" .address) -}}
+{{- end -}}
+{{- end -}}
+{{- else if not (or .Values.workload.kind .Values.workload.included) -}}
+{{- fail "mode: sidecar needs workload.kind, name and spec: what the proxy stands beside. A chart of your own that includes the templates sets workload.included: true; for a proxy of its own in front of a cluster set mode: gateway" -}}
+{{- end -}}
 {{- with .Values.workload -}}
 {{- if .kind -}}
+{{- if .included -}}
+{{- fail "workload.included: the workload is made either by this chart (kind, name, spec) or by yours" -}}
+{{- end -}}
 {{- $_ := required (printf "workload.name is required with workload.kind: %s" .kind) .name -}}
 {{- $template := (.spec | default dict).template | default dict -}}
 {{- if not ($template.spec | default dict).containers -}}
@@ -75,9 +93,71 @@
 {{- with $addresses }}{{ first . }}{{ end -}}
 {{- end }}
 
+{{/* The configuration as the proxy gets it: a gateway's Service is the host that it advertises. */}}
+{{- define "kafka-reauth-proxy.config" -}}
+{{- $config := deepCopy .Values.config -}}
+{{- if eq .Values.mode "gateway" -}}
+{{- range $config.listeners -}}
+{{- if not (get . "advertised.host") -}}
+{{- if ne $.Values.service.type "ClusterIP" -}}
+{{- fail (printf "config.listeners: advertised.host is required with service.type: %s, the name that clients outside of the cluster have for it" $.Values.service.type) -}}
+{{- end -}}
+{{- $_ := set . "advertised.host" (printf "%s.%s.svc" $.Values.name $.Release.Namespace) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $config -}}
+{{- end }}
+
 {{/* Another configuration is another ConfigMap, so that pods are replaced and can be rolled back. */}}
 {{- define "kafka-reauth-proxy.configMap" -}}
-{{- printf "%s-%s" .Values.name (toYaml .Values.config | sha256sum | trunc 10) -}}
+{{- printf "%s-%s" .Values.name (include "kafka-reauth-proxy.config" . | sha256sum | trunc 10) -}}
+{{- end }}
+
+{{- define "kafka-reauth-proxy.labels" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/component: {{ .Values.mode }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* By digest, where one is given: a tag may come to name another image. */}}
+{{- define "kafka-reauth-proxy.image" -}}
+{{- if .image.digest -}}
+{{ .image.repository }}@{{ .image.digest }}
+{{- else -}}
+{{ .image.repository }}:{{ .image.tag | default .root.Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
+{{/* Ports of a Service: of each listener its own, and one for each broker. */}}
+{{- define "kafka-reauth-proxy.servicePorts" -}}
+{{- $nodePorts := eq .Values.service.type "NodePort" -}}
+{{- range $index, $listener := .Values.config.listeners }}
+{{- $name := ternary "clients" (printf "clients%d" $index) (eq $index 0) }}
+{{- $ports := list (dict "name" $name "port" (include "kafka-reauth-proxy.port" $listener.address | int)) }}
+{{- $range := get $listener "broker.ports" | default "0-0" | splitList "-" }}
+{{- range $.Values.service.brokers }}
+{{- $port := add (first $range | int) (int .) }}
+{{- if gt $port (last $range | int) }}
+{{- fail (printf "service.brokers: broker %d has no port within broker.ports: %s" (int .) (get $listener "broker.ports")) }}
+{{- end }}
+{{- $ports = append $ports (dict "name" (printf "%s-%d" $name (int .)) "port" $port) }}
+{{- end }}
+{{- range $ports }}
+{{- $port := int .port }}
+- name: {{ .name }}
+  port: {{ $port }}
+  {{- if $nodePorts }}
+  {{- if or (lt $port 30000) (gt $port 32767) }}
+  {{- fail (printf "service.type: NodePort needs listeners' address and broker.ports within 30000-32767, the ports of nodes; got %d" $port) }}
+  {{- end }}
+  nodePort: {{ $port }}
+  {{- end }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "kafka-reauth-proxy.httpPort" -}}
@@ -101,10 +181,9 @@
 
 {{- define "kafka-reauth-proxy.initContainers" -}}
 {{- $values := .Values -}}
-{{- $httpPort := include "kafka-reauth-proxy.httpPort" . | int -}}
 {{- if $values.redirect.enabled }}
 - name: reauth-redirect
-  image: {{ $values.redirect.image.repository }}:{{ $values.redirect.image.tag | default .Chart.AppVersion }}
+  image: {{ include "kafka-reauth-proxy.image" (dict "image" $values.redirect.image "root" .) }}
   args: [up]
   env:
     - name: PROXY_PORT
@@ -123,12 +202,21 @@
     capabilities: {drop: [ALL], add: [NET_ADMIN]}
     seccompProfile: {type: RuntimeDefault}
 {{- end }}
+{{- include "kafka-reauth-proxy.container" . }}
+{{- end }}
+
+{{/* The same for a sidecar and for a gateway, but for what keeps it beside the main container. */}}
+{{- define "kafka-reauth-proxy.container" }}
+{{- $values := .Values }}
+{{- $httpPort := include "kafka-reauth-proxy.httpPort" . | int }}
 - name: reauth-proxy
-  image: {{ $values.image.repository }}:{{ $values.image.tag | default .Chart.AppVersion }}
+  image: {{ include "kafka-reauth-proxy.image" (dict "image" $values.image "root" .) }}
   {{- if ne $values.image.pullPolicy "IfNotPresent" }}
   imagePullPolicy: {{ $values.image.pullPolicy }}
   {{- end }}
+  {{- if eq $values.mode "sidecar" }}
   restartPolicy: Always # a native sidecar: starts before the main container, ends after it
+  {{- end }}
   args: [serve, --config, /etc/reauth-proxy/proxy.yaml]
   {{- with $values.env }}
   env: {{- toYaml . | nindent 4 }}
@@ -170,6 +258,9 @@
     capabilities: {drop: [ALL]}
     seccompProfile: {type: RuntimeDefault}
   volumeMounts:
+    {{- with $values.volumeMounts }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
     {{- range concat $values.secrets $values.tokens }}
     - {name: reauth-proxy-{{ .name }}, mountPath: {{ .mountPath }}, readOnly: true}
     {{- end }}
@@ -179,6 +270,9 @@
 {{- end }}
 
 {{- define "kafka-reauth-proxy.volumes" -}}
+{{- with .Values.volumes }}
+{{- toYaml . }}
+{{- end }}
 {{- range .Values.secrets }}
 - name: reauth-proxy-{{ .name }}
   secret:

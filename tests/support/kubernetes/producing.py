@@ -1,0 +1,140 @@
+"""Applications of the tests in pods, and what has become of their messages."""
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.support.deploy import ROOT
+from tests.support.kubernetes import images
+from tests.support.kubernetes.broker import Broker
+from tests.support.kubernetes.cluster import Cluster, Document
+from tests.support.sasl import Issuer
+
+TOKEN: Final = "token"
+
+
+def container(topic: str, bootstrap: str, *, authority: str | None = None) -> Document:
+    """The container of an application, whose key is its pod's name.
+
+    It mounts the volume `application` with the token. With `authority`, a file there, it uses TLS.
+    """
+    _, mounts = images.mounts()
+    tls = [{"name": "AUTHORITY", "value": f"/etc/application/{authority}"}] if authority else []
+    pod = {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    program = [images.python(), "-m", "tests.support.kubernetes.application"]
+    return {
+        "name": "application",
+        "image": images.MACHINE,
+        "command": [*program, topic, "$(POD)", f"/etc/application/{TOKEN}"],
+        "workingDir": str(ROOT),
+        "env": [pod, {"name": "KAFKA_BOOTSTRAP_SERVERS", "value": bootstrap}, *tls],
+        "securityContext": {"runAsUser": 0},  # who may read this machine's Python
+        "volumeMounts": [
+            *mounts,
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - of the pod
+            {"name": "application", "mountPath": "/etc/application"},
+        ],
+        "readinessProbe": {
+            "exec": {"command": ["/busybox/cat", "/tmp/delivered"]},  # noqa: S108
+            "periodSeconds": 1,
+        },
+    }
+
+
+def volumes(config_map: str) -> list[Document]:
+    """What the container mounts."""
+    machine, _ = images.mounts()
+    config = {"name": "application", "configMap": {"name": config_map}}
+    return [*machine, {"name": "tmp", "emptyDir": {}}, config]
+
+
+def config_map(name: str, **files: str) -> Document:
+    """A ConfigMap of these files."""
+    data = {key.replace("_", "."): value for key, value in files.items()}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """An application that runs in a pod of its own."""
+
+    cluster: Cluster
+    broker: Broker
+    namespace: str
+    topic: str
+    name: str
+
+    def delivered(self) -> int:
+        """The messages that the broker has of it."""
+        return sum(key == self.name for key, _ in self.broker.records(self.topic))
+
+    def goes_on(self, messages: int = 100) -> None:
+        """Return when it has delivered that many more."""
+        target = self.delivered() + messages
+        self.cluster.wait(
+            lambda: self.delivered() >= target,
+            what="the application delivers nothing",
+            namespace=self.namespace,
+        )
+
+    def end(self) -> int:
+        """Delete it; return the number of its messages, none of which may be lost."""
+        return end(self.cluster, self.broker, self.namespace, self.topic, self.name)
+
+
+def end(cluster: Cluster, broker: Broker, namespace: str, topic: str, name: str) -> int:
+    """Delete an application's pod; return the number of its messages, none of which may be lost."""
+    cluster.kubectl("delete", "pod", name, "--namespace", namespace)
+    mine = [value for key, value in broker.records(topic) if key == name]
+    count = len(mine) - 1
+    assert mine[-1] == f"last {count} of {count}"
+    assert mine[:-1] == [str(number) for number in range(count)]
+    return count
+
+
+@contextmanager
+def producing(
+    cluster: Cluster,
+    broker: Broker,
+    namespace: str,
+    issuer: Issuer,
+    bootstrap: str,
+    authority: bytes,
+) -> Iterator[Producer]:
+    """An application that produces through a proxy elsewhere; at the end nothing may be lost."""
+    name = f"client-{uuid.uuid4().hex[:6]}"
+    broker.create_topic(name)
+    files = {TOKEN: issuer.mint("alice"), "ca_crt": authority.decode()}
+    pod: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "containers": [container(name, bootstrap, authority="ca.crt")],
+            "volumes": volumes(name),
+        },
+    }
+    cluster.apply(config_map(name, **files), pod, namespace=namespace)
+    producer = Producer(cluster, broker, namespace, name, name)
+    wait_ready(cluster, f"pod/{name}", namespace)
+    yield producer
+    producer.goes_on()
+    producer.end()
+
+
+def wait_ready(cluster: Cluster, what: str, namespace: str) -> float:
+    """Wait for a pod, or for a Deployment's roll-out; return the seconds that it took."""
+    started = time.monotonic()
+    if what.startswith("pod/"):
+        arguments = ("wait", what, "--for=condition=Ready", "--timeout=1s")
+    else:
+        arguments = ("rollout", "status", what, "--timeout=1s")
+    cluster.wait(
+        lambda: cluster.try_kubectl(*arguments, f"--namespace={namespace}").exit_status == 0,
+        what=f"{what} does not get ready",
+        namespace=namespace,
+    )
+    return time.monotonic() - started
