@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from proxy.cli.common import ConfigFile, explained, require_linux
 
-GROUPS: Final = ("config", "users", "acls", "quotas", "sessions", "report")
+GROUPS: Final = ("config", "users", "acls", "quotas", "sessions", "report", "webhook")
 """Commands with a module of their own, `proxy.cli.NAME`."""
 
 

@@ -1,0 +1,1 @@
+"""Kubernetes: the admission webhook that adds the sidecar to pods."""

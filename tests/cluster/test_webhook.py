@@ -1,0 +1,156 @@
+"""The webhook on a cluster, as it is shipped: over pods of many shapes, and when it is down."""
+
+import json
+import logging
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from proxy.kubernetes.injection import CONFIG, INJECT
+from tests.support import deploy
+from tests.support.deploy import DEPLOY
+from tests.support.kubernetes import producing, shapes
+from tests.support.kubernetes.broker import Broker
+from tests.support.kubernetes.cluster import Cluster, Document
+from tests.support.sasl import ISSUER, Issuer
+
+pytestmark = pytest.mark.cluster
+log = logging.getLogger(__name__)
+
+SYSTEM = "reauth-proxy-system"
+IMAGES = (
+    "--image=kafka-reauth-proxy:0.1.0",
+    "--redirect-image=kafka-reauth-proxy-redirect:0.1.0",
+)
+
+
+@pytest.fixture(scope="module")
+def webhook(cluster: Cluster) -> Iterator[None]:
+    """Two webhooks, which make their certificate themselves."""
+    documents = deploy.of_text(deploy.run("kustomize", "build", DEPLOY / "kustomize/webhook"))
+    cluster.apply(*documents, namespace=SYSTEM)
+    took = producing.wait_ready(cluster, "deployment/reauth-proxy-webhook", SYSTEM)
+    log.info("the webhook is ready after %.1f s", took)
+    yield
+    cluster.kubectl("delete", "mutatingwebhookconfiguration", "reauth-proxy")
+    cluster.kubectl("delete", "namespace", SYSTEM, "--wait=false")
+
+
+def dry_run(cluster: Cluster, namespace: str, pod: Document) -> Any:
+    """What the API server would store, or why it refuses."""
+    options = ("--dry-run=server", "--output=json", "--filename=-", f"--namespace={namespace}")
+    return cluster.try_kubectl("create", *options, stdin=yaml.safe_dump(pod))
+
+
+@pytest.mark.usefixtures("webhook")
+@pytest.mark.parametrize("shape", shapes.INJECTED)
+def test_the_api_server_takes_an_injected_pod(cluster: Cluster, namespace: str, shape: str) -> None:
+    """A namespace without labels of its own; the patch is applied, and what comes out is valid."""
+    before = shapes.INJECTED[shape]
+    done = dry_run(cluster, namespace, before)
+    assert done.exit_status == 0, done.stderr
+    spec = json.loads(done.stdout)["spec"]
+    assert [one["name"] for one in spec["initContainers"]].count("reauth-proxy") == 1
+    again = json.loads(done.stdout)
+    del again["metadata"]["uid"], again["metadata"]["creationTimestamp"]
+    twice = dry_run(cluster, namespace, again)
+    assert twice.exit_status == 0, twice.stderr
+    assert json.loads(twice.stdout)["spec"] == spec
+
+
+@pytest.mark.usefixtures("webhook")
+@pytest.mark.parametrize("shape", shapes.REFUSED)
+def test_the_api_server_tells_why_it_refuses(cluster: Cluster, namespace: str, shape: str) -> None:
+    pod, words = shapes.REFUSED[shape]
+    done = dry_run(cluster, namespace, pod)
+    assert done.exit_status != 0
+    assert words in done.stderr
+    assert 'admission webhook "inject.reauth-proxy.io" denied the request: ' in done.stderr
+
+
+@pytest.mark.usefixtures("webhook")
+@pytest.mark.parametrize("shape", shapes.UNCHANGED)
+def test_other_pods_are_let_through(cluster: Cluster, namespace: str, shape: str) -> None:
+    done = dry_run(cluster, namespace, shapes.UNCHANGED[shape])
+    assert done.exit_status == 0, done.stderr
+    assert "initContainers" not in json.loads(done.stdout)["spec"]
+
+
+def application(topic: str, issuer: Issuer) -> list[Document]:
+    """A pod that asks for the sidecar, and the sidecar's configuration."""
+    overlay = yaml.safe_load(deploy.configuration(deploy.kustomized("egress")))
+    overlay["listeners"][0] |= {
+        "sasl.oauthbearer.jwks.endpoint.url": "file:///etc/reauth-proxy/jwks.json",
+        "sasl.oauthbearer.expected.issuer": ISSUER,
+    }
+    files = {
+        "proxy_yaml": yaml.safe_dump(overlay),
+        "jwks_json": json.dumps(issuer.jwks()),
+        producing.TOKEN: issuer.mint("alice"),
+    }
+    pod = shapes.pod(
+        {INJECT: "egress", CONFIG: "orders-proxy"},
+        containers=[producing.container(topic, "127.0.0.1:9094")],
+        volumes=producing.volumes("orders-proxy"),
+    )
+    return [producing.config_map("orders-proxy", **files), pod]
+
+
+@pytest.mark.usefixtures("webhook")
+def test_an_injected_pod_works(
+    cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer
+) -> None:
+    """It delivers all of its messages through the sidecar; another version is shown as drift."""
+    topic = f"injected-{uuid.uuid4().hex[:8]}"
+    broker.create_topic(topic)
+    cluster.apply(*application(topic, issuer), namespace=namespace)
+    took = producing.wait_ready(cluster, "pod/shape", namespace)
+    line = cluster.kubectl("get", "pod", "shape", "--no-headers", f"--namespace={namespace}")
+    log.info("ready after %.1f s: %s", took, line.strip())
+    assert line.split()[1] == "2/2"
+    pods = cluster.kubectl("get", "pods", "--output=json", f"--namespace={namespace}")
+    assert drift(pods, *IMAGES) == (0, [])
+    status, found = drift(pods, "--image=kafka-reauth-proxy:0.2.0")
+    assert (status, [one["name"] for one in found]) == (1, ["shape"])
+    debug = ("debug", "shape", "--image=docker.io/library/machine:1", f"--namespace={namespace}")
+    cluster.kubectl(*debug, "--image-pull-policy=Never", "--", "/busybox/sleep", "1")
+    count = producing.end(cluster, broker, namespace, topic, "shape")
+    log.info("%d of %d messages", count, count)
+
+
+def drift(pods: str, *options: str) -> tuple[int, Any]:
+    """The exit status of `reauth-proxy webhook drift`, and what it lists."""
+    command = [sys.executable, "-m", "proxy", "webhook", "drift", "--output=json", *options]
+    done = subprocess.run(command, input=pods, capture_output=True, text=True, timeout=120)
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.usefixtures("webhook")
+def test_where_the_webhook_is_down_only_those_wait_that_ask_for_it(
+    cluster: Cluster, namespace: str
+) -> None:
+    cluster.kubectl("scale", "deployment/reauth-proxy-webhook", "--replicas=0", "-n", SYSTEM)
+    try:
+        cluster.wait(
+            lambda: not cluster.get("pods", f"--namespace={SYSTEM}")["items"],
+            what="the webhook does not end",
+            namespace=SYSTEM,
+        )
+        refused = dry_run(cluster, namespace, shapes.pod(shapes.EGRESS))
+        assert refused.exit_status != 0
+        assert 'failed calling webhook "inject.reauth-proxy.io"' in refused.stderr
+        log.info("%s", refused.stderr.strip())
+        assert dry_run(cluster, namespace, shapes.pod()).exit_status == 0
+    finally:
+        cluster.kubectl("scale", "deployment/reauth-proxy-webhook", "--replicas=2", "-n", SYSTEM)
+    producing.wait_ready(cluster, "deployment/reauth-proxy-webhook", SYSTEM)
+    cluster.wait(
+        lambda: dry_run(cluster, namespace, shapes.pod(shapes.EGRESS)).exit_status == 0,
+        what="the webhook is not asked again",
+        namespace=namespace,
+    )

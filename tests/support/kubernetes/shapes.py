@@ -1,0 +1,116 @@
+"""Pods of many shapes, and what the webhook makes of each."""
+
+import json
+from typing import Any, Final
+
+from proxy.kubernetes.injection import BROKER_PORTS, CONFIG, INJECT, SECRETS
+
+Object = dict[str, Any]
+
+CONTAINER: Final[Object] = {"name": "application", "image": "docker.io/library/machine:1"}
+
+
+def pod(annotations: Object | None = None, labels: Object | None = None, **spec: Any) -> Object:
+    """A pod of one container."""
+    metadata: Object = {"name": "shape"}
+    if annotations is not None:
+        metadata["annotations"] = annotations
+    if labels is not None:
+        metadata["labels"] = labels
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {"containers": [CONTAINER], **spec},
+    }
+
+
+def review(pod: Any, **request: Any) -> bytes:
+    """What the API server sends."""
+    whole = {
+        "uid": "705ab4f5",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "operation": "CREATE",
+        "object": pod,
+        **request,
+    }
+    kind = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+    return json.dumps(kind | {"request": whole}).encode()
+
+
+EGRESS: Final = {INJECT: "egress"}
+TRANSPARENT: Final = {INJECT: "transparent"}
+
+INJECTED: Final[dict[str, Object]] = {
+    "an annotation": pod(EGRESS),
+    "a label": pod(labels=EGRESS),
+    "label and annotation alike": pod(EGRESS, EGRESS),
+    "beside a broker": pod({INJECT: "ingress", SECRETS: "kafka-tls:/etc/reauth-proxy-tls"}),
+    "a configuration by name": pod(EGRESS | {CONFIG: "orders-proxy"}),
+    "two Secrets": pod(EGRESS | {SECRETS: "a:/etc/a, b:/etc/b"}),
+    "redirected": pod(TRANSPARENT),
+    "redirected from other ports": pod(TRANSPARENT | {BROKER_PORTS: "9092,9094"}),
+    "init containers of its own": pod(EGRESS, initContainers=[CONTAINER | {"name": "first"}]),
+    "another native sidecar": pod(
+        EGRESS, initContainers=[CONTAINER | {"name": "mesh", "restartPolicy": "Always"}]
+    ),
+    "volumes of its own": pod(EGRESS, volumes=[{"name": "data", "emptyDir": {}}]),
+    "a job's pod": pod(EGRESS, restartPolicy="Never"),
+    "a long end": pod(EGRESS, terminationGracePeriodSeconds=300),
+    "ports of its own": pod(EGRESS, containers=[CONTAINER | {"ports": [{"containerPort": 8080}]}]),
+    "a shared process namespace": pod(EGRESS, shareProcessNamespace=True),
+    "Linux, by name": pod(EGRESS, os={"name": "linux"}),
+}
+"""Pods that get the sidecar."""
+
+UNCHANGED: Final[dict[str, Object]] = {
+    "nothing asked for": pod(),
+    "labels of others": pod(labels={"app": "orders"}),
+    "switched off": pod({INJECT: "false"}),
+}
+"""Pods that stay as they are."""
+
+REFUSED: Final[dict[str, tuple[Object, str]]] = {
+    "the node's network": (pod(EGRESS, hostNetwork=True), "run a gateway in front instead"),
+    "Windows": (pod(EGRESS, os={"name": "windows"}), "the proxy runs on Linux alone"),
+    "a node with Windows": (
+        pod(EGRESS, nodeSelector={"kubernetes.io/os": "windows"}),
+        "the proxy runs on Linux alone",
+    ),
+    "no such mode": (
+        pod({INJECT: "sidecar"}),
+        "reauth-proxy.io/inject: must be one of egress, ingress, transparent, got 'sidecar'",
+    ),
+    "label and annotation differ": (pod(EGRESS, TRANSPARENT), "label and annotation differ"),
+    "a misspelt annotation": (
+        pod(EGRESS | {"reauth-proxy.io/secret": "a:/b"}),
+        "'reauth-proxy.io/secret': no such annotation; known are reauth-proxy.io/broker-ports,",
+    ),
+    "no name": (pod(EGRESS | {CONFIG: "My Config"}), "must be the name of a ConfigMap, got 'My"),
+    "no path": (pod(EGRESS | {SECRETS: "tls"}), "must be NAME:PATH,NAME:PATH, got 'tls'"),
+    "ports that are none": (
+        pod(TRANSPARENT | {BROKER_PORTS: "9092;9093"}),
+        "must be ports, with commas in between, got '9092;9093'",
+    ),
+    "ports that nothing redirects": (
+        pod(EGRESS | {BROKER_PORTS: "9092"}),
+        "goes with reauth-proxy.io/inject: transparent alone",
+    ),
+    "a container of that name": (
+        pod(EGRESS, containers=[CONTAINER | {"name": "reauth-proxy"}]),
+        "a container is named reauth-proxy already, and is not this one: rename or remove it",
+    ),
+    "its port is taken": (
+        pod(EGRESS, containers=[CONTAINER | {"ports": [{"containerPort": 9404}]}]),
+        "container 'application' has port 9404, which the proxy listens on: move it",
+    ),
+    "the proxy's own user": (
+        pod(TRANSPARENT, securityContext={"runAsUser": 65532}),
+        "runs as user 65532, the proxy's own, whose connections are not redirected",
+    ),
+    "a volume of that name": (
+        pod(EGRESS, volumes=[{"name": "reauth-proxy-state", "emptyDir": {}}]),
+        "a volume is named reauth-proxy-state already: rename it",
+    ),
+}
+"""Pods that are refused, and words of the reason."""
