@@ -1,4 +1,4 @@
-"""The egress overlay on a cluster: an application's sidecar as it is shipped."""
+"""The egress and transparent overlays on a cluster: an application's sidecar as it is shipped."""
 
 import copy
 import json
@@ -12,7 +12,7 @@ import yaml
 from tests.support import deploy
 from tests.support.deploy import kustomized
 from tests.support.kubernetes import producing
-from tests.support.kubernetes.broker import Broker
+from tests.support.kubernetes.broker import BOOTSTRAP, Broker
 from tests.support.kubernetes.cluster import Cluster, Document
 from tests.support.sasl import ISSUER, Issuer
 
@@ -20,9 +20,13 @@ pytestmark = pytest.mark.cluster
 log = logging.getLogger(__name__)
 
 
-def shipped(topic: str, issuer: Issuer) -> list[Document]:
+#: What the application connects to: the sidecar, or the brokers as if there were none.
+BOOTSTRAPS = {"egress": "127.0.0.1:9094", "transparent": BOOTSTRAP}
+
+
+def shipped(overlay: str, topic: str, issuer: Issuer) -> list[Document]:
     """The overlay with an application, signing keys and a token of our own."""
-    documents = copy.deepcopy(kustomized("egress"))
+    documents = copy.deepcopy(kustomized(overlay))
     config = deploy.of_kind(documents, "ConfigMap")
     settings = yaml.safe_load(config["data"]["proxy.yaml"])
     settings["listeners"][0] |= {
@@ -37,7 +41,7 @@ def shipped(topic: str, issuer: Issuer) -> list[Document]:
     deploy.of_kind(documents, "Deployment")["spec"]["replicas"] = 1
     pod = deploy.pod(documents)
     pod["volumes"] += producing.volumes(config["metadata"]["name"])
-    pod["containers"] = [producing.container(topic, "127.0.0.1:9094")]
+    pod["containers"] = [producing.container(topic, BOOTSTRAPS[overlay])]
     return documents
 
 
@@ -46,17 +50,19 @@ def only_pod(cluster: Cluster, namespace: str) -> Any:
     return pod
 
 
+@pytest.mark.parametrize("overlay", BOOTSTRAPS)
 def test_an_application_that_is_deleted_delivers_its_last_messages(
-    cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer
+    cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer, overlay: str
 ) -> None:
     """What it sends after SIGTERM, too: the sidecar ends after it."""
     topic = f"orders-{uuid.uuid4().hex[:8]}"
     broker.create_topic(topic)
-    cluster.apply(*shipped(topic, issuer), namespace=namespace)
+    cluster.apply(*shipped(overlay, topic, issuer), namespace=namespace)
     took = producing.wait_ready(cluster, "deployment/orders", namespace)
     log.info("ready after %.1f s", took)
     pod = only_pod(cluster, namespace)
-    (sidecar,) = pod["status"]["initContainerStatuses"]
+    statuses = {one["name"]: one for one in pod["status"]["initContainerStatuses"]}
+    sidecar = statuses["reauth-proxy"]
     assert sidecar["ready"]
     assert sidecar["restartCount"] == 0
     name = pod["metadata"]["name"]

@@ -15,7 +15,7 @@ from proxy.kubernetes.injection import CONFIG, INJECT
 from tests.support import deploy
 from tests.support.deploy import DEPLOY
 from tests.support.kubernetes import producing, shapes
-from tests.support.kubernetes.broker import Broker
+from tests.support.kubernetes.broker import BOOTSTRAP, Broker
 from tests.support.kubernetes.cluster import Cluster, Document
 from tests.support.sasl import ISSUER, Issuer
 
@@ -81,34 +81,38 @@ def test_other_pods_are_let_through(cluster: Cluster, namespace: str, shape: str
     assert "initContainers" not in json.loads(done.stdout)["spec"]
 
 
-def application(topic: str, issuer: Issuer) -> list[Document]:
+BOOTSTRAPS = {"egress": "127.0.0.1:9094", "transparent": BOOTSTRAP}
+
+
+def application(mode: str, topic: str, issuer: Issuer) -> list[Document]:
     """A pod that asks for the sidecar, and the sidecar's configuration."""
-    overlay = yaml.safe_load(deploy.configuration(deploy.kustomized("egress")))
-    overlay["listeners"][0] |= {
+    config = yaml.safe_load(deploy.configuration(deploy.kustomized(mode)))
+    config["listeners"][0] |= {
         "sasl.oauthbearer.jwks.endpoint.url": "file:///etc/reauth-proxy/jwks.json",
         "sasl.oauthbearer.expected.issuer": ISSUER,
     }
     files = {
-        "proxy_yaml": yaml.safe_dump(overlay),
+        "proxy_yaml": yaml.safe_dump(config),
         "jwks_json": json.dumps(issuer.jwks()),
         producing.TOKEN: issuer.mint("alice"),
     }
     pod = shapes.pod(
-        {INJECT: "egress", CONFIG: "orders-proxy"},
-        containers=[producing.container(topic, "127.0.0.1:9094")],
+        {INJECT: mode, CONFIG: "orders-proxy"},
+        containers=[producing.container(topic, BOOTSTRAPS[mode])],
         volumes=producing.volumes("orders-proxy"),
     )
     return [producing.config_map("orders-proxy", **files), pod]
 
 
 @pytest.mark.usefixtures("webhook")
+@pytest.mark.parametrize("mode", BOOTSTRAPS)
 def test_an_injected_pod_works(
-    cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer
+    cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer, mode: str
 ) -> None:
     """It delivers all of its messages through the sidecar; another version is shown as drift."""
     topic = f"injected-{uuid.uuid4().hex[:8]}"
     broker.create_topic(topic)
-    cluster.apply(*application(topic, issuer), namespace=namespace)
+    cluster.apply(*application(mode, topic, issuer), namespace=namespace)
     took = producing.wait_ready(cluster, "pod/shape", namespace)
     line = cluster.kubectl("get", "pod", "shape", "--no-headers", f"--namespace={namespace}")
     log.info("ready after %.1f s: %s", took, line.strip())

@@ -2,9 +2,10 @@
 
 from typing import Any, Final
 
-from confluent_kafka import Consumer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Partition
 
+from tests.support.deploy import ROOT
 from tests.support.kafka import java, properties
 from tests.support.kafka.cluster import kafka_uuid
 from tests.support.kafka.wire_client import Address, ask
@@ -21,7 +22,7 @@ START: Final = """
 java="$JAVA -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 $java -Xmx128m kafka.tools.StorageTool format --ignore-formatted \
     --cluster-id "$CLUSTER_ID" --config "$1" >/dev/null
-exec $java -Xmx512m kafka.Kafka "$1"
+exec $java -Xmx512m -Dlog4j2.configurationFile="$LOG4J" kafka.Kafka "$1"
 """
 """Shell: format the storage and start the broker of the properties file that is its argument."""
 
@@ -31,6 +32,7 @@ def environment() -> list[Document]:
     return [
         {"name": "CLASSPATH", "value": java.class_path()},
         {"name": "CLUSTER_ID", "value": kafka_uuid()},
+        {"name": "LOG4J", "value": str(ROOT / "tests/support/kafka/log4j2.properties")},
         {"name": "JAVA", "value": str(images.java_home() / "bin/java")},
     ]
 
@@ -74,18 +76,19 @@ class Broker:
     def records(self, topic: str) -> list[tuple[str, str]]:
         """All that a topic holds, as keys and values."""
         settings = {"bootstrap.servers": str(self.address), "group.id": "tests"}
-        consumer = Consumer(settings | {"auto.offset.reset": "earliest"})
+        consumer = Consumer(settings | {"enable.partition.eof": True})
         try:
-            partition = Partition(topic, 0, 0)
-            consumer.list_topics(topic, _READ_SECONDS)  # or the partition is unknown at first
-            _, end = consumer.get_watermark_offsets(partition, timeout=_READ_SECONDS)
-            consumer.assign([partition])
+            consumer.assign([Partition(topic, 0, OFFSET_BEGINNING)])
             found: list[tuple[str, str]] = []
-            while len(found) < end:
-                messages: Any = consumer.consume(end - len(found), _READ_SECONDS)
-                assert messages, f"{len(found)} of {end} messages"
-                found += [(one.key().decode(), one.value().decode()) for one in messages]
-            return found
+            while True:
+                message: Any = consumer.poll(_READ_SECONDS)
+                assert message is not None, f"{len(found)} messages, and no end of them"
+                if message.error() is None:
+                    found.append((message.key().decode(), message.value().decode()))
+                elif message.error().code() == KafkaError._PARTITION_EOF:
+                    return found
+                else:
+                    raise KafkaException(message.error())
         finally:
             consumer.close()
 

@@ -32,9 +32,9 @@ GATEWAY: Final = "10.244.0.1"
 """The node as its pods see it."""
 SERVICES: Final = "10.96.0.0/16"
 DNS_DOMAIN: Final = "cluster.local"
-DEADLINE_SECONDS: Final = 180.0
+DEADLINE_SECONDS: Final = 600.0
 """For what a busy machine does at last; nothing that works waits for it."""
-OF_THE_OPERATOR: Final = ("podmonitors",)
+OF_THE_OPERATOR: Final = ("podmonitors", "prometheusrules")
 """Custom resources of the Prometheus operator that the manifests have."""
 _POLL_SECONDS: Final = 0.2
 _API: Final = f"https://{ADDRESS}:6443"

@@ -50,13 +50,20 @@ def machine(into: Path) -> Path:
     return into / "machine.tar"
 
 
+_SOURCES: Final = (
+    *("Dockerfile", "build_root.py", "sbom.py", "transparent"),
+    *("../metrics", "../proxy", "../pyproject.toml", "../requirements", "../sasl"),
+)
+"""What the images are made of, from deploy/ on."""
+
+
 def _digest() -> str:
     """Of all that deploy/Dockerfile copies, and of what carries it out."""
     digest = hashlib.sha256()
-    for source in ("deploy", "metrics", "proxy", "pyproject.toml", "requirements", "sasl"):
-        path = ROOT / source
-        for file in [path] if path.is_file() else sorted(path.rglob("*")):
-            if file.suffix in {".py", ".lock", ".in", ".toml", ".sh"} or file.name == "Dockerfile":
+    for source in _SOURCES:
+        path = (DEPLOY / source).resolve()
+        for file in [path] if path.is_file() else sorted(path.rglob("*.*")):
+            if file.is_file() and file.suffix != ".pyc":
                 digest.update(f"{file.relative_to(ROOT)}\n".encode() + file.read_bytes())
     return digest.hexdigest()[:12]
 

@@ -5,15 +5,25 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from tests.support.deploy import ROOT
 from tests.support.kubernetes import images
-from tests.support.kubernetes.broker import Broker
 from tests.support.kubernetes.cluster import Cluster, Document
 from tests.support.sasl import Issuer
 
 TOKEN: Final = "token"
+
+
+class Broker(Protocol):
+    """Where the messages go."""
+
+    def create_topic(self, name: str) -> None:
+        """Create a topic of one partition."""
+
+    def records(self, topic: str) -> list[tuple[str, str]]:
+        """Return all that a topic holds, as keys and values."""
+        ...
 
 
 def container(topic: str, bootstrap: str, *, authority: str | None = None) -> Document:
@@ -31,7 +41,13 @@ def container(topic: str, bootstrap: str, *, authority: str | None = None) -> Do
         "command": [*program, topic, "$(POD)", f"/etc/application/{TOKEN}"],
         "workingDir": str(ROOT),
         "env": [pod, {"name": "KAFKA_BOOTSTRAP_SERVERS", "value": bootstrap}, *tls],
-        "securityContext": {"runAsUser": 0},  # who may read this machine's Python
+        "securityContext": {
+            "runAsUser": 1000,
+            "runAsNonRoot": True,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
         "volumeMounts": [
             *mounts,
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - of the pod

@@ -1,0 +1,163 @@
+"""The ingress overlay on a cluster: three brokers, each behind a sidecar, as it is shipped."""
+
+import copy
+import json
+import logging
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support import deploy
+from tests.support.certificates import Authority
+from tests.support.deploy import kustomized
+from tests.support.kafka import java
+from tests.support.kubernetes import broker, images, producing
+from tests.support.kubernetes.cluster import Cluster, Document
+from tests.support.sasl import ISSUER, Issuer
+
+pytestmark = pytest.mark.cluster
+log = logging.getLogger(__name__)
+
+BROKERS = range(3)
+VOLUMES = Path("/run/node/volumes")
+
+#: What Kafka's own image does with its environment.
+SETTINGS = """
+env | while IFS='=' read -r name value; do case $name in KAFKA_*)
+    echo "$(echo "${name#KAFKA_}" | tr A-Z_ a-z.)=$value" ;;
+esac; done >/tmp/server.properties
+set -- /tmp/server.properties
+"""
+
+
+def shipped(issuer: Issuer, authority: Authority) -> list[Document]:
+    """The overlay, with this machine's Kafka in place of an image and less to ask of the node."""
+    documents = copy.deepcopy(kustomized("ingress"))
+    config = deploy.of_kind(documents, "ConfigMap")
+    settings = yaml.safe_load(config["data"]["proxy.yaml"])
+    settings["listeners"][0] |= {
+        "sasl.oauthbearer.jwks.endpoint.url": "file:///etc/reauth-proxy/jwks.json",
+        "sasl.oauthbearer.expected.issuer": ISSUER,
+    }
+    config["data"] = {
+        "proxy.yaml": yaml.safe_dump(settings),
+        "jwks.json": json.dumps(issuer.jwks()),
+    }
+    pod = deploy.pod(documents)
+    volumes, mounts = images.mounts()
+    pod["volumes"] += [*volumes, {"name": "tmp", "emptyDir": {}}]
+    (container,) = pod["containers"]
+    more = [one for one in broker.environment() if one["name"] != "CLUSTER_ID"]
+    replicated = {"OFFSETS_TOPIC_NUM_PARTITIONS": "1", "DEFAULT_REPLICATION_FACTOR": "3"}
+    more += [{"name": f"KAFKA_{name}", "value": value} for name, value in replicated.items()]
+    container["env"] += more
+    container |= {
+        "image": images.MACHINE,
+        "command": ["/busybox/sh", "-ec", SETTINGS + broker.START],
+        "resources": {"requests": {"cpu": "50m", "memory": "512Mi"}},
+    }
+    container["volumeMounts"] += [*mounts, {"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108
+    names = tuple(f"kafka-{number}.kafka" for number in BROKERS)
+    certificate = authority.issue(hosts=names)
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "kafka-tls"},
+        "stringData": {
+            "tls.crt": certificate.certificate.decode(),
+            "tls.key": certificate.key.decode(),
+        },
+    }
+    return [secret, *documents]
+
+
+def volume(cluster: Cluster, number: int) -> Document:
+    """A directory of the node for one broker."""
+    path = VOLUMES / uuid.uuid4().hex
+    cluster.node.run("install", "--directory", "--mode=0777", path)
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": f"kafka-{number}-{path.name[:6]}"},
+        "spec": {
+            "capacity": {"storage": "10Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "hostPath": {"path": str(path)},
+        },
+    }
+
+
+class Brokers:
+    """Kafka's own tools, run in a broker's container."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+
+    def _run(self, tool: str, *arguments: str) -> str:
+        program = [str(images.java_home() / "bin/java"), *java.FAST_START, java.TOOLS[tool]]
+        inside = ("exec", "kafka-0", "--container=broker", f"--namespace={self._namespace}")
+        bootstrap = ",".join(f"kafka-{number}.kafka:9095" for number in BROKERS)
+        return self._cluster.kubectl(
+            *(*inside, "--", *program, "--bootstrap-server", bootstrap, *arguments)
+        )
+
+    def create_topic(self, name: str) -> None:
+        """Create a topic of one partition, on all brokers."""
+        self._run("kafka-topics", "--create", "--topic", name, "--replication-factor=3")
+
+    def records(self, topic: str) -> list[tuple[str, str]]:
+        """All that a topic holds, as keys and values."""
+        end = int(self._run("kafka-get-offsets", "--topic", topic).strip().rpartition(":")[2])
+        shown = ("--from-beginning", "--property", "print.key=true", f"--max-messages={end}")
+        lines = self._run("kafka-console-consumer", "--topic", topic, *shown).splitlines()
+        pairs = [line.split("\t", 1) for line in lines if "\t" in line]
+        assert len(pairs) == end
+        return [(key, value) for key, value in pairs]
+
+
+def test_brokers_are_replaced_one_by_one_and_nothing_is_lost(
+    cluster: Cluster, namespace: str, issuer: Issuer
+) -> None:
+    """Each sidecar starts before its broker and ends after it; clients know only the sidecars."""
+    assert shutil.which("java") is not None
+    authority = Authority()
+    documents = shipped(issuer, authority)
+    volumes = [volume(cluster, number) for number in BROKERS]
+    cluster.apply(*volumes)
+    try:
+        cluster.apply(*documents, namespace=namespace)
+        took = producing.wait_ready(cluster, "statefulset/kafka", namespace)
+        listed = cluster.kubectl("get", "pods", "--no-headers", f"--namespace={namespace}")
+        log.info("ready after %.1f s:\n%s", took, listed)
+        assert [line.split()[1] for line in listed.splitlines()] == ["2/2"] * 3
+        brokers = Brokers(cluster, namespace)
+        client = producing.producing(
+            cluster, brokers, namespace, issuer, "kafka-0.kafka:9094", authority.certificate
+        )
+        with client as producer:
+            cluster.kubectl("rollout", "restart", "statefulset/kafka", f"--namespace={namespace}")
+            took = producing.wait_ready(cluster, "statefulset/kafka", namespace)
+            log.info("replaced after %.1f s", took)
+            producer.goes_on()
+        restarts = [sidecar_restarts(pod) for pod in pods(cluster, namespace)]
+        assert restarts == [0, 0, 0]
+    finally:
+        names = [one["metadata"]["name"] for one in volumes]
+        cluster.kubectl("delete", "persistentvolume", *names, "--wait=false")
+
+
+def pods(cluster: Cluster, namespace: str) -> list[Any]:
+    found: list[Any] = cluster.get("pods", "-l", "app=kafka", f"--namespace={namespace}")["items"]
+    return found
+
+
+def sidecar_restarts(pod: Any) -> int:
+    (status,) = pod["status"]["initContainerStatuses"]
+    count: int = status["restartCount"]
+    return count

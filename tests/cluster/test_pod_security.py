@@ -1,0 +1,39 @@
+"""Pod Security levels that the manifests pass, as the API server judges them."""
+
+import pytest
+import yaml
+
+from tests.support import deploy
+from tests.support.deploy import DEPLOY
+from tests.support.kubernetes.cluster import Cluster
+
+pytestmark = pytest.mark.cluster
+
+
+def warnings(cluster: Cluster, namespace: str, level: str, overlay: str) -> str:
+    """What the API server says to the workload in a namespace with this level."""
+    label = f"pod-security.kubernetes.io/warn={level}"
+    cluster.kubectl("label", "namespace", namespace, label, "--overwrite")
+    directory = "webhook" if overlay == "webhook" else f"overlays/{overlay}"
+    documents = deploy.of_text(deploy.run("kustomize", "build", DEPLOY / "kustomize" / directory))
+    workload = deploy.of_kind(documents, *deploy.WORKLOADS)
+    workload["metadata"].pop("namespace", None)
+    options = ("--dry-run=server", "--filename=-", f"--namespace={namespace}")
+    done = cluster.try_kubectl("create", *options, stdin=yaml.safe_dump(workload))
+    assert done.exit_status == 0, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("overlay", ["gateway", "ingress", "egress", "webhook"])
+def test_what_needs_no_capability_passes_restricted(
+    cluster: Cluster, namespace: str, overlay: str
+) -> None:
+    assert warnings(cluster, namespace, "restricted", overlay) == ""
+
+
+def test_redirection_needs_a_privileged_namespace(cluster: Cluster, namespace: str) -> None:
+    """Because of NET_ADMIN in one init container, and of nothing else."""
+    said = warnings(cluster, namespace, "baseline", "transparent")
+    assert 'container "reauth-redirect" must not include "NET_ADMIN"' in said
+    assert said.count("container ") == 1
+    assert warnings(cluster, namespace, "privileged", "transparent") == ""
