@@ -70,13 +70,18 @@ def options(
 
 
 @app.command()
-def serve(config: ConfigFile) -> None:
+def serve(
+    config: ConfigFile,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Reload when the file is replaced, too.")
+    ] = False,
+) -> None:
     """Run the proxy in the foreground until SIGTERM; SIGHUP reloads."""
     require_linux()
     with explained(config):
         from proxy.process.supervisor import serve as run
 
-        status = run(config)
+        status = run(config, follow=follow)
     raise typer.Exit(status)
 
 

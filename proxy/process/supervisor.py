@@ -24,6 +24,7 @@ from proxy.child_process.heartbeats import CHECK_EVERY, Heartbeat
 from proxy.config import Config, Listener, QuotasMode, compare, judged, load, read
 from proxy.config.exposure import exposures
 from proxy.errors import ConfigError, ProxyError
+from proxy.file_signature import signature_of
 from proxy.net.ports import BrokerPorts, refuse_overlaps
 from proxy.net.sockets import Claim, listen, listen_privately, remove_left_over
 from proxy.process import acceptor
@@ -53,8 +54,11 @@ KILL_AFTER: Final = 5.0
 class Server:
     """State of the parent."""
 
-    def __init__(self, path: Path, config: Config) -> None:
+    def __init__(self, path: Path, config: Config, *, follow: bool) -> None:
         self._path = path
+        self._follow = follow
+        self._seen = signature_of(path)
+        """The file as it was when it was read last."""
         self._config = config
         self._latest = config
         """The configuration as of the last reload; what needs a restart is not in effect."""
@@ -264,6 +268,8 @@ class Server:
                 case signal.SIGALRM:
                     self._heartbeat.beat()
                     self._children.check()
+                    if self._follow and signature_of(self._path) != self._seen:
+                        self._reload()
                 case signal.SIGCHLD:
                     if not self._children.restart_dead():
                         return self._stop(1)
@@ -273,6 +279,7 @@ class Server:
                     return self._stop(0)
 
     def _reload(self) -> None:
+        self._seen = signature_of(self._path)
         try:
             text = read(self._path)
             config = judged(text, self._path)
@@ -350,12 +357,15 @@ def _claim_broker_ports(number: int, listener: Listener) -> BrokerPorts:
     return ports
 
 
-def serve(path: Path) -> int:
-    """Run the proxy that the file describes; return the exit status."""
+def serve(path: Path, *, follow: bool) -> int:
+    """Run the proxy that the file describes; return the exit status.
+
+    `follow`: a file that is replaced is reloaded, as by SIGHUP.
+    """
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
         format="%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s",
     )
     _raise_file_limit()
-    return Server(path, load(path)).run()
+    return Server(path, load(path), follow=follow).run()

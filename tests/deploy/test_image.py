@@ -53,7 +53,7 @@ def test_the_image_is_pinned_and_without_privilege() -> None:
     sidecar = deploy.container(kustomized("ingress"))
     context = sidecar["securityContext"]
     assert _last("USER") == f"{context['runAsUser']}:{context['runAsGroup']}"
-    assert json.loads(_last("CMD")) == sidecar["args"]
+    assert [*json.loads(_last("CMD")), "--follow"] == sidecar["args"]
     assert [rest.split()[-1] for name, rest in STEPS if name == "FROM"][-1] == "proxy"
 
 

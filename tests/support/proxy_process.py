@@ -85,6 +85,8 @@ class Serving:
         }
         self.program = ["-m", "proxy"]
         """What Python runs."""
+        self.options: list[str] = []
+        """Options of `serve`."""
         self.write()
         self.process: subprocess.Popen[str]
 
@@ -101,7 +103,7 @@ class Serving:
         """Start, and wait for no line: there may be none for long."""
         with self.log_path.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *self.program, "serve", "--config", str(self.path)],
+                [sys.executable, *self.program, "serve", "--config", str(self.path), *self.options],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

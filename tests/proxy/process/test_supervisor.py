@@ -77,6 +77,34 @@ def test_a_life_of_two_workers(serving: Serving) -> None:
     assert "Traceback" not in serving.log()
 
 
+def test_a_file_that_is_replaced_is_reloaded_where_it_is_followed(tmp_path: Path) -> None:
+    """As the kubelet replaces it: a symbolic link within the volume comes to mean another file."""
+    serving = Serving(tmp_path, workers=1)
+    serving.options = ["--follow"]
+    text = serving.path.read_text()
+
+    def replace(name: str, text: str) -> None:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(text)
+        (tmp_path / "new").symlink_to(name)
+        (tmp_path / "new").rename(tmp_path / "data")
+
+    serving.path.unlink()
+    serving.path.symlink_to("data/config.yaml")
+    replace("first", text)
+    serving.start()
+    try:
+        replace("broken", "listeners: [")
+        old = "not reloaded, the old configuration stays: line 1: is not YAML"
+        eventually(lambda: old in serving.log(), "the mistake is told")
+        replace("second", text.replace("observe", "enforce"))
+        reloaded = "reloaded: listeners[clients].reauth.enforcement"
+        eventually(lambda: reloaded in serving.log(), "the next one is in effect")
+        assert serving.log().count(old) == 1, "nothing is reloaded that has not changed"
+    finally:
+        serving.stop()
+
+
 def test_a_port_that_is_open_to_strangers_is_told_once_at_the_start_and_by_a_reload(
     serving: Serving,
 ) -> None:

@@ -217,7 +217,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   {{- if eq $values.mode "sidecar" }}
   restartPolicy: Always # a native sidecar: starts before the main container, ends after it
   {{- end }}
-  args: [serve, --config, /etc/reauth-proxy/proxy.yaml]
+  args: [serve, --config, /etc/reauth-proxy/proxy.yaml, --follow]
   {{- with $values.env }}
   env: {{- toYaml . | nindent 4 }}
   {{- end }}
