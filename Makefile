@@ -18,7 +18,7 @@ THREE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # What the code declares, written down: tables of the docs, the chart's schema, the dashboards.
 MODULES := proxy.docs.configuration proxy.docs.reference
-SCRIPTS := deploy/helm/schema.py deploy/grafana/generate.py
+SCRIPTS := deploy/grafana/generate.py deploy/helm/schema.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fast pythons slow cluster check static fmt lint types imports docs docs-check cov fuzz bench kafka-drift lock
@@ -36,7 +36,7 @@ slow: $(VENV)/test ## the tests that take long
 	$(BIN)/pytest $(TWO) -m "slow and not cluster"
 
 cluster: $(VENV)/test ## the manifests on a real Kubernetes, before a release; needs root
-	$(BIN)/pytest -m cluster --log-cli-level INFO
+	$(BIN)/pytest tests/cluster --log-cli-level INFO
 
 fast: $(VENV)/test ## the tests that need neither Kafka nor Spark
 	$(BIN)/pytest $(THREE) -m "not slow and not kafka and not cluster" --ignore tests/metrics/spark --ignore tests/deploy

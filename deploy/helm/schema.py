@@ -1,6 +1,7 @@
-"""Writes the chart's values.schema.json: `python deploy/helm/schema.py [--check]`.
+"""Writes what the chart takes from elsewhere: `python deploy/helm/schema.py [--check]`.
 
-The schema of `config` is the proxy's own, so that Helm refuses what the proxy would refuse.
+The schema of `config` in values.schema.json is the proxy's own, so that Helm refuses what the proxy
+would refuse. Rules and dashboards are copies: Helm reads nothing outside of the chart.
 """
 
 # ruff: noqa: T201 - a script, for the person or the job that runs it
@@ -13,7 +14,14 @@ from typing import Any
 
 from proxy.config import json_schema
 
-FILE = Path(__file__).parent / "kafka-reauth-proxy" / "values.schema.json"
+DEPLOY = Path(__file__).parent.parent
+CHART = DEPLOY / "helm" / "kafka-reauth-proxy"
+COPIES = (
+    "grafana/migration.json",
+    "grafana/operation.json",
+    "prometheus/alerts.rules.yaml",
+    "prometheus/recording.rules.yaml",
+)
 NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 40}
 TEXT = {"type": "string"}
 SOME_TEXT = {"type": "string", "minLength": 1}
@@ -50,6 +58,7 @@ def schema() -> dict[str, Any]:
             spec=ANYTHING,
             included=FLAG,
         ),
+        liveConfig=FLAG,
         mode={"enum": ["sidecar", "gateway"]},
         replicas={"type": "integer", "minimum": 1},
         service=section(
@@ -103,6 +112,8 @@ def schema() -> dict[str, Any]:
         ),
         podDisruptionBudget=section(enabled=FLAG, maxUnavailable={"type": ["integer", "string"]}),
         podMonitor=section(enabled=FLAG, interval=DURATION),
+        prometheusRule=section(enabled=FLAG, labels=ANYTHING, runbooks=TEXT),
+        dashboards=section(enabled=FLAG, labels=ANYTHING),
     )
     # Helm adds this for a chart that is a dependency.
     values["properties"]["global"] = ANYTHING
@@ -117,13 +128,23 @@ def main() -> int:
     """Write, or check; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="say whether the file is current")
-    text = json.dumps(schema(), indent=1) + "\n"
+    wanted = {CHART / "values.schema.json": json.dumps(schema(), indent=1) + "\n"}
+    for copy in COPIES:
+        wanted[CHART / "files" / Path(copy).name] = (DEPLOY / copy).read_text()
     if not parser.parse_args().check:
-        FILE.write_text(text)
-    elif FILE.read_text() != text:
-        print(f"not current: {FILE.name}", file=sys.stderr)
+        for file, text in wanted.items():
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text)
+        return 0
+    stale = [file.name for file, text in wanted.items() if _content(file) != text]
+    if stale:
+        print(f"not current: {', '.join(stale)}", file=sys.stderr)
         return 1
     return 0
+
+
+def _content(file: Path) -> str | None:
+    return file.read_text() if file.exists() else None
 
 
 if __name__ == "__main__":

@@ -32,7 +32,8 @@ def values() -> Document:
     made["config"]["upstream"]["bootstrap.servers"] = BOOTSTRAP
     made["volumes"] = [{"name": "idp", "configMap": {"name": "idp"}}]
     made["volumeMounts"] = [{"name": "idp", "mountPath": "/etc/idp"}]
-    return made | {"service": {"brokers": [0]}, "name": "front"}
+    more = {"prometheusRule": {"enabled": True}, "dashboards": {"enabled": True}}
+    return made | more | {"service": {"brokers": [0]}, "name": "front"}
 
 
 class Gateway:
@@ -46,15 +47,16 @@ class Gateway:
 
     def upgrade(self, given: Document) -> None:
         """Install or upgrade; return when Helm does, before the pods are replaced."""
-        done = self._helm("upgrade", "--install", "front", CHART, values=given)
+        done = self.helm("upgrade", "--install", "front", CHART, values=given)
         assert done.exit_status == 0, done.stderr
 
     def rollback(self) -> None:
         """Bring back what was before."""
-        done = self._helm("rollback", "front")
+        done = self.helm("rollback", "front")
         assert done.exit_status == 0, done.stderr
 
-    def _helm(self, *arguments: Any, values: Document | None = None) -> Any:
+    def helm(self, *arguments: Any, values: Document | None = None) -> Any:
+        """Run Helm in the namespace."""
         namespace = f"--namespace={self.namespace}"
         return self.cluster.helm(*arguments, namespace, values=values)
 
@@ -105,6 +107,15 @@ def client(gateway: Gateway, broker: Broker, issuer: Issuer) -> Iterator[Produce
     log.info("nothing of %s was lost", producer.name)
 
 
+def test_helm_tests_the_ports(gateway: Gateway) -> None:
+    """And notes say where clients connect."""
+    tested = gateway.helm("test", "front", "--timeout=5m")
+    assert tested.exit_status == 0, tested.stdout + tested.stderr
+    notes = gateway.helm("get", "notes", "front").stdout
+    assert f"front.{gateway.namespace}.svc:9094 (listener clients: observe)" in notes
+    assert "no Prometheus operator" not in notes
+
+
 def test_an_upgrade_and_a_change_of_mode_lose_nothing(gateway: Gateway, client: Producer) -> None:
     """Both replace the pods one by one; the Service stays the same."""
     before = gateway.pods()
@@ -116,6 +127,46 @@ def test_an_upgrade_and_a_change_of_mode_lose_nothing(gateway: Gateway, client: 
     assert not before.keys() & after.keys()
     assert len(after) == 2
     client.goes_on()
+
+
+def test_a_config_map_is_followed_without_a_restart(gateway: Gateway, client: Producer) -> None:
+    """Both proxies take up another mode; a mistake changes nothing."""
+    cluster = gateway.cluster
+    live = values() | {"liveConfig": True}
+    gateway.upgrade(live)
+    gateway.wait()
+    before = gateway.pods()
+
+    def logs(words: str) -> bool:
+        return all(
+            words in cluster.kubectl("logs", name, f"--namespace={gateway.namespace}")
+            for name in before
+        )
+
+    def change(mode: str, words: str) -> None:
+        live["config"]["listeners"][0]["reauth.enforcement"] = mode
+        gateway.upgrade(live)
+        for name in before:  # the kubelet looks at a pod's volumes when the pod changes
+            cluster.kubectl(
+                "annotate",
+                "pod",
+                name,
+                f"seen={mode}",
+                "--overwrite",
+                f"--namespace={gateway.namespace}",
+            )
+        what = f"not every proxy says: {words}"
+        cluster.wait(lambda: logs(words), what=what, namespace=gateway.namespace)
+
+    change("enforce", "reloaded: listeners[clients].reauth.enforcement")
+    client.goes_on()
+    live["config"]["listeners"][0]["ssl.keystore.location"] = "/etc/reauth-proxy-tls/no.crt"
+    change("probe", "not reloaded, the old configuration stays: ")
+    client.goes_on()
+    after = gateway.pods()
+    assert after.keys() == before.keys()
+    statuses = [pod["status"]["containerStatuses"][0] for pod in after.values()]
+    assert [one["restartCount"] for one in statuses] == [0, 0]
 
 
 def test_a_broken_configuration_stops_at_the_first_pod(gateway: Gateway, client: Producer) -> None:

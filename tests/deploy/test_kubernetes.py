@@ -412,6 +412,31 @@ def test_what_a_registry_and_a_site_add() -> None:
         assert extra["volumes"][0] in deploy.pod(documents)["volumes"]
 
 
+def test_rules_and_dashboards_are_options() -> None:
+    """Runbooks by an absolute address, and nothing of the operator where there is none."""
+    values = deploy.values("gateway") | {
+        "prometheusRule": {
+            "enabled": True,
+            "labels": {"release": "prometheus"},
+            "runbooks": "https://wiki.example.com/runbooks/",
+        },
+        "dashboards": {"enabled": True},
+    }
+    documents = deploy.of_text(deploy.templated(values))
+    rule = deploy.of_kind(documents, "PrometheusRule")
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    shipped = [load(DEPLOY / f"prometheus/{name}.rules.yaml") for name in ("recording", "alerts")]
+    text = json.dumps([group for rules in shipped for group in rules["groups"]])
+    text = text.replace("docs/runbooks.md#", "https://wiki.example.com/runbooks#")
+    assert rule["spec"]["groups"] == json.loads(text)
+    (dashboards,) = (
+        one["data"] for one in documents if one["metadata"]["name"] == "reauth-proxy-dashboards"
+    )
+    assert {json.loads(text)["title"] for text in dashboards.values()}
+    without = deploy.of_text(deploy.templated(values, operator=False))
+    assert not any(one["apiVersion"].startswith("monitoring.") for one in without)
+
+
 def test_a_transparent_listener_without_redirection_is_refused() -> None:
     values = deploy.values("transparent") | {"redirect": {"enabled": False}}
     assert "redirect.enabled: true" in deploy.templated(values, check=False)

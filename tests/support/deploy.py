@@ -153,14 +153,14 @@ def _of_any_kind(file: Path) -> list[Document]:
     return [one for one in yaml.safe_load_all(file.read_text()) if isinstance(one, dict)]
 
 
-def templated(given: dict[str, Any], *, check: bool = True) -> str:
-    """What `helm template` writes for these values."""
+def templated(given: dict[str, Any], *, check: bool = True, operator: bool = True) -> str:
+    """What `helm template` writes for these values, for a cluster with the Prometheus operator."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump(given, file)
         file.flush()
         # A Helm that was not built as a release takes the cluster for an ancient one.
         options = ["--values", file.name, "--kube-version", "1.34.0"]
-        options += ["--api-versions", "monitoring.coreos.com/v1"]
+        options += ["--api-versions", "monitoring.coreos.com/v1"] if operator else []
         return run("helm", "template", "release", CHART, *options, check=check)
 
 

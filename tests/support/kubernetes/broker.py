@@ -78,13 +78,19 @@ class Broker:
         settings = {"bootstrap.servers": str(self.address), "group.id": "tests"}
         consumer = Consumer(settings | {"enable.partition.eof": True})
         try:
-            consumer.assign([Partition(topic, 0, OFFSET_BEGINNING)])
+            partition = Partition(topic, 0, OFFSET_BEGINNING)
+            consumer.assign([partition])
             found: list[tuple[str, str]] = []
+            end = 0
             while True:
                 message: Any = consumer.poll(_READ_SECONDS)
                 assert message is not None, f"{len(found)} messages, and no end of them"
                 if message.error() is None:
                     found.append((message.key().decode(), message.value().decode()))
+                    # While messages come in, no fetch ever finds the end.
+                    end = end or consumer.get_watermark_offsets(partition, cached=True)[1]
+                    if message.offset() + 1 >= end:
+                        return found
                 elif message.error().code() == KafkaError._PARTITION_EOF:
                     return found
                 else:

@@ -111,7 +111,11 @@
 
 {{/* Another configuration is another ConfigMap, so that pods are replaced and can be rolled back. */}}
 {{- define "kafka-reauth-proxy.configMap" -}}
+{{- if .Values.liveConfig -}}
+{{ .Values.name }}
+{{- else -}}
 {{- printf "%s-%s" .Values.name (include "kafka-reauth-proxy.config" . | sha256sum | trunc 10) -}}
+{{- end -}}
 {{- end }}
 
 {{- define "kafka-reauth-proxy.labels" -}}
@@ -134,6 +138,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* Ports of a Service: of each listener its own, and one for each broker. */}}
 {{- define "kafka-reauth-proxy.servicePorts" -}}
+{{- include "kafka-reauth-proxy.refuse" . -}}
 {{- $nodePorts := eq .Values.service.type "NodePort" -}}
 {{- range $index, $listener := .Values.config.listeners }}
 {{- $name := ternary "clients" (printf "clients%d" $index) (eq $index 0) }}
