@@ -29,6 +29,7 @@ RedirectImageOption = Annotated[
 def serve(
     image: ImageOption = None,
     redirect_image: RedirectImageOption = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; `::` for IPv6.")] = "0.0.0.0",  # noqa: S104 - a pod's
     port: Annotated[int, typer.Option(help="Port for the API server, TLS.")] = 8443,
     probe_port: Annotated[int, typer.Option(help="Port for the kubelet's probes.")] = 8080,
     certificate: Annotated[
@@ -68,7 +69,10 @@ def serve(
             raise fail(str(error), Exit.USAGE) from None
         follow = partial(server.follow_own, own=own)
     template = load(Images(proxy=image, redirect=redirect_image))
-    asyncio.run(server.serve(template, "", (port, probe_port), follow))
+    try:
+        asyncio.run(server.serve(template, host, (port, probe_port), follow))
+    except ProxyError as error:
+        raise fail(str(error), Exit.USAGE) from None
 
 
 @app.command()

@@ -1,14 +1,12 @@
 """HTTPS server of the webhook: reviews for the API server, probes for the kubelet."""
 
 import asyncio
-import contextlib
 import datetime
 import logging
-import os
 import signal
 import ssl
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,6 +18,8 @@ from proxy.file_signature import signature_of
 from proxy.kubernetes.admission import NotAReviewError, answer
 from proxy.kubernetes.own_certificate import OwnCertificate
 from proxy.kubernetes.template import Template
+from proxy.net.sockets import listen
+from proxy.ops.http import start_http
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,6 @@ RENEW_EVERY: Final = 60.0
 """Seconds between two looks at the certificate that the webhook makes itself."""
 RETRY_EVERY: Final = 5.0
 """Seconds between two attempts while there is no certificate."""
-CLOSE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +100,8 @@ async def follow_own(tls: Tls, own: OwnCertificate) -> None:
         await asyncio.sleep(wait)
 
 
-def make_app(template: Template, is_ready: Callable[[], bool]) -> web.Application:
-    """Build the application; everything but its three paths is 404."""
+def reviews_app(template: Template) -> web.Application:
+    """Build the application for the API server; everything but `/mutate` is 404."""
     reading = asyncio.Semaphore(MAX_READING)
 
     async def mutate(request: web.Request) -> web.Response:
@@ -118,6 +117,14 @@ def make_app(template: Template, is_ready: Callable[[], bool]) -> web.Applicatio
             return web.Response(status=400, text="not an AdmissionReview of admission.k8s.io/v1\n")
         return web.Response(body=response, content_type="application/json")
 
+    app = web.Application(client_max_size=LARGEST_REVIEW)
+    app.router.add_post("/mutate", mutate)
+    return app
+
+
+def probes_app(is_ready: Callable[[], bool]) -> web.Application:
+    """Build the application for the kubelet: `/healthz` and `/readyz`."""
+
     async def healthz(_request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
@@ -126,8 +133,7 @@ def make_app(template: Template, is_ready: Callable[[], bool]) -> web.Applicatio
             return web.Response(text="ok\n")
         return web.Response(status=503, text="no certificate yet\n")
 
-    app = web.Application(client_max_size=LARGEST_REVIEW)
-    app.router.add_post("/mutate", mutate)
+    app = web.Application(client_max_size=1)
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
     return app
@@ -137,30 +143,22 @@ async def serve(
     template: Template,
     host: str,
     ports: tuple[int, int],
-    follow: Callable[[Tls], Awaitable[None]],
+    follow: Callable[[Tls], Coroutine[None, None, None]],
 ) -> None:
-    """Serve until SIGTERM: reviews by TLS at the first port, probes without at the second."""
+    """Serve until SIGTERM: reviews by TLS at the first port, probes without at the second.
+
+    Raises ConfigError if a port cannot be listened on.
+    """
     tls = Tls()
     stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    following = asyncio.ensure_future(follow(tls))
-    runner = web.AppRunner(
-        make_app(template, lambda: tls.is_loaded),
-        access_log=None,
-        handle_signals=False,
-        auto_decompress=False,
-        shutdown_timeout=CLOSE_SECONDS,
-    )
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, host, ports[0], ssl_context=tls.context).start()
-        await web.TCPSite(runner, host, ports[1]).start()
-        log.info("webhook on port %d, probes on port %d, process %d", *ports, os.getpid())
-        await stopping.wait()
-    finally:
-        following.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await following
-        await runner.cleanup()
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    for_reviews, for_probes = (listen(host, port) for port in ports)
+    reviews = await start_http(reviews_app(template), for_reviews, tls=tls.context)
+    probes = await start_http(probes_app(lambda: tls.is_loaded), for_probes)
+    following = asyncio.create_task(follow(tls))
+    log.info("webhook on port %d, probes on port %d", *ports)
+    await stopping.wait()
+    following.cancel()
+    await reviews.close()
+    await probes.close()

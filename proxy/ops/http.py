@@ -11,6 +11,7 @@ import ipaddress
 import logging
 import re
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
@@ -43,6 +44,8 @@ minute."""
 CLOSE_SECONDS: Final = 1.0
 """Seconds in which clients can read their responses when the server closes; after as many more, the
 others are disconnected."""
+HANDSHAKE_SECONDS: Final = 10.0
+"""Seconds in which a TLS handshake must be complete."""
 MAX_CONNECTIONS: Final = 256
 """Largest number of connections; a further one closes the oldest: clients that keep connections
 open must not lock the kubelet out."""
@@ -174,7 +177,11 @@ class HttpServer:
 
 
 async def start_http(
-    app: web.Application, listening: socket.socket, *, max_connections: int = MAX_CONNECTIONS
+    app: web.Application,
+    listening: socket.socket,
+    *,
+    max_connections: int = MAX_CONNECTIONS,
+    tls: ssl.SSLContext | None = None,
 ) -> HttpServer:
     """Serve `app` on a listening socket; on a loopback address with `refuse_other_names`."""
     if _is_loopback(listening.getsockname()[0]):
@@ -203,4 +210,8 @@ async def start_http(
         return server()
 
     loop = asyncio.get_running_loop()
-    return HttpServer(runner, await loop.create_server(accept, sock=listening))
+    handshake = None if tls is None else HANDSHAKE_SECONDS
+    accepting = await loop.create_server(
+        accept, sock=listening, ssl=tls, ssl_handshake_timeout=handshake
+    )
+    return HttpServer(runner, accepting)

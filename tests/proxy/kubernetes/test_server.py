@@ -4,18 +4,24 @@ import asyncio
 import datetime
 import io
 import ssl
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import aiohttp
 import pytest
-from aiohttp import web
 
 from proxy.kubernetes import server
 from proxy.kubernetes.certificates import LIFETIME, RENEW_BEFORE, Certificate, make
 from proxy.kubernetes.template import Images, load
+from proxy.net.sockets import listen
+from proxy.ops.http import start_http
 from tests.support.kubernetes import shapes
-from tests.support.processes import until
+from tests.support.processes import free_ports, until
+from tests.support.proxy_process import eventually
 
 NOW = datetime.datetime.now(datetime.UTC)
 NAMES = ["hook.system.svc", "hook.system.svc.cluster.local"]
@@ -29,16 +35,14 @@ class Served:
         self.port = 0
 
     async def __aenter__(self) -> "Served":
-        app = server.make_app(load(Images()), lambda: self.tls.is_loaded)
-        self._runner = web.AppRunner(app, access_log=None)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self.tls.context)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
+        listening = listen("127.0.0.1", 0)
+        self.port = listening.getsockname()[1]
+        app = server.reviews_app(load(Images()))
+        self._server = await start_http(app, listening, tls=self.tls.context)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._runner.cleanup()
+        await self._server.close()
 
     async def ask(self, certificate: Certificate, body: bytes, path: str = "/mutate") -> int:
         """Return the status; raises an error of aiohttp if the certificate is not believed."""
@@ -116,3 +120,39 @@ def test_a_certificate_is_renewed_in_time() -> None:
     assert certificate.is_to_be_renewed(["another.system.svc"], NOW)
     broken = Certificate(authority=b"", certificate=b"nonsense", key=b"")
     assert broken.is_to_be_renewed(NAMES, NOW)
+
+
+def test_a_webhook_lives_from_its_certificate_to_sigterm(tmp_path: Path) -> None:
+    """As a command: not ready without a certificate, ready with one, and SIGTERM ends it."""
+    ports = free_ports(2)
+    files = ["--certificate", str(tmp_path / "tls.crt"), "--key", str(tmp_path / "tls.key")]
+    where = ["--host", "127.0.0.1", "--port", str(ports[0]), "--probe-port", str(ports[1])]
+    command = [sys.executable, "-m", "proxy", "webhook", "serve", *files, *where]
+
+    def probe(path: str) -> int:
+        try:
+            with urlopen(f"http://127.0.0.1:{ports[1]}{path}", timeout=10) as response:
+                status: int = response.status
+                return status
+        except HTTPError as error:
+            with error:
+                return error.code
+        except OSError:
+            return 0
+
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    with process.stderr as log:
+        try:
+            eventually(lambda: probe("/healthz") == 200, "it is alive")
+            assert probe("/readyz") == 503
+            made = make(NAMES, NOW)
+            (tmp_path / "tls.crt").write_bytes(made.certificate)
+            (tmp_path / "tls.key").write_bytes(made.key)
+            eventually(lambda: probe("/readyz") == 200, "it is ready")
+            process.terminate()
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+            process.wait()
+        assert b"Traceback" not in log.read()

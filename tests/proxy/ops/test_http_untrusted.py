@@ -5,6 +5,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 from aiohttp import ClientSession
@@ -22,7 +23,7 @@ from tests.support.status import ABOUT, Workers
 
 
 @asynccontextmanager
-async def served(address: str = "127.0.0.1", **settings: int) -> AsyncIterator[int]:
+async def served(address: str = "127.0.0.1", **settings: Any) -> AsyncIterator[int]:
     """The port of a server as the proxy starts it."""
     workers = Workers()
     app = make_app(workers.snapshots, workers.readiness, workers.hung, StatusPage(workers, ABOUT))
