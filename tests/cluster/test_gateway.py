@@ -3,6 +3,7 @@
 import copy
 import json
 import logging
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -130,38 +131,35 @@ def test_an_upgrade_and_a_change_of_mode_lose_nothing(gateway: Gateway, client: 
 
 
 def test_a_config_map_is_followed_without_a_restart(gateway: Gateway, client: Producer) -> None:
-    """Both proxies take up another mode; a mistake changes nothing."""
-    cluster = gateway.cluster
+    """Both proxies take up another mode; what needs a restart, and a mistake, change nothing."""
+    cluster, namespace = gateway.cluster, f"--namespace={gateway.namespace}"
     live = values() | {"liveConfig": True}
+    (listener,) = live["config"]["listeners"]
     gateway.upgrade(live)
     gateway.wait()
     before = gateway.pods()
 
-    def logs(words: str) -> bool:
-        return all(
-            words in cluster.kubectl("logs", name, f"--namespace={gateway.namespace}")
-            for name in before
-        )
-
-    def change(mode: str, words: str) -> None:
-        live["config"]["listeners"][0]["reauth.enforcement"] = mode
-        gateway.upgrade(live)
+    def told(words: str) -> None:
         for name in before:  # the kubelet looks at a pod's volumes when the pod changes
             cluster.kubectl(
-                "annotate",
-                "pod",
-                name,
-                f"seen={mode}",
-                "--overwrite",
-                f"--namespace={gateway.namespace}",
+                "annotate", "pod", name, f"seen={uuid.uuid4()}", "--overwrite", namespace
             )
-        what = f"not every proxy says: {words}"
-        cluster.wait(lambda: logs(words), what=what, namespace=gateway.namespace)
+        cluster.wait(
+            lambda: all(words in cluster.kubectl("logs", name, namespace) for name in before),
+            what=f"not every proxy says: {words}",
+            namespace=gateway.namespace,
+        )
 
-    change("enforce", "reloaded: listeners[clients].reauth.enforcement")
+    listener["reauth.enforcement"] = "enforce"
+    gateway.upgrade(live)
+    told("reloaded: listeners[clients].reauth.enforcement")
     client.goes_on()
-    live["config"]["listeners"][0]["ssl.keystore.location"] = "/etc/reauth-proxy-tls/no.crt"
-    change("probe", "not reloaded, the old configuration stays: ")
+    listener["ssl.keystore.location"] = "/etc/reauth-proxy-tls/no.crt"
+    gateway.upgrade(live)
+    told("not reloaded, needs a restart: listeners[clients].ssl.keystore.location")
+    client.goes_on()
+    cluster.apply(config_map("front", proxy_yaml="listeners: ["), namespace=gateway.namespace)
+    told("not reloaded, the old configuration stays: line 1: is not YAML")
     client.goes_on()
     after = gateway.pods()
     assert after.keys() == before.keys()

@@ -20,6 +20,7 @@ ADDRESS: Final = "192.168.77.1"
 """The node's own address, in a network that nothing else is in."""
 NAME: Final = "node"
 _CGROUPS: Final = Path("/sys/fs/cgroup")
+_CGROUP: Final = "reauth-cluster-"
 _CLONE_NEWNET: Final = 0x40000000
 _DEADLINE_SECONDS: Final = 60.0
 _END_SECONDS: Final = 30.0
@@ -83,11 +84,12 @@ class Node:
     @property
     def cgroup(self) -> str:
         """The control group that all pods are below."""
-        return f"/reauth-cluster-{self._pid}"
+        return f"/{_CGROUP}{self._pid}"
 
     @contextmanager
     def running(self) -> Iterator["Node"]:
         """Make the namespaces; at the end everything in them is gone."""
+        _remove_left_over()
         (self.directory / "log").mkdir()
         for name, value in _SYSCTLS.items():
             file = self.directory / "sysctl" / name
@@ -192,6 +194,14 @@ def _make_cgroup(hierarchy: Path, name: str) -> None:
     if hierarchy.name == "cpuset":  # nothing may run in a group without processors
         for file in ("cpuset.cpus", "cpuset.mems"):
             (group / file).write_text((hierarchy / file).read_text())
+
+
+def _remove_left_over() -> None:
+    """Of runs that were killed; all that ran in such a group has ended with them."""
+    for hierarchy in _hierarchies():
+        for group in hierarchy.glob(f"{_CGROUP}*"):
+            if not Path(f"/proc/{group.name.removeprefix(_CGROUP)}").exists():
+                _remove(group)
 
 
 def _remove(group: Path) -> None:
